@@ -37,7 +37,7 @@ help:
 	@echo "make demo   install, build, decode a real clip through failing convolutions, show the result in $(OUT)/"
 	@echo "make test   lint, C tests, Python tests (a quarter of an hour on two cores)"
 	@echo "make bench  convolution, router and decode measurements"
-	@echo "make lint   ruff, mypy, clang-format"
+	@echo "make lint   ruff, mypy, clang-format, clang-tidy, lines of C"
 	@echo "make asan   C tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make install  the C library, its headers and its pkg-config file into PREFIX (/usr/local)"
 	@echo "make site   the documentation into build/site, warnings as errors"
@@ -65,6 +65,10 @@ lint: $(STAMP)
 	$(PY) -m ruff format --check .
 	@echo "clang-format --dry-run -Werror on csrc, include and examples/c"
 	@$(PY) -c 'from clang_format import clang_format; clang_format()' --dry-run -Werror $(wildcard csrc/*/*.[ch] include/hy3d/*.h examples/c/*.c)
+	@! grep -nHE '^.{101,}$$' $(wildcard csrc/*/*.[ch] csrc/*/*.inc include/hy3d/*.h examples/c/*.c) || \
+		{ echo "lines of C of over 100 columns (above): wrap them" >&2; exit 1; }
+	@$(MAKE) --no-print-directory -k -j$(CORES) ctidy
+	@echo "clang-tidy on csrc and examples/c: $(words $(CTIDY_SOURCES)) files"
 	$(PY) -m mypy
 
 site: $(STAMP)

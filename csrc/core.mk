@@ -2,6 +2,7 @@
 #
 #   make core     build/c/libhy3d_core.a, libhy3d_core.so and the headers' self-compilation
 #   make ctest    builds and runs build/c/check_hy3d
+#   make build/c/libhy3d_tests.so   what the tests in Python use of them
 #   make casan    the same tests with AddressSanitizer and UndefinedBehaviorSanitizer
 #   make install  PREFIX (/usr/local) gets include/hy3d, lib/libhy3d_core.a and .so, hy3d_core.pc
 #                 for pkg-config; DESTDIR stands before it, for packages. No root, nothing of Python
@@ -161,6 +162,14 @@ FORCE:
 $(CORE_BUILD)/$(CTEST_DIR)/check_hy3d: $(CTEST_OBJECTS) $(CORE_BUILD)/libhy3d_core.a | \
 		$(TEST_LIBRARIES)
 	$(CC) $(LDFLAGS) $(CTEST_LINK) -o $@ $^ $(CHECK_LIBS) $(CORE_LIBS)
+
+# What tests in Python have of the C tests: memory that is counted and fails, the reference. The
+# core's objects are what these two need.
+$(CORE_BUILD)/libhy3d_tests.so: $(CORE_BUILD)/$(CTEST_DIR)/counting.o \
+		$(CORE_BUILD)/$(CTEST_DIR)/reference.o \
+		$(patsubst %,$(CORE_BUILD)/csrc/%.o,base/alloc base/os_posix base/tensor base/workspace \
+		conv3d/check)
+	$(CC) $(LDFLAGS) -shared -Wl,-z,defs -o $@ $^ $(CORE_LIBS)
 
 # $(call sanitized,FOLDER,FLAGS): the core and its tests once more, with a sanitizer.
 define sanitized

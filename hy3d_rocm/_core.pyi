@@ -247,26 +247,6 @@ def fingerprint(array: Any, threads: int = 0) -> tuple[int, int] | None:
     numbers with a probability below 2^-63. One pass over the memory; the GIL is released.
     """
 
-def conv3d_reference(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    out: Any,
-    stride: _Three,
-    dilation: _Three,
-    pad_before: _Three,
-    pad_after: _Three,
-    pad_modes: _PadModes,
-    groups: int,
-    frames: _Frames | None = None,
-    scale: Any = None,
-    shift: Any = None,
-    activation: str | None = None,
-    upsample: _Three | None = None,
-    residual: Any = None,
-) -> None:
-    """The oracle: plain loops with sums in double, one rounding at the end. Slow."""
-
 def conv3d_out_size(
     in_size: _Three,
     kernel: _Three,
@@ -284,10 +264,6 @@ def resolve_device(obj: object, default: _T) -> tuple[Any | _T, _Rule]:
     """The device as found on obj (or default) and the rule that found it."""
 
 def seed_image(seed: int, index: int) -> int: ...
-def seed_stream(seed: int, stream: int) -> int: ...
-def philox4x32(
-    counter: tuple[int, int, int, int] | list[int], key: tuple[int, int] | list[int]
-) -> tuple[int, int, int, int]: ...
 def schedule_plan(
     *,
     latent: _Three,
@@ -409,7 +385,3 @@ def peak_run(threads: int, rounds: int) -> float:
 
 def trim() -> None:
     """Frees the workspace that is kept from call to call (256 MB at most)."""
-
-def fail_allocation(k: int, forever: bool = False) -> None: ...
-def allocation_count() -> int: ...
-def live_allocations() -> int: ...

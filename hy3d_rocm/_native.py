@@ -32,7 +32,6 @@ __all__ = [
     "inpaint_vertices",
     "interpolate",
     "missing",
-    "philox4x32",
     "rasterize",
     "resolve_device",
     "scatter",
@@ -40,7 +39,6 @@ __all__ = [
     "schedule_plan",
     "schedule_window",
     "seed_image",
-    "seed_stream",
     "trim",
     "vertex_normals",
 ]
@@ -71,7 +69,6 @@ if TYPE_CHECKING:
         graph_sizes,
         inpaint_vertices,
         interpolate,
-        philox4x32,
         rasterize,
         resolve_device,
         scatter,
@@ -79,7 +76,6 @@ if TYPE_CHECKING:
         schedule_plan,
         schedule_window,
         seed_image,
-        seed_stream,
         trim,
         vertex_normals,
     )
@@ -105,7 +101,6 @@ else:
             graph_sizes,
             inpaint_vertices,
             interpolate,
-            philox4x32,
             rasterize,
             resolve_device,
             scatter,
@@ -113,7 +108,6 @@ else:
             schedule_plan,
             schedule_window,
             seed_image,
-            seed_stream,
             trim,
             vertex_normals,
         )
@@ -150,7 +144,7 @@ else:
             schedule_plan,
             schedule_window,
         )
-        from hy3d_rocm._fallback.seed import philox4x32, seed_image, seed_stream
+        from hy3d_rocm._fallback.seed import seed_image
 
         available = False
         missing = str(error)

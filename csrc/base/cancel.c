@@ -74,13 +74,14 @@ static void poll_host(hy3d_cancel *cancel)
 
 bool hy3d_cancel_requested(const hy3d_cancel *cancel)
 {
-    if (cancel == NULL) {
-        return false;
+    for (; cancel != NULL; cancel = cancel->parent) {
+        if (cancel->poll != NULL && hy3d__thread_is_self(cancel->thread) &&
+            hy3d__milliseconds() >= cancel->poll_at_ms) {
+            poll_host(cancel->self);
+        }
+        if (atomic_load_explicit(&cancel->requested, memory_order_relaxed)) {
+            return true;
+        }
     }
-    if (cancel->poll != NULL && hy3d__thread_is_self(cancel->thread) &&
-        hy3d__milliseconds() >= cancel->poll_at_ms) {
-        poll_host(cancel->self);
-    }
-    return atomic_load_explicit(&cancel->requested, memory_order_relaxed) ||
-           hy3d_cancel_requested(cancel->parent);
+    return false;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/cpu.h"
 #include "base/os.h"
 
@@ -20,29 +21,6 @@ static hy3d_status choose_level(const hy3d_context_options *options, hy3d_cpu_le
     return hy3d__cpu_parse(word, best, level_out) ? HY3D_OK : HY3D_ERR_INVALID_ARGUMENT;
 }
 
-/* The context is counted by its own allocator, which exists only once the context does: a
- * throw-away allocator makes the first allocation and hands its numbers over. */
-static hy3d_status create_counted(const hy3d_context_options *options, hy3d_context **context_out)
-{
-    hy3d__allocator first = {0};
-    hy3d__allocator_fail(&first, options->fail_allocation_at, options->fail_allocation_forever);
-    void *memory = NULL;
-    const hy3d_status status = hy3d__allocator_get(&first, sizeof(hy3d_context), &memory);
-    if (status != HY3D_OK) {
-        return status;
-    }
-    hy3d_context *const context = memory;
-    memset(context, 0, sizeof *context);
-    atomic_init(&context->allocator.count, atomic_load(&first.count));
-    atomic_init(&context->allocator.live, atomic_load(&first.live));
-    atomic_init(&context->allocator.fail_at, atomic_load(&first.fail_at));
-    atomic_init(&context->allocator.fail_forever, atomic_load(&first.fail_forever));
-    atomic_init(&context->pool, NULL);
-    atomic_init(&context->kept, NULL);
-    *context_out = context;
-    return HY3D_OK;
-}
-
 hy3d_status hy3d_context_create(const hy3d_context_options *options, hy3d_context **context_out)
 {
     static const hy3d_context_options defaults = {0};
@@ -52,17 +30,27 @@ hy3d_status hy3d_context_create(const hy3d_context_options *options, hy3d_contex
     if (options == NULL) {
         options = &defaults;
     }
+    const hy3d_allocator *const allocator =
+        options->allocator != NULL ? options->allocator : &hy3d__system_allocator;
+    if (allocator->allocate == NULL || allocator->deallocate == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
     const hy3d_cpu_level best = hy3d_cpu_detect();
     hy3d_cpu_level level;
     hy3d_status status = choose_level(options, best, &level);
     if (status != HY3D_OK) {
         return status;
     }
-    hy3d_context *context;
-    status = create_counted(options, &context);
+    void *memory;
+    status = hy3d__allocator_get(allocator, sizeof(hy3d_context), &memory);
     if (status != HY3D_OK) {
         return status;
     }
+    hy3d_context *const context = memory;
+    memset(context, 0, sizeof *context);
+    context->allocator = *allocator;
+    atomic_init(&context->pool, NULL);
+    atomic_init(&context->kept, NULL);
     context->level = level;
     context->machine_level = best;
     const uint32_t threads =
@@ -88,7 +76,8 @@ void hy3d_context_destroy(hy3d_context *context)
     hy3d_context_trim(context);
     hy3d__pool_destroy(context);
     hy3d__blas_destroy(context);
-    hy3d__allocator_put_last(context);
+    const hy3d_allocator allocator = context->allocator;
+    allocator.deallocate(allocator.context, context);
 }
 
 hy3d_cpu_level hy3d_context_cpu_level(const hy3d_context *context)

@@ -4,7 +4,6 @@
 
 #include <stdatomic.h>
 
-#include "base/alloc.h"
 #include "hy3d/context.h"
 
 typedef struct hy3d__pool hy3d__pool;
@@ -12,7 +11,7 @@ typedef struct hy3d__blas hy3d__blas;
 typedef struct hy3d__workspace hy3d__workspace;
 
 struct hy3d_context {
-    hy3d__allocator allocator;
+    hy3d_allocator allocator;
     hy3d_cpu_level level, machine_level;
     uint32_t max_threads;
     _Atomic(hy3d__pool *) pool; /* replaced in a child after fork, see parallel.c */
@@ -23,8 +22,8 @@ struct hy3d_context {
 /* parallel.c: makes the pool's locks, starts nothing. */
 hy3d_status hy3d__pool_create(hy3d_context *context);
 void hy3d__pool_destroy(hy3d_context *context);
-/* One process-wide step at a time per context (loading BLAS). In a child it may have to make a pool:
- * HY3D_ERR_OUT_OF_MEMORY, HY3D_ERR_THREAD. */
+/* One process-wide step at a time per context (loading BLAS). In a child it may have to make a
+ * pool: HY3D_ERR_OUT_OF_MEMORY, HY3D_ERR_THREAD. */
 hy3d_status hy3d__load_lock(hy3d_context *context, hy3d__pool **pool_out);
 void hy3d__load_unlock(hy3d__pool *pool);
 /* Lets at most `limit` callers through at a time, the others sleep. The result goes to leave;

@@ -56,8 +56,8 @@ typedef struct hy3d__thread {
     void *argument;
 } hy3d__thread;
 
-/* The thread takes no signals that are sent: a handler of the host (Python's Ctrl-C) must not run on
- * a thread it does not know. Those of its own faults it takes, so that the host can report them.
+/* The thread takes no signals that are sent: a handler of the host (Python's Ctrl-C) must not run
+ * on a thread it does not know. Those of its own faults it takes, so that the host can report them.
  * false: there is no thread, and nothing to join. */
 bool hy3d__thread_start(hy3d__thread *thread, hy3d__thread_fn run, void *argument);
 void hy3d__thread_join(hy3d__thread *thread);
@@ -68,8 +68,8 @@ void hy3d__run_on_one_processor(hy3d__thread_fn run, void *argument);
 hy3d__thread_id hy3d__thread_self(void);
 bool hy3d__thread_is_self(hy3d__thread_id thread);
 
-/* How the calling thread computes: the direction of rounding, whether tiny numbers are flushed to 0,
- * the precision of the x87. A new thread begins as the system has it. */
+/* How the calling thread computes: the direction of rounding, whether tiny numbers are flushed to
+ * 0, the precision of the x87. A new thread begins as the system has it. */
 void hy3d__manner_get(hy3d__manner *manner);
 void hy3d__manner_set(const hy3d__manner *manner);
 

@@ -72,15 +72,19 @@ static void destroy_locks(hy3d__pool *pool, int made)
 
 static bool create_locks(hy3d__pool *pool)
 {
-    int made = 0;
-    if (hy3d__mutex_create(&pool->lock) && ++made && hy3d__condition_create(&pool->has_work) &&
-        ++made && hy3d__mutex_create(&pool->load_lock) && ++made &&
-        hy3d__mutex_create(&pool->gate_lock) && ++made &&
-        hy3d__condition_create(&pool->gate_has_room)) {
-        return true;
+    bool good = hy3d__mutex_create(&pool->lock);
+    int made = good;
+    good = good && hy3d__condition_create(&pool->has_work);
+    made += good;
+    good = good && hy3d__mutex_create(&pool->load_lock);
+    made += good;
+    good = good && hy3d__mutex_create(&pool->gate_lock);
+    made += good;
+    good = good && hy3d__condition_create(&pool->gate_has_room);
+    if (!good) {
+        destroy_locks(pool, made);
     }
-    destroy_locks(pool, made);
-    return false;
+    return good;
 }
 
 static hy3d_status make_pool(hy3d_context *context, hy3d__pool **pool_out)

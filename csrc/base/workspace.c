@@ -1,6 +1,7 @@
 /* The workspace that is kept from call to call. */
 #include <stddef.h>
 
+#include "base/alloc.h"
 #include "base/checked.h"
 #include "base/context.h"
 

@@ -25,7 +25,8 @@ static inline int64_t hy3d__conv_vectors_next(int64_t left)
  * run at 93 % of their speed; a single vector waits for loads. */
 static inline double hy3d__conv_vectors_cost(int64_t n)
 {
-    const double full = (double)(n / HY3D__CONV_VECTORS * HY3D__CONV_VECTORS);
+    const int64_t in_threes = n - n % HY3D__CONV_VECTORS;
+    const double full = (double)in_threes;
     switch (n % HY3D__CONV_VECTORS) {
     case 1:
         return n == 1 ? 1.4 : full + 1.3;

@@ -81,7 +81,7 @@ static void set_pitches(const hy3d_conv3d_plan *plan, hy3d__conv_direct *d)
     d->c_pitch += d->c_pitch % 256 == 0 ? HY3D__CONV_LANES : 0;
 }
 
-/* Estimated cycles of the grains of `rows` rows of one plane, relative to others of the same shape. */
+/* Estimated cycles of the grains of `rows` rows of one plane, relative to others of its shape. */
 static double rows_cost(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d, int64_t rows)
 {
     const double m = (double)plan->m;
@@ -99,7 +99,8 @@ static double rows_cost(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d
 static double plane_cost(const hy3d_conv3d_plan *plan, const hy3d__conv_direct *d)
 {
     const int64_t left = plan->out[1] % d->rows;
-    const double whole = (double)(plan->out[1] / d->rows) * rows_cost(plan, d, d->rows);
+    const int64_t tiles = plan->out[1] / d->rows;
+    const double whole = (double)tiles * rows_cost(plan, d, d->rows);
 
     return (whole + (left > 0 ? rows_cost(plan, d, left) : 0.0)) * (double)d->col_blocks;
 }

@@ -68,7 +68,7 @@ hy3d_status hy3d_conv3d_weights_create(hy3d_context *context, const hy3d_tensor 
     }
     const size_t bytes =
         hy3d_conv3d_format_bytes(format, weight->size[0], weight->size[1], &weight->size[2]);
-    if (bytes == 0) {
+    if (layouts == NULL || bytes == 0) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     hy3d_status status = hy3d__conv_check_filter(weight);

@@ -85,9 +85,10 @@ hy3d__winograd_work hy3d__winograd_work_of(const hy3d__winograd_sizes *s,
             ? (double)hy3d__conv_ceil_div((int64_t)grains, (int64_t)limits->threads)
             : grains / threads;
     const hy3d__winograd_elems elems = hy3d__winograd_block_elems(s, b, limits->prepared);
+    const int64_t groups = (int64_t)(rows + 13.0) / 14;
     return (hy3d__winograd_work){
         /* A group of up to 14 rows costs about half a row more than they do. */
-        .products = products * sum * panels * (rows + 0.5 * (double)((int64_t)(rows + 13.0) / 14)),
+        .products = products * sum * panels * (rows + 0.5 * (double)groups),
         .data = points_in * tiles *
                 ((double)s->in_channels * (double)(b->frames + s->kernel_t - 1) +
                  32.0 * panels * (double)b->frames),

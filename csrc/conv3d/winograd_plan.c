@@ -52,8 +52,8 @@ hy3d__winograd_filters hy3d__winograd_filters_of(hy3d__winograd_kind kind, int64
         .panels = hy3d__conv_ceil_div(out_channels, 32),
     };
     f.panel_elems = f.segments * f.k * 32;
-    /* Sums of about 192 terms; 128 for pairs of frames, whose 196 products of a chunk of weights are
-     * 3 MB as it is. Equal chunks. */
+    /* Sums of about 192 terms; 128 for pairs of frames, whose 196 products of a chunk of weights
+     * are 3 MB as it is. Equal chunks. */
     const int64_t most = kind.moments != 1 ? 128 : 192 / kernel_t;
     f.chunk = hy3d__conv_ceil_div(f.k, hy3d__conv_ceil_div(f.k, most));
     f.chunk = hy3d__conv_round_up(f.chunk, 16);

@@ -1,6 +1,6 @@
-/* Up to GEMM_ROWS rows by two vectors of columns in registers: two vectors of b, one broadcast of a.
- * Measured at 98 to 100 % of the multipliers' peak while b's panel lies in L2. A panel of 32 columns
- * is done 2 * LANES at a time, each of which reads whole cache lines. */
+/* Up to GEMM_ROWS rows by two vectors of columns in registers: two vectors of b, one broadcast of
+ * a. Measured at 98 to 100 % of the multipliers' peak while b's panel lies in L2. A panel of 32
+ * columns is done 2 * LANES at a time, each of which reads whole cache lines. */
 #define GEMM_STEP 4 /* of k, unrolled */
 
 INLINE void gemm_tile(const int mr, size_t segments, size_t segment, size_t blocks, size_t block,

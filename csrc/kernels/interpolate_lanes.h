@@ -14,8 +14,8 @@ INLINE corners interpolate_corners(int32_t face, size_t channels, uint32_t verti
                      attributes + channels * (size_t)hy3d__read_index(corner + 2, vertices)};
 }
 
-/* Up to four channels in four lanes. Of three, each pixel's store goes one value into the next one's,
- * which is written after it; the last one's ends where it should. */
+/* Up to four channels in four lanes. Of three, each pixel's store goes one value into the next
+ * one's, which is written after it; the last one's ends where it should. */
 INLINE void interpolate_four(const size_t channels, size_t pixels, uint32_t vertices,
                              uint32_t faces, const float *attributes, const int32_t *triangles,
                              const int32_t *face_index, const float *w, float *out)

@@ -36,6 +36,7 @@ static inline void hy3d__ahead_advance(hy3d__ahead *ahead, size_t steps)
 }
 
 typedef struct hy3d__kernels {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration's parts */
 #define K(name, parameters) void(*name) parameters;
 #include "kernels.inc"
 #undef K

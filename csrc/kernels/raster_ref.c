@@ -90,7 +90,7 @@ static void store(const hy3d__raster_view *view, hy3d__raster_tile *tile, int at
 static void fragment(const hy3d__raster_view *view, const hy3d__raster_faces *faces, size_t k,
                      const double e[3], const float *prior, hy3d__raster_tile *tile, int at)
 {
-    const int careful = faces->careful >> k & 1U;
+    const int careful = (int)(faces->careful >> k & 1U);
     double steps =
         ((e[0] * faces->z[0][k] + e[1] * faces->z[1][k]) + e[2] * faces->z[2][k]) + view->offset;
     if ((careful && !(steps >= faces->nearest[k] && steps <= faces->farthest[k])) ||

@@ -1,5 +1,5 @@
-/* The vector vocabulary of the kernels on AVX-512 F, BW, DQ and VL; what the names mean is written in
- * vec_avx2.h. */
+/* The vector vocabulary of the kernels on AVX-512 F, BW, DQ and VL; what the names mean is written
+ * in vec_avx2.h. */
 #include <immintrin.h>
 
 #define SUFFIX(name) name##__avx512
@@ -12,9 +12,9 @@ typedef __m512 vec;
 typedef __m512d wide;
 typedef __mmask16 some;
 
-/* What fits 32 registers. Every weight is broadcast once for three multiply-adds and every vector of x
- * is loaded once for eight, so that loads stay below what the two load ports can do; three terms
- * unrolled are 2 to 3 % faster, and with four the compiler runs out of registers. */
+/* What fits 32 registers. Every weight is broadcast once for three multiply-adds and every vector
+ * of x is loaded once for eight, so that loads stay below what the two load ports can do; three
+ * terms unrolled are 2 to 3 % faster, and with four the compiler runs out of registers. */
 #define CONV_ROWS 8
 #define CONV_STEP 3
 #define GEMM_ROWS 14
@@ -64,8 +64,8 @@ INLINE void store_some(float *p, some which, vec v)
     _mm512_mask_storeu_ps(p, which, v);
 }
 
-/* Four floats of each of the rows 0, 4, 8, 12. Put together by loads (half the work of a shuffle, and
- * on either port), so that only what is inside of quarters is left to the one port that shuffles. */
+/* Four floats of each of the rows 0, 4, 8, 12. Put together by loads (half the work of a shuffle,
+ * and on either port): what is inside of quarters alone is left to the port that shuffles. */
 INLINE vec load_quarters(const float *src, size_t pitch)
 {
     __m512 v = _mm512_castps128_ps512(_mm_loadu_ps(src));

@@ -34,7 +34,7 @@ hy3d_status hy3d_peak_run(hy3d_context *context, uint32_t num_threads, int64_t r
     const int64_t grains = (int64_t)GRAINS * threads;
     const hy3d_status status = hy3d__parallel_for(context, grains, threads, NULL, burn_grain, &job);
     if (status == HY3D_OK) {
-        *flops_out = (double)grains * (double)rounds * FLOPS_PER_ROUND;
+        *flops_out = (double)grains * (double)rounds * (double)FLOPS_PER_ROUND;
     }
     return status;
 }

@@ -52,8 +52,8 @@ bool hy3d_py_uint64(PyObject *value, const char *name, uint64_t *out)
     return true;
 }
 
-/* Never through __len__ or __iter__ of a subclass: its length may be a lie, and its iterator have no
- * end. */
+/* Never through __len__ or __iter__ of a subclass: its length may be a lie, and its iterator have
+ * no end. */
 PyObject *hy3d_py_items(PyObject *value)
 {
     if (PyList_Check(value)) {

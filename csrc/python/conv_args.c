@@ -1,292 +1,269 @@
-/* The core refuses a bad description with a code; what is said about it is found here, before. */
+/* The table of a convolution's arguments, and the loop that reads them. */
 #include "python/conv_args.h"
 
+#include <limits.h>
+#include <stddef.h>
 #include <string.h>
 
-static const char *const view_names[HY3D_PY_CONV_VIEWS] = {"x", "weight", "bias", "out"};
+#include "python/py_prepared.h"
 
-static bool read_pad_mode(PyObject *value, hy3d_pad_mode *out)
+typedef enum kind {
+    CANCEL,   /* a CancelFlag */
+    PREPARED, /* a PreparedWeights */
+    INTEGER,  /* int64_t */
+    TRIPLE,   /* three of them (T, H, W) */
+    COUNT,    /* uint32_t */
+    BYTES,    /* size_t; 0 is none at all */
+    WORD,     /* an enum, in the order of `words` */
+    WORDS,    /* three of them, or one for all axes */
+    FRAMES,
+    ARRAY,
+} kind;
+
+typedef struct entry {
+    char *name;
+    kind kind;
+    size_t target;    /* where in hy3d_py_conv it goes; frames and arrays know */
+    int least;        /* of INTEGER and TRIPLE; ARRAY: dimensions, 0: conv_check.c asks */
+    bool none;        /* None is as good as not given */
+    const char *rule; /* of WORD and WORDS: what it must be */
+    const char *words[5];
+} entry;
+
+_Static_assert(HY3D_PY_CONV_ARGS <= 32, "hy3d_py_conv.given has a bit for each");
+/* Where a word is written. */
+_Static_assert(sizeof(hy3d_pad_mode) == sizeof(int) && sizeof(hy3d_dtype) == sizeof(int) &&
+                   sizeof(hy3d_accuracy) == sizeof(int) && sizeof(hy3d_activation) == sizeof(int),
+               "enums are ints");
+
+#define AT(member) offsetof(hy3d_py_conv, member)
+#define ANY INT_MIN
+enum { MOST = 21 }; /* arguments of one function */
+
+static const entry table[HY3D_PY_CONV_ARGS] = {
+    [HY3D_PY_CANCEL] = {"cancel", CANCEL, AT(cancel), .none = true},
+    [HY3D_PY_PREPARED] = {"prepared", PREPARED, AT(prepared), .none = true},
+    [HY3D_PY_STRIDE] = {"stride", TRIPLE, AT(desc.stride), 1},
+    [HY3D_PY_DILATION] = {"dilation", TRIPLE, AT(desc.dilation), 1},
+    [HY3D_PY_PAD_BEFORE] = {"pad_before", TRIPLE, AT(desc.pad_before), 0},
+    [HY3D_PY_PAD_AFTER] = {"pad_after", TRIPLE, AT(desc.pad_after), 0},
+    [HY3D_PY_PAD_MODES] = {"pad_modes", WORDS, AT(desc.pad_mode),
+                           .rule = "each must be 'zeros' or 'replicate'",
+                           .words = {"zeros", "replicate"}},
+    /* hy3d_py_conv_groups has the rule of these three. */
+    [HY3D_PY_GROUPS] = {"groups", INTEGER, AT(desc.groups), ANY},
+    [HY3D_PY_UPSAMPLE] = {"upsample", TRIPLE, AT(desc.upsample), 1, .none = true},
+    [HY3D_PY_ACCURACY] = {"accuracy", WORD, AT(desc.accuracy),
+                          .rule = "it must be 'exact' or 'fast'", .words = {"exact", "fast"}},
+    [HY3D_PY_THREADS] = {"threads", COUNT, AT(desc.num_threads)},
+    [HY3D_PY_WORKSPACE_LIMIT] = {"workspace_limit", BYTES, AT(desc.workspace_limit_bytes),
+                                 .none = true},
+    [HY3D_PY_IN_SIZE] = {"in_size", TRIPLE, AT(desc.in_size), 1},
+    [HY3D_PY_KERNEL] = {"kernel", TRIPLE, AT(desc.kernel), 1},
+    [HY3D_PY_IN_CHANNELS] = {"in_channels", INTEGER, AT(desc.in_channels), ANY},
+    [HY3D_PY_OUT_CHANNELS] = {"out_channels", INTEGER, AT(desc.out_channels), ANY},
+    [HY3D_PY_BATCH] = {"batch", INTEGER, AT(desc.batch), 0},
+    [HY3D_PY_DTYPE] = {"dtype", WORD, AT(desc.dtype),
+                       .rule = "it must be 'f32', 'f64', 'f16' or 'bf16'",
+                       .words = {"f32", "f64", "f16", "bf16"}},
+    [HY3D_PY_FORMAT] = {"format", COUNT, AT(format)},
+    [HY3D_PY_ACTIVATION] = {"activation", WORD, AT(fusion.activation), .none = true,
+                            .rule = "it must be 'silu' or None", .words = {"", "silu"}},
+    [HY3D_PY_FRAMES] = {"frames", FRAMES, .none = true},
+    [HY3D_PY_X] = {"x", ARRAY, .least = HY3D_TENSOR_DIMS},
+    [HY3D_PY_WEIGHT] = {"weight", ARRAY, .least = HY3D_TENSOR_DIMS},
+    [HY3D_PY_BIAS] = {"bias", ARRAY, .least = 1, .none = true},
+    [HY3D_PY_OUT] = {"out", ARRAY, .least = HY3D_TENSOR_DIMS},
+    [HY3D_PY_SCALE] = {"scale", ARRAY, .none = true},
+    [HY3D_PY_SHIFT] = {"shift", ARRAY, .none = true},
+    [HY3D_PY_RESIDUAL] = {"residual", ARRAY, .none = true},
+};
+
+/* Where an argument is not given, or is none of the function's; all else is 0 then. */
+static const hy3d_conv3d_desc defaults = {
+    .batch = 1, .in_channels = 1, .out_channels = 1, .groups = 1, .upsample = {1, 1, 1}};
+
+const char *hy3d_py_conv_name(int argument)
 {
-    if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, "zeros") == 0) {
-        *out = HY3D_PAD_ZEROS;
-        return true;
-    }
-    if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, "replicate") == 0) {
-        *out = HY3D_PAD_REPLICATE;
-        return true;
-    }
-    return hy3d_py_value_error("pad_modes has %R: each must be 'zeros' or 'replicate'.", value);
+    return table[argument].name;
 }
 
-/* One mode for all axes or a tuple of three. */
-static bool read_pad_modes(PyObject *value, hy3d_pad_mode out[3])
+static bool read_count(const entry *row, PyObject *object, uint64_t most, uint64_t *out)
 {
-    if (PyUnicode_Check(value)) {
-        if (!read_pad_mode(value, &out[0])) {
-            return false;
+    return hy3d_py_uint64(object, row->name, out) &&
+           (*out <= most || hy3d_py_value_error("%s is %llu: there are not so many.", row->name,
+                                                (unsigned long long)*out));
+}
+
+static bool read_integer(const entry *row, PyObject *object, int64_t *out)
+{
+    if (!hy3d_py_int64(object, row->name, out)) {
+        return false;
+    }
+    return *out >= row->least || hy3d_py_value_error("%s is %lld: it must be at least %d.",
+                                                     row->name, (long long)*out, row->least);
+}
+
+static bool read_word(const entry *row, PyObject *object, int *out)
+{
+    for (int i = 0; PyUnicode_Check(object) && row->words[i] != NULL; i++) {
+        if (row->words[i][0] != '\0' &&
+            PyUnicode_CompareWithASCIIString(object, row->words[i]) == 0) {
+            *out = i;
+            return true;
         }
+    }
+    return hy3d_py_value_error(row->kind == WORD ? "%s is %R: %s." : "%s has %R: %s.", row->name,
+                               object, row->rule);
+}
+
+static bool read_words(const entry *row, PyObject *object, int out[3])
+{
+    if (PyUnicode_Check(object)) {
+        const bool good = read_word(row, object, &out[0]);
         out[1] = out[2] = out[0];
-        return true;
+        return good;
     }
-    if (!PyTuple_Check(value) || PyTuple_Size(value) != 3) {
-        return hy3d_py_type_error("pad_modes must be 'zeros', 'replicate' or a tuple of three of "
-                                  "them (T, H, W), not %R.",
-                                  (PyObject *)Py_TYPE(value));
+    if (!PyTuple_Check(object) || PyTuple_Size(object) != 3) {
+        return hy3d_py_type_error("%s must be '%s', '%s' or a tuple of three of them (T, H, W), "
+                                  "not %R.",
+                                  row->name, row->words[0], row->words[1],
+                                  (PyObject *)Py_TYPE(object));
     }
-    for (Py_ssize_t i = 0; i < 3; i++) {
-        if (!read_pad_mode(PyTuple_GetItem(value, i), &out[i])) {
-            return false;
-        }
+    bool good = true;
+    for (Py_ssize_t i = 0; good && i < 3; i++) {
+        good = read_word(row, PyTuple_GetItem(object, i), &out[i]);
     }
-    return true;
+    return good;
 }
 
-static bool read_words(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
+static bool read_array(const entry *row, PyObject *object, hy3d_py_conv *conv)
 {
-    PyObject *const accuracy = o->accuracy;
-    if (accuracy == NULL) {
-        return true;
-    }
-    const bool text = PyUnicode_Check(accuracy);
-    if (text && PyUnicode_CompareWithASCIIString(accuracy, "fast") == 0) {
-        desc->accuracy = HY3D_FAST;
-    } else if (!text || PyUnicode_CompareWithASCIIString(accuracy, "exact") != 0) {
-        return hy3d_py_value_error("accuracy is %R: it must be 'exact' or 'fast'.", accuracy);
-    }
-    return true;
-}
-
-static bool read_upsample(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
-{
-    for (int i = 0; i < 3; i++) {
-        desc->upsample[i] = 1;
-    }
-    return !hy3d_py_given(o->upsample) ||
-           (hy3d_py_int64_array(o->upsample, "upsample", 3, desc->upsample) &&
-            hy3d_py_at_least("upsample", desc->upsample, 1));
-}
-
-static bool read_limits(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
-{
-    uint64_t threads = 0;
-    uint64_t limit = 0;
-    if (o->threads != NULL && !hy3d_py_uint64(o->threads, "threads", &threads)) {
+    hy3d_py_view *const view = &conv->views[row - &table[HY3D_PY_X]];
+    if (!hy3d_py_view_acquire(object, row->name, row == &table[HY3D_PY_OUT], view)) {
         return false;
     }
-    if (hy3d_py_given(o->workspace_limit)) {
-        if (!hy3d_py_uint64(o->workspace_limit, "workspace_limit", &limit)) {
-            return false;
-        }
+    return view->ndim == row->least || row->least == 0 ||
+           hy3d_py_value_error("%s has %d dimensions: it needs %d.", row->name, view->ndim,
+                               row->least);
+}
+
+static bool read_argument(const hy3d_py_state *state, const entry *row, PyObject *object,
+                          hy3d_py_conv *conv)
+{
+    void *const target = (char *)conv + row->target;
+    int64_t *const integers = target;
+    uint64_t count = 0;
+    bool good;
+    switch (row->kind) {
+    case CANCEL:
+        return hy3d_py_cancel_from(state, object, target);
+    case PREPARED:
+        return hy3d_py_prepared_from(state, object, target);
+    case INTEGER:
+        return read_integer(row, object, integers);
+    case TRIPLE:
+        return hy3d_py_int64_array(object, row->name, 3, integers) &&
+               hy3d_py_at_least(row->name, integers, row->least);
+    case COUNT:
+        good = read_count(row, object, UINT32_MAX, &count);
+        *(uint32_t *)target = (uint32_t)count;
+        return good;
+    case BYTES:
+        good = read_count(row, object, UINT64_MAX, &count);
         /* The core's 0 is its default. No workspace is a single byte, so 1 allows what 0 does. */
-        limit = limit == 0 ? 1 : limit;
+        count = count == 0 ? 1 : count;
+        *(size_t *)target = count > SIZE_MAX ? SIZE_MAX : (size_t)count;
+        return good;
+    case WORD:
+        return read_word(row, object, target);
+    case WORDS:
+        return read_words(row, object, target);
+    case FRAMES:
+        return hy3d_py_frames_acquire(state, object, conv);
+    case ARRAY:
+    default:
+        return read_array(row, object, conv);
     }
-    if (threads > UINT32_MAX) {
-        return hy3d_py_value_error("threads is %llu: there are not so many.",
-                                   (unsigned long long)threads);
-    }
-    desc->num_threads = (uint32_t)threads;
-    desc->workspace_limit_bytes = limit > SIZE_MAX ? SIZE_MAX : (size_t)limit;
-    return true;
 }
 
-bool hy3d_py_conv_numbers(const hy3d_py_conv_objects *o, hy3d_conv3d_desc *desc)
+/* The objects of a call, by their rows; new references. */
+static bool parse(const char *format, const uint8_t *positions, PyObject *args, PyObject *kwargs,
+                  hy3d_py_conv *conv)
 {
-    return hy3d_py_int64_array(o->stride, "stride", 3, desc->stride) &&
-           hy3d_py_at_least("stride", desc->stride, 1) &&
-           hy3d_py_int64_array(o->dilation, "dilation", 3, desc->dilation) &&
-           hy3d_py_at_least("dilation", desc->dilation, 1) &&
-           hy3d_py_int64_array(o->pad_before, "pad_before", 3, desc->pad_before) &&
-           hy3d_py_at_least("pad_before", desc->pad_before, 0) &&
-           hy3d_py_int64_array(o->pad_after, "pad_after", 3, desc->pad_after) &&
-           hy3d_py_at_least("pad_after", desc->pad_after, 0) &&
-           read_pad_modes(o->pad_modes, desc->pad_mode) &&
-           hy3d_py_int64(o->groups, "groups", &desc->groups) && read_upsample(o, desc) &&
-           read_words(o, desc) && read_limits(o, desc);
-}
-
-/* x or frames: the rest must be of their type. */
-static bool acquire_input(const hy3d_py_state *state, const hy3d_py_conv_objects *o,
-                          hy3d_py_conv *conv)
-{
-    hy3d_py_view *const view = &conv->views[HY3D_PY_X];
-    conv->has_x = o->x != Py_None;
-    if (conv->has_x && hy3d_py_given(o->frames)) {
-        return hy3d_py_value_error("x and frames are both given: frames take the place of x, so "
-                                   "pass None for one of them.");
+    PyObject *objects[MOST] = {NULL};
+    PyObject **const o = objects;
+    char *names[MOST + 1];
+    int count = 0;
+    for (const char *c = format; *c != ':'; c++) {
+        if (*c == 'O') {
+            names[count] = table[positions[count]].name;
+            count++;
+        }
     }
-    if (!conv->has_x && hy3d_py_given(o->frames)) {
-        return hy3d_py_frames_acquire(state, o->frames, conv);
-    }
-    if (!hy3d_py_view_acquire(o->x, "x", false, view)) {
+    names[count] = NULL;
+    /* As many of these are looked at as the format says. */
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, format, names, o, o + 1, o + 2, o + 3, o + 4,
+                                     o + 5, o + 6, o + 7, o + 8, o + 9, o + 10, o + 11, o + 12,
+                                     o + 13, o + 14, o + 15, o + 16, o + 17, o + 18, o + 19,
+                                     o + 20)) {
         return false;
     }
-    if (view->ndim != HY3D_TENSOR_DIMS) {
-        return hy3d_py_value_error("x has %d dimensions: it needs %d.", view->ndim,
-                                   HY3D_TENSOR_DIMS);
-    }
-    const hy3d_tensor *const x = &view->tensor;
-    conv->desc.dtype = x->dtype;
-    conv->desc.batch = x->size[0];
-    conv->desc.in_channels = x->size[1];
-    for (int i = 0; i < 3; i++) {
-        conv->desc.in_size[i] = x->size[2 + i];
-    }
-    return true;
-}
-
-static bool acquire_views(const hy3d_py_conv_objects *o, hy3d_py_conv *conv)
-{
-    PyObject *const objects[HY3D_PY_CONV_VIEWS] = {o->x, o->weight, o->bias, o->out};
-    conv->has_bias = o->bias != Py_None;
-    for (int i = HY3D_PY_WEIGHT; i < HY3D_PY_CONV_VIEWS; i++) {
-        hy3d_py_view *const view = &conv->views[i];
-        const int wanted = i == HY3D_PY_BIAS ? 1 : HY3D_TENSOR_DIMS;
-        if (i == HY3D_PY_BIAS && !conv->has_bias) {
-            continue;
-        }
-        if (!hy3d_py_view_acquire(objects[i], view_names[i], i == HY3D_PY_OUT, view)) {
-            return false;
-        }
-        if (view->ndim != wanted) {
-            return hy3d_py_value_error("%s has %d dimensions: it needs %d.", view_names[i],
-                                       view->ndim, wanted);
-        }
-        if (view->tensor.dtype != conv->desc.dtype) {
-            return hy3d_py_value_error("%s is %s but %s %s: convert one of them.", view_names[i],
-                                       hy3d_dtype_name(view->tensor.dtype),
-                                       conv->has_x ? "x is" : "the frames are",
-                                       hy3d_dtype_name(conv->desc.dtype));
+    for (int i = 0; i < count; i++) {
+        const int row = positions[i];
+        if (o[i] != NULL && !(table[row].none && o[i] == Py_None)) {
+            conv->objects[row] = Py_NewRef(o[i]);
+            conv->given |= 1U << row;
         }
     }
     return true;
 }
 
-/* The kernel's sizes, and the input's as the convolution sees it, up-sampled. */
-static bool fill_sizes(hy3d_py_conv *conv)
+/* The first argument in the mask, which is taken out of it. */
+static int next_argument(uint32_t *mask)
 {
-    hy3d_conv3d_desc *const desc = &conv->desc;
-    const hy3d_tensor *const weight = &conv->views[HY3D_PY_WEIGHT].tensor;
-    desc->out_channels = weight->size[0];
-    for (int i = 0; i < 3; i++) {
-        desc->kernel[i] = weight->size[2 + i];
-        if (__builtin_mul_overflow(desc->in_size[i], desc->upsample[i], &desc->in_size[i])) {
-            return hy3d_py_value_error("upsample is (%lld, %lld, %lld): no input is so large.",
-                                       (long long)desc->upsample[0], (long long)desc->upsample[1],
-                                       (long long)desc->upsample[2]);
-        }
-    }
-    return true;
+    const int first = __builtin_ctz(*mask);
+    *mask &= *mask - 1;
+    return first;
 }
 
-bool hy3d_py_conv_groups(const hy3d_conv3d_desc *desc)
-{
-    const int64_t in = desc->in_channels;
-    const int64_t out = desc->out_channels;
-    const int64_t groups = desc->groups;
-    if (groups < 1 || in < 1 || out < 1 || in % groups != 0 || out % groups != 0) {
-        return hy3d_py_value_error("%lld input and %lld output channels cannot be cut into %lld "
-                                   "groups: both must be at least 1 and divisible by groups.",
-                                   (long long)in, (long long)out, (long long)groups);
-    }
-    return true;
-}
-
-static bool check_channels(const hy3d_py_conv *conv)
-{
-    const hy3d_conv3d_desc *const desc = &conv->desc;
-    const long long in = (long long)desc->in_channels;
-    const long long out = (long long)desc->out_channels;
-    const long long groups = (long long)desc->groups;
-    const long long taken = (long long)conv->views[HY3D_PY_WEIGHT].tensor.size[1];
-    if (!hy3d_py_conv_groups(desc)) {
-        return false;
-    }
-    if (taken != in / groups) {
-        return hy3d_py_value_error("weight takes %lld channels a group but x has %lld in %lld "
-                                   "groups, so %lld each.",
-                                   taken, in, groups, in / groups);
-    }
-    if (conv->has_bias && conv->views[HY3D_PY_BIAS].tensor.size[0] != desc->out_channels) {
-        return hy3d_py_value_error("bias has %lld values but weight makes %lld channels.",
-                                   (long long)conv->views[HY3D_PY_BIAS].tensor.size[0], out);
-    }
-    return hy3d_py_at_least("the size of x (T, H, W)", desc->in_size, 1) &&
-           hy3d_py_at_least("the kernel (T, H, W)", desc->kernel, 1);
-}
-
-static bool check_out(const hy3d_py_state *state, const hy3d_py_conv *conv)
-{
-    const hy3d_py_view *const out = &conv->views[HY3D_PY_OUT];
-    int64_t wanted[HY3D_TENSOR_DIMS] = {conv->desc.batch, conv->desc.out_channels, 0, 0, 0};
-    const hy3d_status status = hy3d_conv3d_out_size(&conv->desc, &wanted[2]);
-    if (status != HY3D_OK) {
-        hy3d_py_conv_raise(state, status, &conv->desc);
-        return false;
-    }
-    if (memcmp(wanted, out->tensor.size, sizeof wanted) != 0) {
-        const int64_t *const size = out->tensor.size;
-        return hy3d_py_value_error(
-            "out is (%lld, %lld, %lld, %lld, %lld) but the result is (%lld, %lld, %lld, %lld, "
-            "%lld).",
-            (long long)size[0], (long long)size[1], (long long)size[2], (long long)size[3],
-            (long long)size[4], (long long)wanted[0], (long long)wanted[1], (long long)wanted[2],
-            (long long)wanted[3], (long long)wanted[4]);
-    }
-    for (int i = 0; i < HY3D_PY_OUT; i++) {
-        const bool there = i == HY3D_PY_WEIGHT || (i == HY3D_PY_X ? conv->has_x : conv->has_bias);
-        if (there && hy3d_py_view_overlaps(out, &conv->views[i])) {
-            return hy3d_py_value_error("out lies in the memory of %s: pass an array of its own.",
-                                       view_names[i]);
-        }
-    }
-    return true;
-}
-
-bool hy3d_py_conv_acquire(const hy3d_py_state *state, const hy3d_py_conv_objects *objects,
-                          hy3d_py_conv *conv)
+bool hy3d_py_conv_read(const hy3d_py_state *state, const char *format, const uint8_t *positions,
+                       PyObject *args, PyObject *kwargs, hy3d_py_conv *conv)
 {
     memset(conv, 0, sizeof *conv);
     conv->context = state->context;
-    if (hy3d_py_conv_numbers(objects, &conv->desc) && acquire_input(state, objects, conv) &&
-        acquire_views(objects, conv) && fill_sizes(conv) && check_channels(conv) &&
-        check_out(state, conv) && hy3d_py_fusion_acquire(objects, conv)) {
-        return true;
+    conv->desc = defaults;
+    if (!parse(format, positions, args, kwargs, conv)) {
+        return false;
     }
-    hy3d_py_conv_release(conv);
-    return false;
+    uint32_t rest = conv->given;
+    bool good = true;
+    if (conv->objects[HY3D_PY_FRAMES] != NULL) {
+        good = conv->objects[HY3D_PY_X] == Py_None ||
+               hy3d_py_value_error("x and frames are both given: frames take the place of x, so "
+                                   "pass None for one of them.");
+        rest &= ~(1U << HY3D_PY_X);
+    }
+    while (good && rest != 0) {
+        const int i = next_argument(&rest);
+        good = read_argument(state, &table[i], conv->objects[i], conv);
+    }
+    if (!good) {
+        hy3d_py_conv_release(conv);
+    }
+    return good;
 }
 
 void hy3d_py_conv_release(hy3d_py_conv *conv)
 {
-    for (int i = 0; i < HY3D_PY_CONV_VIEWS; i++) {
-        hy3d_py_view_release(&conv->views[i]);
+    if (conv->frame_views != NULL) {
+        hy3d_py_frames_release(conv);
     }
-    hy3d_py_fusion_release(conv->context, &conv->fusion);
-}
-
-PyObject *hy3d_py_conv_raise(const hy3d_py_state *state, hy3d_status status,
-                             const hy3d_conv3d_desc *desc)
-{
-    const char *const what = status == HY3D_ERR_SHAPE_MISMATCH
-                                 ? "the dilated kernel is larger than the padded input"
-                                 : hy3d_status_text(status);
-    PyObject *const triples[] = {hy3d_py_tuple3(desc->in_size),    hy3d_py_tuple3(desc->kernel),
-                                 hy3d_py_tuple3(desc->stride),     hy3d_py_tuple3(desc->dilation),
-                                 hy3d_py_tuple3(desc->pad_before), hy3d_py_tuple3(desc->pad_after)};
-    const int count = (int)(sizeof triples / sizeof triples[0]);
-    bool good = true;
-    for (int i = 0; i < count; i++) {
-        good = good && triples[i] != NULL;
+    while (conv->given != 0) {
+        const int i = next_argument(&conv->given);
+        if (i >= HY3D_PY_X) {
+            hy3d_py_view_release(&conv->views[i - HY3D_PY_X]);
+        }
+        Py_CLEAR(conv->objects[i]);
     }
-    if (good) {
-        hy3d_py_raise(
-            state, status,
-            "No such convolution: %s (input %R, kernel %R, stride %R, dilation %R, padding "
-            "before %R and after %R).",
-            what, triples[0], triples[1], triples[2], triples[3], triples[4], triples[5]);
-    }
-    for (int i = 0; i < count; i++) {
-        Py_XDECREF(triples[i]);
-    }
-    return NULL;
 }

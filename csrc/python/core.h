@@ -46,8 +46,8 @@ PyObject *hy3d_py_raise(const hy3d_py_state *state, hy3d_status status, const ch
 /* ValueError or TypeError with a sentence; always returns false. */
 bool hy3d_py_value_error(const char *format, ...);
 bool hy3d_py_type_error(const char *format, ...);
-/* Whether the exception that is set may be passed over, as what a strange object says: an Exception,
- * but not MemoryError, after which nothing is known about the object. */
+/* Whether the exception that is set may be passed over, as what a strange object says: an
+ * Exception, but not MemoryError, after which nothing is known about the object. */
 bool hy3d_py_may_skip(void);
 /* Makes the exception class. */
 PyObject *hy3d_py_error_create(void);
@@ -73,8 +73,8 @@ bool hy3d_py_cancel_from(const hy3d_py_state *state, PyObject *value, const hy3d
 int hy3d_py_find_main_thread(hy3d_py_state *state);
 
 /* py_cancel.c: in place of Py_BEGIN_ALLOW_THREADS and its end where the core computes. In the main
- * thread the handlers of signals run every 50 ms, with the GIL taken for that alone; one that raises
- * (Ctrl-C) cancels. `flag` is the caller's, or NULL; the core gets what begin returns. */
+ * thread the handlers of signals run every 50 ms, with the GIL taken for that alone; one that
+ * raises (Ctrl-C) cancels. `flag` is the caller's, or NULL; the core gets what begin returns. */
 typedef struct hy3d_py_compute {
     PyThreadState *thread;
     hy3d_cancel_memory memory;
@@ -97,7 +97,6 @@ int hy3d_py_program_register(PyObject *module, hy3d_py_state *state);
 
 /* The functions of the module, one table entry each in module.c. */
 PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *hy3d_py_conv3d_reference(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_memory(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_prepare(PyObject *module, PyObject *args, PyObject *kwargs);
@@ -105,8 +104,6 @@ PyObject *hy3d_py_conv3d_out_size(PyObject *module, PyObject *args, PyObject *kw
 PyObject *hy3d_py_fingerprint(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_resolve_device(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_seed_image(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *hy3d_py_seed_stream(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *hy3d_py_philox4x32(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kwargs);
@@ -122,9 +119,6 @@ PyObject *hy3d_py_inpaint_vertices(PyObject *module, PyObject *args, PyObject *k
 PyObject *hy3d_py_cpu_info(PyObject *module, PyObject *ignored);
 PyObject *hy3d_py_blas_info(PyObject *module, PyObject *ignored);
 PyObject *hy3d_py_peak_run(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *hy3d_py_fail_allocation(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *hy3d_py_allocation_count(PyObject *module, PyObject *ignored);
-PyObject *hy3d_py_live_allocations(PyObject *module, PyObject *ignored);
 PyObject *hy3d_py_trim(PyObject *module, PyObject *ignored);
 
 #endif

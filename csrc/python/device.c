@@ -1,8 +1,9 @@
 /* resolve_device: where does this pipeline, module or VAE compute?
  *
  * Nothing but attribute look-ups, and one call: .parameters(). Whatever a look-up raises is
- * skipped, if it is an Exception: KeyboardInterrupt and SystemExit pass, and MemoryError. No import of torch: a
- * device is what looks like one. hy3d_rocm/_fallback/device.py is the same in Python. */
+ * skipped, if it is an Exception: KeyboardInterrupt and SystemExit pass, and MemoryError. No import
+ * of torch: a device is what looks like one. hy3d_rocm/_fallback/device.py is the same in
+ * Python. */
 #include "python/core.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What this machine and its BLAS are. */
+/* What this machine and its BLAS are, and memory that is kept. */
 #include "python/core.h"
 
 #include <string.h>
@@ -64,4 +64,11 @@ PyObject *hy3d_py_blas_info(PyObject *module, PyObject *ignored)
     }
     Py_DECREF(info);
     return NULL;
+}
+
+PyObject *hy3d_py_trim(PyObject *module, PyObject *ignored)
+{
+    (void)ignored;
+    hy3d_context_trim(hy3d_py_get_state(module)->context);
+    Py_RETURN_NONE;
 }

@@ -10,7 +10,6 @@
 /* Signatures and meanings are in _core.pyi; these lines are what help() shows. */
 static PyMethodDef functions[] = {
     FUNCTION(conv3d, "3D convolution on the CPU into `out`; (strategy, threads, workspace_bytes)."),
-    FUNCTION(conv3d_reference, "The oracle: plain loops with sums in double."),
     FUNCTION(conv3d_memory,
              "Bytes that a convolution takes inside, with prepared weights and without."),
     FUNCTION(conv3d_format, "(format, name, bytes): the layout that a convolution's weights take."),
@@ -19,8 +18,6 @@ static PyMethodDef functions[] = {
     FUNCTION(conv3d_out_size, "Output size (T, H, W) of a 3D convolution."),
     FUNCTION(resolve_device, "(device, rule): where a pipeline computes and which rule said so."),
     FUNCTION(seed_image, "Seed of one image of a batch; image 0 has the seed itself."),
-    FUNCTION(seed_stream, "Seed of one stream of a call; stream 0 has the seed itself."),
-    FUNCTION(philox4x32, "One block of Philox 4x32-10."),
     FUNCTION(schedule_plan, "Plans a decode under a budget; a dictionary."),
     FUNCTION(schedule_grain, "One grain of a plan; a dictionary."),
     FUNCTION(schedule_window, "Blend window as a memoryview of float32."),
@@ -38,9 +35,6 @@ static PyMethodDef functions[] = {
     PLAIN(blas_info, "Loads the BLAS library and describes it."),
     FUNCTION(peak_run, "Runs chains of multiply-adds; how many operations that were."),
     PLAIN(trim, "Frees the workspace that is kept from call to call."),
-    FUNCTION(fail_allocation, "Test hook: the k-th allocation from now on fails."),
-    PLAIN(allocation_count, "Test hook: allocations asked for so far."),
-    PLAIN(live_allocations, "Test hook: allocations not yet freed."),
     {NULL, NULL, 0, NULL},
 };
 
@@ -49,9 +43,30 @@ hy3d_py_state *hy3d_py_get_state(PyObject *module)
     return PyModule_GetState(module);
 }
 
-static int make_context(hy3d_py_state *state)
+/* Who loads the module by hand can have it take its memory from elsewhere: by a capsule
+ * "hy3d_allocator", set as the module's attribute `allocator` before it is executed. */
+static bool find_allocator(PyObject *module, const hy3d_allocator **allocator_out)
 {
-    const hy3d_status status = hy3d_context_create(NULL, &state->context);
+    PyObject *const capsule = PyDict_GetItemString(PyModule_GetDict(module), "allocator");
+    if (capsule == NULL) {
+        return true;
+    }
+    const hy3d_allocator *const found = PyCapsule_GetPointer(capsule, "hy3d_allocator");
+    if (found != NULL && (found->allocate == NULL || found->deallocate == NULL)) {
+        return hy3d_py_value_error("allocator must have both its functions, allocate and "
+                                   "deallocate.");
+    }
+    *allocator_out = found;
+    return found != NULL;
+}
+
+static int make_context(PyObject *module, hy3d_py_state *state)
+{
+    hy3d_context_options options = {.cpu_level = NULL};
+    if (!find_allocator(module, &options.allocator)) {
+        return -1;
+    }
+    const hy3d_status status = hy3d_context_create(&options, &state->context);
     if (status == HY3D_OK) {
         return 0;
     }
@@ -78,7 +93,7 @@ static int module_exec(PyObject *module)
     if (state->error == NULL || PyModule_AddObjectRef(module, "Hy3dError", state->error) != 0) {
         return -1;
     }
-    if (make_context(state) != 0) {
+    if (make_context(module, state) != 0) {
         return -1;
     }
     if (hy3d_py_cancel_register(module, state) != 0) {
@@ -150,6 +165,7 @@ static struct PyModuleDef definition = {
     .m_free = module_free,
 };
 
+/* NOLINTNEXTLINE(misc-use-internal-linkage): Python finds it by its name */
 PyMODINIT_FUNC PyInit__core(void);
 
 PyMODINIT_FUNC PyInit__core(void)

@@ -866,8 +866,9 @@ static bool open_part(PyObject *self, PyObject *args, part *out)
     const int32_t count = out->program->section_count;
     if (index < 0 || index >= count) {
         close_program(self, NULL);
-        return hy3d_py_value_error("There is no section %lld: the program has %d.",
-                                   (long long)index, (int)count);
+        hy3d_py_value_error("There is no section %lld: the program has %d.", (long long)index,
+                            (int)count);
+        return false;
     }
     out->section = &out->program->sections[index];
     return true;

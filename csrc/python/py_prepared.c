@@ -104,10 +104,6 @@ int hy3d_py_prepared_register(PyObject *module, hy3d_py_state *state)
 bool hy3d_py_prepared_from(const hy3d_py_state *state, PyObject *value,
                            const hy3d_conv3d_weights **out)
 {
-    *out = NULL;
-    if (value == Py_None) {
-        return true;
-    }
     /* Those of another copy of the module have another type, and another context. */
     if ((PyObject *)Py_TYPE(value) != state->prepared_type) {
         return hy3d_py_type_error("prepared must be a PreparedWeights or None, not %R.",
@@ -134,9 +130,6 @@ static bool refuse_sizes(const int64_t had[HY3D_TENSOR_DIMS],
 bool hy3d_py_prepared_check(const hy3d_py_state *state, PyObject *value,
                             const hy3d_conv3d_desc *desc)
 {
-    if (value == Py_None) {
-        return true;
-    }
     const int64_t wanted[HY3D_TENSOR_DIMS] = {desc->out_channels, desc->in_channels / desc->groups,
                                               desc->kernel[0], desc->kernel[1], desc->kernel[2]};
     const hy3d_conv3d_format had = hy3d_conv3d_weights_format(cast(value)->weights);
@@ -157,23 +150,14 @@ bool hy3d_py_prepared_check(const hy3d_py_state *state, PyObject *value,
     return true;
 }
 
-/* What happens without the GIL. */
-typedef struct job {
-    hy3d_context *context;
-    const hy3d_tensor *weight;
-    hy3d_conv3d_format format;
-    uint32_t threads;
-    const hy3d_cancel *cancel;
-    hy3d_conv3d_weights *weights;
-} job;
-
-static PyObject *raise_job(const hy3d_py_state *state, hy3d_status status, const job *task)
+static PyObject *raise_job(const hy3d_py_state *state, hy3d_status status, const hy3d_py_conv *conv)
 {
-    const int64_t *const size = task->weight->size;
+    const hy3d_tensor *const weight = &hy3d_py_conv_view(conv, HY3D_PY_WEIGHT)->tensor;
+    const int64_t *const size = weight->size;
     if (status == HY3D_ERR_OUT_OF_MEMORY) {
         return hy3d_py_raise(state, status,
                              "No memory for prepared weights (%zu bytes): call without them.",
-                             hy3d_conv3d_format_bytes(task->format, size[0], size[1], &size[2]));
+                             hy3d_conv3d_format_bytes(conv->format, size[0], size[1], &size[2]));
     }
     if (status == HY3D_ERR_CANCELLED) {
         return hy3d_py_raise(state, status, "The preparation of weights was cancelled.");
@@ -183,94 +167,53 @@ static PyObject *raise_job(const hy3d_py_state *state, hy3d_status status, const
         hy3d_py_raise(state, status,
                       "Weights %R of %s cannot be prepared in the layout %u ('%s'), %s: take the "
                       "layout that conv3d_format gives.",
-                      sizes, hy3d_dtype_name(task->weight->dtype), (unsigned int)task->format,
-                      hy3d_conv3d_format_name(task->format), hy3d_status_text(status));
+                      sizes, hy3d_dtype_name(weight->dtype), (unsigned int)conv->format,
+                      hy3d_conv3d_format_name(conv->format), hy3d_status_text(status));
         Py_DECREF(sizes);
     }
     return NULL;
 }
 
 /* The weights first: the collector shows the object to other threads as soon as it is there. */
-static PyObject *prepare(PyObject *module, const hy3d_py_state *state, job *task)
+static PyObject *prepare(PyObject *module, const hy3d_py_state *state, const hy3d_py_conv *conv)
 {
+    const hy3d_tensor *const weight = &hy3d_py_conv_view(conv, HY3D_PY_WEIGHT)->tensor;
+    hy3d_conv3d_weights *weights = NULL;
     hy3d_py_compute compute;
-    const hy3d_cancel *const cancel = hy3d_py_compute_begin(&compute, state, task->cancel);
-    hy3d_status status = hy3d_conv3d_weights_create(task->context, task->weight, task->format,
-                                                    task->threads, cancel, &task->weights);
+    const hy3d_cancel *const cancel = hy3d_py_compute_begin(&compute, state, conv->cancel);
+    hy3d_status status = hy3d_conv3d_weights_create(state->context, weight, conv->format,
+                                                    conv->desc.num_threads, cancel, &weights);
     status = hy3d_py_compute_end(&compute, status);
     if (status != HY3D_OK) {
-        hy3d_conv3d_weights_destroy(task->weights); /* interrupted after the last of the work */
-        return raise_job(state, status, task);
+        hy3d_conv3d_weights_destroy(weights); /* interrupted after the last of the work */
+        return raise_job(state, status, conv);
     }
     void *const type = state->prepared_type;
     /* NULL once the garbage collector has cleared the module. */
     PyObject *const self = type == NULL ? PyErr_NoMemory() : PyType_GenericAlloc(type, 0);
     if (self == NULL) {
-        hy3d_conv3d_weights_destroy(task->weights);
+        hy3d_conv3d_weights_destroy(weights);
         return NULL;
     }
     prepared_object *const object = cast(self);
-    object->weights = task->weights;
+    object->weights = weights;
     Py_INCREF(module);
     object->module = module;
-    memcpy(object->size, task->weight->size, sizeof object->size);
+    memcpy(object->size, weight->size, sizeof object->size);
     return self;
 }
 
 PyObject *hy3d_py_conv3d_prepare(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    char *keywords[] = {"weight", "format", "threads", "cancel", NULL};
+    static const uint8_t rows[] = {HY3D_PY_WEIGHT, HY3D_PY_FORMAT, HY3D_PY_THREADS, HY3D_PY_CANCEL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
-    PyObject *weight = NULL;
-    PyObject *format = NULL;
-    PyObject *threads = NULL;
-    PyObject *cancel = Py_None;
-    uint64_t number = 0;
-    uint64_t count = 0;
-    hy3d_py_view view;
-    job task = {.context = state->context};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OO:conv3d_prepare", keywords, &weight,
-                                     &format, &threads, &cancel) ||
-        !hy3d_py_uint64(format, "format", &number) ||
-        (threads != NULL && !hy3d_py_uint64(threads, "threads", &count)) ||
-        !hy3d_py_cancel_from(state, cancel, &task.cancel)) {
+    hy3d_py_conv conv;
+    if (!hy3d_py_conv_read(state, "OO|OO:conv3d_prepare", rows, args, kwargs, &conv)) {
         return NULL;
     }
-    if (number > UINT32_MAX || count > UINT32_MAX) {
-        hy3d_py_value_error("%s is %llu: there are not so many.",
-                            number > UINT32_MAX ? "format" : "threads",
-                            (unsigned long long)(number > UINT32_MAX ? number : count));
-        return NULL;
-    }
-    if (!hy3d_py_view_acquire(weight, "weight", false, &view)) {
-        return NULL;
-    }
-    task.weight = &view.tensor;
-    task.format = (hy3d_conv3d_format)number;
-    task.threads = (uint32_t)count;
-    PyObject *result = NULL;
-    Py_INCREF(cancel);
-    if (view.ndim == HY3D_TENSOR_DIMS) {
-        result = prepare(module, state, &task);
-    } else {
-        hy3d_py_value_error("weight has %d dimensions: it needs %d.", view.ndim, HY3D_TENSOR_DIMS);
-    }
-    Py_DECREF(cancel);
-    hy3d_py_view_release(&view);
+    PyObject *const result = prepare(module, state, &conv);
+    hy3d_py_conv_release(&conv);
     return result;
-}
-
-static bool read_dtype(PyObject *value, hy3d_dtype *out)
-{
-    static const hy3d_dtype all[] = {HY3D_F32, HY3D_F64, HY3D_F16, HY3D_BF16};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (PyUnicode_Check(value) &&
-            PyUnicode_CompareWithASCIIString(value, hy3d_dtype_name(all[i])) == 0) {
-            *out = all[i];
-            return true;
-        }
-    }
-    return hy3d_py_value_error("dtype is %R: it must be 'f32', 'f64', 'f16' or 'bf16'.", value);
 }
 
 static bool check_upsample(const hy3d_conv3d_desc *desc)
@@ -286,38 +229,30 @@ static bool check_upsample(const hy3d_conv3d_desc *desc)
     return true;
 }
 
-/* What conv3d_format and conv3d_memory have in common. */
-static bool read_desc(const char *format, char **keywords, PyObject *args, PyObject *kwargs,
-                      hy3d_conv3d_desc *desc)
+/* What conv3d_format and conv3d_memory have in common: sizes in place of arrays. */
+static bool read_desc(const hy3d_py_state *state, const char *format, PyObject *args,
+                      PyObject *kwargs, hy3d_conv3d_desc *desc)
 {
-    hy3d_py_conv_objects o = {0};
-    PyObject *in_size, *in_channels, *out_channels, *kernel, *dtype;
-    PyObject *batch = NULL;
-    desc->batch = 1;
-    return PyArg_ParseTupleAndKeywords(args, kwargs, format, keywords, &in_size, &in_channels,
-                                       &out_channels, &kernel, &o.stride, &o.dilation,
-                                       &o.pad_before, &o.pad_after, &o.pad_modes, &o.groups, &dtype,
-                                       &o.accuracy, &o.upsample, &batch, &o.threads) &&
-           hy3d_py_conv_numbers(&o, desc) &&
-           hy3d_py_int64_array(in_size, "in_size", 3, desc->in_size) &&
-           hy3d_py_at_least("in_size", desc->in_size, 1) &&
-           hy3d_py_int64_array(kernel, "kernel", 3, desc->kernel) &&
-           hy3d_py_at_least("kernel", desc->kernel, 1) &&
-           hy3d_py_int64(in_channels, "in_channels", &desc->in_channels) &&
-           hy3d_py_int64(out_channels, "out_channels", &desc->out_channels) &&
-           (batch == NULL || hy3d_py_int64(batch, "batch", &desc->batch)) &&
-           read_dtype(dtype, &desc->dtype) && hy3d_py_conv_groups(desc) && check_upsample(desc);
+    static const uint8_t rows[] = {HY3D_PY_IN_SIZE,    HY3D_PY_IN_CHANNELS, HY3D_PY_OUT_CHANNELS,
+                                   HY3D_PY_KERNEL,     HY3D_PY_STRIDE,      HY3D_PY_DILATION,
+                                   HY3D_PY_PAD_BEFORE, HY3D_PY_PAD_AFTER,   HY3D_PY_PAD_MODES,
+                                   HY3D_PY_GROUPS,     HY3D_PY_DTYPE,       HY3D_PY_ACCURACY,
+                                   HY3D_PY_UPSAMPLE,   HY3D_PY_BATCH,       HY3D_PY_THREADS};
+    hy3d_py_conv conv;
+    if (!hy3d_py_conv_read(state, format, rows, args, kwargs, &conv)) {
+        return false;
+    }
+    *desc = conv.desc;
+    hy3d_py_conv_release(&conv);
+    return hy3d_py_conv_groups(desc) && check_upsample(desc);
 }
 
 PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    char *keywords[] = {"in_size",  "in_channels", "out_channels", "kernel",    "stride",
-                        "dilation", "pad_before",  "pad_after",    "pad_modes", "groups",
-                        "dtype",    "accuracy",    "upsample",     "batch",     NULL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
-    hy3d_conv3d_desc desc = {0};
+    hy3d_conv3d_desc desc;
     hy3d_conv3d_format format = HY3D_FORMAT_NONE;
-    if (!read_desc("OOOOOOOOOOOO|OO:conv3d_format", keywords, args, kwargs, &desc)) {
+    if (!read_desc(state, "OOOOOOOOOOOO|OO:conv3d_format", args, kwargs, &desc)) {
         return NULL;
     }
     const hy3d_status status = hy3d_conv3d_choose_format(state->context, &desc, &format);
@@ -332,13 +267,10 @@ PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwar
 
 PyObject *hy3d_py_conv3d_memory(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    char *keywords[] = {"in_size",    "in_channels", "out_channels", "kernel", "stride", "dilation",
-                        "pad_before", "pad_after",   "pad_modes",    "groups", "dtype",  "accuracy",
-                        "upsample",   "batch",       "threads",      NULL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
-    hy3d_conv3d_desc desc = {0};
+    hy3d_conv3d_desc desc;
     size_t workspace[2], own[2];
-    if (!read_desc("OOOOOOOOOOOO|OOO:conv3d_memory", keywords, args, kwargs, &desc)) {
+    if (!read_desc(state, "OOOOOOOOOOOO|OOO:conv3d_memory", args, kwargs, &desc)) {
         return NULL;
     }
     for (int prepared = 0; prepared < 2; prepared++) {

@@ -5,10 +5,10 @@
 #include "hy3d/conv3d.h"
 #include "python/core.h"
 
-/* *out is NULL for None. Borrowed: whoever uses it without the GIL holds a reference to value. */
+/* Borrowed: whoever uses it without the GIL holds a reference to value. */
 bool hy3d_py_prepared_from(const hy3d_py_state *state, PyObject *value,
                            const hy3d_conv3d_weights **out);
-/* Whether value (a PreparedWeights or None) serves the description; else a sentence. */
+/* Whether value (a PreparedWeights) serves the description; else a sentence. */
 bool hy3d_py_prepared_check(const hy3d_py_state *state, PyObject *value,
                             const hy3d_conv3d_desc *desc);
 

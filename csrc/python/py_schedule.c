@@ -266,10 +266,11 @@ PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwa
                              (long long)index, (long long)plan.grains);
     }
     return Py_BuildValue(
-        "{sNsNsNsNsNsNsN}", "in_start", hy3d_py_tuple3(grain.in_start), "in_stop",
+        "{sNsNsNsNsNsNsNsNsN}", "in_start", hy3d_py_tuple3(grain.in_start), "in_stop",
         hy3d_py_tuple3(grain.in_stop), "trim_start", hy3d_py_tuple3(grain.trim_start), "out_start",
         hy3d_py_tuple3(grain.out_start), "out_stop", hy3d_py_tuple3(grain.out_stop), "ramp_before",
-        hy3d_py_tuple3(grain.ramp_before), "ramp_after", hy3d_py_tuple3(grain.ramp_after));
+        hy3d_py_tuple3(grain.ramp_before), "ramp_after", hy3d_py_tuple3(grain.ramp_after),
+        "own_start", hy3d_py_tuple3(grain.own_start), "own_stop", hy3d_py_tuple3(grain.own_stop));
 }
 
 /* More positions than any picture or clip has; a slip of a caller must not cost gigabytes. */
@@ -306,10 +307,8 @@ PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kw
                             (long long)values[0], (long long)values[1], (long long)values[2]);
         return NULL;
     }
-    hy3d_tile grain = {{0}, {0}, {0}, {0}, {1, 1, 1}, {0}, {0}};
-    grain.out_stop[0] = values[0];
-    grain.ramp_before[0] = values[1];
-    grain.ramp_after[0] = values[2];
+    const hy3d_tile grain = {
+        .out_stop = {values[0]}, .ramp_before = {values[1]}, .ramp_after = {values[2]}};
     PyObject *const bytes =
         PyBytes_FromStringAndSize(NULL, (Py_ssize_t)values[0] * (Py_ssize_t)sizeof(float));
     if (bytes == NULL) {

@@ -80,8 +80,9 @@ static bool refuse_read_only(const char *name)
 static bool check_dims(const char *name, int64_t ndim)
 {
     if (ndim < 1 || ndim > HY3D_TENSOR_DIMS) {
-        return hy3d_py_value_error("%s has %lld dimensions: it needs 1 to %d.", name,
-                                   (long long)ndim, HY3D_TENSOR_DIMS);
+        hy3d_py_value_error("%s has %lld dimensions: it needs 1 to %d.", name, (long long)ndim,
+                            HY3D_TENSOR_DIMS);
+        return false;
     }
     return true;
 }
@@ -168,7 +169,7 @@ static bool check_versioned(const DLManagedTensorVersioned *managed, const char 
             "%s came as DLPack %lu.%lu: version %d is understood; pass a copy of it, as a NumPy "
             "array or a torch tensor.",
             name, (unsigned long)managed->version.major, (unsigned long)managed->version.minor,
-            (int)DL_MAJOR);
+            DL_MAJOR);
     }
     if (writable && (managed->flags & DL_READ_ONLY) != 0) {
         return refuse_read_only(name);

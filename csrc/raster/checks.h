@@ -20,8 +20,8 @@ static inline bool hy3d__raster_stops(const hy3d_cancel *cancel, int64_t step)
 bool hy3d__raster_fits(int64_t a, int64_t b);
 
 /* Whether `rows` rows of `row` values are all within 0 .. limit - 1, or all finite; for every
- * thread count the same answer: HY3D_ERR_INVALID_ARGUMENT with the first bad row in *problem (may be
- * NULL), HY3D_ERR_CANCELLED. */
+ * thread count the same answer: HY3D_ERR_INVALID_ARGUMENT with the first bad row in *problem (may
+ * be NULL), HY3D_ERR_CANCELLED. */
 hy3d_status hy3d__raster_check_indices(hy3d_context *context, int64_t rows, int64_t row,
                                        const int32_t *values, uint32_t limit, uint32_t slots,
                                        const hy3d_cancel *cancel, hy3d_raster_problem *problem);

@@ -169,7 +169,8 @@ int64_t hy3d__axis_next_count(const hy3d__axis *axis, int64_t count, int64_t shr
  * starts may pass 63 bits where each of them does not. */
 static double sum_of_starts(const hy3d__axis *axis, int64_t count, int64_t tiles)
 {
-    const double core = (double)(axis->latent / count), n = (double)tiles;
+    const int64_t shortest = axis->latent / count;
+    const double core = (double)shortest, n = (double)tiles;
     const double m = (double)min_i64(tiles, axis->latent % count + 1);
     const double longs = (double)(axis->latent % count);
     return core * (n * (n - 1.0) / 2.0) + (m * (m - 1.0) / 2.0 + (n - m) * longs);

@@ -111,23 +111,23 @@ void hy3d__section_again(hy3d__builder *builder, int32_t section);
  * (SEND, RECV, MOMENTS and EMIT behind it). */
 void hy3d__do_reduce(hy3d__builder *builder, int32_t node);
 void hy3d__do_enter(hy3d__builder *builder, int64_t stop);
-void hy3d__do_pass(hy3d__builder *builder, int32_t node, int64_t stop);
-void hy3d__do_conv(hy3d__builder *builder, int32_t node, int64_t stop);
-void hy3d__do_keys(hy3d__builder *builder, int32_t node, int64_t stop);
-void hy3d__do_attend(hy3d__builder *builder, int32_t node, int64_t stop);
-void hy3d__do_map(hy3d__builder *builder, int32_t node, int64_t stop);
-void hy3d__do_add(hy3d__builder *builder, int32_t node, int64_t stop);
-void hy3d__do_opaque(hy3d__builder *builder, int32_t node);
+void hy3d__do_pass(hy3d__builder *builder, int32_t index, int64_t stop);
+void hy3d__do_conv(hy3d__builder *builder, int32_t index, int64_t stop);
+void hy3d__do_keys(hy3d__builder *builder, int32_t index, int64_t stop);
+void hy3d__do_attend(hy3d__builder *builder, int32_t index, int64_t stop);
+void hy3d__do_map(hy3d__builder *builder, int32_t index, int64_t stop);
+void hy3d__do_add(hy3d__builder *builder, int32_t index, int64_t stop);
+void hy3d__do_opaque(hy3d__builder *builder, int32_t index);
 /* The whole decode by the VAE's own code, without slices. */
 void hy3d__do_black_box(hy3d__builder *builder, int64_t frames);
 /* Copies the frames of the value that are still read, where that frees at least half of their first
  * slice. */
-void hy3d__do_trim(hy3d__builder *builder, int32_t node);
+void hy3d__do_trim(hy3d__builder *builder, int32_t value);
 
 /* Asks for the workspace of a step of the last section. */
 void hy3d__ask_step(hy3d__builder *builder, hy3d_step *step);
 /* The first frame of the value that anybody still reads. */
-int64_t hy3d__needed(const hy3d__builder *builder, int32_t node);
+int64_t hy3d__needed(const hy3d__builder *builder, int32_t value);
 /* One past the last frame of the first slice that holds frame `frame` of a value. */
 int64_t hy3d__slice_stop(const hy3d__builder *builder, int32_t node, int64_t frame);
 /* The frames of a MAP's result that the first `frames` of its source make. */

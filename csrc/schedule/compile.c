@@ -560,7 +560,7 @@ static hy3d_candidate streamed_of(hy3d_order order, int32_t on_host)
 {
     return (hy3d_candidate){
         .strategy = on_host ? HY3D_STRATEGY_HOST : HY3D_STRATEGY_STREAMED,
-        .order = order,
+        .order = (int32_t)order,
         .on_host = on_host,
         .is_exact = 1,
         .resident_bytes = -1,
@@ -961,7 +961,7 @@ static hy3d_status give_up(hy3d_context *context, hy3d_schedule *s, const hy3d_c
                            hy3d_status why)
 {
     hy3d_candidate c = *failed;
-    c.status = why;
+    c.status = (int32_t)why;
     const hy3d_status status =
         hy3d__append(context, &s->failed, &s->failed_count, &s->failed_room, &c);
     return status == HY3D_OK ? choose(context, s) : status;

@@ -310,9 +310,7 @@ hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *re
     return fits ? HY3D_OK : HY3D_ERR_OVERFLOW;
 }
 
-/* Of most that is on the device, the share from which on a step is asked about. */
-#define PEAK_SHARE 7 / 8
-
+/* Steps with seven eighths of the most that is on the device, or more, are asked about. */
 void hy3d__ask_at_peaks(hy3d__builder *b)
 {
     const hy3d__arrays *a = b->arrays;
@@ -326,7 +324,7 @@ void hy3d__ask_at_peaks(hy3d__builder *b)
             there += made_bytes(step, slices);
             if (pass == 0) {
                 largest = most(largest, there);
-            } else if (there >= largest * PEAK_SHARE) {
+            } else if (there >= largest * 7 / 8) {
                 hy3d__ask_step(b, step);
             }
             there -= freed_on_device(step, a->refs, slices, NULL);

@@ -39,6 +39,8 @@ static void fill_axis(const hy3d__axis *axis, int64_t count, int64_t tile, int i
     const int64_t start = hy3d__axis_start(axis, count, tile);
     const int64_t stop = hy3d__axis_start(axis, count, tile + 1);
     const bool first = tile == 0, last = tile == count - 1;
+    grain->own_start[i] = start;
+    grain->own_stop[i] = stop;
     hy3d__axis_input(axis, count, tile, &grain->in_start[i], &grain->in_stop[i]);
     const int64_t out_start = first ? 0 : hy3d__axis_output(axis, start - axis->shared_before);
     const int64_t out_stop = last ? axis->out : hy3d__axis_output(axis, stop + axis->shared_after);

@@ -1,64 +1,15 @@
-/* Philox 4x32-10 and the two ways the library derives a seed from it. */
 #include "hy3d/seed.h"
 
-#define PHILOX_ROUNDS 10
-/* Multipliers and key increments of the paper (table 2); the increments are the fractional parts
- * of the golden ratio and of the square root of 3. */
-#define PHILOX_M0 UINT64_C(0xD2511F53)
-#define PHILOX_M1 UINT64_C(0xCD9E8D57)
-#define PHILOX_W0 UINT32_C(0x9E3779B9)
-#define PHILOX_W1 UINT32_C(0xBB67AE85)
+#include "base/philox.h"
 
-static uint32_t low32(uint64_t value)
-{
-    return (uint32_t)(value & UINT32_MAX);
-}
-
-static uint32_t high32(uint64_t value)
-{
-    return (uint32_t)(value >> 32);
-}
-
-void hy3d_philox4x32_10(const uint32_t counter[4], const uint32_t key[2], uint32_t block_out[4])
-{
-    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
-    uint32_t k0 = key[0], k1 = key[1];
-    for (int round = 0; round < PHILOX_ROUNDS; round++) {
-        const uint64_t product0 = PHILOX_M0 * c0;
-        const uint64_t product1 = PHILOX_M1 * c2;
-        c0 = high32(product1) ^ c1 ^ k0;
-        c1 = low32(product1);
-        c2 = high32(product0) ^ c3 ^ k1;
-        c3 = low32(product0);
-        k0 += PHILOX_W0;
-        k1 += PHILOX_W1;
-    }
-    block_out[0] = c0;
-    block_out[1] = c1;
-    block_out[2] = c2;
-    block_out[3] = c3;
-}
-
-/* The third counter word keeps images and streams apart. Index 0 never reaches the generator, so
- * its counters are free for later uses. */
-static uint64_t derive(uint64_t seed, uint64_t index, char purpose)
+uint64_t hy3d_seed_image(uint64_t seed, uint64_t index)
 {
     if (index == 0) {
         return seed;
     }
-    const uint32_t counter[4] = {low32(index), high32(index), (uint32_t)(unsigned char)purpose, 0};
-    const uint32_t key[2] = {low32(seed), high32(seed)};
+    const uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), 'I', 0};
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     uint32_t block[4];
-    hy3d_philox4x32_10(counter, key, block);
+    hy3d__philox4x32_10(counter, key, block);
     return (uint64_t)block[0] | (uint64_t)block[1] << 32;
-}
-
-uint64_t hy3d_seed_image(uint64_t seed, uint64_t index)
-{
-    return derive(seed, index, 'I');
-}
-
-uint64_t hy3d_seed_stream(uint64_t seed, uint64_t stream)
-{
-    return derive(seed, stream, 'S');
 }

@@ -64,7 +64,8 @@ static int32_t describe(hy3d_node nodes[NODES])
     nodes[++at] = conv(4, 64, HY3D_NORM_GROUP);
     nodes[++at] = up_conv(5, 32);
     nodes[++at] = conv(6, 3, HY3D_NORM_GROUP);
-    nodes[++at] = (hy3d_node){.op = HY3D_OP_OUTPUT, .source = at - 1, .other = -1, .channels = 3};
+    at++;
+    nodes[at] = (hy3d_node){.op = HY3D_OP_OUTPUT, .source = at - 1, .other = -1, .channels = 3};
     return at + 1;
 }
 
@@ -150,7 +151,7 @@ static void print_program(const hy3d_program *program, int64_t budget)
                (int)step->frees, (ll)step->workspace_bytes);
     }
     if (program->step_count > SHOWN) {
-        printf("      and %d more\n", (int)(program->step_count - SHOWN));
+        printf("      and %d more\n", program->step_count - SHOWN);
     }
 }
 

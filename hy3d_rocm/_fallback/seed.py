@@ -1,4 +1,4 @@
-"""Pure-Python twin of csrc/seed: Philox 4x32-10 (Salmon et al., SC 2011) and derived seeds.
+"""Pure-Python twin of csrc/seed: seeds of images by Philox 4x32-10 (Salmon et al., SC 2011).
 
 Serves where the compiled core cannot be imported, and is the oracle of its tests.
 """
@@ -31,21 +31,12 @@ def philox4x32(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, in
 
 def seed_image(seed: int, index: int) -> int:
     """Seed of image `index` of a batch; index 0 is `seed` itself. Both are 64-bit unsigned."""
-    return _derive(seed, index, ord("I"))
-
-
-def seed_stream(seed: int, stream: int) -> int:
-    """Seed of an independent stream of one call; stream 0 is `seed` itself."""
-    return _derive(seed, stream, ord("S"))
-
-
-def _derive(seed: int, index: int, purpose: int) -> int:
     for name, value in (("seed", seed), ("index", index)):
         if not 0 <= value <= _MASK64:
             raise ValueError(f"{name} is {value}; give a number from 0 to 2**64 - 1")
     if index == 0:
         return seed
-    counter = (index & _MASK32, index >> 32, purpose, 0)
+    counter = (index & _MASK32, index >> 32, ord("I"), 0)
     word0, word1, _, _ = philox4x32(counter, (seed & _MASK32, seed >> 32))
     return word0 | word1 << 32
 

@@ -92,15 +92,15 @@ def own_code(job: Job) -> Callable[[Tensor], Tensor]:
     return job.family.whole_encode if job.encode else found
 
 
-def left_out(job: Job, options: DecodeOptions) -> list[str]:
+def left_out(job: Job, options: DecodeOptions) -> Iterator[str]:
     """Sentences about what own_ways() does not offer."""
-    said = [f'"streamed" and "cpu" need a VAE whose layers are known: {job.family.why}']
+    yield f'"streamed" and "cpu" need a VAE whose layers are known: {job.family.why}'
     if job.encode:
-        return [*said, "an encode has no tiles"]
-    why = no_tiles(job.family, options.halo_pixels)
-    if not why and next(own_levels(job.family, job.shape, _own_parameters(options)), None) is None:
-        why = f"with this halo and overlap a latent of {job.shape[3]} x {job.shape[4]} is one tile"
-    return [*said, why] if why else said
+        yield "an encode has no tiles"
+    elif why := no_tiles(job.family, options.halo_pixels):
+        yield why
+    elif next(own_levels(job.family, job.shape, _own_parameters(options)), None) is None:
+        yield f"with this halo and overlap a latent of {job.shape[3]} x {job.shape[4]} is one tile"
 
 
 def _own_parameters(options: DecodeOptions) -> dict[str, Any]:
@@ -139,8 +139,8 @@ def plan_own_tiles(
     )
     smallest = max(smallest, overlap, 1)
     warm_up, shared, chunk = 0, 0, frames
-    if facts.warm_up is not None:
-        warm_up, shared = facts.warm_up, 0 if facts.exact else 1
+    if frames > 1 and family.warm_up.latents is not None:
+        warm_up, shared = family.warm_up.latents, 0 if family.warm_up.is_enough else 1
         chunk = min(frames, parameters["chunk_size"] or 1)
     return plan_decode(
         shape[2:],

@@ -75,7 +75,7 @@ def check_latents(latents: Any, family: Any) -> None:
 
 def _is_one_image(family: Any) -> bool:
     """Whether all that is given at once is one image (unknown VAEs are given frame by frame)."""
-    return bool(getattr(family, "is_image", False)) and not getattr(family, "is_opaque", False)
+    return not getattr(family, "is_opaque", False) and bool(getattr(family, "is_image", False))
 
 
 def _check_finite(latents: Tensor, what: str) -> None:

@@ -80,7 +80,8 @@ class Grain:
     """One piece of work. Ranges are half open; `in_*` are latents, all others output units.
 
     Decode latents in_start .. in_stop, drop trim_start units at the front of the result, keep
-    out_stop - out_start of them and add them, times the windows, at out_start.
+    out_stop - out_start of them and add them, times the windows, at out_start. Of all grains each
+    latent is in one's own_start .. own_stop.
     """
 
     index: int
@@ -91,6 +92,8 @@ class Grain:
     out_stop: Three
     ramp_before: Three
     ramp_after: Three
+    own_start: Three
+    own_stop: Three
 
     @property
     def out_shape(self) -> Three:

@@ -55,7 +55,6 @@ class TiledRun(Run):
         self._grid: list[tuple[int, Tensor]] = []
         self._section: dict[str, Any] = {}
         self._tile: Grain | None = None
-        self._owned: tuple[Range, Range] = ((0, 1), (0, 1))
         # Of each norm behind the cut: what the part of the last estimate measured, and what is in
         # force; of the values that they normalise, by node, what the tiles have shown so far.
         self._measured: dict[int, Statistics] = {}
@@ -97,7 +96,6 @@ class TiledRun(Run):
         section = self._section
         rows, columns = slice(*section["rows"]), slice(*section["columns"])
         self._tile = tile = spatial.grains[section["tile"]]
-        self._owned = _owned(tile, spatial.factors)
         cut = lambda frames: self._fetch(frames)[..., rows, columns]  # noqa: E731
         for first, frames in self.section(program, number, cut):
             if not section["pass"]:
@@ -162,11 +160,17 @@ class TiledRun(Run):
         """A slice was made: what belongs to this tile alone counts for the true statistics."""
         nodes = self.graph.nodes
         normed = any(nodes[norm].source == step.node for norm in self._used)
-        if self._tile is None or not normed or OPS[step.op] == "trim":
+        tile = self._tile
+        if tile is None or not normed or OPS[step.op] == "trim":
             return
         scale = tensor.shape[-1] // self._section["size"][2]
-        (h0, h1), (w0, w1) = self._owned
-        part = tensor[..., h0 * scale : h1 * scale, w0 * scale : w1 * scale]
+        rows, columns = (
+            slice((start - first) * scale, (stop - first) * scale)
+            for first, start, stop in zip(
+                tile.in_start[1:], tile.own_start[1:], tile.own_stop[1:], strict=True
+            )
+        )
+        part = tensor[..., rows, columns]
         if part.numel():
             more, known = self._attempt(0, channel_moments, part), self._seen.get(step.node)
             self._seen[step.node] = more if known is None else combine([known, more])
@@ -212,16 +216,3 @@ def _place(kept: Tensor, first: int, tile: Grain, tiles: int, out: Tensor) -> No
         where.copy_(kept)
     else:
         _native.blend_accumulate(kept, None, tile.window(1), tile.window(2), where)
-
-
-def _owned(tile: Grain, factors: tuple[int, int, int]) -> tuple[Range, Range]:
-    """The rows and columns of the tile's own grid that no other tile owns: the overlap is shared as
-    the schedule core shares it, the larger half before the boundary."""
-    found = []
-    for axis in (1, 2):
-        factor, offset = factors[axis], tile.in_start[axis]
-        before, after = tile.ramp_before[axis] // factor, tile.ramp_after[axis] // factor
-        start = tile.out_start[axis] // factor + before - before // 2
-        stop = tile.out_stop[axis] // factor - after // 2
-        found.append((start - offset, stop - offset))
-    return found[0], found[1]

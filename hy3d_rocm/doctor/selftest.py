@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,8 +121,3 @@ def tier_name(tier: str, is_amd: bool) -> str:
         "native": f"PyTorch without {'MIOpen' if is_amd else 'cuDNN'}",
     }  # fmt: skip
     return names.get(tier, tier)
-
-
-def tiers_of(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The tiers that were tried, in order, once each."""
-    return list(dict.fromkeys(str(result.get("tier")) for result in results))

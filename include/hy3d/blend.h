@@ -10,8 +10,8 @@
 HY3D_BEGIN_DECLS
 
 /* out[n,c,t,h,w] += tile[n,c,t,h,w] * ((window_t[t] * window_h[h]) * window_w[w]), each operation
- * rounded to f32, or to f64 where tile or out is f64; an output of another type is rounded once more
- * when it is stored (from f64 to f16 or bf16 through f32). tile and out have equal sizes, any
+ * rounded to f32, or to f64 where tile or out is f64; an output of another type is rounded once
+ * more when it is stored (from f64 to f16 or bf16 through f32). tile and out have equal sizes, any
  * strides, f32, f64, f16 or bf16, not necessarily the same; they must not overlap. The
  * windows have size[2], size[3] and size[4] elements. A NULL window is all ones. Single-threaded.
  * Bit-identical at every CPU level and for every layout (no fused multiply-add). An empty tensor

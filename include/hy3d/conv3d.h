@@ -117,8 +117,9 @@ HY3D_API hy3d_status hy3d_conv3d_plan_create(hy3d_context *context, const hy3d_c
                                              const hy3d_tensor *weight, const hy3d_tensor *bias,
                                              size_t *needed_out, hy3d_conv3d_plan **plan_out);
 /* As above, with weights that were prepared (NULL: none, then they are transformed while running,
- * part by part in the workspace). prepared must be of this context and have the sizes of weight and the layout that
- * hy3d_conv3d_choose_format gives, else HY3D_ERR_INVALID_ARGUMENT. Never another result. */
+ * part by part in the workspace). prepared must be of this context and have the sizes of weight and
+ * the layout that hy3d_conv3d_choose_format gives, else HY3D_ERR_INVALID_ARGUMENT. Never another
+ * result. */
 HY3D_API hy3d_status hy3d_conv3d_plan_create_prepared(
     hy3d_context *context, const hy3d_conv3d_desc *desc, const hy3d_tensor *weight,
     const hy3d_tensor *bias, const hy3d_conv3d_weights *prepared, size_t *needed_out,
@@ -149,22 +150,11 @@ HY3D_API hy3d_status hy3d_conv3d_run(const hy3d_conv3d_plan *plan, const hy3d_te
                                      const hy3d_tensor *y, void *workspace,
                                      const hy3d_cancel *cancel);
 
-/* As hy3d_conv3d_run with a fusion (NULL: none). x may be NULL where fusion->frames is set. y may be
- * the residual, and then overlaps it in every element; it overlaps nothing else. */
+/* As hy3d_conv3d_run with a fusion (NULL: none). x may be NULL where fusion->frames is set. y may
+ * be the residual, and then overlaps it in every element; it overlaps nothing else. */
 HY3D_API hy3d_status hy3d_conv3d_run_fused(const hy3d_conv3d_plan *plan, const hy3d_tensor *x,
                                            const hy3d_conv3d_fusion *fusion, const hy3d_tensor *y,
                                            void *workspace, const hy3d_cancel *cancel);
-
-/* The oracle: plain loops with sums in double, one rounding at the end. Always built, allocates
- * nothing, single-threaded, slow. desc's threads, limit and accuracy are ignored. */
-HY3D_API hy3d_status hy3d_conv3d_reference(const hy3d_conv3d_desc *desc, const hy3d_tensor *x,
-                                           const hy3d_tensor *weight, const hy3d_tensor *bias,
-                                           const hy3d_tensor *y);
-/* The same with a fusion (NULL: none), scale, shift and activation in double too. */
-HY3D_API hy3d_status hy3d_conv3d_reference_fused(const hy3d_conv3d_desc *desc, const hy3d_tensor *x,
-                                                 const hy3d_tensor *weight, const hy3d_tensor *bias,
-                                                 const hy3d_conv3d_fusion *fusion,
-                                                 const hy3d_tensor *y);
 
 HY3D_END_DECLS
 

@@ -88,8 +88,8 @@ typedef struct hy3d_size {
 
 /* Where a decode may be cut in two: behind node `node`, whose value is the only one that nodes
  * after it read. 0: before everything; -1: nowhere. scale: rows of that value for one row of the
- * input. reach: rows or columns of it at a tile's border that a cut there can change, but for norms.
- * group_norms, frame_norms: nodes behind it with HY3D_NORM_GROUP, HY3D_NORM_FRAME. */
+ * input. reach: rows or columns of it at a tile's border that a cut there can change, but for
+ * norms. group_norms, frame_norms: nodes behind it with HY3D_NORM_GROUP, HY3D_NORM_FRAME. */
 typedef struct hy3d_cut {
     int32_t node;
     int32_t group_norms, frame_norms;

@@ -16,12 +16,12 @@
  *
  * Memory. On the device are: `kept_bytes` of the request; what a node keeps, from its first step in
  * the program on; what the first step of a shape leaves, from that step on, of all shapes together
- * at most `most_shape_bytes`; each slice from the step that makes it, or its LOAD, until it is freed
- * or its DROP; during a step its workspace. A result that is written over a slice (HY3D_STEP_OVERWRITE)
- * has that slice's memory: the two count once. On the host are: `result_bytes`; the prefix's output
- * from its first EMIT on; each slice's copy from its STORE until the slice is freed. What a step
- * frees, it frees when it is over. Slices of keys never leave. A slice is stored once at most: it
- * may be dropped again after a LOAD.
+ * at most `most_shape_bytes`; each slice from the step that makes it, or its LOAD, until it is
+ * freed or its DROP; during a step its workspace. A result that is written over a slice
+ * (HY3D_STEP_OVERWRITE) has that slice's memory: the two count once. On the host are:
+ * `result_bytes`; the prefix's output from its first EMIT on; each slice's copy from its STORE
+ * until the slice is freed. What a step frees, it frees when it is over. Slices of keys never
+ * leave. A slice is stored once at most: it may be dropped again after a LOAD.
  *
  * Several ranks (`ranks` > 1). Rows are shared, nothing else: with U the greatest common divisor of
  * the rows of all values and of what each convolution makes before its shuffle, rank r holds of R
@@ -333,12 +333,12 @@ HY3D_API int64_t hy3d_schedule_smallest_budget(const hy3d_schedule *schedule);
 /* The program to carry out, until the next call with this schedule. NULL where nothing fits. */
 HY3D_API const hy3d_program *hy3d_schedule_program(const hy3d_schedule *schedule);
 /* The frame of the input where a chunk of the program that is carried out begins from which on the
- * input gives the output's frames from `wanted` on with the same bits; 0: its beginning, as of every
- * program where a norm or an attention sees the whole video, and where there is none. What goes on
- * from chunk to chunk, the last frames of every layer's input, need not be kept for that: all that a
- * wanted frame depends on is computed again. It follows from the layers, and so is an upper bound,
- * by a frame or so. Chunks begin where they would have begun, so each convolution gets the same
- * frames in the same shapes. */
+ * input gives the output's frames from `wanted` on with the same bits; 0: its beginning, as of
+ * every program where a norm or an attention sees the whole video, and where there is none. What
+ * goes on from chunk to chunk, the last frames of every layer's input, need not be kept for that:
+ * all that a wanted frame depends on is computed again. It follows from the layers, and so is an
+ * upper bound, by a frame or so. Chunks begin where they would have begun, so each convolution gets
+ * the same frames in the same shapes. */
 HY3D_API int64_t hy3d_schedule_start(const hy3d_schedule *schedule, int64_t wanted);
 /* How often a step is tried in all that runs out of memory; that of WHOLE, the whole decode, once:
  * what comes next takes less. */

@@ -23,7 +23,7 @@
     X(HY3D_ERR_THREAD, 10, "a thread or lock could not be created")
 
 typedef enum hy3d_status {
-#define HY3D_STATUS_ENUM(code, value, text) code = value,
+#define HY3D_STATUS_ENUM(code, value, text) code = (value),
     HY3D_STATUS_LIST(HY3D_STATUS_ENUM)
 #undef HY3D_STATUS_ENUM
 } hy3d_status;

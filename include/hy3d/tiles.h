@@ -5,14 +5,14 @@
  *
  * Work is cut into grains. A grain's shape depends on the latent's shape and on the level only:
  * level 0 is the whole decode in one grain, and each further level halves the cores of one axis (or
- * makes them smaller by another part, see `shrink`): of those whose largest tile gets smaller by it, the one whose largest decoded tile is longest relative to
- * what a boundary adds to it (overlap and halo of both sides, at least 1), so that the least work
- * is done twice. Ties: the longest in output units, then H, W, T. A core never gets below min_tile
- * nor below the overlap, so at most two tiles meet at any position of an axis. The cores of an
- * axis differ by one latent at most, the long ones first. The budget picks the lowest level whose
- * grain fits, and how many grains may be in flight. So results depend on the level, never on the
- * number in flight; the cost of a grain never rises with the level; and a larger budget never
- * gives a higher level. */
+ * makes them smaller by another part, see `shrink`): of those whose largest tile gets smaller by
+ * it, the one whose largest decoded tile is longest relative to what a boundary adds to it (overlap
+ * and halo of both sides, at least 1), so that the least work is done twice. Ties: the longest in
+ * output units, then H, W, T. A core never gets below min_tile nor below the overlap, so at most
+ * two tiles meet at any position of an axis. The cores of an axis differ by one latent at most, the
+ * long ones first. The budget picks the lowest level whose grain fits, and how many grains may be
+ * in flight. So results depend on the level, never on the number in flight; the cost of a grain
+ * never rises with the level; and a larger budget never gives a higher level. */
 #ifndef HY3D_TILES_H
 #define HY3D_TILES_H
 
@@ -45,8 +45,8 @@ typedef struct hy3d_tiles_desc {
     int64_t budget_bytes;   /* 0: unlimited */
     int32_t max_in_flight;  /* >= 1 */
     int32_t level;          /* -1: chosen by the budget; >= 0: this one, which must fit as well */
-    /* A level makes an axis' cores smaller by one part in so many, at least by one latent: 2, and 0,
-     * halves; up to HY3D_TILES_MAX_SHRINK, for many levels close to each other. */
+    /* A level makes an axis' cores smaller by one part in so many, at least by one latent: 2, and
+     * 0, halves; up to HY3D_TILES_MAX_SHRINK, for many levels close to each other. */
     int32_t shrink;
 } hy3d_tiles_desc;
 
@@ -81,6 +81,7 @@ typedef struct hy3d_tile {
     int64_t trim_start[3];             /* output units to drop at the front of the decoded tile */
     int64_t out_start[3], out_stop[3]; /* where the kept part goes */
     int64_t ramp_before[3], ramp_after[3]; /* output units shared with the neighbours; 0 at edges */
+    int64_t own_start[3], own_stop[3];     /* the core: each latent is in one grain's */
 } hy3d_tile;
 
 HY3D_BEGIN_DECLS

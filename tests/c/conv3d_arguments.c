@@ -105,7 +105,7 @@ START_TEST(test_plan_refuses_each_wrong_argument)
         conv_problem_make(&desc, true, LAYOUT_PLAIN, LAYOUT_PLAIN, LAYOUT_PLAIN, &random, 3);
     hy3d_conv3d_plan *plan = NULL;
     const hy3d_tensor *const weight = &good.weight.tensor;
-    const uint64_t live = hy3d_context_live_allocations(context);
+    const uint64_t live = test_live();
 
     ck_assert_status(hy3d_conv3d_plan_create(NULL, &desc, weight, NULL, NULL, &plan),
                      HY3D_ERR_INVALID_ARGUMENT);
@@ -139,7 +139,7 @@ START_TEST(test_plan_refuses_each_wrong_argument)
         ck_assert_status(create(context, &bad), HY3D_ERR_OVERFLOW);
     }
     ck_assert_ok(create(context, &good));
-    ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
+    ck_assert_uint_eq(test_live(), live);
     hy3d_conv3d_plan_destroy(NULL);
     conv_problem_free(&bad);
     hy3d_context_destroy(context);

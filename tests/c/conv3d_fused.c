@@ -55,7 +55,7 @@ static void check_fused(hy3d_context *context, conv_fused *f, int index)
     }
     /* The reference; y may have been the residual. */
     fusion.residual = fusion.residual != NULL ? &f->residual.tensor : NULL;
-    ck_assert_ok(hy3d_conv3d_reference_fused(&p->desc, x, &p->weight.tensor,
+    ck_assert_ok(reference_conv3d(&p->desc, x, &p->weight.tensor,
                                              p->has_bias ? &p->bias.tensor : NULL, &fusion,
                                              &p->y.tensor));
     const int64_t count = differing(&p->y.tensor, &wanted.tensor);

@@ -81,10 +81,10 @@ START_TEST(test_padding_comes_after_the_activation)
 
     desc.kernel[2] = 3;
     desc.pad_before[2] = desc.pad_after[2] = 1;
-    ck_assert_ok(hy3d_conv3d_reference_fused(&desc, &x, &weight, NULL, &fusion, &y));
+    ck_assert_ok(reference_conv3d(&desc, &x, &weight, NULL, &fusion, &y));
     ck_assert_float_eq(y_data[0], 30.0F);
     desc.pad_mode[2] = HY3D_PAD_REPLICATE;
-    ck_assert_ok(hy3d_conv3d_reference_fused(&desc, &x, &weight, NULL, &fusion, &y));
+    ck_assert_ok(reference_conv3d(&desc, &x, &weight, NULL, &fusion, &y));
     ck_assert_float_eq(y_data[0], 333.0F);
 }
 END_TEST
@@ -98,7 +98,7 @@ static hy3d_status refused(hy3d_context *context, const hy3d_conv3d_desc *desc,
     hy3d_conv3d_plan *plan = NULL;
     void *workspace = NULL;
     const hy3d_status reference =
-        hy3d_conv3d_reference_fused(desc, x, &weight, NULL, fusion, y);
+        reference_conv3d(desc, x, &weight, NULL, fusion, y);
 
     hy3d_status status = hy3d_conv3d_plan_create(context, desc, &weight, NULL, NULL, &plan);
     if (status == HY3D_OK) {

@@ -192,9 +192,9 @@ conv_view conv_fused_result(const conv_fused *f, conv_input_part part, bool abso
 
     desc.dtype = HY3D_F64;
     desc.upsample[0] = desc.upsample[1] = desc.upsample[2] = 1;
-    ck_assert_ok(hy3d_conv3d_reference(&desc, &input.tensor, &weight.tensor,
-                                       p->has_bias && !sum_only ? &bias.tensor : NULL,
-                                       &y.tensor));
+    ck_assert_ok(reference_conv3d(&desc, &input.tensor, &weight.tensor,
+                                  p->has_bias && !sum_only ? &bias.tensor : NULL, NULL,
+                                  &y.tensor));
     if (f->fusion.residual != NULL && !sum_only) {
         do {
             const double residual = conv_get(&f->residual.tensor, at);

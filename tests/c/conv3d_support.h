@@ -4,6 +4,7 @@
 
 #include "hy3d/conv3d.h"
 
+#include "reference.h"
 #include "support.h"
 
 typedef enum conv_layout {
@@ -52,7 +53,7 @@ conv_problem conv_problem_make(const hy3d_conv3d_desc *desc, bool bias, conv_lay
 void conv_problem_free(conv_problem *problem);
 /* Creates a plan, allocates its workspace, runs into problem->y, releases both. */
 hy3d_status conv_problem_run(hy3d_context *context, const conv_problem *problem);
-/* Elements of y that differ from hy3d_conv3d_reference. */
+/* Elements of y that differ from reference_conv3d. */
 int64_t conv_problem_differing(const conv_problem *problem);
 /* One line that says what a problem is. */
 void conv_problem_text(const conv_problem *problem, char *text, size_t size);

@@ -8,6 +8,9 @@
 #ifdef HAVE_TEST_BASE
 Suite *hy3d_base_suite(void);
 #endif
+#ifdef HAVE_TEST_ALLOCATOR
+Suite *hy3d_allocator_suite(void);
+#endif
 #ifdef HAVE_TEST_FINGERPRINT
 Suite *hy3d_fingerprint_suite(void);
 #endif
@@ -92,6 +95,9 @@ typedef struct named_suite {
 static const named_suite suites[] = {
 #ifdef HAVE_TEST_BASE
     {"base", hy3d_base_suite},
+#endif
+#ifdef HAVE_TEST_ALLOCATOR
+    {"allocator", hy3d_allocator_suite},
 #endif
 #ifdef HAVE_TEST_FINGERPRINT
     {"fingerprint", hy3d_fingerprint_suite},

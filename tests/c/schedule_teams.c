@@ -587,20 +587,20 @@ START_TEST(test_every_failing_allocation_of_ranks_is_survived)
     made.request.device_budget = hy3d_schedule_smallest_budget(schedule); /* slices leave */
     hy3d_schedule_destroy(context, schedule);
     hy3d_context_trim(context);
-    const uint64_t live = hy3d_context_live_allocations(context);
+    const uint64_t live = test_live();
     hy3d_status status = HY3D_ERR_OUT_OF_MEMORY;
     for (uint64_t k = 1; status == HY3D_ERR_OUT_OF_MEMORY; k++) {
         schedule = NULL;
-        hy3d_context_fail_allocation(context, k, false);
+        test_fail(k, false);
         status = hy3d_schedule_compile(context, &made.request, &schedule);
-        hy3d_context_fail_allocation(context, 0, false);
+        test_fail(0, false);
         ck_assert(status == HY3D_ERR_OUT_OF_MEMORY || status == HY3D_OK);
         if (status == HY3D_OK) {
             ck_assert_int_ge(hy3d_schedule_program(schedule)->candidate.resident_bytes, 0);
             hy3d_schedule_destroy(context, schedule);
         }
         hy3d_context_trim(context);
-        ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
+        ck_assert_uint_eq(test_live(), live);
     }
     hy3d_context_destroy(context);
 }

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/context.h"
 #include "base/cpu.h"
 
 /* HY3D_TEST_THREADS: so many threads on a machine of two processors too. */
@@ -25,8 +26,10 @@ static uint32_t widened(uint32_t max_threads)
 hy3d_context *test_context(const char *level, uint32_t max_threads)
 {
     max_threads = widened(max_threads);
-    const hy3d_context_options options = {.cpu_level = level, .max_threads = max_threads};
+    const hy3d_context_options options = {
+        .cpu_level = level, .max_threads = max_threads, .allocator = test_allocator()};
     hy3d_context *context = NULL;
+    test_fail(0, false);
     ck_assert_ok(hy3d_context_create(&options, &context));
     return context;
 }
@@ -199,19 +202,19 @@ static uint64_t sweep(hy3d_context *context, test_call call, void *argument, boo
 {
     enum { TOO_MANY = 10000 };
     for (uint64_t k = 1; k < TOO_MANY; k++) {
-        const uint64_t live = hy3d_context_live_allocations(context);
-        const uint64_t count = hy3d_context_allocation_count(context);
-        hy3d_context_fail_allocation(context, k, forever);
+        const uint64_t live = test_live();
+        const uint64_t count = test_asked();
+        test_fail(k, forever);
         const hy3d_status status = call(context, argument);
-        const uint64_t asked = hy3d_context_allocation_count(context) - count;
-        hy3d_context_fail_allocation(context, 0, false);
+        const uint64_t asked = test_asked() - count;
+        test_fail(0, false);
         if (status == HY3D_OK) {
             ck_assert_msg(asked < k, "allocation %" PRIu64 " failed and was not noticed", k);
             return asked;
         }
         ck_assert_msg(status == HY3D_ERR_OUT_OF_MEMORY, "allocation %" PRIu64 " failing gives %s",
                       k, hy3d_status_name(status));
-        ck_assert_msg(hy3d_context_live_allocations(context) == live,
+        ck_assert_msg(test_live() == live,
                       "allocation %" PRIu64 " failing leaks", k);
     }
     ck_abort_msg("no end after %d allocations", TOO_MANY);
@@ -220,11 +223,13 @@ static uint64_t sweep(hy3d_context *context, test_call call, void *argument, boo
 
 uint64_t test_allocation_sweep(hy3d_context *context, test_call call, void *argument)
 {
+    ck_assert_msg(context->allocator.context == test_allocator()->context,
+                  "this context's allocations are not counted");
     const uint64_t asked = sweep(context, call, argument, false);
     sweep(context, call, argument, true);
-    const uint64_t live = hy3d_context_live_allocations(context);
+    const uint64_t live = test_live();
     ck_assert_ok(call(context, argument));
-    ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
+    ck_assert_uint_eq(test_live(), live);
     return asked;
 }
 

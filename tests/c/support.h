@@ -12,6 +12,7 @@
 #include <check.h>
 #endif
 
+#include "counting.h"
 #include "hy3d/context.h"
 #include "hy3d/status.h"
 
@@ -27,8 +28,9 @@
 #define ck_assert_ok(got) ck_assert_status(got, HY3D_OK)
 
 /* A context of a level ("ref", "avx2", "avx512"; NULL: as the environment says) with at most
- * max_threads threads (0: all). HY3D_TEST_THREADS=N raises any number above one to N, for tools that
- * look for races. Fails the test when it cannot be made. */
+ * max_threads threads (0: all), on test_allocator's memory, none of which fails.
+ * HY3D_TEST_THREADS=N raises any number above one to N, for tools that look for races. Fails the
+ * test when it cannot be made. */
 hy3d_context *test_context(const char *level, uint32_t max_threads);
 /* Levels this machine has and HY3D_CPU allows: 1 to 3, ref first. */
 int test_level_count(void);

@@ -186,28 +186,6 @@ START_TEST(test_no_override_takes_the_best_and_an_unknown_one_is_refused)
 }
 END_TEST
 
-START_TEST(test_memory_is_aligned_and_counted)
-{
-    hy3d_context *const context = test_context(NULL, 1);
-    const uint64_t live = hy3d_context_live_allocations(context);
-    const uint64_t count = hy3d_context_allocation_count(context);
-    void *memory[130];
-    for (size_t i = 0; i < COUNT_OF(memory); i++) {
-        ck_assert_ok(hy3d_alloc(context, i, &memory[i]));
-        ck_assert_uint_eq((uintptr_t)memory[i] % 64, 0);
-        memset(memory[i], 1, i);
-    }
-    ck_assert_uint_eq(hy3d_context_live_allocations(context), live + COUNT_OF(memory));
-    ck_assert_uint_eq(hy3d_context_allocation_count(context), count + COUNT_OF(memory));
-    for (size_t i = 0; i < COUNT_OF(memory); i++) {
-        hy3d_free(context, memory[i]);
-    }
-    hy3d_free(context, NULL);
-    ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
-    hy3d_context_destroy(context);
-}
-END_TEST
-
 START_TEST(test_impossible_sizes_are_refused_and_leave_the_output_alone)
 {
     hy3d_context *const context = test_context(NULL, 1);
@@ -219,59 +197,6 @@ START_TEST(test_impossible_sizes_are_refused_and_leave_the_output_alone)
     ck_assert_status(hy3d_alloc(NULL, 1, &memory), HY3D_ERR_INVALID_ARGUMENT);
     ck_assert_ptr_eq(memory, context);
     hy3d_context_destroy(context);
-}
-END_TEST
-
-/* Status of the next `n` allocations as a bit each, first one lowest. */
-static unsigned failures_of(hy3d_context *context, int n)
-{
-    unsigned failed = 0;
-    for (int i = 0; i < n; i++) {
-        void *memory = NULL;
-        const hy3d_status status = hy3d_alloc(context, 8, &memory);
-        failed |= (status == HY3D_ERR_OUT_OF_MEMORY ? 1U : 0) << i;
-        hy3d_free(context, memory);
-    }
-    return failed;
-}
-
-START_TEST(test_fault_hook_fails_the_kth_allocation_once_or_for_ever)
-{
-    hy3d_context *const context = test_context(NULL, 1);
-    hy3d_context_fail_allocation(context, 3, false);
-    ck_assert_uint_eq(failures_of(context, 6), 0x04);
-    hy3d_context_fail_allocation(context, 3, true);
-    ck_assert_uint_eq(failures_of(context, 6), 0x3c);
-    hy3d_context_fail_allocation(context, 0, false);
-    ck_assert_uint_eq(failures_of(context, 6), 0);
-    hy3d_context_fail_allocation(context, UINT64_MAX, true);
-    ck_assert_uint_eq(failures_of(context, 6), 0);
-    hy3d_context_destroy(context);
-}
-END_TEST
-
-/* What a failed creation leaves behind is found by the leak checkers of casan and valgrind. */
-START_TEST(test_context_creation_survives_every_allocation_failing)
-{
-    for (int forever = 0; forever < 2; forever++) {
-        uint64_t k = 1;
-        for (;; k++) {
-            hy3d_context *context = NULL;
-            const hy3d_context_options options = {.blas_library = "some/where.so",
-                                                  .fail_allocation_at = k,
-                                                  .fail_allocation_forever = forever != 0};
-            const hy3d_status status = hy3d_context_create(&options, &context);
-            if (status == HY3D_OK) {
-                ck_assert_uint_eq(hy3d_context_allocation_count(context), k - 1);
-                ck_assert_uint_eq(hy3d_context_live_allocations(context), k - 1);
-                hy3d_context_destroy(context);
-                break;
-            }
-            ck_assert_status(status, HY3D_ERR_OUT_OF_MEMORY);
-            ck_assert_ptr_null(context);
-        }
-        ck_assert_uint_gt(k, 3); /* context, pool, BLAS and the name were all tried */
-    }
 }
 END_TEST
 
@@ -338,10 +263,7 @@ Suite *hy3d_base_suite(void)
     tcase_add_test(tests, test_cpu_override_can_only_lower_the_level);
     tcase_add_test(tests, test_asking_for_more_than_a_machine_has_gives_what_it_has);
     tcase_add_test(tests, test_no_override_takes_the_best_and_an_unknown_one_is_refused);
-    tcase_add_test(tests, test_memory_is_aligned_and_counted);
     tcase_add_test(tests, test_impossible_sizes_are_refused_and_leave_the_output_alone);
-    tcase_add_test(tests, test_fault_hook_fails_the_kth_allocation_once_or_for_ever);
-    tcase_add_test(tests, test_context_creation_survives_every_allocation_failing);
     tcase_add_test(tests, test_context_knows_its_thread_limit);
     tcase_add_test(tests, test_cancel_flag_is_set_reset_and_never_set_when_null);
     suite_add_tcase(suite, tests);

@@ -45,7 +45,7 @@ static int child_destroys(hy3d_context *context)
 static int child_runs_out_of_memory(hy3d_context *context)
 {
     meeting all = MEETING(4);
-    hy3d_context_fail_allocation(context, 1, false);
+    test_fail(1, false);
     if (hy3d__parallel_for(context, 4, 4, NULL, meet, &all) != HY3D_ERR_OUT_OF_MEMORY) {
         return 1;
     }

@@ -152,14 +152,14 @@ START_TEST(test_every_failing_allocation_of_a_compile_is_survived)
     settle(&made);
     made.request.device_budget = 60000;
     hy3d_context_trim(context);
-    const uint64_t live = hy3d_context_live_allocations(context);
+    const uint64_t live = test_live();
     for (int forever = 0; forever < 2; forever++) {
         hy3d_status status = HY3D_ERR_OUT_OF_MEMORY;
         for (uint64_t k = 1; status == HY3D_ERR_OUT_OF_MEMORY; k++) {
             hy3d_schedule *schedule = NULL;
-            hy3d_context_fail_allocation(context, k, forever == 1);
+            test_fail(k, forever == 1);
             status = hy3d_schedule_compile(context, &made.request, &schedule);
-            hy3d_context_fail_allocation(context, 0, false);
+            test_fail(0, false);
             ck_assert_msg(status == HY3D_ERR_OUT_OF_MEMORY || status == HY3D_OK, "allocation "
                           "%llu fails: %s", (unsigned long long)k, hy3d_status_name(status));
             if (status == HY3D_OK) {
@@ -167,7 +167,7 @@ START_TEST(test_every_failing_allocation_of_a_compile_is_survived)
                 hy3d_schedule_destroy(context, schedule);
             }
             hy3d_context_trim(context);
-            ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
+            ck_assert_uint_eq(test_live(), live);
         }
     }
     hy3d_context_destroy(context);
@@ -180,19 +180,19 @@ START_TEST(test_every_failing_allocation_of_a_fallback_is_survived)
     hy3d_context *const context = test_context("ref", 1);
     graphs_case made = small_case();
     hy3d_context_trim(context);
-    const uint64_t live = hy3d_context_live_allocations(context);
+    const uint64_t live = test_live();
     hy3d_status status = HY3D_ERR_OUT_OF_MEMORY;
     for (uint64_t k = 1; status == HY3D_ERR_OUT_OF_MEMORY; k++) {
         hy3d_action action = HY3D_ACTION_STOP;
         hy3d_schedule *const schedule = compiled(context, &made);
-        hy3d_context_fail_allocation(context, k, false);
+        test_fail(k, false);
         status = hy3d_schedule_fallback(context, schedule, HY3D_STEP_ATTEMPTS,
                                         HY3D_REASON_OUT_OF_HOST_MEMORY, false, &action);
-        hy3d_context_fail_allocation(context, 0, false);
+        test_fail(0, false);
         ck_assert(status == HY3D_OK || status == HY3D_ERR_OUT_OF_MEMORY);
         hy3d_schedule_destroy(context, schedule);
         hy3d_context_trim(context);
-        ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
+        ck_assert_uint_eq(test_live(), live);
     }
     hy3d_context_destroy(context);
 }

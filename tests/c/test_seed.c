@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdint.h>
 
+#include "base/philox.h"
 #include "hy3d/seed.h"
 
 Suite *hy3d_seed_suite(void);
@@ -23,28 +24,27 @@ static const philox_case known_answers[] = {
 };
 
 typedef struct seed_case {
-    uint64_t seed, index, image, stream;
+    uint64_t seed, index, image;
 } seed_case;
 
 /* Made with the twin (hy3d_rocm/_fallback/seed.py), which was written on its own. */
 static const seed_case pinned[] = {
-    {0, 0, 0, 0},
-    {42, 0, 42, 42},
-    {UINT64_MAX, 0, UINT64_MAX, UINT64_MAX},
-    {0, 1, UINT64_C(0x6369770d6ac4bd04), UINT64_C(0x0fb1a4ec26d064a7)},
-    {42, 1, UINT64_C(0xab5954a5a2ac5cb7), UINT64_C(0x22221bbec345e55c)},
-    {42, 2, UINT64_C(0xac35ae1c63f2f838), UINT64_C(0x202e6f2cff7293da)},
-    {UINT64_MAX, 1, UINT64_C(0x3e6cf92663f30ee0), UINT64_C(0xff520753664b5999)},
-    {UINT64_C(0x0123456789abcdef), UINT64_C(0x100000000), UINT64_C(0xf1f597ddba2ef23b),
-     UINT64_C(0x2e827d2c0374374f)},
-    {1234567, UINT64_MAX, UINT64_C(0x7ebe23774e05f78b), UINT64_C(0xc550a6473541f7fa)},
+    {0, 0, 0},
+    {42, 0, 42},
+    {UINT64_MAX, 0, UINT64_MAX},
+    {0, 1, UINT64_C(0x6369770d6ac4bd04)},
+    {42, 1, UINT64_C(0xab5954a5a2ac5cb7)},
+    {42, 2, UINT64_C(0xac35ae1c63f2f838)},
+    {UINT64_MAX, 1, UINT64_C(0x3e6cf92663f30ee0)},
+    {UINT64_C(0x0123456789abcdef), UINT64_C(0x100000000), UINT64_C(0xf1f597ddba2ef23b)},
+    {1234567, UINT64_MAX, UINT64_C(0x7ebe23774e05f78b)},
 };
 
 START_TEST(test_philox_gives_the_known_answers)
 {
     const philox_case *expected = &known_answers[_i];
     uint32_t block[4];
-    hy3d_philox4x32_10(expected->counter, expected->key, block);
+    hy3d__philox4x32_10(expected->counter, expected->key, block);
     for (int word = 0; word < 4; word++) {
         ck_assert_uint_eq(block[word], expected->block[word]);
     }
@@ -55,16 +55,14 @@ START_TEST(test_derived_seeds_never_change)
 {
     const seed_case *expected = &pinned[_i];
     ck_assert_uint_eq(hy3d_seed_image(expected->seed, expected->index), expected->image);
-    ck_assert_uint_eq(hy3d_seed_stream(expected->seed, expected->index), expected->stream);
 }
 END_TEST
 
-START_TEST(test_the_first_image_and_stream_use_the_seed_itself)
+START_TEST(test_the_first_image_uses_the_seed_itself)
 {
     for (int bit = 0; bit < 64; bit++) {
         const uint64_t seed = UINT64_C(1) << bit;
         ck_assert_uint_eq(hy3d_seed_image(seed, 0), seed);
-        ck_assert_uint_eq(hy3d_seed_stream(seed, 0), seed);
     }
 }
 END_TEST
@@ -77,14 +75,13 @@ START_TEST(test_every_bit_of_seed_and_index_changes_the_result)
         ck_assert_uint_ne(hy3d_seed_image(seed ^ UINT64_C(1) << bit, index), image);
         ck_assert_uint_ne(hy3d_seed_image(seed, index ^ UINT64_C(1) << bit), image);
     }
-    ck_assert_uint_ne(hy3d_seed_stream(seed, index), image);
 }
 END_TEST
 
 START_TEST(test_output_may_be_the_counter_itself)
 {
     uint32_t block[4] = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344};
-    hy3d_philox4x32_10(block, known_answers[2].key, block);
+    hy3d__philox4x32_10(block, known_answers[2].key, block);
     for (int word = 0; word < 4; word++) {
         ck_assert_uint_eq(block[word], known_answers[2].block[word]);
     }
@@ -99,7 +96,7 @@ Suite *hy3d_seed_suite(void)
                         (int)(sizeof known_answers / sizeof known_answers[0]));
     tcase_add_loop_test(tests, test_derived_seeds_never_change, 0,
                         (int)(sizeof pinned / sizeof pinned[0]));
-    tcase_add_test(tests, test_the_first_image_and_stream_use_the_seed_itself);
+    tcase_add_test(tests, test_the_first_image_uses_the_seed_itself);
     tcase_add_test(tests, test_every_bit_of_seed_and_index_changes_the_result);
     tcase_add_test(tests, test_output_may_be_the_counter_itself);
     suite_add_tcase(suite, tests);

@@ -35,7 +35,7 @@ static int64_t check_axis(const hy3d_tiles_plan *plan, int axis)
 {
     float sums[MAX_OUT] = {0}, window[MAX_OUT];
     int covered[MAX_OUT] = {0};
-    int64_t previous_stop = 0, largest = 0;
+    int64_t previous_stop = 0, largest = 0, owned = 0;
     ck_assert_int_le(plan->out[axis], MAX_OUT);
     for (int64_t tile = 0; tile < plan->count[axis]; tile++) {
         const hy3d_tile grain = grain_along(plan, axis, tile);
@@ -47,6 +47,16 @@ static int64_t check_axis(const hy3d_tiles_plan *plan, int axis)
         ck_assert(trim >= 0 && trim + stop - start <= decoded_length(plan, axis, extent));
         ck_assert_int_eq(start, grain.in_start[axis] * plan->desc.factor[axis] + trim);
         ck_assert_int_eq(grain.ramp_before[axis], tile == 0 ? 0 : previous_stop - start);
+        /* Each latent is one tile's own, half of the overlap lies on each side of a boundary. */
+        const int64_t own_start = grain.own_start[axis], own_stop = grain.own_stop[axis];
+        const int64_t overlap = tile == 0 ? 0 : plan->desc.overlap[axis];
+        const int64_t before = plan->desc.causal && axis == 0 ? overlap : (overlap + 1) / 2;
+        ck_assert_int_eq(own_start, owned);
+        ck_assert(grain.in_start[axis] <= own_start - before);
+        ck_assert(own_start < own_stop && own_stop <= grain.in_stop[axis]);
+        const int64_t reach = own_start - before;
+        ck_assert_int_eq(start, reach == 0 ? 0 : decoded_length(plan, axis, reach));
+        owned = own_stop;
         ck_assert_ok(hy3d_tile_window(&grain, axis, window));
         for (int64_t i = start; i < stop; i++) {
             sums[i] += window[i - start];
@@ -60,6 +70,7 @@ static int64_t check_axis(const hy3d_tiles_plan *plan, int axis)
                       covered[i]);
         ck_assert_msg(sums[i] == 1.0f, "unit %d has weight %.9g", (int)i, (double)sums[i]);
     }
+    ck_assert_int_eq(owned, plan->desc.latent[axis]);
     return largest;
 }
 

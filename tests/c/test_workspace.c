@@ -6,7 +6,7 @@
 START_TEST(test_what_was_given_back_is_taken_again_and_trim_frees_it)
 {
     hy3d_context *const context = test_context(NULL, 1);
-    const uint64_t live = hy3d_context_live_allocations(context);
+    const uint64_t live = test_live();
     void *first = NULL, *second = NULL, *both = NULL;
 
     ck_assert_ok(hy3d_workspace_take(context, 1000, &first));
@@ -21,9 +21,9 @@ START_TEST(test_what_was_given_back_is_taken_again_and_trim_frees_it)
     memset(both, 2, 500);
     hy3d_workspace_give(context, second);
     hy3d_workspace_give(context, both);
-    ck_assert_uint_eq(hy3d_context_live_allocations(context), live + 1);
+    ck_assert_uint_eq(test_live(), live + 1);
     hy3d_context_trim(context);
-    ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
+    ck_assert_uint_eq(test_live(), live);
     hy3d_context_destroy(context);
 }
 END_TEST
@@ -31,7 +31,7 @@ END_TEST
 START_TEST(test_what_is_too_small_or_far_too_large_is_not_taken_again)
 {
     hy3d_context *const context = test_context(NULL, 1);
-    const uint64_t live = hy3d_context_live_allocations(context);
+    const uint64_t live = test_live();
     void *memory = NULL;
 
     ck_assert_ok(hy3d_workspace_take(context, 1000, &memory));
@@ -41,12 +41,12 @@ START_TEST(test_what_is_too_small_or_far_too_large_is_not_taken_again)
     hy3d_workspace_give(context, memory);
     ck_assert_ok(hy3d_workspace_take(context, (size_t)300 << 20, &memory));
     hy3d_workspace_give(context, memory); /* over 256 MB */
-    ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
+    ck_assert_uint_eq(test_live(), live);
     ck_assert_ok(hy3d_workspace_take(context, (size_t)100 << 20, &memory));
     hy3d_workspace_give(context, memory);
     ck_assert_ok(hy3d_workspace_take(context, 1000, &memory));
     hy3d_workspace_give(context, memory);
-    ck_assert_uint_eq(hy3d_context_live_allocations(context), live + 1);
+    ck_assert_uint_eq(test_live(), live + 1);
     hy3d_context_destroy(context); /* frees what is kept */
 }
 END_TEST
@@ -54,10 +54,10 @@ END_TEST
 START_TEST(test_a_failing_allocation_and_bad_arguments_are_survived)
 {
     hy3d_context *const context = test_context(NULL, 1);
-    const uint64_t live = hy3d_context_live_allocations(context);
+    const uint64_t live = test_live();
     void *memory = NULL;
 
-    hy3d_context_fail_allocation(context, 1, false);
+    test_fail(1, false);
     ck_assert_status(hy3d_workspace_take(context, 1000, &memory), HY3D_ERR_OUT_OF_MEMORY);
     ck_assert_status(hy3d_workspace_take(context, SIZE_MAX, &memory), HY3D_ERR_OVERFLOW);
     ck_assert_status(hy3d_workspace_take(NULL, 1, &memory), HY3D_ERR_INVALID_ARGUMENT);
@@ -66,7 +66,7 @@ START_TEST(test_a_failing_allocation_and_bad_arguments_are_survived)
     hy3d_workspace_give(context, NULL);
     hy3d_workspace_give(NULL, NULL);
     hy3d_context_trim(NULL);
-    ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
+    ck_assert_uint_eq(test_live(), live);
     hy3d_context_destroy(context);
 }
 END_TEST
@@ -74,14 +74,14 @@ END_TEST
 START_TEST(test_memory_that_is_kept_is_given_up_before_an_allocation_fails)
 {
     hy3d_context *const context = test_context(NULL, 1);
-    const uint64_t live = hy3d_context_live_allocations(context);
+    const uint64_t live = test_live();
     void *memory = NULL;
 
     ck_assert_ok(hy3d_workspace_take(context, 1000, &memory));
     hy3d_workspace_give(context, memory);
-    hy3d_context_fail_allocation(context, 1, false);
+    test_fail(1, false);
     ck_assert_ok(hy3d_alloc(context, 1000, &memory));
-    ck_assert_uint_eq(hy3d_context_live_allocations(context), live + 1);
+    ck_assert_uint_eq(test_live(), live + 1);
     hy3d_free(context, memory);
     hy3d_context_destroy(context);
 }

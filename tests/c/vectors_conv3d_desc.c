@@ -156,7 +156,7 @@ static hy3d_status ask(const vector *v)
     size_t workspace = 77, own = 77;
 
     vector_apply(v, &desc);
-    const uint64_t live = hy3d_context_live_allocations(context);
+    const uint64_t live = test_live();
     const hy3d_status status = hy3d_conv3d_out_size(&desc, out);
     ck_assert_status(hy3d_conv3d_choose_format(context, &desc, &format), status);
     ck_assert_status(hy3d_conv3d_memory(context, &desc, false, &workspace, &own), status);
@@ -164,7 +164,7 @@ static hy3d_status ask(const vector *v)
     ck_assert_msg((out[0] > 0 && out[1] > 0 && out[2] > 0) == is_told &&
                       (format != 77) == is_told && (own != 77) == is_told,
                   "%s: written though refused, or the other way round", v->what);
-    ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
+    ck_assert_uint_eq(test_live(), live);
     hy3d_context_destroy(context);
     return status;
 }

@@ -1,4 +1,5 @@
 /* Tensors, fusions, prepared weights and plans of convolutions. */
+#include "reference.h"
 #include "vectors.h"
 
 #include "hy3d/conv3d.h"
@@ -165,13 +166,13 @@ static hy3d_status plan(const vector *v)
 
     make(&a, context);
     vector_apply(v, &a);
-    const uint64_t live = hy3d_context_live_allocations(context);
+    const uint64_t live = test_live();
     const hy3d_status status =
         hy3d_conv3d_plan_create(a.context == NULL ? NULL : context, a.desc_at, a.weight_at,
                                 a.bias_at, NULL, a.plan_out == NULL ? NULL : &made);
     ck_assert_msg((made != NULL) == (status == HY3D_OK), "%s", v->what);
     hy3d_conv3d_plan_destroy(made);
-    ck_assert_uint_eq(hy3d_context_live_allocations(context), live);
+    ck_assert_uint_eq(test_live(), live);
     hy3d_context_destroy(context);
     return status;
 }
@@ -207,7 +208,7 @@ static hy3d_status run(const vector *v)
                                                      a.fusion_at, a.y_at, a.workspace, NULL);
     if (a.no_plan == 0 && a.workspace == room) {
         ck_assert_status(
-            hy3d_conv3d_reference_fused(&a.desc, a.x_at, &a.weight, NULL, a.fusion_at, a.y_at),
+            reference_conv3d(&a.desc, a.x_at, &a.weight, NULL, a.fusion_at, a.y_at),
             status);
     }
     hy3d_conv3d_plan_destroy(made);

@@ -176,7 +176,7 @@ static hy3d_cancel *ready(hy3d_context *context, const call *a)
     if (a->cancelled != 0) {
         hy3d_cancel_request(cancel);
     }
-    hy3d_context_fail_allocation(context, a->no_memory != 0 ? 1 : 0, true);
+    test_fail(a->no_memory != 0 ? 1 : 0, true);
     return cancel;
 }
 

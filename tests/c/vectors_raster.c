@@ -95,8 +95,8 @@ static hy3d_status draw(const vector *v)
     float barycentric[12], depth[4];
 
     vector_apply(v, &a);
-    const uint64_t live = hy3d_context_live_allocations(context);
-    hy3d_context_fail_allocation(context, a.no_memory != 0 ? 1 : 0, true);
+    const uint64_t live = test_live();
+    test_fail(a.no_memory != 0 ? 1 : 0, true);
     const hy3d_status status = hy3d_rasterize(
         a.no_context != 0 ? NULL : context, a.no_desc != 0 ? NULL : &a.desc,
         a.no_clip != 0 ? NULL : a.clip, a.no_faces != 0 ? NULL : a.faces, NULL, NULL, NULL,
@@ -104,7 +104,7 @@ static hy3d_status draw(const vector *v)
         a.no_rest != 0 ? NULL : depth);
     ck_assert_msg((picture[0] != -7) == (status == HY3D_OK), "%s", v->what);
     hy3d_context_trim(context);
-    ck_assert_msg(hy3d_context_live_allocations(context) <= live + 2, "%s", v->what); /* the pool */
+    ck_assert_msg(test_live() <= live + 2, "%s", v->what); /* the pool */
     hy3d_context_destroy(context);
     return status;
 }

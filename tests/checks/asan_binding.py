@@ -18,6 +18,8 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+import c_tests
+
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = """-shared -fPIC -std=c11 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
     -fno-sanitize-recover=undefined -fvisibility=hidden -ffp-contract=off -pthread
@@ -55,6 +57,7 @@ def main() -> int:
             "LD_PRELOAD": " ".join(libraries),
             "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0",
             "PYTHONPATH": str(tree),
+            c_tests.NAMED: str(c_tests.build()),
         }
         runs = [
             ["-m", "pytest", *PYTEST],

@@ -17,9 +17,6 @@ from fuzz_calls import READY, good_plan
 
 from hy3d_rocm import _core
 
-# Counters and hooks of the tests themselves.
-LEFT_OUT = ("fail_allocation", "allocation_count", "live_allocations")
-
 
 @dataclass
 class Call:
@@ -174,8 +171,6 @@ def list_calls(good: int, bad: int) -> list[Call]:
     found = [*methods(), *raising()]
     found += [Call("resolve_device", _core.resolve_device, (one, "cpu"), {}) for one in pipelines()]
     for name in steady_calls.FUNCTIONS:
-        if name in LEFT_OUT:
-            continue
         for spoilt, wanted in ((False, good), (True, bad)):
             kept = 0
             for seed in range(8 * wanted):

@@ -17,6 +17,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "py")]
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from core_memory import memory  # noqa: E402
 from decode_doubles import (  # noqa: E402
     EVERY_KIND,
     TIMESTEP,
@@ -129,7 +130,7 @@ def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector
 
     def begin(self: Any) -> Any:
         if chosen.core and not injector.attempts:
-            core.fail_allocation(chosen.core, chosen.forever)
+            memory.fail(chosen.core, chosen.forever)
         injector.attempts += 1
         injector.plan = self.plan
         injector.running = True
@@ -157,7 +158,7 @@ def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector
         executor.plan_job = plan_job
         executor.Execution._attempt = attempt  # type: ignore[method-assign]
         if chosen.core:
-            core.fail_allocation(0)
+            memory.fail(0)
 
 
 @dataclass
@@ -211,13 +212,13 @@ class Job:
         del injector
         self.clean()
         gc.collect()  # schedules of decodes before, which errors may still hold
-        self.live = core.live_allocations() if core is not None else 0
+        self.live = memory.live() if core is not None else 0
         for one, two in ((got, wanted), (self.run(Faults())[1], alone)):
             if not np.array_equal(one, two):
                 raise OomError(f"{self.name}: two undisturbed runs differ")
 
     def allocations_now(self) -> int:
-        return core.allocation_count() if core is not None else 0
+        return memory.asked() if core is not None else 0
 
     def clean(self) -> None:
         give_back()
@@ -282,7 +283,7 @@ class Job:
             key, wanted = self.reference(injector.plan, is_watched=bool(chosen.operators))
         del injector  # with its plan, which has a schedule
         self.clean()
-        left = core.live_allocations() - self.live if core is not None else 0
+        left = memory.live() - self.live if core is not None else 0
         if left:
             raise OomError(f"{left} allocations of the core are left")
         if got is None:

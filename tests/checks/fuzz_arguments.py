@@ -38,6 +38,7 @@ if "--child" in sys.argv:
     use_few_cores()  # before the core counts them
 
 import numpy as np  # noqa: E402
+from core_memory import memory  # noqa: E402
 from fuzz_calls import CALLS, READY, spoil_frames  # noqa: E402
 from fuzz_objects import (  # noqa: E402
     MischiefError,
@@ -142,9 +143,6 @@ def run_case(name: str, seed: int, index: int, arrays: list[Any]) -> str:
         raise AssertionError(
             f"{name} answered {error!r}: replay with --function {name} --seed {seed} --only {index}"
         ) from error
-    finally:
-        if name == "fail_allocation":
-            _core.fail_allocation(0)
     return "returned"
 
 
@@ -163,7 +161,7 @@ def run_cases(name: str, seed: int, indices: range) -> Counter[str]:
             print(f"at {index}", file=sys.stderr, flush=True)
         if at == len(indices) // 10:
             _core.trim()
-            first, live = resident_mib(), _core.live_allocations()
+            first, live = resident_mib(), memory.live()
         seen[run_case(name, seed, index, arrays)] += 1
     gc.collect()
     _core.trim()
@@ -171,7 +169,7 @@ def run_cases(name: str, seed: int, indices: range) -> Counter[str]:
     if LOOKS_AT_PAGES:
         assert len(indices) < 10 or grown < MOST_GROWTH_MIB, f"{name}: {grown:.0f} MiB more"
         assert resident_mib() < MOST_RESIDENT_MIB, f"{name}: {resident_mib():.0f} MiB"
-    left = _core.live_allocations() - live
+    left = memory.live() - live
     assert len(indices) < 10 or left <= 0, f"{name} leaves {left} allocations"
     return seen
 

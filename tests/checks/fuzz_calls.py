@@ -174,11 +174,6 @@ def good_conv3d(rng: random.Random) -> Call:
     return args, kwargs
 
 
-def good_reference(rng: random.Random) -> Call:
-    args = good_conv(rng)
-    return args, good_fusion(rng, args) if rng.random() < 0.6 else {}
-
-
 def good_preparation(rng: random.Random) -> Call:
     return good_prepare(rng), {"cancel": rng.choice([None, FLAG])} if rng.random() < 0.3 else {}
 
@@ -206,7 +201,6 @@ WORD = 2**64
 # By name in `_core`; methods and attributes of its classes as CLASS.NAME, their object comes first.
 CALLS: dict[str, Maker] = {
     "conv3d": both(good_conv3d),
-    "conv3d_reference": both(good_reference),
     "conv3d_format": plain(lambda rng: wide_conv(rng)[0]),
     "conv3d_memory": plain(lambda rng: wide_conv(rng)[0]),
     "conv3d_prepare": both(good_preparation),
@@ -219,17 +213,12 @@ CALLS: dict[str, Maker] = {
         {},
     ),
     "seed_image": plain(lambda rng: [rng.randrange(WORD), rng.randrange(WORD)]),
-    "seed_stream": plain(lambda rng: [rng.randrange(WORD), rng.randrange(WORD)]),
-    "philox4x32": plain(lambda _rng: [(1, 2, 3, 4), (5, 6)]),
     "schedule_plan": lambda rng, _arrays: ([], good_plan(rng)),
     "schedule_grain": lambda rng, arrays: ([strange_plan(rng, arrays), rng.randrange(-1, 5)], {}),
     "schedule_window": plain(
         lambda rng: [rng.randrange(1, 50), rng.randrange(20), rng.randrange(20)]
     ),
     "blend_accumulate": plain(lambda rng: good_blend(rng)),
-    "fail_allocation": plain(lambda rng: [rng.choice([0, 2**40]), rng.choice([True, False])]),
-    "allocation_count": plain(lambda _rng: []),
-    "live_allocations": plain(lambda _rng: []),
     "trim": plain(lambda _rng: []),
     "cpu_info": plain(lambda _rng: []),
     "blas_info": plain(lambda _rng: []),

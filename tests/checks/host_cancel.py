@@ -21,6 +21,7 @@ import threading
 import time
 from typing import Any
 
+from core_memory import memory
 from host_calls import Sample, _core, digest, samples
 
 WHOLE_CALLS = 5
@@ -69,7 +70,7 @@ def cancel(indices: range, seed: int) -> dict[str, Any]:
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     asked = dict.fromkeys(calls, 0)
     flag = _core.CancelFlag()
-    live = _core.live_allocations()
+    live = memory.live()
     for index in indices:
         rng = random.Random(f"{seed}:{index}")
         for name, sample in calls.items():
@@ -88,7 +89,7 @@ def cancel(indices: range, seed: int) -> dict[str, Any]:
             flag.reset()
             assert digest(sample.run(threads, flag)) == wanted, f"the next call's bits; {where}"
             assert digest(sample.inputs) == inputs[name], f"inputs changed; {where}"
-    assert _core.live_allocations() == live, "cancelled calls left allocations behind"
+    assert memory.live() == live, "cancelled calls left allocations behind"
     return {
         "calls": sum(asked.values()),
         "cancelled": sum(map(len, seconds.values())),

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from host_calls import Sample, _core, digest, samples
+from core_memory import memory
+from host_calls import Sample, digest, samples
 
 ALARM_S = int(os.environ.get("HOST_ALARM", "300"))
 CHAIN = 25  # forks one inside the other
@@ -94,7 +95,7 @@ def forks(indices: range, seed: int) -> dict[str, Any]:
     """One fork an index, in chains."""
     calls = samples()
     wanted = bits(calls)
-    live = _core.live_allocations()
+    live = memory.live()
     left, chains = len(indices), 0
     while left > 0:
         kind = KINDS[(indices.start + chains) % len(KINDS)]
@@ -108,7 +109,7 @@ def forks(indices: range, seed: int) -> dict[str, Any]:
         assert good, f"a child of kind {kind}, {depth} deep, failed (chain {chains})"
         assert bits(calls) == wanted, f"the parent's bits after {kind}"
         left, chains = left - depth, chains + 1
-    assert _core.live_allocations() == live
+    assert memory.live() == live
     return {"forks": len(indices), "chains": chains}
 
 

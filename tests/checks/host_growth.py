@@ -9,7 +9,7 @@ Read before and after many calls, one function a process:
   The warm-up before makes what is made once (threads, their arenas, BLAS's buffers, workspaces).
 - sys.getallocatedblocks(), len(gc.get_objects()) and sys.getrefcount() of each argument and of
   None: one object or reference kept by a call in a hundred would show.
-- live_allocations() of the core.
+- what the core's allocator has given out and not got back.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import steady_calls
+from core_memory import memory
 from fuzz_arguments import EXPECTED, _core
 from fuzz_calls import FLAG
 
@@ -74,7 +75,6 @@ def found(name: str, seed: int, *, spoilt: bool, most: int) -> dict[str, tuple[A
             made[key] = args, kwargs
         if len(made) == most:
             break
-    _core.fail_allocation(0)
     return made
 
 
@@ -101,7 +101,7 @@ class Readings:
 
     def read(self) -> None:
         self.memory = anonymous_bytes()
-        self.live = _core.live_allocations()
+        self.live = memory.live()
         self.objects = len(gc.get_objects())
         self.blocks = sys.getallocatedblocks()
         for place, item in enumerate(self.items):
@@ -148,7 +148,6 @@ def grow(name: str, calls: list[tuple[Any, Any]], count: int, refused: bool) -> 
         run(min(count, WARM_UP))
         before.read()
     run(count)
-    _core.fail_allocation(0)
     after.read()
     wrong = after.grown(before, count)
     assert not wrong, f"{name} kept {wrong} in {count} calls like {str(calls[0])[:300]}"

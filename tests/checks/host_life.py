@@ -24,6 +24,7 @@ START = f"""
 import sys
 sys.path[:0] = [{str(HERE)!r}]
 import gc, os, threading, time
+from core_memory import memory
 from host_calls import _core, digest, samples
 calls = samples()
 wanted = {{name: digest(call.run(2)) for name, call in calls.items()}}
@@ -78,7 +79,7 @@ else:
     print("worked", flush=True)
 '''
 threads = count_threads()
-live = _core.live_allocations()
+live = memory.live()
 for turn in range(int(sys.argv[1])):
     number = create(turn % 2 == 1)
     failure = interpreters.run_string(number, inner)
@@ -86,7 +87,7 @@ for turn in range(int(sys.argv[1])):
     interpreters.destroy(number)
     check()
     assert count_threads(threads) == threads, "threads were left behind"
-    assert _core.live_allocations() == live
+    assert memory.live() == live
 print("done")
 """
 

@@ -11,6 +11,7 @@ import random
 import threading
 from typing import Any
 
+from core_memory import memory
 from host_calls import Sample, _core, digest, samples
 
 THREADS = 8
@@ -59,7 +60,7 @@ def threads(indices: range, seed: int, turns: int = 100) -> dict[str, Any]:
     """Eight threads an index, with `turns` calls each."""
     calls = samples()
     wanted = {name: digest(call.run(1)) for name, call in calls.items()}
-    live = _core.live_allocations()
+    live = memory.live()
     made = 0
     for index in indices:
         flag, raised = _core.CancelFlag(), _core.CancelFlag()
@@ -77,5 +78,5 @@ def threads(indices: range, seed: int, turns: int = 100) -> dict[str, Any]:
         assert not failed, f"--only threads --seed {seed} --first {index} --count 1: {failed[0]}"
         made += sum(caller.made for caller in callers)
         del flag, raised, prepared, shared, callers, caller
-    assert _core.live_allocations() == live, "threads left allocations behind"
+    assert memory.live() == live, "threads left allocations behind"
     return {"calls": made, "threads at once": THREADS}

@@ -80,17 +80,27 @@ float fuzz_float(fuzz_input *in)
     return value;
 }
 
+static counting memories[HY3D_CPU_AVX512 + 1];
+
 hy3d_context *fuzz_context(unsigned level)
 {
     static hy3d_context *contexts[HY3D_CPU_AVX512 + 1];
     const unsigned which = level % ((unsigned)hy3d_cpu_detect() + 1);
     if (contexts[which] == NULL) {
+        counting_init(&memories[which]);
         const hy3d_context_options options = {
-            .cpu_level = hy3d_cpu_level_name((hy3d_cpu_level)which), .max_threads = 3};
+            .cpu_level = hy3d_cpu_level_name((hy3d_cpu_level)which),
+            .max_threads = 3,
+            .allocator = &memories[which].allocator};
         const hy3d_status status = hy3d_context_create(&options, &contexts[which]);
         FUZZ_CHECK(status == HY3D_OK, "%s", hy3d_status_name(status));
     }
     return contexts[which];
+}
+
+counting *fuzz_memory(const hy3d_context *context)
+{
+    return &memories[hy3d_context_cpu_level(context)];
 }
 
 bool fuzz_arm(fuzz_input *in, hy3d_context *context)
@@ -99,7 +109,7 @@ bool fuzz_arm(fuzz_input *in, hy3d_context *context)
         return false;
     }
     const uint8_t when = fuzz_byte(in);
-    hy3d_context_fail_allocation(context, 1U + when % 8, when >= 128);
+    counting_fail(fuzz_memory(context), 1U + when % 8, when >= 128);
     return true;
 }
 

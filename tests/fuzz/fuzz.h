@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "counting.h"
 #include "hy3d/context.h"
 #include "hy3d/status.h"
 #include "hy3d/tensor.h"
@@ -49,6 +50,8 @@ float fuzz_float(fuzz_input *in);
 /* The context of a CPU level (taken modulo those of this machine), three threads; one each a
  * process. */
 hy3d_context *fuzz_context(unsigned level);
+/* What it takes its memory from. */
+counting *fuzz_memory(const hy3d_context *context);
 /* Arms the allocator now and then; tells whether a status may then be HY3D_ERR_OUT_OF_MEMORY. */
 bool fuzz_arm(fuzz_input *in, hy3d_context *context);
 

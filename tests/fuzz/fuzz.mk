@@ -12,8 +12,8 @@ FUZZ_BUILD := build/fuzz
 FUZZ_SECONDS ?= 1800
 FUZZ_JOBS ?= 0
 FUZZ_TARGETS := conv3d schedule raster program
-# Of the C tests: who judges programs, and the graphs.
-FUZZ_JUDGE := judge replay replay_layout replay_steps replay_frames \
+# Of the C tests: memory that fails, who judges convolutions and programs, and the graphs.
+FUZZ_JUDGE := counting reference judge replay replay_layout replay_steps replay_frames \
 	replay_rows replay_ranks graphs_random graphs_known
 FUZZ_FLAGS := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=undefined -fsanitize=fuzzer-no-link

@@ -247,13 +247,13 @@ void fuzz_conv3d(const uint8_t *data, size_t size)
 {
     fuzz_input in = {data, size, 0};
     hy3d_context *const context = fuzz_context(fuzz_byte(&in));
-    const uint64_t live = hy3d_context_live_allocations(context);
+    const uint64_t live = counting_live(fuzz_memory(context));
     if (fuzz_chance(&in, 96)) {
         fuzz_desc(&in, context);
     } else {
         fuzz_conv_run(&in, context);
     }
-    hy3d_context_fail_allocation(context, 0, false);
-    FUZZ_CHECK(hy3d_context_live_allocations(context) == live, "%llu allocations before",
+    counting_fail(fuzz_memory(context), 0, false);
+    FUZZ_CHECK(counting_live(fuzz_memory(context)) == live, "%llu allocations before",
                (unsigned long long)live);
 }

@@ -1,6 +1,7 @@
 /* Small convolutions: the reference's values, the same bits for every thread count, limit and kind
  * of weights, nothing written beside y's elements, and refusals that write nothing at all. */
 #include "fuzz_conv3d.h"
+#include "reference.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -194,7 +195,7 @@ static void check_values(const problem *p)
 {
     fuzz_tensor wanted = fuzz_tensor_like(&p->y);
     int64_t at[HY3D_TENSOR_DIMS] = {0};
-    const hy3d_status status = hy3d_conv3d_reference_fused(
+    const hy3d_status status = reference_conv3d(
         &p->desc, &p->x.tensor, &p->weight.tensor, bias_of(p), &p->fusion, &wanted.tensor);
     FUZZ_CHECK(status == HY3D_OK, "the reference: %s", hy3d_status_name(status));
     if (memcmp(wanted.memory, p->y.memory, wanted.bytes) != 0) {
@@ -253,7 +254,7 @@ static void run_problem(fuzz_input *in, hy3d_context *context, problem *p)
     p->may_fail = fuzz_arm(in, context);
     const hy3d_status status =
         run_once(context, p, &p->desc, NULL, &p->y.tensor, cancel, &needed, &is_exact);
-    hy3d_context_fail_allocation(context, 0, false);
+    counting_fail(fuzz_memory(context), 0, false);
     FUZZ_CHECK(status == HY3D_OK || status == HY3D_ERR_WORKSPACE_TOO_SMALL ||
                    status == HY3D_ERR_BLAS_UNAVAILABLE ||
                    (status == HY3D_ERR_CANCELLED && cancels) ||

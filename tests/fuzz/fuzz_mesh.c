@@ -137,7 +137,7 @@ void fuzz_normals(fuzz_input *in, hy3d_context *context)
     hy3d_status status = hy3d_vertex_normals(context, m.vertices, m.faces, m.attributes,
                                              m.triangles, weighting, threads, NULL, &problem,
                                              m.out);
-    hy3d_context_fail_allocation(context, 0, false);
+    counting_fail(fuzz_memory(context), 0, false);
     if (may_fail && status == HY3D_ERR_OUT_OF_MEMORY) {
         free_mesh(&m);
         return;

@@ -126,7 +126,7 @@ static void compile_anything(fuzz_input *in, hy3d_context *context, graphs_case 
     hy3d_schedule *schedule = NULL;
     const bool is_armed = fuzz_arm(in, context);
     const hy3d_status status = hy3d_schedule_compile(context, &made->request, &schedule);
-    hy3d_context_fail_allocation(context, 0, false);
+    counting_fail(fuzz_memory(context), 0, false);
     FUZZ_CHECK(status <= HY3D_ERR_OVERFLOW || status == HY3D_ERR_BUDGET_TOO_SMALL ||
                    (status == HY3D_ERR_OUT_OF_MEMORY && is_armed),
                "%s", hy3d_status_name(status));

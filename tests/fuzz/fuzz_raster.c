@@ -69,10 +69,10 @@ void fuzz_raster(const uint8_t *data, size_t size)
     const uint8_t kind = fuzz_byte(&in);
     hy3d_context *const context = fuzz_context(kind / COUNT_OF(parts));
     hy3d_context_trim(context);
-    const uint64_t live = hy3d_context_live_allocations(context);
+    const uint64_t live = counting_live(fuzz_memory(context));
     parts[kind % COUNT_OF(parts)](&in, context);
-    hy3d_context_fail_allocation(context, 0, false);
+    counting_fail(fuzz_memory(context), 0, false);
     hy3d_context_trim(context);
-    FUZZ_CHECK(hy3d_context_live_allocations(context) == live, "%llu allocations before",
+    FUZZ_CHECK(counting_live(fuzz_memory(context)) == live, "%llu allocations before",
                (unsigned long long)live);
 }

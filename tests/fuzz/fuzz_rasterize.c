@@ -224,7 +224,7 @@ void fuzz_rasterize(fuzz_input *in, hy3d_context *context)
     } else {
         const bool may_fail = fuzz_arm(in, context);
         const hy3d_status status = draw(context, &s, NULL, &problem, &p);
-        hy3d_context_fail_allocation(context, 0, false);
+        counting_fail(fuzz_memory(context), 0, false);
         const bool failed = may_fail && status == HY3D_ERR_OUT_OF_MEMORY;
         if (!failed) {
             fuzz_check_problem(status, &problem, s.fault, s.at);

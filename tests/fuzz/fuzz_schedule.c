@@ -129,6 +129,10 @@ static wide check_grain(const hy3d_tiles_plan *plan, const hy3d_tile *g)
                        (wide)g->trim_start[i] + kept <= decoded(&plan->desc, i, latents[i]),
                    "axis %d: trims %lld, keeps %lld", i, (long long)g->trim_start[i],
                    (long long)kept);
+        FUZZ_CHECK(g->in_start[i] <= g->own_start[i] && g->own_start[i] < g->own_stop[i] &&
+                       g->own_stop[i] <= g->in_stop[i],
+                   "axis %d: owns %lld to %lld", i, (long long)g->own_start[i],
+                   (long long)g->own_stop[i]);
         FUZZ_CHECK(g->ramp_before[i] >= 0 && g->ramp_after[i] >= 0 &&
                        (wide)g->ramp_before[i] + g->ramp_after[i] <= kept,
                    "axis %d: ramps %lld and %lld of %lld", i, (long long)g->ramp_before[i],

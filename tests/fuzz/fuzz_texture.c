@@ -113,7 +113,7 @@ void fuzz_scatter(fuzz_input *in, hy3d_context *context)
     const bool may_fail = fuzz_arm(in, context);
     hy3d_status status = hy3d_scatter(context, &p.desc, p.values, p.uv, p.weights, NULL, &problem,
                                       texture[0], total[0]);
-    hy3d_context_fail_allocation(context, 0, false);
+    counting_fail(fuzz_memory(context), 0, false);
     if (!may_fail || status != HY3D_ERR_OUT_OF_MEMORY) {
         FUZZ_CHECK(status == (fault == HY3D_RASTER_NO_FAULT ? HY3D_OK : HY3D_ERR_INVALID_ARGUMENT),
                    "%s of fault %d", hy3d_status_name(status), fault);
@@ -232,7 +232,7 @@ void fuzz_inpaint(fuzz_input *in, hy3d_context *context)
     }
     const bool may_fail = fuzz_arm(in, context);
     const hy3d_status status = paint(context, &p, 1, &problem, &filled[0]);
-    hy3d_context_fail_allocation(context, 0, false);
+    counting_fail(fuzz_memory(context), 0, false);
     if (!may_fail || status != HY3D_ERR_OUT_OF_MEMORY) {
         fuzz_check_problem(status, &problem, fault, at);
     }

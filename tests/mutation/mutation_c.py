@@ -24,7 +24,7 @@ from mutation_workplace import ROOT
 _FLAGS = "-std=c11 -O2 -w -fPIC -fvisibility=hidden -ffp-contract=off -pthread -Iinclude -Icsrc"
 # Cases that take milliseconds and notice the most, asked before the whole suite is.
 _FIRST = {"tiles": ("schedule bounds", "schedule refusals", "blend")}
-_SUPPORT = ("support.c", "main.c")
+_SUPPORT = ("counting.c", "support.c", "main.c")
 _PARTS = {"tiles": ("tiles_blend.c", "tiles_bounds.c", "tiles_refusals.c")}
 
 

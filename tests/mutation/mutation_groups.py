@@ -49,7 +49,7 @@ GROUPS = (
     Group(
         "seed",
         {"hy3d_rocm/seed.py": _SEED, "hy3d_rocm/_fallback/seed.py": _SEED},
-        {"csrc/seed/seed.c": ("seed",)},
+        {"csrc/base/philox.c": ("seed",), "csrc/seed/seed.c": ("seed",)},
     ),
     Group(
         "schedule",

@@ -14,11 +14,16 @@ from __future__ import annotations
 import ast
 import os
 import shutil
+import sys
 from pathlib import Path
 
 from mutation_groups import Group
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "checks"))
+
+import c_tests  # noqa: E402
+
 _NOT_COPIED = shutil.ignore_patterns(
     "__pycache__", "_vendor", ".pytest_cache", ".hypothesis", "mutation", "shapes", "comfyui"
 )
@@ -58,7 +63,8 @@ def environment(folder: Path) -> dict[str, str]:
     paths = [str(mutated), str(mutated / "tests" / "py"), *others]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     bytecode = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
-    return {**os.environ, **threads, **bytecode, "PYTHONPATH": os.pathsep.join(paths)}
+    library = {c_tests.NAMED: str(c_tests.build())}  # the copy has no Makefile
+    return {**os.environ, **threads, **bytecode, **library, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def without_property_decorators(source: str) -> str:

@@ -13,6 +13,8 @@ import pytest
 # Read when torch is imported, which is later; children inherit it.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import core_memory  # noqa: F401  (puts the core on memory that is counted)
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:

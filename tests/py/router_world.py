@@ -11,6 +11,7 @@ import pytest
 import torch
 from router_doubles import ScriptedTier
 
+from hy3d_rocm.conv import prepared
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.router import Guard, protect
@@ -68,6 +69,8 @@ class World:
         self.tiers = {name: ScriptedTier(name, self._computing(name)) for name in NAMES}
         self.proofs: list[str] = []
         self.verdict = "not-run"
+        # What other tests left: a tier is tried again where memory was released.
+        prepared.give_back()
         patch.setattr("hy3d_rocm.conv.policy.setting_of", lambda call: self.setting)
         patch.setattr("hy3d_rocm.conv.policy.memory_for", lambda device: self.memory)
         patch.setattr("hy3d_rocm.conv.policy.prove", self._prove)

@@ -98,7 +98,7 @@ class Counter:
 def test_tiles_of_own_code_are_checked_before_each_attempt_and_ticked_once() -> None:
     """Of a VAE whose decode runs out of memory at first; without a counter it is the same."""
     z = torch.ones(1, 3, 1, 4, 4)
-    facts = Thing(time=1, first=1, space=1, warm_up=None, exact=True, frames=lambda n: n)
+    facts = Thing(time=1, first=1, space=1, frames=lambda n: n)
     given = {"halo_pixels": 0, "overlap_pixels": 0, "min_tile_pixels": 1, "chunk_size": None}
     counter = Counter()
     for listener in (counter, None):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from core_memory import memory
 from dlpack_liar import CUDA, GPU, IS_COPIED, LIES, READ_ONLY, Producer
 
 import hy3d_rocm
@@ -18,8 +19,8 @@ ONE = (1, 1, 1)
 NONE = (0, 0, 0)
 
 
-def reference(x: Any, weight: Any, out: Any, bias: Any = None) -> None:
-    _core.conv3d_reference(x, weight, bias, out, ONE, ONE, NONE, NONE, "zeros", 1)
+def convolve(x: Any, weight: Any, out: Any, bias: Any = None) -> None:
+    _core.conv3d(x, weight, bias, out, ONE, ONE, NONE, NONE, "zeros", 1)
 
 
 def identity(x: Any, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
@@ -75,7 +76,7 @@ def test_any_layout_of_distinct_elements_is_written_where_it_lies(name: str) -> 
     }.get(name)
     out = backing[index] if index else backing[:, :1].transpose(0, 1, 4, 2, 3)
     x = counting(out.shape) + 1
-    reference(x, np.ones((1, 1, 1, 1, 1), np.float32), out)
+    convolve(x, np.ones((1, 1, 1, 1, 1), np.float32), out)
     np.testing.assert_array_equal(out, x)
     assert np.count_nonzero(backing) == x.size, "something beside the view was written"
 
@@ -83,7 +84,7 @@ def test_any_layout_of_distinct_elements_is_written_where_it_lies(name: str) -> 
 def test_an_output_whose_elements_share_addresses_is_refused() -> None:
     out = torch.zeros(1, 1, 1, 1, 1).expand(1, 1, 6, 4, 5)
     with pytest.raises(ValueError, match="several elements at one address"):
-        reference(BASE[:1, :1], np.ones((1, 1, 1, 1, 1), np.float32), out)
+        convolve(BASE[:1, :1], np.ones((1, 1, 1, 1, 1), np.float32), out)
 
 
 def test_read_only_arrays_are_read_and_never_written() -> None:
@@ -92,10 +93,10 @@ def test_read_only_arrays_are_read_and_never_written() -> None:
     weight = np.ones((1, 1, 1, 1, 1), np.float32)
     weight.flags.writeable = False
     out = np.zeros_like(x)
-    reference(x, weight, out)
+    convolve(x, weight, out)
     np.testing.assert_array_equal(out, x)
     with pytest.raises(ValueError, match="out is read-only"):
-        reference(out, weight, x)
+        convolve(out, weight, x)
     with pytest.raises(ValueError, match="read-only"):
         hy3d_rocm.conv3d(out, weight, out=x)
 
@@ -109,7 +110,7 @@ def test_bytes_and_memoryviews_come_in_by_the_buffer_protocol() -> None:
 def test_every_dtype_of_torch_comes_in(dtype: torch.dtype) -> None:
     x = torch.arange(24).reshape(1, 1, 2, 3, 4).to(dtype)
     out = torch.empty_like(x)
-    reference(x, torch.ones(1, 1, 1, 1, 1, dtype=dtype), out)
+    convolve(x, torch.ones(1, 1, 1, 1, 1, dtype=dtype), out)
     assert torch.equal(out, x)
 
 
@@ -148,7 +149,7 @@ def test_a_tensor_without_memory_on_the_cpu_gets_a_sentence() -> None:
         hy3d_rocm.conv3d(torch.zeros(1, 1, 2, 2, 2, device="meta"), weight)
     gpu = Producer(**LIES["GPU memory, said too"])
     with pytest.raises(ValueError, match=r"not in CPU memory .* pass x\.cpu\(\)"):
-        reference(gpu, weight, torch.zeros(1, 1, 3, 4, 4))
+        convolve(gpu, weight, torch.zeros(1, 1, 3, 4, 4))
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -157,25 +158,25 @@ def test_a_lying_producer_gets_an_exception_and_its_capsule_back(lie: str) -> No
     out = np.zeros((1, 1, 3, 4, 4), np.float32)
     liar = Producer(**LIES[lie])
     with pytest.raises((ValueError, TypeError)):
-        reference(liar, weight, out)
+        convolve(liar, weight, out)
     assert liar.deleted <= 1
     with pytest.raises((ValueError, TypeError)):
-        reference(out, liar, out)
+        convolve(out, liar, out)
     with pytest.raises((ValueError, TypeError)):
-        reference(np.zeros((1, 2, 3, 4, 4), np.float32), weight, liar)
+        convolve(np.zeros((1, 2, 3, 4, 4), np.float32), weight, liar)
 
 
 def test_the_deleter_runs_exactly_once_whatever_happens() -> None:
     weight = np.ones((1, 2, 1, 1, 1), np.float32)
     out = np.zeros((1, 1, 3, 4, 4), np.float32)
     good = Producer((1, 2, 3, 4, 4))
-    reference(good, weight, out)
+    convolve(good, weight, out)
     assert good.deleted == 1
     later = Producer((1, 2, 3, 4, 4))
     with pytest.raises(TypeError):
-        reference(later, "no array", out)
+        convolve(later, "no array", out)
     assert later.deleted == 1
-    reference(Producer((1, 2, 3, 4, 4), no_deleter=True), weight, out)
+    convolve(Producer((1, 2, 3, 4, 4), no_deleter=True), weight, out)
 
 
 SIZE = (1, 2, 3, 4, 4)
@@ -192,7 +193,7 @@ def test_producers_are_asked_for_dlpack_1_and_without_it_where_they_know_none() 
     ):
         producer = Producer(SIZE, version=version, knows_version=knows, byte_offset=64)
         out[...] = 1
-        reference(producer, PLAIN_WEIGHT, out)
+        convolve(producer, PLAIN_WEIGHT, out)
         assert producer.asked == calls
         assert producer.deleted == 1
         assert not out.any()
@@ -200,36 +201,36 @@ def test_producers_are_asked_for_dlpack_1_and_without_it_where_they_know_none() 
 
 def test_what_is_read_only_by_dlpack_is_read_and_never_written() -> None:
     frozen = Producer(SIZE, version=(1, 0), flags=READ_ONLY)  # as JAX arrays are
-    reference(frozen, PLAIN_WEIGHT, np.zeros((1, 1, 3, 4, 4), np.float32))
+    convolve(frozen, PLAIN_WEIGHT, np.zeros((1, 1, 3, 4, 4), np.float32))
     assert frozen.deleted == 1
     ones = np.ones((1, 1, 1, 1, 1), np.float32)
     x = np.zeros(SIZE, np.float32)[:, :1]
     target = Producer((1, 1, 3, 4, 4), version=(1, 0), flags=READ_ONLY)
     with pytest.raises(ValueError, match="out is read-only: results cannot be written there"):
-        reference(x, ones, target)
+        convolve(x, ones, target)
     assert target.deleted == 1
     copied = Producer((1, 1, 3, 4, 4), version=(1, 0), flags=IS_COPIED)
     with pytest.raises(ValueError, match=r"out came as a copy .* would be lost"):
-        reference(x, ones, copied)
+        convolve(x, ones, copied)
     assert copied.deleted == 1
-    reference(x, ones, Producer((1, 1, 3, 4, 4), version=(1, 0)))
+    convolve(x, ones, Producer((1, 1, 3, 4, 4), version=(1, 0)))
 
 
 def test_the_deleter_of_a_versioned_capsule_runs_once_on_every_path() -> None:
     out = np.zeros((1, 1, 3, 4, 4), np.float32)
     later = Producer(SIZE, version=(1, 1))
     with pytest.raises(TypeError):
-        reference(later, "no array", out)
+        convolve(later, "no array", out)
     assert later.deleted == 1
     for name, lie in LIES.items():
         liar = Producer(**lie)
         with pytest.raises((ValueError, TypeError)):
-            reference(liar, PLAIN_WEIGHT, out)
+            convolve(liar, PLAIN_WEIGHT, out)
         taken = lie.get("version") and "capsule_name" not in lie
         assert liar.deleted == 1 or not taken, name
     with pytest.raises(ValueError, match=r"x came as DLPack 2\.0: version 1 is understood"):
-        reference(Producer(SIZE, version=(2, 0)), PLAIN_WEIGHT, out)
-    reference(Producer(SIZE, version=(1, 1), no_deleter=True), PLAIN_WEIGHT, out)
+        convolve(Producer(SIZE, version=(2, 0)), PLAIN_WEIGHT, out)
+    convolve(Producer(SIZE, version=(1, 1), no_deleter=True), PLAIN_WEIGHT, out)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +241,7 @@ def test_memory_elsewhere_is_refused_with_the_name_of_the_device(kind: int, said
     gpu = Producer(SIZE, device=kind, said_device=(kind, 3))
     sentence = rf"x is not in CPU memory but on {said} \(DLPack device type {kind}\).* x\.cpu\(\)"
     with pytest.raises(ValueError, match=sentence):
-        reference(gpu, PLAIN_WEIGHT, out)
+        convolve(gpu, PLAIN_WEIGHT, out)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -266,23 +267,23 @@ def test_a_tensor_with_a_bit_that_dlpack_does_not_tell_is_refused() -> None:
     ones = torch.ones(1, 1, 1, 1, 1)
     negative = torch._neg_view(values)
     with pytest.raises(ValueError, match=r"x is a lazily negated view .* pass x\.resolve_neg\(\)"):
-        reference(negative, ones, out)
+        convolve(negative, ones, out)
     with pytest.raises(ValueError, match="out is a lazily negated view"):
-        reference(values, ones, torch._neg_view(out))
-    reference(negative.resolve_neg(), ones, out)
+        convolve(values, ones, torch._neg_view(out))
+    convolve(negative.resolve_neg(), ones, out)
     assert torch.equal(out, -values)
     turned = torch.complex(values, values).conj()
     with pytest.raises(ValueError, match="x is a lazily negated view"):
-        reference(turned.imag, ones, out)
+        convolve(turned.imag, ones, out)
     with pytest.raises(ValueError, match="conjugate bit set") as caught:
-        reference(turned, ones, out)
+        convolve(turned, ones, out)
     assert "grad" not in str(caught.value)
 
 
 def test_strides_may_be_left_out_and_a_byte_offset_given() -> None:
     producer = Producer((1, 2, 3, 4, 4), byte_offset=64)
     out = np.ones((1, 1, 3, 4, 4), np.float32)
-    reference(producer, np.ones((1, 2, 1, 1, 1), np.float32), out)
+    convolve(producer, np.ones((1, 2, 1, 1, 1), np.float32), out)
     assert not out.any()
 
 
@@ -301,17 +302,17 @@ def test_what_a_producer_raises_arrives() -> None:
 
     out = np.zeros((1, 1, 1, 1, 1), np.float32)
     with pytest.raises(ZeroDivisionError, match="angry"):
-        reference(Angry(), out, out)
+        convolve(Angry(), out, out)
     with pytest.raises(KeyboardInterrupt):
-        reference(Leaving(), out, out)
+        convolve(Leaving(), out, out)
 
 
 def test_output_that_shares_memory_with_an_input_is_refused() -> None:
     memory = np.zeros((1, 2, 2, 2, 2), np.float32)
     weight = np.ones((1, 1, 1, 1, 1), np.float32)
     with pytest.raises(ValueError, match="out lies in the memory of x"):
-        reference(memory[:, :1], weight, memory[:, :1])
-    reference(memory[:, :1], weight, memory[:, 1:])
+        convolve(memory[:, :1], weight, memory[:, :1])
+    convolve(memory[:, :1], weight, memory[:, 1:])
 
 
 def test_a_changing_index_changes_nothing_that_was_read() -> None:
@@ -349,7 +350,7 @@ def test_reference_counts_do_not_drift_over_ten_thousand_calls() -> None:
             _core.conv3d(None, weight, bias, into, ONE, ONE, NONE, NONE, "zeros", 1, 1, None, flag,
                          "fast", None, [frame], factors, factors, "silu", ONE, into)  # fmt: skip
             _core.fingerprint(frame)
-            for bad in (lambda: reference(x, bias, out), lambda: reference(x, None, out)):
+            for bad in (lambda: convolve(x, bias, out), lambda: convolve(x, None, out)):
                 try:
                     bad()
                 except (ValueError, TypeError):
@@ -358,8 +359,8 @@ def test_reference_counts_do_not_drift_over_ten_thousand_calls() -> None:
 
     calls(10)
     gc.collect()
-    before = [sys.getrefcount(item) for item in watched], _core.live_allocations()
+    before = [sys.getrefcount(item) for item in watched], memory.live()
     calls(10_000)
     gc.collect()
-    after = [sys.getrefcount(item) for item in watched], _core.live_allocations()
+    after = [sys.getrefcount(item) for item in watched], memory.live()
     assert before == after

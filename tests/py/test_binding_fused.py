@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conv_reference import conv3d_reference
+from core_memory import memory
 from dlpack_liar import Producer
 
 from hy3d_rocm import _core
@@ -63,7 +65,7 @@ def by_core(x: Any, weight: Any, bias: Any, out: Any, mode: str, **fusion: Any) 
 
 
 def by_reference(x: Any, weight: Any, bias: Any, out: Any, mode: str, **fusion: Any) -> None:
-    _core.conv3d_reference(x, weight, bias, out, ONE, ONE, ONE, ONE, mode, 1, **fusion)
+    conv3d_reference(x, weight, bias, out, ONE, ONE, ONE, ONE, mode, 1, **fusion)
 
 
 WAYS = {"core": by_core, "reference": by_reference}
@@ -276,18 +278,18 @@ def test_every_failed_allocation_with_frames_is_a_memory_error_and_leaves_nothin
 
     once()
     gc.collect()
-    live, start = _core.live_allocations(), _core.allocation_count()
+    live, start = memory.live(), memory.asked()
     once()
-    allocations = _core.allocation_count() - start
+    allocations = memory.asked() - start
     assert allocations >= 4
     for k in range(1, allocations + 1):
-        _core.fail_allocation(k)
+        memory.fail(k)
         try:
             with pytest.raises(MemoryError, match="No memory"):
                 once()
         finally:
-            _core.fail_allocation(0)
-        assert _core.live_allocations() == live, f"allocation {k} of {allocations} leaked"
+            memory.fail(0)
+        assert memory.live() == live, f"allocation {k} of {allocations} leaked"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import importlib.util
 import os
 import subprocess
 import sys
@@ -10,10 +12,12 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from core_memory import Memory, capsule_of, memory
 
 import hy3d_rocm
 from hy3d_rocm import _core
@@ -42,25 +46,26 @@ def test_every_failed_allocation_is_a_memory_error_and_leaves_nothing_behind(
     call: Callable[[], Any], forever: bool
 ) -> None:
     wanted = call()  # what is made once (threads, BLAS) is made here
-    live = _core.live_allocations()
-    start = _core.allocation_count()
+    live = memory.live()
+    start = memory.asked()
     call()
-    allocations = _core.allocation_count() - start
+    allocations = memory.asked() - start
     assert allocations >= 1
     for k in range(1, allocations + 1):
-        _core.fail_allocation(k, forever)
+        memory.fail(k, forever)
         try:
             with pytest.raises(MemoryError, match="No memory"):
                 call()
         finally:
-            _core.fail_allocation(0)
-        assert _core.live_allocations() == live, f"allocation {k} of {allocations} leaked"
+            memory.fail(0)
+        assert memory.live() == live, f"allocation {k} of {allocations} leaked"
         np.testing.assert_array_equal(call(), wanted)
 
 
 FIRST_CALL = """
     import sys
     import numpy as np
+    from core_memory import memory
     from hy3d_rocm import _core
     x = np.arange(2000, dtype=np.float32).reshape(1, 4, 5, 10, 10) % 7
     weight = np.ones((8, 4, 3, 3, 3), np.float32)
@@ -70,15 +75,15 @@ FIRST_CALL = """
         _core.conv3d(x, weight, None, out, one, one, none, none, "zeros", 1, threads)
         return out
     k = int(sys.argv[1])
-    _core.fail_allocation(k, sys.argv[2] == "1")
+    memory.fail(k, sys.argv[2] == "1")
     try:
         call(2)
         outcome = "came through"
     except MemoryError:
         outcome = "MemoryError"
-    _core.fail_allocation(0)
+    memory.fail(0)
     assert (call(2) == call(1)).all()
-    print(outcome, _core.allocation_count() >= k)
+    print(outcome, memory.asked() >= k)
 """
 
 
@@ -94,10 +99,14 @@ def test_a_first_call_survives_a_failure_of_what_is_made_once(forever: str) -> N
     assert "MemoryError" in outcomes
 
 
+CHECKS = Path(__file__).resolve().parents[1] / "checks"
+
+
 def run_python(code: str, *arguments: str, **environment: str) -> str:
     """The standard output of a fresh interpreter; a failure shows its standard error."""
+    code = f"import sys\nsys.path.append({str(CHECKS)!r})\n{textwrap.dedent(code)}"
     result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -219,21 +228,22 @@ def test_a_cancelled_call_says_so_and_the_flag_can_be_used_again() -> None:
 
 def test_cancel_flags_give_their_memory_back() -> None:
     gc.collect()  # a flag in the traceback of an earlier test
-    live = _core.live_allocations()
+    live = memory.live()
     flags = [_core.CancelFlag() for _ in range(100)]
-    assert _core.live_allocations() == live + 100
+    assert memory.live() == live + 100
     del flags
-    assert _core.live_allocations() == live
-    _core.fail_allocation(1)
+    assert memory.live() == live
+    memory.fail(1)
     with pytest.raises(MemoryError):
         _core.CancelFlag()
-    assert _core.live_allocations() == live
+    assert memory.live() == live
 
 
 def test_two_copies_of_the_module_share_nothing() -> None:
     assert "two contexts" in run_python(
         """
         import sys
+        from core_memory import memory
         from hy3d_rocm import _core as first
         del sys.modules["hy3d_rocm._core"]
         import hy3d_rocm
@@ -242,8 +252,11 @@ def test_two_copies_of_the_module_share_nothing() -> None:
         second = importlib.import_module("hy3d_rocm._core")
         assert second is not first and second.Hy3dError is not first.Hy3dError
         flag = first.CancelFlag()
-        first.fail_allocation(1, True)
-        other = second.CancelFlag()
+        memory.fail(1, True)
+        try:
+            first.CancelFlag()
+        except MemoryError:
+            other = second.CancelFlag()
         try:
             second.conv3d_out_size((1,) * 3, (3,) * 3, (1,) * 3, (1,) * 3, (0,) * 3, (0,) * 3)
         except ValueError:
@@ -254,6 +267,46 @@ def test_two_copies_of_the_module_share_nothing() -> None:
         assert flag.requested
         """
     )
+
+
+def test_every_byte_that_a_copy_of_the_module_takes_comes_back() -> None:
+    own = Memory()
+    core = own.load()
+    assert core is not None
+    out = np.empty((1, 24, 4, 12, 13), np.float32)
+    one = (1, 1, 1)
+    core.conv3d(X, WEIGHT, BIAS, out, one, one, one, one, "zeros", 1, 2, accuracy="fast")
+    flag = core.CancelFlag()
+    taken = own.live_bytes()
+    before = memory.live_bytes()
+    assert taken > 0
+    del core, flag
+    gc.collect()
+    assert (own.live(), own.live_bytes()) == (0, 0)
+    assert memory.live_bytes() == before
+    np.testing.assert_array_equal(out, convolve(accuracy="fast"))
+
+
+def test_an_allocator_that_is_none_is_refused_in_words() -> None:
+    class Half(ctypes.Structure):
+        _fields_ = (("allocate", ctypes.c_void_p), ("deallocate", ctypes.c_void_p),
+                    ("context", ctypes.c_void_p))  # fmt: skip
+
+    def load(allocator: object) -> None:
+        spec = importlib.util.find_spec("hy3d_rocm._core")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        module.allocator = allocator  # type: ignore[attr-defined]
+        spec.loader.exec_module(module)
+
+    for half in (Half(1, None, None), Half(None, 1, None), Half()):
+        with pytest.raises(ValueError, match="allocator must have both its functions"):
+            load(capsule_of(ctypes.addressof(half)))
+    with pytest.raises(ValueError, match="PyCapsule_GetPointer called with incorrect name"):
+        load(capsule_of(ctypes.addressof(half), b"something"))
+    with pytest.raises(ValueError, match="PyCapsule_GetPointer called with invalid"):
+        load("malloc")
 
 
 IN_ANOTHER_INTERPRETER = """
@@ -292,6 +345,7 @@ def test_a_second_interpreter_imports_the_core_or_is_refused_in_words(isolated: 
 def test_a_lower_cpu_level_is_obeyed_and_integers_stay_exact(level: str) -> None:
     code = """
         import numpy as np
+        from conv_reference import conv3d_reference
         from hy3d_rocm import _core
         x = (np.arange(16 * 4 * 9 * 9) % 5 - 2).reshape(1, 16, 4, 9, 9).astype(np.float32)
         weight = (np.arange(8 * 16 * 27) % 3 - 1).reshape(8, 16, 3, 3, 3).astype(np.float32)
@@ -299,7 +353,7 @@ def test_a_lower_cpu_level_is_obeyed_and_integers_stay_exact(level: str) -> None
         wanted = np.empty_like(out)
         one = (1, 1, 1)
         _core.conv3d(x, weight, None, out, one, one, one, one, "replicate", 1)
-        _core.conv3d_reference(x, weight, None, wanted, one, one, one, one, "replicate", 1)
+        conv3d_reference(x, weight, None, wanted, one, one, one, one, "replicate", 1)
         assert (out == wanted).all()
         print(_core.cpu_info()["level"])
     """

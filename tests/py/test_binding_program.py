@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from core_memory import memory
 
 pytest.importorskip("hy3d_rocm._core")
 
@@ -313,7 +314,7 @@ def test_a_circle_through_the_workspace_function_is_collected() -> None:
             return 0, 0, 0, 0
 
     gc.collect()
-    live = _core.live_allocations()
+    live = memory.live()
     asked = Asked()
     asked.schedule = compiled(asked)  # type: ignore[attr-defined]
     asked.program = asked.schedule.program  # type: ignore[attr-defined]
@@ -321,7 +322,7 @@ def test_a_circle_through_the_workspace_function_is_collected() -> None:
     del asked
     gc.collect()
     assert gone() is None
-    assert _core.live_allocations() == live
+    assert memory.live() == live
 
 
 def test_a_program_outlives_its_schedules_name() -> None:
@@ -341,16 +342,16 @@ def everything() -> Any:
 def test_every_failed_allocation_is_a_memory_error_and_leaves_nothing_behind(forever: bool) -> None:
     wanted = everything()
     gc.collect()
-    live, start = _core.live_allocations(), _core.allocation_count()
+    live, start = memory.live(), memory.asked()
     everything()
-    allocations = _core.allocation_count() - start
+    allocations = memory.asked() - start
     assert allocations > 20
     for k in range(1, allocations + 1):
-        _core.fail_allocation(k, forever)
+        memory.fail(k, forever)
         try:
             with pytest.raises(MemoryError, match=r"No memory|could not be compiled"):
                 everything()
         finally:
-            _core.fail_allocation(0)
-        assert _core.live_allocations() == live, f"allocation {k} of {allocations} leaked"
+            memory.fail(0)
+        assert memory.live() == live, f"allocation {k} of {allocations} leaked"
     assert everything() == wanted

@@ -119,8 +119,12 @@ def off(got: Any, want: Any) -> float:
     return float((got - want).abs().max()) / rounding_bound(want.dtype, float(want.abs().max()))
 
 
+def family_of(vae: Any, z: Any | None = None) -> UnknownFamily:
+    return UnknownFamily(vae, latents() if z is None else z, "why")
+
+
 def facts(vae: Any, z: Any | None = None) -> Any:
-    return UnknownFamily(vae, latents() if z is None else z, "why").facts
+    return family_of(vae, z).facts
 
 
 def test_whole_is_its_own_decode_bit_for_bit() -> None:
@@ -129,6 +133,17 @@ def test_whole_is_its_own_decode_bit_for_bit() -> None:
     assert torch.equal(got, torch.cat([vae.decode(one) for one in z.split(1)]))
     assert report.strategy == "whole"
     assert "the layers of ConvNet are not known" in report.reason
+
+
+def test_what_runs_whole_is_asked_in_three_small_decodes_and_tiles_in_more() -> None:
+    """Each size is one more search for kernels on an AMD GPU."""
+    vae, z = ConvNet(), latents()
+    decode(vae, z)
+    small = [shape[2:] for shape in vae.calls if shape != tuple(z.shape)]
+    assert small == [(n, 2, 4) for n in (1, 2, 3)]
+    vae.calls.clear()
+    decode_with_report(vae, z, strategy="tiled", options=HALO)
+    assert (10, 2, 4) in {shape[2:] for shape in vae.calls}
 
 
 @pytest.mark.parametrize("kind", ["tensor", "tuple", "object"])
@@ -162,10 +177,9 @@ def test_tiles_with_a_full_halo_are_the_whole_decode(time: str) -> None:
 def test_time_is_cut_only_where_earlier_frames_do_not_feel_later_ones(
     time: str, warm_up: int | None
 ) -> None:
-    found = facts(ConvNet(time))
-    assert found.is_regular
-    assert found.warm_up == warm_up
-    assert found.exact is (warm_up is not None)
+    found = family_of(ConvNet(time))
+    assert found.facts.is_regular
+    assert found.warm_up == (warm_up, warm_up is not None)
     vae, z = ConvNet(time), latents(frames=40, height=4, width=4)
     options = DecodeOptions(halo_pixels=12, overlap_pixels=8, min_tile_pixels=16, chunk_size=8)
     if warm_up is None:  # one tile, and that is the whole
@@ -185,9 +199,9 @@ def test_norms_over_the_whole_video_forbid_cuts_in_time() -> None:
     norm = nn.GroupNorm(2, 8)
     plain = vae._conv
     vae._conv = lambda n, x: norm(plain(n, x)) if n == 1 else plain(n, x)  # type: ignore[method-assign]
-    found = facts(vae)
-    assert found.is_regular
-    assert found.warm_up is None
+    found = family_of(vae)
+    assert found.facts.is_regular
+    assert found.warm_up.latents is None
 
 
 def test_what_does_not_fit_is_tiled_within_the_budget() -> None:
@@ -276,7 +290,7 @@ def test_random_numbers_of_a_decode_are_as_if_nothing_was_asked() -> None:
     want = vae.decode(z)
     torch.manual_seed(3)
     assert torch.equal(decode(vae, z), want)
-    assert facts(vae).warm_up is None
+    assert family_of(vae).warm_up.latents is None
 
 
 def test_its_own_splitting_is_off_and_as_it_was_afterwards() -> None:

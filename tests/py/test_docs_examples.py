@@ -4,6 +4,7 @@ runs, where it needs neither a GPU, nor another checkout, nor minutes. What is n
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 import sys
@@ -53,9 +54,14 @@ def words_of(command: Command) -> list[str]:
     return words[3:] if words[0].startswith("python") else words[1:]
 
 
+@functools.cache
+def every_command() -> argparse.ArgumentParser:
+    return cli.build_parser()
+
+
 def parser_of(words: list[str]) -> tuple[argparse.ArgumentParser, list[str]]:
     """The parser of the innermost command that `words` name, and those names."""
-    parser, names = cli.build_parser(), []
+    parser, names = every_command(), []
     for word in words:
         inner = next((a for a in parser._actions if isinstance(a.choices, dict)), None)
         if inner is None or word not in inner.choices:
@@ -96,23 +102,37 @@ def test_a_script_that_a_page_names_is_there_and_knows_its_options(command: Comm
         assert script.is_file()
         if "pytest" in command.words:
             continue
-        texts = "\n".join(p.read_text("utf-8") for p in _with_imported(script, set()))
+        texts = "\n".join(map(_text, _with_imported(script)))
         for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", command.text):
             # Options of a loop are words of a table.
             known = f'"{option}"' in texts or f'"{option[2:]}"' in texts
             assert known or "its own arguments" in command.text, option
 
 
-def _with_imported(script: Path, seen: set[Path]) -> set[Path]:
-    """The script, and what it imports of this repository."""
-    seen.add(script)
-    names = re.findall(r"^\s*(?:from|import) ([\w.]+)", script.read_text("utf-8"), re.M)
-    for name in names:
-        for folder in (script.parent, ROOT, ROOT / "tests/checks"):
-            place = folder / name.replace(".", "/")
-            for path in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
-                if path.is_file() and path not in seen:
-                    _with_imported(path, seen)
+@functools.cache
+def _text(path: Path) -> str:
+    return path.read_text("utf-8")
+
+
+@functools.cache
+def _imported(script: Path) -> frozenset[Path]:
+    """What a file imports of this repository."""
+    names = re.findall(r"^\s*(?:from|import) ([\w.]+)", _text(script), re.M)
+    places = (
+        folder / name.replace(".", "/")
+        for name in names
+        for folder in (script.parent, ROOT, ROOT / "tests/checks")
+    )
+    files = (f for p in places for f in (p.with_name(f"{p.name}.py"), p / "__init__.py"))
+    return frozenset(file for file in files if file.is_file())
+
+
+def _with_imported(script: Path) -> set[Path]:
+    """The script, and what it and these import of this repository."""
+    seen, new = set(), {script}
+    while new:
+        seen |= new
+        new = set().union(*map(_imported, new)) - seen
     return seen
 
 

@@ -25,6 +25,8 @@ GRAIN = Grain(
     out_stop=(13, 25, 37),
     ramp_before=(0, 2, 0),
     ramp_after=(0, 0, 3),
+    own_start=(2, 3, 4),
+    own_stop=(4, 6, 8),
 )
 
 

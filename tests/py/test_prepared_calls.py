@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from core_memory import memory
 from prepared_calls_support import (  # noqa: F401
     NBYTES,
     C,
@@ -130,23 +131,23 @@ def test_a_fast_call_survives_failed_allocations_or_says_so_and_leaks_nothing(
     wanted = call()
     cache.clear()
     gc.collect()
-    live, start = _core.live_allocations(), _core.allocation_count()
+    live, start = memory.live(), memory.asked()
     call()
-    allocations = _core.allocation_count() - start
+    allocations = memory.asked() - start
     survived = 0
     for k in range(1, allocations + 1):
         cache.clear()
-        _core.fail_allocation(k, forever)
+        memory.fail(k, forever)
         try:
             assert torch.equal(call(), wanted)
             survived += 1
         except MemoryError as error:
             assert "No memory" in str(error)  # noqa: PT017
         finally:
-            _core.fail_allocation(0)
+            memory.fail(0)
         cache.clear()
         gc.collect()
-        assert _core.live_allocations() == live, f"allocation {k} of {allocations} leaked"
+        assert memory.live() == live, f"allocation {k} of {allocations} leaked"
     assert survived > 0 or forever, "what fails once for the cache costs no call"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from core_memory import memory
 from raster_doubles import Recorder
 
 from hy3d_rocm import _core, raster
@@ -218,21 +219,21 @@ def test_a_requested_cancel_ends_the_call() -> None:
 def test_a_failed_allocation_is_an_error_and_the_next_call_works(rule: str) -> None:
     wanted = arguments()
     _core.trim()
-    live, start = _core.live_allocations(), _core.allocation_count()
+    live, start = memory.live(), memory.asked()
     _core.rasterize(**wanted, rule=rule)
-    allocations = _core.allocation_count() - start
+    allocations = memory.asked() - start
     assert allocations >= 1
     for forever in (False, True):
         for k in range(1, allocations + 1):
             _core.trim()
-            _core.fail_allocation(k, forever)
+            memory.fail(k, forever)
             try:
                 with pytest.raises(MemoryError, match="memory"):
                     _core.rasterize(**arguments(), rule=rule)
             finally:
-                _core.fail_allocation(0, False)
+                memory.fail(0, False)
             _core.trim()
-            assert _core.live_allocations() == live
+            assert memory.live() == live
             given = arguments()
             _core.rasterize(**given, rule=rule)
             assert np.array_equal(given["face_index"], wanted["face_index"])

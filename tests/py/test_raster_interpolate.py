@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from core_memory import memory
 from raster_mesh_support import LEVELS, THREADS, Array, digests, digests_at, floats
 
 from hy3d_rocm import _core
@@ -140,17 +141,17 @@ def test_thread_count_and_cpu_level_change_no_bit() -> None:
 def test_every_failed_allocation_is_a_memory_error_and_leaves_nothing_behind() -> None:
     """Of scatter, normals and in-painting; interpolation asks for none."""
     wanted = digests(1)
-    live, start = _core.live_allocations(), _core.allocation_count()
+    live, start = memory.live(), memory.asked()
     _core.trim()
     digests(1)
-    asked = _core.allocation_count() - start
+    asked = memory.asked() - start
     assert asked > 20
     for k in range(1, asked + 1, 3):
-        _core.fail_allocation(k, True)  # one alone may be served from a workspace that was kept
+        memory.fail(k, True)  # one alone may be served from a workspace that was kept
         try:
             with pytest.raises(MemoryError, match="no memory"):
                 digests(1)
         finally:
-            _core.fail_allocation(0)
-        assert _core.live_allocations() == live, k
+            memory.fail(0)
+        assert memory.live() == live, k
     assert digests(1) == wanted

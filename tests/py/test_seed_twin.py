@@ -28,26 +28,25 @@ def test_philox_gives_the_published_answers(
 
 
 @pytest.mark.parametrize(
-    ("base", "index", "image", "stream"),
+    ("base", "index", "image"),
     [
-        (42, 0, 42, 42),
-        (0, 1, 0x6369770D6AC4BD04, 0x0FB1A4EC26D064A7),
-        (42, 1, 0xAB5954A5A2AC5CB7, 0x22221BBEC345E55C),
-        (2**64 - 1, 1, 0x3E6CF92663F30EE0, 0xFF520753664B5999),
-        (0x0123456789ABCDEF, 2**32, 0xF1F597DDBA2EF23B, 0x2E827D2C0374374F),
-        (1234567, 2**64 - 1, 0x7EBE23774E05F78B, 0xC550A6473541F7FA),
+        (42, 0, 42),
+        (0, 1, 0x6369770D6AC4BD04),
+        (42, 1, 0xAB5954A5A2AC5CB7),
+        (2**64 - 1, 1, 0x3E6CF92663F30EE0),
+        (0x0123456789ABCDEF, 2**32, 0xF1F597DDBA2EF23B),
+        (1234567, 2**64 - 1, 0x7EBE23774E05F78B),
     ],
 )
-def test_derived_seeds_never_change(base: int, index: int, image: int, stream: int) -> None:
+def test_derived_seeds_never_change(base: int, index: int, image: int) -> None:
     assert seed.seed_image(base, index) == image
-    assert seed.seed_stream(base, index) == stream
 
 
 def test_seeds_outside_64_bits_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="seed is -1"):
         seed.seed_image(-1, 0)
     with pytest.raises(ValueError, match="index is 18446744073709551616"):
-        seed.seed_stream(0, 2**64)
+        seed.seed_image(0, 2**64)
     with pytest.raises(ValueError, match="counter has 3 words"):
         seed.philox4x32((0, 0, 0), (0, 0))
     with pytest.raises(ValueError, match="key has the word 4294967296"):

@@ -14,9 +14,12 @@
 
 enum { TOO_MANY = 10000 };
 
+int64_t live_outside;
+
 typedef struct check {
     const scenario *scenario;
     unsigned char *wanted; /* what a call gives that never failed */
+    int64_t before_kept; /* test_sites_live() then */
     long runs;
     int wrong;
 } check;
@@ -91,6 +94,7 @@ static hy3d_status call_once(const check *c, hy3d_context *kept)
     hy3d_context *context = kept;
     memset(s->result, 0x5a, s->bytes);
     hy3d_status status = HY3D_OK;
+    live_outside = kept == NULL ? test_sites_live() : c->before_kept;
     if (kept == NULL) {
         status = hy3d_context_create(&s->options, &context);
     }
@@ -147,6 +151,7 @@ static bool fail_one(check *c, hy3d_context *kept, uint64_t k, int how_many)
 static void sweep(check *c)
 {
     hy3d_context *kept = NULL;
+    c->before_kept = test_sites_live();
     if (hy3d_context_create(&c->scenario->options, &kept) != HY3D_OK ||
         call_once(c, kept) != HY3D_OK) {
         complain(c, "kept", 0, SITES_ONCE, "does not work undisturbed");

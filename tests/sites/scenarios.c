@@ -312,15 +312,13 @@ static hy3d_status in_a_child(hy3d_context *context, const scenario *self,
                               hy3d_status (*run)(hy3d_context *, const scenario *))
 {
     enum { LEAKED = 99 };
-    const int64_t others =
-        test_sites_live() - (int64_t)hy3d_context_live_allocations(context);
     const pid_t child = fork();
     int ended = 0;
     ck_assert_int_ge(child, 0);
     if (child == 0) {
         const hy3d_status status = run(context, self);
         hy3d_context_destroy(context);
-        _exit(test_sites_live() == others ? (int)status : LEAKED);
+        _exit(test_sites_live() == live_outside ? (int)status : LEAKED);
     }
     ck_assert_int_eq(waitpid(child, &ended, 0), child);
     ck_assert_msg(WIFEXITED(ended), "the child died: %d", ended);

@@ -15,6 +15,9 @@ typedef struct scenario {
     bool needs_blas; /* at the first use of a context */
 } scenario;
 
+/* test_sites_live() before the context was made that a scenario runs with. */
+extern int64_t live_outside;
+
 /* Fills `list`; how many there are. What they point to lives as long as the program. */
 enum { MOST_SCENARIOS = 32 };
 int scenarios_make(scenario list[MOST_SCENARIOS]);

@@ -14,7 +14,7 @@ CSITES_CORE := $(filter-out csrc/kernels/%,$(CORE_SOURCES))
 CSITES_OBJECTS := $(CSITES_CORE:%.c=$(CSITES_BUILD)/%.o) $(CSITES_BUILD)/registry.o \
 	$(filter $(CORE_BUILD)/csrc/kernels/%,$(CORE_OBJECTS))
 # Their helpers with the stand-in for Check: the library's own asserts want a runner.
-CSITES_HELPERS := support conv3d_support graphs_known graphs_random rasterize_support replay_frames
+CSITES_HELPERS := counting reference support conv3d_support graphs_known graphs_random rasterize_support replay_frames
 CSITES_TESTS := $(CSITES_BUILD)/main.o $(CSITES_BUILD)/scenarios.o \
 	$(CSITES_HELPERS:%=$(CSITES_BUILD)/helpers/%.o)
 

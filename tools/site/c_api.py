@@ -22,6 +22,8 @@ C11 on Linux, nothing of Python. Made from the headers, whose comments are the c
   convolutions that need one load it at their first use.
 - **What owns what**: what a function makes, its `_destroy` frees (`hy3d_alloc`: `hy3d_free`), the
   context last. Tensors are views of your memory: keep weights and bias as long as a plan of them.
+- **Memory**: all of a context's comes from `hy3d_context_options.allocator`; the system's where
+  that is `NULL`.
 - **Threads**: one context serves all threads, a plan any number at once, a workspace one call at a
   time. How many threads a call uses never changes its result.
 - **Errors**: what can fail returns `hy3d_status`, whose sentence is `hy3d_status_text`. Outputs are

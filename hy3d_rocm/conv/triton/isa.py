@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 LDS_LIMIT_BYTES = 64 * 1024
-MATRIX_KINDS = ("wmma", "mfma", "dot2")
 
 _FIELD = re.compile(r"^\s+(?:- )?\.(\w+):\s+(\S+)\s*$", re.M)
 _LABEL = re.compile(r"^(\.?L?BB\w+):", re.M)

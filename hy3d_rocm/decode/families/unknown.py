@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -45,8 +46,7 @@ _NOT_ENOUGH = 4  # warm-up where none of them was
 class Facts:
     """planar: it takes (B, C, H, W). channels: of the frames. dtype: of the frames, None: not
     known. first: frames of the first latent; time: of each later one; space: rows of a latent's
-    row; None where not known. warm_up: latents that have to be decoded before a chunk of the video,
-    None where time can't be cut; exact: whether they are enough. note: why there are no tiles.
+    row; None where not known. note: why there are no tiles.
     """
 
     planar: bool
@@ -55,8 +55,6 @@ class Facts:
     first: int | None = None
     time: int | None = None
     space: int | None = None
-    warm_up: int | None = None
-    exact: bool = False
     note: str = ""
 
     @property
@@ -69,6 +67,14 @@ class Facts:
         assert self.first is not None
         assert self.time is not None
         return self.first + (latents - 1) * self.time
+
+
+class WarmUp(NamedTuple):
+    """latents: to be decoded before a chunk of the video, None where time can't be cut. is_enough:
+    whether the chunk's frames are those of the whole video then."""
+
+    latents: int | None
+    is_enough: bool
 
 
 class UnknownFamily:
@@ -92,6 +98,7 @@ class UnknownFamily:
         self.encoding = encode
         self._source = source
         self._shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._small: _Small | None = None
 
     @cached_property
     def decoder(self) -> torch.nn.Module:
@@ -153,11 +160,20 @@ class UnknownFamily:
             kernels = [p.ndim for p in self.decoder.parameters() if p.ndim >= 4]
             return Facts(self._source.ndim == 4 or (bool(kernels) and 5 not in kernels))
 
-        def run(z: Tensor, planar: bool) -> Tensor:
-            return _framewise(unsplit(self.vae).decode, frames_of, z, planar)
+        vae = self.vae
 
-        with aside():
-            return _asked(run, tuple(self._source.shape), self.device, self.dtype)
+        def run(z: Tensor, planar: bool) -> Tensor:
+            return _framewise(unsplit(vae).decode, frames_of, z, planar)
+
+        facts, self._small = _asked(run, tuple(self._source.shape), self.device, self.dtype)
+        return facts
+
+    @property
+    def warm_up(self) -> WarmUp:
+        """What has to be decoded before a chunk of a video."""
+        if self.facts.planar:
+            return WarmUp(0, True)
+        return WarmUp(None, False) if self._small is None else self._small.warm_up
 
     def whole(self, z: Tensor) -> Tensor:
         """Frames (1, C, T, H, W) by its own decode() of z (1, C, T, H, W)."""
@@ -236,8 +252,8 @@ class UnknownFamily:
 
     def over(self, vae: Any) -> UnknownFamily:
         """This family over a copy of its VAE, which need not be asked again."""
+        _ = self.facts  # which is copied, then
         made = copy.copy(self)
-        made.__dict__["facts"] = self.facts
         made.__dict__.pop("decoder", None)
         made.vae = vae
         return made
@@ -269,6 +285,8 @@ class OwnCodeFamily:
         first = self.out_shape((1, self.latent_channels, 1, 8, 8))[2]
         return Facts(bool(self.is_image), self.out_channels, None, first, time, space)
 
+    warm_up = WarmUp(None, False)
+
     def over(self, vae: Any) -> OwnCodeFamily:
         """The same over a copy of its VAE."""
         return OwnCodeFamily(family_over(self._family, vae), self.why)
@@ -291,13 +309,22 @@ def _framewise(
 _Run = Callable[["Tensor", bool], "Tensor"]  # (latents (1, C, T, H, W), planar) -> frames
 
 
-def _asked(run: _Run, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Facts:
-    """Facts of the VAE that `run` decodes with. shape: of the latents that are to be decoded, (B,
-    C, T, H, W) or (B, C, H, W). Random numbers drawn meanwhile are not missed by anybody."""
+@contextmanager
+def _unnoticed(device: torch.device) -> Iterator[None]:
+    """The VAE runs, and nobody misses the random numbers that it draws."""
+    indices = [torch.cuda.current_device()] if device.type == "cuda" else []
+    with aside(), torch.no_grad(), torch.random.fork_rng(devices=indices):
+        yield
+
+
+def _asked(
+    run: _Run, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
+) -> tuple[Facts, _Small | None]:
+    """Facts of the VAE that `run` decodes with, and the decodes of a video that they are from.
+    shape: of the latents that are to be decoded, (B, C, T, H, W) or (B, C, H, W)."""
     image = len(shape) == 4
     said = ""
-    indices = [torch.cuda.current_device()] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices=indices):
+    with _unnoticed(device):
         for planar in (image, not image):
             for side in _SIDES:
                 z = _latents(shape[1], 3, side).to(device, dtype)
@@ -306,7 +333,7 @@ def _asked(run: _Run, shape: tuple[int, ...], device: torch.device, dtype: torch
                 except CALL_ERRORS as error:
                     logger.debug("A latent of %s: %s", tuple(z.shape), one_line(error))
                     said = said or one_line(error)
-    return Facts(image, note=f"its decode() fails for small latents ({said})")
+    return Facts(image, note=f"its decode() fails for small latents ({said})"), None
 
 
 def _latents(channels: int, frames: int, side: int) -> Tensor:
@@ -315,7 +342,7 @@ def _latents(channels: int, frames: int, side: int) -> Tensor:
     return torch.randn(shape, generator=generator, device="cpu")
 
 
-def _facts(run: _Run, z: Tensor, planar: bool) -> Facts:
+def _facts(run: _Run, z: Tensor, planar: bool) -> tuple[Facts, _Small | None]:
     one = run(z[:, :, :1], planar)
     side = z.shape[3]
     if one.ndim != 5 or one.shape[0] != 1:
@@ -324,46 +351,62 @@ def _facts(run: _Run, z: Tensor, planar: bool) -> Facts:
     facts = partial(Facts, planar, channels, one.dtype)
     space = height // side
     if space < 1 or (height, width) != (side * space, 2 * side * space):
-        return facts(note=f"it makes {width}x{height} pixels of {2 * side}x{side} latents")
+        return facts(note=f"it makes {width}x{height} pixels of {2 * side}x{side} latents"), None
     if planar:
-        return facts(1, 1, space, 0, True)
+        return facts(1, 1, space), None
     try:
         made = [one, *(run(z[:, :, :n], False) for n in (2, 3))]
     except CALL_ERRORS as error:
-        return facts(note=f"two latents fail ({one_line(error)})")
+        return facts(note=f"two latents fail ({one_line(error)})"), None
     counts = [m.shape[2] for m in made]
     time = counts[1] - counts[0]
     if time < 1 or counts[2] - counts[1] != time or first not in (1, time):
-        return facts(
-            note=f"it makes {counts[0]}, {counts[1]} and {counts[2]} frames of 1, 2 and 3 latents"
-        )
-    return facts(first, time, space, *_warm_up(run, z, made, time))
+        note = f"it makes {counts[0]}, {counts[1]} and {counts[2]} frames of 1, 2 and 3 latents"
+        return facts(note=note), None
+    return facts(first, time, space), _Small(run, z, [m.cpu() for m in made])
 
 
-def _warm_up(run: _Run, z: Tensor, made: list[Tensor], time: int) -> tuple[int | None, bool]:
-    """Latents to decode before a chunk, and whether they are enough; None: later latents change
-    earlier frames, or every decode is another."""
-    one, two, three = made
-    prefixes = ((two, one), (three, two))
-    if not all(_same(long[:, :, : short.shape[2]], short) for long, short in prefixes):
-        return None, False
-    if one.shape[2] == time and _same(three[:, :, time : 2 * time], run(z[:, :, 1:2], False)):
-        return 0, True
-    video = _latents(z.shape[1], _VIDEO, z.shape[3]).to(z)
-    try:
-        last = run(video, False)[:, :, -time:]
-        for count in _WARM_UPS:
-            part = run(video[:, :, _VIDEO - 1 - count :], False)
-            if _same(part[:, :, -time:], last):
-                return count, True
-    except CALL_ERRORS as error:
-        logger.debug("%d latents: %s", _VIDEO, one_line(error))
-        return None, False
-    return _NOT_ENOUGH, False
+@dataclass
+class _Small:
+    """Decodes of the first one, two and three latents of z, which run() made; on the CPU."""
+
+    run: _Run
+    z: Tensor
+    made: list[Tensor]
+
+    @cached_property
+    def warm_up(self) -> WarmUp:
+        """Asked where time is to be cut: up to six further decodes, and on an AMD GPU MIOpen looks
+        for kernels for each of their sizes."""
+        with _unnoticed(self.z.device):
+            return self._warm_up()
+
+    def _warm_up(self) -> WarmUp:
+        run, z, (one, two, three) = self.run, self.z, self.made
+        same = partial(_same, on=z.device.type)
+        time = two.shape[2] - one.shape[2]
+        prefixes = ((two, one), (three, two))
+        if not all(same(long[:, :, : short.shape[2]], short) for long, short in prefixes):
+            return WarmUp(None, False)  # later latents change earlier frames, or each decode is new
+        if one.shape[2] == time and same(three[:, :, time : 2 * time], run(z[:, :, 1:2], False)):
+            return WarmUp(0, True)
+        video = _latents(z.shape[1], _VIDEO, z.shape[3]).to(z)
+        try:
+            last = run(video, False)[:, :, -time:]
+            for count in _WARM_UPS:
+                part = run(video[:, :, _VIDEO - 1 - count :], False)
+                if same(part[:, :, -time:], last):
+                    return WarmUp(count, True)
+        except CALL_ERRORS as error:
+            logger.debug("%d latents: %s", _VIDEO, one_line(error))
+            return WarmUp(None, False)
+        return WarmUp(_NOT_ENOUGH, False)
 
 
-def _same(got: Tensor, want: Tensor) -> bool:
+def _same(got: Tensor, want: Tensor, on: str) -> bool:
+    """on: the kind of device that computed them."""
     if got.shape != want.shape:
         return False
-    bound = rounding_bound(want.dtype, float(want.abs().max()), want.device.type)
+    got, want = got.cpu(), want.cpu()
+    bound = rounding_bound(want.dtype, float(want.abs().max()), on)
     return float((got.double() - want.double()).abs().max()) <= bound

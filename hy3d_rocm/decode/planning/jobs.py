@@ -83,6 +83,6 @@ def _why_no_chunks(job: Job, way: Way) -> str:
             if family.has_global_norms else "chunks did not fit or had failed"
         )  # fmt: skip
         return f"{why}, so it goes layer by layer; slice_bytes cuts that"
-    if "chunk_size" in parameters and family.facts.warm_up is None:
+    if "chunk_size" in parameters and family.warm_up.latents is None:
         return f"later latents change earlier frames of {family.name}, so time is not cut"
     return ""

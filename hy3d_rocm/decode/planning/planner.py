@@ -228,13 +228,15 @@ def _first_of(
 ) -> Candidate | None:
     """The first of a row that fits, by halving; where the last does not fit, some between are
     looked at, since a smaller one may take more (see black_box._contained). What was looked at is
-    added to `looked`, in the row's order. The very first is looked at before all others: it is the
-    cheapest to price (the last one has the most tiles)."""
-    ways = list(row)
+    added to `looked`, in the row's order. The very first is looked at before there are others: it
+    is the cheapest to price, and to know the others may take decodes (families/unknown.py)."""
+    rest = iter(row)
+    ways = [next(rest)]
     found = {0: _look(ways[0], budget, price)}
     if found[0].fits:
         looked.append(found[0])
         return found[0]
+    ways += rest
     if len(ways) > 1:
         found[len(ways) - 1] = _look(ways[-1], budget, price)
     if found[len(ways) - 1].fits:

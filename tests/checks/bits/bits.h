@@ -107,7 +107,7 @@ void bits_problem_free(bits_problem *problem);
 struct hy3d_conv3d_plan;
 hy3d_status bits_problem_run(hy3d_context *context, const bits_problem *problem,
                              struct hy3d_conv3d_plan *plan_out);
-/* hy3d_conv3d_reference_fused. */
+/* reference_conv3d. */
 hy3d_status bits_problem_reference(const bits_problem *problem);
 /* As hy3d_conv3d_plan_create_prepared; a forced format whatever the cost model says. */
 hy3d_status bits_plan(hy3d_context *context, const bits_problem *problem,

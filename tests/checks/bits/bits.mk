@@ -8,12 +8,13 @@
 
 CBITS_SOURCES := $(sort $(wildcard tests/checks/bits/*.c))
 CBITS_OBJECTS := $(CBITS_SOURCES:tests/checks/bits/%.c=$(CORE_BUILD)/bits/%.o)
+CBITS_REFERENCE := $(CORE_BUILD)/$(CTEST_DIR)/reference.o
 
 $(CORE_BUILD)/bits/%.o: tests/checks/bits/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CORE_OPT) $(CFLAGS) $(CORE_CFLAGS) -MMD -MP -c -o $@ $<
+	$(CC) $(CPPFLAGS) $(CORE_OPT) $(CFLAGS) $(CORE_CFLAGS) -Itests/c -MMD -MP -c -o $@ $<
 
-$(CORE_BUILD)/check_bits: $(CBITS_OBJECTS) $(CORE_BUILD)/libhy3d_core.a
+$(CORE_BUILD)/check_bits: $(CBITS_OBJECTS) $(CBITS_REFERENCE) $(CORE_BUILD)/libhy3d_core.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(CORE_LIBS)
 
 cbits: $(CORE_BUILD)/check_bits

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "conv3d/plan.h"
+#include "reference.h"
 
 static int32_t *integers(size_t n)
 {
@@ -251,7 +252,7 @@ hy3d_status bits_problem_run(hy3d_context *context, const bits_problem *p,
 
 hy3d_status bits_problem_reference(const bits_problem *p)
 {
-    return hy3d_conv3d_reference_fused(
+    return reference_conv3d(
         &p->config->desc, p->fusion.frames != NULL ? NULL : &p->x_view.tensor,
         &p->weight_view.tensor, p->config->has_bias ? &p->bias_view.tensor : NULL, &p->fusion,
         &p->y_view.tensor);

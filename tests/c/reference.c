@@ -1,4 +1,6 @@
-/* The oracle: seven plain loops. Shares no arithmetic with the fast paths, only the checks. */
+/* The oracle: seven plain loops. Shares no arithmetic with the core, only its checks. */
+#include "reference.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -222,16 +224,9 @@ static void run_all(const problem *p)
     }
 }
 
-hy3d_status hy3d_conv3d_reference(const hy3d_conv3d_desc *desc, const hy3d_tensor *x,
-                                  const hy3d_tensor *weight, const hy3d_tensor *bias,
-                                  const hy3d_tensor *y)
-{
-    return hy3d_conv3d_reference_fused(desc, x, weight, bias, NULL, y);
-}
-
-hy3d_status hy3d_conv3d_reference_fused(const hy3d_conv3d_desc *desc, const hy3d_tensor *x,
-                                        const hy3d_tensor *weight, const hy3d_tensor *bias,
-                                        const hy3d_conv3d_fusion *fusion, const hy3d_tensor *y)
+hy3d_status reference_conv3d(const hy3d_conv3d_desc *desc, const hy3d_tensor *x,
+                             const hy3d_tensor *weight, const hy3d_tensor *bias,
+                             const hy3d_conv3d_fusion *fusion, const hy3d_tensor *y)
 {
     static const hy3d_conv3d_fusion none = {0};
     int64_t out[3];
@@ -248,4 +243,12 @@ hy3d_status hy3d_conv3d_reference_fused(const hy3d_conv3d_desc *desc, const hy3d
         run_all(&p);
     }
     return status;
+}
+
+void reference_sizes(size_t sizes_out[4])
+{
+    sizes_out[0] = sizeof(hy3d_conv3d_desc);
+    sizes_out[1] = sizeof(hy3d_tensor);
+    sizes_out[2] = sizeof(hy3d_conv3d_frame);
+    sizes_out[3] = sizeof(hy3d_conv3d_fusion);
 }
