@@ -84,6 +84,8 @@ class Program:
     def steps(self, section: int, /) -> tuple[_Step, ...]:
         """op, node, slice, flags, own, frames, reads, rows, drop, peer, numbers of the slices that
         are the source, the other operand and free afterwards, macs, workspace_bytes."""
+    def kept(self, section: int, /) -> tuple[int, ...]:
+        """Of each step: bytes that it makes and that stay until the end."""
     def slices(self, section: int, /) -> tuple[tuple[int, int, _Pair, _Pair, int, int], ...]:
         """node, is_keys, frames, rows, bytes, host_bytes."""
     def start(self, wanted: int, /) -> int:
@@ -100,6 +102,7 @@ def compile_schedule(
     *,
     workspace: Callable[[_Step, tuple[int, int, int, int], bool], tuple[int, ...] | None],
     alike: tuple[int, ...] = ...,
+    host_layers: tuple[Any, ...] | None = None,
     size: _Three,
     element_bytes: int,
     input_bytes: int = 0,
@@ -134,9 +137,10 @@ def compile_schedule(
     kept_bytes, shape_bytes, shape); the slices of such a step are -1 each. own_bytes -2: it is
     asked for the bytes of the VAE's own code too, by the step of node OUTPUT, where these decide;
     None: nobody can tell them. alike: of each node the first one of which workspace says the same;
-    else itself. What it raises is raised. ValueError names a node or an argument; Hy3dError
-    HY3D_ERR_UNSUPPORTED, HY3D_ERR_OVERFLOW. Where nothing fits there
-    is no error, and no program.
+    else itself. host_layers: the fields of hy3d_host_layers, the last of them a tuple of tuples as
+    hy3d_host_layer, one a node. What workspace raises is raised. ValueError names a node or an
+    argument; Hy3dError HY3D_ERR_UNSUPPORTED, HY3D_ERR_OVERFLOW. Where nothing fits there is no
+    error, and no program.
     """
 
 def graph_sizes(

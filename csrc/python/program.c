@@ -53,7 +53,18 @@ static const field halo_fields[] = {
     FIELD(hy3d_tile_sizes, overlap, WIDE, 1, 0),
     FIELD(hy3d_tile_sizes, smallest, WIDE, 1, 1),
 };
-/* Keyword arguments; the graph, the machines, the halos and the function are read beside them. */
+#define LAYER(name, kind, count) FIELD(hy3d_host_layer, name, kind, count, 0)
+#define HOST(name, kind) FIELD(hy3d_host_layers, name, kind, 1, 0)
+static const field layer_fields[] = {
+    LAYER(is_known, SMALL, 1),    LAYER(pad_mode, SMALL, 2),    LAYER(is_fused, SMALL, 1),
+    LAYER(is_composed, SMALL, 1), LAYER(is_rescaled, SMALL, 1), LAYER(kept_bytes, WIDE, 1),
+};
+static const field host_fields[] = {
+    HOST(dtype, SMALL),         HOST(threads, SMALL),    HOST(fewest_shuffled, SMALL),
+    HOST(block_elements, WIDE), HOST(score_bytes, WIDE),
+};
+/* Keyword arguments; the graph, what is said of each node, the machines, the halos and the function
+ * are read beside them. */
 static const field request_fields[] = {
     REQUEST(size, WIDE, 3, 1),
     REQUEST(element_bytes, WIDE, 1, 1),
@@ -164,32 +175,39 @@ static PyObject *items_of(PyObject *value, const char *name, Py_ssize_t most)
     return items;
 }
 
-/* PyMem_Malloc'ed; NULL with an exception. */
-static hy3d_node *read_nodes(PyObject *value, int32_t *count_out)
+/* A record of `bytes` for each item, PyMem_Malloc'ed; NULL with an exception. */
+static void *read_records(PyObject *value, const char *name, const field *table, int fields,
+                          size_t bytes, int32_t *count_out)
 {
-    PyObject *const items = items_of(value, "nodes", HY3D_GRAPH_MAX_NODES);
+    PyObject *const items = items_of(value, name, HY3D_GRAPH_MAX_NODES);
     if (items == NULL) {
         return NULL;
     }
     const Py_ssize_t count = PyTuple_Size(items);
-    hy3d_node *const nodes = PyMem_Calloc((size_t)count + 1, sizeof *nodes);
-    bool good = nodes != NULL;
+    char *const records = PyMem_Calloc((size_t)count + 1, bytes);
+    bool good = records != NULL;
     if (!good) {
         PyErr_NoMemory();
     }
     for (Py_ssize_t i = 0; good && i < count; i++) {
-        char name[32];
-        PyOS_snprintf(name, sizeof name, "nodes[%d]", (int)i);
-        good = read_record(node_fields, LENGTH(node_fields), PyTuple_GetItem(items, i), name,
-                           &nodes[i]);
+        char owner[32];
+        PyOS_snprintf(owner, sizeof owner, "%s[%d]", name, (int)i);
+        good = read_record(table, fields, PyTuple_GetItem(items, i), owner,
+                           records + (size_t)i * bytes);
     }
     Py_DECREF(items);
     if (!good) {
-        PyMem_Free(nodes);
+        PyMem_Free(records);
         return NULL;
     }
     *count_out = (int32_t)count;
-    return nodes;
+    return records;
+}
+
+static hy3d_node *read_nodes(PyObject *value, int32_t *count_out)
+{
+    return read_records(value, "nodes", node_fields, LENGTH(node_fields), sizeof(hy3d_node),
+                        count_out);
 }
 
 /* A number for each node, PyMem_Malloc'ed; NULL with an exception. */
@@ -214,6 +232,28 @@ static int32_t *read_alike(PyObject *value, int32_t count)
         return NULL;
     }
     return alike;
+}
+
+/* (dtype, threads, ..., a record for each node); the records are PyMem_Malloc'ed, also with an
+ * exception. */
+static bool read_host_layers(PyObject *value, int32_t count, hy3d_host_layers *out)
+{
+    const int last = LENGTH(host_fields);
+    if (!PyTuple_Check(value) || PyTuple_Size(value) != last + 1) {
+        return hy3d_py_type_error("host_layers must be a tuple of %d.", last + 1);
+    }
+    for (int i = 0; i < last; i++) {
+        if (!read_field(&host_fields[i], PyTuple_GetItem(value, i), "host_layers.", out)) {
+            return false;
+        }
+    }
+    int32_t found = 0;
+    out->layers = read_records(PyTuple_GetItem(value, last), "host_layers", layer_fields,
+                               LENGTH(layer_fields), sizeof *out->layers, &found);
+    return out->layers != NULL &&
+           (found == count ||
+            hy3d_py_value_error("host_layers has %d records: the graph has %d nodes.", (int)found,
+                                (int)count));
 }
 
 static bool read_halos(PyObject *value, hy3d_tile_sizes *halos)
@@ -258,7 +298,7 @@ static bool read_request(PyObject *kwargs, hy3d_schedule_request *request)
         const char *const name = bytes == NULL ? NULL : PyBytes_AsString(bytes);
         const bool good =
             name != NULL && (strcmp(name, "workspace") == 0 || strcmp(name, "alike") == 0 ||
-                             read_entry(name, value, request));
+                             strcmp(name, "host_layers") == 0 || read_entry(name, value, request));
         Py_XDECREF(bytes);
         if (!good) {
             return false;
@@ -541,6 +581,7 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
     memset(&request, 0, sizeof request);
     PyObject *const workspace = argument(kwargs, "workspace");
     PyObject *const alike = PyErr_Occurred() == NULL ? argument(kwargs, "alike") : NULL;
+    PyObject *const layers = PyErr_Occurred() == NULL ? argument(kwargs, "host_layers") : NULL;
     if (PyErr_Occurred() != NULL) {
         return NULL;
     }
@@ -559,9 +600,14 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
     request.graph.nodes = nodes;
     int32_t *const kinds = alike == NULL ? NULL : read_alike(alike, request.graph.count);
     request.alike = kinds;
-    const bool good = alike == NULL || kinds != NULL;
+    hy3d_host_layers *const host = &request.host_layers;
+    const bool good =
+        (alike == NULL || kinds != NULL) && (layers == NULL || layers == Py_None ||
+                                             read_host_layers(layers, request.graph.count, host));
+    void *const records = (void *)(uintptr_t)host->layers;
     PyObject *const self = good ? compile(module, state, &request, workspace) : NULL;
-    PyMem_Free(kinds); /* the core has copied them */
+    PyMem_Free(records); /* the core has copied all of them */
+    PyMem_Free(kinds);
     PyMem_Free(nodes);
     return self;
 }
@@ -792,6 +838,12 @@ static PyObject *step_at(const void *data, int32_t index)
     return step_tuple(&p->program->steps[p->section->first_step + index], p->program->refs);
 }
 
+static PyObject *kept_at(const void *data, int32_t index)
+{
+    const part *const p = data;
+    return PyLong_FromLongLong(p->program->kept[p->section->first_step + index]);
+}
+
 static PyObject *slice_at(const void *data, int32_t index)
 {
     const part *const p = data;
@@ -826,6 +878,13 @@ static PyObject *program_steps(PyObject *self, PyObject *args)
 {
     part p;
     return open_part(self, args, &p) ? close_program(self, tuple_of(&p, p.section->steps, step_at))
+                                     : NULL;
+}
+
+static PyObject *program_kept(PyObject *self, PyObject *args)
+{
+    part p;
+    return open_part(self, args, &p) ? close_program(self, tuple_of(&p, p.section->steps, kept_at))
                                      : NULL;
 }
 
@@ -944,6 +1003,7 @@ static PyGetSetDef program_getset[] = {
 
 static PyMethodDef program_methods[] = {
     {"steps", program_steps, METH_VARARGS, "The steps of a section, a tuple each."},
+    {"kept", program_kept, METH_VARARGS, "Bytes that each step of a section leaves until the end."},
     {"slices", program_slices, METH_VARARGS, "The slices of a section, a tuple each."},
     {"start", program_start, METH_VARARGS,
      "The input's frame from which on the output's frames from one on come with the same bits."},

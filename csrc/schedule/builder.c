@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "schedule/builder.h"
+#include "schedule/step_memory.h"
 
 /* Of references and slices: what a program of the most steps has, some a step. */
 #define MOST_ENTRIES (INT32_C(1) << 28)
@@ -579,13 +580,15 @@ static int32_t *bucket_of(hy3d__builder *b, const hy3d_step *step, const hy3d_si
     return &b->buckets[hash % HY3D__ANSWER_BUCKETS];
 }
 
-/* Asks the function. */
+/* Asks the function of what the core does not know. */
 static hy3d_status fill_answer(const hy3d__builder *b, hy3d__answer *answer)
 {
     const hy3d_schedule_request *r = b->request;
     hy3d_step_memory *const taken = &answer->taken;
     const hy3d_status status =
-        r->workspace(r->user, &answer->step, &answer->source, b->on_host, taken);
+        hy3d__knows_step(r, &answer->step, b->on_host)
+            ? hy3d__step_memory(b->context, r, &answer->step, &answer->source, taken)
+            : r->workspace(r->user, &answer->step, &answer->source, b->on_host, taken);
     if (status != HY3D_OK) {
         return status;
     }

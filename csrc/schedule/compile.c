@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "hy3d/conv3d.h"
 #include "schedule/compile.h"
 
 /* Between the least that a program can run in and all that it takes, so many limits are tried. They
@@ -69,6 +70,32 @@ static bool right_alike(const hy3d_schedule_request *r)
     return true;
 }
 
+static bool right_mode(int32_t mode)
+{
+    return mode == HY3D_PAD_ZEROS || mode == HY3D_PAD_REPLICATE;
+}
+
+static bool right_host_layers(const hy3d_schedule_request *r)
+{
+    const hy3d_host_layers *h = &r->host_layers;
+    if (h->layers == NULL) {
+        return true;
+    }
+    for (int32_t i = 0; i < r->graph.count; i++) {
+        const hy3d_host_layer *l = &h->layers[i];
+        const int32_t op = r->graph.nodes[i].op;
+        if (l->kept_bytes < 0 || l->kept_bytes > MOST_BYTES ||
+            (l->is_known && (op == HY3D_OP_MAP || op == HY3D_OP_OPAQUE)) ||
+            !right_mode(l->pad_mode[0]) || !right_mode(l->pad_mode[1])) {
+            return false;
+        }
+    }
+    return (h->dtype == HY3D_F32 || h->dtype == HY3D_F16 || h->dtype == HY3D_BF16) &&
+           (int64_t)hy3d_dtype_bytes((hy3d_dtype)h->dtype) == r->element_bytes && h->threads >= 1 &&
+           h->fewest_shuffled >= 0 && h->block_elements >= 1 && h->block_elements <= MOST_BYTES &&
+           h->score_bytes >= 1;
+}
+
 static bool right_request(const hy3d_schedule_request *r)
 {
     const int64_t bytes[] = {r->result_bytes,  r->kept_bytes,  r->margin_bytes,
@@ -89,7 +116,8 @@ static bool right_request(const hy3d_schedule_request *r)
            r->margin_permille >= 0 && r->margin_permille <= 1000 && r->ranks >= 0 && right_ranks &&
            r->statistic_passes >= 0 && r->statistic_passes <= 64 && r->only_level >= 0 &&
            r->strategies != 0 && r->strategies < 16 && right_rate(r->copy_bytes_per_second) &&
-           right_halos(r->halos) && right_alike(r) && (r->is_host || right_machine(&r->device)) &&
+           right_halos(r->halos) && right_alike(r) && right_host_layers(r) &&
+           (r->is_host || right_machine(&r->device)) &&
            (!(r->is_host || (r->strategies & 1u << HY3D_STRATEGY_HOST)) || right_machine(&r->host));
 }
 
@@ -737,6 +765,7 @@ static hy3d_status take(hy3d_context *context, hy3d_schedule *s)
         .cut = s->cut,
         .sections = a->sections,
         .steps = a->steps,
+        .kept = a->kept,
         .slices = a->slices,
         .refs = a->refs,
         .section_count = a->section_count,
@@ -780,12 +809,16 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
                               hy3d_schedule *s)
 {
     const size_t count = (size_t)request->graph.count;
-    void *nodes = NULL, *sizes = NULL, *alike = NULL;
+    void *nodes = NULL, *sizes = NULL, *alike = NULL, *layers = NULL;
     hy3d_status status = hy3d_alloc(context, count * sizeof *s->nodes, &nodes);
     s->nodes = nodes;
     if (status == HY3D_OK && request->alike != NULL) {
         status = hy3d_alloc(context, count * sizeof *s->alike, &alike);
         s->request.alike = s->alike = alike;
+    }
+    if (status == HY3D_OK && request->host_layers.layers != NULL) {
+        status = hy3d_alloc(context, count * sizeof *s->layers, &layers);
+        s->request.host_layers.layers = s->layers = layers;
     }
     if (status == HY3D_OK) {
         status = hy3d_alloc(context, count * sizeof *s->sizes, &sizes);
@@ -798,6 +831,9 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
     s->request.graph.nodes = s->nodes;
     if (s->alike != NULL) {
         memcpy(s->alike, request->alike, count * sizeof *s->alike);
+    }
+    if (s->layers != NULL) {
+        memcpy(s->layers, request->host_layers.layers, count * sizeof *s->layers);
     }
     status = hy3d_graph_sizes(&s->request.graph, request->size, s->sizes);
     if (status == HY3D_OK) {
@@ -865,6 +901,7 @@ void hy3d_schedule_destroy(hy3d_context *context, hy3d_schedule *s)
     hy3d__shards_destroy(context, &s->shards);
     hy3d_free(context, s->nodes);
     hy3d_free(context, s->alike);
+    hy3d_free(context, s->layers);
     hy3d_free(context, s->sizes);
     hy3d_free(context, s->candidates);
     hy3d_free(context, s->failed);

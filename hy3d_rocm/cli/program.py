@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm import _native
 from hy3d_rocm.decode import graph
-from hy3d_rocm.decode.memory.workspace import CODE_LIMIT
 from hy3d_rocm.decode.run import OPS, OVERWRITE, ProgramStep
 from hy3d_rocm.units import size_text
 
@@ -52,7 +50,8 @@ def sections_of(compiled: Compiled) -> Iterator[dict[str, Any]]:
             "columns": list(section["columns"]), "as_section": None, "steps": [],
         }  # fmt: skip
         walk.begin(section, slices)
-        walked = [walk.step(at, ProgramStep._make(fields)) for at, fields in enumerate(steps)]
+        kept = program.kept(number)
+        walked = [walk.step(at, ProgramStep._make(step), kept[at]) for at, step in enumerate(steps)]
         told["peak_bytes"] = max(step["peak_bytes"] for step in walked)
         key = section["kind"], tuple(section["size"]), steps
         if key in known:
@@ -63,22 +62,19 @@ def sections_of(compiled: Compiled) -> Iterator[dict[str, Any]]:
 
 
 class _Walk:
-    """Follows what lies where. kept, left: of nodes and of shapes whose first step was there."""
+    """Follows what lies where."""
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled, self.program = compiled, compiled.program
         candidate = self.program.candidate
-        self._on_host = bool(candidate["on_host"])
         # All memory is one where the host computes.
-        self._is_one = self._on_host or compiled.job.device.type == "cpu"
-        self._kept: dict[int, int] = {}
-        self._left: dict[int, int] = {}
+        self._is_one = candidate["on_host"] or compiled.job.device.type == "cpu"
+        self._kept: dict[int, int] = {}  # by the steps that left it
         self._own = candidate["device_bytes"] or candidate["host_bytes"]
         self._host = compiled.result_bytes
         self._prefix = 0
         self._is_prefix = False
         self._first = 0
-        self._sizes: tuple[tuple[int, int, int, int], ...] = ()
         # node, is_keys, frames, rows, bytes, host_bytes of each
         self._slices: tuple[tuple[int, int, Any, Any, int, int], ...] = ()
         self._there: set[int] = set()
@@ -90,19 +86,10 @@ class _Walk:
         """A section starts, with nothing."""
         self._slices, self._there, self._copied = slices, set(), set()
         self._is_prefix = section["kind"] == _PREFIX
-        self._first = 0 if section["kind"] <= _PREFIX else max(self.program.cut["node"], 0)
-        nodes = self.compiled.graph.nodes[self._first :]
-        if self._first:  # what is behind the cut, with its value as the input
-            start = graph.Node(graph.INPUT, channels=nodes[0].channels)
-            nodes = (start, *(self._behind(node) for node in nodes[1:]))
-        self._sizes = _native.graph_sizes(nodes, tuple(section["size"]))
+        self._first = section["first_step"]
 
-    def _behind(self, node: graph.Node) -> graph.Node:
-        source, other = node.source - self._first, node.other - self._first
-        return node._replace(source=source, other=max(other, -1))
-
-    def step(self, at: int, step: ProgramStep) -> dict[str, Any]:
-        """The step in words, and what lies in memory."""
+    def step(self, at: int, step: ProgramStep, kept: int) -> dict[str, Any]:
+        """The step in words, and what lies in memory. kept: what it leaves until the end."""
         op = OPS[step.op]
         told = {
             "step": at, "operation": op, "node": step.node, "what": self._what(step.node),
@@ -113,7 +100,7 @@ class _Walk:
         }  # fmt: skip
         if op == "opaque" and step.slice < 0:  # the VAE's own code: nothing is known inside
             return told | {"peak_bytes": self._own, "device_bytes": 0, "host_bytes": self._host}
-        self._keep(step)
+        self._kept[self._first + at] = kept
         over = None
         if step.flags & OVERWRITE:
             over = (step.sources if op == "add" else step.others)[0]
@@ -133,20 +120,8 @@ class _Walk:
             "peak_bytes": peak, "device_bytes": self._device(), "host_bytes": self._on_the_host(),
         }  # fmt: skip
 
-    def _keep(self, step: ProgramStep) -> None:
-        source = self.compiled.graph.nodes[step.node].source
-        if source < self._first:
-            return
-        size = self._sizes[source - self._first]
-        # Asked as the core asks: before the step has its workspace.
-        fields = tuple(step._replace(workspace_bytes=0))
-        _, kept, left, shape = self.compiled.workspace(fields, size, self._on_host)
-        self._kept.setdefault(step.node, kept)
-        self._left.setdefault(shape, left)
-
     def _device(self) -> int:
         there = sum(self._slices[n][4] for n in self._there) + sum(self._kept.values())
-        there += min(sum(self._left.values()), CODE_LIMIT)
         return there + (self._beside() if self._is_one else 0)
 
     def _beside(self) -> int:

@@ -212,6 +212,27 @@ typedef hy3d_status (*hy3d_workspace_function)(void *user, const hy3d_step *step
                                                const hy3d_size *source, int32_t on_host,
                                                hy3d_step_memory *taken_out);
 
+/* How a node is computed on the host, where the C convolution does it: what a node does not say. */
+typedef struct hy3d_host_layer {
+    int32_t is_known;    /* the core knows what its steps take there, `workspace` is not asked: of
+                         INPUT, ADD and OUTPUT; of a CONV, and of an ATTENTION's projections, which
+                         the C convolution computes fused (conv3d.h), HY3D_FAST. Else 0 */
+    int32_t pad_mode[2]; /* CONV: hy3d_pad_mode of rows and columns */
+    int32_t is_fused;    /* ATTENTION: queries, keys and values are one product */
+    int32_t is_composed; /* ATTENTION: its scores are a tensor, their softmax another */
+    int32_t is_rescaled; /* ATTENTION: the sum is divided, in a tensor that is there */
+    int64_t kept_bytes;  /* of parameters that are converted to be computed with */
+} hy3d_host_layer;
+
+typedef struct hy3d_host_layers {
+    const hy3d_host_layer *layers; /* one a node; NULL: everything is asked */
+    int32_t dtype;                 /* hy3d_dtype of all values: F32, F16 or BF16 */
+    int32_t threads;               /* >= 1, as hy3d_conv3d_desc.num_threads */
+    int32_t fewest_shuffled; /* a shuffle to fewer channels is a copy, laid out in another way */
+    int64_t block_elements;  /* floats that norms and means are made of at a time */
+    int64_t score_bytes;     /* an attention makes scores of so many queries at a time */
+} hy3d_host_layers;
+
 typedef struct hy3d_schedule_request {
     hy3d_graph graph;
     const int32_t *alike;  /* of each node the first one of which `workspace` says the same; NULL:
@@ -247,6 +268,7 @@ typedef struct hy3d_schedule_request {
                                 of the output, counts as those. */
     int32_t rank, ranks; /* rows are shared by `ranks` devices (at most 64); 0, 1: one device */
     double link_bytes_per_second; /* between two ranks, > 0 where there are several */
+    hy3d_host_layers host_layers;
     hy3d_workspace_function workspace;
     void *user;
 } hy3d_schedule_request;
@@ -273,6 +295,8 @@ typedef struct hy3d_program {
     hy3d_cut cut;
     const hy3d_section *sections;
     const hy3d_step *steps;
+    const int64_t *kept; /* of each step, bytes that it makes and that stay until the end, for its
+                            node and its shape; of steps that several tiles share, in the first */
     const hy3d_slice *slices;
     const int32_t *refs;
     int32_t section_count, step_count, slice_count, ref_count;

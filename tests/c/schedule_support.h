@@ -13,6 +13,7 @@ TCase *hy3d_schedule_transfer_cases(void);
 TCase *hy3d_schedule_ranks_cases(void);
 TCase *hy3d_schedule_shards_cases(void);
 TCase *hy3d_schedule_team_cases(void);
+TCase *hy3d_schedule_memory_cases(void);
 
 /* A program whose arrays may be changed. */
 typedef struct program_copy {

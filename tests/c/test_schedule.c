@@ -632,5 +632,6 @@ Suite *hy3d_schedule_suite(void)
     suite_add_tcase(suite, hy3d_schedule_cut_cases());
     suite_add_tcase(suite, hy3d_schedule_transfer_cases());
     suite_add_tcase(suite, hy3d_schedule_team_cases());
+    suite_add_tcase(suite, hy3d_schedule_memory_cases());
     return suite;
 }

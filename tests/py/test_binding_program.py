@@ -43,6 +43,42 @@ def test_alike_names_the_first_node_of_each_kind(alike: Any) -> None:
         compiled(alike=alike)
 
 
+KNOWN, OTHER = (1, (1, 1), 0, 0, 0, 7), (0, (0, 0), 0, 0, 0, 0)
+
+
+def test_of_layers_that_the_core_knows_on_the_host_nothing_is_asked() -> None:
+    asked: list[tuple[int, bool]] = []
+
+    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
+        asked.append((step[1], on_host))
+        return 0, 0, 0, 0
+
+    layers = (0, 2, 8, 1000, 1 << 20, (KNOWN, KNOWN, OTHER, KNOWN))
+    assert compiled(workspace, host_layers=layers, is_host=1).program is not None
+    assert {node for node, _ in asked} == {2}
+    asked.clear()
+    compiled(workspace, host_layers=layers, strategies=10, compiles_all=1)
+    assert {node for node, on_host in asked if on_host} == {2}
+    assert {node for node, on_host in asked if not on_host} >= {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("layers", "sentence"),
+    [
+        (3, "host_layers must be a tuple of 6"),
+        ((0, 2, 8, 1000, 1 << 20), "host_layers must be a tuple of 6"),
+        (("f32", 2, 8, 1000, 1 << 20, (KNOWN,) * 4), "host_layers.dtype must be an integer"),
+        ((0, 2, 8, 1000, 1 << 20, (KNOWN,) * 3), "has 3 records: the graph has 4 nodes"),
+        ((0, 2, 8, 1000, 1 << 20, (KNOWN[1:],) * 4), r"host_layers\[0\] has 5 values: it needs 6"),
+        ((0, 2, 8, 1000, 1 << 20, 3), "host_layers must be a tuple, not"),
+        ((0, 0, 8, 1000, 1 << 20, (KNOWN,) * 4), "refused, an argument is out of its range"),
+    ],
+)
+def test_layers_of_the_host_that_are_none_are_refused(layers: Any, sentence: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        compiled(host_layers=layers)
+
+
 def test_nodes_that_are_alike_are_asked_of_once() -> None:
     asked: list[int] = []
 
@@ -73,6 +109,8 @@ def test_a_program_tells_its_steps_and_slices() -> None:
     assert program.candidate["status"] == "HY3D_OK"
     (section,) = program.sections
     steps, slices = program.steps(0), program.slices(0)
+    nodes = {step[1] for step, _, _ in asked}
+    assert sum(program.kept(0)) == len(nodes) * 10 + 5, "of each node, and of one shape"
     assert (len(steps), len(slices)) == (section["steps"], section["slices"])
     assert section["size"] == (5, 6, 7)
     emitted = [step[5] for step in steps if step[0] == 11]
@@ -217,7 +255,7 @@ def test_a_strategy_that_cannot_run_the_graph_is_an_error_with_a_name() -> None:
 
 def test_there_are_no_other_sections_and_steps() -> None:
     program = compiled().program
-    for ask in (program.steps, program.slices):
+    for ask in (program.steps, program.kept, program.slices):
         for number in (-1, 1):
             with pytest.raises(ValueError, match=f"There is no section {number}"):
                 ask(number)

@@ -287,3 +287,51 @@ def test_a_switch_for_tf32_that_pytorch_no_longer_tells_is_no_error(
 
     monkeypatch.setattr(torch.backends, "cudnn", Switches())
     assert vendor.allows_tf32() is False
+
+
+def cost_of(p: Problem, th: int, hh: int, tiling: plan.Tiling) -> float:
+    """Of all boxes of th frames and hh lines: what they copy, and whole waves and half a one."""
+    copied, computed = 0, 0.0
+    for t0 in range(0, p.out[0], th):
+        for h0 in range(0, p.out[1], hh):
+            t, h = min(th, p.out[0] - t0), min(hh, p.out[1] - h0)
+            reach = [
+                (n - 1) * s + d * (k - 1) + 1
+                for n, s, d, k in zip((t, h), p.stride, p.dilation, p.kernel, strict=False)
+            ]
+            copied += reach[0] * reach[1]
+            lines = (t - 1) * reach[1] + h if p.is_flat else t * h
+            blocks = -(-lines * p.padded[2] // tiling.block_p)
+            waves = -(-blocks * tiling.blocks_n // tiling.units)
+            computed += (waves + 0.5) * tiling.units * tiling.block_p / tiling.blocks_n
+    moved = copied * p.padded[2] * p.row_channels * p.itemsize * 2
+    return moved * 200 / (2 * math.prod(p.kernel) * p.channels * p.outputs * p.groups) + computed
+
+
+def test_no_boxes_that_fit_are_cheaper_than_those_that_are_taken() -> None:
+    rng = random.Random(SEED)
+    for _ in range(60):
+        kernel = rng.choice((1, 3)), rng.choice((1, 2, 3)), 3
+        p = Problem(
+            1, rng.choice((8, 128)), rng.choice((8, 128, 512)), 1,
+            (rng.randint(3, 12), rng.randint(3, 24), rng.randint(8, 400)), kernel,
+            rng.choice(((1, 1, 1), (2, 2, 2), (1, 3, 1))), (1, rng.choice((1, 2)), 1), (0, 2, 0),
+            (2, 2, 0), (False,) * 3, 2,
+        )  # fmt: skip
+        tiling = plan.Tiling(rng.choice((64, 128)), rng.choice((1, 4)), rng.choice((1, 60, 304)))
+        limit = p.padded[2] * p.row_channels * p.itemsize * rng.randint(4, 200)
+        taken = plan.make_plan(p, False, limit, tiling)
+        fitting = [
+            cost_of(p, th, hh, tiling)
+            for th in range(1, p.out[0] + 1)
+            for hh in range(1, p.out[1] + 1)
+            if plan.Plan(p, False, th, hh).workspace_bytes <= limit
+            and th == -(-p.out[0] // -(-p.out[0] // th))
+            and hh == -(-p.out[1] // -(-p.out[1] // hh))
+        ]
+        if fitting:
+            assert taken.workspace_bytes <= limit
+            mine = cost_of(p, taken.th, taken.hh, tiling)
+            assert mine <= min(fitting) * (1 + 1e-9), (p, tiling, limit)
+        else:
+            assert (taken.th, taken.hh) == (1, 1)

@@ -211,12 +211,19 @@ static hy3d_status compile_decode(hy3d_context *context, const scenario *self)
 {
     static graphs_case made;
     static int32_t alike[sizeof made.nodes / sizeof made.nodes[0]];
+    static hy3d_host_layer layers[sizeof made.nodes / sizeof made.nodes[0]];
     graphs_make_known(GRAPHS_HUNYUAN, 8, &made);
     graphs_request(&made, 2, 4, 4);
     for (int32_t i = 0; i < made.request.graph.count; i++) {
         alike[i] = i; /* each of its own kind */
+        layers[i].is_known = made.nodes[i].op != HY3D_OP_MAP && made.nodes[i].op != HY3D_OP_OPAQUE;
     }
     made.request.alike = alike;
+    made.request.host_layers = (hy3d_host_layers){.layers = layers,
+                                                  .dtype = HY3D_F16,
+                                                  .threads = 1,
+                                                  .block_elements = 1 << 20,
+                                                  .score_bytes = 1 << 20};
     made.request.halos[1].smallest = 0;
     made.request.device.slice_bytes[0] = 20000;
     made.request.device_budget = 60000;

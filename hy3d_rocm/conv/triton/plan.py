@@ -7,9 +7,11 @@ is rows ("direct"), or a workspace that `to_rows` fills box by box.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from operator import neg
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -237,7 +239,11 @@ def make_plan(
 
 def _even(length: int) -> list[int]:
     """Box lengths that cut `length` into nearly equal parts, longest first."""
-    return list(dict.fromkeys(-(-length // n) for n in range(1, length + 1)))
+    found, boxes = [], 1
+    while boxes <= length:
+        found.append(-(-length // boxes))
+        boxes = -(-length // (found[-1] - 1)) if found[-1] > 1 else length + 1
+    return found
 
 
 # Operations that the card does while it moves a byte; for weighing copies against products only.
@@ -246,36 +252,49 @@ _BALANCE = 200
 
 def _cheapest(p: Problem, budget: int, tiling: Tiling) -> tuple[float, int, int]:
     """Of the boxes of at most `budget` lines the one with the least time of all boxes, in
-    operations of a position, its frames and lines. What depends on one axis alone is computed once
-    for all of the other's lengths: plans ask for hundreds of boxes."""
+    operations of a position, its frames and lines. Boxes that can't be cheaper are left out: plans
+    ask for hundreds of boxes."""
     kt, kh, kw = p.kernel
     operations = 2 * kt * kh * kw * p.channels * p.outputs * p.groups
     wide, is_flat, itemsize = p.padded[2], p.is_flat, p.row_channels * p.itemsize
     units, block_p, blocks_n = tiling.units, tiling.block_p, tiling.blocks_n
-    lines_of = [
-        (hh, _reach(hh, p, 1), _copied(p.out[1], hh, p, 1) * wide,
-         [(h, p.out[1] // hh if h == hh else 1, _reach(h, p, 1))
-          for h in {hh, p.out[1] % hh or hh}])
-        for hh in _even(p.out[1])
-    ]  # fmt: skip
+    wave = units * block_p / blocks_n
+    least = p.out[0] * p.out[1] * wide
     best = (float("inf"), 1, 1)
+    lengths = _even(p.out[1])
+    step, beyond = p.stride[1], _reach(1, p, 1) - p.stride[1]
     for th in _even(p.out[0]):
         reach, copied = _reach(th, p, 0), _copied(p.out[0], th, p, 0)
-        frames = [(t, p.out[0] // th if t == th else 1) for t in {th, p.out[0] % th or th}]
-        for hh, reached, copied_lines, parts in lines_of:
-            if reach * reached > budget:
+        frames, boxes = _parts(p.out[0], th), -(-p.out[0] // th)
+        longest = (budget // reach - beyond) // step
+        for hh in lengths[bisect_left(lengths, -longest, key=neg) :]:
+            count = -(-p.out[1] // hh)
+            lines = copied * (p.out[1] * step + count * beyond) * wide
+            traffic = lines * 2 * itemsize * _BALANCE / operations
+            if (traffic + least + 0.5 * boxes * count * wave) * _ROUNDING > best[0]:
+                if beyond >= 0:
+                    break
                 continue
             computed = 0.0
             for t, times in frames:
-                for h, count, height in parts:
-                    lines = (t - 1) * height + h if is_flat else t * h
-                    blocks = -(-lines * wide // block_p)
+                for h, several in _parts(p.out[1], hh):
+                    rows = (t - 1) * _reach(h, p, 1) + h if is_flat else t * h
+                    blocks = -(-rows * wide // block_p)
                     waves = -(-blocks * blocks_n // units)
                     # Half a wave stands for what a launch costs.
-                    computed += times * count * (waves + 0.5) * units * block_p / blocks_n
-            traffic = copied * copied_lines * 2 * itemsize * _BALANCE / operations
+                    computed += times * several * (waves + 0.5) * units * block_p / blocks_n
             best = min(best, (traffic + computed, th, hh))
     return best
+
+
+# What a bound's rounding may add to it.
+_ROUNDING = 1 - 1e-9
+
+
+def _parts(length: int, step: int) -> list[tuple[int, int]]:
+    """Lengths of the pieces of `step`, and of the rest, with how many there are."""
+    full, rest = divmod(length, step)
+    return [(step, full), (rest, 1)] if rest else [(step, full)]
 
 
 def _copied(length: int, step: int, p: Problem, axis: int) -> int:

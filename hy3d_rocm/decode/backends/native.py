@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.prepared import cache
 from hy3d_rocm.conv.router import note
-from hy3d_rocm.decode.backends.statistics import block_elements
 from hy3d_rocm.decode.backends.torch_ops import (
     TorchBackend,
     finished,
@@ -64,7 +62,8 @@ class NativeBackend(TorchBackend):
     What it can't compute goes to TorchBackend; `delegated` counts those calls by reason. cancel: a
     CancelFlag that ends a convolution under way; check: called before each, may raise. compute:
     instead of functional.fused_conv3d. Nothing is written to `add` before all memory that the call
-    needs is there, so a call that ran out of it may be made again.
+    needs is there, so a call that ran out of it may be made again. What it takes the core knows
+    (hy3d_host_layers); workspace_bytes() is of what goes to TorchBackend.
     """
 
     def __init__(
@@ -97,29 +96,6 @@ class NativeBackend(TorchBackend):
             return finished(made, layer.shuffle, frames, add, moments)
         made = self._convolved(layer, source, frames, affine, add)
         return made, moments_after(made, add) if moments else None
-
-    def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
-        """See Backend.workspace_bytes: what the C convolution takes inside, prepared weights aside,
-        what a norm of single frames makes, a float block of norm or moments, the shuffled copy."""
-        if self._refusal(layer, source) is not None:
-            return super().workspace_bytes(layer, source, frames)
-        x, weight = source.tensors[0], self._weight(layer)
-        size = (int(x.shape[3]), int(x.shape[4]))
-        made = math.prod((weight.shape[0], *own_size(layer, size, kernel_size(weight))))
-        result = made * (frames[1] - frames[0])
-        numbers = frame_numbers(layer, source, frames, kernel_size(weight)[0])
-        read = len({n for n in numbers if n >= 0}) * int(x.shape[1]) * math.prod(size)
-        by_frame = layer.norm is not None and layer.norm.kind != "group"
-        normed = read * x.element_size() if by_frame else 0
-        block = 4 * 2 * min(block_elements(x.device), max(read, result))
-        shuffled = result * x.element_size() if layer.shuffle is not None else 0
-        inside = inside_bytes(layer, tuple(weight.shape), size, frames, x.dtype)
-        return max(normed + max(inside, block), shuffled, block)
-
-    def step_bytes(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool, int]:
-        """workspace_bytes; whether a residual becomes the result; bytes that are kept."""
-        in_place = self._refusal(layer, source) is None
-        return self.workspace_bytes(layer, source, frames), in_place, 0
 
     def _refusal(self, layer: Conv, source: Pieces) -> str | None:
         """Why this layer can't be computed by the C convolution, in a few words, or None."""
@@ -208,15 +184,7 @@ def _floats(values: Tensor) -> Tensor:
     return values.detach().reshape(-1).to("cpu", torch.float32).contiguous()
 
 
-# What the C convolution takes beside its operands, before anything runs
-
-
-def inside_bytes(
-    layer: Conv, weight: tuple[int, ...], size: tuple[int, int], frames: Range, dtype: torch.dtype
-) -> int:
-    """Workspace and plan of the layer on x of (H, W) `size`, making outputs `frames`, by the
-    threads that torch has now; prepared weights aside."""
-    return max(_asked(_call(layer, weight, size, frames, dtype), torch.get_num_threads()))
+# The layouts of prepared weights, before anything runs
 
 
 def prepared_layout(
@@ -260,9 +228,3 @@ def _layout(call: tuple[Any, ...]) -> tuple[int, int]:
     """Number (0: none of its own) and bytes of the layout that the weights are prepared in."""
     number, _, nbytes = _native.conv3d_format(*call)
     return number, nbytes
-
-
-@functools.lru_cache(maxsize=4096)
-def _asked(call: tuple[Any, ...], threads: int) -> tuple[int, int]:
-    found: tuple[int, int] = _native.conv3d_memory(*call, threads)  # type: ignore[call-arg]
-    return found

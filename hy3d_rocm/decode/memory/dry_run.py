@@ -47,6 +47,9 @@ _REAL_BYTES = 1 * MB
 
 _aten = torch.ops.aten
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
+_CONVOLUTION, _COPY, _ALL = _aten.convolution.default, _aten.copy_.default, _aten.all.default
+_CAT = _aten.cat.default
+_SCALAR = _aten._local_scalar_dense.default
 # Factories with a tensor as their first argument.
 _LIKE_ANOTHER = frozenset(
     getattr(_aten, name).default
@@ -162,6 +165,13 @@ class MetaWeights:
         return self._made[key]
 
 
+class _Death(weakref.ref["torch.UntypedStorage"]):
+    """Of the storage at the address `key`."""
+
+    __slots__ = ("key",)
+    key: int
+
+
 class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows storages that operators make; those of `known` were there before."""
 
@@ -170,6 +180,15 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.workspace = workspace
         self.on_cpu = workspace.device.type == "cpu"
         self._known = [t.untyped_storage() for t in known]  # kept, so that addresses stay taken
+        self._deaths: dict[int, _Death] = {}  # of storages, by their addresses
+        here = weakref.ref(self)  # a VAE may keep storages for longer
+
+        def died(death: _Death) -> None:
+            follower = here()
+            if follower is not None:
+                follower.freed(death.key)
+
+        self._died = died
         # Where a storage lies, and the bytes that count, by its address.
         self._places = {s._cdata: ("device", 0) for s in self._known}
         self._once: set[int] = set()
@@ -202,14 +221,15 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def freed(self, key: int) -> None:
         """The storage of this address is no more."""
         self._true.discard(key)
+        self._deaths.pop(key, None)
         place, size = self._places.pop(key, ("device", 0))
         self.live[place] -= size
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is _aten._local_scalar_dense.default and args[0].is_meta:
+        if func is _SCALAR and args[0].is_meta:
             return self._scalar(args[0])
-        if func is _aten.copy_.default and args[1].is_meta and not args[0].is_meta:
+        if func is _COPY and args[1].is_meta and not args[0].is_meta:
             return args[0]  # a small one on the host; it has no contents to get
         place = ""
         if "device" in kwargs or "pin_memory" in kwargs:
@@ -222,9 +242,9 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inside = self.workspace.of(func, args, out)
         if inside:
             self.note(inside)
-        if func is _aten.convolution.default:
+        if func is _CONVOLUTION:
             self.macs += out.numel() * math.prod(args[1].shape[1:])
-        elif func is _aten.all.default:
+        elif func is _ALL:
             self._true.add(out.untyped_storage()._cdata)
         return out
 
@@ -237,9 +257,8 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = place or self._place_of(tensor.device)
         size = storage.nbytes()
         self._places[key] = place, size
-        # By a weak reference: what finalize() holds, it holds until the storage dies, and the VAE
-        # may keep some.
-        weakref.finalize(storage, _freed, weakref.ref(self), key)
+        death = self._deaths[key] = _Death(storage, self._died)
+        death.key = key
         self.live[place] += size
         self.note()
 
@@ -250,7 +269,12 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What the operator makes; where it was called on such operands before, and made tensors
         with storages of their own, those once more: torch's rules take most of a run."""
         key = _key_of(func, args, kwargs)
-        known = None if key is None else self._made.get(key) or _by_rule(func, args, kwargs)
+        try:
+            known = self._made.get(key)
+        except TypeError:  # an argument has no hash
+            key = known = None
+        if known is None and key is not None:
+            known = _by_rule(func, args, kwargs)
         if known is not None:
             again = [torch.empty_strided(*m[:2], dtype=m[2], device="meta") for m in known[1]]
             return tuple(again) if known[0] else again[0]
@@ -284,13 +308,6 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return 1.0 if tensor.is_floating_point() else 1
 
 
-def _freed(live: weakref.ref[Live], key: int) -> None:
-    """A storage that `live` followed has died."""
-    follower = live()
-    if follower is not None:
-        follower.freed(key)
-
-
 @lru_cache(maxsize=1024)
 def _makes_anew(func: Any) -> bool:
     """Whether an operator writes to none of its operands and returns none, nor a view of one."""
@@ -302,12 +319,11 @@ def _key_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Hashable:
     """What the shape of an operator's result depends on; None where that can't be told."""
     if not _makes_anew(func):
         return None
-    try:
-        key = func, tuple(map(_part, args)), tuple((k, _part(kwargs[k])) for k in sorted(kwargs))
-        hash(key)
+    try:  # operators stay, and take long to hash
+        named = tuple((k, _part(kwargs[k])) for k in sorted(kwargs)) if kwargs else ()
+        return id(func), tuple(map(_part, args)), named
     except TypeError:
         return None
-    return key
 
 
 def _part(value: Any) -> Any:
@@ -326,6 +342,8 @@ def _by_rule(func: Any, args: Any, kwargs: Any) -> tuple[bool, list[Any]] | None
     """Whether an operator makes several of ordinary operands, and of each shape, strides and type;
     for some whose rule in torch takes long, else None."""
     x = args[0] if args else None
+    if func is _CAT and not kwargs:
+        return _joined(*args)
     if not isinstance(x, torch.Tensor) or not x.is_contiguous() or not x.is_floating_point():
         return None
     if kwargs:
@@ -334,12 +352,30 @@ def _by_rule(func: Any, args: Any, kwargs: Any) -> tuple[bool, list[Any]] | None
     if func is _aten.native_group_norm.default:
         each = (x.shape[0], args[6]), (args[6], 1), x.dtype
         return True, [like, each, each]
-    if func is _aten.linalg_vector_norm.default and args[1:] == (2.0, [1], True):
-        inner = math.prod(x.shape[2:])
-        return False, [((x.shape[0], 1, *x.shape[2:]), (inner, inner, *x.stride()[2:]), x.dtype)]
     if func in _POINTWISE and all(_goes_along(other, x) for other in args[1:]):
         return False, [like]
     return None
+
+
+def _joined(parts: Any, axis: int = 0) -> tuple[bool, list[Any]] | None:
+    """Of cat() where all parts are laid out in the order of their axes, and in no other."""
+    first, rank = parts[0], parts[0].dim()
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(rank)
+    for x in parts:
+        if not x.is_contiguous() or x.dim() != rank or x.dtype != first.dtype or not x.numel():
+            return None
+        if last is not None and x.is_contiguous(memory_format=last):
+            return None
+        if any(
+            n != m
+            for at, (n, m) in enumerate(zip(x.shape, first.shape, strict=True))
+            if at != axis % rank
+        ):
+            return None
+    shape = list(first.shape)
+    shape[axis] = sum(x.shape[axis] for x in parts)
+    strides = [math.prod(shape[at + 1 :]) for at in range(rank)]
+    return False, [(tuple(shape), tuple(strides), first.dtype)]
 
 
 def _goes_along(other: Any, x: Tensor) -> bool:
@@ -389,6 +425,8 @@ class NoScores(TorchFunctionMode):
             device, dtype = torch._C._nn._parse_to(*args[1:], **kwargs)[:2]
             if device is not None and device.type == "meta":  # for torch it is there already
                 return torch.empty_like(args[0], dtype=dtype or args[0].dtype)
+        if func is torch.nn.functional.normalize and kwargs == _NORMALIZE and len(args) == 1:
+            return self._normalized(args[0])
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
         names = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs
@@ -399,3 +437,15 @@ class NoScores(TorchFunctionMode):
             self._live.stays(self._live.workspace.once(_aten.bmm.default))
         self._live.note(inside)
         return out
+
+    def _normalized(self, x: Tensor) -> Tensor:
+        """Of four operators, Wan's norm: the length, that again but clamped, then x over it."""
+        length = x.nbytes // max(x.shape[1], 1)
+        self._live.note(2 * length)
+        out = torch.empty_like(x)
+        self._live.note(length)
+        return out
+
+
+# How torch passes on what F.normalize(x, dim=1) was called with.
+_NORMALIZE = {"p": 2.0, "dim": 1, "eps": 1e-12, "out": None}

@@ -13,13 +13,15 @@ import torch
 from torch._C import DisableTorchFunction
 from torch.utils._python_dispatch import _disable_current_modes
 
-from hy3d_rocm.decode.backends.statistics import block_elements, wide_type
+from hy3d_rocm.decode.backends.native import NativeBackend
+from hy3d_rocm.decode.backends.statistics import CPU_BLOCK, block_elements, wide_type
+from hy3d_rocm.decode.backends.torch_ops import not_fused
 from hy3d_rocm.decode.backends.triton.work import FEWEST_SHUFFLED
 from hy3d_rocm.decode.geometry import kernel_size, own_size, shuffled_frames
 from hy3d_rocm.decode.graph import ATTENTION, CONV
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Pieces, Range
 from hy3d_rocm.decode.memory.dry_run import Live, standing_for
-from hy3d_rocm.decode.run import OPS, ProgramStep, own_memory, query_rows
+from hy3d_rocm.decode.run import OPS, SCORE_BYTES, ProgramStep, own_memory, query_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,6 +62,16 @@ class StepWorkspace:
         self.alike = tuple(found)
         self._known: dict[tuple[Any, ...], tuple[int, int, int, int]] = {}
         self._shapes: dict[frozenset[tuple[Any, ...]], int] = {}  # their numbers
+
+    def host_layers(self) -> tuple[Any, ...] | None:
+        """hy3d_host_layers: what the core can't see of a node whose steps it knows on the host, by
+        the threads that torch has now; None where it knows none."""
+        place = self._places[-1]
+        name = _CORE_TYPES.get(place.dtype)
+        if name is None or not isinstance(place.backend, NativeBackend):
+            return None
+        layers = tuple(map(place.host_layer, range(len(place.graph.nodes))))
+        return name, torch.get_num_threads(), FEWEST_SHUFFLED, CPU_BLOCK, SCORE_BYTES, layers
 
     def __call__(
         self, fields: tuple[Any, ...], source: Size, on_host: bool
@@ -166,6 +178,20 @@ class _Place:
             p.numel() * self.dtype.itemsize for p in own if isinstance(p, torch.Tensor)
             and (p.dtype != self.dtype or p.device.type not in places)
         )  # fmt: skip
+
+    def host_layer(self, number: int) -> tuple[Any, ...]:
+        """hy3d_host_layer of a node that the C convolution computes, or nothing does."""
+        node, layer = self.graph.nodes[number], self.graph.layers[number]
+        if isinstance(layer, Attention):
+            composed = self.rules.composes(self.dtype, node.width // node.heads)
+            kinds = layer.k is None, composed, layer.rescale != 1
+            return 1, (0, 0), *map(int, kinds), self.converted(number)
+        modes = layer.modes if isinstance(layer, Conv) else ("zeros",) * 3
+        known = layer is None or (isinstance(layer, Conv) and (
+            not_fused(layer, Pieces((), 0, None), "") is None and set(modes) <= _MODES
+        ))  # fmt: skip
+        pads = tuple(int(mode == "replicate") for mode in modes[1:])
+        return int(known), pads, 0, 0, 0, self.converted(number)
 
     def workspace_bytes(self) -> int:
         rules = {
@@ -332,3 +358,6 @@ class _Place:
 _GROUP = 2  # HY3D_NORM_GROUP
 _MOST_SHAPES = 1 << 16  # HY3D_SCHEDULE_MAX_SHAPES
 _META = torch.device("meta")
+_MODES = {"zeros", "replicate"}
+# hy3d_dtype
+_CORE_TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 3}

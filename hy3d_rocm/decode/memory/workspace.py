@@ -58,28 +58,26 @@ _QUERY_BLOCK, _KEY_BLOCK = 256, 512
 _COLUMNS_BYTES = 8 * MB
 
 _aten = torch.ops.aten
-_CONVOLUTIONS = frozenset({_aten.convolution.default})
 _PRODUCTS = {  # operator: where its matrices stand among the arguments
-    _aten.mm.default: (0, 1),
-    _aten.bmm.default: (0, 1),
-    _aten.addmm.default: (1, 2),
+    _aten.mm.default: (0, 1), _aten.bmm.default: (0, 1), _aten.addmm.default: (1, 2),
     _aten.baddbmm.default: (1, 2),
-}
-_READ_CONTIGUOUS = frozenset(
-    {
-        _aten.native_group_norm.default,
-        _aten.native_layer_norm.default,
-        _aten.replication_pad1d.default,
-        _aten.replication_pad2d.default,
-        _aten.replication_pad3d.default,
-        _aten.reflection_pad2d.default,
-        _aten.reflection_pad3d.default,
-        _aten.upsample_nearest2d.default,
-        _aten.upsample_nearest3d.default,
-        _aten._upsample_nearest_exact2d.default,
-        _aten._upsample_nearest_exact3d.default,
-    }
-)
+}  # fmt: skip
+_CONVOLUTION, _READ_CONTIGUOUS = "convolution", "read contiguous"
+_KINDS: dict[Any, Any] = {
+    _aten.convolution.default: _CONVOLUTION,
+    **dict.fromkeys(
+        (
+            _aten.native_group_norm.default, _aten.native_layer_norm.default,
+            _aten.replication_pad1d.default, _aten.replication_pad2d.default,
+            _aten.replication_pad3d.default, _aten.reflection_pad2d.default,
+            _aten.reflection_pad3d.default, _aten.upsample_nearest2d.default,
+            _aten.upsample_nearest3d.default, _aten._upsample_nearest_exact2d.default,
+            _aten._upsample_nearest_exact3d.default,
+        ),
+        _READ_CONTIGUOUS,
+    ),
+    **_PRODUCTS,
+}  # fmt: skip
 
 
 class OperatorWorkspace:
@@ -112,13 +110,14 @@ class OperatorWorkspace:
 
     def of(self, func: Any, args: Sequence[Any], out: Any) -> int:
         """Bytes beside operands and results while `func(*args)` makes `out`."""
-        if func in _CONVOLUTIONS:
+        kind = _KINDS.get(func)
+        if kind is None:
+            return 0
+        if kind == _CONVOLUTION:
             return self.convolution(args, out)
-        if func in _PRODUCTS:
-            return sum(_copied(args[i]) for i in _PRODUCTS[func])
-        if func in _READ_CONTIGUOUS:
+        if kind == _READ_CONTIGUOUS:
             return 0 if _is_dense(args[0]) else int(args[0].nbytes)
-        return 0
+        return sum(_copied(args[i]) for i in kind)
 
     def once(self, func: Any) -> int:
         """Bytes that the first call of `func` takes and that stay."""
@@ -167,6 +166,10 @@ class OperatorWorkspace:
             self.shapes.add(shape)
             code = CODE_BYTES[dtype.itemsize < 4] * self.code_scale
             self.code_bytes = min(self.code_bytes + round(code), CODE_LIMIT)
+
+    def composes(self, dtype: torch.dtype, size: int) -> bool:
+        """Whether torch composes attention of operators, of contiguous heads of `size` channels."""
+        return _attention_is_composed(self.device.type, dtype, 4, (size,) * 3, (True,) * 3, False)
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> int:
         """Of F.scaled_dot_product_attention."""

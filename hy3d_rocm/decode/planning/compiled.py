@@ -289,7 +289,8 @@ def compile_job(
     last = len(graph.nodes) - 1
     result = _result_bytes(job)
     schedule = _native.compile_schedule(
-        graph.nodes, workspace=workspace, alike=takes.alike, size=job.shape[2:],
+        graph.nodes, workspace=workspace, alike=takes.alike,
+        host_layers=takes.host_layers(), size=job.shape[2:],
         element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize, result_bytes=result,
         device_budget=max(budget.device_bytes, 1), host_budget=max(budget.host_bytes, 1),
         margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,

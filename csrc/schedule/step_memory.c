@@ -1,0 +1,280 @@
+/* See step_memory.h. */
+#include "schedule/step_memory.h"
+
+#include "base/checked.h"
+#include "hy3d/conv3d.h"
+
+/* What norms and moments are computed in, and scores of an attention. */
+#define FLOAT_BYTES 4
+/* The blocks that torch's attention on the CPU works in: queries, keys. */
+#define QUERY_BLOCK 256
+#define KEY_BLOCK 512
+#define MOST (INT64_C(1) << 60)
+
+typedef struct question {
+    hy3d_context *context;
+    const hy3d_schedule_request *request;
+    const hy3d_host_layers *host;
+    const hy3d_host_layer *layer;
+    const hy3d_node *node;
+    const hy3d_step *step;
+    const hy3d_size *source;
+    int64_t frames;   /* of the value, that are made or concerned */
+    int64_t position; /* elements of a channel in them, at the source's rows and columns */
+    hy3d_status status;
+} question;
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t times(int64_t a, int64_t b)
+{
+    int64_t product = MOST;
+    return hy3d__mul_i64(a, b, &product) ? least(product, MOST) : MOST;
+}
+
+static int64_t bytes_of(const question *q, int64_t elements)
+{
+    return times(elements, q->request->element_bytes);
+}
+
+static const hy3d_node *maker(const question *q, int32_t number)
+{
+    return &q->request->graph.nodes[number];
+}
+
+static int64_t shuffled_parts(const hy3d_node *node)
+{
+    return (int64_t)node->shuffle[0] * node->shuffle[1] * node->shuffle[2];
+}
+
+/* Whether a node's value is laid out as a result of the convolution: not what enters, functions of
+ * frames make or a narrow shuffle, which is a copy. */
+static bool is_computed(const question *q, int32_t number)
+{
+    const hy3d_node *node = maker(q, number < 0 ? 0 : number);
+    if (node->op == HY3D_OP_ATTENTION) {
+        return true;
+    }
+    return node->op == HY3D_OP_CONV &&
+           (shuffled_parts(node) <= 1 || node->channels >= q->host->fewest_shuffled);
+}
+
+/* Workspace and plan, the larger of what they are with prepared weights and without. */
+static int64_t inside(question *q, const hy3d_conv3d_desc *desc)
+{
+    int64_t found = 0;
+    for (int prepared = 0; prepared < 2 && q->status == HY3D_OK; prepared++) {
+        size_t workspace = 0, own = 0;
+        q->status = hy3d_conv3d_memory(q->context, desc, prepared == 1, &workspace, &own);
+        found = most(found, (int64_t)(workspace + own));
+    }
+    return found;
+}
+
+static hy3d_conv3d_desc plain_desc(const question *q, int64_t in_channels, int64_t out_channels)
+{
+    return (hy3d_conv3d_desc){
+        .dtype = (hy3d_dtype)q->host->dtype,
+        .batch = 1,
+        .in_channels = in_channels,
+        .out_channels = out_channels,
+        .groups = 1,
+        .kernel = {1, 1, 1},
+        .stride = {1, 1, 1},
+        .dilation = {1, 1, 1},
+        .upsample = {1, 1, 1},
+        .accuracy = HY3D_FAST,
+        .num_threads = (uint32_t)q->host->threads,
+    };
+}
+
+/* Beside operands and result of a convolution that reads and makes so many elements: what it takes
+ * inside, beside what a norm of single frames or positions makes of what is read; a block of
+ * floats; a shuffled copy. */
+static int64_t convolved(question *q, const hy3d_conv3d_desc *desc, int32_t norm, int64_t read,
+                         int64_t made, bool shuffles)
+{
+    const bool by_frame = norm == HY3D_NORM_POSITION || norm == HY3D_NORM_FRAME;
+    const int64_t block = 2 * FLOAT_BYTES * least(q->host->block_elements, most(read, made));
+    const int64_t during = most(inside(q, desc), block);
+    const int64_t beside = by_frame ? bytes_of(q, read) + during : during;
+    return most(beside, shuffles ? bytes_of(q, made) : 0);
+}
+
+static int64_t of_conv(question *q)
+{
+    const hy3d_node *n = q->node;
+    const hy3d_step *step = q->step;
+    const int64_t own = step->own[1] - step->own[0];
+    if (step->slice < 0) {
+        return 0; /* nobody wants its frames: it is not made */
+    }
+    hy3d_conv3d_desc desc =
+        plain_desc(q, q->source->channels, times(n->channels, shuffled_parts(n)));
+    const int64_t size[2] = {q->source->rows, q->source->columns};
+    int64_t made = desc.out_channels;
+    /* Frames come one by one, those of padding too. */
+    desc.kernel[0] = n->kernel[0];
+    desc.stride[0] = n->stride[0];
+    desc.dilation[0] = n->dilation[0];
+    desc.groups = n->groups;
+    desc.in_size[0] = (own - 1) * n->stride[0] + (int64_t)n->dilation[0] * (n->kernel[0] - 1) + 1;
+    for (int i = 1; i < 3; i++) {
+        desc.kernel[i] = n->kernel[i];
+        desc.stride[i] = n->stride[i];
+        desc.dilation[i] = n->dilation[i];
+        desc.pad_before[i] = n->before[i];
+        desc.pad_after[i] = n->after[i];
+        desc.pad_mode[i] = (hy3d_pad_mode)q->layer->pad_mode[i - 1];
+        desc.upsample[i] = n->up[i];
+        desc.in_size[i] = times(size[i - 1], n->up[i]);
+        const int64_t padded = desc.in_size[i] + n->before[i] + n->after[i];
+        const int64_t extent = (int64_t)n->dilation[i] * (n->kernel[i] - 1) + 1;
+        made = times(made, (padded - extent) / n->stride[i] + 1);
+    }
+    const int64_t read =
+        times(times(q->source->channels, size[0] * size[1]), step->reads[1] - step->reads[0]);
+    const int64_t result = times(made, own);
+    const int64_t taken = convolved(q, &desc, n->norm, read, result, shuffled_parts(n) > 1);
+    if (step->drop == 0 && (step->others == 0 || is_computed(q, n->other))) {
+        return taken;
+    }
+    /* The result beside the residual; or all frames that the convolution gives, beside a copy of
+     * those that stay. */
+    const bool has_first = n->shuffle_first != 0 && step->own[0] == 0;
+    const int64_t given = own * n->shuffle[0] + (has_first ? n->shuffle_first - n->shuffle[0] : 0);
+    return taken + bytes_of(q, times(made / n->shuffle[0], given));
+}
+
+/* What is read, put together of several slices. */
+static int64_t joined(const question *q, int32_t slices)
+{
+    return slices > 1 ? bytes_of(q, times(q->source->channels, q->position)) : 0;
+}
+
+/* A 1x1x1 convolution of the step's frames, and bytes inside it. */
+static int64_t projected(question *q, int64_t in_channels, int64_t out_channels, int32_t norm)
+{
+    hy3d_conv3d_desc desc = plain_desc(q, in_channels, out_channels);
+    desc.in_size[0] = q->frames;
+    desc.in_size[1] = q->source->rows;
+    desc.in_size[2] = q->source->columns;
+    return convolved(q, &desc, norm, times(in_channels, q->position),
+                     times(out_channels, q->position), false);
+}
+
+/* Queries, keys and values where one product makes them all, else one of the three, with what
+ * making it takes. */
+static int64_t queries(question *q)
+{
+    const int64_t channels = times(q->node->width, q->layer->is_fused ? 3 : 1);
+    return bytes_of(q, times(channels, q->position)) +
+           projected(q, q->source->channels, channels, q->node->norm);
+}
+
+/* Beside the queries and the result, for the last frame, which sees the most. */
+static int64_t mixed(const question *q)
+{
+    const hy3d_node *n = q->node;
+    const int64_t tokens = q->source->rows * q->source->columns;
+    const int64_t seen = n->span == HY3D_SPAN_FRAME    ? 1
+                         : n->span == HY3D_SPAN_CAUSAL ? q->step->frames[1]
+                                                       : q->source->frames;
+    const int64_t keys = times(seen, tokens), head = n->width / n->heads;
+    const int64_t score = times(times(n->heads, keys), FLOAT_BYTES);
+    const int64_t rows = most(1, least(tokens, q->host->score_bytes / score));
+    const int64_t asked = bytes_of(q, times(rows, n->width));
+    if (q->layer->is_composed) {
+        const int64_t scores = bytes_of(q, times(times(n->heads, rows), keys));
+        return asked + 2 * scores + asked + bytes_of(q, times(n->width, keys));
+    }
+    return asked + q->host->threads * least(rows, QUERY_BLOCK) *
+                       (2 * least(keys, KEY_BLOCK) + head + 2) * FLOAT_BYTES;
+}
+
+/* In turn: keys and values, where frames see themselves alone; queries; the frames one by one; the
+ * projection behind them. */
+static int64_t of_attend(question *q)
+{
+    const hy3d_node *n = q->node;
+    const int64_t one = bytes_of(q, times(n->width, q->position));
+    const int64_t keys = n->span == HY3D_SPAN_FRAME ? 2 * one : 0;
+    const int64_t asking = keys + queries(q) + one, mixing = keys + 2 * one + mixed(q);
+    int64_t leaving = one + projected(q, n->width, n->channels, HY3D_NORM_NONE);
+    if (!q->layer->is_rescaled && !is_computed(q, n->source)) { /* a copy of what was read */
+        leaving += bytes_of(q, times(q->source->channels, q->position));
+    }
+    return joined(q, q->step->sources) + most(asking, most(mixing, leaving));
+}
+
+static int64_t inside_step(question *q)
+{
+    switch ((hy3d_step_op)q->step->op) {
+    case HY3D_STEP_CONV:
+        return of_conv(q);
+    case HY3D_STEP_PASS:
+    case HY3D_STEP_ADD:
+        return q->step->others == 0 ? 0 : joined(q, q->step->sources) + joined(q, q->step->others);
+    case HY3D_STEP_KEYS:
+        return joined(q, q->step->sources) + queries(q);
+    case HY3D_STEP_ATTEND:
+        return of_attend(q);
+    case HY3D_STEP_MOMENTS:
+        return 2 * FLOAT_BYTES *
+               least(q->host->block_elements, times(q->node->channels, q->position));
+    case HY3D_STEP_ENTER:
+    case HY3D_STEP_MAP:
+    case HY3D_STEP_TRIM:
+    case HY3D_STEP_OPAQUE:
+    case HY3D_STEP_REDUCE:
+    case HY3D_STEP_EMIT:
+    case HY3D_STEP_STORE:
+    case HY3D_STEP_DROP:
+    case HY3D_STEP_LOAD:
+    case HY3D_STEP_SEND:
+    case HY3D_STEP_RECV:
+        return 0;
+    }
+    return 0;
+}
+
+bool hy3d__knows_step(const hy3d_schedule_request *request, const hy3d_step *step, int32_t on_host)
+{
+    const hy3d_host_layer *layers = request->host_layers.layers;
+    return layers != NULL && (on_host || request->is_host) && layers[step->node].is_known;
+}
+
+hy3d_status hy3d__step_memory(hy3d_context *context, const hy3d_schedule_request *request,
+                              const hy3d_step *step, const hy3d_size *source,
+                              hy3d_step_memory *taken_out)
+{
+    const int64_t frames = step->frames[1] - step->frames[0];
+    question q = {
+        .context = context,
+        .request = request,
+        .host = &request->host_layers,
+        .layer = &request->host_layers.layers[step->node],
+        .node = &request->graph.nodes[step->node],
+        .step = step,
+        .source = source,
+        .frames = frames,
+        .position = times(frames, source->rows * source->columns),
+    };
+    hy3d_step_memory taken = {.workspace_bytes = inside_step(&q)};
+    taken.kept_bytes = q.layer->kept_bytes;
+    if (q.node->norm == HY3D_NORM_GROUP) { /* its factor and its summand */
+        taken.kept_bytes += 2 * FLOAT_BYTES * source->channels;
+    }
+    if (q.status == HY3D_OK) {
+        *taken_out = taken;
+    }
+    return q.status;
+}
