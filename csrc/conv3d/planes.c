@@ -23,12 +23,13 @@ const void *hy3d__conv_plane_in_place(const hy3d__conv_run *run, const hy3d_conv
                                       int64_t channel)
 {
     const hy3d_conv3d_plan *const plan = run->plan;
-    const hy3d__conv_line line = hy3d__conv_source_line(run, frame, channel, 0);
 
-    return frame->stride[2] == 1 && is_flat(frame, plan->out[2]) && !line.is_changed &&
-                   hy3d_dtype_bytes(line.dtype) == plan->compute_bytes
-               ? line.data
-               : NULL;
+    if (frame->stride[2] != 1 || !is_flat(frame, plan->out[2]) ||
+        hy3d_dtype_bytes(plan->desc.dtype) != plan->compute_bytes) {
+        return NULL;
+    }
+    const hy3d__conv_line line = hy3d__conv_source_line(run, frame, channel, 0);
+    return line.is_changed ? NULL : line.data;
 }
 
 void hy3d__conv_plane_load(const hy3d__conv_run *run, const hy3d_conv3d_frame *frame,
@@ -40,9 +41,10 @@ void hy3d__conv_plane_load(const hy3d__conv_run *run, const hy3d_conv3d_frame *f
     hy3d__conv_line line = hy3d__conv_source_line(run, frame, channel, 0);
     const unsigned char *const data = line.data;
 
+    int64_t row = first / width, at = first % width;
+
     line.size = width;
-    for (int64_t done = 0, n; done < count; done += n) {
-        const int64_t row = (first + done) / width, at = (first + done) % width;
+    for (int64_t done = 0, n; done < count; done += n, row++, at = 0) {
         n = hy3d__conv_min(count - done, width - at);
         line.data = data == NULL ? NULL : data + row * row_bytes;
         hy3d__conv_load_line(plan->kernels, &line, at, 1, n,

@@ -177,7 +177,8 @@ static void prefetch(const unsigned char *data, int64_t bytes)
 static void pack_line(const hy3d__conv_run *run, const hy3d__conv_span *span,
                       const hy3d_conv3d_frame *frame, int64_t channel, float *dst, int64_t column)
 {
-    const float *const line = hy3d__conv_plane_in_place(run, frame, channel);
+    const float *const line =
+        run->plan->desc.dtype == HY3D_F32 ? hy3d__conv_plane_in_place(run, frame, channel) : NULL;
     float values[MAX_COLUMNS * COLUMN];
 
     if (line != NULL) {
