@@ -236,7 +236,8 @@ static int32_t *read_alike(PyObject *value, int32_t count)
 
 /* (dtype, threads, ..., a record for each node); the records are PyMem_Malloc'ed, also with an
  * exception. */
-static bool read_host_layers(PyObject *value, int32_t count, hy3d_host_layers *out)
+static bool read_host_layers(PyObject *value, int32_t count, void **records_out,
+                             hy3d_host_layers *out)
 {
     const int last = LENGTH(host_fields);
     if (!PyTuple_Check(value) || PyTuple_Size(value) != last + 1) {
@@ -248,8 +249,9 @@ static bool read_host_layers(PyObject *value, int32_t count, hy3d_host_layers *o
         }
     }
     int32_t found = 0;
-    out->layers = read_records(PyTuple_GetItem(value, last), "host_layers", layer_fields,
-                               LENGTH(layer_fields), sizeof *out->layers, &found);
+    *records_out = read_records(PyTuple_GetItem(value, last), "host_layers", layer_fields,
+                                LENGTH(layer_fields), sizeof *out->layers, &found);
+    out->layers = *records_out;
     return out->layers != NULL &&
            (found == count ||
             hy3d_py_value_error("host_layers has %d records: the graph has %d nodes.", (int)found,
@@ -600,11 +602,11 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
     request.graph.nodes = nodes;
     int32_t *const kinds = alike == NULL ? NULL : read_alike(alike, request.graph.count);
     request.alike = kinds;
-    hy3d_host_layers *const host = &request.host_layers;
+    void *records = NULL;
     const bool good =
-        (alike == NULL || kinds != NULL) && (layers == NULL || layers == Py_None ||
-                                             read_host_layers(layers, request.graph.count, host));
-    void *const records = (void *)(uintptr_t)host->layers;
+        (alike == NULL || kinds != NULL) &&
+        (layers == NULL || layers == Py_None ||
+         read_host_layers(layers, request.graph.count, &records, &request.host_layers));
     PyObject *const self = good ? compile(module, state, &request, workspace) : NULL;
     PyMem_Free(records); /* the core has copied all of them */
     PyMem_Free(kinds);
