@@ -70,6 +70,7 @@ PROGRAM_CALLS: dict[str, Any] = {
         for n in ("candidate", "cut", "prefix_bytes", "tiles", "sections")
     },
     "Program.steps": member("Program", lambda rng: rng.randrange(2)),
+    "Program.kept": member("Program", lambda rng: rng.randrange(2)),
     "Program.slices": member("Program", lambda rng: rng.randrange(2)),
     "Program.start": member("Program", lambda rng: rng.randrange(-1, 9)),
     "Program.fallback": member(
