@@ -146,9 +146,9 @@ def prepare() -> Any:
     addresses = prepare_interpreter()
     launch = backend.launch
 
-    def give(item: Any, operands: dict[str, Any], *rest: Any) -> Any:
-        addresses.give(*(operands[name].tensor for name, _ in item.operands))
-        return launch(item, operands, *rest)
+    def give(item: Any, tensors: Any, *rest: Any) -> Any:
+        addresses.give(*(tensors[backend.number_of(name)] for name, _ in item.operands))
+        return launch(item, tensors, *rest)
 
     backend.launch = give
     return addresses

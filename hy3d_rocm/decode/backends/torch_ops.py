@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decode.layers import Weights
 
+Affine = tuple["Tensor", "Tensor"]  # factor and summand (C,)
+
 
 class TorchBackend:
     """Backend of layers.py. Results are (1, C, T, H, W), contiguous but for 2D convolutions over
@@ -55,42 +57,52 @@ class TorchBackend:
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
+        self.delegated: dict[str, int] = {}  # what a backend above leaves to this one, by reason
 
     def convolve(
-        self, layer: Conv, source: Pieces, frames: Range, *,
-        affine: tuple[Tensor, Tensor] | None = None, add: Tensor | None = None,
-        moments: bool = False,
+        self, layer: Conv, source: Pieces, frames: Range, *, affine: Affine | None = None,
+        add: Tensor | None = None, moments: bool = False,
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
         """See Backend.convolve. ValueError (a sentence) where `source` lacks frames."""
-        weight = self._weight(layer)
-        bias = self.weights.of(layer.module, "bias")
-        own = self._input(layer, source, frames, weight, affine)
-        result = _multiply(own, weight, bias, layer.stride)
-        del own
+        if layer.norm is not None and layer.norm.kind == "group" and affine is None:
+            raise ValueError("a group norm was asked for without the moments of its video (affine)")
         if layer.shuffle is not None:
-            return finished(result, layer.shuffle, frames, add, moments)
-        if add is not None:
-            result.add_(add)
-        return result, channel_moments(result) if moments else None
+            made = self._convolved(layer, source, frames, affine, None)
+            return finished(made, layer.shuffle, frames, add, moments)
+        made = self._convolved(layer, source, frames, affine, add)
+        return made, moments_after(made, add) if moments else None
+
+    def _convolved(
+        self, layer: Conv, source: Pieces, frames: Range, affine: Affine | None, add: Tensor | None
+    ) -> Tensor:
+        """The convolution before any shuffle, plus `add`."""
+        weight, bias = self._weight(layer), self.weights.of(layer.module, "bias")
+        x = self._input(layer, source, frames, weight, affine)
+        result = _multiply(x, weight, bias, layer.stride)
+        del x  # a residual of another type is converted as it is added
+        return result if add is None else result.add_(add)
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
         """See Backend.workspace_bytes: the padded input, what the convolution holds inside (by the
         rules of memory/workspace.py), a float block of norm or moments, the shuffled copy."""
         weight = self._weight(layer).to("meta")
         kernel, x = kernel_size(weight), source.tensors[0]
-        size, device = (x.shape[3], x.shape[4]), x.device
+        size, item = (x.shape[3], x.shape[4]), x.element_size()
         first, last = read_frames(layer, frames, kernel[0])
-        direct = _direct(layer, source, frames, weight) is not None
         padded = (1, x.shape[1], last - first, *padded_size(layer, size))
         out = (1, weight.shape[0], frames[1] - frames[0], *own_size(layer, size, kernel))
-        item = x.element_size()
-        buffer = 0 if direct else math.prod(padded) * item
-        result = math.prod(out) * item
-        hidden = _hidden(layer, padded, weight.view(*weight.shape[:2], *kernel), out, x)
-        wide = wide_type(x.dtype).itemsize
-        block = wide * 2 * min(block_elements(device), max(math.prod(padded), math.prod(out)))
-        shuffled = result if layer.shuffle is not None else 0
-        return max(buffer + block, buffer + hidden - result, shuffled, block)
+        direct = _direct(layer, source, frames, weight) is not None
+        buffer, hidden = 0 if direct else math.prod(padded) * item, 0
+        if not _pointwise(weight):
+            rules = workspace_rules() or OperatorWorkspace(x.device)
+            read, made = (torch.empty(s, dtype=x.dtype, device="meta") for s in (padded, out))
+            weight, zeros, ones = weight.view(*weight.shape[:2], *kernel), [0, 0, 0], [1, 1, 1]
+            arguments = (read, weight, None, [*layer.stride], zeros, ones, False, zeros, 1)
+            hidden = rules.convolution(arguments, made, by_layer=True)
+        block = min(block_elements(x.device), max(math.prod(padded), math.prod(out)))
+        block *= 2 * wide_type(x.dtype).itemsize
+        shuffled = math.prod(out) * item if layer.shuffle is not None else 0
+        return max(buffer + block, buffer + hidden, shuffled)
 
     def _weight(self, layer: Conv) -> Tensor:
         weight = self.weights.of(layer.module, "weight")
@@ -103,32 +115,21 @@ class TorchBackend:
         return weight
 
     def _input(
-        self, layer: Conv, source: Pieces, frames: Range, weight: Tensor,
-        affine: tuple[Tensor, Tensor] | None,
-    ) -> Tensor:  # fmt: skip
-        """The convolution's padded input (C, T, H, W); the frames themselves where they do."""
+        self, layer: Conv, source: Pieces, frames: Range, weight: Tensor, affine: Affine | None
+    ) -> Tensor:
+        """The convolution's padded input (C, T, H, W); the frames themselves where they do. Each
+        frame is written once, with its borders, and copied where it comes again."""
         direct = _direct(layer, source, frames, weight)
         if direct is not None:
             return direct
-        if layer.norm is not None and layer.norm.kind == "group" and affine is None:
-            raise ValueError("a group norm was asked for without the moments of its video (affine)")
-        x = source.tensors[0]
+        (_, top, left), (_, bottom, right), x = layer.before, layer.after, source.tensors[0]
         numbers = frame_numbers(layer, source, frames, kernel_size(weight)[0])
-        count, (rows, columns) = len(numbers), padded_size(layer, (x.shape[3], x.shape[4]))
+        rows, columns = padded_size(layer, (x.shape[3], x.shape[4]))
         if weight.dim() == 4 and not _pointwise(weight):  # frame by frame for conv2d
-            buffer = x.new_empty((count, x.shape[1], rows, columns)).transpose(0, 1)
+            buffer = x.new_empty((len(numbers), x.shape[1], rows, columns)).transpose(0, 1)
         else:
-            buffer = x.new_empty((x.shape[1], count, rows, columns))
-        self._fill(layer, source, numbers, affine, buffer)
-        return buffer
-
-    def _fill(
-        self, layer: Conv, source: Pieces, numbers: list[int],
-        affine: tuple[Tensor, Tensor] | None, buffer: Tensor,
-    ) -> None:  # fmt: skip
-        """Writes each frame once, with its borders, and copies it where it comes again."""
-        (_, top, left), (_, bottom, right) = layer.before, layer.after
-        body = buffer[:, :, top : buffer.shape[2] - bottom, left : buffer.shape[3] - right]
+            buffer = x.new_empty((x.shape[1], len(numbers), rows, columns))
+        body = buffer[:, :, top : rows - bottom, left : columns - right]
         # Of each frame the place where it is written: of the first, which padding may repeat, the
         # last one, so that it stands right before the second.
         places = {n: at for at, n in reversed(list(enumerate(numbers)))}
@@ -147,10 +148,9 @@ class TorchBackend:
                 buffer[:, at].zero_()
             elif places[n] != at:
                 buffer[:, at].copy_(buffer[:, places[n]])
+        return buffer
 
-    def _write(
-        self, layer: Conv, x: Tensor, affine: tuple[Tensor, Tensor] | None, out: Tensor
-    ) -> None:
+    def _write(self, layer: Conv, x: Tensor, affine: Affine | None, out: Tensor) -> None:
         """out = x normalised, activated and up-sampled to rows and columns, all (C, t, H, W)."""
         (_, fh, fw), norm = layer.up, layer.norm
         once = out[:, :, ::fh, ::fw]
@@ -182,7 +182,7 @@ def own_norm(x: Tensor, norm: Norm, weights: Weights, out: Tensor) -> None:
         apply_affine(x[:, frame], affine, out[:, frame])
 
 
-def apply_affine(x: Tensor, affine: tuple[Tensor, Tensor], out: Tensor) -> None:
+def apply_affine(x: Tensor, affine: Affine, out: Tensor) -> None:
     """out = x * factor + summand for x (C, T, H, W), in the factor's type inside, rounded once."""
     factor, summand = (a.view(-1, 1, 1, 1) for a in affine)
     if x.dtype in (torch.float32, torch.float64) or x.device.type == "cuda":
@@ -328,55 +328,53 @@ def _takes_onednn(x: Tensor, weight: Tensor, stride: Triple) -> bool:
     return instead_of_im2col(backend, tuple(weight.shape), out, x.dtype)
 
 
-def _hidden(
-    layer: Conv, x: tuple[int, ...], weight: Tensor, out: tuple[int, ...], like: Tensor
-) -> int:
-    """Bytes that the operator holds inside."""
-    if _pointwise(weight):
-        return 0
-    meta_x, meta_out = (torch.empty(s, dtype=like.dtype, device="meta") for s in (x, out))
-    stride, ones = list(layer.stride), [1, 1, 1]
-    arguments = (meta_x, weight, None, stride, [0, 0, 0], ones, False, [0, 0, 0], 1)
-    rules = workspace_rules() or OperatorWorkspace(like.device)
-    return rules.convolution(arguments, meta_out, by_layer=True) + int(meta_out.nbytes)
-
-
-def _split(x: Tensor, factor: Triple, order: str) -> Tensor:
-    """A convolution's channels as a view (C, T, rt, H, rh, W, rw); x (1, K, T, H, W)."""
-    rt, rh, rw = factor
-    channels = x.shape[1] // (rt * rh * rw)
+def by_phase(x: Tensor, factor: Triple, order: str) -> Tensor:
+    """A convolution's outputs (K, ...) as (rt, rh, rw, C, ...), a view."""
+    (rt, rh, rw), rest = factor, x.shape[1:]
+    channels = x.shape[0] // (rt * rh * rw)
     if order == "channel first":
-        return x[0].reshape(channels, rt, rh, rw, *x.shape[2:]).permute(0, 4, 1, 5, 2, 6, 3)
-    if order in ("factor first", "time first"):
-        return x[0].reshape(rt, rh, rw, channels, *x.shape[2:]).permute(3, 4, 0, 5, 1, 6, 2)
+        return x.reshape(channels, rt, rh, rw, *rest).movedim(0, 3)
     if order == "space first":
-        return x[0].reshape(rh, rw, rt, channels, *x.shape[2:]).permute(3, 4, 2, 5, 0, 6, 1)
+        return x.reshape(rh, rw, rt, channels, *rest).movedim(2, 0)
+    if order in ("factor first", "time first"):
+        return x.reshape(rt, rh, rw, channels, *rest)
     raise ValueError(f"the order of a shuffle is {order!r}, which is not known")
-
-
-def shuffled_parts(x: Tensor, shuffle: Shuffle, frames: Range) -> list[Tensor]:
-    """Outputs `frames` of a convolution, split; the video's first frame by itself where it has a
-    factor of its own."""
-    if shuffle.first is None or frames[0] > 0:
-        return [_split(x, shuffle.factor, shuffle.order)]
-    channels = x.shape[1] // math.prod(shuffle.factor)
-    lead = _split(x[:, :, :1], shuffle.first, shuffle.order)[:channels]
-    rest = x[:, :, 1:]
-    return [lead, _split(rest, shuffle.factor, shuffle.order)] if rest.shape[2] else [lead]
 
 
 def shuffled(x: Tensor, shuffle: Shuffle) -> Tensor:
     """Channels of all frames to space and time; nothing dropped."""
-    return put_together(shuffled_parts(x, shuffle, (0, x.shape[2])))
+    return finished(x, shuffle, (0, x.shape[2]), None, False)[0]
 
 
 def finished(
     made: Tensor, shuffle: Shuffle, frames: Range, add: Tensor | None, moments: bool
 ) -> tuple[Tensor, Moments | None]:
     """Outputs `frames` of a convolution, shuffled, over the residual where there is one, as
-    Backend.convolve gives them."""
-    parts = shuffled_parts(made, shuffle, frames)
-    result = put_together(parts) if add is None else add_parts(parts, add)
+    Backend.convolve gives them. The video's first frame goes by itself where it has a factor of its
+    own."""
+    cuts = [(0, made.shape[2], shuffle.factor)]
+    if shuffle.first is not None and frames[0] == 0:
+        cuts = [(0, 1, shuffle.first), (1, made.shape[2], shuffle.factor)]
+    channels = made.shape[1] // math.prod(shuffle.factor)
+    parts = [
+        by_phase(made[0, :, a:b], factor, shuffle.order)[:, :, :, :channels]
+        .permute(3, 4, 0, 5, 1, 6, 2)
+        for a, b, factor in cuts if a == 0 or a < b
+    ]  # fmt: skip
+    sizes = [(t * rt, h * rh, w * rw) for _, t, rt, h, rh, w, rw in (p.shape for p in parts)]
+    if len(parts) > 1:
+        frames_of_parts = [t for t, _, _ in sizes]
+        result = made.new_empty((1, channels, sum(frames_of_parts), *sizes[0][1:]))
+        targets = result[0].split_with_sizes(frames_of_parts, 1)
+        for target, part in zip(targets, parts, strict=True):
+            target.view(part.shape).copy_(part)
+        if add is not None:  # one write is the last, so that the call may be made again
+            result = add.add_(result)
+    elif add is not None:  # in place: no shuffled copy is made
+        add[0].view(parts[0].shape).add_(parts[0])
+        result = add
+    else:
+        result = parts[0].reshape(1, channels, *sizes[0])
     return result, moments_after(result, add) if moments else None
 
 
@@ -389,27 +387,3 @@ def moments_after(result: Tensor, add: Tensor | None) -> Moments | None:
         if result is not add or not is_out_of_memory(error):
             raise
     return None
-
-
-def put_together(parts: list[Tensor]) -> Tensor:
-    if len(parts) == 1:
-        return parts[0].reshape(1, parts[0].shape[0], *_size(parts[0]))
-    frames = [_size(part)[0] for part in parts]
-    out = parts[0].new_empty((1, parts[0].shape[0], sum(frames), *_size(parts[0])[1:]))
-    for target, part in zip(torch.split(out[0], frames, 1), parts, strict=True):
-        target.view(part.shape).copy_(part)
-    return out
-
-
-def add_parts(parts: list[Tensor], add: Tensor) -> Tensor:
-    """Adds them to `add` in place: no shuffled copy is made."""
-    if len(parts) > 1:  # one write is the last, so that the call may be made again
-        return add.add_(put_together(parts))
-    add[0].view(parts[0].shape).add_(parts[0])
-    return add
-
-
-def _size(parts: Tensor) -> tuple[int, int, int]:
-    """(T, H, W) of a split video."""
-    _, t, rt, h, rh, w, rw = parts.shape
-    return t * rt, h * rh, w * rw

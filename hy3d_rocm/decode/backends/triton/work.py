@@ -1,12 +1,13 @@
 """The launches of one call of the Triton backend. Pure integers: no torch, no triton.
 
-A `Job` says what is asked; `View` how the kernels see it: a video of rows (up-sampled where it has
-to be, padded), a kernel over them, phases of the output.
+A `Job` says what is asked; its `View` how the kernels see it: a video of rows (up-sampled where it
+has to be, padded), a kernel over them, phases of the output.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.item import Block, Call, Launch
-from hy3d_rocm.conv.triton.plan import Box, Plan, Problem, Tiling, Triple
+from hy3d_rocm.conv.triton.plan import Box, Problem, Tiling, Triple
 
 Range = tuple[int, int]
 Strides = tuple[int, int, int, int]  # c, t, h, w
@@ -126,81 +127,61 @@ def last_strides(channels: int, size: tuple[int, int]) -> Strides:
     return (1, h * w * channels, w * channels, channels)
 
 
-class View(NamedTuple):
+class View:
     """The job as the kernels see it.
 
-    kernel: over rows. up, keep_first: what is still done by index, of which first_row and up_frames
-    count frames. pad: of height and width, before. rows: frames, lines and columns of all rows.
-    positions: of a phase. phases: the factor; steps: rows from a phase to the next along each axis,
-    in frames, lines, columns. shift: output frame of position 0 of phase 0.
+    kernel: over rows; taps: products of one output (the kernel's columns are one tap). up,
+    keep_first: what is still done by index, of which first_row and up_frames count frames. pad: of
+    height and width, before. rows: frames, lines and columns of all rows. positions: of a phase.
+    phases: the factor; steps: rows from a phase to the next along each axis, in frames, lines,
+    columns. shift: output frame of position 0 of phase 0. problem: a convolution over all rows, to
+    plan boxes by.
     """
 
-    kernel: Triple
-    up: Triple
-    keep_first: bool
-    pad: tuple[int, int]
-    first_row: int
-    up_frames: int
-    rows: Triple
-    positions: Triple
-    phases: Triple
-    steps: Triple
-    shift: int
-
-    @property
-    def taps(self) -> int:
-        """Products of one output: the kernel's columns are one tap."""
-        return self.kernel[0] * self.kernel[1]
-
-
-def view_of(job: Job) -> View:
-    """How the kernels see it."""
-    in_time, in_space = job.folds
-    (kt, kh, kw), (ut, uh, uw), n = job.kernel, job.up, job.frames[1] - job.frames[0]
-    end = job.end if job.total is None else job.total
-    phases, steps, pad = job.shuffle, (0, 0, 0), (job.before[1], job.before[2])
-    high, wide = job.out_size[0] // phases[1], job.out_size[1] // phases[2]
-    frames, shift, keep_first = n, 0, job.keep_first
-    first_row = job.frames[0] * job.stride[0] - job.before[0]
-    if in_space:
-        phases, steps, (kh, kw), (uh, uw) = (1, 2, 2), (0, 1, 1), (2, 2), (1, 1)
-        high, wide = job.size
-    if in_time:
-        # Pair i makes frames 2i - 1 and 2i from frames i - 1 and i.
-        low, top = (job.frames[0] + 1) // 2, job.frames[1] // 2
-        phases, kt, ut, keep_first = (2, 2, 2), 2, 1, False
-        frames, shift, first_row = top - low + 1, 2 * low - 1 - job.frames[0], low - 1
-    up_frames = 1 + (end - 1) * ut if keep_first else end * ut
-    reach = (kt, kh + (phases[1] - 1) * steps[1], kw + (phases[2] - 1) * steps[2])
-    rows = tuple(
-        (count - 1) * step + size
-        for count, step, size in zip((frames, high, wide), job.stride, reach, strict=True)
-    )
-    if not in_space:  # with strides some of what is padded is read by nobody, but lies in the line
-        rows = (rows[0], rows[1], job.size[1] * uw + job.before[2] + job.after[2])
-    return View(
-        (kt, kh, kw), (ut, uh, uw), keep_first, pad, first_row, up_frames,
-        (rows[0], rows[1], rows[2]), (frames, high, wide), phases, steps, shift,
-    )  # fmt: skip
+    def __init__(self, job: Job) -> None:
+        in_time, in_space = job.folds
+        (kt, kh, kw), (ut, uh, uw) = job.kernel, job.up
+        frames, self.shift, self.keep_first = job.frames[1] - job.frames[0], 0, job.keep_first
+        self.first_row = job.frames[0] * job.stride[0] - job.before[0]
+        self.phases, self.steps, self.pad = job.shuffle, (0, 0, 0), job.before[1:]
+        high, wide = (n // f for n, f in zip(job.out_size, job.shuffle[1:], strict=True))
+        if in_space:
+            self.phases, self.steps, (kh, kw), (uh, uw) = (1, 2, 2), (0, 1, 1), (2, 2), (1, 1)
+            high, wide = job.size
+        if in_time:
+            # Pair i makes frames 2i - 1 and 2i from frames i - 1 and i.
+            low, top = (job.frames[0] + 1) // 2, job.frames[1] // 2
+            self.phases, kt, ut, self.keep_first = (2, 2, 2), 2, 1, False
+            frames, self.shift, self.first_row = top - low + 1, 2 * low - 1 - job.frames[0], low - 1
+        self.kernel, self.up, self.taps = (kt, kh, kw), (ut, uh, uw), kt * kh
+        self.positions = frames, high, wide
+        end = job.end if job.total is None else job.total
+        self.up_frames = 1 + (end - 1) * ut if self.keep_first else end * ut
+        reach = tuple(
+            k + (f - 1) * s for k, f, s in zip(self.kernel, self.phases, self.steps, strict=True)
+        )
+        rows = [
+            (count - 1) * step + size
+            for count, step, size in zip(self.positions, job.stride, reach, strict=True)
+        ]
+        if not in_space:  # with strides some of what is padded is read by nobody, but lies there
+            rows[2] = job.size[1] * uw + job.before[2] + job.after[2]
+        self.rows: Triple = (rows[0], rows[1], rows[2])
+        self.problem = Problem(
+            batch=1, channels=job.channels, outputs=job.outputs * math.prod(self.phases[1:]),
+            groups=1, size=self.rows, kernel=(reach[0], reach[1], reach[2]), stride=job.stride,
+            dilation=ONES, pad_before=(0, 0, 0), pad_after=(0, 0, 0), replicate=(False,) * 3,
+            itemsize=ITEMSIZE[job.dtype],
+        )  # fmt: skip
 
 
-def problem_of(job: Job, view: View) -> Problem:
-    """A convolution over all rows, to plan boxes by."""
-    reach = tuple(
-        k + (f - 1) * s for k, f, s in zip(view.kernel, view.phases, view.steps, strict=True)
-    )
-    return Problem(
-        batch=1, channels=job.channels, outputs=job.outputs * view.phases[1] * view.phases[2],
-        groups=1, size=view.rows, kernel=(reach[0], reach[1], reach[2]), stride=job.stride,
-        dilation=ONES, pad_before=(0, 0, 0), pad_after=(0, 0, 0), replicate=(False,) * 3,
-        itemsize=ITEMSIZE[job.dtype],
-    )  # fmt: skip
+view_of = functools.lru_cache(maxsize=4096)(View)
 
 
 @functools.lru_cache(maxsize=4096)
 def refusal(job: Job) -> str | None:
     """Why the kernels can't compute this, in a few words, or None."""
-    p = problem_of(job, view_of(job))
+    p = view_of(job).problem
     direct = max((piece.frames for piece in job.pieces), default=0) * job.size[0] * job.size[1]
     if max(direct, plan.smallest_box_rows(p)) >= _ROW_LIMIT:
         return "more rows than 32-bit numbers count"
@@ -269,35 +250,25 @@ class Work:
     calls: dict[Hashable, tuple[Call, ...]] = field(default_factory=dict, compare=False)
 
 
-@functools.lru_cache(maxsize=4096)
-def room_of(job: Job, out: Strides, machine: Machine) -> tuple[int, int]:
-    """rows_elems and parts_elems of make_work, without the launches."""
-    maker = _Maker(job, out, machine)
-    return maker.rows_elems, maker.parts_elems
-
-
 @functools.lru_cache(maxsize=512)
 def make_work(job: Job, out: Strides, machine: Machine) -> Work:
     """All launches; out: strides of the result. ValueError where a frame of the source is missing.
 
     The same object for the same question: its launches hold what was compiled for them.
     """
-    maker = _Maker(job, out, machine)
-    return Work(tuple(maker.launches()), maker.rows_elems, maker.parts_elems)
+    made = plan_of(job, machine)
+    return Work(tuple(made.launches(out)), made.rows_elems, made.parts_elems)
 
 
-@functools.lru_cache(maxsize=1024)
-def _plan(p: Problem, rows_bytes: int, tiling: Tiling) -> Plan:
-    return plan.make_plan(p, False, rows_bytes, tiling)
+_boxes_of = functools.lru_cache(maxsize=1024)(plan.make_plan)
 
 
 @functools.lru_cache(maxsize=4096)
-def _tile_of(
-    machine: Machine, dtype: str, positions: int, outputs: int, length: int, taps: int
-) -> Config:
-    """The tile for so many positions, the phases' together."""
+def _tile_of(machine: Machine, dtype: str, *sizes: int) -> Config:
+    """The tile for positions (the phases' together), outputs, a tap's length, and taps."""
     if machine.tile is not None:
         return machine.tile
+    positions, outputs, length, taps = sizes
     # All hold a residual and moments beside their sums without spilling (check_fused_gfx.py).
     every = configs.offered(machine.arch, dtype)
     return configs.guess(every, positions, outputs, length, machine.units, taps)
@@ -315,14 +286,15 @@ class _Product(NamedTuple):
     tile: Config
 
 
-class _Maker:
-    """Makes the launches of one call."""
+class JobPlan:
+    """The products of one job, and what the launches of it take: elements of the rows' workspace
+    and of the moments'."""
 
-    def __init__(self, job: Job, out: Strides, machine: Machine) -> None:
-        self.job, self.out, self.machine = job, out, machine
+    def __init__(self, job: Job, machine: Machine) -> None:
+        self.job, self.machine = job, machine
         self.view = view = view_of(job)
         self.length = job.row_channels * view.kernel[2]
-        self.phases = view.phases[0] * view.phases[1] * view.phases[2]
+        self.phases = math.prod(view.phases)
         self.flat = job.stride == ONES
         self.rows_elems = self.parts_elems = 0
         self.products = list(self._direct() if job.is_direct else self._boxes())
@@ -330,12 +302,13 @@ class _Maker:
             self.tiles = sum(map(self._tiles, self.products))
             self.parts_elems = self.tiles * (2 * job.outputs + 1)
 
-    def launches(self) -> Iterator[Launch]:
+    def launches(self, out: Strides) -> Iterator[Launch]:
+        """For a result of these strides."""
         tile0 = 0
         for product in self.products:
             if product.source == "rows":
                 yield from self._loads(product)
-            yield self._conv(product, tile0)
+            yield self._conv(product, tile0, out)
             tile0 += self._tiles(product)
         if self.job.moments:
             # Few programs over many tiles wait for memory mostly: wide steps, twice through.
@@ -379,12 +352,11 @@ class _Maker:
         job, view = self.job, self.view
         whole = self._tile(view.rows[0] * view.rows[1] * view.rows[2])
         blocks = -(-job.outputs // whole.block_n) * self.phases
-        p = problem_of(job, view)
         tiling = Tiling(whole.block_p, blocks, self.machine.units)
-        made = _plan(p, self.machine.rows_bytes, tiling)
+        made = _boxes_of(view.problem, False, self.machine.rows_bytes, tiling)
         self.rows_elems = made.workspace_bytes // ITEMSIZE[job.dtype]
         for box in made.boxes():
-            yield self._product("rows", 0, (*box.lines(p), view.rows[2]), box)
+            yield self._product("rows", 0, (*box.lines(view.problem), view.rows[2]), box)
 
     def _loads(self, product: _Product) -> Iterator[Launch]:
         """What makes the rows of a box."""
@@ -415,24 +387,23 @@ class _Maker:
              s[3] == 1, vector, block_w, block_c), 4, 1,
         )  # fmt: skip
 
-    def _conv(self, product: _Product, tile0: int) -> Launch:
+    def _conv(self, product: _Product, tile0: int, out: Strides) -> Launch:
         """conv_fused; the launch's tiles begin at tile0."""
         job, view, (_, hi, wi) = self.job, self.view, product.size
         box, c, positions = product.box, product.tile, product.positions
         ho, wo = box.h1 - box.h0, view.positions[2]
         kt, kh, _ = view.kernel
-        step_t, step_h = hi * wi, wi
-        row = (view.steps[0] * step_t, view.steps[1] * step_h, view.steps[2])
-        last = self.out[0] == 1 and job.outputs > 1
-        vector = 8 if last and job.outputs % 8 == 0 and not any(n % 8 for n in self.out[1:]) else 1
-        strides = tuple(n // vector for n in self.out[1:])
-        at = box.h0 * view.phases[1] * self.out[2]
+        row = (view.steps[0] * hi * wi, view.steps[1] * wi, view.steps[2])
+        last = out[0] == 1 and job.outputs > 1
+        vector = 8 if last and job.outputs % 8 == 0 and not any(n % 8 for n in out[1:]) else 1
+        strides = tuple(n // vector for n in out[1:])
+        at = box.h0 * view.phases[1] * out[2]
         shift = view.shift + box.t0 * view.phases[0]
         descriptors = self.flat and configs.uses_descriptors(self.machine.arch)
         blocks: tuple[Block, ...] = ()
         if descriptors:
             reach = sum((f - 1) * r for f, r in zip(view.phases, row, strict=True))
-            count = positions + reach + (kt - 1) * step_t + (kh - 1) * step_h
+            count = positions + reach + ((kt - 1) * hi + kh - 1) * wi
             taps_length = view.taps * self.length
             blocks = (
                 ([count, self.length], [job.row_channels, 1], [c.block_p, c.block_k]),
@@ -448,8 +419,8 @@ class _Maker:
              ("bias" if job.bias else "weight", 0), ("out", at),
              ("parts" if job.moments else "out", 0)),
             (positions, job.outputs // vector, job.row_channels // 8, self.length // 8, wo, ho,
-             job.out_frames, shift, wi, hi, *job.stride[::-1], step_t, step_h, *row,
-             view.taps, self.out[0], *strides, *numbered),
+             job.out_frames, shift, wi, hi, *job.stride[::-1], hi * wi, wi, *row,
+             view.taps, out[0], *strides, *numbered),
             (-(-self.length // c.block_k), kh, self.length % c.block_k == 0, self.flat,
              descriptors, job.bias, job.add, job.moments, last, vector, *view.phases,
              precision, c.block_p, c.block_n, c.block_k, c.group),
@@ -467,3 +438,6 @@ def _load_block(job: Job, piece: Piece) -> tuple[int, int]:
     wide = channels >= 128 if job.norm else piece.strides[0] != 1
     elements = 4096 if wide else 2048
     return max(1, elements // channels), channels
+
+
+plan_of = functools.lru_cache(maxsize=4096)(JobPlan)
