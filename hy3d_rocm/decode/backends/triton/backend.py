@@ -71,8 +71,9 @@ class Part:
 
 
 class _Layer(NamedTuple):
-    """One layer on sources of one form. reason: why the kernels can't; else parts. alone: the
-    residual is added afterwards. in_place: the residual becomes the result, else a copy of it.
+    """One layer on sources of one form. reason: why the kernels can't; else parts. by_copy: shuffle
+    and residual come afterwards; alone: the residual does. in_place: the residual becomes the
+    result, else a copy of it.
     """
 
     layer: Conv  # its modules' ids are in the key, so that they stay taken
@@ -129,21 +130,14 @@ class TritonBackend(TorchBackend):
             tensors[0].dtype is torch.float32 and self._target(),
         )  # fmt: skip
         known = self._known.get(key)
-        if known is None or known.reason is not None or known.alone:
-            if first != source.first:
-                source = Pieces(tensors, first, total)
-            if known is None:
-                known = self._made(layer, source, frames, affine, add, moments)
-                self._known[key] = known
-            if known.reason is not None:
-                self.delegated[known.reason] = self.delegated.get(known.reason, 0) + 1
-                return super().convolve(
-                    layer, source, frames, affine=affine, add=add, moments=moments
-                )
-            if known.alone and add is not None:  # in the store its masks would cost all registers
-                made = self.convolve(layer, source, frames, affine=affine)[0].add_(add)
-                return made, channel_moments(made) if moments else None
-        if add is None or known.by_copy:
+        if known is None:
+            placed = Pieces(tensors, first, total)
+            known = self._known[key] = self._made(layer, placed, frames, affine, add, moments)
+        if known.reason is not None:
+            self.delegated[known.reason] = self.delegated.get(known.reason, 0) + 1
+            source = Pieces(tensors, first, total)
+            return super().convolve(layer, source, frames, affine=affine, add=add, moments=moments)
+        if add is None or known.by_copy or known.alone:
             form, dtype = known.form, tensors[0].dtype
             out = torch.empty(known.size, dtype=dtype, device=self.device, memory_format=form)
         elif known.in_place:
@@ -152,15 +146,19 @@ class TritonBackend(TorchBackend):
             out = add.to(tensors[0].dtype, memory_format=torch.channels_last_3d, copy=True)
         if len(known.parts) == 1:
             found = self._run(known.parts[0], tensors, affine, out)
-            if known.by_copy and layer.shuffle is not None:  # few channels a phase
-                return finished(out, layer.shuffle, frames, add, moments)
-            return out, found
-        every, at = [], 0
-        for part in known.parts:
-            target = out[:, :, at : at + part.job.out_frames]
-            every.append(self._run(part, tensors, affine, target))
-            at += part.job.out_frames
-        return out, combine([m for m in every if m is not None]) if moments else None
+        else:
+            every, at = [], 0
+            for part in known.parts:
+                end = at + part.job.out_frames
+                every.append(self._run(part, tensors, affine, out[:, :, at:end]))
+                at = end
+            found = combine([m for m in every if m is not None]) if every[0] is not None else None
+        if known.by_copy and layer.shuffle is not None:  # few channels a phase
+            return finished(out, layer.shuffle, frames, add, moments)
+        if known.alone and add is not None:  # in the store its masks would cost all registers
+            out.add_(add)
+            return out, channel_moments(out) if moments else None
+        return out, found
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
         """As Backend.workspace_bytes: rows, moments' parts; an upper bound for all options."""
@@ -251,8 +249,9 @@ class TritonBackend(TorchBackend):
         reason = work.refusal(job)
         if reason is not None:
             return _Layer(layer, reason)
-        if job.add and job.outputs % 8:
-            return _Layer(layer, None, alone=True)
+        alone = job.add and job.outputs % 8 != 0
+        if alone:
+            job = job._replace(add=False, moments=False)
         jobs = _parts(layer, job)
         size = (1, job.outputs, sum(part.out_frames for part in jobs), *job.out_size)
         form = torch.channels_last_3d
@@ -277,7 +276,7 @@ class TritonBackend(TorchBackend):
             launches = work.make_work(one, target, self._target())
             parts.append(Part(one, launches, *self._packed_for(layer, one), factors))
         by_copy = layer.shuffle is not None and job.shuffle == ONES
-        return _Layer(layer, None, tuple(parts), size, form, by_copy, False, in_place)
+        return _Layer(layer, None, tuple(parts), size, form, by_copy, alone, in_place)
 
     def _job(
         self, layer: Conv, source: Pieces, frames: Range, affine: bool, add: bool, moments: bool
@@ -479,10 +478,11 @@ def launch(
     if compiled is not None and jit._direct.usable:
         try:
             call = jit.bind(item, compiled, at)
-            if jit.launch_ready((call,), addresses, device):
-                return call
         except jit._FIRST_MISFITS as error:
             jit._direct.give_up(error)
+        else:
+            if jit.launch_ready((call,), addresses, device):
+                return call
     through_triton = jit.by_triton(kernels, item, operands)
     if compiled is not None:  # launched this way for good
         through_triton()
