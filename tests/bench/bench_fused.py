@@ -21,6 +21,7 @@ import gc
 import json
 import sys
 import time
+from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,8 @@ def parts_of(bench: Bench, backend: Any, affine: Any, clock: Clock) -> dict[str,
         def chosen(part: Any, *rest: Any, kernel: str = kernel, parts: Any = parts) -> None:
             if id(part) not in parts:
                 kept = tuple(item for item in part.work.launches if item.kernel == kernel)
-                only = replace(part.work, launches=kept, calls={})
+                only = copy(part.work)
+                only.launches, only.calls = kept, {}
                 parts[id(part)] = part, replace(part, work=only)  # the part keeps its id
             run(parts[id(part)][1], *rest)
 

@@ -12,14 +12,9 @@ from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.prepared import cache
 from hy3d_rocm.conv.router import note
+from hy3d_rocm.decode import geometry
+from hy3d_rocm.decode.backends.statistics import NAMES
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend, not_fused, overlaps, own_norm
-from hy3d_rocm.decode.geometry import (
-    frame_numbers,
-    frames_of,
-    kernel_size,
-    own_size,
-    read_frames,
-)
 from hy3d_rocm.decode.layers import Conv, Norm, Pieces, Range, Triple
 
 if TYPE_CHECKING:
@@ -29,8 +24,6 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decode.backends.torch_ops import Affine
     from hy3d_rocm.decode.layers import Weights
-
-NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -76,14 +69,16 @@ class NativeBackend(TorchBackend):
             self.delegated[reason] = self.delegated.get(reason, 0) + 1
             return super()._convolved(layer, source, frames, affine, add)
         kernel, x, norm = self._kernel(layer), source.tensors[0], layer.norm
-        numbers = frame_numbers(layer, source, frames, int(kernel.shape[2]))
-        read, scale, shift = frames_of(source, numbers), None, None
+        numbers = geometry.frame_numbers(layer, source, frames, int(kernel.shape[2]))
+        read, scale, shift = geometry.frames_of(source, numbers), None, None
         if norm is not None and norm.kind == "group" and affine is not None:
             flat = (a.detach().reshape(-1) for a in affine)
             scale, shift = (a.to("cpu", torch.float32).contiguous() for a in flat)
         elif norm is not None:
             read = self._normalised(read, norm)
-        rows, columns = own_size(layer, (int(x.shape[3]), int(x.shape[4])), kernel_size(kernel))
+        rows, columns = geometry.own_size(
+            layer, (int(x.shape[3]), int(x.shape[4])), geometry.kernel_size(kernel)
+        )
         size = (1, int(kernel.shape[0]), frames[1] - frames[0], rows, columns)
         if add is not None and tuple(add.shape) != size:
             raise ValueError(f"a residual of {tuple(add.shape)} for a result of {size}")
@@ -128,7 +123,7 @@ class NativeBackend(TorchBackend):
             if same and own.shape == weight.shape and own.stride() == weight.stride():
                 kernel = own
         if kernel.dim() != 5:
-            kernel = weight.detach().view(*weight.shape[:2], *kernel_size(weight))
+            kernel = weight.detach().view(*weight.shape[:2], *geometry.kernel_size(weight))
         self._kernels[id(layer.module)] = (layer.module, weight, kernel)
         return kernel
 
@@ -149,7 +144,7 @@ def prepared_layout(
 ) -> tuple[int, int]:
     """Number (0: none of its own) and bytes of the layout that the call may keep its weights in."""
     kernel: Triple = ((1,) * 3 + weight[2:])[-3:]  # type: ignore[assignment]
-    first, last = read_frames(layer, frames, kernel[0])
+    first, last = geometry.read_frames(layer, frames, kernel[0])
     up = (1, *layer.up[1:])
     number, _, nbytes = _format(
         (last - first, size[0] * up[1], size[1] * up[2]), weight[1], weight[0], kernel,

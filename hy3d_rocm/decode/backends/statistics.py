@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 BLOCK_ROWS, BLOCK_FRAMES = 1, 5
 # Float copies are made so many elements at a time: on the CPU what stays in the cache.
 CPU_BLOCK, GPU_BLOCK = 1 << 20, 1 << 22
-_CORE_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+# What the C core and the fused kernels compute in, as they call it.
+NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 def wide_type(dtype: torch.dtype) -> torch.dtype:
@@ -71,7 +72,7 @@ def channel_moments(x: Tensor) -> Moments:
     a block's own mean.
     """
     body, count = x[0], x[0, 0].numel()
-    if _native.available and x.device.type == "cpu" and x.dtype in _CORE_TYPES and count:
+    if _native.available and x.device.type == "cpu" and x.dtype in NAMES and count:
         found = torch.empty((2, x.shape[1]), dtype=torch.float64, device="cpu")
         source, *into = (_View(t) for t in (x.detach().resolve_neg(), found[0], found[1]))
         _native.channel_moments(source, into[0], into[1], torch.get_num_threads())

@@ -15,29 +15,12 @@ import torch
 import torch.nn.functional as F
 
 from hy3d_rocm.conv.errors import is_out_of_memory
-from hy3d_rocm.decode.backends.statistics import (
-    block_elements,
-    blocks,
-    channel_moments,
-    group_affine,
-    norm_parameters,
-    wide_type,
-)
-from hy3d_rocm.decode.geometry import (
-    frame_numbers,
-    kernel_size,
-    own_size,
-    padded_size,
-    read_frames,
-)
+from hy3d_rocm.decode import geometry
+from hy3d_rocm.decode.backends import statistics
+from hy3d_rocm.decode.backends.statistics import channel_moments, wide_type
 from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range, Shuffle, Triple
+from hy3d_rocm.decode.memory import workspace
 from hy3d_rocm.decode.memory.dry_run import workspace_rules
-from hy3d_rocm.decode.memory.workspace import (
-    OperatorWorkspace,
-    conv_backend,
-    instead_of_im2col,
-    is_watched,
-)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,20 +69,20 @@ class TorchBackend:
         """See Backend.workspace_bytes: the padded input, what the convolution holds inside (by the
         rules of memory/workspace.py), a float block of norm or moments, the shuffled copy."""
         weight = self._weight(layer).to("meta")
-        kernel, x = kernel_size(weight), source.tensors[0]
+        kernel, x = geometry.kernel_size(weight), source.tensors[0]
         size, item = (x.shape[3], x.shape[4]), x.element_size()
-        first, last = read_frames(layer, frames, kernel[0])
-        padded = (1, x.shape[1], last - first, *padded_size(layer, size))
-        out = (1, weight.shape[0], frames[1] - frames[0], *own_size(layer, size, kernel))
+        first, last = geometry.read_frames(layer, frames, kernel[0])
+        padded = (1, x.shape[1], last - first, *geometry.padded_size(layer, size))
+        out = (1, weight.shape[0], frames[1] - frames[0], *geometry.own_size(layer, size, kernel))
         direct = _direct(layer, source, frames, weight) is not None
         buffer, hidden = 0 if direct else math.prod(padded) * item, 0
         if not _pointwise(weight):
-            rules = workspace_rules() or OperatorWorkspace(x.device)
+            rules = workspace_rules() or workspace.OperatorWorkspace(x.device)
             read, made = (torch.empty(s, dtype=x.dtype, device="meta") for s in (padded, out))
             weight, zeros, ones = weight.view(*weight.shape[:2], *kernel), [0, 0, 0], [1, 1, 1]
             arguments = (read, weight, None, [*layer.stride], zeros, ones, False, zeros, 1)
             hidden = rules.convolution(arguments, made, by_layer=True)
-        block = min(block_elements(x.device), max(math.prod(padded), math.prod(out)))
+        block = min(statistics.block_elements(x.device), max(math.prod(padded), math.prod(out)))
         block *= 2 * wide_type(x.dtype).itemsize
         shuffled = math.prod(out) * item if layer.shuffle is not None else 0
         return max(buffer + block, buffer + hidden, shuffled)
@@ -123,8 +106,8 @@ class TorchBackend:
         if direct is not None:
             return direct
         (_, top, left), (_, bottom, right), x = layer.before, layer.after, source.tensors[0]
-        numbers = frame_numbers(layer, source, frames, kernel_size(weight)[0])
-        rows, columns = padded_size(layer, (x.shape[3], x.shape[4]))
+        numbers = geometry.frame_numbers(layer, source, frames, geometry.kernel_size(weight)[0])
+        rows, columns = geometry.padded_size(layer, (x.shape[3], x.shape[4]))
         if weight.dim() == 4 and not _pointwise(weight):  # frame by frame for conv2d
             buffer = x.new_empty((len(numbers), x.shape[1], rows, columns)).transpose(0, 1)
         else:
@@ -178,7 +161,7 @@ def own_norm(x: Tensor, norm: Norm, weights: Weights, out: Tensor) -> None:
         return
     for t in range(x.shape[1]):
         frame = slice(t, t + 1)
-        affine = group_affine(norm, channel_moments(x[None, :, frame]), weights, x.dtype)
+        affine = statistics.group_affine(norm, channel_moments(x[None, :, frame]), weights, x.dtype)
         apply_affine(x[:, frame], affine, out[:, frame])
 
 
@@ -189,7 +172,7 @@ def apply_affine(x: Tensor, affine: Affine, out: Tensor) -> None:
         # CUDA's kernel widens each element as it reads it; the CPU's would copy the whole.
         torch.addcmul(summand.to(factor.dtype), x, factor, out=out)
         return
-    for channels, frames in blocks(x, block_elements(x.device)):
+    for channels, frames in statistics.blocks(x, statistics.block_elements(x.device)):
         wide = torch.addcmul(summand[channels], x[channels, frames].float(), factor[channels])
         out[channels, frames].copy_(wide)
 
@@ -198,12 +181,12 @@ def position_norm(x: Tensor, norm: Norm, weights: Weights, out: Tensor) -> None:
     """out = the norm of x (C, T, H, W) over the channels at each position, float32 inside, of a
     float64 x float64."""
     wide = wide_type(x.dtype)
-    weight, bias = norm_parameters(norm, weights)
+    weight, bias = statistics.norm_parameters(norm, weights)
     channels, frames, height, width = x.shape
     if norm.kind == "l2":
         root = math.sqrt(channels)
         weight = weight * root if weight is not None else x.new_full((), root, dtype=wide)
-    rows = max(1, block_elements(x.device) // max(channels * width, 1))
+    rows = max(1, statistics.block_elements(x.device) // max(channels * width, 1))
     for t in range(frames):
         for top in range(0, height, rows):
             part = slice(top, top + rows)
@@ -287,7 +270,7 @@ def _direct(layer: Conv, source: Pieces, frames: Range, weight: Tensor) -> Tenso
     )
     if not plain:
         return None
-    first, last = read_frames(layer, frames, kernel_size(weight)[0])
+    first, last = geometry.read_frames(layer, frames, geometry.kernel_size(weight)[0])
     at = source.first
     for tensor in source.tensors:
         if at <= first and last <= at + tensor.shape[2]:
@@ -317,15 +300,15 @@ def _multiply(
 
 def _takes_onednn(x: Tensor, weight: Tensor, stride: Triple) -> bool:
     """Of x (C, T, H, W), where F.conv3d would build im2col and nobody has to see the call."""
-    if x.device.type != "cpu" or x.dtype != torch.float32 or is_watched():
+    if x.device.type != "cpu" or x.dtype != torch.float32 or workspace.is_watched():
         return False
     sizes = zip(x.shape[1:], weight.shape[2:], stride, strict=True)
     out = (1, weight.shape[0], *((n - k) // s + 1 for n, k, s in sizes))
-    backend = conv_backend(
+    backend = workspace.conv_backend(
         (1, *x.shape), tuple(weight.shape), x.dtype, "cpu", tuple(stride), (0, 0, 0), (1, 1, 1), 1,
         torch.get_num_threads(),
     )  # fmt: skip
-    return instead_of_im2col(backend, tuple(weight.shape), out, x.dtype)
+    return workspace.instead_of_im2col(backend, tuple(weight.shape), out, x.dtype)
 
 
 def by_phase(x: Tensor, factor: Triple, order: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -16,37 +17,28 @@ from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import configs, jit
 from hy3d_rocm.conv.triton import launch as tier
 from hy3d_rocm.conv.triton.item import Call, Launch
-from hy3d_rocm.decode.backends.statistics import (
-    block_elements,
-    channel_moments,
-    combine,
-    norm_parameters,
-)
-from hy3d_rocm.decode.backends.torch_ops import (
-    Affine,
-    TorchBackend,
-    finished,
-    not_fused,
-    overlaps,
-    own_norm,
-)
-from hy3d_rocm.decode.backends.triton import packing, work
+from hy3d_rocm.decode import geometry
+from hy3d_rocm.decode.backends import statistics, torch_ops
+from hy3d_rocm.decode.backends.statistics import NAMES
+from hy3d_rocm.decode.backends.torch_ops import Affine, TorchBackend
+from hy3d_rocm.decode.backends.triton import work
 from hy3d_rocm.decode.backends.triton.work import ITEMSIZE, ONES, Job, Machine, Piece, last_strides
-from hy3d_rocm.decode.geometry import frame_numbers, kernel_size, read_frames, source_frame
 from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range, Weights
 
-_NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 # Results of fewer channels lie as NCDHW, since a position of them is less than one store.
 _FEWEST_LAST = 8
 # Operands by number, as in the list of addresses.
 _OPERANDS = ("out", "weight", "bias", "factor", "summand", "rows", "parts", "moments")
+
+# Taps of a 3-wide kernel that meet the same input, for the even and the odd one of two outputs.
+_FOLDED = (((0,), (1, 2)), ((0, 1), (2,)))
 
 
 def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
     """Why no layer of this type can be computed on this device, in a few words, or None."""
     if device.type != "cuda":
         return f"the fused kernels run on GPUs, not on {device.type}"
-    name = _NAMES.get(dtype)
+    name = NAMES.get(dtype)
     if name is None:
         return f"the fused kernels have no {dtype}"
     arch = tier.architecture(device)
@@ -121,21 +113,19 @@ class TritonBackend(TorchBackend):
         if norm is not None and norm.kind == "frame" and self._refusal(layer, source) is None:
             layer, source = self._framed(layer, source, frames)
             return self.convolve(layer, source, frames, add=add, moments=moments)
-        first, total, frames = self._at_start(layer, source, frames)
+        source, frames = self._at_start(layer, source, frames)
         # Everything that launches depend on but addresses.
         key = (
             id(layer.module), id(norm), layer.shuffle, layer.before, layer.after, layer.modes,
-            layer.stride, layer.act, layer.up, layer.keep_first, first, total, frames,
+            layer.stride, layer.act, layer.up, layer.keep_first, source.first, source.total, frames,
             affine is None, moments, add is None or _facts(add), *map(_facts, tensors),
             tensors[0].dtype is torch.float32 and self._target(),
         )  # fmt: skip
         known = self._known.get(key)
         if known is None:
-            placed = Pieces(tensors, first, total)
-            known = self._known[key] = self._made(layer, placed, frames, affine, add, moments)
+            known = self._known[key] = self._made(layer, source, frames, affine, add, moments)
         if known.reason is not None:
             self.delegated[known.reason] = self.delegated.get(known.reason, 0) + 1
-            source = Pieces(tensors, first, total)
             return super().convolve(layer, source, frames, affine=affine, add=add, moments=moments)
         if add is None or known.by_copy or known.alone:
             form, dtype = known.form, tensors[0].dtype
@@ -152,12 +142,13 @@ class TritonBackend(TorchBackend):
                 end = at + part.job.out_frames
                 every.append(self._run(part, tensors, affine, out[:, :, at:end]))
                 at = end
-            found = combine([m for m in every if m is not None]) if every[0] is not None else None
+            kept = [m for m in every if m is not None]
+            found = statistics.combine(kept) if kept else None
         if known.by_copy and layer.shuffle is not None:  # few channels a phase
-            return finished(out, layer.shuffle, frames, add, moments)
+            return torch_ops.finished(out, layer.shuffle, frames, add, moments)
         if known.alone and add is not None:  # in the store its masks would cost all registers
             out.add_(add)
-            return out, channel_moments(out) if moments else None
+            return out, statistics.channel_moments(out) if moments else None
         return out, found
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
@@ -173,23 +164,22 @@ class TritonBackend(TorchBackend):
             if layer.norm is not None and layer.norm.kind == "frame":
                 layer, source = self._framed(layer, source, frames, asks=True)
                 frame = source.tensors[0][0, :, 0]  # their moments are taken in blocks
-                total = whole(8 * min(block_elements(frame.device), frame.numel()))
+                total = whole(8 * min(statistics.block_elements(frame.device), frame.numel()))
                 total += sum(whole(t.nbytes) for t in source.tensors)
-            first, end, frames = self._at_start(layer, source, frames)
-            source = Pieces(source.tensors, first, end)
+            source, frames = self._at_start(layer, source, frames)
             job = self._job(layer, source, frames, affine, False, True)
             reason = work.refusal(job)
         if reason is not None:
             return total + super().workspace_bytes(layer, source, frames), False, 0
         parts, item, packed = _parts(layer, job), ITEMSIZE[job.dtype], 0
         for part in parts:
-            plan, view = work.plan_of(part, self._target()), work.view_of(part)
-            total += whole(plan.rows_elems * item) + whole(plan.parts_elems * 4)
+            made = work.work_of(part, self._target(), last_strides(part.outputs, part.out_size))
+            total += whole(made.rows_elems * item) + whole(made.parts_elems * 4)
             total += whole(16 * part.outputs)
-            outputs = part.outputs * math.prod(view.phases)
-            if view.phases == ONES:  # all that the weight has
+            outputs = part.outputs * made.phases
+            if made.view.phases == ONES:  # all that the weight has
                 outputs = int(self._weight(layer).shape[0])
-            packed += whole(outputs * view.taps * plan.length * item) + whole(outputs * item)
+            packed += whole(outputs * made.view.taps * made.length * item) + whole(outputs * item)
         by_copy = layer.shuffle is not None and job.shuffle == ONES
         if by_copy:  # the result before the shuffle
             total += 2 * whole(job.outputs * job.out_frames * math.prod(job.out_size) * item)
@@ -210,30 +200,29 @@ class TritonBackend(TorchBackend):
         shape = self._weight(layer).shape
         return int(shape[2]) if len(shape) == 5 else 1
 
-    def _at_start(
-        self, layer: Conv, source: Pieces, frames: Range
-    ) -> tuple[int, int | None, Range]:
-        """The call's first frame, total and frames; near the start of a video where neither its
-        start nor its end is read: chunks of a video then have all that follows in common."""
-        first, total = source.first, source.total
-        away = first - (1 if layer.keep_first else 0)
+    def _at_start(self, layer: Conv, source: Pieces, frames: Range) -> tuple[Pieces, Range]:
+        """The call near the start of a video, where neither its start nor its end is read: chunks
+        of a video then have all that follows in common."""
+        away = source.first - (1 if layer.keep_first else 0)
         if away <= 0 or layer.stride[0] != 1:
-            return first, total, frames
-        low, end = read_frames(layer, frames, self._kernel_t(layer))
-        held = source_frame(layer, low) >= first and source_frame(layer, end - 1) < source.frames[1]
+            return source, frames
+        low, end = geometry.read_frames(layer, frames, self._kernel_t(layer))
+        first, last = (geometry.source_frame(layer, u) for u in (low, end - 1))
         step = away * layer.up[0]
         leads = layer.shuffle is not None and layer.shuffle.first is not None  # frame 0 is another
+        held = source.first <= first and last < source.frames[1]
         if low < 0 or not held or (leads and frames[0] <= step):
-            return first, total, frames
-        return first - away, None, (frames[0] - step, frames[1] - step)
+            return source, frames
+        placed = Pieces(source.tensors, source.first - away, None)
+        return placed, (frames[0] - step, frames[1] - step)
 
     def _refusal(self, layer: Conv, source: Pieces) -> str | None:
         """Why this layer can't be computed by the kernels, in a few words, or None."""
         dtype = source.tensors[0].dtype
-        if dtype not in _NAMES or any(t.dtype is not dtype for t in source.tensors):
+        if dtype not in NAMES or any(t.dtype is not dtype for t in source.tensors):
             return f"the fused kernels have no {dtype}"
         reason = None if self._is_given else refusal(self.device, dtype)
-        return reason or not_fused(layer, source, "the kernels")
+        return reason or torch_ops.not_fused(layer, source, "the kernels")
 
     def _made(
         self, layer: Conv, source: Pieces, frames: Range, affine: Affine | None,
@@ -273,7 +262,7 @@ class TritonBackend(TorchBackend):
             factors = None
             if affine is None and layer.norm is not None:
                 factors = self._affine(layer.norm, one.channels)
-            launches = work.make_work(one, target, self._target())
+            launches = work.work_of(one, self._target(), target)
             parts.append(Part(one, launches, *self._packed_for(layer, one), factors))
         by_copy = layer.shuffle is not None and job.shuffle == ONES
         return _Layer(layer, None, tuple(parts), size, form, by_copy, alone, in_place)
@@ -301,8 +290,8 @@ class TritonBackend(TorchBackend):
             Piece(int(x.shape[2]), _strides_of(x), x.data_ptr() % 16 == 0) for x in tensors
         )
         return Job(
-            dtype=_NAMES[tensors[0].dtype], channels=channels, outputs=outputs,
-            kernel=kernel_size(weight), size=(int(height), int(width)), pieces=pieces,
+            dtype=NAMES[tensors[0].dtype], channels=channels, outputs=outputs,
+            kernel=geometry.kernel_size(weight), size=(int(height), int(width)), pieces=pieces,
             first=source.first, total=source.total, frames=frames, before=layer.before,
             after=layer.after, replicate=(t, h, w), stride=layer.stride, up=layer.up,
             keep_first=layer.keep_first, shuffle=shuffle, norm="" if norm is None else norm.kind,
@@ -318,7 +307,7 @@ class TritonBackend(TorchBackend):
         a kernel's factors are those of all its frames. asks: shapes are enough."""
         norm = layer.norm
         assert norm is not None
-        numbers = frame_numbers(layer, source, frames, self._kernel_t(layer))
+        numbers = geometry.frame_numbers(layer, source, frames, self._kernel_t(layer))
         first = min((n for n in numbers if n >= 0), default=source.first)
         stop = max(first, *numbers) + 1
         made, at = [], source.first
@@ -328,7 +317,7 @@ class TritonBackend(TorchBackend):
             if part.shape[2]:
                 made.append(torch.empty_like(part))
                 if not asks:
-                    own_norm(part[0], norm, self.weights, made[-1][0])
+                    torch_ops.own_norm(part[0], norm, self.weights, made[-1][0])
         return replace(layer, norm=None), Pieces(tuple(made), first, source.total)
 
     def _packed_for(self, layer: Conv, job: Job) -> tuple[Tensor, Tensor | None]:
@@ -336,18 +325,16 @@ class TritonBackend(TorchBackend):
         key = (id(layer.module), job.dtype, job.folds, job.shuffle, order, job.outputs)
         found = self._packed.get(key)
         if found is None:
-            weight, bias = self._weight(layer), self.weights.of(layer.module, "bias")
-            made = None if bias is None else packing.pack_bias(bias.detach(), job, order)
-            packed = packing.pack(weight.detach(), job, order)
-            found = self._packed[key] = (packed, made, layer.module)  # so that its id stays its own
-        return found[0], found[1]
+            made = pack(self._weight(layer), self.weights.of(layer.module, "bias"), job, order)
+            found = self._packed[key] = (*made, layer.module)  # so that its id stays its own
+        return found[:2]
 
     def _affine(self, norm: Norm, channels: int) -> Affine | None:
         """Float32 factor and summand (C,) that follow a norm over the channels, or None."""
         key = (id(norm.module), norm.kind, norm.weight, norm.bias, id(norm.scale), id(norm.shift))
         found = self._affines.get(key)
         if found is None:
-            factor, summand = norm_parameters(norm, self.weights)
+            factor, summand = statistics.norm_parameters(norm, self.weights)
             made = None
             if factor is not None or summand is not None or norm.kind == "l2":
                 one, zero = (torch.full((), n, device=self.device) for n in (1.0, 0.0))
@@ -415,7 +402,13 @@ def _is_target(add: Tensor, dtype: torch.dtype) -> bool:
     strides = _strides_of(add)
     whole_rows = strides[0] == 1 and not any(n % 8 for n in strides[1:])
     aligned = add.data_ptr() % 16 == 0
-    return whole_rows and aligned and add.dtype is dtype and not add.is_neg() and not overlaps(add)
+    return (
+        whole_rows
+        and aligned
+        and add.dtype is dtype
+        and not add.is_neg()
+        and not torch_ops.overlaps(add)
+    )
 
 
 def _parts(layer: Conv, job: Job) -> list[Job]:
@@ -424,6 +417,48 @@ def _parts(layer: Conv, job: Job) -> list[Job]:
         return [job]
     lead = job._replace(frames=(0, 1), shuffle=layer.shuffle.first)
     return [lead, job._replace(frames=(1, job.frames[1]))] if job.frames[1] > 1 else [lead]
+
+
+def pack(weight: Tensor, bias: Tensor | None, job: Job, order: str) -> tuple[Tensor, Tensor | None]:
+    """A module's as the kernels read them: (phases * outputs, kt * kh, kw * channels), channels
+    padded to a multiple of 8, and (phases * outputs). order: of the shuffle whose phases are the
+    job's, or "".
+
+    Sums of taps are made in float32 and rounded once.
+    """
+    weight = weight.detach().view(*weight.shape[:2], *job.kernel)
+    bias, phases = None if bias is None else bias.detach().contiguous(), [weight]
+    if order:  # as many channels as are kept
+        kept = slice(0, job.outputs)
+        phases = [torch_ops.by_phase(weight, job.shuffle, order)[:, :, :, kept].flatten(0, 3)]
+        if bias is not None:
+            bias = torch_ops.by_phase(bias, job.shuffle, order)[:, :, :, kept].flatten()
+    elif job.folds[1]:
+        phases = _folded(weight, job.folds[0])
+        bias = None if bias is None else bias.repeat(len(phases))
+    o, c, kt, kh, kw = phases[0].shape
+    packed = weight.new_zeros((len(phases), o, kt, kh, kw, -(-c // 8) * 8))
+    for place, part in zip(packed, phases, strict=True):
+        place[..., :c] = part.permute(0, 2, 3, 4, 1)
+    return packed.flatten(0, 1).flatten(1, 2).flatten(2), bias
+
+
+def _folded(weight: Tensor, in_time: bool) -> list[Tensor]:
+    """A weight a phase, of sums of taps. Of two output frames the first is the odd one."""
+    alone = tuple((k,) for k in range(weight.shape[2]))
+    wide = torch.float64 if weight.dtype is torch.float32 else torch.float32
+    found = []
+    for frames, lines, columns in itertools.product(
+        _FOLDED[::-1] if in_time else (alone,), _FOLDED, _FOLDED
+    ):
+        made = weight.new_empty((*weight.shape[:2], len(frames), 2, 2))
+        for t, h, w in itertools.product(range(len(frames)), range(2), range(2)):
+            total = torch.zeros(weight.shape[:2], dtype=wide, device=weight.device)
+            for kt, kh, kw in itertools.product(frames[t], lines[h], columns[w]):
+                total += weight[:, :, kt, kh, kw]
+            made[:, :, t, h, w] = total
+        found.append(made)
+    return found
 
 
 # Launching. Compiled kernels are kept for all launches of a process: a decode makes thousands that

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hy3d_rocm.conv.triton import configs, plan
@@ -108,17 +107,17 @@ class Job(NamedTuple):
     def is_direct(self) -> bool:
         """Whether the source's rows are the kernel's, nothing is to be done to them, and they lie
         in memory as it can read them."""
-        changed = self.norm or self.affine or self.silu
-        padded = any(self.before) or any(self.after)
-        plain = self.kernel == self.up == self.stride == ONES and not changed and not padded
-        return plain and all(map(self._is_rows, self.pieces))
-
-    def _is_rows(self, piece: Piece) -> bool:
-        channels, (h, w) = self.channels, self.size
-        if channels % 8 or channels * ITEMSIZE[self.dtype] % 16 or not piece.aligned:
+        changed = self.norm or self.affine or self.silu or any(self.before) or any(self.after)
+        if changed or self.channels % 8 or not self.kernel == self.up == self.stride == ONES:
             return False
-        lengths, wanted = (channels, piece.frames, h, w), last_strides(channels, self.size)
-        return all(n == 1 or a == b for n, a, b in zip(lengths, piece.strides, wanted, strict=True))
+        wanted = last_strides(self.channels, self.size)
+        return all(
+            piece.aligned and all(
+                n == 1 or have == want for n, have, want in zip(
+                    (self.channels, piece.frames, *self.size), piece.strides, wanted, strict=True
+                )
+            ) for piece in self.pieces
+        )  # fmt: skip
 
 
 def last_strides(channels: int, size: tuple[int, int]) -> Strides:
@@ -192,40 +191,6 @@ def refusal(job: Job) -> str | None:
     return None
 
 
-def _piece_of(job: Job, view: View, u: int) -> int:
-    """The piece that holds frame u of the rows, -1 for zeros. ValueError where it is not there."""
-    if job.replicate[0]:
-        u = min(max(u, 0), view.up_frames - 1)
-    if not 0 <= u < view.up_frames:
-        return -1
-    kept = view.keep_first and u > 0
-    frame = 1 + (u - 1) // view.up[0] if kept else u // view.up[0]
-    begin = job.first
-    for k, piece in enumerate(job.pieces):
-        if begin <= frame < begin + piece.frames:
-            return k
-        begin += piece.frames
-    raise ValueError(
-        f"frame {frame} of the source is read for frames {job.frames} of the result, but only"
-        f" {job.first} to {job.end - 1} are there"
-    )
-
-
-def _runs(job: Job, view: View, first_row: int, count: int) -> list[tuple[int, int, int]]:
-    """(begin, end, piece) of `count` frames of rows from `first_row` on; frames of zeros belong to
-    any piece."""
-    found: list[list[int]] = []
-    for j in range(count):
-        piece = _piece_of(job, view, first_row + j)
-        if found and piece in (-1, found[-1][2]):
-            found[-1][1] = j + 1
-        elif found and found[-1][2] == -1:
-            found[-1][1:] = [j + 1, piece]
-        else:
-            found.append([j, j + 1, piece])
-    return [(begin, end, max(piece, 0)) for begin, end, piece in found]
-
-
 class Machine(NamedTuple):
     """What launches depend on: "gfx1100" or "sm_90", compute units, whether TF32 serves for f32.
 
@@ -237,27 +202,6 @@ class Machine(NamedTuple):
     tf32: bool = False
     rows_bytes: int = ROWS_BYTES
     tile: Config | None = None
-
-
-@dataclass(frozen=True)
-class Work:
-    """launches in order; elements of the rows' workspace and of the moments' (float32). calls: all
-    launches ready to be called, by what compiled kernels depend on of addresses and device."""
-
-    launches: tuple[Launch, ...]
-    rows_elems: int
-    parts_elems: int
-    calls: dict[Hashable, tuple[Call, ...]] = field(default_factory=dict, compare=False)
-
-
-@functools.lru_cache(maxsize=512)
-def make_work(job: Job, out: Strides, machine: Machine) -> Work:
-    """All launches; out: strides of the result. ValueError where a frame of the source is missing.
-
-    The same object for the same question: its launches hold what was compiled for them.
-    """
-    made = plan_of(job, machine)
-    return Work(tuple(made.launches(out)), made.rows_elems, made.parts_elems)
 
 
 _boxes_of = functools.lru_cache(maxsize=1024)(plan.make_plan)
@@ -286,38 +230,46 @@ class _Product(NamedTuple):
     tile: Config
 
 
-class JobPlan:
-    """The products of one job, and what the launches of it take: elements of the rows' workspace
-    and of the moments'."""
+class Work:
+    """All launches of a job, for a result of strides `out`; work_of() gives the same object for the
+    same question: its launches hold what was compiled for them.
 
-    def __init__(self, job: Job, machine: Machine) -> None:
-        self.job, self.machine = job, machine
+    rows_elems, parts_elems: of the rows' workspace and of the moments' (float32). calls: all
+    launches ready to be called, by what compiled kernels depend on of addresses and device.
+    """
+
+    def __init__(self, job: Job, machine: Machine, out: Strides) -> None:
+        self.job, self.machine, self.out = job, machine, out
         self.view = view = view_of(job)
         self.length = job.row_channels * view.kernel[2]
         self.phases = math.prod(view.phases)
         self.flat = job.stride == ONES
-        self.rows_elems = self.parts_elems = 0
+        self.rows_elems = self.parts_elems = self.tiles = 0
+        self.calls: dict[Hashable, tuple[Call, ...]] = {}
         self.products = list(self._direct() if job.is_direct else self._boxes())
         if job.moments:
             self.tiles = sum(map(self._tiles, self.products))
             self.parts_elems = self.tiles * (2 * job.outputs + 1)
 
-    def launches(self, out: Strides) -> Iterator[Launch]:
-        """For a result of these strides."""
+    @functools.cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        """In order. ValueError where a frame of the source is missing."""
+        made: list[Launch] = []
         tile0 = 0
         for product in self.products:
             if product.source == "rows":
-                yield from self._loads(product)
-            yield self._conv(product, tile0, out)
+                made += self._loads(product)
+            made.append(self._conv(product, tile0))
             tile0 += self._tiles(product)
         if self.job.moments:
             # Few programs over many tiles wait for memory mostly: wide steps, twice through.
-            block_t, block_n = (1024, 4) if self.tiles > 512 else (256, 4)
-            yield Launch(
-                "combine_moments", (-(-self.job.outputs // block_n), 1, 1),
-                (("parts", 0), ("moments", 0)), (self.job.outputs, self.tiles),
-                (block_t, block_n), 8 if block_t == 1024 else 4, 1,
-            )  # fmt: skip
+            block_t, warps = (1024, 8) if self.tiles > 512 else (256, 4)
+            made.append(Launch(
+                "combine_moments", (-(-self.job.outputs // 4), 1, 1),
+                (("parts", 0), ("moments", 0)), (self.job.outputs, self.tiles), (block_t, 4),
+                warps, 1,
+            ))  # fmt: skip
+        return tuple(made)
 
     def _tiles(self, product: _Product) -> int:
         return -(-product.positions // product.tile.block_p) * self.phases
@@ -338,7 +290,7 @@ class JobPlan:
         """The pieces as they are, as far as they are read."""
         job, (high, wide), begin = self.job, self.job.size, self.job.first
         for end in (job.frames[0], job.frames[1] - 1):
-            _piece_of(job, self.view, end)  # it has to be there
+            self._piece_of(end)  # it has to be there
         for k, piece in enumerate(job.pieces):
             low, top = max(begin, job.frames[0]), min(begin + piece.frames, job.frames[1])
             if low < top:
@@ -358,38 +310,58 @@ class JobPlan:
         for box in made.boxes():
             yield self._product("rows", 0, (*box.lines(view.problem), view.rows[2]), box)
 
+    def _piece_of(self, u: int) -> int:
+        """The piece that holds frame u of the rows, -1 for zeros. ValueError where none does."""
+        job, view = self.job, self.view
+        if job.replicate[0]:
+            u = min(max(u, 0), view.up_frames - 1)
+        if not 0 <= u < view.up_frames:
+            return -1
+        kept = view.keep_first and u > 0
+        frame = 1 + (u - 1) // view.up[0] if kept else u // view.up[0]
+        begin = job.first
+        for k, piece in enumerate(job.pieces):
+            if begin <= frame < begin + piece.frames:
+                return k
+            begin += piece.frames
+        raise ValueError(
+            f"frame {frame} of the source is read for frames {job.frames} of the result, but only"
+            f" {job.first} to {job.end - 1} are there"
+        )
+
     def _loads(self, product: _Product) -> Iterator[Launch]:
-        """What makes the rows of a box."""
-        box, (frames, lines, wide) = product.box, product.size
-        first = self.view.first_row + box.t0 * self.job.stride[0]
-        for begin, end, piece in _runs(self.job, self.view, first, frames):
-            to = begin * lines * wide * self.job.row_channels
-            yield self._load(piece, box, first + begin, to, end - begin, lines)
+        """What makes the rows of a box: a launch a piece; frames of zeros belong to any."""
+        job, view, box, (frames, lines, wide) = self.job, self.view, product.box, product.size
+        u0, begin = view.first_row + box.t0 * job.stride[0], 0
+        pieces = [self._piece_of(u0 + j) for j in range(frames)]
+        while begin < frames:
+            k, end = -1, begin
+            while end < frames and (k < 0 or pieces[end] in (-1, k)):
+                k, end = max(k, pieces[end]), end + 1
+            k = max(k, 0)
+            s = job.pieces[k].strides
+            whole = s[0] == 1 and job.channels % 8 == 0 and not any(n % 8 for n in s[1:])
+            vector = 8 if whole else 1
+            block_w, block_c = _load_block(job, s)
+            count = (end - begin) * lines * -(-wide // block_w) * -(-job.row_channels // block_c)
+            first = job.first + sum(before.frames for before in job.pieces[:k])
+            factors = ("factor", "summand") if job.affine else ("rows", "rows")
+            to = begin * lines * wide * job.row_channels
+            yield Launch(
+                "load_rows", (count, 1, 1),
+                ((f"x{k}", 0), ("rows", to), (factors[0], 0), (factors[1], 0)),
+                (job.channels, job.row_channels // 8, *job.size, lines, wide,
+                 box.h0 * job.stride[1] - view.pad[0], -view.pad[1], u0 + begin, view.up_frames,
+                 first, job.pieces[k].frames, s[0], *(n // vector for n in s[1:]),
+                 job.eps),  # type: ignore[arg-type]
+                (*job.replicate, *view.up, view.keep_first, job.norm, job.affine, job.silu,
+                 s[3] == 1, vector, block_w, block_c), 4, 1,
+            )  # fmt: skip
+            begin = end
 
-    def _load(self, k: int, box: Box, u0: int, to: int, frames: int, lines: int) -> Launch:
-        """Rows of `frames` frames from `u0` on, from element `to` of the workspace."""
-        job, view, wide = self.job, self.view, self.view.rows[2]
-        piece = job.pieces[k]
-        s = piece.strides
-        vector = 8 if s[0] == 1 and job.channels % 8 == 0 and not any(n % 8 for n in s[1:]) else 1
-        block_w, block_c = _load_block(job, piece)
-        programs = frames * lines * -(-wide // block_w) * -(-job.row_channels // block_c)
-        first = job.first + sum(before.frames for before in job.pieces[:k])
-        affine = "factor" if job.affine else "rows"
-        return Launch(
-            "load_rows", (programs, 1, 1),
-            ((f"x{k}", 0), ("rows", to), (affine, 0),
-             ("summand" if job.affine else "rows", 0)),
-            (job.channels, job.row_channels // 8, *job.size, lines, wide,
-             box.h0 * job.stride[1] - view.pad[0], -view.pad[1], u0, view.up_frames, first,
-             piece.frames, s[0], *(n // vector for n in s[1:]), job.eps),  # type: ignore[arg-type]
-            (*job.replicate, *view.up, view.keep_first, job.norm, job.affine, job.silu,
-             s[3] == 1, vector, block_w, block_c), 4, 1,
-        )  # fmt: skip
-
-    def _conv(self, product: _Product, tile0: int, out: Strides) -> Launch:
+    def _conv(self, product: _Product, tile0: int) -> Launch:
         """conv_fused; the launch's tiles begin at tile0."""
-        job, view, (_, hi, wi) = self.job, self.view, product.size
+        job, view, out, (_, hi, wi) = self.job, self.view, self.out, product.size
         box, c, positions = product.box, product.tile, product.positions
         ho, wo = box.h1 - box.h0, view.positions[2]
         kt, kh, _ = view.kernel
@@ -428,16 +400,16 @@ class JobPlan:
         )  # fmt: skip
 
 
-def _load_block(job: Job, piece: Piece) -> tuple[int, int]:
+def _load_block(job: Job, strides: Strides) -> tuple[int, int]:
     """Positions along w and channels of one program of load_rows."""
     channels = 16
     most = 1 << 14 if job.norm else 128
     while channels < job.row_channels and channels < most:
         channels *= 2
     # Whole columns of a norm over few channels leave CDNA too few scalar registers for their masks.
-    wide = channels >= 128 if job.norm else piece.strides[0] != 1
+    wide = channels >= 128 if job.norm else strides[0] != 1
     elements = 4096 if wide else 2048
     return max(1, elements // channels), channels
 
 
-plan_of = functools.lru_cache(maxsize=4096)(JobPlan)
+work_of = functools.lru_cache(maxsize=2048)(Work)
