@@ -21,7 +21,7 @@ import torch
 from torch.nn.modules import module as torch_modules
 
 from hy3d_rocm.decode.families.class_code import CALLS, SHARED, ClassCode, code_of, home_of
-from hy3d_rocm.decode.families.proof import inner_vae
+from hy3d_rocm.decode.families.original import inner_vae
 
 _TORCHS = frozenset(vars(torch.nn.Module()))
 _HOOKS = ("_hf_hook", "_diffusers_hook")

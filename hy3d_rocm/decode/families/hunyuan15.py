@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.decode.backends.torch_ops import shuffled
-from hy3d_rocm.decode.families.blocks import BlockFamily
-from hy3d_rocm.decode.families.fixed import packed, packed_in_space
-from hy3d_rocm.decode.families.parts import conv_of, same_frames
+from hy3d_rocm.decode.families.base import StructuredFamily
+from hy3d_rocm.decode.families.parts import conv_of, framewise, packed, packed_in_space
 from hy3d_rocm.decode.layers import Engine, Handle, Local, Shuffle
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 _ORDER = "factor first"
 
 
-class Hunyuan15Family(BlockFamily):
+class Hunyuan15Family(StructuredFamily):
     """See the module's text."""
 
     name = "HunyuanVideo 1.5"
@@ -45,8 +44,7 @@ class Hunyuan15Family(BlockFamily):
     def around_first(self, engine: Engine, z: Handle) -> Handle:
         """The latent's channels, repeated."""
         times = int(self.view.decoder.repeat)
-        repeated = Local(lambda frames, first: frames.repeat_interleave(times, 1), same_frames)
-        return engine.local(z, repeated)
+        return engine.local(z, framewise(lambda frames: frames.repeat_interleave(times, 1)))
 
     def around_last(self, engine: Engine, x: Handle) -> Handle:
         """Means of channels."""
