@@ -19,9 +19,9 @@ from hy3d_rocm.decode.families.base import Host
 from hy3d_rocm.decode.families.proof import CALL_ERRORS
 from hy3d_rocm.decode.families.unknown import UnknownFamily
 from hy3d_rocm.decode.faults import retried
+from hy3d_rocm.decode.layers import ModuleWeights
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.stages import flush
-from hy3d_rocm.decode.weights import ModuleWeights
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -94,13 +94,10 @@ def record(family: Any, encode: bool = False) -> Graph:
     """The decode(), or the encode(), of a family (families/base.py) as a graph, in 1 to 5 ms: it is
     made anew for each decode, since a timestep is in its layers. TypeError or ValueError
     (sentences) as the family's function raises them."""
-    time, space = family.factor
-    if encode:
-        frames = 1 if family.is_image else 1 + (_LATENTS - 1) * time
-        size = (family.out_channels, frames, _ROWS * space, _ROWS * space)
-    else:
-        frames = 1 if family.is_image else _LATENTS
-        size = (family.latent_channels, frames, _ROWS, _ROWS)
+    time, space = family.factor if encode else (1, 1)
+    channels = family.out_channels if encode else family.latent_channels
+    frames = 1 if family.is_image else 1 + (_LATENTS - 1) * time
+    size = (channels, frames, _ROWS * space, _ROWS * space)
     return graph_of(family.encode if encode else family.decode, size)
 
 

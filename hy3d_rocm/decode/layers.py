@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 Triple = tuple[int, int, int]
 Range = tuple[int, int]  # first, one past the last
@@ -141,6 +141,42 @@ class Weights(Protocol):
         """`module`'s parameter or buffer `name`, or None where it has none."""
 
 
+class ModuleWeights:
+    """Weights over plain modules: converted on first use, the same tensor ever after.
+
+    A parameter that already has the type and the device is used as it is; the modules are only
+    read. device "meta" gives shapes alone.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device | str) -> None:
+        self.dtype = dtype
+        self.device = torch.device(device)
+        # The module is kept with the tensor: its id stays taken for as long as it is a key.
+        self._known: dict[tuple[int, str], tuple[Any, Tensor | None]] = {}
+
+    def of(self, module: Any, name: str) -> Tensor | None:
+        """`module`'s parameter or buffer `name`; None where it has none (a plain number as a
+        stand-in for one, as Wan's RMS_norm has it for its bias, counts as none only if it is 0)."""
+        key = (id(module), name)
+        if key not in self._known:
+            self._known[key] = (module, self._converted(module, name))
+        return self._known[key][1]
+
+    def _converted(self, module: Any, name: str) -> Tensor | None:
+        found = getattr(module, name, None)
+        if found is None or (isinstance(found, (int, float)) and found == 0):
+            return None
+        if not isinstance(found, torch.Tensor):
+            raise TypeError(
+                f"{type(module).__name__}.{name} is a {type(found).__name__}: a parameter or "
+                "buffer was expected; this VAE can only be decoded whole"
+            )
+        dtype = self.dtype if found.is_floating_point() else found.dtype
+        if self.device.type == "meta":
+            return torch.empty(found.shape, dtype=dtype, device="meta")
+        return found.detach().to(device=self.device, dtype=dtype)
+
+
 @dataclass(frozen=True)
 class Pieces:
     """Frames first .. first + n of an activation as tensors (1, C, t, H, W) in order.
@@ -196,14 +232,10 @@ class Backend(Protocol):
 class Engine(Protocol):
     """What a family calls its layers on. A handle may be given to as many calls as read it."""
 
-    def conv(self, x: Handle, layer: Conv, *, add: Handle | None = None) -> Handle:
-        """The layer on all of x, plus the residual `add`."""
+    def conv(self, x: Handle, layer: Conv, *, add: Handle | None = None) -> Handle: ...
 
-    def attention(self, x: Handle, layer: Attention) -> Handle:
-        """x with its attention added."""
+    def attention(self, x: Handle, layer: Attention) -> Handle: ...
 
-    def local(self, x: Handle, layer: Local) -> Handle:
-        """A function of single frames."""
+    def local(self, x: Handle, layer: Local) -> Handle: ...
 
-    def add(self, x: Handle, y: Handle) -> Handle:
-        """x + y."""
+    def add(self, x: Handle, y: Handle) -> Handle: ...

@@ -9,6 +9,7 @@ is asked for one of two latent frames of 2x2.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from hy3d_rocm.conv.router import aside
@@ -45,11 +46,9 @@ def _kind(vae: Any) -> type[StructuredFamily] | None:
         HunyuanFamily, Hunyuan15Family, WanFamily, LtxFamily, SeedVr2Family, ImageFamily
     )  # fmt: skip
     for kind in kinds:
-        try:
+        with suppress(AttributeError):
             if kind.recognises(vae):
                 return kind
-        except AttributeError:
-            continue
     return None
 
 

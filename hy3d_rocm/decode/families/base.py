@@ -4,8 +4,7 @@ blocks up or down, and facts, read off the layers by recording them on shapes al
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -19,6 +18,7 @@ from hy3d_rocm.decode.families.parts import (
     absent,
     attention_of,
     conv_of,
+    last_norm,
     last_of,
     norm_of,
     packed_in_space,
@@ -26,10 +26,19 @@ from hy3d_rocm.decode.families.parts import (
     paired,
     resnet,
 )
+from hy3d_rocm.decode.families.proof import on_shapes
 from hy3d_rocm.decode.graph import GROUP, Graph, graph_of
-from hy3d_rocm.decode.layers import Attention, Conv, Engine, Handle, Local, Norm, StrangeModuleError
+from hy3d_rocm.decode.layers import (
+    Attention,
+    Conv,
+    Engine,
+    Handle,
+    Local,
+    ModuleWeights,
+    Norm,
+    StrangeModuleError,
+)
 from hy3d_rocm.decode.precision import computed_in
-from hy3d_rocm.decode.weights import ModuleWeights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,6 +79,9 @@ class StructuredFamily(ABC):
     """
 
     name: str
+    #: What the decoder's first convolution and its last norm have, which tells the family from all
+    #: others
+    marks: tuple[str, str]
     is_image = False
     #: Whether decoding takes a timestep, and which
     conditioned = False
@@ -100,9 +112,11 @@ class StructuredFamily(ABC):
         return made
 
     @classmethod
-    @abstractmethod
     def recognises(cls, vae: Any) -> bool:
-        """Whether `vae.decoder` has what tells this family from all others."""
+        """Whether `vae.decoder` has its marks; may raise AttributeError."""
+        first, last = cls.marks
+        decoder = vae.decoder
+        return hasattr(decoder.conv_in, first) and hasattr(last_norm(decoder), last)
 
     @abstractmethod
     def up(self, engine: Engine, module: Any, x: Handle) -> Handle:
@@ -132,14 +146,12 @@ class StructuredFamily(ABC):
         return x
 
     def up_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
-        """x through residual blocks and what up-samplings follow."""
         x = self.resnets(engine, block, x)
         for up in block.upsamplers or ():
             x = self.up(engine, up, x)
         return x
 
     def down_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
-        """x through residual blocks and what down-samplings follow."""
         x = self.resnets(engine, block, x)
         for down in block.downsamplers or ():
             x = self.down(engine, down, x)
@@ -208,11 +220,8 @@ class StructuredFamily(ABC):
 
     def decode(self, engine: Engine, z: Handle) -> Handle:
         """z -> frames, as the VAE's own unsplit decode of z (noised already) gives them."""
-        return _through(
-            engine,
-            self.processing.leave,
-            self.run_decoder(engine, _through(engine, self.processing.enter, z)),
-        )
+        x = self.run_decoder(engine, _through(engine, self.processing.enter, z))
+        return _through(engine, self.processing.leave, x)
 
     def encode(self, engine: Engine, pixels: Handle) -> Handle:
         """pixels -> mean and log variance of the latent's distribution."""
@@ -221,11 +230,9 @@ class StructuredFamily(ABC):
 
     def whole(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, unsplit."""
-        if self.processing.enter is not None:
-            z = self.processing.enter.run(z, 0)
-        with _priced(self.decoder, z):
-            x: Tensor = getattr(self.view, "own_decode", self.own_decode)(z)
-        return x if self.processing.leave is None else self.processing.leave.run(x, 0)
+        z = _of_all(self.processing.enter, z)
+        x = self._by_own_code(self.decoder, getattr(self.view, "own_decode", self.own_decode), z)
+        return _of_all(self.processing.leave, x)
 
     def whole_encode(self, pixels: Tensor) -> Tensor:
         """Mean and log variance by the VAE's own code, unsplit."""
@@ -235,9 +242,16 @@ class StructuredFamily(ABC):
                 f"this {self.name} VAE's own encode gives the latent's mean only: encode with a "
                 'strategy other than "whole"'
             )
-        with _priced(self.encoder, pixels):
-            x = self.own_encode(pixels)
-        return x if self.processing.encoded is None else self.processing.encoded.run(x, 0)
+        x = self._by_own_code(self.encoder, self.own_encode, pixels)
+        return _of_all(self.processing.encoded, x)
+
+    def _by_own_code(self, coder: Any, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        for module in coder.modules() if x.is_meta else ():
+            attention = getattr(module, "optimized_attention", None)
+            if attention is not None and getattr(attention, "__name__", "") != _TOLD:
+                raise ValueError("ComfyUI's attention in this VAE takes what memory is free")
+        with on_shapes(x):
+            return call(x)
 
     def needed_encoder(self) -> Any:
         """The encoder; TypeError where the VAE has none, or what is done behind it is not known."""
@@ -301,11 +315,10 @@ class StructuredFamily(ABC):
 
     def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:
         """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W)."""
-        batch, *size = latent
-        key = tuple(size)
-        if key not in self._sizes:
-            self._sizes[key] = graph_of(self.decode, key, True).made
-        return batch, *self._sizes[key]
+        size = tuple(latent[1:])
+        if size not in self._sizes:
+            self._sizes[size] = graph_of(self.decode, size, True).made
+        return latent[0], *self._sizes[size]
 
     def moments_shape(self, pixels: tuple[int, ...]) -> tuple[int, ...]:
         """(B, C, T, H, W) of what encode() makes of pixels (B, C, T, H, W)."""
@@ -397,19 +410,5 @@ def _through(engine: Engine, layer: Local | None, x: Handle) -> Handle:
     return x if layer is None else engine.local(x, layer)
 
 
-@contextmanager
-def _priced(coder: Any, x: Tensor) -> Iterator[None]:
-    """Around the VAE's own code: on "meta", where it is only to be priced, what can't be told is a
-    ValueError (a sentence)."""
-    if x.device.type != "meta":
-        yield
-        return
-    for module in coder.modules():
-        attention = getattr(module, "optimized_attention", None)
-        if attention is not None and getattr(attention, "__name__", "") != _TOLD:
-            raise ValueError("ComfyUI's attention in this VAE takes what memory is free")
-    try:
-        yield
-    except (RuntimeError, TypeError, AttributeError, AssertionError, KeyError) as error:
-        said = (str(error).splitlines() or [""])[0]
-        raise ValueError(f"what its own code takes can't be told beforehand ({said})") from error
+def _of_all(layer: Local | None, x: Tensor) -> Tensor:
+    return x if layer is None else layer.run(x, 0)

@@ -15,14 +15,7 @@ class HunyuanFamily(StructuredFamily):
     frame is not repeated in time."""
 
     name = "HunyuanVideo"
-
-    @classmethod
-    def recognises(cls, vae: Any) -> bool:
-        """Padding in time before, and a GroupNorm at the end."""
-        decoder = vae.decoder
-        return hasattr(decoder.conv_in, "time_causal_padding") and hasattr(
-            getattr(decoder, "conv_norm_out", None), "num_groups"
-        )
+    marks = ("time_causal_padding", "num_groups")
 
     def up(self, engine: Engine, module: Any, x: Handle) -> Handle:
         time, height, width = (int(n) for n in module.upsample_factor)
@@ -38,15 +31,13 @@ class ImageFamily(StructuredFamily):
     around, GroupNorm, attention in the middle block."""
 
     name = "image"
+    marks = ("weight", "num_groups")
     is_image = True
 
     @classmethod
     def recognises(cls, vae: Any) -> bool:
-        """A 2D convolution first, a GroupNorm last."""
-        decoder = vae.decoder
-        return decoder.conv_in.weight.ndim == 4 and hasattr(
-            getattr(decoder, "conv_norm_out", None), "num_groups"
-        )
+        """Also by two dimensions."""
+        return super().recognises(vae) and vae.decoder.conv_in.weight.ndim == 4
 
     def up(self, engine: Engine, module: Any, x: Handle) -> Handle:
         plain = module.use_conv and not module.use_conv_transpose and module.interpolate

@@ -27,14 +27,7 @@ class Hunyuan15Family(StructuredFamily):
     """See the module's text."""
 
     name = "HunyuanVideo 1.5"
-
-    @classmethod
-    def recognises(cls, vae: Any) -> bool:
-        """Padding in time before, and an RMS norm at the end."""
-        decoder = vae.decoder
-        return hasattr(decoder.conv_in, "time_causal_padding") and hasattr(
-            getattr(decoder, "norm_out", None), "gamma"
-        )
+    marks = ("time_causal_padding", "gamma")
 
     @property
     def pixel_steps(self) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -126,9 +126,9 @@ def _wan(vae: Any) -> View:
     encoder, ups = getattr(vae, "encoder", None), vae.decoder.upsamples
     return View(
         vae,
-        decoder=_wan_coder(vae.decoder, up_blocks=[_wan_up(b) for b in _wan_grouped(ups)]),
+        decoder=_wan_coder(vae.decoder, up_blocks=[_wan_block(b) for b in ups]),
         encoder=None if encoder is None else _wan_coder(
-            encoder, down_blocks=[_wan_down(b) for b in encoder.downsamples]
+            encoder, down_blocks=[_wan_block(b) for b in encoder.downsamples]
         ),
         post_quant_conv=vae.conv2,
         quant_conv=getattr(vae, "conv1", None),
@@ -166,36 +166,15 @@ def _wan_resnet(block: Any) -> View:
     )  # fmt: skip
 
 
-def _wan_grouped(layers: Iterable[Any]) -> list[Any]:
-    """Wan 2.1's layers in one list as Wan 2.2's blocks: up to and with each up-sampling."""
-    if all(hasattr(layer, "upsamples") for layer in layers):
-        return list(layers)
-    blocks: list[Any] = [View(upsamples=[])]
-    for layer in layers:
-        blocks[-1].upsamples.append(layer)
-        if hasattr(layer, "mode"):
-            blocks.append(View(upsamples=[]))
-    return blocks
-
-
-def _wan_up(block: Any) -> View:
-    ups = [layer for layer in block.upsamples if hasattr(layer, "mode")]
-    if any(hasattr(layer, "to_qkv") for layer in block.upsamples):
-        raise StrangeModuleError("there is attention between the up-samplings")
-    resnets = [_wan_resnet(layer) for layer in block.upsamples if layer not in ups]
-    shortcut = getattr(block, "avg_shortcut", None)
-    return View(resnets=resnets, upsamplers=ups, avg_shortcut=shortcut)
-
-
-def _wan_down(block: Any) -> Any:
+def _wan_block(block: Any) -> Any:
     if hasattr(block, "residual"):
         return _wan_resnet(block)
-    if not hasattr(block, "downsamples"):
-        return block  # attention, or a down-sampling
-    layers, down = list(block.downsamples), None
-    if hasattr(layers[-1], "mode"):
-        down = layers.pop()
-    return View(block, resnets=[_wan_resnet(layer) for layer in layers], downsampler=down)
+    layers = list(getattr(block, "upsamples", None) or getattr(block, "downsamples", None) or ())
+    if not layers:
+        return block  # attention, or what changes sizes
+    resizer = layers.pop() if hasattr(layers[-1], "mode") else None
+    resnets = [_wan_resnet(layer) for layer in layers]
+    return View(block, resnets=resnets, upsampler=resizer, downsampler=resizer)
 
 
 def _wan_own(vae: Any, z: Tensor) -> Tensor:

@@ -136,11 +136,14 @@ def absent(module: Any) -> bool:
     return module is None or isinstance(module, torch.nn.Identity)
 
 
+def last_norm(coder: Any) -> Any:
+    return coder.conv_norm_out if hasattr(coder, "conv_norm_out") else coder.norm_out
+
+
 def last_of(coder: Any, norm: Callable[[Any], Norm]) -> Conv:
     """A coder's last convolution with its norm (what the norm's module is) and activation."""
-    module = coder.conv_norm_out if hasattr(coder, "conv_norm_out") else coder.norm_out
     act = coder.conv_act if hasattr(coder, "conv_act") else coder.nonlinearity
-    return conv_of(coder.conv_out, norm=norm(module), act=act_of(act))
+    return conv_of(coder.conv_out, norm=norm(last_norm(coder)), act=act_of(act))
 
 
 def resnet(

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,9 +56,7 @@ def unsplit(vae: Any) -> Any:
 def frames_of(made: Any) -> Tensor:
     """The tensor in what decode() gave; TypeError (a sentence)."""
     found = made[0] if isinstance(made, (tuple, list)) and made else made
-    if not isinstance(found, torch.Tensor):
-        found = getattr(found, "sample", found)
-    return _checked(found, f"its decode() gives {_described(made)}, not frames")
+    return _tensor_in(found, ("sample",), made, "decode() gives {}, not frames")
 
 
 def moments_of(made: Any) -> Tensor:
@@ -66,29 +66,39 @@ def moments_of(made: Any) -> Tensor:
     found: Any = getattr(inner, "latent_dist", getattr(made, "posterior", inner))
     if hasattr(found, "logvar"):
         return torch.cat([found.mean, found.logvar], 1)
-    for name in ("latents", "latent", "sample"):
-        if not isinstance(found, torch.Tensor):
-            found = getattr(found, name, found)
-    found = _checked(found, f"its encode() gives {_described(made)}, not latents")
+    names = ("latents", "latent", "sample")
+    found = _tensor_in(found, names, made, "encode() gives {}, not latents")
     return torch.cat([found, torch.full_like(found, _SURE)], 1)
 
 
-def _checked(found: Any, refusal: str) -> Tensor:
-    if not isinstance(found, torch.Tensor) or found.ndim not in (4, 5):
-        raise TypeError(refusal)
-    return found
-
-
-def _described(made: Any) -> str:
+def _tensor_in(found: Any, names: tuple[str, ...], made: Any, refusal: str) -> Tensor:
+    for name in names:
+        if not isinstance(found, torch.Tensor):
+            found = getattr(found, name, found)
+    if isinstance(found, torch.Tensor) and found.ndim in (4, 5):
+        return found
+    said = f"a {type(made).__name__}"
     if isinstance(made, torch.Tensor):
-        return f"a tensor of shape {tuple(made.shape)}"
-    return f"a {type(made).__name__}"
+        said = f"a tensor of shape {tuple(made.shape)}"
+    raise TypeError(f"its {refusal.format(said)}")
 
 
 def one_line(error: BaseException) -> str:
     """The first line of an error, with its type."""
     text = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+@contextmanager
+def on_shapes(x: Tensor) -> Iterator[None]:
+    """Around a VAE's own code: on "meta", where it is only to be priced, an error is a ValueError
+    (a sentence)."""
+    try:
+        yield
+    except CALL_ERRORS as error:
+        if not x.is_meta:
+            raise
+        raise ValueError(f"its own code does not run on shapes ({one_line(error)})") from error
 
 
 def proven(family: Any, encode: bool = False) -> bool:

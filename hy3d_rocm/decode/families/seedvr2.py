@@ -24,14 +24,7 @@ class SeedVr2Family(StructuredFamily):
     """See the module's text."""
 
     name = "SeedVR2"
-
-    @classmethod
-    def recognises(cls, vae: Any) -> bool:
-        """Padding in time that a convolution keeps beside its own, and a GroupNorm at the end."""
-        decoder = vae.decoder
-        return hasattr(decoder.conv_in, "temporal_padding") and hasattr(
-            getattr(decoder, "conv_norm_out", None), "num_groups"
-        )
+    marks = ("temporal_padding", "num_groups")
 
     def norm(self, module: Any) -> Norm:
         """Whoever holds a GroupNorm gives it one frame at a time."""

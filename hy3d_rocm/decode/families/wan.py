@@ -9,6 +9,7 @@ of it there. In the down-sampling in time the first passes by too, but the next 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,14 +47,7 @@ class WanFamily(StructuredFamily):
     """See the module's text."""
 
     name = "Wan"
-
-    @classmethod
-    def recognises(cls, vae: Any) -> bool:
-        """Padding of six numbers that the convolution itself holds, and RMS norms."""
-        decoder = vae.decoder
-        return hasattr(decoder.conv_in, "_padding") and hasattr(
-            getattr(decoder, "norm_out", None), "gamma"
-        )
+    marks = ("_padding", "gamma")
 
     @property
     def patch(self) -> int:
@@ -88,18 +82,16 @@ class WanFamily(StructuredFamily):
 
     def up_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
         """Wan 2.1: `upsamplers`, a list; Wan 2.2: one `upsampler` and a shortcut around all."""
-        shortcut = getattr(block, "avg_shortcut", None)
-        start = x
+        if not hasattr(block, "resnets"):
+            return self._layer(engine, block, x, self.up)
+        shortcut, start = getattr(block, "avg_shortcut", None), x
         x = self.resnets(engine, block, x)
-        ups = list(getattr(block, "upsamplers", None) or ())
+        for up in getattr(block, "upsamplers", None) or ():
+            x = self.up(engine, up, x)
+        around = None if shortcut is None else engine.local(start, _repeated(shortcut))
         if not absent(getattr(block, "upsampler", None)):
-            ups.append(block.upsampler)
-        for i, up in enumerate(ups):
-            last = i == len(ups) - 1 and shortcut is not None
-            x = self.up(engine, up, x, engine.local(start, _repeated(shortcut)) if last else None)
-        if shortcut is not None and not ups:
-            x = engine.add(x, engine.local(start, _repeated(shortcut)))
-        return x
+            return self.up(engine, block.upsampler, x, around)
+        return x if around is None else engine.add(x, around)
 
     def up(self, engine: Engine, module: Any, x: Handle, add: Handle | None = None) -> Handle:
         if module.mode not in ("upsample2d", "upsample3d"):
@@ -111,17 +103,20 @@ class WanFamily(StructuredFamily):
 
     def down_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
         """Wan 2.1 has resnets, attention and down-samplings in one list; Wan 2.2 blocks of them."""
-        if hasattr(block, "to_qkv"):
-            return engine.attention(x, self.attention(block))
-        if hasattr(block, "mode"):
-            return self.down(engine, block, x)
         if not hasattr(block, "resnets"):
-            return resnet(engine, block, x, self.norm)
+            return self._layer(engine, block, x, self.down)
         start = x
         x = self.resnets(engine, block, x)
         if not absent(block.downsampler):
             x = self.down(engine, block.downsampler, x)
         return self._averaged(engine, block.avg_shortcut, start, x)
+
+    def _layer(self, engine: Engine, layer: Any, x: Handle, resized: Callable[..., Handle]) -> Any:
+        if hasattr(layer, "to_qkv"):
+            return engine.attention(x, self.attention(layer))
+        if hasattr(layer, "mode"):
+            return resized(engine, layer, x)
+        return resnet(engine, layer, x, self.norm)
 
     def down(self, engine: Engine, module: Any, x: Handle) -> Handle:
         if module.mode not in ("downsample2d", "downsample3d"):
