@@ -138,15 +138,13 @@ class Weights(Protocol):
     it gives the same tensor. A host that casts weights itself (comfy.ops) brings its own."""
 
     def of(self, module: Any, name: str) -> Tensor | None:
-        """`module`'s parameter or buffer `name`, or None where it has none."""
+        """`module`'s parameter or buffer `name`; None where it has none (a plain number as a
+        stand-in for one, as Wan's RMS_norm has it for its bias, counts as none only if it is 0)."""
 
 
 class ModuleWeights:
-    """Weights over plain modules: converted on first use, the same tensor ever after.
-
-    A parameter that already has the type and the device is used as it is; the modules are only
-    read. device "meta" gives shapes alone.
-    """
+    """Weights over plain modules, which are only read: converted on first use, or used as they are.
+    device "meta" gives shapes alone."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device | str) -> None:
         self.dtype = dtype
@@ -155,8 +153,6 @@ class ModuleWeights:
         self._known: dict[tuple[int, str], tuple[Any, Tensor | None]] = {}
 
     def of(self, module: Any, name: str) -> Tensor | None:
-        """`module`'s parameter or buffer `name`; None where it has none (a plain number as a
-        stand-in for one, as Wan's RMS_norm has it for its bias, counts as none only if it is 0)."""
         key = (id(module), name)
         if key not in self._known:
             self._known[key] = (module, self._converted(module, name))

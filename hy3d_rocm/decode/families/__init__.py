@@ -45,11 +45,7 @@ def _kind(vae: Any) -> type[StructuredFamily] | None:
     kinds: tuple[type[StructuredFamily], ...] = (
         HunyuanFamily, Hunyuan15Family, WanFamily, LtxFamily, SeedVr2Family, ImageFamily
     )  # fmt: skip
-    for kind in kinds:
-        with suppress(AttributeError):
-            if kind.recognises(vae):
-                return kind
-    return None
+    return next((kind for kind in kinds if kind.recognises(vae)), None)
 
 
 def family_for(

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,7 +20,6 @@ from hy3d_rocm.decode.families.parts import (
     absent,
     attention_of,
     conv_of,
-    last_norm,
     last_of,
     norm_of,
     packed_in_space,
@@ -79,9 +80,8 @@ class StructuredFamily(ABC):
     """
 
     name: str
-    #: What the decoder's first convolution and its last norm have, which tells the family from all
-    #: others
-    marks: tuple[str, str]
+    #: What its decoder has and no other family's
+    marks: tuple[str, ...]
     is_image = False
     #: Whether decoding takes a timestep, and which
     conditioned = False
@@ -113,10 +113,11 @@ class StructuredFamily(ABC):
 
     @classmethod
     def recognises(cls, vae: Any) -> bool:
-        """Whether `vae.decoder` has its marks; may raise AttributeError."""
-        first, last = cls.marks
-        decoder = vae.decoder
-        return hasattr(decoder.conv_in, first) and hasattr(last_norm(decoder), last)
+        """Whether `vae.decoder` has its marks."""
+        with suppress(AttributeError):
+            attrgetter(*cls.marks)(vae.decoder)
+            return True
+        return False
 
     @abstractmethod
     def up(self, engine: Engine, module: Any, x: Handle) -> Handle:

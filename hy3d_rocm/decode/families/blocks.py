@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hy3d_rocm.decode.families.base import StructuredFamily
-from hy3d_rocm.decode.families.parts import attention_of, conv_of
+from hy3d_rocm.decode.families.parts import attention_of, conv_of, numbers
 from hy3d_rocm.decode.layers import Attention, Engine, Handle, StrangeModuleError
 
 
@@ -15,12 +15,11 @@ class HunyuanFamily(StructuredFamily):
     frame is not repeated in time."""
 
     name = "HunyuanVideo"
-    marks = ("time_causal_padding", "num_groups")
+    marks = ("conv_in.time_causal_padding", "conv_norm_out.num_groups")
 
     def up(self, engine: Engine, module: Any, x: Handle) -> Handle:
-        time, height, width = (int(n) for n in module.upsample_factor)
-        layer = conv_of(module.conv, up=(time, height, width), keep_first=time > 1)
-        return engine.conv(x, layer)
+        up = numbers(module.upsample_factor, 3)
+        return engine.conv(x, conv_of(module.conv, up=up, keep_first=up[0] > 1))
 
     def down(self, engine: Engine, module: Any, x: Handle) -> Handle:
         return engine.conv(x, conv_of(module.conv))
@@ -31,7 +30,7 @@ class ImageFamily(StructuredFamily):
     around, GroupNorm, attention in the middle block."""
 
     name = "image"
-    marks = ("weight", "num_groups")
+    marks = ("conv_in.weight", "conv_norm_out.num_groups")
     is_image = True
 
     @classmethod
@@ -40,15 +39,16 @@ class ImageFamily(StructuredFamily):
         return super().recognises(vae) and vae.decoder.conv_in.weight.ndim == 4
 
     def up(self, engine: Engine, module: Any, x: Handle) -> Handle:
-        plain = module.use_conv and not module.use_conv_transpose and module.interpolate
-        if not plain or module.norm is not None:
+        plain = module.use_conv and not getattr(module, "use_conv_transpose", False)
+        nearest = getattr(module, "interpolate", True)
+        if not plain or not nearest or getattr(module, "norm", None) is not None:
             raise StrangeModuleError("an up-sampling is not nearest and then a convolution")
         return engine.conv(x, conv_of(module.conv, up=(1, 2, 2)))
 
     def down(self, engine: Engine, module: Any, x: Handle) -> Handle:
-        if not module.use_conv or module.norm is not None:
+        if not module.use_conv or getattr(module, "norm", None) is not None:
             raise StrangeModuleError("a down-sampling is not a convolution alone")
-        more = {} if module.padding else {"after": (0, 1, 1)}
+        more = {} if getattr(module, "padding", 0) else {"after": (0, 1, 1)}
         return engine.conv(x, conv_of(module.conv, **more))
 
     def attention(self, module: Any) -> Attention:

@@ -8,6 +8,7 @@ video's first frame is packed in space only and takes half the repeats.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,7 @@ class Hunyuan15Family(StructuredFamily):
     """See the module's text."""
 
     name = "HunyuanVideo 1.5"
-    marks = ("time_causal_padding", "gamma")
+    marks = ("conv_in.time_causal_padding", "norm_out.gamma")
 
     @property
     def pixel_steps(self) -> tuple[int, int]:
@@ -47,22 +48,17 @@ class Hunyuan15Family(StructuredFamily):
     def up(self, engine: Engine, module: Any, x: Handle) -> Handle:
         """The convolution unpacked, plus x repeated and unpacked."""
         time, repeats = 2 if module.add_temporal_upsample else 1, int(module.repeats)
-        inner = Shuffle((1, 2, 2), _ORDER)
-        whole = Shuffle((time, 2, 2), _ORDER, first=(1, 2, 2) if time == 2 else None)
+        inner, whole = Shuffle((1, 2, 2), _ORDER), Shuffle((time, 2, 2), _ORDER)
 
         def run(frames: Tensor, first: int) -> Tensor:
-            if time == 1:
-                return shuffled(frames.repeat_interleave(repeats, 1), inner)
-            lead = 1 if first == 0 else 0
-            rest = shuffled(frames[:, :, lead:], Shuffle((2, 2, 2), _ORDER))
-            rest = rest.repeat_interleave(repeats, 1)
-            if not lead:
-                return rest
-            start = shuffled(frames[:, :, :1], inner).repeat_interleave(repeats // 2, 1)
-            return torch.cat([start, rest], 2)
+            lead = 1 if first == 0 and time == 2 else 0
+            start = shuffled(frames[:, :, :lead], inner).repeat_interleave(repeats // 2, 1)
+            rest = shuffled(frames[:, :, lead:], whole).repeat_interleave(repeats, 1)
+            return torch.cat([start, rest], 2) if lead else rest
 
         around = engine.local(x, Local(run, lambda n: 1 + time * (n - 1)))
-        return engine.conv(x, conv_of(module.conv, shuffle=whole), add=around)
+        shuffle = replace(whole, first=(1, 2, 2)) if time == 2 else whole
+        return engine.conv(x, conv_of(module.conv, shuffle=shuffle), add=around)
 
     def down(self, engine: Engine, module: Any, x: Handle) -> Handle:
         """The convolution packed, plus means of x packed."""

@@ -48,16 +48,12 @@ class LtxFamily(StructuredFamily):
     """
 
     name = "LTX"
+    marks = ("conv_in.is_causal", "patch_size_t")
 
     def __init__(self, vae: Any, view: Any = None) -> None:
         super().__init__(vae, view)
         self.timestep = getattr(self.view, "decode_timestep", None)
         self.conditioned = self.view.decoder.timestep_scale_multiplier is not None
-
-    @classmethod
-    def recognises(cls, vae: Any) -> bool:
-        """Convolutions that are told whether they are causal, and patches of pixels at the end."""
-        return hasattr(vae.decoder.conv_in, "is_causal") and hasattr(vae.decoder, "patch_size_t")
 
     @property
     def pixel_steps(self) -> tuple[int, int]:

@@ -124,12 +124,12 @@ def _scaled(read: Callable[[], Sequence[Tensor]], divides: bool, **more: Any) ->
 def _wan(vae: Any) -> View:
     """Wan 2.1 (layers in one list) or 2.2 (blocks with a shortcut, pixels in squares of 2)."""
     encoder, ups = getattr(vae, "encoder", None), vae.decoder.upsamples
+    if encoder is not None:
+        encoder = _wan_coder(encoder, down_blocks=[_wan_block(b) for b in encoder.downsamples])
     return View(
         vae,
         decoder=_wan_coder(vae.decoder, up_blocks=[_wan_block(b) for b in ups]),
-        encoder=None if encoder is None else _wan_coder(
-            encoder, down_blocks=[_wan_block(b) for b in encoder.downsamples]
-        ),
+        encoder=encoder,
         post_quant_conv=vae.conv2,
         quant_conv=getattr(vae, "conv1", None),
         config=View(patch_size=2 if any(hasattr(b, "avg_shortcut") for b in ups) else None),
@@ -149,32 +149,30 @@ def _wan_wrapper(vae: Any) -> Processing:
 
 
 def _wan_coder(coder: Any, **blocks: Any) -> View:
-    first, attention, second = coder.middle
-    middle = View(resnets=[_wan_resnet(first), _wan_resnet(second)], attentions=[attention])
+    first, attention, second = map(_wan_block, coder.middle)
     norm, act, conv = coder.head
     return View(
-        coder, conv_in=coder.conv1, mid_block=middle, norm_out=norm, nonlinearity=act,
-        conv_out=conv, **blocks,
-    )  # fmt: skip
-
-
-def _wan_resnet(block: Any) -> View:
-    norm1, act, conv1, norm2, _, _, conv2 = block.residual
-    return View(
-        norm1=norm1, nonlinearity=act, conv1=conv1, norm2=norm2, conv2=conv2,
-        conv_shortcut=block.shortcut,
+        coder, conv_in=coder.conv1, norm_out=norm, nonlinearity=act, conv_out=conv,
+        mid_block=View(resnets=[first, second], attentions=[attention]), **blocks,
     )  # fmt: skip
 
 
 def _wan_block(block: Any) -> Any:
+    """A residual block, blocks of them, or as it is what has no other names: attention, and what
+    changes sizes."""
     if hasattr(block, "residual"):
-        return _wan_resnet(block)
+        norm1, act, conv1, norm2, _, _, conv2 = block.residual
+        return View(
+            norm1=norm1, nonlinearity=act, conv1=conv1, norm2=norm2, conv2=conv2,
+            conv_shortcut=block.shortcut,
+        )  # fmt: skip
     layers = list(getattr(block, "upsamples", None) or getattr(block, "downsamples", None) or ())
     if not layers:
-        return block  # attention, or what changes sizes
+        return block
     resizer = layers.pop() if hasattr(layers[-1], "mode") else None
-    resnets = [_wan_resnet(layer) for layer in layers]
-    return View(block, resnets=resnets, upsampler=resizer, downsampler=resizer)
+    return View(
+        block, resnets=[_wan_block(b) for b in layers], upsampler=resizer, downsampler=resizer
+    )
 
 
 def _wan_own(vae: Any, z: Tensor) -> Tensor:
@@ -202,6 +200,9 @@ def _ltx(vae: Any) -> View:
     causal, conditioned = bool(decoder.causal), bool(getattr(vae, "timestep_conditioning", False))
     if encoder is not None and encoder.latent_log_var != "uniform":
         raise StrangeModuleError(f"its encoder's log variance is {encoder.latent_log_var!r}")
+    if encoder is not None:
+        blocks = [_ltx_block(block, True) for block in encoder.down_blocks]
+        encoder = _ltx_coder(encoder, True, down_blocks=blocks)
     processing = Processing()
     if hasattr(vae, "per_channel_statistics"):
         read = vae.per_channel_statistics.get_buffer
@@ -217,9 +218,7 @@ def _ltx(vae: Any) -> View:
             time_embedder=decoder.last_time_embedder if conditioned else None,
             scale_shift_table=getattr(decoder, "last_scale_shift_table", None),
         ),
-        encoder=None if encoder is None else _ltx_coder(
-            encoder, True, down_blocks=[_ltx_block(block, True) for block in encoder.down_blocks]
-        ),
+        encoder=encoder,
         decode_timestep=_ltx_default(vae, "timestep") if conditioned else None,
         processing=processing,
     )  # fmt: skip
@@ -265,18 +264,15 @@ def _ltx_resnet(block: Any, causal: bool) -> View:
 
 def _ltx_block(block: Any, causal: bool) -> View:
     """Residual blocks, a single one, or what changes sizes: a block of diffusers' has all three."""
-    resnets: list[View] = []
+    resnets = [_ltx_resnet(layer, causal) for layer in getattr(block, "res_blocks", ())]
     single, resizers = None, []
-    if hasattr(block, "res_blocks"):
-        resnets = [_ltx_resnet(layer, causal) for layer in block.res_blocks]
-    elif hasattr(block, "norm1"):
+    if hasattr(block, "norm1"):
         single = _ltx_resnet(block, causal)
-    elif hasattr(block.conv, "conv"):
-        packs = hasattr(block, "group_size")
-        more = {} if packs else {"upscale_factor": block.out_channels_reduction_factor}
-        resizers = [View(block, conv=_ltx_conv(block.conv, causal), **more)]
-    else:
+    elif not hasattr(block, "res_blocks"):
         resizers = [_ltx_conv(block, causal)]
+        if hasattr(block.conv, "conv"):
+            more = {"upscale_factor": getattr(block, "out_channels_reduction_factor", None)}
+            resizers = [View(block, conv=_ltx_conv(block.conv, causal), **more)]
     return View(
         resnets=resnets, conv_in=single, conv_out=single, upsamplers=resizers,
         downsamplers=resizers, time_embedder=getattr(block, "time_embedder", None),
@@ -407,22 +403,10 @@ def _causal(module: Any) -> Any:
     return View(conv=module.conv, time_causal_padding=padding, pad_mode=mode)
 
 
-def _video_up(up: Any) -> View:
-    factor = up.scale_factor
-    if isinstance(factor, (int, float)):
-        factor = (factor, factor, factor)
-    return View(conv=_causal(up.conv), upsample_factor=tuple(int(n) for n in factor))
-
-
 # By kind: its up-samplings and down-samplings under diffusers' names.
-_image = (
-    lambda up: View(
-        use_conv=up.with_conv, use_conv_transpose=False, norm=None, interpolate=True, conv=up.conv
-    ),
-    lambda down: View(use_conv=down.with_conv, norm=None, padding=0, conv=down.conv),
-)
+_image = (lambda module: View(use_conv=module.with_conv, conv=module.conv),) * 2
 _video = (
-    _video_up,
+    lambda up: View(conv=_causal(up.conv), upsample_factor=up.scale_factor),
     # This one is padded by whoever holds it, whatever its own padding says.
     lambda down: View(
         conv=View(conv=down.conv.conv, time_causal_padding=_CAUSAL, pad_mode="replicate")

@@ -46,7 +46,7 @@ _AXES = {
 def conv_of(module: Any, **changes: Any) -> Conv:
     """The convolution `module` is or holds, with the padding that its forward() gives it."""
     inner = module.conv if hasattr(module, "conv") else module
-    if any(n != 1 for n in _numbers(getattr(inner, "dilation", 1), 3)):
+    if any(n != 1 for n in numbers(getattr(inner, "dilation", 1), 3)):
         raise StrangeModuleError(f"{type(module).__name__} is dilated")
     if getattr(inner, "groups", 1) != 1:
         raise StrangeModuleError(f"{type(module).__name__} convolves in groups")
@@ -54,7 +54,7 @@ def conv_of(module: Any, **changes: Any) -> Conv:
     modes: _Modes = tuple(  # type: ignore[assignment]
         mode if b or a else "zeros" for mode, b, a in zip(named, before, after, strict=True)
     )
-    strides = _numbers(getattr(inner, "stride", 1), inner.weight.ndim - 2)
+    strides = numbers(getattr(inner, "stride", 1), inner.weight.ndim - 2)
     stride: Triple = (1,) * (3 - len(strides)) + strides  # type: ignore[assignment]
     if "reflect" in modes and not hasattr(module, "is_causal"):
         raise StrangeModuleError(f"{type(module).__name__} pads by reflection")  # but for LTX
@@ -64,14 +64,14 @@ def conv_of(module: Any, **changes: Any) -> Conv:
 def _padding_of(module: Any, inner: Any) -> tuple[Triple, Triple, _Modes]:
     own = getattr(inner, "_padding", None)
     if hasattr(module, "time_causal_padding"):  # HunyuanVideo
-        if any(_numbers(inner.padding, 3)):
+        if any(numbers(inner.padding, 3)):
             raise StrangeModuleError(f"{type(module).__name__} pads twice")
         return _on_six_sides(module.time_causal_padding, _mode(module.pad_mode))
     if own is not None and not isinstance(own, int):  # Wan
         if not isinstance(own, (tuple, list)) or len(own) != 6:
             raise StrangeModuleError(f"{type(module).__name__} pads by {own!r}")
         return _on_six_sides(own, "zeros")
-    sizes = _numbers(getattr(inner, "padding", 0), inner.weight.ndim - 2)
+    sizes = numbers(getattr(inner, "padding", 0), inner.weight.ndim - 2)
     front, height, width = (0,) * (3 - len(sizes)) + sizes
     if own is not None:  # ComfyUI's Wan: frames before the first; the rest pads by itself
         return (own, height, width), (0, height, width), ("zeros", "zeros", "zeros")
@@ -99,11 +99,12 @@ def _mode(name: str) -> str:
     return _MODES[name]
 
 
-def _numbers(value: Any, count: int) -> tuple[int, ...]:
+def numbers(value: Any, count: int) -> tuple[int, ...]:
+    """A module's sizes: so many, or one for all."""
     if isinstance(value, str):
         raise StrangeModuleError(f"a convolution's padding is {value!r}, not numbers")
-    if isinstance(value, int):
-        return (value,) * count
+    if isinstance(value, (int, float)):
+        return (int(value),) * count
     return tuple(int(n) for n in value)
 
 
@@ -136,14 +137,11 @@ def absent(module: Any) -> bool:
     return module is None or isinstance(module, torch.nn.Identity)
 
 
-def last_norm(coder: Any) -> Any:
-    return coder.conv_norm_out if hasattr(coder, "conv_norm_out") else coder.norm_out
-
-
 def last_of(coder: Any, norm: Callable[[Any], Norm]) -> Conv:
     """A coder's last convolution with its norm (what the norm's module is) and activation."""
+    module = coder.conv_norm_out if hasattr(coder, "conv_norm_out") else coder.norm_out
     act = coder.conv_act if hasattr(coder, "conv_act") else coder.nonlinearity
-    return conv_of(coder.conv_out, norm=norm(last_norm(coder)), act=act_of(act))
+    return conv_of(coder.conv_out, norm=norm(module), act=act_of(act))
 
 
 def resnet(

@@ -24,7 +24,7 @@ class SeedVr2Family(StructuredFamily):
     """See the module's text."""
 
     name = "SeedVR2"
-    marks = ("temporal_padding", "num_groups")
+    marks = ("conv_in.temporal_padding", "conv_norm_out.num_groups")
 
     def norm(self, module: Any) -> Norm:
         """Whoever holds a GroupNorm gives it one frame at a time."""

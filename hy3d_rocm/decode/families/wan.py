@@ -47,7 +47,7 @@ class WanFamily(StructuredFamily):
     """See the module's text."""
 
     name = "Wan"
-    marks = ("_padding", "gamma")
+    marks = ("conv_in._padding", "norm_out.gamma")
 
     @property
     def patch(self) -> int:
@@ -144,7 +144,7 @@ class WanFamily(StructuredFamily):
     def own_decode(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, a latent frame at a time with a cache of our own."""
         x = self.post_quant_conv(z)
-        cache: list[Any] = [None] * _convolutions(self.decoder)
+        cache = _cache_of(self.decoder)
         tells = "first_chunk" in inspect.signature(self.decoder.forward).parameters
 
         def chunk(i: int) -> Tensor:
@@ -157,7 +157,7 @@ class WanFamily(StructuredFamily):
     def own_encode(self, pixels: Tensor) -> Tensor:
         """Moments by the VAE's own code, in its own chunks with a cache of our own."""
         x = packed(pixels, self.patch, order="width first")
-        cache: list[Any] = [None] * _convolutions(self.encoder)
+        cache = _cache_of(self.encoder)
 
         def chunk(i: int) -> Tensor:
             start, stop = (1 + _CHUNK * (i - 1), 1 + _CHUNK * i) if i else (0, 1)
@@ -169,9 +169,9 @@ class WanFamily(StructuredFamily):
         return result
 
 
-def _convolutions(coder: Any) -> int:
-    """Upper bound of the cache's length."""
-    return sum(isinstance(m, torch.nn.Conv3d) for m in coder.modules())
+def _cache_of(coder: Any) -> list[None]:
+    """At least as long as is needed."""
+    return [None for m in coder.modules() if isinstance(m, torch.nn.Conv3d)]
 
 
 def _repeated(shortcut: Any) -> Local:
