@@ -32,6 +32,7 @@ _NONE: Triple = (0, 0, 0)
 # fewest of which the first and a later one differ, and that every encoder takes.
 _ROWS, _LATENTS = 8, 3
 _Size = tuple[int, int, int, int]
+_Layer = Conv | Attention | Local | None
 
 
 class Node(NamedTuple):
@@ -72,7 +73,7 @@ class Graph:
     (C, T, H, W) of the recorded picture's output."""
 
     nodes: tuple[Node, ...]
-    layers: tuple[Conv | Attention | Local | None, ...]
+    layers: tuple[_Layer, ...]
     made: _Size = (0, 0, 0, 0)
 
 
@@ -119,11 +120,9 @@ class Recorder:
     def __init__(self, sizes_only: bool = False) -> None:
         self.sizes_only = sizes_only
         self.nodes: list[Node] = []
-        self.layers: list[Conv | Attention | Local | None] = []
+        self.layers: list[_Layer] = []
 
-    def add_node(
-        self, node: Node, layer: Conv | Attention | Local | None, size: tuple[int, ...]
-    ) -> Value:
+    def add_node(self, node: Node, layer: _Layer, size: tuple[int, ...]) -> Value:
         """The value of a new node, (C, T, H, W)."""
         self.nodes.append(node)
         self.layers.append(layer)

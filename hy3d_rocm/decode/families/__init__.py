@@ -9,14 +9,13 @@ is asked for one of two latent frames of 2x2.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from hy3d_rocm.conv.router import aside
 from hy3d_rocm.decode.families import proof
 from hy3d_rocm.decode.families.base import StructuredFamily
 from hy3d_rocm.decode.families.blocks import HunyuanFamily, ImageFamily
-from hy3d_rocm.decode.families.changes import examined, is_as_built, remembered
+from hy3d_rocm.decode.families.changes import examined, is_as_built
 from hy3d_rocm.decode.families.hunyuan15 import Hunyuan15Family
 from hy3d_rocm.decode.families.ltx import LtxFamily
 from hy3d_rocm.decode.families.original import inner_vae, view_of
@@ -132,13 +131,12 @@ def check_unchanged(family: Any, encode: bool = False) -> None:
 def _look_at(family: StructuredFamily, encode: bool, casts: bool) -> None:
     """Notes what is known of the family's VAE as it is now."""
     vae, name = family.vae, type(family.vae).__name__
-    found = examined(vae, encode, casts)
-    if found.change:
+    family.seen = known = examined(vae, encode, casts)
+    if known.change:
         raise TypeError(
-            f"the {name} was changed, {found.change}: call the VAE's own code under "
+            f"the {name} was changed, {known.change}: call the VAE's own code under "
             "hy3d_rocm.protect()"
         )
-    family.seen = known = remembered(vae, found, encode)
     if known.facts is None:
         try:
             family.check()

@@ -82,6 +82,8 @@ class StructuredFamily(ABC):
     name: str
     #: What its decoder has and no other family's
     marks: tuple[str, ...]
+    #: In names of what it has beside layers
+    beside_layers: tuple[str, ...] = ()
     is_image = False
     #: Whether decoding takes a timestep, and which
     conditioned = False
@@ -206,10 +208,6 @@ class StructuredFamily(ABC):
         if not absent(self.quant_conv):
             made = self.quant_conv(made)
         return made.unsqueeze(2) if self.is_image else made
-
-    def beside_layers(self) -> list[Tensor]:
-        """Parameters of the decoder that are read otherwise than by layers."""
-        return []
 
     @property
     def pixel_steps(self) -> tuple[int, int]:
@@ -338,7 +336,7 @@ class StructuredFamily(ABC):
     def check(self) -> None:
         """StrangeModuleError or AttributeError where the decoder is not what the family takes it
         for: a part is missing, does not fit the one before, or has parameters nothing reads."""
-        read = {id(p) for p in self.beside_layers()}
+        read = set()
         for layer in self._graph(2).layers:
             norm = getattr(layer, "norm", None)
             modules = [getattr(layer, name, None) for name in ("module", "q", "k", "v", "out")]
@@ -346,7 +344,7 @@ class StructuredFamily(ABC):
                 if module is not None:
                     read |= {id(p) for p in module.parameters(recurse=False)}
         for name, parameter in self.view.decoder.named_parameters():
-            if id(parameter) not in read:
+            if id(parameter) not in read and not any(n in name for n in self.beside_layers):
                 raise StrangeModuleError(f"decoder.{name} has no place in it")
 
     def check_pixels(self, shape: tuple[int, ...]) -> None:

@@ -96,8 +96,9 @@ class Examined:
 
 
 def examined(vae: Any, encode: bool = False, casts: bool = False) -> Examined:
-    """What a decode (or encode) by `vae` runs through. casts: whoever reads the weights applies
-    ComfyUI's patches to them."""
+    """What a decode (or encode) by `vae` runs through, with all that is known of it in this state,
+    if it was in it the last time. casts: whoever reads the weights applies ComfyUI's patches to
+    them."""
     if torch_modules._global_forward_hooks or torch_modules._global_forward_pre_hooks:
         return Examined("torch calls a hook around every module's forward()")
     inner = inner_vae(vae)
@@ -127,23 +128,16 @@ def examined(vae: Any, encode: bool = False, casts: bool = False) -> Examined:
             return Examined(found)
         codes.append(code)
     training = any(getattr(module, "training", False) for module in tops)
-    return Examined("", (state, codes, training), all(code.is_pure for code in codes))
+    made = Examined("", (state, codes, training), all(code.is_pure for code in codes))
+    with contextlib.suppress(TypeError):  # no weak references
+        known = _seen.setdefault(vae, {})
+        if encode not in known or known[encode].state != made.state:
+            known[encode] = made
+        return known[encode]
+    return made
 
 
 _seen: weakref.WeakKeyDictionary[Any, dict[bool, Examined]] = weakref.WeakKeyDictionary()
-
-
-def remembered(vae: Any, found: Examined, encode: bool) -> Examined:
-    """What is known of the VAE in the state of `found`, to be written in: `found` where it was in
-    another the last time."""
-    with contextlib.suppress(TypeError):  # no weak references
-        known = _seen.setdefault(vae, {})
-        if encode not in known or known[encode].state != found.state:
-            known[encode] = found
-        return known[encode]
-    return found
-
-
 # What configurations make: a few in a process.
 _built: dict[tuple[Any, str, bool], list[Any]] = {}
 

@@ -49,6 +49,7 @@ class LtxFamily(StructuredFamily):
 
     name = "LTX"
     marks = ("conv_in.is_causal", "patch_size_t")
+    beside_layers = ("time_embedder", "scale_shift_table", "timestep_scale_multiplier")
 
     def __init__(self, vae: Any, view: Any = None) -> None:
         super().__init__(vae, view)
@@ -71,13 +72,6 @@ class LtxFamily(StructuredFamily):
                     f"decoder.{name} adds fresh noise to every decode, so that no two are the same"
                 )
         super().check()
-
-    def beside_layers(self) -> list[Tensor]:
-        """What turns the timestep into scales and shifts."""
-        return [
-            p for name, p in self.decoder.named_parameters()
-            if "time_embedder" in name or name.endswith(_CONDITIONS)
-        ]  # fmt: skip
 
     def run_decoder(self, engine: Engine, z: Handle) -> Handle:
         patch = _patch(self.view.decoder)
@@ -176,9 +170,6 @@ class LtxFamily(StructuredFamily):
         x = embedder.time_proj(temb).to(temb.dtype)
         x = F.silu(F.linear(x, *_beside(layers.linear_1, x)))
         return F.linear(x, *_beside(layers.linear_2, x)).flatten()
-
-
-_CONDITIONS = ("scale_shift_table", "timestep_scale_multiplier")
 
 
 def _beside(linear: Any, x: Tensor) -> tuple[Tensor, Tensor]:

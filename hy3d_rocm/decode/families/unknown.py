@@ -118,7 +118,7 @@ class UnknownFamily(OpaqueFamily):
         self.vae = vae
         self.name = type(vae).__name__
         self.why = why
-        self.encoding = encode
+        self._verb, self._read = ("encode", moments_of) if encode else ("decode", frames_of)
         self._source = source
         self._shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
 
@@ -173,7 +173,7 @@ class UnknownFamily(OpaqueFamily):
     def facts(self) -> Facts:
         """What small latents tell."""
         image = self._source.ndim == 4
-        if self.encoding:
+        if self._verb == "encode":
             # Nothing but the number of axes has to be known: an encode has no tiles.
             kernels = [p.ndim for p in self.decoder.parameters() if p.ndim >= 4]
             return Facts(image or (bool(kernels) and 5 not in kernels))
@@ -190,70 +190,62 @@ class UnknownFamily(OpaqueFamily):
                     said = said or one_line(error)
         return Facts(image, note=f"its decode() fails for small latents ({said})")
 
-    def whole(self, z: Tensor) -> Tensor:
-        """Frames (1, C, T, H, W) by its own decode() of z (1, C, T, H, W)."""
-        return self._called("decode", frames_of, z)
-
-    def whole_encode(self, pixels: Tensor) -> Tensor:
-        """Mean and log variance by its own encode(); of an encoder that gives no variance the log
-        variance is -30, the least that diffusers has."""
-        return self._called("encode", moments_of, pixels)
-
-    def _called(self, verb: str, read: Callable[[Any], Tensor], x: Tensor) -> Tensor:
+    def whole(self, x: Tensor) -> Tensor:
+        """Frames (1, C, T, H, W) by its own decode() of latents, or mean and log variance by its
+        own encode() of pixels; of an encoder that gives no variance the log variance is -30, the
+        least that diffusers has."""
         with on_shapes(x):
-            return _framewise(getattr(unsplit(self.vae), verb), read, x, self.facts.planar)
+            call, read = getattr(unsplit(self.vae), self._verb), self._read
+            return _framewise(call, read, x, self.facts.planar)
 
-    def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:
-        """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W)."""
-        batch, _, frames, height, width = latent
+    whole_encode = whole
+
+    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """(B, C, T, H, W) of what it makes of (B, C, T, H, W)."""
+        batch, _, frames, height, width = shape
         facts = self.facts
         if facts.is_regular:
             _, space = self.factor
             return batch, facts.channels, facts.frames(frames), height * space, width * space
-        return batch, *self._made_of(latent, "whole")[1:]
+        return batch, *self._made_of((1, *shape[1:]))[1:]
 
-    def moments_shape(self, pixels: tuple[int, ...]) -> tuple[int, ...]:
-        """(B, 2 C, T, H, W) of what encode() makes of pixels (B, 3, T, H, W)."""
-        return pixels[0], *self._made_of(pixels, "whole_encode")[1:]
+    moments_shape = out_shape
 
-    def _made_of(self, shape: tuple[int, ...], method: str) -> tuple[int, ...]:
-        """Shape of one sample's result: of a run on shapes, else of one on zeros. TypeError (a
-        sentence) where its own code fails."""
-        one = (1, *shape[1:])
-        if one not in self._shapes:
+    def _made_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of a result: of a run on shapes, else of one on zeros. TypeError (a sentence) where
+        its own code fails."""
+        if shape not in self._shapes:
             try:
-                self._shapes[one] = self._on_meta(one, method)
+                self._shapes[shape] = self._on_meta(shape)
             except ValueError as error:
                 logger.info("[VAE Decode] %s runs once to learn the size of what it makes: %s",
                             self.name, error)  # fmt: skip
-                self._shapes[one] = self._on_zeros(one, method)
-        return self._shapes[one]
+                self._shapes[shape] = self._on_zeros(shape)
+        return self._shapes[shape]
 
-    def _on_zeros(self, shape: tuple[int, ...], method: str) -> tuple[int, ...]:
+    def _on_zeros(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         x = torch.zeros(shape, dtype=self.dtype, device=self.device)
         try:
             with aside():
-                return tuple(getattr(self, method)(x).shape)
+                return tuple(self.whole(x).shape)
         except torch.OutOfMemoryError:
             raise
         except CALL_ERRORS as error:
-            verb = "encode" if self.encoding else "decode"
+            said = f"{self.why}. Its own {self._verb}() fails for {shape}, too: {one_line(error)}"
             stored = next(self.decoder.parameters(), x).dtype
             if only_stores(stored):
-                raise TypeError(
-                    f"{self.why}, and its own {verb}() does not compute with its weights, which "
-                    f"are {stored} ({one_line(error)}): decode with vae.to(torch.bfloat16)"
-                ) from error
-            raise TypeError(
-                f"{self.why}. Its own {verb}() fails for {shape}, too: {one_line(error)}"
-            ) from error
+                said = (
+                    f"{self.why}, and its own {self._verb}() does not compute with its weights, "
+                    f"which are {stored} ({one_line(error)}): decode with vae.to(torch.bfloat16)"
+                )
+            raise TypeError(said) from error
 
-    def _on_meta(self, shape: tuple[int, ...], method: str) -> tuple[int, ...]:
+    def _on_meta(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         ghost = copied_family(self, lambda t: torch.empty_like(t, device="meta"))
 
         def run() -> tuple[int, ...]:
             with torch.no_grad():
-                made = getattr(ghost, method)(torch.empty(shape, dtype=self.dtype, device="meta"))
+                made = ghost.whole(torch.empty(shape, dtype=self.dtype, device="meta"))
             return tuple(made.shape)
 
         # In another thread the caller's function modes do not see it.
