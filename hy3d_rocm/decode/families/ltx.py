@@ -27,14 +27,7 @@ from hy3d_rocm.decode.families.parts import (
     unpacked,
     unpacking,
 )
-from hy3d_rocm.decode.layers import (
-    Conv,
-    Engine,
-    Handle,
-    Norm,
-    Shuffle,
-    StrangeModuleError,
-)
+from hy3d_rocm.decode.layers import Conv, Engine, Handle, Norm, Shuffle, StrangeModuleError
 
 if TYPE_CHECKING:
     from torch import Tensor

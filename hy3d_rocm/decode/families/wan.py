@@ -27,14 +27,7 @@ from hy3d_rocm.decode.families.parts import (
     unpacked,
     unpacking,
 )
-from hy3d_rocm.decode.layers import (
-    Attention,
-    Engine,
-    Handle,
-    Local,
-    Shuffle,
-    StrangeModuleError,
-)
+from hy3d_rocm.decode.layers import Attention, Engine, Handle, Local, Shuffle, StrangeModuleError
 from hy3d_rocm.decode.memory.dry_run import in_turn
 
 if TYPE_CHECKING:
