@@ -6,15 +6,12 @@ import copy
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.decode.precision import only_stores
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 # diffusers' hooks of it; the second comes with it where peft is installed.
 _CASTING = {"layerwise_casting", "peft_autocast_disable"}

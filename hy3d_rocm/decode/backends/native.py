@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.prepared import cache
 from hy3d_rocm.conv.router import note
 from hy3d_rocm.decode import geometry
-from hy3d_rocm.decode.backends.statistics import NAMES
+from hy3d_rocm.decode.backends.statistics import NAMES, Affine
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend, not_fused, overlaps, own_norm
-from hy3d_rocm.decode.layers import Conv, Norm, Pieces, Range, Triple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from torch import Tensor
-
-    from hy3d_rocm.decode.backends.torch_ops import Affine
-    from hy3d_rocm.decode.layers import Weights
+from hy3d_rocm.decode.layers import Conv, Norm, Pieces, Range, Triple, Weights
 
 
 def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -76,9 +70,8 @@ class NativeBackend(TorchBackend):
             scale, shift = (a.to("cpu", torch.float32).contiguous() for a in flat)
         elif norm is not None:
             read = self._normalised(read, norm)
-        rows, columns = geometry.own_size(
-            layer, (int(x.shape[3]), int(x.shape[4])), geometry.kernel_size(kernel)
-        )
+        height, width, taps = int(x.shape[3]), int(x.shape[4]), geometry.kernel_size(kernel)
+        rows, columns = geometry.own_size(layer, (height, width), taps)
         size = (1, int(kernel.shape[0]), frames[1] - frames[0], rows, columns)
         if add is not None and tuple(add.shape) != size:
             raise ValueError(f"a residual of {tuple(add.shape)} for a result of {size}")

@@ -17,20 +17,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils import dlpack
 
 from hy3d_rocm import _native
-from hy3d_rocm.decode.layers import Moments, Norm
+from hy3d_rocm.decode.layers import Moments, Norm, Range, Triple, Weights
 from hy3d_rocm.decode.memory.dry_run import modelled
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hy3d_rocm.decode.layers import Range, Triple, Weights
-
+Affine = tuple[Tensor, Tensor]  # factor and summand (C,)
 # Rows or columns, and frames, of a part that are taken together.
 BLOCK_ROWS, BLOCK_FRAMES = 1, 5
 # Float copies are made so many elements at a time: on the CPU what stays in the cache.
@@ -136,7 +133,7 @@ def combine(parts: Sequence[Moments]) -> Moments:
 
 def group_affine(
     norm: Norm, moments: Moments, weights: Weights, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
+) -> Affine:
     """Factor and summand (C,) that stand for the "group" norm of a video of `dtype` with these
     moments, its weight, bias, scale and shift included: float32, for a float64 video float64."""
     mean, deviations = moments.mean.double(), moments.deviations.double()
@@ -176,9 +173,7 @@ class Statistics:
     mean: Tensor
     variance: Tensor
 
-    def affine(
-        self, norm: Norm, weights: Weights, channels: int, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
+    def affine(self, norm: Norm, weights: Weights, channels: int, dtype: torch.dtype) -> Affine:
         """Factor and summand (C,) for a video of `dtype`: as group_affine()."""
         repeats = channels // norm.groups
         factor = (self.variance + norm.eps).rsqrt().repeat_interleave(repeats)

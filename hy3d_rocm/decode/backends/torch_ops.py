@@ -9,25 +9,18 @@ where nobody would and torch would build im2col (memory/workspace.py).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.decode import geometry
 from hy3d_rocm.decode.backends import statistics
-from hy3d_rocm.decode.backends.statistics import channel_moments, wide_type
-from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range, Shuffle, Triple
+from hy3d_rocm.decode.backends.statistics import Affine, channel_moments, wide_type
+from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range, Shuffle, Triple, Weights
 from hy3d_rocm.decode.memory import workspace
 from hy3d_rocm.decode.memory.dry_run import workspace_rules
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hy3d_rocm.decode.layers import Weights
-
-Affine = tuple["Tensor", "Tensor"]  # factor and summand (C,)
 
 
 class TorchBackend:
@@ -79,8 +72,8 @@ class TorchBackend:
         if not _pointwise(weight):
             rules = workspace_rules() or workspace.OperatorWorkspace(x.device)
             read, made = (torch.empty(s, dtype=x.dtype, device="meta") for s in (padded, out))
-            weight, zeros, ones = weight.view(*weight.shape[:2], *kernel), [0, 0, 0], [1, 1, 1]
-            arguments = (read, weight, None, [*layer.stride], zeros, ones, False, zeros, 1)
+            weight, zeros = weight.view(*weight.shape[:2], *kernel), [0] * 3
+            arguments = (read, weight, None, [*layer.stride], zeros, [1] * 3, False, zeros, 1)
             hidden = rules.convolution(arguments, made, by_layer=True)
         block = min(statistics.block_elements(x.device), max(math.prod(padded), math.prod(out)))
         block *= 2 * wide_type(x.dtype).itemsize
@@ -203,9 +196,8 @@ def _normed(x: Tensor, norm: Norm, weight: Tensor | None, bias: Tensor | None) -
         variance, mean = torch.var_mean(x, dim=0, keepdim=True, correction=0)
         y = (x - mean).mul_((variance + norm.eps).rsqrt_())
     else:
-        raise ValueError(
-            f"the norm {norm.kind!r} is not known; known are group, frame, rms, l2, layer"
-        )
+        known = "known are group, frame, rms, l2, layer"
+        raise ValueError(f"the norm {norm.kind!r} is not known; {known}")
     if weight is not None:
         y.mul_(weight.view(-1, 1, 1))
     if bias is not None:
@@ -217,14 +209,12 @@ def _border(x: Tensor, axis: int, before: int, after: int, mode: str) -> None:
     """Fills `before` first and `after` last entries of an axis of x."""
     if mode not in ("zeros", "replicate"):
         raise ValueError(f"the padding {mode!r} is not known; known are zeros and replicate")
-    size = x.shape[axis]
-    for start, count, edge in ((0, before, before), (size - after, after, size - after - 1)):
-        if count <= 0:
-            continue
+    end = x.shape[axis] - after
+    for start, count, edge in ((0, before, before), (end, after, end - 1)):
         part = x.narrow(axis, start, count)
         if mode == "zeros":
             part.zero_()
-        else:
+        elif count:
             part.copy_(x.narrow(axis, edge, 1).expand_as(part))
 
 
@@ -234,8 +224,7 @@ def not_fused(layer: Conv, source: Pieces, where: str) -> str | None:
         return "the source is a view with its sign in a flag"
     if getattr(layer.module, "groups", 1) != 1:
         return "the convolution has groups"
-    dilation = getattr(layer.module, "dilation", 1)
-    if any(n != 1 for n in (dilation if isinstance(dilation, tuple) else (dilation,))):
+    if getattr(layer.module, "dilation", 1) not in (1, (1,), (1, 1), (1, 1, 1)):
         return "the convolution is dilated"
     if layer.act not in (None, "silu"):
         return f"the activation {layer.act!r} is not in {where}"
@@ -260,15 +249,9 @@ def _pointwise(weight: Tensor) -> bool:
 def _direct(layer: Conv, source: Pieces, frames: Range, weight: Tensor) -> Tensor | None:
     """The frames that are read, (C, T, H, W), where nothing is to be done to them and they lie in
     one piece."""
-    plain = (
-        layer.norm is None
-        and layer.act is None
-        and layer.up == (1, 1, 1)
-        and not any(layer.before)
-        and not any(layer.after)
-        and (weight.dim() != 4 or _pointwise(weight))
-    )
-    if not plain:
+    plain = layer.norm is None and layer.act is None and layer.up == (1, 1, 1)
+    plain = plain and (weight.dim() != 4 or _pointwise(weight))
+    if not plain or any(layer.before) or any(layer.after):
         return None
     first, last = geometry.read_frames(layer, frames, geometry.kernel_size(weight)[0])
     at = source.first
@@ -279,9 +262,7 @@ def _direct(layer: Conv, source: Pieces, frames: Range, weight: Tensor) -> Tenso
     return None
 
 
-def _multiply(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, int, int]
-) -> Tensor:
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Triple) -> Tensor:
     """The convolution of x (C, T, H, W) without padding; (1, O, T, H, W)."""
     if _pointwise(weight):
         x = x[:, :: stride[0], :: stride[1], :: stride[2]]
@@ -292,9 +273,8 @@ def _multiply(
         planes = x.transpose(0, 1)[:: stride[0]]
         return F.conv2d(planes, weight, bias, stride[1:]).transpose(0, 1)[None]
     if _takes_onednn(x, weight, stride):
-        zeros, ones = [0, 0, 0], [1, 1, 1]
         dense = x[None].contiguous()
-        return torch.mkldnn_convolution(dense, weight, bias, zeros, list(stride), ones, 1)
+        return torch.mkldnn_convolution(dense, weight, bias, [0] * 3, [*stride], [1] * 3, 1)
     return F.conv3d(x[None], weight, bias, stride)
 
 

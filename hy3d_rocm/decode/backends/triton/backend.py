@@ -19,8 +19,8 @@ from hy3d_rocm.conv.triton import launch as tier
 from hy3d_rocm.conv.triton.item import Call, Launch
 from hy3d_rocm.decode import geometry
 from hy3d_rocm.decode.backends import statistics, torch_ops
-from hy3d_rocm.decode.backends.statistics import NAMES
-from hy3d_rocm.decode.backends.torch_ops import Affine, TorchBackend
+from hy3d_rocm.decode.backends.statistics import NAMES, Affine
+from hy3d_rocm.decode.backends.torch_ops import TorchBackend
 from hy3d_rocm.decode.backends.triton import work
 from hy3d_rocm.decode.backends.triton.work import ITEMSIZE, ONES, Job, Machine, Piece, last_strides
 from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range, Weights
