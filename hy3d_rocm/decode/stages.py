@@ -111,8 +111,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def shapes_of(value: Any) -> str:
     """ "(1, 16, 18, 90, 160)", or several of them; the kind of what holds no tensor."""
-    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(value))
-    return shapes or type(value).__name__
+    return ", ".join(str(tuple(t.shape)) for t in tensors_in(value)) or type(value).__name__
 
 
 def described(made: Any) -> str:
@@ -133,9 +132,8 @@ def flush() -> None:
         for handler in at.handlers:
             handler.flush()
         at = at.parent if at.propagate else None
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # a program without a console has none
-            stream.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # a program without a console has none
+        stream.flush()
 
 
 def _what(device: torch.device, encode: bool) -> str:

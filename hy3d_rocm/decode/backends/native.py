@@ -139,7 +139,7 @@ def prepared_layout(
     kernel: Triple = ((1,) * 3 + weight[2:])[-3:]  # type: ignore[assignment]
     first, last = geometry.read_frames(layer, frames, kernel[0])
     up = (1, *layer.up[1:])
-    number, _, nbytes = _format(
+    number, _, nbytes = _format_of(
         (last - first, size[0] * up[1], size[1] * up[2]), weight[1], weight[0], kernel,
         layer.stride, (1, 1, 1), (0, *layer.before[1:]), (0, *layer.after[1:]),
         ("zeros", *layer.modes[1:]), 1, NAMES[dtype], "fast", up, 1,
@@ -147,9 +147,7 @@ def prepared_layout(
     return number, nbytes
 
 
-@functools.lru_cache(maxsize=4096)
-def _format(*call: Any) -> tuple[int, str, int]:
-    return _native.conv3d_format(*call)
+_format_of = functools.lru_cache(maxsize=4096)(lambda *call: _native.conv3d_format(*call))
 
 
 def growth_bytes(decoder: Any, wanted: Iterable[tuple[int, int, int]]) -> int:

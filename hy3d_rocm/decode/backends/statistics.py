@@ -5,11 +5,10 @@ few frames at a time; combined in float64.
 
 Tiles share the statistics of a whole video that is never there: they are estimated from a part of
 it, single rows and columns of the prefix's output, evenly spread over the picture and put side by
-side, of all frames or of a few runs of them. Strangers meet everywhere in it, yet it tells more
-than as many neighbours in blocks: pictures differ more from place to place than from scale to
-scale. Averages of neighbours lose the small differences, and single frames make of every movement
-a jump (figures: docs/decode.md, tests/bench/measure_statistics.py). A correction takes care of what
-remains, where one is asked for.
+side, of all frames or of a few runs of them. Pictures differ more from place to place than from
+scale to scale, so this tells more than as many neighbours in blocks; averages of neighbours lose
+the small differences, and single frames make of every movement a jump (figures: docs/decode.md,
+tests/bench/measure_statistics.py). A correction takes care of what remains, where one is asked for.
 """
 
 from __future__ import annotations
@@ -49,17 +48,15 @@ def block_elements(device: torch.device) -> int:
 def blocks(x: Tensor, limit: int) -> Iterator[tuple[slice, slice]]:
     """(channels, frames) of x (C, T, H, W) in parts of at most `limit` elements, or one frame of
     one channel where that is more."""
-    channels, frames, rows, columns = x.shape
-    plane = max(rows * columns, 1)
-    if channels * plane <= limit:
-        step = max(1, limit // (channels * plane))
-        for t in range(0, frames, step):
-            yield slice(0, channels), slice(t, min(t + step, frames))
+    (channels, frames), plane = x.shape[:2], max(x[0, 0].numel(), 1)
+    many, few = limit // (channels * plane), max(1, limit // plane)
+    if many:
+        for t in range(0, frames, many):
+            yield slice(0, channels), slice(t, min(t + many, frames))
         return
-    step = max(1, limit // plane)
     for t in range(frames):
-        for c in range(0, channels, step):
-            yield slice(c, min(c + step, channels)), slice(t, t + 1)
+        for c in range(0, channels, few):
+            yield slice(c, min(c + few, channels)), slice(t, t + 1)
 
 
 def channel_moments(x: Tensor) -> Moments:

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.decode import geometry
 from hy3d_rocm.decode.backends import statistics
 from hy3d_rocm.decode.backends.statistics import Affine, channel_moments, wide_type
@@ -39,14 +38,14 @@ class TorchBackend:
         self, layer: Conv, source: Pieces, frames: Range, *, affine: Affine | None = None,
         add: Tensor | None = None, moments: bool = False,
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
-        """See Backend.convolve. ValueError (a sentence) where `source` lacks frames."""
+        """See Backend.convolve; moments are the caller's, who can take them again where memory is
+        short for them alone. ValueError (a sentence) where `source` lacks frames."""
         if layer.norm is not None and layer.norm.kind == "group" and affine is None:
             raise ValueError("a group norm was asked for without the moments of its video (affine)")
-        if layer.shuffle is not None:
-            made = self._convolved(layer, source, frames, affine, None)
-            return finished(made, layer.shuffle, frames, add, moments)
-        made = self._convolved(layer, source, frames, affine, add)
-        return made, moments_after(made, add) if moments else None
+        if layer.shuffle is None:
+            return self._convolved(layer, source, frames, affine, add), None
+        made = self._convolved(layer, source, frames, affine, None)
+        return finished(made, layer.shuffle, frames, add), None
 
     def _convolved(
         self, layer: Conv, source: Pieces, frames: Range, affine: Affine | None, add: Tensor | None
@@ -84,10 +83,8 @@ class TorchBackend:
         weight = self.weights.of(layer.module, "weight")
         if weight is None or weight.dim() not in (2, 4, 5):
             found = "no weight" if weight is None else f"a weight of shape {tuple(weight.shape)}"
-            raise ValueError(
-                f"{type(layer.module).__name__} has {found}: a convolution in 2D or 3D or a linear "
-                "layer was expected"
-            )
+            wanted = "a convolution in 2D or 3D or a linear layer was expected"
+            raise ValueError(f"{type(layer.module).__name__} has {found}: {wanted}")
         return weight
 
     def _input(
@@ -196,8 +193,8 @@ def _normed(x: Tensor, norm: Norm, weight: Tensor | None, bias: Tensor | None) -
         variance, mean = torch.var_mean(x, dim=0, keepdim=True, correction=0)
         y = (x - mean).mul_((variance + norm.eps).rsqrt_())
     else:
-        known = "known are group, frame, rms, l2, layer"
-        raise ValueError(f"the norm {norm.kind!r} is not known; {known}")
+        words = "is not known; known are group, frame, rms, l2, layer"
+        raise ValueError(f"the norm {norm.kind!r} {words}")
     if weight is not None:
         y.mul_(weight.view(-1, 1, 1))
     if bias is not None:
@@ -306,15 +303,12 @@ def by_phase(x: Tensor, factor: Triple, order: str) -> Tensor:
 
 def shuffled(x: Tensor, shuffle: Shuffle) -> Tensor:
     """Channels of all frames to space and time; nothing dropped."""
-    return finished(x, shuffle, (0, x.shape[2]), None, False)[0]
+    return finished(x, shuffle, (0, x.shape[2]), None)
 
 
-def finished(
-    made: Tensor, shuffle: Shuffle, frames: Range, add: Tensor | None, moments: bool
-) -> tuple[Tensor, Moments | None]:
-    """Outputs `frames` of a convolution, shuffled, over the residual where there is one, as
-    Backend.convolve gives them. The video's first frame goes by itself where it has a factor of its
-    own."""
+def finished(made: Tensor, shuffle: Shuffle, frames: Range, add: Tensor | None) -> Tensor:
+    """Outputs `frames` of a convolution, shuffled, over the residual where there is one. The
+    video's first frame goes by itself where it has a factor of its own."""
     cuts = [(0, made.shape[2], shuffle.factor)]
     if shuffle.first is not None and frames[0] == 0:
         cuts = [(0, 1, shuffle.first), (1, made.shape[2], shuffle.factor)]
@@ -325,28 +319,14 @@ def finished(
         for a, b, factor in cuts if a == 0 or a < b
     ]  # fmt: skip
     sizes = [(t * rt, h * rh, w * rw) for _, t, rt, h, rh, w, rw in (p.shape for p in parts)]
-    if len(parts) > 1:
-        frames_of_parts = [t for t, _, _ in sizes]
-        result = made.new_empty((1, channels, sum(frames_of_parts), *sizes[0][1:]))
-        targets = result[0].split_with_sizes(frames_of_parts, 1)
-        for target, part in zip(targets, parts, strict=True):
-            target.view(part.shape).copy_(part)
-        if add is not None:  # one write is the last, so that the call may be made again
-            result = add.add_(result)
-    elif add is not None:  # in place: no shuffled copy is made
+    if len(parts) == 1 and add is not None:  # in place: no shuffled copy is made
         add[0].view(parts[0].shape).add_(parts[0])
-        result = add
-    else:
-        result = parts[0].reshape(1, channels, *sizes[0])
-    return result, moments_after(result, add) if moments else None
-
-
-def moments_after(result: Tensor, add: Tensor | None) -> Moments | None:
-    """Of the result. Where memory is short and the residual has been written over, None: the caller
-    can't make the call again, but it can take the moments itself."""
-    try:
-        return channel_moments(result)
-    except (RuntimeError, MemoryError) as error:
-        if result is not add or not is_out_of_memory(error):
-            raise
-    return None
+        return add
+    if len(parts) == 1:
+        return parts[0].reshape(1, channels, *sizes[0])
+    counts = [t for t, _, _ in sizes]
+    result = made.new_empty((1, channels, sum(counts), *sizes[0][1:]))
+    for target, part in zip(result[0].split_with_sizes(counts, 1), parts, strict=True):
+        target.view(part.shape).copy_(part)
+    # One write to the residual is the last, so that the call may be made again.
+    return result if add is None else add.add_(result)

@@ -49,12 +49,9 @@ def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """A job, its launches and what they read beside the source: made once, launched many times.
+    """A job's launches and what they read beside the source: made once, launched many times. small:
+    of each operand, by number, whether 32-bit offsets reach all of it; once it has run."""
 
-    small: of each operand, by number, whether 32-bit offsets reach all of it; once it has run.
-    """
-
-    job: Job
     work: work.Work
     weight: Tensor
     bias: Tensor | None
@@ -80,13 +77,11 @@ class _Layer(NamedTuple):
 
 class TritonBackend(TorchBackend):
     """Layers with norm, activation, up-sampling and padding in the operand's load, and bias,
-    residual and moments in the store. Results are channels-last (torch.channels_last_3d), but for
-    those of fewer than 8 channels.
+    residual and moments in the store. Results of 8 channels or more are channels-last. What the
+    kernels can't compute goes to TorchBackend; `delegated` counts those calls by reason.
 
-    What the kernels can't compute goes to TorchBackend; `delegated` counts those calls by reason.
     Packed weights are kept as long as the backend, and so is what follows from a layer and the form
-    of its source, which is the same for most chunks of a video. machine: instead of what the
-    device is.
+    of its source, the same for most chunks of a video. machine: instead of what the device is.
     """
 
     is_channels_last = True
@@ -139,16 +134,15 @@ class TritonBackend(TorchBackend):
         else:
             every, at = [], 0
             for part in known.parts:
-                end = at + part.job.out_frames
+                end = at + part.work.job.out_frames
                 every.append(self._run(part, tensors, affine, out[:, :, at:end]))
                 at = end
             kept = [m for m in every if m is not None]
             found = statistics.combine(kept) if kept else None
         if known.by_copy and layer.shuffle is not None:  # few channels a phase
-            return torch_ops.finished(out, layer.shuffle, frames, add, moments)
+            return torch_ops.finished(out, layer.shuffle, frames, add), None
         if known.alone and add is not None:  # in the store its masks would cost all registers
-            out.add_(add)
-            return out, statistics.channel_moments(out) if moments else None
+            return out.add_(add), None
         return out, found
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
@@ -263,7 +257,7 @@ class TritonBackend(TorchBackend):
             if affine is None and layer.norm is not None:
                 factors = self._affine(layer.norm, one.channels)
             launches = work.work_of(one, self._target(), target)
-            parts.append(Part(one, launches, *self._packed_for(layer, one), factors))
+            parts.append(Part(launches, *self._packed_for(layer, one), factors))
         by_copy = layer.shuffle is not None and job.shuffle == ONES
         return _Layer(layer, None, tuple(parts), size, form, by_copy, alone, in_place)
 
@@ -350,7 +344,7 @@ class TritonBackend(TorchBackend):
         self, part: Part, tensors: Sequence[Tensor], affine: Affine | None, out: Tensor
     ) -> Moments | None:
         """The part's job into `out`, which holds the residual if there is one."""
-        job, made, device = part.job, part.work, self.device
+        made, job, device = part.work, part.work.job, self.device
         factor, summand = part.factors or (None, None)
         if affine is not None:
             factor, summand = (a.to(device, torch.float32).contiguous() for a in affine)

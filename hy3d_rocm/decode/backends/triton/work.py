@@ -28,12 +28,11 @@ FEWEST_SHUFFLED = 16
 
 
 class Piece(NamedTuple):
-    """A tensor of the source: its frames; strides, 0 along an axis of one; whether it starts at a
-    multiple of 16 bytes."""
+    """A tensor of the source."""
 
     frames: int
-    strides: Strides
-    aligned: bool
+    strides: Strides  # 0 along an axis of one
+    aligned: bool  # it starts at a multiple of 16 bytes
 
 
 class Job(NamedTuple):
