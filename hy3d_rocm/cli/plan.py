@@ -133,7 +133,7 @@ def _rules(device: str, dtype: torch.dtype) -> tuple[Any, str]:
 
 def _budget(arguments: argparse.Namespace, on_cpu: bool) -> Budget:
     """Of this machine's host on the CPU; of a GPU that is not here what is given."""
-    from hy3d_rocm.decode.memory import meter
+    from hy3d_rocm import meter
     from hy3d_rocm.decode.memory.budget import NO_LIMIT, Budget, make_budget, parse_budget
 
     request, host = parse_budget(arguments.budget), parse_budget(arguments.host_budget)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import comfy.model_management as management
 import torch
 
+from hy3d_rocm import meter
 from hy3d_rocm.comfy import memory as comfy_memory
 from hy3d_rocm.decode.black_box import meta_family
-from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHOLD, make_budget
 from hy3d_rocm.decode.planning.backends import best_backend, runs_first
 from hy3d_rocm.decode.planning.compiled import plan_job

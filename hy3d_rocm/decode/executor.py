@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from hy3d_rocm import _native
+from hy3d_rocm import _native, meter
 from hy3d_rocm.conv.prepared import cache, give_back, steady
 from hy3d_rocm.conv.room import within
 from hy3d_rocm.decode import black_box, checks
@@ -34,7 +34,6 @@ from hy3d_rocm.decode.faults import (
     retry_out_of_memory,
 )
 from hy3d_rocm.decode.graph import record
-from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.planning.backends import best_backend, is_native, runs_first, torch_backend

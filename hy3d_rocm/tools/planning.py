@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm import _native
+from hy3d_rocm import _native, meter
 from hy3d_rocm.decode.black_box import is_opaque
-from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.planning.backends import best_backend, runs_first, torch_backend
 from hy3d_rocm.decode.planning.compiled import compile_job, plan_job

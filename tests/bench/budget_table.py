@@ -63,10 +63,10 @@ def main() -> None:
     args = parser.parse_args()
     import torch
 
+    from hy3d_rocm import meter
     from hy3d_rocm.conv import prepared
     from hy3d_rocm.decode.executor import decode_with_report
     from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.memory import meter
     from hy3d_rocm.decode.memory.budget import NO_LIMIT, Budget
     from hy3d_rocm.decode.planning.backends import FusedOf, best_backend, runs_first
     from hy3d_rocm.decode.planning.compiled import plan_job

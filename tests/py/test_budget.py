@@ -11,11 +11,10 @@ from hy3d_rocm.decode.memory.budget import (
     DEVICE_HEADROOM_BYTES,
     HOST_HEADROOM_BYTES,
     Budget,
-    Machine,
-    is_apu,
     make_budget,
     parse_budget,
 )
+from hy3d_rocm.memory import Machine, is_apu
 
 GB = 2**30
 CARD = Machine("cuda:0", 10 * GB, 24 * GB, 20 * GB, 32 * GB, device_held=4 * GB)
@@ -133,7 +132,7 @@ def group_files(folder: Path, **files: str) -> None:
 
 
 def test_a_machine_is_unified_by_torchs_word_or_its_name(tmp_path: Path) -> None:
-    from hy3d_rocm.decode.memory import meter
+    from hy3d_rocm import meter
 
     integrated = SimpleNamespace(is_integrated=1)
     assert meter._is_unified(integrated)
@@ -150,7 +149,7 @@ def test_a_machine_is_unified_by_torchs_word_or_its_name(tmp_path: Path) -> None
 
 def test_this_machines_memory_can_be_asked() -> None:
     torch = pytest.importorskip("torch")
-    from hy3d_rocm.decode.memory import meter
+    from hy3d_rocm import meter
 
     machine = meter.machine_of(torch.device("cpu"))
     assert 0 < machine.host_free <= machine.host_total

@@ -22,7 +22,7 @@ from hy3d_rocm.decode.frames import output, video  # noqa: E402
 from hy3d_rocm.decode.frames.claim import Claim  # noqa: E402
 from hy3d_rocm.decode.frames.output import OutputError, scratch  # noqa: E402
 from hy3d_rocm.decode.frames.sinks import MemmapSink, sink_for  # noqa: E402
-from hy3d_rocm.decode.memory.meter import PeakMeter  # noqa: E402
+from hy3d_rocm.meter import PeakMeter  # noqa: E402
 
 FPS = Fraction(24)
 

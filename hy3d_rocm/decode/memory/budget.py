@@ -18,6 +18,7 @@ import re
 from dataclasses import dataclass
 
 from hy3d_rocm.decode import plan
+from hy3d_rocm.memory import Machine
 from hy3d_rocm.units import MB, brief, size_text
 
 __all__ = [
@@ -26,9 +27,7 @@ __all__ = [
     "MEMORY_THRESHOLD",
     "NO_LIMIT",
     "Budget",
-    "Machine",
     "Request",
-    "is_apu",
     "make_budget",
     "parse_budget",
 ]
@@ -42,40 +41,7 @@ HOST_HEADROOM_BYTES = 256 * MB
 # From here on a budget is none: of a plan for a machine that is not here.
 NO_LIMIT = 1 << 50
 
-# AMD's GPUs that share the host's memory, where torch doesn't say so itself: Raven and Picasso,
-# Renoir and Cezanne, Van Gogh, Rembrandt, Raphael, Phoenix and Hawk Point, Strix Point, Strix Halo,
-# Krackan. (MI300A has the name of MI300X, gfx942, and is told by torch alone.)
-_APUS = frozenset(
-    "gfx902 gfx909 gfx90c gfx1033 gfx1035 gfx1036 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153".split()
-)
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%\s*")
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The memory of one device and of the host as they are now, in bytes.
-
-    device: "cpu", "cuda:0", ... For "cpu" the device's figures are the host's.
-    device_free: what an allocation could still get there, torch's idle blocks included.
-    device_held: what this process has there already (memory_fraction counts it).
-    host_free: what the kernel calls available, within the control group's limit.
-    is_unified: device and host are the same memory. device_carved: what of device_free the host
-    can never get (an APU's free carve-out).
-    """
-
-    device: str
-    device_free: int
-    device_total: int
-    host_free: int
-    host_total: int
-    device_held: int = 0
-    is_unified: bool = False
-    device_carved: int = 0
-
-    @property
-    def on_cpu(self) -> bool:
-        """The decode computes on the host."""
-        return self.device.partition(":")[0] == "cpu"
 
 
 @dataclass(frozen=True)
@@ -100,11 +66,6 @@ class Budget:
         """Bytes by which the needs pass the budget where they pass it most, or 0."""
         on_device = device_bytes + host_bytes if self.is_unified else device_bytes
         return max(on_device - self.device_bytes, host_bytes - self.host_bytes, 0)
-
-
-def is_apu(architecture: str) -> bool:
-    """Whether an AMD GPU of this name ("gfx1151:sramecc-:xnack-") shares the host's memory."""
-    return architecture.partition(":")[0] in _APUS
 
 
 def parse_budget(budget: str | int | float | None) -> Request:
