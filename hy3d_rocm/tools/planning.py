@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hy3d_rocm import _native, meter
 from hy3d_rocm.decode.black_box import is_opaque
 from hy3d_rocm.decode.memory.budget import make_budget
-from hy3d_rocm.decode.planning.backends import best_backend, runs_first, torch_backend
 from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
-from hy3d_rocm.decode.planning.jobs import Job, unused_sizes
+from hy3d_rocm.decode.planning.jobs import Job, best_backend, torch_backend, unused_sizes
 from hy3d_rocm.decode.planning.planner import Candidate, Plan, smallest_budget
 from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.units import size_text
@@ -206,9 +205,6 @@ def plan_of(subject: Subject, budget: int | str | None = None, strategy: str = "
     opaque = is_opaque(family)
     backend = torch_backend if opaque else best_backend(device, family.dtype)
     made = family.result_dtype if opaque else family.dtype
-    job = Job(
-        family, tuple(subject.latents.shape), device, family.dtype, made, backend,
-        is_fused=runs_first(backend),
-    )  # fmt: skip
+    job = Job(family, tuple(subject.latents.shape), device, family.dtype, made, backend)
     room = make_budget(budget, meter.machine_of(device))
     return plan_job(job, room, strategy)

@@ -47,8 +47,7 @@ def described(capsys: Capture, *words: str, code: int = 0) -> dict[str, Any]:
 
 def job_of(kind: str, shape: tuple[int, int, int], device: str) -> Any:
     from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.planning.backends import best_backend, host_backend
-    from hy3d_rocm.decode.planning.jobs import Job
+    from hy3d_rocm.decode.planning.jobs import Job, best_backend, host_backend
 
     family = family_for(tiny_vae(kind))
     place, dtype = torch.device(device), torch.float32
@@ -65,8 +64,7 @@ def budget_of(device: int, host: int, unified: bool) -> Any:
 def wide_job() -> Any:
     """Of HunyuanVideo's real width, so that there is something to spill."""
     from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.planning.backends import host_backend
-    from hy3d_rocm.decode.planning.jobs import Job
+    from hy3d_rocm.decode.planning.jobs import Job, host_backend
     from hy3d_rocm.tools.loading import bare_vae
 
     family, half = family_for(bare_vae("hunyuan").to(torch.bfloat16)), torch.bfloat16

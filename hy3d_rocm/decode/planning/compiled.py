@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.decode.black_box import is_opaque, left_out, own_ways, planned, predicted
+from hy3d_rocm.decode.black_box import left_out, own_ways, planned, predicted
 from hy3d_rocm.decode.checks import check_choice
 from hy3d_rocm.decode.graph import Graph, record
 from hy3d_rocm.decode.layers import Conv
@@ -27,8 +27,7 @@ from hy3d_rocm.decode.memory.dry_run import (
 )
 from hy3d_rocm.decode.memory.steps import StepWorkspace
 from hy3d_rocm.decode.memory.workspace import CODE_LIMIT, OperatorWorkspace
-from hy3d_rocm.decode.planning.backends import computes_natively, is_native
-from hy3d_rocm.decode.planning.jobs import Job
+from hy3d_rocm.decode.planning.jobs import Job, is_opaque
 from hy3d_rocm.decode.planning.planner import (
     STRATEGIES,
     Candidate,
@@ -216,7 +215,7 @@ class Compiled:
         from hy3d_rocm.decode.backends.native import growth_bytes
 
         way = self._way(self.program.candidate)
-        if not is_native(self.job, way) or way.parameters.get("engine") == "layers":
+        if not self.job.is_native(way) or way.parameters.get("engine") == "layers":
             return 0
         return growth_bytes(self.job.family.decoder, self._prepared_weights())
 
@@ -359,7 +358,7 @@ def _machine(job: Job, options: DecodeOptions, device: torch.device) -> tuple[An
 def slice_sizes(job: Job, options: DecodeOptions, device: torch.device) -> tuple[int, int]:
     """Bytes of a step layer by layer: those that are tried first, and then (0: no others)."""
     usual = options.slice_bytes or _SLICE_BYTES.get(device.type, 512 * MB)
-    native = device.type == "cpu" and computes_natively(job.make_backend)
+    native = device.type == "cpu" and job.make_backend.computes_natively
     return (_NATIVE_SLICE_BYTES, usual) if native and options.slice_bytes is None else (usual, 0)
 
 
@@ -371,7 +370,7 @@ def _chunks(job: Job, options: DecodeOptions, device: torch.device) -> tuple[int
     time, space = job.family.factor if job.encode else (1, 1)
     positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
     on_cpu = device.type == "cpu"
-    native = on_cpu and computes_natively(job.make_backend)
+    native = on_cpu and job.make_backend.computes_natively
     tried = _NATIVE_LATENTS if native else (1 if on_cpu else max(1, _BUSY_POSITIONS // positions),)
     most = max(1, -(-job.shape[2] // time))
     sizes = sorted({int(min(latents, most) * time) for latents in (*tried, 1)}, reverse=True)
