@@ -35,23 +35,12 @@ _AS_SAID = (
 
 
 class BudgetTooSmallError(ValueError):
-    """No level fits the budget; `smallest` (bytes) is the least that would do."""
+    """Nothing fits the budget; `smallest` (bytes) is the least that would do. level: the only one
+    that was asked for."""
 
-    def __init__(
-        self,
-        budget: int,
-        smallest: int,
-        level: int | None,
-        remedy: str = "lower min_tile, halo or the number of things kept resident",
-    ) -> None:
-        which = "the smallest tiles need" if level is None else f"level {level} needs"
-        super().__init__(
-            f"The budget is {units.size_text(budget, 2)} ({budget} bytes), but {which} "
-            f"{units.size_text(smallest, 2)}: give at least {smallest} bytes, or {remedy}."
-        )
-        self.budget = budget
-        self.smallest = smallest
-        self.level = level
+    def __init__(self, text: str, budget: int, smallest: int, level: int | None = None) -> None:
+        super().__init__(text)
+        self.budget, self.smallest, self.level = budget, smallest, level
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +272,12 @@ def plan_decode(
             raise
         free = _native.schedule_plan(**{**fields, "budget_bytes": 0, "max_in_flight": 1})
         smallest = free["smallest_budget_bytes"] if level is None else free["peak_bytes"]
-        raise BudgetTooSmallError(limit, smallest, level) from None
+        which = "the smallest tiles need" if level is None else f"level {level} needs"
+        raise BudgetTooSmallError(
+            f"The budget is {units.size_text(limit, 2)} ({limit} bytes), but {which} "
+            f"{units.size_text(smallest, 2)}: give at least {smallest} bytes, or lower min_tile, "
+            "halo or the number of things kept resident.", limit, smallest, level,
+        ) from None  # fmt: skip
     return DecodePlan(
         grains=Grains(plan),
         latent_size=size,

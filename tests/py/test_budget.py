@@ -109,11 +109,12 @@ def test_a_full_machine_gives_nothing_and_no_error() -> None:
     assert make_budget("80%", full).device_bytes == 0
 
 
-def test_excess_is_the_worst_of_device_and_host() -> None:
-    assert Budget(100, 50, False, "").excess(90, 60) == 10
-    assert Budget(100, 50, False, "").excess(130, 60) == 30
-    assert Budget(100, 50, True, "").excess(90, 20) == 10
-    assert Budget(100, 50, True, "").excess(40, 60) == 10
+def test_needs_fit_on_device_and_host_or_in_both_together() -> None:
+    assert Budget(100, 50, False, "").fits(100, 50)
+    assert not Budget(100, 50, False, "").fits(90, 60)
+    assert not Budget(100, 50, False, "").fits(130, 50)
+    assert not Budget(100, 50, True, "").fits(90, 20)
+    assert not Budget(100, 50, True, "").fits(40, 60)
     assert Budget(100, 50, True, "").fits(60, 40)
 
 

@@ -60,12 +60,8 @@ class Budget:
 
     def fits(self, device_bytes: int, host_bytes: int) -> bool:
         """Whether needs fit; on the CPU host_bytes is 0, all of them are the device's."""
-        return not self.excess(device_bytes, host_bytes)
-
-    def excess(self, device_bytes: int, host_bytes: int) -> int:
-        """Bytes by which the needs pass the budget where they pass it most, or 0."""
         on_device = device_bytes + host_bytes if self.is_unified else device_bytes
-        return max(on_device - self.device_bytes, host_bytes - self.host_bytes, 0)
+        return on_device <= self.device_bytes and host_bytes <= self.host_bytes
 
 
 def parse_budget(budget: str | int | float | None) -> Request:

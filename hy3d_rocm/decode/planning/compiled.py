@@ -137,7 +137,7 @@ class Compiled:
         taken = self._candidate(program.candidate)
         assert taken.need is not None
         taken = replace(taken, need=replace(taken.need, prepared_bytes=self._prepared()))
-        return replace(plan_of(looked, taken, self.budget, self.strategy), compiled=self)
+        return plan_of(looked, taken, self.budget, self.strategy, compiled=self)
 
     def _candidate(self, found: dict[str, Any]) -> Candidate:
         way = self._way(found)
