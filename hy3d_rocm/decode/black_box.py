@@ -295,7 +295,7 @@ def planned(job: Job, way: Way) -> Need:
 
 def _least(job: Job, way: Way, why: str) -> Need:
     """What a way takes for its frames alone."""
-    result = math.prod(job.out_shape) * job.result_dtype.itemsize * job.keeps_result
+    result = job.result_bytes
     made = math.prod(job.out_shape[1:])
     if is_tiled(way):
         plan = plan_own_tiles(job.family, job.shape, way.parameters)

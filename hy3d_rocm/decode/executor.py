@@ -36,7 +36,7 @@ from hy3d_rocm.decode.faults import (
 from hy3d_rocm.decode.graph import record
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.placing import Placing
-from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
+from hy3d_rocm.decode.planning.compiled import Compiled, plan_job
 from hy3d_rocm.decode.planning.jobs import Job, best_backend, torch_backend, unused_sizes
 from hy3d_rocm.decode.precision import (
     PRECISIONS,
@@ -561,7 +561,7 @@ class Execution:
         if start:
             rest = replace(job, shape=(*job.shape[:2], job.shape[2] - start, *job.shape[3:]))
             making, options = making_of(job, way), self.asked.options
-            found = compile_job(rest, self.budget, way.strategy, options, making=making)
+            found = Compiled(rest, self.budget, way.strategy, options, making=making)
             compiled = _plan_going_on(job, found.plan(), making).compiled
         run = self._interpreter(Run, compiled, job, backend, sample)
         given, offset = z[:, :, start:], start * job.family.factor[0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hy3d_rocm import _native, meter
 from hy3d_rocm.decode.black_box import is_opaque
 from hy3d_rocm.decode.memory.budget import make_budget
-from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
+from hy3d_rocm.decode.planning.compiled import Compiled, plan_job
 from hy3d_rocm.decode.planning.jobs import Job, best_backend, torch_backend, unused_sizes
 from hy3d_rocm.decode.planning.planner import Candidate, Plan, smallest_budget
 from hy3d_rocm.decode.report import DecodeOptions
@@ -17,7 +17,6 @@ from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from hy3d_rocm.decode.memory.budget import Budget
-    from hy3d_rocm.decode.planning.compiled import Compiled
     from hy3d_rocm.decode.planning.planner import Need
     from hy3d_rocm.tools.runs import Subject
 
@@ -152,7 +151,7 @@ def _all_of(
     progress: Progress, like: Compiled | None,
 ) -> list[Candidate]:  # fmt: skip
     """Of each strategy in `asked`: "auto", the one that is wanted, and the VAE's own code, which
-    "auto" leaves out where it is slower as well as larger. like: see compile_job."""
+    "auto" leaves out where it is slower as well as larger. like: see Compiled."""
     found: dict[str, Candidate] = {}
     for number, strategy in enumerate(asked, 1):
         progress(number, 1 + len(asked))
@@ -160,7 +159,7 @@ def _all_of(
             continue
         look()
         try:
-            like = compile_job(
+            like = Compiled(
                 job, budget, strategy, options, compiles_all=True, check=look, like=like
             )
         except ValueError:

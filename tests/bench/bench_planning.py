@@ -105,9 +105,9 @@ def measure(job: Job, budget: int) -> Found:
     room = Budget(budget, budget if on_cpu else NO_LIMIT, on_cpu, "given")
     strategy = "auto" if not on_cpu else "streamed"
     start = time.process_time()
-    found = compiled.compile_job(job, room, strategy)
+    found = compiled.Compiled(job, room, strategy)
     if found.schedule.program is None and on_cpu:
-        found = compiled.compile_job(job, room, "tiled")
+        found = compiled.Compiled(job, room, "tiled")
     program = found.schedule.program
     if program is not None:
         found.plan()

@@ -21,7 +21,7 @@ from hy3d_rocm.decode.planning.planner import (
 GB, MB = 2**30, 2**20
 CARD = Budget(8 * GB, 16 * GB, False, "as given")
 SHARED = Budget(8 * GB, 8 * GB, True, "shared")
-SPILLING = Way("streamed", "layer by layer", {"engine": "layers"}, spills=True)
+SPILLING = Way("streamed", "layer by layer", {"engine": "layers"})
 
 
 def costs(**needs: Need) -> Callable[[Way], Need]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +137,11 @@ class Job:
         shape_of = self.family.moments_shape if self.encode else self.family.out_shape
         shape: Shape = shape_of(self.shape)
         return shape
+
+    @property
+    def result_bytes(self) -> int:
+        """Of the result in host memory."""
+        return math.prod(self.out_shape) * self.result_dtype.itemsize * self.keeps_result
 
     def device_of(self, way: Way) -> torch.device:
         """Where the way computes."""

@@ -62,16 +62,15 @@ class Way:
     """A strategy with its parameters.
 
     strategy: one of STRATEGIES but "auto". what: in a few words what is special about it, for
-    sentences ("with tiles of 256 pixels"). parameters: what its frames depend on. spills: what it
-    holds may be limited (`resident_bytes`, None for all) at the cost of host memory. again: a last
-    resort, planned only after nothing else of its strategy fitted. row: ways in a row of the same
-    name and strategy need less and less, so not each of them has to be looked at; "" for none.
+    sentences ("with tiles of 256 pixels"). parameters: what its frames depend on. again: a last
+    resort, planned only after nothing else of its strategy fitted. resident_bytes: what it holds on
+    the device, at the cost of host memory; None for all. row: ways in a row of the same name and
+    strategy need less and less, so not each of them has to be looked at; "" for none.
     """
 
     strategy: str
     what: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    spills: bool = False
     again: bool = False
     resident_bytes: int | None = None
     row: str = ""
