@@ -310,7 +310,7 @@ def _least(job: Job, way: Way, why: str) -> Need:
 
 def predicted(job: Job, way: Way) -> Prediction:
     """The peaks before any allowance. ValueError (a sentence) where they can't be told."""
-    rules = OperatorWorkspace(job.device, job.tier)
+    rules = OperatorWorkspace(job.device)
     key = (
         rules.key, type(job.family).__name__, job.encode, job.shape, str(job.dtype),
         str(job.result_dtype), job.keeps_result, key_of(way),

@@ -309,12 +309,7 @@ class Compiled:
 
 def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:
     """What computes there, to be asked only, and the rules of what operators take."""
-    tier = job.tier
-    if device.type == "cpu" and job.device.type != "cpu":
-        from hy3d_rocm.conv.tiers import make_tier
-
-        tier = make_tier("cpu")
-    rules = OperatorWorkspace(device, tier)
+    rules = OperatorWorkspace(device, is_pinned=device.type == "cpu" != job.device.type)
     with standing_for(rules):
         backend = job.make_backend(MetaWeights(job.dtype), torch.device("meta"))
     return backend, rules

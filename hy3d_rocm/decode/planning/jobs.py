@@ -12,7 +12,6 @@ from hy3d_rocm.decode.backends import native
 from hy3d_rocm.decode.memory.dry_run import modelled
 
 if TYPE_CHECKING:
-    from hy3d_rocm.conv.tiers.base import Tier
     from hy3d_rocm.decode.layers import Backend, Weights
     from hy3d_rocm.decode.planning.planner import Way
     from hy3d_rocm.decode.report import DecodeOptions
@@ -109,8 +108,7 @@ class Job:
 
     device: where it is computed unless the way says "cpu". dtype: of the computation; result_dtype:
     of the frames. encode: the other way round, `shape` is that of the pixels. keeps_result: whether
-    all frames are kept in host memory (False: they go to a file as they come). tier: of
-    hy3d_rocm.conv that computes what the backend leaves to F.conv3d, None for torch's own.
+    all frames are kept in host memory (False: they go to a file as they come).
     """
 
     family: Any
@@ -121,7 +119,6 @@ class Job:
     make_backend: MakeBackend
     encode: bool = False
     keeps_result: bool = True
-    tier: Tier | None = None
 
     @property
     def is_fused(self) -> bool:
