@@ -212,6 +212,13 @@ def test_a_row_is_looked_at_in_this_order(
     assert [c.fits for c in plan.candidates] == [False] * (len(kept) - 1) + [True]
 
 
+def test_of_a_long_row_in_which_the_last_does_not_fit_some_between_are_looked_at() -> None:
+    ways, price, looked = row_of(*([9] * 10))
+    with pytest.raises(DoesNotFitError):
+        choose(ways, CARD, "auto", price)
+    assert "".join(looked) == "092468"
+
+
 def test_a_row_in_which_nothing_fits_is_looked_at_whole() -> None:
     ways, price, looked = row_of(12, 11, 10, 9)
     with pytest.raises(DoesNotFitError) as caught:

@@ -223,7 +223,8 @@ def _first_of(row: Iterator[Way], look: Callable[[Way], Candidate]) -> list[Cand
     if fits(last):
         bisect_left(range(last), True, min(1, last), key=fits)
     else:
-        for number in range(1, last, max(-(-(last - 1) // _BETWEEN), 1)):
+        step = max(-(-(last - 1) // _BETWEEN), 1)
+        for number in range(step, last, step):
             fits(number)
     order = sorted(found)
     first = next((number for number in order if found[number].fits), last)
