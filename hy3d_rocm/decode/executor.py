@@ -34,6 +34,7 @@ from hy3d_rocm.decode.faults import (
     retry_out_of_memory,
 )
 from hy3d_rocm.decode.graph import record
+from hy3d_rocm.decode.layers import ModuleWeights
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.planning.compiled import Compiled, plan_job
@@ -60,7 +61,6 @@ from hy3d_rocm.decode.stages import (
 )
 from hy3d_rocm.decode.tiled import TiledRun
 from hy3d_rocm.decode.transfers import StreamMover
-from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from hy3d_rocm.decode.frames.output import Sink
     from hy3d_rocm.decode.layers import Backend
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.planning.planner import Plan, Way
+    from hy3d_rocm.frames.output import Sink
 
 logger = logging.getLogger("hy3d_rocm")
 

@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.layers import ModuleWeights
 from hy3d_rocm.decode.memory.budget import Budget
 from hy3d_rocm.decode.plan import DecodePlan
 from hy3d_rocm.decode.planning.compiled import Compiled
 from hy3d_rocm.decode.planning.jobs import Job, torch_backend
 from hy3d_rocm.decode.tiled import TiledRun, tile_places
-from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.meter import PeakMeter, steady_malloc
 
 CPU = torch.device("cpu")
