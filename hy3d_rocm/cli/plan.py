@@ -107,6 +107,7 @@ def _rules(device: str, dtype: torch.dtype) -> tuple[Any, str]:
     device that is none."""
     import torch
 
+    from hy3d_rocm.decode.backends.triton.backend import refusal
     from hy3d_rocm.decode.planning import jobs
 
     if device == "cpu":
@@ -123,10 +124,9 @@ def _rules(device: str, dtype: torch.dtype) -> tuple[Any, str]:
             f"--device {brief(device)}: give cpu, gpu, or the name of an architecture such as "
             "gfx1100 or sm_90"
         )
-    fused = jobs.MakeBackend(device)
-    reason = fused.refusal(dtype)
+    reason = refusal(torch.device("cuda"), dtype, device)
     if reason is None:
-        return fused, f"the fused kernels' rules on {device}"
+        return jobs.MakeBackend(device), f"the fused kernels' rules on {device}"
     return jobs.host_backend, f"torch's operators' rules on a GPU ({reason})"
 
 

@@ -23,7 +23,6 @@ __all__ = [
 
 Shape = tuple[int, ...]  # (B, C, T, H, W)
 _HOST = torch.device("cpu")
-_KERNEL_TYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 # Compute units of a GPU that is not here: they choose tiles of kernels.
 _UNITS = 96
 
@@ -46,17 +45,6 @@ class MakeBackend:
     def computes_natively(self) -> bool:
         """Whether it is the C convolution on the host."""
         return self.on_host == "native" and native.refusal(_HOST, torch.float32) is None
-
-    def refusal(self, dtype: torch.dtype) -> str | None:
-        """Why the architecture's kernels can't be asked for this type, in a few words, or None."""
-        from hy3d_rocm.conv.triton import configs
-
-        name = _KERNEL_TYPES.get(dtype)
-        if name is None:
-            return f"the fused kernels have no {dtype}"
-        if not configs.is_known(self.on_gpu) or not configs.offered(self.on_gpu, name):
-            return f"the kernels were not checked for {name} on {self.on_gpu}"
-        return None
 
     def __call__(self, weights: Weights, device: torch.device) -> Backend:
         """The backend for this device."""
