@@ -26,7 +26,7 @@ from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.memory.dry_run import CPU_ALLOWANCE_BYTES  # noqa: E402
 from hy3d_rocm.decode.planning import compiled as compiled_module  # noqa: E402
-from hy3d_rocm.decode.planning.compiled import Compiled, plan_job, slice_sizes  # noqa: E402
+from hy3d_rocm.decode.planning.compiled import Compiled, machine, plan_job  # noqa: E402
 from hy3d_rocm.decode.planning.jobs import (  # noqa: E402
     Job,
     best_backend,
@@ -138,7 +138,7 @@ def test_tiles_that_do_not_fit_get_less_halo_and_overlap_never_more() -> None:
 
 def test_slices_are_larger_where_the_c_convolution_computes() -> None:
     def slices(made: Job, device: Any, **options: Any) -> list[int]:
-        return [n for n in slice_sizes(made, DecodeOptions(**options), device) if n]
+        return [n for n in machine(made, DecodeOptions(**options), device)[0] if n]
 
     cpu, card = torch.device("cpu"), torch.device("cuda")
     plain = job_of("wan", (2, 4, 4), make_backend=torch_backend)

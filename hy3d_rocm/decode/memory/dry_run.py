@@ -341,9 +341,9 @@ def _by_rule(func: Any, args: Any, kwargs: Any) -> tuple[bool, list[Any]] | None
     """Whether an operator makes several of ordinary operands, and of each shape, strides and type;
     for some whose rule in torch takes long, else None."""
     x = args[0] if args else None
-    if not isinstance(x, torch.Tensor) or not x.is_contiguous() or not x.is_floating_point():
+    if kwargs or not isinstance(x, torch.Tensor) or not x.is_contiguous():
         return None
-    if kwargs:
+    if not x.is_floating_point():
         return None
     like = x.shape, x.stride(), x.dtype
     if func is _aten.native_group_norm.default:

@@ -26,7 +26,7 @@ from hy3d_rocm.decode.run import OPS, SCORE_BYTES, ProgramStep, own_memory, quer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.graph import Graph, Node
+    from hy3d_rocm.decode.graph import Graph
     from hy3d_rocm.decode.layers import Backend
     from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 
@@ -51,8 +51,10 @@ class StepWorkspace:
         host: tuple[Backend, OperatorWorkspace] | None = None,
     ) -> None:  # fmt: skip
         given = [(backend, rules), *([host] if host else [])]
-        products = (n for n, layer in enumerate(graph.layers) if _is_product(graph.nodes[n], layer))
-        first = next(products, -1)
+        first = next((  # of those that torch computes as matrix products
+            n for n, node in enumerate(graph.nodes)
+            if node.op == ATTENTION or (node.op == CONV and node.kernel == (1, 1, 1))
+        ), -1)  # fmt: skip
         self._places = [_Place(graph, *one, dtype, first) for one in given]
         kinds: dict[Any, int] = {}
         kept = [[place.converted(n) for place in self._places] for n in range(len(graph.nodes))]
@@ -89,11 +91,6 @@ class StepWorkspace:
         return found
 
 
-def _is_product(node: Node, layer: Any) -> bool:
-    """Whether torch computes the layer as a matrix product."""
-    return isinstance(layer, Attention) or (isinstance(layer, Conv) and node.kernel == (1, 1, 1))
-
-
 def _is_computed(graph: Graph, number: int) -> bool:
     """Whether a node's value is laid out as the backend's results are: not what enters, functions
     of frames make or a narrow shuffle, which is a copy."""
@@ -109,7 +106,11 @@ def _kind(graph: Graph, number: int) -> tuple[Any, ...]:
         source=int(_is_computed(graph, node.source)),
         other=int(_is_computed(graph, node.other)) if node.other >= 0 else -1,
     )
-    return fields, *map(_likeness, vars(layer).values() if layer is not None else ())
+    return fields, *map(_likeness, _parts(layer))
+
+
+def _parts(layer: Any) -> tuple[Any, ...]:
+    return () if layer is None else tuple(vars(layer).values())
 
 
 def _likeness(part: Any) -> Any:
@@ -180,9 +181,8 @@ class _Place:
 
     def converted(self, number: int) -> int:
         """Of a node's parameters that are not as the device computes with them."""
-        layer = self.graph.layers[number]
-        modules = [getattr(layer, name, None) for name in ("module", "q", "k", "v", "out")]
-        modules.append(getattr(getattr(layer, "norm", None), "module", None))
+        parts = _parts(self.graph.layers[number])
+        modules = [part.module if isinstance(part, Norm) else part for part in parts]
         own = (getattr(m, name, None) for m in modules for name in ("weight", "bias", "gamma"))
         places = (self.rules.device.type, "meta")
         return sum(

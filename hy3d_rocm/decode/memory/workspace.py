@@ -90,7 +90,7 @@ class OperatorWorkspace:
     def key(self) -> tuple[Any, ...]:
         """What the rules depend on beside shapes: predictions are remembered by it."""
         switches = torch.get_num_threads(), torch.backends.cudnn.enabled, self.is_watched
-        return str(self.device), self.is_pinned, *switches
+        return str(self.device), *switches
 
     def of(self, func: Any, args: Sequence[Any], out: Any) -> int:
         """Bytes beside operands and results while `func(*args)` makes `out`."""
@@ -111,32 +111,29 @@ class OperatorWorkspace:
         if self.is_pinned:
             return C_WORKSPACE_BYTES * threads
         backend = conv_backend(
-            tuple(x.shape), tuple(weight.shape), x.dtype, self.device.type, tuple(stride),
-            tuple(padding), tuple(dilation), args[8], threads,
+            x.shape, weight.shape, x.dtype, self.device.type, tuple(stride), tuple(padding),
+            tuple(dilation), args[8], threads,
         )  # fmt: skip
-        size: int = x.element_size()
+        on_cpu = self.device.type == "cpu"
         copied: int = 0 if _is_dense(x) else int(x.nbytes)
-        avoided = by_layer and self.device.type == "cpu" and not self.is_watched
-        avoided = avoided and instead_of_im2col(
-            backend, tuple(weight.shape), tuple(out.shape), x.dtype
-        )
-        if backend.startswith("Slow") and not avoided:
-            taps = math.prod(weight.shape[2:])
+        may_avoid = by_layer and on_cpu and not self.is_watched
+        if backend.startswith("Slow") and not (
+            may_avoid and instead_of_im2col(backend, weight.shape, out.shape, x.dtype)
+        ):
             positions = out.shape[0] * math.prod(out.shape[2:])
-            return copied + int(taps * x.shape[1] * positions) * size
-        if self.device.type != "cpu":
+            columns: int = math.prod(weight.shape[2:]) * x.shape[1] * positions * x.itemsize
+            return copied + columns
+        if not on_cpu:
             return copied + int(x.nbytes) + int(out.nbytes) + 2 * int(weight.nbytes)
-        self._generated((x.shape, weight.shape, x.dtype, tuple(stride), tuple(padding)), x.dtype)
-        weights = _blocked_weights(weight) * size
-        # input and output blocked, then the plain output in the place of the blocked input
-        return copied + _blocked(out) + max(_blocked(x) - int(out.nbytes), 0) + weights
-
-    def _generated(self, shape: tuple[Any, ...], dtype: torch.dtype) -> None:
-        """A convolution by oneDNN."""
+        shape = x.shape, weight.shape, x.dtype, tuple(stride), tuple(padding)
         if shape not in self.shapes:
             self.shapes.add(shape)
-            code = CODE_BYTES[dtype.itemsize < 4] * self.code_scale
+            code = CODE_BYTES[x.itemsize < 4] * self.code_scale
             self.code_bytes = min(self.code_bytes + round(code), CODE_LIMIT)
+        # input and output blocked, then the plain output in the place of the blocked input
+        outputs, inputs, *kernel = weight.shape
+        weights = int(_round_up(outputs) * _round_up(inputs) * math.prod(kernel) * x.itemsize)
+        return copied + _blocked(out) + max(_blocked(x) - int(out.nbytes), 0) + weights
 
     def composes(self, dtype: torch.dtype, size: int) -> bool:
         """Whether torch composes attention of operators, of contiguous heads of `size` channels."""
@@ -246,11 +243,6 @@ def _copied(matrix: Tensor) -> int:
 def _blocked(x: Tensor) -> int:
     elements: int = x.numel() // max(x.shape[1], 1) * _round_up(x.shape[1])
     return elements * x.element_size()
-
-
-def _blocked_weights(weight: Tensor) -> int:
-    outputs, inputs, *kernel = weight.shape
-    return _round_up(outputs) * _round_up(inputs) * math.prod(kernel)
 
 
 def _round_up(channels: int) -> int:

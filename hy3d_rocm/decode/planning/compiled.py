@@ -62,7 +62,6 @@ _CPU_RATES = (1e11, 1e10, 1e-4, 3.0)
 _COPY_RATE = 2.5e10
 # Halo, overlap and smallest tile in pixels, where those that were asked for do not fit.
 _LESS_HALO = ((24, 12, 24), (16, 8, 16))
-_SLICE_BYTES = {"cpu": 32 * MB, "cuda": 512 * MB}
 # For the C convolution. It makes output frames in pairs, each from four frames, and its weights'
 # transforms serve all frames of a call: one core, HunyuanVideo, 9 frames 128x128: 6.8 s whole, 8.1
 # in slices of 32 MB; Wan 2.1, 17 frames 64x64: 1.7 s in one chunk, 2.2 in chunks of 2 latents, 2.9
@@ -165,7 +164,7 @@ class Compiled:
             is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu),
             may_spill=int(options.cpu_offload and not on_cpu), most_shape_bytes=CODE_LIMIT,
             pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
-            device=_machine(job, options, job.device), host=_machine(job, options, _CPU),
+            device=machine(job, options, job.device), host=machine(job, options, _CPU),
             copy_bytes_per_second=_COPY_RATE, halos=self.halos,
             statistic_passes=options.statistic_passes if job.family.has_global_norms else 0,
             own_bytes=_ASKED if allowed & _BITS["whole"] else -1,
@@ -242,7 +241,7 @@ class Compiled:
         elif order == "prefix":
             parameters["chunk"] = c["chunk"]
             what += f", then {self._chunks_of(c['chunk'])}"
-        elif c["slice_bytes"] != slice_sizes(self.job, self.options, device)[0]:
+        elif c["slice_bytes"] != machine(self.job, self.options, device)[0][0]:
             what += f", {size_text(c['slice_bytes'])} at a time"
         resident = c["resident_bytes"] if c["resident_bytes"] >= 0 else None
         if resident is not None:
@@ -315,32 +314,23 @@ def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:
     return backend, rules
 
 
-def _machine(job: Job, options: DecodeOptions, device: torch.device) -> tuple[Any, ...]:
-    rates = _CPU_RATES if device.type == "cpu" else _GPU_RATES
-    return slice_sizes(job, options, device), _chunks(job, options, device), *rates
-
-
-def slice_sizes(job: Job, options: DecodeOptions, device: torch.device) -> tuple[int, int]:
-    """Bytes of a step layer by layer: those that are tried first, and then (0: no others)."""
-    usual = options.slice_bytes or _SLICE_BYTES.get(device.type, 512 * MB)
-    native = device.type == "cpu" and job.make_backend.computes_natively
-    return (_NATIVE_SLICE_BYTES, usual) if native and options.slice_bytes is None else (usual, 0)
-
-
-def _chunks(job: Job, options: DecodeOptions, device: torch.device) -> tuple[int, int, int]:
-    """Frames of a chunk: on a GPU as many as keep it busy, for the C convolution some; then those
-    of one latent frame (0: no others). By shape alone."""
-    if options.chunk_size:
-        return int(options.chunk_size), 0, 0
-    time, space = job.family.factor if job.encode else (1, 1)
-    positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
+def machine(job: Job, options: DecodeOptions, device: torch.device) -> tuple[Any, ...]:
+    """hy3d_machine: bytes of a step layer by layer, in the order in which they are tried; frames of
+    a chunk likewise: on a GPU as many as keep it busy, for the C convolution some, then those of
+    one latent frame, by shape alone; rates. 0: no others."""
     on_cpu = device.type == "cpu"
     native = on_cpu and job.make_backend.computes_natively
+    usual = options.slice_bytes or (32 * MB if on_cpu else 512 * MB)
+    several = native and options.slice_bytes is None
+    slices = (_NATIVE_SLICE_BYTES, usual) if several else (usual, 0)
+    time, space = job.family.factor if job.encode else (1, 1)
+    positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
     tried = _NATIVE_LATENTS if native else (1 if on_cpu else max(1, _BUSY_POSITIONS // positions),)
     most = max(1, -(-job.shape[2] // time))
     sizes = sorted({int(min(latents, most) * time) for latents in (*tried, 1)}, reverse=True)
-    first, second, third = (*sizes, 0, 0)[:3]
-    return first, second, third
+    if options.chunk_size:
+        sizes = [int(options.chunk_size)]
+    return slices, (*sizes, 0, 0)[:3], *(_CPU_RATES if on_cpu else _GPU_RATES)
 
 
 def _halos(
