@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from hy3d_rocm import _native
+from hy3d_rocm import _native, meter
 from hy3d_rocm.conv.prepared import cache, give_back, steady
 from hy3d_rocm.conv.room import within
 from hy3d_rocm.decode import black_box, checks
@@ -35,12 +35,10 @@ from hy3d_rocm.decode.faults import (
 )
 from hy3d_rocm.decode.graph import record
 from hy3d_rocm.decode.layers import ModuleWeights
-from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.placing import Placing
-from hy3d_rocm.decode.planning.backends import best_backend, is_native, runs_first, torch_backend
-from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
-from hy3d_rocm.decode.planning.jobs import Job, unused_sizes
+from hy3d_rocm.decode.planning.compiled import Compiled, plan_job
+from hy3d_rocm.decode.planning.jobs import Job, best_backend, torch_backend, unused_sizes
 from hy3d_rocm.decode.precision import (
     PRECISIONS,
     NonFiniteError,
@@ -289,7 +287,7 @@ def _prepare(family: Any, source: Tensor, asked: DecodeRequest) -> Execution:
     job = Job(
         family, tuple(source.shape), device, precision.dtype,
         family.result_dtype if opaque else family.dtype, make_backend, encode=asked.encode,
-        is_fused=runs_first(make_backend), keeps_result=sink is None,
+        keeps_result=sink is None,
     )  # fmt: skip
     if sink is not None:
         taken = sink.host_bytes(job.out_shape)
@@ -493,12 +491,12 @@ class Execution:
         planned beside those that are there, or, of a way that only a failing convolution brings to
         prepare any, what the budget leaves. Never a bit of the frames depends on it."""
         plan = self.plan
-        planned = plan.way.strategy == "cpu" or is_native(self.job, plan.way)
+        planned = plan.way.strategy == "cpu" or self.job.is_native(plan.way)
         return cache().stats().bytes + (plan.prepared_bytes if planned else plan.host_room)
 
     def _carry_out(self, way: Way) -> None:
         job, device, backend = self.job, self.job.device_of(way), None
-        if black_box.runs_own_code(job, way):
+        if job.runs_own_code(way):
             job = replace(job, family=converted_family(job.family, job.dtype))
         else:
             make_weights = getattr(job.family, "make_weights", ModuleWeights)
@@ -563,7 +561,7 @@ class Execution:
         if start:
             rest = replace(job, shape=(*job.shape[:2], job.shape[2] - start, *job.shape[3:]))
             making, options = making_of(job, way), self.asked.options
-            found = compile_job(rest, self.budget, way.strategy, options, making=making)
+            found = Compiled(rest, self.budget, way.strategy, options, making=making)
             compiled = _plan_going_on(job, found.plan(), making).compiled
         run = self._interpreter(Run, compiled, job, backend, sample)
         given, offset = z[:, :, start:], start * job.family.factor[0]
@@ -639,7 +637,7 @@ def making_of(job: Job, way: Way) -> dict[str, Any]:
     """What the frames of a way depend on, JSON-able; not where activations lie meanwhile."""
     parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
     made = {"strategy": way.strategy, "dtype": name_of(job.dtype), "parameters": parameters}
-    if is_native(job, way):
+    if job.is_native(way):
         made["backend"] = "native"
     return made
 

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch._C import _nn
 
-from hy3d_rocm import _native
+from hy3d_rocm import _native, meter
 from hy3d_rocm.decode.backends.statistics import channel_moments, combine, group_affine, wide_type
 from hy3d_rocm.decode.faults import Recover, Result, attempt, retry_out_of_memory
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Moments, Pieces, Range
-from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.report import Step
 
 if TYPE_CHECKING:
