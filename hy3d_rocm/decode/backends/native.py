@@ -63,16 +63,15 @@ class NativeBackend(TorchBackend):
             self.delegated[reason] = self.delegated.get(reason, 0) + 1
             return super()._convolved(layer, source, frames, affine, add)
         kernel, x, norm = self._kernel(layer), source.tensors[0], layer.norm
-        numbers = geometry.frame_numbers(layer, source, frames, int(kernel.shape[2]))
+        numbers = geometry.frame_numbers(layer, source, frames, kernel.shape[2])
         read, scale, shift = geometry.frames_of(source, numbers), None, None
         if norm is not None and norm.kind == "group" and affine is not None:
             flat = (a.detach().reshape(-1) for a in affine)
             scale, shift = (a.to("cpu", torch.float32).contiguous() for a in flat)
         elif norm is not None:
             read = self._normalised(read, norm)
-        height, width, taps = int(x.shape[3]), int(x.shape[4]), geometry.kernel_size(kernel)
-        rows, columns = geometry.own_size(layer, (height, width), taps)
-        size = (1, int(kernel.shape[0]), frames[1] - frames[0], rows, columns)
+        made_size = geometry.own_size(layer, (x.shape[3], x.shape[4]), geometry.kernel_size(kernel))
+        size = (1, len(kernel), frames[1] - frames[0], *made_size)
         if add is not None and tuple(add.shape) != size:
             raise ValueError(f"a residual of {tuple(add.shape)} for a result of {size}")
         over = add is not None and add.dtype is x.dtype and not add.is_neg() and not overlaps(add)

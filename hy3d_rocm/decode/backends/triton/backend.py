@@ -173,7 +173,7 @@ class TritonBackend(TorchBackend):
             total += whole(16 * part.outputs)
             outputs = part.outputs * made.phases
             if made.view.phases == ONES:  # all that the weight has
-                outputs = int(self._weight(layer).shape[0])
+                outputs = len(self._weight(layer))
             packed += whole(outputs * made.view.taps * made.length * item) + whole(outputs * item)
         by_copy = layer.shuffle is not None and job.shuffle == ONES
         if by_copy:  # the result before the shuffle
@@ -193,7 +193,7 @@ class TritonBackend(TorchBackend):
 
     def _kernel_t(self, layer: Conv) -> int:
         shape = self._weight(layer).shape
-        return int(shape[2]) if len(shape) == 5 else 1
+        return shape[2] if len(shape) == 5 else 1
 
     def _at_start(self, layer: Conv, source: Pieces, frames: Range) -> tuple[Pieces, Range]:
         """The call near the start of a video, where neither its start nor its end is read: chunks
@@ -266,33 +266,27 @@ class TritonBackend(TorchBackend):
         self, layer: Conv, source: Pieces, frames: Range, affine: bool, add: bool, moments: bool
     ) -> Job:
         """The call in integers."""
-        weight = self._weight(layer)
-        outputs, shuffle = int(weight.shape[0]), ONES
+        weight, tensors, shuffle = self._weight(layer), source.tensors, ONES
+        _, channels, _, height, width = tensors[0].shape
         if layer.shuffle is not None:
             factor = layer.shuffle.factor
-            each = outputs // (factor[0] * factor[1] * factor[2])
-            if each >= work.FEWEST_SHUFFLED:
-                outputs, shuffle = each, factor
-        by_copy = layer.shuffle is not None and shuffle == ONES
+            shuffle = factor if len(weight) >= work.FEWEST_SHUFFLED * math.prod(factor) else ONES
+        whole = layer.shuffle is None or shuffle != ONES  # nothing is left to a copy
         norm = layer.norm if layer.norm is not None and layer.norm.kind != "group" else None
-        tensors = source.tensors
-        channels, has_affine = int(tensors[0].shape[1]), affine
         if norm is not None:
-            has_affine = self._affine(norm, channels) is not None
-        height, width = tensors[0].shape[3:]
+            affine = self._affine(norm, channels) is not None
         t, h, w = (mode == "replicate" for mode in layer.modes)
-        pieces = tuple(
-            Piece(int(x.shape[2]), _strides_of(x), x.data_ptr() % 16 == 0) for x in tensors
-        )
+        pieces = tuple(Piece(x.shape[2], _strides_of(x), x.data_ptr() % 16 == 0) for x in tensors)
         return Job(
-            dtype=NAMES[tensors[0].dtype], channels=channels, outputs=outputs,
-            kernel=geometry.kernel_size(weight), size=(int(height), int(width)), pieces=pieces,
-            first=source.first, total=source.total, frames=frames, before=layer.before,
-            after=layer.after, replicate=(t, h, w), stride=layer.stride, up=layer.up,
-            keep_first=layer.keep_first, shuffle=shuffle, norm="" if norm is None else norm.kind,
-            eps=0.0 if norm is None else norm.eps, affine=has_affine, silu=layer.act == "silu",
-            bias=self.weights.of(layer.module, "bias") is not None, add=add and not by_copy,
-            moments=moments and not by_copy,
+            dtype=NAMES[tensors[0].dtype], channels=channels,
+            outputs=len(weight) // math.prod(shuffle), kernel=geometry.kernel_size(weight),
+            size=(height, width), pieces=pieces, first=source.first, total=source.total,
+            frames=frames, before=layer.before, after=layer.after, replicate=(t, h, w),
+            stride=layer.stride, up=layer.up, keep_first=layer.keep_first, shuffle=shuffle,
+            norm="" if norm is None else norm.kind, eps=0.0 if norm is None else norm.eps,
+            affine=affine, silu=layer.act == "silu",
+            bias=self.weights.of(layer.module, "bias") is not None, add=add and whole,
+            moments=moments and whole,
         )  # fmt: skip
 
     def _framed(

@@ -274,10 +274,8 @@ class Work:
         return -(-product.positions // product.tile.block_p) * self.phases
 
     def _tile(self, positions: int) -> Config:
-        return _tile_of(
-            self.machine, self.job.dtype, positions * self.phases, self.job.outputs, self.length,
-            self.view.taps,
-        )  # fmt: skip
+        sizes = positions * self.phases, self.job.outputs, self.length, self.view.taps
+        return _tile_of(self.machine, self.job.dtype, *sizes)
 
     def _product(self, source: str, start: int, size: Triple, box: Box) -> _Product:
         _, hi, wi = size
@@ -301,7 +299,7 @@ class Work:
     def _boxes(self) -> Iterator[_Product]:
         """Box after box in one workspace of rows."""
         job, view = self.job, self.view
-        whole = self._tile(view.rows[0] * view.rows[1] * view.rows[2])
+        whole = self._tile(math.prod(view.rows))
         blocks = -(-job.outputs // whole.block_n) * self.phases
         tiling = Tiling(whole.block_p, blocks, self.machine.units)
         made = _boxes_of(view.problem, False, self.machine.rows_bytes, tiling)
