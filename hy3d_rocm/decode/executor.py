@@ -60,7 +60,6 @@ from hy3d_rocm.decode.stages import (
     stage_of,
     synchronize,
 )
-from hy3d_rocm.decode.tiled import TiledRun
 from hy3d_rocm.decode.transfers import StreamMover
 from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.device import resolve_device
@@ -565,7 +564,7 @@ class Execution:
             making, options = making_of(job, way), self.asked.options
             found = compile_job(rest, self.budget, way.strategy, options, making=making)
             compiled = _plan_going_on(job, found.plan(), making).compiled
-        run = self._interpreter(Run, compiled, job, backend, sample)
+        run = self._interpreter(compiled, job, backend, sample)
         given, offset = z[:, :, start:], start * job.family.factor[0]
         for first, made in run.section(compiled.program, 0, lambda r: given[:, :, slice(*r)]):
             at = first + offset
@@ -578,12 +577,10 @@ class Execution:
         with LayerByLayer(self.counter.check):
             return black_box.own_code(job)(z.to(job.device_of(way), job.dtype))
 
-    def _interpreter(
-        self, kind: type[Run], compiled: Any, job: Job, backend: Backend, sample: int
-    ) -> Any:
+    def _interpreter(self, compiled: Any, job: Job, backend: Backend, sample: int) -> Run:
         device = job.device_of(self.plan.way)
         stores = compiled.program.candidate["stored_bytes"] > 0
-        return kind(
+        return Run(
             compiled.graph, backend, device, job.dtype, counter=self.counter, sample=sample,
             recover=retry_out_of_memory(partial(_relieve, device)),
             mover=StreamMover(device) if stores else None,
@@ -595,14 +592,14 @@ class Execution:
         z, out, device = self.z[here], self.placing.whole()[here], job.device_of(way)
         if backend is None:
             plan = black_box.plan_own_tiles(job.family, job.shape, way.parameters)
-            black_box.OwnTiles(
-                job.family, plan, device, job.dtype, counter=self.counter,
-                on_pressure=partial(_relieve, device), sample=sample,
-            ).run(z, out)  # fmt: skip
+            recover = retry_out_of_memory(partial(_relieve, device))
+            black_box.in_own_tiles(
+                job.family, plan, z, out, device, job.dtype, recover, self.counter, sample
+            )
             return
         compiled = self.plan.compiled
-        tiles = self._interpreter(TiledRun, compiled, job, backend, sample)
-        tiles.run(compiled.program, z, out)
+        tiles = self._interpreter(compiled, job, backend, sample)
+        tiles.tiles(compiled.program, z, out)
         if not compiled.cuts_norms:
             error = max(tiles.estimate_error, self.report.estimate_error or 0.0)
             self.report.estimate_error = error
