@@ -208,27 +208,6 @@ def conv3d_format(
     "f32", "f64", "f16" or "bf16". Follows from the arguments and the CPU level alone.
     """
 
-def conv3d_memory(
-    in_size: _Three,
-    in_channels: int,
-    out_channels: int,
-    kernel: _Three,
-    stride: _Three,
-    dilation: _Three,
-    pad_before: _Three,
-    pad_after: _Three,
-    pad_modes: _PadModes,
-    groups: int,
-    dtype: str,
-    accuracy: str,
-    upsample: _Three | None = None,
-    batch: int = 1,
-    threads: int = 0,
-) -> tuple[int, int]:
-    """Bytes that a convolution takes inside (workspace and what its plan holds, for contiguous
-    weights): with prepared weights, where it has a layout for them, and without. Else as
-    conv3d_format."""
-
 def conv3d_prepare(
     weight: Any,
     format: int,  # noqa: A002

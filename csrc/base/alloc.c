@@ -1,7 +1,7 @@
 #include "base/alloc.h"
 
 #include "base/checked.h"
-#include "base/context.h"
+#include "base/context_internal.h"
 #include "base/os.h"
 
 /* Memory of at least this much is put on huge pages where the system offers them on demand: the

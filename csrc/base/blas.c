@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/context.h"
+#include "base/context_internal.h"
 #include "base/openblas.h"
 #include "base/os.h"
 

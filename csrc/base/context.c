@@ -1,4 +1,4 @@
-#include "base/context.h"
+#include "base/context_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 
 #include <stddef.h>
 
-#include "base/context.h"
+#include "base/context_internal.h"
 
 const char *hy3d__core_type(const hy3d_context *context)
 {

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 #include "base/checked.h"
-#include "base/context.h"
+#include "base/context_internal.h"
 #include "base/os.h"
 
 typedef struct job {

@@ -1,4 +1,4 @@
-#include "base/tensor.h"
+#include "base/reach.h"
 
 #include <stdbool.h>
 

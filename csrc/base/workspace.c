@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
-#include "base/context.h"
+#include "base/context_internal.h"
 
 #define MOST_KEPT ((size_t)256 << 20)
 /* Larger than asked for by this factor it would only hold memory that nobody uses. */

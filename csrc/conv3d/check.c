@@ -3,7 +3,7 @@
 #include "conv3d/plan.h"
 
 #include "base/checked.h"
-#include "base/tensor.h"
+#include "base/reach.h"
 
 static bool known_dtype(hy3d_dtype dtype)
 {

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/raster.h"
+#include "kernels/raster_data.h"
 
 #if defined(__x86_64__) || defined(__i386__)
 #define HY3D__X86 1

@@ -9,7 +9,7 @@
 
 #include "base/checked.h"
 #include "base/parallel.h"
-#include "base/tensor.h"
+#include "base/reach.h"
 #include "elements/elements.h"
 
 /* 8 KiB as f32: stays in L1 between conversion and sums. */

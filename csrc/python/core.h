@@ -98,7 +98,6 @@ int hy3d_py_program_register(PyObject *module, hy3d_py_state *state);
 /* The functions of the module, one table entry each in module.c. */
 PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *hy3d_py_conv3d_memory(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_prepare(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_out_size(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_fingerprint(PyObject *module, PyObject *args, PyObject *kwargs);

@@ -10,8 +10,6 @@
 /* Signatures and meanings are in _core.pyi; these lines are what help() shows. */
 static PyMethodDef functions[] = {
     FUNCTION(conv3d, "3D convolution on the CPU into `out`; (strategy, threads, workspace_bytes)."),
-    FUNCTION(conv3d_memory,
-             "Bytes that a convolution takes inside, with prepared weights and without."),
     FUNCTION(conv3d_format, "(format, name, bytes): the layout that a convolution's weights take."),
     FUNCTION(conv3d_prepare, "Weights in a layout, transformed once; PreparedWeights."),
     FUNCTION(fingerprint, "Two numbers that stand for all bytes of an array."),

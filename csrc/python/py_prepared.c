@@ -229,17 +229,17 @@ static bool check_upsample(const hy3d_conv3d_desc *desc)
     return true;
 }
 
-/* What conv3d_format and conv3d_memory have in common: sizes in place of arrays. */
-static bool read_desc(const hy3d_py_state *state, const char *format, PyObject *args,
-                      PyObject *kwargs, hy3d_conv3d_desc *desc)
+/* Sizes in place of arrays. */
+static bool read_desc(const hy3d_py_state *state, PyObject *args, PyObject *kwargs,
+                      hy3d_conv3d_desc *desc)
 {
     static const uint8_t rows[] = {HY3D_PY_IN_SIZE,    HY3D_PY_IN_CHANNELS, HY3D_PY_OUT_CHANNELS,
                                    HY3D_PY_KERNEL,     HY3D_PY_STRIDE,      HY3D_PY_DILATION,
                                    HY3D_PY_PAD_BEFORE, HY3D_PY_PAD_AFTER,   HY3D_PY_PAD_MODES,
                                    HY3D_PY_GROUPS,     HY3D_PY_DTYPE,       HY3D_PY_ACCURACY,
-                                   HY3D_PY_UPSAMPLE,   HY3D_PY_BATCH,       HY3D_PY_THREADS};
+                                   HY3D_PY_UPSAMPLE,   HY3D_PY_BATCH};
     hy3d_py_conv conv;
-    if (!hy3d_py_conv_read(state, format, rows, args, kwargs, &conv)) {
+    if (!hy3d_py_conv_read(state, "OOOOOOOOOOOO|OO:conv3d_format", rows, args, kwargs, &conv)) {
         return false;
     }
     *desc = conv.desc;
@@ -252,7 +252,7 @@ PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwar
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     hy3d_conv3d_desc desc;
     hy3d_conv3d_format format = HY3D_FORMAT_NONE;
-    if (!read_desc(state, "OOOOOOOOOOOO|OO:conv3d_format", args, kwargs, &desc)) {
+    if (!read_desc(state, args, kwargs, &desc)) {
         return NULL;
     }
     const hy3d_status status = hy3d_conv3d_choose_format(state->context, &desc, &format);
@@ -263,23 +263,4 @@ PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwar
         hy3d_conv3d_format_bytes(format, desc.out_channels, desc.in_channels, desc.kernel);
     return Py_BuildValue("(Isn)", (unsigned int)format, hy3d_conv3d_format_name(format),
                          (Py_ssize_t)bytes);
-}
-
-PyObject *hy3d_py_conv3d_memory(PyObject *module, PyObject *args, PyObject *kwargs)
-{
-    const hy3d_py_state *const state = hy3d_py_get_state(module);
-    hy3d_conv3d_desc desc;
-    size_t workspace[2], own[2];
-    if (!read_desc(state, "OOOOOOOOOOOO|OOO:conv3d_memory", args, kwargs, &desc)) {
-        return NULL;
-    }
-    for (int prepared = 0; prepared < 2; prepared++) {
-        const hy3d_status status = hy3d_conv3d_memory(state->context, &desc, prepared == 1,
-                                                      &workspace[prepared], &own[prepared]);
-        if (status != HY3D_OK) {
-            return hy3d_py_conv_raise(state, status, &desc);
-        }
-    }
-    return Py_BuildValue("(nn)", (Py_ssize_t)(workspace[1] + own[1]),
-                         (Py_ssize_t)(workspace[0] + own[0]));
 }

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "hy3d/raster.h"
-#include "kernels/raster.h" /* hy3d__read_index and its kin */
+#include "kernels/raster_data.h" /* hy3d__read_index and its kin */
 
 #define HY3D__RASTER_MOST_INDEX INT32_MAX
 

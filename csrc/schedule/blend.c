@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "base/tensor.h"
+#include "base/reach.h"
 #include "elements/elements.h"
 
 /* Elements a buffer holds: 3 KiB in all, so the row stays in L1, and a call per 256 elements

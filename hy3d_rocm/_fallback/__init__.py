@@ -118,11 +118,6 @@ def conv3d(*args: object, **kwargs: object) -> Any:
     raise Hy3dError(_NEEDED)
 
 
-def conv3d_memory(*args: object, **kwargs: object) -> tuple[int, int]:
-    """Always refuses, as `conv3d`."""
-    raise Hy3dError(_NEEDED)
-
-
 def conv3d_format(*args: object, **kwargs: object) -> tuple[int, str, int]:
     """Always refuses, as `conv3d`."""
     raise Hy3dError(_NEEDED)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from hy3d_rocm.decode.frames.claim import Claim
-    from hy3d_rocm.decode.frames.fingerprints import FileFingerprints
-    from hy3d_rocm.decode.frames.output import Shape, Sink
     from hy3d_rocm.decode.report import DecodeReport, Step
+    from hy3d_rocm.frames.claim import Claim
+    from hy3d_rocm.frames.fingerprints import FileFingerprints
+    from hy3d_rocm.frames.output import Shape, Sink
     from hy3d_rocm.tools.loading import VaeFiles
 
 logger = logging.getLogger("hy3d_rocm")
@@ -107,8 +107,8 @@ def run_decode_command(arguments: argparse.Namespace) -> int:
 
 def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str, Any]:
     """Everything in order; the report as it is written to --json."""
-    from hy3d_rocm.decode.frames.claim import Claim
-    from hy3d_rocm.decode.frames.sinks import sink_for
+    from hy3d_rocm.frames.claim import Claim
+    from hy3d_rocm.frames.sinks import sink_for
     from hy3d_rocm.tools import loading
 
     device = loading.pick_device(arguments.device)
@@ -130,8 +130,8 @@ def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str,
 
 def _check_report(path: Path | None) -> None:
     """OutputError where --json could not be written: better now than after the decode."""
-    from hy3d_rocm.decode.frames.claim import check_name
-    from hy3d_rocm.decode.frames.output import OutputError, told
+    from hy3d_rocm.frames.claim import check_name
+    from hy3d_rocm.frames.output import OutputError, told
 
     if path is None:
         return
@@ -217,7 +217,7 @@ def _job(
     import torch
 
     import hy3d_rocm
-    from hy3d_rocm.decode.frames.fingerprints import tensor_fingerprint
+    from hy3d_rocm.frames.fingerprints import tensor_fingerprint
 
     return {
         **{name: getattr(arguments, name) for name in _MAKING},
@@ -243,7 +243,7 @@ def _version_of_av() -> str | None:
 
 
 def _what_is_left(arguments: argparse.Namespace) -> str:
-    from hy3d_rocm.decode.frames.claim import folder_is_left
+    from hy3d_rocm.frames.claim import folder_is_left
 
     if folder_is_left(arguments.out):
         return f"; the same command goes on from what is in {arguments.out}.partial"
@@ -273,7 +273,7 @@ def _lines(told: dict[str, Any]) -> list[str]:
 
 
 def _write_json(path: Path, told: dict[str, Any]) -> None:
-    from hy3d_rocm.decode.frames.output import told as telling
+    from hy3d_rocm.frames.output import told as telling
 
     with telling(path):
         path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")

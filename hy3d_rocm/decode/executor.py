@@ -69,10 +69,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from hy3d_rocm.decode.frames.output import Sink
     from hy3d_rocm.decode.layers import Backend
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.planning.planner import Plan, Way
+    from hy3d_rocm.frames.output import Sink
 
 logger = logging.getLogger("hy3d_rocm")
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.frames.output import scratch
 from hy3d_rocm.decode.precision import NonFiniteError
+from hy3d_rocm.frames.output import scratch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.frames.output import Sink
+    from hy3d_rocm.frames.output import Sink
 
 _AT_ONCE = 32  # frames handed to a sink at a time from what was put together beside it
 

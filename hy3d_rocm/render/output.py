@@ -8,13 +8,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.decode.frames.output import OutputError, told, written
+from hy3d_rocm.frames.output import OutputError, told, written
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from hy3d_rocm.decode.frames.video import Encoder
+    from hy3d_rocm.frames.video import Encoder
 
 _VIDEO_CRF = 16
 
@@ -62,7 +62,7 @@ class Turntable:
 
     def __init__(self, path: Path, size: tuple[int, int], fps: Fraction) -> None:
         """size: (height, width). OutputError without PyAV and its h264 encoder."""
-        from hy3d_rocm.decode.frames.video import Encoder, VideoSettings
+        from hy3d_rocm.frames.video import Encoder, VideoSettings
 
         self.path = path
         settings = VideoSettings(fps, crf=_VIDEO_CRF)
@@ -88,7 +88,7 @@ class Turntable:
 
 def require_video(path: Path) -> None:
     """OutputError where `path` cannot be written for want of PyAV or its h264 encoder."""
-    from hy3d_rocm.decode.frames.video import require_av
+    from hy3d_rocm.frames.video import require_av
 
     try:
         require_av(path)

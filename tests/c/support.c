@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/context.h"
+#include "base/context_internal.h"
 #include "base/cpu.h"
 
 /* HY3D_TEST_THREADS: so many threads on a machine of two processors too. */

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/blas.h"
-#include "base/context.h"
+#include "base/context_internal.h"
 
 enum { MOST = 40, ROOM = (MOST + 3) * (MOST + 3) };
 

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/context.h"
+#include "base/context_internal.h"
 #include "base/os.h"
 
 START_TEST(test_every_grain_runs_once_and_no_slot_is_shared)

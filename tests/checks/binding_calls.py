@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import steady_calls
 from fuzz_calls import READY, good_plan
+from fuzz_program import NODES, good_request
 
 from hy3d_rocm import _core
 
@@ -136,6 +137,38 @@ def methods() -> list[Call]:
     return found
 
 
+def _schedule(**request: Any) -> Any:
+    return _core.compile_schedule(NODES, **(good_request(random.Random(1)) | request))
+
+
+def scheduled() -> list[Call]:
+    """What a schedule and its program say of themselves; of a program with tiles, too."""
+    whole = _schedule(device_budget=0)
+    tiled = _schedule(
+        size=(2, 24, 24), strategies=4, halos=((4, 2, 4),), device_budget=0, is_host=0
+    )
+    names = ("candidates", "smallest_budget", "program")
+    found = [Call(f"Schedule.{name}", getattr, (whole, name), {}) for name in names]
+    for schedule in (whole, tiled):
+        program = schedule.program
+        for name in ("candidate", "cut", "prefix_bytes", "tiles", "sections"):
+            found.append(Call(f"Program.{name}", getattr, (program, name), {}))
+        for name in ("steps", "kept", "slices", "start"):
+            found.append(Call(f"Program.{name}", getattr(program, name), (0,), {}))
+        stop = {"reason": "cancelled", "can_widen": True}
+        found.append(Call("Program.fallback", program.fallback, (1,), stop))
+    return found
+
+
+def of_frames() -> Call:
+    """A convolution of frames in place of x."""
+    frame, out = np.ones((2, 4, 5), "f4"), np.empty((1, 2, 2, 4, 5), "f4")
+    weight = np.ones((2, 2, 1, 1, 1), "f4")
+    one, none = (1, 1, 1), (0, 0, 0)
+    args = (None, weight, None, out, one, one, none, none, "zeros", 1)
+    return Call("conv3d", _core.conv3d, args, {"frames": (frame, None)})
+
+
 def raising() -> list[Call]:
     """Calls that end in Hy3dError, whose making wants memory of its own."""
     flag = _core.CancelFlag()
@@ -168,7 +201,7 @@ def drawn(name: str, seed: int, spoilt: bool) -> Call | None:
 
 def list_calls(good: int, bad: int) -> list[Call]:
     """`good` calls of each function that give something, `bad` that raise; those of the types."""
-    found = [*methods(), *raising()]
+    found = [*methods(), *scheduled(), of_frames(), *raising()]
     found += [Call("resolve_device", _core.resolve_device, (one, "cpu"), {}) for one in pipelines()]
     for name in steady_calls.FUNCTIONS:
         for spoilt, wanted in ((False, good), (True, bad)):

@@ -202,7 +202,8 @@ class Checker:
 
     def _grows(self, call: Any, run: Any) -> bool:
         """Whether each of several equal failures leaves a block."""
-        for repeats in (FEW, *[REPEATS] * 5):  # caches grow less and less, leaks each time
+        # Caches grow less and less (an import's over some 300 calls), leaks each time.
+        for repeats in (FEW, *[REPEATS] * 30):
             if repeats == REPEATS:
                 gc.collect()
             before = sys.getallocatedblocks()

@@ -113,7 +113,7 @@ def run_command(job: Job, kill_at_call: int | None = None, count_to: Path | None
     function of hy3d_rocm.cli or .decode; count_to: a file for how many there are."""
     from hy3d_rocm import cli
     from hy3d_rocm.cli import decode
-    from hy3d_rocm.decode.frames import sinks
+    from hy3d_rocm.frames import sinks
 
     sinks.SEGMENT_FRAMES = SEGMENT_FRAMES
     if job.decoder == "double":

@@ -41,8 +41,8 @@ from hy3d_rocm.decode import (  # noqa: E402
 )
 from hy3d_rocm.decode.black_box import is_opaque  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
-from hy3d_rocm.decode.frames.sinks import MemmapSink  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
+from hy3d_rocm.frames.sinks import MemmapSink  # noqa: E402
 
 try:
     from hy3d_rocm import _core as core

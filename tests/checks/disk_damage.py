@@ -21,10 +21,10 @@ from disk_writers import (
 from hy3d_rocm.comfy import settings
 from hy3d_rocm.conv.knowledge.store import Store
 from hy3d_rocm.decode.capture import CaptureError, read_capture
-from hy3d_rocm.decode.frames.claim import Claim
-from hy3d_rocm.decode.frames.output import OutputError
-from hy3d_rocm.decode.frames.sinks import MemmapSink
 from hy3d_rocm.doctor.miopen.archive import ArchiveError
+from hy3d_rocm.frames.claim import Claim
+from hy3d_rocm.frames.output import OutputError
+from hy3d_rocm.frames.sinks import MemmapSink
 
 
 @dataclass(frozen=True)

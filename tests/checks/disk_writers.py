@@ -23,13 +23,13 @@ from knowledge_doubles import key, record, tables  # noqa: E402
 
 from hy3d_rocm.conv.knowledge.store import Store  # noqa: E402
 from hy3d_rocm.decode.capture import write_capture  # noqa: E402
-from hy3d_rocm.decode.frames.claim import Claim  # noqa: E402
-from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
-from hy3d_rocm.decode.frames.sinks import MemmapSink, sink_for  # noqa: E402
 from hy3d_rocm.doctor.miopen.archive import ArchiveError, read_backup, write_backup  # noqa: E402
 from hy3d_rocm.doctor.miopen.changes import clear, restore  # noqa: E402
 from hy3d_rocm.doctor.miopen.places import DATABASES, Place  # noqa: E402
 from hy3d_rocm.files import write_json, write_whole  # noqa: E402
+from hy3d_rocm.frames.claim import Claim  # noqa: E402
+from hy3d_rocm.frames.output import OutputError  # noqa: E402
+from hy3d_rocm.frames.sinks import MemmapSink, sink_for  # noqa: E402
 from hy3d_rocm.render import output as render_output  # noqa: E402
 
 Contents = dict[str, Any]

@@ -202,7 +202,6 @@ WORD = 2**64
 CALLS: dict[str, Maker] = {
     "conv3d": both(good_conv3d),
     "conv3d_format": plain(lambda rng: wide_conv(rng)[0]),
-    "conv3d_memory": plain(lambda rng: wide_conv(rng)[0]),
     "conv3d_prepare": both(good_preparation),
     "conv3d_out_size": plain(lambda _rng: list(OUT_SIZE)),
     "channel_moments": plain(lambda rng: good_moments(rng)),

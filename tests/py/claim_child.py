@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from hy3d_rocm.decode.frames.claim import Claim
-from hy3d_rocm.decode.frames.output import OutputError
-from hy3d_rocm.decode.frames.sinks import sink_for
+from hy3d_rocm.frames.claim import Claim
+from hy3d_rocm.frames.output import OutputError
+from hy3d_rocm.frames.sinks import sink_for
 
 COUNT = 6
 

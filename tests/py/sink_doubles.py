@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hy3d_rocm.decode.frames.output import Shape
+from hy3d_rocm.frames.output import Shape
 
 
 class TensorSink:

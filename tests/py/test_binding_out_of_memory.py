@@ -46,7 +46,6 @@ CALLS = {
     "conv3d": lambda: _core.conv3d(x, w, None, y, ONE, ONE, NONE, NONE, "zeros", 1),
     "conv3d_out_size": lambda: _core.conv3d_out_size((3, 4, 5), ONE, ONE, ONE, NONE, NONE),
     "conv3d_format": lambda: _core.conv3d_format(*sizes),
-    "conv3d_memory": lambda: _core.conv3d_memory(*sizes),
     "fingerprint": lambda: _core.fingerprint(x),
     "channel_moments": lambda: _core.channel_moments(x, means, squares),
     "resolve_device": lambda: _core.resolve_device(Pipe, None),

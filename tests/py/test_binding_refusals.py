@@ -111,8 +111,6 @@ REFUSALS: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: conv(Buffer("B", 4)), ValueError, "x has element format 'B'"),
     (lambda: _core.conv3d(X), TypeError, "argument"),
     (lambda: _core.conv3d_out_size(ONE), TypeError, "argument"),
-    (lambda: _core.conv3d_memory(ONE), TypeError, "argument"),
-    (lambda: _core.conv3d_memory(*FORMAT[:-2], "i8", "fast"), ValueError, "dtype"),
     (lambda: _core.conv3d_prepare(W), TypeError, "argument"),
     (lambda: _core.conv3d_prepare(object(), 1), TypeError, "weight"),
     (lambda: _core.fingerprint(), TypeError, "argument"),
@@ -192,12 +190,6 @@ def test_a_run_of_the_peak_counts_what_it_did() -> None:
     threads = 2 if _core.cpu_info()["max_threads"] > 1 else 1
     assert _core.peak_run(threads, 5) == 8 * threads * 5 * 768
     assert _core.peak_run(0, 1) == 8 * _core.cpu_info()["max_threads"] * 768
-
-
-def test_the_memory_that_is_told_holds_the_weights_where_they_are_not_prepared() -> None:
-    prepared, plain = _core.conv3d_memory(*FORMAT)
-    assert 0 < prepared <= plain
-    assert _core.conv3d_memory(*FORMAT, threads=1)[1] <= plain
 
 
 def test_images_of_a_seed_differ_from_each_other() -> None:

@@ -15,7 +15,7 @@ from core_memory import memory
 from hy3d_rocm import _core
 
 ONE, NONE = (1, 1, 1), (0, 0, 0)
-NAMES = ("conv3d", "conv3d_format", "conv3d_memory", "conv3d_prepare", "conv3d_out_size")
+NAMES = ("conv3d", "conv3d_format", "conv3d_prepare", "conv3d_out_size")
 STUB = ast.parse((Path(_core.__file__).parent / "_core.pyi").read_text(encoding="utf-8"))
 
 

@@ -24,17 +24,17 @@ Image = pytest.importorskip("PIL.Image")
 import claim_child  # noqa: E402
 from claim_child import COUNT  # noqa: E402
 
-from hy3d_rocm.decode.frames import claim as claims  # noqa: E402
-from hy3d_rocm.decode.frames import lock as locks  # noqa: E402
-from hy3d_rocm.decode.frames.claim import Claim  # noqa: E402
-from hy3d_rocm.decode.frames.fingerprints import FileFingerprints  # noqa: E402
-from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
-from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
+from hy3d_rocm.frames import claim as claims  # noqa: E402
+from hy3d_rocm.frames import lock as locks  # noqa: E402
+from hy3d_rocm.frames.claim import Claim  # noqa: E402
+from hy3d_rocm.frames.fingerprints import FileFingerprints  # noqa: E402
+from hy3d_rocm.frames.output import OutputError  # noqa: E402
+from hy3d_rocm.frames.sinks import sink_for  # noqa: E402
 
 NAMES = ["clip.mp4", "clip.mkv", "clip.npy", "pictures", "12:30.mp4"]
 # Its children have imported torch before they are forked: seconds, if each did it.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["av", "numpy", "torch", "hy3d_rocm.decode.frames.sinks"])
+PROCESSES.set_forkserver_preload(["av", "numpy", "torch", "hy3d_rocm.frames.sinks"])
 
 
 class Child:
@@ -365,7 +365,7 @@ def test_a_name_that_cannot_be_had_is_told_before_anything_is_made(
 def test_a_changed_byte_anywhere_in_a_vae_is_seen_and_nothing_is_read_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hy3d_rocm.decode.frames import fingerprints
+    from hy3d_rocm.frames import fingerprints
 
     file = tmp_path / "vae.safetensors"
     content = bytearray(np.random.default_rng(0).bytes(300_001))

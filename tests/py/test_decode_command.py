@@ -169,7 +169,7 @@ def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheap: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("hy3d_rocm.decode.frames.sinks.SEGMENT_FRAMES", 4)
+    monkeypatch.setattr("hy3d_rocm.frames.sinks.SEGMENT_FRAMES", 4)
     expected, out = tmp_path / "expected.mp4", tmp_path / "clip.mp4"
     assert run(inputs, expected, "--resume") == 0
     before = signal.getsignal(signal.SIGINT)

@@ -18,14 +18,14 @@ pytest.importorskip("diffusers")
 
 import check_resume  # noqa: E402
 
-from hy3d_rocm.decode.frames import sinks  # noqa: E402
-from hy3d_rocm.decode.frames.claim import Claim  # noqa: E402
-from hy3d_rocm.decode.frames.fingerprints import (  # noqa: E402
+from hy3d_rocm.frames import sinks  # noqa: E402
+from hy3d_rocm.frames.claim import Claim  # noqa: E402
+from hy3d_rocm.frames.fingerprints import (  # noqa: E402
     file_fingerprint,
     tensor_fingerprint,
 )
-from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
-from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
+from hy3d_rocm.frames.output import OutputError  # noqa: E402
+from hy3d_rocm.frames.sinks import sink_for  # noqa: E402
 
 JOB = {"latents": "abc", "budget": "6GB"}
 PLAN = {"strategy": "streamed", "chunk": 2}
@@ -236,7 +236,7 @@ def test_a_kill_while_the_file_has_both_names_loses_nothing_and_makes_no_second_
         sink = begin(path, parts, frames)
         put(sink, frames, 0, COUNT)
         with monkeypatch.context() as patched:
-            patched.setattr("hy3d_rocm.decode.frames.claim.Path.unlink", kill)
+            patched.setattr("hy3d_rocm.frames.claim.Path.unlink", kill)
             with pytest.raises(Killed):
                 sink.finish()
     content = path.read_bytes()

@@ -21,9 +21,9 @@ from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 from sink_doubles import TensorSink  # noqa: E402
 
 from hy3d_rocm.decode import DecodeOptions  # noqa: E402
-from hy3d_rocm.decode.frames import video  # noqa: E402
-from hy3d_rocm.decode.frames.sinks import MemmapSink, sink_for  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
+from hy3d_rocm.frames import video  # noqa: E402
+from hy3d_rocm.frames.sinks import MemmapSink, sink_for  # noqa: E402
 
 
 class Recording(TensorSink):

@@ -20,8 +20,8 @@ from disk_faults import Fault  # noqa: E402
 from disk_writers import WRITERS, array, capture, old_pictures  # noqa: E402
 
 from hy3d_rocm.decode.capture import CaptureError, read_capture  # noqa: E402
-from hy3d_rocm.decode.frames.output import OutputError  # noqa: E402
-from hy3d_rocm.decode.frames.sinks import sink_for  # noqa: E402
+from hy3d_rocm.frames.output import OutputError  # noqa: E402
+from hy3d_rocm.frames.sinks import sink_for  # noqa: E402
 
 QUICK = ("array that goes on", "knowledge", "capture", "facts", "MIOpen clear", "render's report")
 
@@ -76,8 +76,8 @@ def test_an_array_that_cannot_get_its_name_leaves_nothing(
     def refuse(*_: Any) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("hy3d_rocm.decode.frames.claim.os.replace", refuse)
-    monkeypatch.setattr("hy3d_rocm.decode.frames.claim.os.link", refuse)
+    monkeypatch.setattr("hy3d_rocm.frames.claim.os.replace", refuse)
+    monkeypatch.setattr("hy3d_rocm.frames.claim.os.link", refuse)
     with pytest.raises(OutputError, match="does not let this user write"):
         array(tmp_path)
     assert list(tmp_path.iterdir()) == []

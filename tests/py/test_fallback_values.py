@@ -30,7 +30,7 @@ def test_a_cancel_flag_is_raised_and_taken_back() -> None:
 
 @pytest.mark.parametrize(
     "refusing",
-    [_fallback.PreparedWeights, _fallback.conv3d, _fallback.conv3d_memory, _fallback.conv3d_format,
+    [_fallback.PreparedWeights, _fallback.conv3d, _fallback.conv3d_format,
      _fallback.conv3d_prepare, _fallback.fingerprint],
 )  # fmt: skip
 def test_the_convolution_is_refused_with_what_brings_it(refusing: Any) -> None:

@@ -116,6 +116,9 @@ def test_no_two_files_of_csrc_have_one_name() -> None:
         places.setdefault(path.stem, set()).add(path.parent.name)
     twice = {name: folders for name, folders in places.items() if len(folders) > 1}
     assert not twice
+    headers = [path.name for path in CORE_SOURCES if path.suffix == ".h"]
+    public = [path.name for path in PUBLIC_HEADERS]
+    assert not set(headers) & set(public)
 
 
 @pytest.mark.parametrize(("pattern", "owner"), SINGLE_OWNERS, ids=lambda value: str(value)[-20:])

@@ -146,7 +146,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_no_half_file(
     def full(_file: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hy3d_rocm.decode.frames.output.settle", full)
+    monkeypatch.setattr("hy3d_rocm.frames.output.settle", full)
     assert render(tmp_path, "--frames", "0") == 1
     assert "the disk is full" in capsys.readouterr().err
     assert names(tmp_path) == set()

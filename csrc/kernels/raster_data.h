@@ -4,8 +4,8 @@
  * than i: E_i(p) = det(v_j, v_k, p) over (X, Y, W), (i, j, k) cyclic, which no vertex behind the
  * eye disturbs. A pixel is p = (P, Q, R), whole numbers that are exact in double:
  *     P = (2 column + 1 - width) * sy,  Q = (2 row + 1 - height) * sx,  R = sx * sy. */
-#ifndef HY3D_KERNELS_RASTER_H
-#define HY3D_KERNELS_RASTER_H
+#ifndef HY3D_KERNELS_RASTER_DATA_H
+#define HY3D_KERNELS_RASTER_DATA_H
 
 #include <stdint.h>
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hy3d_rocm.decode.frames import video
-from hy3d_rocm.decode.frames.claim import PICTURES, Claim
-from hy3d_rocm.decode.frames.output import (
+from hy3d_rocm.frames import video
+from hy3d_rocm.frames.claim import PICTURES, Claim
+from hy3d_rocm.frames.output import (
     OutputError,
     Shape,
     Sink,

@@ -1,6 +1,6 @@
 /* The inside of hy3d_context; for csrc/base only. */
-#ifndef HY3D_BASE_CONTEXT_H
-#define HY3D_BASE_CONTEXT_H
+#ifndef HY3D_BASE_CONTEXT_INTERNAL_H
+#define HY3D_BASE_CONTEXT_INTERNAL_H
 
 #include <stdatomic.h>
 

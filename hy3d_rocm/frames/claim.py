@@ -31,10 +31,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from hy3d_rocm.decode.frames.fingerprints import FileFingerprints
-from hy3d_rocm.decode.frames.lock import NO_LOCKS, Lock
-from hy3d_rocm.decode.frames.output import OutputError, Shape, settle_folder, told, written
 from hy3d_rocm.files import partial_of
+from hy3d_rocm.frames.fingerprints import FileFingerprints
+from hy3d_rocm.frames.lock import NO_LOCKS, Lock
+from hy3d_rocm.frames.output import OutputError, Shape, settle_folder, told, written
 
 logger = logging.getLogger("hy3d_rocm")
 

@@ -14,8 +14,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hy3d_rocm.decode.frames.output import OutputError, Shape, publish, settle, told
 from hy3d_rocm.files import partial_of
+from hy3d_rocm.frames.output import OutputError, Shape, publish, settle, told
 
 if TYPE_CHECKING:
     from torch import Tensor

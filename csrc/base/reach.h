@@ -1,6 +1,6 @@
 /* What every reader of tensors must know before it computes an address. */
-#ifndef HY3D_BASE_TENSOR_H
-#define HY3D_BASE_TENSOR_H
+#ifndef HY3D_BASE_REACH_H
+#define HY3D_BASE_REACH_H
 
 #include <stdint.h>
 
