@@ -9,6 +9,7 @@ nobody can tell how far that is from the whole decode.
 from __future__ import annotations
 
 import math
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -116,12 +117,12 @@ def own_ways(job: Job, options: DecodeOptions) -> Iterator[Way]:
     given = _own_parameters(options)
     least = math.inf
     for level, plan in own_levels(job.family, job.shape, given):
-        least = latents_of(plan)
+        least = math.prod(plan.extent)
         yield Way("tiled", tile_words(plan), given | {"level": level}, row="tiles")
     smaller = {"halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
     last = given | {name: min(given[name], size) for name, size in smaller.items()}
     for level, plan in own_levels(job.family, job.shape, last):
-        if latents_of(plan) < least:
+        if math.prod(plan.extent) < least:
             what = f"{tile_words(plan)} with a halo of {last['halo_pixels']}"
             yield Way("tiled", what, last | {"level": level}, again=True, row="smaller tiles")
 
@@ -170,23 +171,17 @@ def own_levels(
     volume = float(math.prod(shape[2:]))
     for level in range(1, levels):
         plan = plan_own_tiles(family, shape, {**parameters, "level": level})
-        now = latents_of(plan)
+        now = math.prod(plan.extent)
         if now <= _SMALLER * volume or level == levels - 1:
             volume = now
             yield level, plan
 
 
-def latents_of(plan: DecodePlan) -> int:
-    """Latent positions of the largest tile."""
-    return math.prod(plan.decoded_size(axis) for axis in range(3))
-
-
 def tile_words(plan: DecodePlan) -> str:
     """ "in 6 tiles of up to 96 x 64 pixels, 7 latent frames at a time"."""
     count = len(plan.grains)
-    rows, columns = (plan.decoded_size(axis) * plan.factors[axis] for axis in (1, 2))
-    text = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
-    frames = plan.decoded_size(0)
+    (frames, rows, columns), (_, up, across) = plan.extent, plan.factors
+    text = f"in {count} tile{'s' * (count > 1)} of up to {columns * across} x {rows * up} pixels"
     several = f", {frames} latent frame{'s' * (frames > 1)} at a time"
     return text + (several if plan.count[0] > 1 else "")
 
@@ -252,21 +247,12 @@ def _own_tile(
     return made[(..., *grain.keep_slices)].to("cpu")
 
 
-def _size(grain: Grain) -> Size:
-    t, h, w = (b - a for a, b in zip(grain.in_start, grain.in_stop, strict=True))
-    return t, h, w
-
-
 def _contained(size: Size, sizes: Iterable[Size], on_cpu: bool) -> bool:
     """Whether another tile contains it and so takes more. On the CPU only of the same frames and
     rows: torch takes im2col where those are few, so that fewer can take more."""
-
-    def covers(other: Size) -> bool:
-        if on_cpu:
-            return other[:2] == size[:2] and other[2] > size[2]
-        return other != size and all(a >= b for a, b in zip(other, size, strict=True))
-
-    return any(covers(other) for other in sizes)
+    if on_cpu:
+        return any(other[:2] == size[:2] and other[2] > size[2] for other in sizes)
+    return any(o != size and all(map(operator.ge, o, size)) for o in sizes)
 
 
 # What it takes
@@ -353,19 +339,19 @@ def _on_shapes(job: Job, way: Way, rules: OperatorWorkspace) -> Prediction:
     if not is_tiled(way):
         return predict(whole, known=known, workspace=rules)
     plan = plan_own_tiles(family, job.shape, way.parameters)
-    sizes = {_size(grain): grain for grain in plan.grains}
-    deciding = [grain for size, grain in sizes.items() if not _contained(size, sizes, on_cpu)]
+    sizes = {tuple(map(operator.sub, g.in_stop, g.in_start)): g for g in plan.grains}
+    deciding = {size: g for size, g in sizes.items() if not _contained(size, sizes, on_cpu)}
     rules.code_scale = len(sizes) / len(deciding)
 
     def tiled() -> Tensor | None:
         """Each size of tile that may decide once; nothing is placed."""
         out = result() if job.keeps_result else None  # else it is added up in a file
-        for grain in deciding:
+        for grain in deciding.values():
             _own_tile(family, z, grain, z.device, job.dtype)
         return out
 
     found = predict(tiled, known=known, workspace=rules)
-    seen = sum(_pixels(family, _size(grain)) for grain in deciding)
+    seen = sum(_pixels(family, size) for size in deciding)
     return replace(found, macs=round(found.macs * (plan.decoded_voxels / seen)))
 
 

@@ -105,7 +105,7 @@ class _Slice:
         self.frames = frames
         self.owned = owned
         self.host: Any = None
-        self.leaving: tuple[Any, Ticket] | None = None
+        self.leaving: Ticket | None = None
         self.coming: Ticket | None = None
 
     def ready(self) -> Tensor:
@@ -118,13 +118,10 @@ class _Slice:
 
     def settle(self) -> None:
         """Waits for its copies."""
-        if self.leaving is not None:
-            self.host, ticket = self.leaving
-            ticket.wait()
-            self.leaving = None
-        if self.coming is not None:
-            self.coming.wait()
-            self.coming = None
+        for copy in (self.leaving, self.coming):
+            if copy is not None:
+                copy.wait()
+        self.leaving = self.coming = None
 
 
 class Run:
@@ -160,7 +157,7 @@ class Run:
         self._is_ours = True  # whether what entered is a copy
         self._slices: dict[int, _Slice] = {}
         self._gathered: dict[int, Moments] = {}  # of slices, which may be gone already
-        self._reduced: set[int] = set()  # nodes whose norms have been
+        self._combined: dict[int, Moments] = {}  # of all slices of a node
         # Of the section: each node's slices in order and its frames, keys left out.
         self._of_node: dict[int, list[int]] = {}
         self._frames: dict[int, int] = {}
@@ -278,7 +275,7 @@ class Run:
 
     def _begin(self, slices: Sequence[tuple[Any, ...]], fetch: Callable[[Range], Tensor]) -> None:
         self._slices, self._gathered, self._of_node, self._frames = {}, {}, {}, {}
-        self._reduced, self._source = set(), fetch
+        self._combined, self._source = {}, fetch
         for index, (node, is_keys, frames, *_) in enumerate(slices):
             if not is_keys:
                 self._of_node.setdefault(node, []).append(index)
@@ -345,23 +342,21 @@ class Run:
         self._gathered[step.slice] = channel_moments(self._slices[step.slice].ready())
 
     def _reduce(self, step: ProgramStep) -> None:
-        node, norm = self.graph.nodes[step.node], self._norm(step.node)
-        slices, weights = self._of_node[node.source], self.backend.weights
-        moments = combine([self._gathered[n] for n in slices])
+        norm, source = self._norm(step.node), self.graph.nodes[step.node].source
+        if source not in self._combined:
+            slices = self._of_node[source]
+            self._combined[source] = combine([self._gathered[n] for n in slices])
+            for number in slices:
+                del self._gathered[number]
+        moments, weights = self._combined[source], self.backend.weights
         if self._section["kind"] != _STATISTICS:
             self.affines[step.node] = group_affine(norm, moments, weights, self.dtype)
-            self._reduced.add(step.node)
-            same = {n for n, other in enumerate(self.graph.nodes)
-                    if (other.source, other.norm) == (node.source, node.norm)}  # fmt: skip
-            if same <= self._reduced:
-                for number in slices:
-                    del self._gathered[number]
             return
         found = self._measured[step.node] = grouped(moments, norm.groups)
         if step.node in self._before:
             found = corrected(found, *self._before[step.node], norm.eps)
         self._used[step.node] = found
-        channels = self.graph.nodes[node.source].channels
+        channels = self.graph.nodes[source].channels
         self.affines[step.node] = found.affine(norm, weights, channels, self.dtype)
 
     # Steps: each gives (what it made, its moments or None), or None where no slice is made
@@ -429,48 +424,42 @@ class Run:
 
     def _keys(self, step: ProgramStep) -> None:
         """Keys and values of some frames, at their place."""
-        layer = cast("Attention", self.graph.layers[step.node])
         x = self._cut(step.sources, step.reads)
-        tokens = int(x.shape[3] * x.shape[4])
         if step.slice not in self._slices:
-            frames = (0, self._frames[step.node])
+            frames = 0, self._frames[step.node]
             self._slices[step.slice] = _Slice(self._room(step, x, frames[1]), frames)
-        place = slice(step.reads[0] * tokens, step.reads[1] * tokens)
-        self._fill(step, layer, x, self._slices[step.slice].ready()[:, :, place])
+        first, stop = (n * int(x.shape[3] * x.shape[4]) for n in step.reads)
+        self._fill(step, x, self._slices[step.slice].ready()[:, :, first:stop])
 
     def _room(self, step: ProgramStep, x: Tensor, frames: int) -> Tensor:
         node = self.graph.nodes[step.node]
         tokens = frames * int(x.shape[3] * x.shape[4])
         return x.new_empty((2, node.heads, tokens, node.width // node.heads))
 
-    def _fill(self, step: ProgramStep, layer: Attention, x: Tensor, room: Tensor) -> None:
+    def _fill(self, step: ProgramStep, x: Tensor, room: Tensor) -> None:
+        layer = cast("Attention", self.graph.layers[step.node])
         if layer.k is None:
-            made = self._projected(step, layer, x, layer.q).chunk(3, dim=1)[1:]
+            made = self._projected(step, layer.q, x).chunk(3, dim=1)[1:]
             for place, part in zip(room, made, strict=True):
                 place.copy_(_tokens(part, layer.heads))
             return
         for place, module in zip(room, (layer.k, layer.v), strict=True):
-            place.copy_(_tokens(self._projected(step, layer, x, module), layer.heads))
+            place.copy_(_tokens(self._projected(step, module, x), layer.heads))
 
-    def _projected(self, step: ProgramStep, layer: Attention, x: Tensor, module: Any) -> Tensor:
-        norm = Conv(module, norm=layer.norm)
-        return self._on_all(norm, x, affine=self.affines.get(step.node))[0]
-
-    def _on_all(self, layer: Conv, x: Tensor, **more: Any) -> Made:
-        """The layer on frames that are a video of their own."""
-        frames = 0, int(x.shape[2])
-        return self.backend.convolve(layer, Pieces((x,), *frames), frames, **more)
+    def _projected(self, step: ProgramStep, module: Any, x: Tensor) -> Tensor:
+        conv, affine = Conv(module, norm=self._norm(step.node)), self.affines.get(step.node)
+        return self.backend.convolve(conv, *_video(x), affine=affine)[0]
 
     def _attend(self, step: ProgramStep) -> Made:
         """x + out(softmax(q k^T) v) of some frames; there is no mask, a span is a range of keys."""
         layer = cast("Attention", self.graph.layers[step.node])
         x = self._cut(step.sources, step.frames)
-        mixed, out = self._mixed(step, layer, x), Conv(layer.out)
+        mixed, conv = _video(self._mixed(step, layer, x)), Conv(layer.out)
         if layer.rescale != 1:
-            return self._on_all(out, mixed)[0].add_(x).div_(layer.rescale), None
+            return self.backend.convolve(conv, *mixed)[0].add_(x).div_(layer.rescale), None
         if not self._may_write(step, step.sources):
             x = x.clone()
-        return self._on_all(out, mixed, add=x, moments=bool(step.flags & GATHER))
+        return self.backend.convolve(conv, *mixed, add=x, moments=bool(step.flags & GATHER))
 
     def _mixed(self, step: ProgramStep, layer: Attention, x: Tensor) -> Tensor:
         """softmax(q k^T) v, (1, width, t, H, W)."""
@@ -479,10 +468,10 @@ class Run:
         first = 0  # frame of the first key
         if layer.span == "frame":
             room, first = self._room(step, x, frames), step.frames[0]
-            self._fill(step, layer, x, room)
+            self._fill(step, x, room)
         else:
             room = self._slices[step.others[0]].ready()
-        q = self._projected(step, layer, x, layer.q)[:, :width]
+        q = self._projected(step, layer.q, x)[:, :width]
         q = _tokens(q, layer.heads).contiguous()[None]
         mixed = q.new_empty((1, width, frames, *x.shape[3:]))
         target = _tokens(mixed, layer.heads)
@@ -527,7 +516,7 @@ class Run:
     def _store(self, step: ProgramStep) -> None:
         assert self.mover is not None, "a program that stores slices needs a mover"
         entry = self._slices[step.slice]
-        entry.leaving = self.mover.send(entry.ready())
+        entry.host, entry.leaving = self.mover.send(entry.ready())
 
     def _drop(self, step: ProgramStep) -> None:
         self._forget(self._slices[step.slice])
@@ -601,6 +590,12 @@ def own_memory(made: Tensor, source: Tensor) -> Tensor:
     storage = made.untyped_storage()
     shared = storage._cdata == source.untyped_storage()._cdata
     return made.clone() if shared or storage.nbytes() > made.nbytes else made
+
+
+def _video(x: Tensor) -> tuple[Pieces, Range]:
+    """All frames of x, a video of their own."""
+    frames = 0, int(x.shape[2])
+    return Pieces((x,), *frames), frames
 
 
 def _tokens(x: Tensor, heads: int) -> Tensor:

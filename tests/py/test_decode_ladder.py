@@ -44,7 +44,7 @@ def made(strategy: str = "auto", device: int = ROOM, slice_bytes: int = 2 * MB) 
 def steps(run: Execution, failure: Failure) -> list[tuple[str, Need]]:
     """The ways taken if each ends in `failure` (on the host where it computes there), until nothing
     is left."""
-    run._choose()
+    run._take(run._chosen())
     taken = []
     for _ in range(200):
         taken.append((run.plan.way.name, run.plan.need))
