@@ -138,25 +138,6 @@ def facts_of(family: Any, source: Tensor, asked: Any) -> dict[str, Any]:
     options = {name: getattr(asked, name, None) for name in ("budget", "strategy", "precision")}
     if asked is not None:
         options |= asdict(asked.options)
-    return {
-        "format": FORMAT,
-        "kind": "encode" if getattr(asked, "encode", False) else "decode",
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "source": {
-            "shape": list(source.shape),
-            "dtype": name_of(source.dtype),
-            "device": str(source.device),
-        },
-        "vae": _vae_facts(family),
-        "options": plain(options),
-        "machine": machine_facts(),
-        "outcome": "began",
-        "error": None,
-        "report": None,
-    }
-
-
-def _vae_facts(family: Any) -> dict[str, Any]:
     vae = getattr(family, "vae", family)
     config = getattr(vae, "config", None)
     # What diffusers adds (_name_or_path ...) tells where files lie; its version may be needed.
@@ -166,13 +147,28 @@ def _vae_facts(family: Any) -> dict[str, Any]:
         if not str(key).startswith("_") or key in ("_class_name", "_diffusers_version")
     }
     return {
-        "class": type(vae).__name__,
-        "package": type(vae).__module__.partition(".")[0],
-        "family": str(getattr(family, "name", "")),
-        "config": anonymous(plain(kept)),
-        "dtype": name_of(getattr(family, "dtype", "")),
-        "device": str(getattr(family, "device", "")),
-        "fingerprint": fingerprint(vae),
+        "format": FORMAT,
+        "kind": "encode" if getattr(asked, "encode", False) else "decode",
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "source": {
+            "shape": list(source.shape),
+            "dtype": name_of(source.dtype),
+            "device": str(source.device),
+        },
+        "vae": {
+            "class": type(vae).__name__,
+            "package": type(vae).__module__.partition(".")[0],
+            "family": str(getattr(family, "name", "")),
+            "config": anonymous(plain(kept)),
+            "dtype": name_of(getattr(family, "dtype", "")),
+            "device": str(getattr(family, "device", "")),
+            "fingerprint": fingerprint(vae),
+        },
+        "options": plain(options),
+        "machine": machine_facts(),
+        "outcome": "began",
+        "error": None,
+        "report": None,
     }
 
 
