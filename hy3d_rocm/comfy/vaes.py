@@ -15,13 +15,13 @@ from hy3d_rocm.comfy.memory import is_managed
 from hy3d_rocm.conv.mode import LOCAL
 from hy3d_rocm.conv.router import aside, protect
 from hy3d_rocm.decode.families import proof, unproven_family
-from hy3d_rocm.decode.families.hosted import Host, HostedFamily
+from hy3d_rocm.decode.families.base import Host
 from hy3d_rocm.decode.families.proof import CALL_ERRORS
 from hy3d_rocm.decode.families.unknown import UnknownFamily
 from hy3d_rocm.decode.faults import retried
+from hy3d_rocm.decode.layers import ModuleWeights
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.stages import flush
-from hy3d_rocm.decode.weights import ModuleWeights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,7 +103,7 @@ def family_of(vae: Any, encode: bool = False) -> StructuredFamily:
     except CALL_ERRORS as error:  # of code that looked for parts of another kind
         raise TypeError(f"the layers of {type(module).__name__} are not known") from error
     if is_managed(vae):
-        if isinstance(family, HostedFamily):
+        if family.view is not family.vae:
             family.host = Host(
                 torch.device(vae.device), vae.vae_dtype, ComfyWeights, casts=True
             )  # fmt: skip
@@ -178,19 +178,17 @@ def unknown_family_of(vae: Any, latents: Tensor, why: str) -> UnknownFamily:
 def is_proven(family: StructuredFamily) -> bool:
     """Whether the VAE decodes two small latent frames as its layers say; asked once of each VAE as
     it is, where its own code can run: nothing is moved for it."""
-    away = family.host is not None and not family.host.runs_own_code
-    asked = type(family)(family.vae) if away else family
-    return _answer(family, lambda: proof.proven(asked), "VAE Decode", "two small latent frames")
+    return _answer(family, False, "VAE Decode", "two small latent frames")
 
 
 def encodes_as_told(family: StructuredFamily) -> bool:
     """The same of its encoder, with one small image."""
     if getattr(family, "encoder", None) is None:
         return False
-    return _answer(family, lambda: proof.encodes_as_told(family), "VAE Encode", "one small image")
+    return _answer(family, True, "VAE Encode", "one small image")
 
 
-def _answer(family: StructuredFamily, ask: Callable[[], bool], stage: str, what: str) -> bool:
+def _answer(family: StructuredFamily, encode: bool, stage: str, what: str) -> bool:
     """What is known, or what the VAE says. Where memory is short it is asked again when there is
     more; then the error goes on."""
     from hy3d_rocm.comfy.running import POLICY
@@ -205,8 +203,10 @@ def _answer(family: StructuredFamily, ask: Callable[[], bool], stage: str, what:
     flush()
     # A back-end that gives NaN once must not count against the VAE for the whole session.
     scope = nullcontext() if LOCAL.modes else protect(policy=POLICY.get())
+    away = family.host is not None and not family.host.runs_own_code
+    asked = family.over(family.vae) if away else family
     with scope, aside(check_finite=True):
-        told = retried(ask, lambda: meter.give_back(family.device))
+        told = retried(lambda: proof.proven(asked, encode), lambda: meter.give_back(family.device))
     if known is not None:
         known.proven = told
     return told

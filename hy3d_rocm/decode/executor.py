@@ -24,6 +24,7 @@ from hy3d_rocm.decode.copies import converted_family, tensors_of
 from hy3d_rocm.decode.families import check_unchanged, family_or_unknown
 from hy3d_rocm.decode.families.unknown import OwnCodeFamily
 from hy3d_rocm.decode.graph import record
+from hy3d_rocm.decode.layers import ModuleWeights
 from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.placing import Placing
@@ -33,7 +34,6 @@ from hy3d_rocm.decode.planning.jobs import Job, unused_sizes
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
 from hy3d_rocm.decode.run import Run
 from hy3d_rocm.decode.transfers import StreamMover
-from hy3d_rocm.decode.weights import ModuleWeights
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:

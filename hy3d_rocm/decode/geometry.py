@@ -18,20 +18,15 @@ def kernel_size(weight: Tensor) -> Triple:
 
 def padded_size(layer: Conv, size: tuple[int, int]) -> tuple[int, int]:
     """(H, W) of the up-sampled and padded input of a convolution for x of (H, W) `size`."""
-    rows, columns = (
-        n * layer.up[axis] + layer.before[axis] + layer.after[axis]
-        for axis, n in zip((1, 2), size, strict=True)
-    )
-    return rows, columns
+    rows = size[0] * layer.up[1] + layer.before[1] + layer.after[1]
+    return rows, size[1] * layer.up[2] + layer.before[2] + layer.after[2]
 
 
 def own_size(layer: Conv, size: tuple[int, int], kernel: Triple) -> tuple[int, int]:
     """(H, W) of the convolution's output before the shuffle."""
-    rows, columns = (
-        (n - kernel[axis]) // layer.stride[axis] + 1
-        for axis, n in zip((1, 2), padded_size(layer, size), strict=True)
-    )
-    return rows, columns
+    rows, columns = padded_size(layer, size)
+    _, down, across = layer.stride
+    return (rows - kernel[1]) // down + 1, (columns - kernel[2]) // across + 1
 
 
 def up_frames(layer: Conv, n: int) -> int:
@@ -40,16 +35,12 @@ def up_frames(layer: Conv, n: int) -> int:
 
 
 def out_frames(layer: Conv, n: int, kernel_t: int) -> int:
-    """Frames of the layer's output for a video of n frames, shuffle included.
-
-    kernel_t: the kernel's size in time.
-    """
+    """Frames of the layer's output for a video of n frames, shuffle included; kernel_t: the
+    kernel's size in time."""
     passing = min(n, layer.skip_first)
     n -= layer.skip_first - layer.reread
-    if n <= 0:
-        return passing
     own = (up_frames(layer, n) + layer.before[0] + layer.after[0] - kernel_t) // layer.stride[0] + 1
-    if own <= 0:
+    if n <= 0 or own <= 0:
         return passing
     if layer.shuffle is not None:
         own = shuffled_frames(layer.shuffle, (0, own)) - layer.shuffle.drop
@@ -82,11 +73,8 @@ def read_frames(layer: Conv, frames: Range, kernel_t: int) -> Range:
 
 def frame_numbers(layer: Conv, source: Pieces, frames: Range, kernel_t: int) -> list[int]:
     """Of each frame of the up-sampled and padded video that outputs `frames` read, the number of
-    the frame of x that it is, or -1 for zeros.
-
-    ValueError (a sentence) where the source does not hold one of them, or where the padding is of
-    no known kind.
-    """
+    the frame of x that it is, or -1 for zeros. ValueError (a sentence) where the source does not
+    hold one of them, or where the padding is of no known kind."""
     mode = layer.modes[0]
     if mode not in ("zeros", "replicate"):
         raise ValueError(f"the padding {mode!r} is not known; known are zeros and replicate")

@@ -9,32 +9,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from hy3d_rocm.decode.geometry import kernel_size, out_frames, own_size
-from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Triple
-
-__all__ = [
-    "ADD", "ATTENTION", "CONV", "INPUT", "MAP", "OPAQUE", "OUTPUT", "SPANS", "Graph", "Node",
-    "Value", "graph_of", "record",
-]  # fmt: skip
+from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, StrangeModuleError, Triple
 
 # hy3d_op
 INPUT, CONV, ATTENTION, MAP, ADD, OPAQUE, OUTPUT = range(7)
 # hy3d_span
 SPANS = ("frame", "causal", "video")
 # hy3d_norm
-_NO_NORM, _POSITION, _GROUP, _FRAME = range(4)
+_NO_NORM, _POSITION, GROUP, _FRAME = range(4)
 
 _ONES: Triple = (1, 1, 1)
 _NONE: Triple = (0, 0, 0)
 # The picture that a family is recorded with, in rows and columns of the latent; in frames the
 # fewest of which the first and a later one differ, and that every encoder takes.
 _ROWS, _LATENTS = 8, 3
+_Size = tuple[int, int, int, int]
+_Layer = Conv | Attention | Local | None
 
 
 class Node(NamedTuple):
@@ -71,14 +69,15 @@ class Node(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Graph:
     """layers: for each node what carries it out, None for INPUT, ADD and OUTPUT. The nodes of a VAE
-    are always the same; the layers are those of one decode (LTX's norms have its timestep)."""
+    are always the same; the layers are those of one decode (LTX's norms have its timestep). made:
+    (C, T, H, W) of the recorded picture's output."""
 
     nodes: tuple[Node, ...]
-    layers: tuple[Conv | Attention | Local | None, ...]
+    layers: tuple[_Layer, ...]
+    made: _Size = (0, 0, 0, 0)
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """The recorder's handle: what a node makes, of the recorded picture."""
 
     node: int
@@ -87,74 +86,79 @@ class Value:
     rows: int
     columns: int
 
+    @property
+    def size(self) -> _Size:
+        return self.channels, self.frames, self.rows, self.columns
+
 
 def record(family: Any, encode: bool = False) -> Graph:
     """The decode(), or the encode(), of a family (families/base.py) as a graph, in 1 to 5 ms: it is
     made anew for each decode, since a timestep is in its layers. TypeError or ValueError
     (sentences) as the family's function raises them."""
-    time, space = family.factor
-    if encode:
-        frames = 1 if family.is_image else 1 + (_LATENTS - 1) * time
-        size = (family.out_channels, frames, _ROWS * space, _ROWS * space)
-    else:
-        frames = 1 if family.is_image else _LATENTS
-        size = (family.latent_channels, frames, _ROWS, _ROWS)
+    time, space = family.factor if encode else (1, 1)
+    channels = family.out_channels if encode else family.latent_channels
+    frames = 1 if family.is_image else 1 + (_LATENTS - 1) * time
+    size = (channels, frames, _ROWS * space, _ROWS * space)
     return graph_of(family.encode if encode else family.decode, size)
 
 
 def graph_of(
-    function: Callable[[Any, Value], Value],
-    size: tuple[int, int, int, int],
-    recorder: Recorder | None = None,
+    function: Callable[[Any, Value], Value], size: tuple[int, ...], sizes_only: bool = False
 ) -> Graph:
-    """A function over an engine as a graph, recorded with an input of `size` (C, T, H, W)."""
-    recorder = recorder or Recorder()
+    """A function over an engine as a graph, recorded with an input of `size` (C, T, H, W).
+    sizes_only: nothing is computed with its layers. StrangeModuleError where they do not fit."""
+    recorder = Recorder(sizes_only)
     start = recorder.add_node(Node(INPUT, channels=size[0]), None, size)
     result = function(recorder, start)
-    shape = (result.channels, result.frames, result.rows, result.columns)
-    recorder.add_node(Node(OUTPUT, result.node, channels=result.channels), None, shape)
-    return Graph(tuple(recorder.nodes), tuple(recorder.layers))
+    recorder.add_node(Node(OUTPUT, result.node, channels=result.channels), None, result.size)
+    return Graph(tuple(recorder.nodes), tuple(recorder.layers), result.size)
 
 
 class Recorder:
-    """Engine of layers.py that computes nothing; handles are Values. `keep` means nothing: who
-    reads a value stands in the graph."""
+    """Engine of layers.py that computes nothing; handles are Values."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes_only: bool = False) -> None:
+        self.sizes_only = sizes_only
         self.nodes: list[Node] = []
-        self.layers: list[Conv | Attention | Local | None] = []
+        self.layers: list[_Layer] = []
 
-    def add_node(
-        self, node: Node, layer: Conv | Attention | Local | None, size: tuple[int, int, int, int]
-    ) -> Value:
-        """The value of a new node."""
+    def add_node(self, node: Node, layer: _Layer, size: tuple[int, ...]) -> Value:
+        """The value of a new node, (C, T, H, W)."""
         self.nodes.append(node)
         self.layers.append(layer)
         return Value(len(self.nodes) - 1, *size)
 
     def conv(self, x: Value, layer: Conv, *, add: Value | None = None) -> Value:
-        """See Engine."""
-        weight = layer.module.weight
+        if "reflect" in layer.modes:
+            x = self.local(x, _reflected(layer))
+            before, after = ((side[0], 0, 0) for side in (layer.before, layer.after))
+            modes = (layer.modes[0], "zeros", "zeros")
+            layer = replace(layer, before=before, after=after, modes=modes)
+        weight, shuffle = layer.module.weight, layer.shuffle
+        if weight.shape[1] != x.channels:
+            raise StrangeModuleError(
+                f"a convolution takes {int(weight.shape[1])} channels where {x.channels} come"
+            )
         kernel = kernel_size(weight)
-        shuffle = layer.shuffle
         factor = _ONES if shuffle is None else shuffle.factor
-        channels = int(weight.shape[0]) // math.prod(factor)
         rows, columns = own_size(layer, (x.rows, x.columns), kernel)
-        frames = out_frames(layer, x.frames, kernel[0])
-        first = 0
-        if shuffle is not None and shuffle.first is not None:
-            first = shuffle.first[0]
+        size = (
+            int(weight.shape[0]) // math.prod(factor), out_frames(layer, x.frames, kernel[0]),
+            rows * factor[1], columns * factor[2],
+        )  # fmt: skip
+        if add is not None and add.size != size:
+            raise StrangeModuleError(f"a sum has sides of {(1, *size)} and {(1, *add.size)}")
         node = Node(
-            CONV, x.node, -1 if add is None else add.node, _norm_of(layer.norm), channels,
+            CONV, x.node, -1 if add is None else add.node, _norm_of(layer.norm), size[0],
             kernel=kernel, stride=layer.stride, dilation=_ONES, up=layer.up, before=layer.before,
             after=layer.after, shuffle=factor, groups=1, keep_first=int(layer.keep_first),
-            skip_first=layer.skip_first, reread=layer.reread, shuffle_first=first,
+            skip_first=layer.skip_first, reread=layer.reread,
+            shuffle_first=shuffle.first[0] if shuffle is not None and shuffle.first else 0,
             drop=0 if shuffle is None else shuffle.drop,
         )  # fmt: skip
-        return self.add_node(node, layer, (channels, frames, rows * factor[1], columns * factor[2]))
+        return self.add_node(node, layer, size)
 
     def attention(self, x: Value, layer: Attention) -> Value:
-        """See Engine."""
         if layer.span not in SPANS:
             known = ", ".join(SPANS)
             raise ValueError(f"the span {layer.span!r} is not known; known are {known}")
@@ -163,12 +167,10 @@ class Recorder:
             ATTENTION, x.node, -1, _norm_of(layer.norm), x.channels,
             span=SPANS.index(layer.span), heads=layer.heads, width=width,
         )  # fmt: skip
-        return self.add_node(node, layer, (x.channels, x.frames, x.rows, x.columns))
+        return self.add_node(node, layer, x.size)
 
     def local(self, x: Value, layer: Local) -> Value:
-        """See Engine."""
-        size = (1, x.channels, x.frames, x.rows, x.columns)
-        made = layer.run(torch.empty(size, device="meta"), 0)
+        made = layer.run(torch.empty((1, *x.size), device="meta"), 0)
         _, channels, frames, rows, columns = (int(n) for n in made.shape)
         if frames != layer.frames_of(x.frames):
             raise ValueError(
@@ -186,12 +188,23 @@ class Recorder:
         return self.add_node(node, layer, (channels, frames, rows, columns))
 
     def add(self, x: Value, y: Value) -> Value:
-        """See Engine."""
-        node = Node(ADD, x.node, y.node, channels=x.channels)
-        return self.add_node(node, None, (x.channels, x.frames, x.rows, x.columns))
+        if x.size != y.size:
+            raise StrangeModuleError(f"a sum has sides of {(1, *x.size)} and {(1, *y.size)}")
+        return self.add_node(Node(ADD, x.node, y.node, channels=x.channels), None, x.size)
+
+
+def _reflected(layer: Conv) -> Local:
+    """A layer's padding by reflection, and of its other sides in space. Norms per position and
+    activations give the same before the padding as behind it."""
+    if layer.modes[0] == "reflect" or layer.modes[1] != layer.modes[2]:
+        raise StrangeModuleError("a convolution reflects in time, or along one side only")
+    if layer.up != _ONES or (layer.norm is not None and layer.norm.kind in ("group", "frame")):
+        raise StrangeModuleError("a convolution reflects what a GroupNorm or up-sampling makes")
+    sides = (layer.before[2], layer.after[2], layer.before[1], layer.after[1], 0, 0)
+    return Local(lambda frames, first: F.pad(frames, sides, mode="reflect"), lambda n: n)
 
 
 def _norm_of(norm: Norm | None) -> int:
     if norm is None:
         return _NO_NORM
-    return {"group": _GROUP, "frame": _FRAME}.get(norm.kind, _POSITION)
+    return {"group": GROUP, "frame": _FRAME}.get(norm.kind, _POSITION)

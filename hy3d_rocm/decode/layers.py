@@ -14,14 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 Triple = tuple[int, int, int]
 Range = tuple[int, int]  # first, one past the last
 Handle = Any  # a value in an engine's own form
+
+
+class StrangeModuleError(TypeError):
+    """A module that is not what the layers can say; the text is a part of a sentence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +75,9 @@ class Conv:
 
     module: has weight (O, C, kt, kh, kw), (O, C, kh, kw) (each frame by itself) or (O, C) (1x1x1),
     and bias or None.
-    before, after: padding of the up-sampled input; modes: "zeros" or "replicate", one an axis.
+    before, after: padding of the up-sampled input; modes: "zeros" or "replicate", one an axis;
+    "reflect" for rows and columns where nothing normalises or up-samples before it but by position
+    (the recorder makes a Local of it: no backend knows it).
     up: nearest up-sampling; with keep_first the video's first frame stays one frame in time.
     skip_first: so many frames at the start of the video pass by (only `shuffle` of time may be set
     then): the convolution's own video begins behind them (Wan's time_conv).
@@ -132,7 +138,39 @@ class Weights(Protocol):
     it gives the same tensor. A host that casts weights itself (comfy.ops) brings its own."""
 
     def of(self, module: Any, name: str) -> Tensor | None:
-        """`module`'s parameter or buffer `name`, or None where it has none."""
+        """`module`'s parameter or buffer `name`; None where it has none (a plain number as a
+        stand-in for one, as Wan's RMS_norm has it for its bias, counts as none only if it is 0)."""
+
+
+class ModuleWeights:
+    """Weights over plain modules, which are only read: converted on first use, or used as they are.
+    device "meta" gives shapes alone."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device | str) -> None:
+        self.dtype = dtype
+        self.device = torch.device(device)
+        # The module is kept with the tensor: its id stays taken for as long as it is a key.
+        self._known: dict[tuple[int, str], tuple[Any, Tensor | None]] = {}
+
+    def of(self, module: Any, name: str) -> Tensor | None:
+        key = (id(module), name)
+        if key not in self._known:
+            self._known[key] = (module, self._converted(module, name))
+        return self._known[key][1]
+
+    def _converted(self, module: Any, name: str) -> Tensor | None:
+        found = getattr(module, name, None)
+        if found is None or (isinstance(found, (int, float)) and found == 0):
+            return None
+        if not isinstance(found, torch.Tensor):
+            raise TypeError(
+                f"{type(module).__name__}.{name} is a {type(found).__name__}: a parameter or "
+                "buffer was expected; this VAE can only be decoded whole"
+            )
+        dtype = self.dtype if found.is_floating_point() else found.dtype
+        if self.device.type == "meta":
+            return torch.empty(found.shape, dtype=dtype, device="meta")
+        return found.detach().to(device=self.device, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -190,14 +228,10 @@ class Backend(Protocol):
 class Engine(Protocol):
     """What a family calls its layers on. A handle may be given to as many calls as read it."""
 
-    def conv(self, x: Handle, layer: Conv, *, add: Handle | None = None) -> Handle:
-        """The layer on all of x, plus the residual `add`."""
+    def conv(self, x: Handle, layer: Conv, *, add: Handle | None = None) -> Handle: ...
 
-    def attention(self, x: Handle, layer: Attention) -> Handle:
-        """x with its attention added."""
+    def attention(self, x: Handle, layer: Attention) -> Handle: ...
 
-    def local(self, x: Handle, layer: Local) -> Handle:
-        """A function of single frames."""
+    def local(self, x: Handle, layer: Local) -> Handle: ...
 
-    def add(self, x: Handle, y: Handle) -> Handle:
-        """x + y."""
+    def add(self, x: Handle, y: Handle) -> Handle: ...

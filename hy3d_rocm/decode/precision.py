@@ -7,11 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "PRECISIONS", "NonFiniteError", "Precision", "choose_precision", "computed_in", "name_of",
-    "only_stores", "wider",
-]  # fmt: skip
-
 PRECISIONS: dict[str, torch.dtype | None] = {
     "auto": None,
     "fp32": torch.float32,
@@ -62,18 +57,15 @@ class Precision:
 def choose_precision(
     asked: str, own: torch.dtype, device: torch.device, fallback: str
 ) -> Precision:
-    """`asked` and `fallback`: names of PRECISIONS; own: the VAE's type.
-
-    "auto" is the VAE's own type, but float32 for a bf16 VAE on a card without bf16 instructions.
-    """
-    dtype, after, architecture = PRECISIONS[asked], PRECISIONS[fallback], ""
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        architecture = str(getattr(properties, "gcnArchName", ""))
+    """asked, fallback: names of PRECISIONS; own: the VAE's type, which "auto" is, but float32 for a
+    bf16 VAE on a card without bf16 instructions."""
+    dtype, after = PRECISIONS[asked], PRECISIONS[fallback]
     if dtype is not None:
         return Precision(dtype, "asked for", after)
-    if own == torch.bfloat16 and architecture.startswith(_NO_BF16):
-        return Precision(torch.float32, f"{architecture} has no bf16 instructions", after)
+    if own == torch.bfloat16 and device.type == "cuda":
+        architecture = getattr(torch.cuda.get_device_properties(device), "gcnArchName", "")
+        if architecture.startswith(_NO_BF16):
+            return Precision(torch.float32, f"{architecture} has no bf16 instructions", after)
     return Precision(own, "the VAE's own", after)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decode.layers import ModuleWeights
 from hy3d_rocm.decode.memory.budget import Budget
 from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
 from hy3d_rocm.decode.plan import DecodePlan
@@ -26,7 +27,6 @@ from hy3d_rocm.decode.planning.backends import torch_backend
 from hy3d_rocm.decode.planning.compiled import Compiled, compile_job
 from hy3d_rocm.decode.planning.jobs import Job
 from hy3d_rocm.decode.run import Run, tile_places
-from hy3d_rocm.decode.weights import ModuleWeights
 
 CPU = torch.device("cpu")
 

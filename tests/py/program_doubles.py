@@ -17,12 +17,11 @@ from hy3d_rocm.decode.backends.torch_ops import TorchBackend
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.faults import ATTEMPTS
 from hy3d_rocm.decode.graph import Graph
-from hy3d_rocm.decode.layers import Conv, Norm
+from hy3d_rocm.decode.layers import Conv, ModuleWeights, Norm
 from hy3d_rocm.decode.memory.steps import StepWorkspace
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decode.report import Step
 from hy3d_rocm.decode.run import Run
-from hy3d_rocm.decode.weights import ModuleWeights
 
 CPU = torch.device("cpu")
 ALL = 1 << 40

@@ -49,12 +49,12 @@ from hy3d_rocm.decode.backends.triton.backend import TritonBackend  # noqa: E402
 from hy3d_rocm.decode.backends.triton.work import Machine  # noqa: E402
 from hy3d_rocm.decode.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.graph import record  # noqa: E402
+from hy3d_rocm.decode.layers import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.memory.dry_run import MetaWeights, predict  # noqa: E402
 from hy3d_rocm.decode.memory.steps import StepWorkspace  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
 from hy3d_rocm.decode.run import OPS, Run  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not _native.available, reason="programs need the C core")
 BY_CHUNKS = tuple(k for k in EVERY_KIND if k not in ("hunyuan", "image", "image16"))

@@ -139,35 +139,6 @@ def test_half_precision_layers_keep_their_type_and_stay_near_the_exact_frames(ki
     assert error <= max(2 * relative_error(theirs, exact), 2**-7), error
 
 
-@pytest.mark.parametrize("kind", EVERY_KIND)
-def test_a_cut_changes_no_more_rows_than_reach_says(kind: str) -> None:
-    """Attention left aside; a GroupNorm sees everything, so there the moments are the whole's."""
-    vae = tiny_vae(kind)
-    family = family_of(kind, vae)
-    reach, (_, space) = family.reach(), family.factor
-    rows = reach + 3
-    z = tiny_latents(vae, 1 if kind.startswith("image") else 2, rows, 1)
-    engine = _NoGlobalEngine()
-    whole = family.decode(engine, z)
-    below = family.decode(engine, z[:, :, :, : rows - 1])
-    kept = (rows - 1 - reach) * space
-    assert relative_error(below[:, :, :, :kept], whole[:, :, :, :kept]) <= BOUND
-    changed = (below - whole[:, :, :, : (rows - 1) * space]).abs().amax((0, 1, 2, 4))
-    assert float(changed[-1]) > 1e-3 * float(whole.std())
-
-
-class _NoGlobalEngine(PlainEngine):
-    """Without attention, and with norms per position for those over the video or a frame."""
-
-    def attention(self, x: Any, layer: Attention) -> Any:
-        return x
-
-    def normalised(self, x: Any, norm: Any) -> Any:
-        if norm.kind in ("group", "frame"):
-            norm = dataclasses.replace(norm, kind="layer")
-        return super().normalised(x, norm)
-
-
 class _Forgetful(PlainEngine):
     """Reads every layer with one of its fields at the default."""
 

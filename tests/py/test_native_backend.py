@@ -27,11 +27,15 @@ from hy3d_rocm.decode.backends.native import NativeBackend, refusal  # noqa: E40
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.geometry import kernel_size, shuffled_frames  # noqa: E402
 from hy3d_rocm.decode.graph import graph_of  # noqa: E402
-from hy3d_rocm.decode.layers import Conv, Norm, Pieces  # noqa: E402
+from hy3d_rocm.decode.layers import (  # noqa: E402
+    Conv,
+    ModuleWeights,
+    Norm,
+    Pieces,
+)
 from hy3d_rocm.decode.memory.steps import StepWorkspace  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
 from hy3d_rocm.decode.run import OPS, ProgramStep  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 CPU = torch.device("cpu")
 IS_THERE = _native.available and hasattr(functional, "fused_conv3d")

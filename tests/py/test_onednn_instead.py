@@ -16,10 +16,13 @@ import hy3d_rocm  # noqa: E402
 from hy3d_rocm.conv.faults import HIP_OOM, Fault, inject_faults  # noqa: E402
 from hy3d_rocm.decode.backends import torch_ops as torch_backend  # noqa: E402
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend  # noqa: E402
-from hy3d_rocm.decode.layers import Conv, Pieces  # noqa: E402
+from hy3d_rocm.decode.layers import (  # noqa: E402
+    Conv,
+    ModuleWeights,
+    Pieces,
+)
 from hy3d_rocm.decode.memory import workspace as onednn  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace, conv_backend  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 CPU = torch.device("cpu")
 C, T, H, W = 32, 3, 24, 60

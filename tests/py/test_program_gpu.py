@@ -22,12 +22,15 @@ from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.graph import record  # noqa: E402
-from hy3d_rocm.decode.layers import Conv, Norm  # noqa: E402
+from hy3d_rocm.decode.layers import (  # noqa: E402
+    Conv,
+    ModuleWeights,
+    Norm,
+)
 from hy3d_rocm.decode.memory.steps import StepWorkspace  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
 from hy3d_rocm.decode.run import Run  # noqa: E402
 from hy3d_rocm.decode.transfers import StreamMover  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA or HIP device here"),

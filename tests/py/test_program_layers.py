@@ -30,8 +30,14 @@ from test_torch_backend import Holder, random_layer, whole_numbers  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decode import run as run_module  # noqa: E402
-from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Shuffle  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
+from hy3d_rocm.decode.layers import (  # noqa: E402
+    Attention,
+    Conv,
+    Local,
+    ModuleWeights,
+    Norm,
+    Shuffle,
+)
 
 pytestmark = [
     pytest.mark.skipif(not _native.available, reason="programs need the C core"),

@@ -31,9 +31,12 @@ from hy3d_rocm.decode import run as run_module  # noqa: E402
 from hy3d_rocm.decode.backends.statistics import reduced, spread  # noqa: E402
 from hy3d_rocm.decode.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.graph import record  # noqa: E402
-from hy3d_rocm.decode.layers import Conv, Norm  # noqa: E402
+from hy3d_rocm.decode.layers import (  # noqa: E402
+    Conv,
+    ModuleWeights,
+    Norm,
+)
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(not _native.available, reason="programs need the C core"),

@@ -48,7 +48,6 @@ from decode_doubles import (  # noqa: E402
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decode import decode_with_report, encode_with_report  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
-from hy3d_rocm.decode.families import seedvr2 as family_module  # noqa: E402
 from hy3d_rocm.decode.families.parts import norm_of  # noqa: E402
 from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
@@ -258,12 +257,12 @@ def test_tiles_say_that_norms_see_them_and_not_the_frame(vae: Any) -> None:
 def test_nothing_else_in_tiles_differs(vae: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With norms per position in place of those of frames, on both sides."""
 
-    def by_position(module: Any) -> Any:
+    def by_position(family: Any, module: Any) -> Any:
         norm = norm_of(module)
         return type(norm)("layer", module, norm.eps, weight=norm.weight, bias=norm.bias)
 
     family = family_for(vae)
-    monkeypatch.setattr(family_module, "frame_norm_of", by_position)
+    monkeypatch.setattr(type(family), "norm", by_position)
     z = randn(1, 4, 2, 44, 3)
     want, _ = decode_with_report(family, z, strategy="streamed")
     got, report = in_tiles(family, z)
@@ -362,5 +361,5 @@ def test_the_structure_that_is_planned_for_is_the_published_one() -> None:
         theirs, ours = true_vae((128, 256, 512, 512)), BareSeedVr2()
     assert shapes(ours) == shapes(theirs)
     families = [family_for(v.requires_grad_(False)) for v in (theirs, ours.eval())]
-    facts = [(f.factor, f.reach(), f.latent_channels, f.out_channels) for f in families]
-    assert facts[0] == facts[1] == ((4, 8), facts[0][1], 16, 3)
+    facts = [(f.factor, f.latent_channels, f.out_channels) for f in families]
+    assert facts[0] == facts[1] == ((4, 8), 16, 3)

@@ -21,8 +21,13 @@ from hy3d_rocm.decode.backends.statistics import (  # noqa: E402
 )
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend, own_norm, position_norm  # noqa: E402
 from hy3d_rocm.decode.geometry import kernel_size, out_frames, shuffled_frames  # noqa: E402
-from hy3d_rocm.decode.layers import Conv, Norm, Pieces, Shuffle  # noqa: E402
-from hy3d_rocm.decode.weights import ModuleWeights  # noqa: E402
+from hy3d_rocm.decode.layers import (  # noqa: E402
+    Conv,
+    ModuleWeights,
+    Norm,
+    Pieces,
+    Shuffle,
+)
 
 CPU = torch.device("cpu")
 

@@ -15,16 +15,15 @@ from hy3d_rocm.conv.router import aside
 from hy3d_rocm.decode.families import proof
 from hy3d_rocm.decode.families.base import StructuredFamily
 from hy3d_rocm.decode.families.blocks import HunyuanFamily, ImageFamily
-from hy3d_rocm.decode.families.changes import examined, is_as_built, remembered
-from hy3d_rocm.decode.families.hosted import hosted
+from hy3d_rocm.decode.families.changes import examined, is_as_built
 from hy3d_rocm.decode.families.hunyuan15 import Hunyuan15Family
 from hy3d_rocm.decode.families.ltx import LtxFamily
-from hy3d_rocm.decode.families.original import view_of
-from hy3d_rocm.decode.families.parts import StrangeModuleError
+from hy3d_rocm.decode.families.original import inner_vae, view_of
 from hy3d_rocm.decode.families.seedvr2 import SeedVr2Family
 from hy3d_rocm.decode.families.unknown import UnknownFamily
 from hy3d_rocm.decode.families.wan import WanFamily
 from hy3d_rocm.decode.faults import retried
+from hy3d_rocm.decode.layers import StrangeModuleError
 from hy3d_rocm.decode.memory.meter import give_back
 
 _CLASSES = (
@@ -45,13 +44,7 @@ def _kind(vae: Any) -> type[StructuredFamily] | None:
     kinds: tuple[type[StructuredFamily], ...] = (
         HunyuanFamily, Hunyuan15Family, WanFamily, LtxFamily, SeedVr2Family, ImageFamily
     )  # fmt: skip
-    for kind in kinds:
-        try:
-            if kind.recognises(vae):
-                return kind
-        except AttributeError:
-            continue
-    return None
+    return next((kind for kind in kinds if kind.recognises(vae)), None)
 
 
 def family_for(
@@ -64,7 +57,7 @@ def family_for(
     and whole() need it.
     """
     name = type(vae).__name__
-    if getattr(proof.inner_vae(vae), "decoder", None) is None:
+    if getattr(inner_vae(vae), "decoder", None) is None:
         raise TypeError(
             f"the {name} has no decoder: pass the complete VAE with its weights loaded, not a part "
             "of it"
@@ -102,14 +95,12 @@ def family_or_unknown(
 def unproven_family(vae: Any, encode: bool = False, casts: bool = False) -> StructuredFamily:
     """The family of `vae` by its parts, which are gone through on shapes alone; TypeError. casts:
     whoever reads the weights applies ComfyUI's patches to them."""
-    modules = proof.inner_vae(vae)
-    kind = _kind(vae) if modules is vae else None
-    if kind is not None:
-        family = kind(vae)
-    else:
+    modules = inner_vae(vae)
+    kind, view = _kind(vae) if modules is vae else None, None
+    if kind is None:
         name = type(modules).__name__
         try:
-            view = view_of(modules)
+            view = view_of(vae)
         except (StrangeModuleError, AttributeError, ValueError) as error:
             if not hasattr(modules, "decoder"):  # it looks like no VAE at all
                 raise
@@ -123,7 +114,7 @@ def unproven_family(vae: Any, encode: bool = False, casts: bool = False) -> Stru
                 f"{name} is no VAE whose layers are known ({_KNOWN}): pass one of these, or call "
                 "the VAE's own decode under hy3d_rocm.protect()"
             )
-        family = hosted(kind)(vae, view=view)
+    family = kind(vae, view)
     _look_at(family, encode, casts)
     return family
 
@@ -140,13 +131,12 @@ def check_unchanged(family: Any, encode: bool = False) -> None:
 def _look_at(family: StructuredFamily, encode: bool, casts: bool) -> None:
     """Notes what is known of the family's VAE as it is now."""
     vae, name = family.vae, type(family.vae).__name__
-    found = examined(vae, encode, casts)
-    if found.change:
+    family.seen = known = examined(vae, encode, casts)
+    if known.change:
         raise TypeError(
-            f"the {name} was changed, {found.change}: call the VAE's own code under "
+            f"the {name} was changed, {known.change}: call the VAE's own code under "
             "hy3d_rocm.protect()"
         )
-    family.seen = known = remembered(vae, found, encode)
     if known.facts is None:
         try:
             family.check()
@@ -173,13 +163,9 @@ def _prove(family: StructuredFamily, encode: bool) -> None:
     if known is None or known.proven:
         return
 
-    def ask() -> bool:
-        if not encode:
-            return proof.proven(family)
-        return not callable(getattr(vae, "encode", None)) or proof.encodes_as_told(family)
-
+    can_say = not encode or callable(getattr(vae, "encode", None))
     with aside():
-        told = retried(ask, give_back)
+        told = not can_say or retried(lambda: proof.proven(family, encode), give_back)
     if not told:
         what = "encodes a small image" if encode else "decodes two small latent frames"
         raise TypeError(

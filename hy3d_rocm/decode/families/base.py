@@ -1,27 +1,45 @@
-"""What all families have: facts of the VAE, read off its layers by running them on shapes alone."""
+"""What all kinds of VAE have in common: a decoder and an encoder of a middle block and residual
+blocks up or down, and facts, read off the layers by recording them on shapes alone."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from hy3d_rocm.decode.families.fixed import (
+from hy3d_rocm.decode.families.original import Processing, View, inner_vae, view_of
+from hy3d_rocm.decode.families.parts import (
     FixedWeight,
+    absent,
+    attention_of,
+    conv_of,
+    last_of,
+    norm_of,
     packed_in_space,
     packed_with_first_twice,
     paired,
+    resnet,
 )
-from hy3d_rocm.decode.families.parts import StrangeModuleError, absent, conv_of
-from hy3d_rocm.decode.graph import ATTENTION, Node, Recorder, Value, graph_of
-from hy3d_rocm.decode.layers import Attention, Conv, Engine, Handle, Local
+from hy3d_rocm.decode.families.proof import on_shapes
+from hy3d_rocm.decode.graph import GROUP, Graph, graph_of
+from hy3d_rocm.decode.layers import (
+    Attention,
+    Conv,
+    Engine,
+    Handle,
+    Local,
+    ModuleWeights,
+    Norm,
+    StrangeModuleError,
+)
 from hy3d_rocm.decode.precision import computed_in
-from hy3d_rocm.decode.weights import ModuleWeights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,17 +47,31 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.families.changes import Examined
     from hy3d_rocm.decode.layers import Weights
 
-_ROWS = 8  # a survey's latent is so high and wide
-_Size = tuple[int, int, int, int]
+_ROWS = 8  # the latent that facts are read off is so high and wide
+# How ComfyUI's attention function is called whose memory can be told beforehand.
+_TOLD = "pytorch_attention"
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a program that manages a VAE's weights itself says about it, wherever they are now.
+    make_weights: of a type and device; each decode makes its own. runs_own_code: whether the VAE's
+    own code can run there as things are. casts: whether these weights have ComfyUI's patches in
+    them."""
+
+    device: torch.device
+    dtype: torch.dtype
+    make_weights: Callable[[torch.dtype, torch.device], Weights]
+    runs_own_code: bool = True
+    casts: bool = False
 
 
 class _Facts(NamedTuple):
-    """See the properties of the same names; reach in latent rows."""
+    """See the properties of the same names."""
 
-    channels: int
+    out_channels: int
     has_global_norms: bool
     factor: tuple[int, int]
-    reach: float
 
 
 class StructuredFamily(ABC):
@@ -48,45 +80,122 @@ class StructuredFamily(ABC):
     """
 
     name: str
+    #: What its decoder has and no other family's
+    marks: tuple[str, ...]
+    #: In names of what it has beside layers
+    beside_layers: tuple[str, ...] = ()
     is_image = False
-    #: hosted.Host where another program manages the weights
-    host: Any = None
-    #: hosted.Surroundings of a VAE under its authors' names
-    around: Any = None
+    #: Whether decoding takes a timestep, and which
+    conditioned = False
+    timestep: float | None = None
+    #: Where another program manages the weights
+    host: Host | None = None
     #: What was found of the VAE as it is (changes.py), where somebody looked
     seen: Examined | None = None
-    #: The timestep that a decoder which is conditioned on one takes
-    timestep: float | None = None
-    #: Latent frames of two surveys; an image VAE has one only
-    lengths: tuple[int, ...] = (1, 2)
 
-    def __init__(self, vae: Any) -> None:
-        #: The VAE, and the same under diffusers' names where its own are others (original.py)
-        self.vae = self.view = vae
-        self.decoder: Any = vae.decoder
-        self.encoder: Any = getattr(vae, "encoder", None)
-        self.post_quant_conv: Any = getattr(vae, "post_quant_conv", None)
-        self.quant_conv: Any = getattr(vae, "quant_conv", None)
+    def __init__(self, vae: Any, view: View | None = None) -> None:
+        """view: view_of(vae) where its parts have other names than diffusers'."""
+        modules = inner_vae(vae)
+        self.vae, self.view = vae, vae if view is None else view
+        self.processing = Processing() if view is None else view.processing
+        self.decoder: Any = modules.decoder
+        self.encoder: Any = getattr(modules, "encoder", None)
+        self.post_quant_conv: Any = getattr(self.view, "post_quant_conv", None)
+        self.quant_conv: Any = getattr(self.view, "quant_conv", None)
         #: What the attention of the middle block sees, where the kind of VAE leaves it open
-        self.span: str = getattr(vae, "attention_span", "causal")
+        self.span: str = getattr(self.view, "attention_span", "causal")
         self._pairs: dict[tuple[Any, ...], FixedWeight] = {}
-        self._out_sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def over(self, vae: Any) -> StructuredFamily:
+        """The same of the VAE, or of a copy of it, as it is without a host."""
+        made = type(self)(vae, None if self.view is self.vae else view_of(vae))
+        made.timestep = self.timestep  # it may have been set after the family was made
+        return made
 
     @classmethod
-    @abstractmethod
     def recognises(cls, vae: Any) -> bool:
-        """Whether `vae.decoder` has what tells this family from all others."""
+        """Whether `vae.decoder` has its marks."""
+        with suppress(AttributeError):
+            attrgetter(*cls.marks)(vae.decoder)
+            return True
+        return False
 
     @abstractmethod
-    def decode(self, engine: Engine, z: Handle) -> Handle:
-        """z -> frames, as the VAE's own unsplit decode of z gives them."""
+    def up(self, engine: Engine, module: Any, x: Handle) -> Handle:
+        """x through an up-sampling."""
 
     @abstractmethod
-    def encode(self, engine: Engine, pixels: Handle) -> Handle:
-        """pixels -> mean and log variance of the latent's distribution."""
+    def down(self, engine: Engine, module: Any, x: Handle) -> Handle:
+        """x through a down-sampling."""
+
+    def norm(self, module: Any) -> Norm:
+        """A norm of a residual block or before a last convolution."""
+        return norm_of(module)
+
+    def attention(self, module: Any) -> Attention:
+        """Of the middle block."""
+        return attention_of(module, self.span)
+
+    def resnets(self, engine: Engine, block: Any, x: Handle) -> Handle:
+        """x through a block's residual blocks, and what attention stands between them."""
+        attentions = list(getattr(block, "attentions", None) or ())
+        if attentions and len(attentions) != len(block.resnets) - 1:
+            raise StrangeModuleError(f"{type(block).__name__} has attention beyond its last resnet")
+        for attn, layer in zip_longest([None, *attentions], block.resnets):
+            if attn is not None:
+                x = engine.attention(x, self.attention(attn))
+            x = resnet(engine, layer, x, self.norm)
+        return x
+
+    def up_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
+        x = self.resnets(engine, block, x)
+        for up in block.upsamplers or ():
+            x = self.up(engine, up, x)
+        return x
+
+    def down_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
+        x = self.resnets(engine, block, x)
+        for down in block.downsamplers or ():
+            x = self.down(engine, down, x)
+        return x
+
+    def last(self, engine: Engine, coder: Any) -> Conv:
+        """A coder's last convolution, with its norm."""
+        return last_of(coder, self.norm)
+
+    def around_first(self, engine: Engine, z: Handle) -> Handle | None:
+        """What is added to what the decoder's first convolution makes of z."""
+        return None
+
+    def around_last(self, engine: Engine, x: Handle) -> Handle | None:
+        """What is added to what the encoder's last convolution makes of x."""
+        return None
+
+    def run_decoder(self, engine: Engine, z: Handle) -> Handle:
+        """What is between the processing before and after it, as the VAE's own code does it with
+        its tiles, slices and framewise decoding off."""
+        d = self.view.decoder
+        if not absent(self.post_quant_conv):
+            z = engine.conv(z, conv_of(self.post_quant_conv))
+        x = engine.conv(z, conv_of(d.conv_in), add=self.around_first(engine, z))
+        x = self.resnets(engine, d.mid_block, x)
+        for block in d.up_blocks:
+            x = self.up_block(engine, block, x)
+        return engine.conv(x, self.last(engine, d))
+
+    def run_encoder(self, engine: Engine, pixels: Handle) -> Handle:
+        """The same from pixels to mean and log variance of the latent's distribution."""
+        e = self.view.encoder
+        x = engine.conv(pixels, conv_of(e.conv_in))
+        for block in e.down_blocks:
+            x = self.down_block(engine, block, x)
+        x = self.resnets(engine, e.mid_block, x)
+        x = engine.conv(x, self.last(engine, e), add=self.around_last(engine, x))
+        return x if absent(self.quant_conv) else engine.conv(x, conv_of(self.quant_conv))
 
     def own_decode(self, z: Tensor) -> Tensor:
-        """Frames by the VAE's own code, unsplit."""
+        """As run_decoder(), by the VAE's own code."""
         x = z[:, :, 0] if self.is_image else z
         if not absent(self.post_quant_conv):
             x = self.post_quant_conv(x)
@@ -94,30 +203,11 @@ class StructuredFamily(ABC):
         return made.unsqueeze(2) if self.is_image else made
 
     def own_encode(self, pixels: Tensor) -> Tensor:
-        """Mean and log variance by the VAE's own code, unsplit."""
-        made: Tensor = self.needed_encoder()(pixels[:, :, 0] if self.is_image else pixels)
+        """As run_encoder(), by the VAE's own code."""
+        made: Tensor = self.view.encoder(pixels[:, :, 0] if self.is_image else pixels)
         if not absent(self.quant_conv):
             made = self.quant_conv(made)
         return made.unsqueeze(2) if self.is_image else made
-
-    def whole(self, z: Tensor) -> Tensor:
-        """own_decode(), or what a view has in its place."""
-        made: Tensor = getattr(self.view, "own_decode", self.own_decode)(z)
-        return made
-
-    def whole_encode(self, pixels: Tensor) -> Tensor:
-        """own_encode(), or what a view has in its place."""
-        made: Tensor = getattr(self.view, "own_encode", self.own_encode)(pixels)
-        return made
-
-    def beside_layers(self) -> list[Tensor]:
-        """Parameters of the decoder that are read otherwise than by layers."""
-        return []
-
-    @property
-    def conditioned(self) -> bool:
-        """Whether decoding takes a timestep."""
-        return False
 
     @property
     def pixel_steps(self) -> tuple[int, int]:
@@ -125,33 +215,92 @@ class StructuredFamily(ABC):
         the VAE's own does; (1, 1): any."""
         return 1, 1
 
+    # What others call
+
+    def decode(self, engine: Engine, z: Handle) -> Handle:
+        """z -> frames, as the VAE's own unsplit decode of z (noised already) gives them."""
+        x = self.run_decoder(engine, _through(engine, self.processing.enter, z))
+        return _through(engine, self.processing.leave, x)
+
+    def encode(self, engine: Engine, pixels: Handle) -> Handle:
+        """pixels -> mean and log variance of the latent's distribution."""
+        self.needed_encoder()
+        return _through(engine, self.processing.encoded, self.run_encoder(engine, pixels))
+
+    def whole(self, z: Tensor) -> Tensor:
+        """Frames by the VAE's own code, unsplit."""
+        z = _of_all(self.processing.enter, z)
+        x = self._by_own_code(self.decoder, getattr(self.view, "own_decode", self.own_decode), z)
+        return _of_all(self.processing.leave, x)
+
+    def whole_encode(self, pixels: Tensor) -> Tensor:
+        """Mean and log variance by the VAE's own code, unsplit."""
+        self.needed_encoder()
+        if self.processing.gives_mean:
+            raise TypeError(
+                f"this {self.name} VAE's own encode gives the latent's mean only: encode with a "
+                'strategy other than "whole"'
+            )
+        x = self._by_own_code(self.encoder, self.own_encode, pixels)
+        return _of_all(self.processing.encoded, x)
+
+    def _by_own_code(self, coder: Any, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        for module in coder.modules() if x.is_meta else ():
+            attention = getattr(module, "optimized_attention", None)
+            if attention is not None and getattr(attention, "__name__", "") != _TOLD:
+                raise ValueError("ComfyUI's attention in this VAE takes what memory is free")
+        with on_shapes(x):
+            return call(x)
+
+    def needed_encoder(self) -> Any:
+        """The encoder; TypeError where the VAE has none, or what is done behind it is not known."""
+        if self.processing.no_encode:
+            raise TypeError(f"{self.processing.no_encode}: call its own encode")
+        if self.encoder is None:
+            raise TypeError(
+                f"this {self.name} VAE has no encoder: load one that was not saved for decoding "
+                "only"
+            )
+        return self.view.encoder
+
+    def noised(self, z: Tensor) -> Tensor:
+        """Latents with the noise that the VAE's own decode() mixes into them (LTX), drawn from
+        the global generator as there; others as they are."""
+        scale = self.processing.noise
+        return z if scale is None else torch.randn_like(z) * scale + (1.0 - scale) * z
+
+    def make_weights(self, dtype: torch.dtype, device: torch.device) -> Weights:
+        """The weights for one decode."""
+        make = ModuleWeights if self.host is None else self.host.make_weights
+        return make(dtype, device)
+
     # Read off the layers
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the decoder's weights; of float8 ones the type that they are computed in."""
-        return computed_in(self.vae, self.decoder_conv_in.weight.dtype)
+        """Type that the host computes in, or of the decoder's weights; of float8 ones the type that
+        they are computed in."""
+        if self.host is not None:
+            return self.host.dtype
+        return computed_in(self.vae, self._first_weight.dtype)
 
     @property
     def device(self) -> torch.device:
-        """Where the decoder's weights are."""
-        device: torch.device = self.decoder_conv_in.weight.device
-        return device
+        """Where the host computes, or the decoder's weights are."""
+        return self._first_weight.device if self.host is None else self.host.device
 
     @property
-    def decoder_conv_in(self) -> Any:
-        """The module with the weights of the decoder's first convolution."""
-        return conv_of(self.view.decoder.conv_in).module
+    def _first_weight(self) -> Tensor:
+        weight: Tensor = conv_of(self.view.decoder.conv_in).module.weight
+        return weight
 
     @property
     def latent_channels(self) -> int:
-        """Channels of a latent."""
-        return int(self.decoder_conv_in.weight.shape[1])
+        return int(self._first_weight.shape[1]) * self.processing.packed
 
     @property
     def out_channels(self) -> int:
-        """Channels of the frames."""
-        return self._facts.channels
+        return self._facts.out_channels
 
     @property
     def has_global_norms(self) -> bool:
@@ -163,46 +312,39 @@ class StructuredFamily(ABC):
         """(time, space) of frames against latents: T latents make (T - 1) * time + 1 frames."""
         return self._facts.factor
 
-    def reach(self) -> int:
-        """Latent rows at a tile's border that a cut there can change, attention left aside."""
-        return math.ceil(self._facts.reach)
-
     def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:
         """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W)."""
-        batch, *size = latent
-        key = tuple(size)
-        if key not in self._out_sizes:
-            self._out_sizes[key] = _surveyed(self.decode, key).sizes[-1]
-        return batch, *self._out_sizes[key]
+        size = tuple(latent[1:])
+        if size not in self._sizes:
+            self._sizes[size] = graph_of(self.decode, size, True).made
+        return latent[0], *self._sizes[size]
 
     def moments_shape(self, pixels: tuple[int, ...]) -> tuple[int, ...]:
         """(B, C, T, H, W) of what encode() makes of pixels (B, C, T, H, W)."""
-        return pixels[0], *_surveyed(self.encode, pixels[1:]).sizes[-1]
+        return pixels[0], *graph_of(self.encode, pixels[1:], True).made
+
+    def _graph(self, frames: int) -> Graph:
+        return graph_of(self.decode, (self.latent_channels, frames, _ROWS, _ROWS), True)
 
     @cached_property
     def _facts(self) -> _Facts:
-        surveys = [self._survey(frames) for frames in self.lengths]
-        first, last = surveys[0].sizes[-1], surveys[-1].sizes[-1]
-        time = last[1] - first[1] if len(surveys) > 1 else 1
-        norms = [getattr(layer, "norm", None) for layer in surveys[-1].layers]
-        has_global_norms = any(norm is not None and norm.kind == "group" for norm in norms)
-        return _Facts(last[0], has_global_norms, (time, first[2] // _ROWS), surveys[-1].reaches[-1])
-
-    def _survey(self, frames: int) -> Survey:
-        return _surveyed(self.decode, (self.latent_channels, frames, _ROWS, _ROWS))
+        one, two = self._graph(1), self._graph(2)
+        channels, frames, rows, _ = two.made
+        has_global_norms = any(node.norm == GROUP for node in two.nodes)
+        return _Facts(channels, has_global_norms, (frames - one.made[1], rows // _ROWS))
 
     def check(self) -> None:
         """StrangeModuleError or AttributeError where the decoder is not what the family takes it
         for: a part is missing, does not fit the one before, or has parameters nothing reads."""
-        read = {id(p) for p in self.beside_layers()}
-        for layer in self._survey(2).layers:
+        read = set()
+        for layer in self._graph(2).layers:
             norm = getattr(layer, "norm", None)
             modules = [getattr(layer, name, None) for name in ("module", "q", "k", "v", "out")]
             for module in (*modules, None if norm is None else norm.module):
                 if module is not None:
                     read |= {id(p) for p in module.parameters(recurse=False)}
         for name, parameter in self.view.decoder.named_parameters():
-            if id(parameter) not in read:
+            if id(parameter) not in read and not any(n in name for n in self.beside_layers):
                 raise StrangeModuleError(f"decoder.{name} has no place in it")
 
     def check_pixels(self, shape: tuple[int, ...]) -> None:
@@ -222,20 +364,12 @@ class StructuredFamily(ABC):
                 f"{max(width // space, 1) * space}x{max(height // space, 1) * space}"
             )
 
-    # For decode() and encode()
-
-    def weights(self) -> Weights:
-        """The weights as the VAE itself computes with them."""
-        return ModuleWeights(self.dtype, self.device)
-
-    def quantised(self, engine: Engine, x: Handle, module: Any) -> Handle:
-        """x through quant_conv or post_quant_conv, where the VAE has it."""
-        return x if absent(module) else engine.conv(x, conv_of(module))
+    # For families
 
     def pairs(
         self, channels: int, *, mean_of: int = 1, order: str = "channel first", squares: int = 4
     ) -> Conv:
-        """Two frames of `channels` channels, 0 and 1, 2 and 3 and so on, to one (fixed.paired)."""
+        """Two frames of `channels` channels, 0 and 1, 2 and 3 and so on, to one (parts.paired)."""
         key = (channels, mean_of, order, squares, self.dtype, self.device)
         if key not in self._pairs:
             self._pairs[key] = paired(*key)
@@ -270,58 +404,10 @@ class StructuredFamily(ABC):
             x = engine.local(x, packed_in_space(side, order=order))
         return engine.conv(x, self.pairs(outputs, order=order, squares=squares), add=means)
 
-    def needed_encoder(self) -> Any:
-        """The encoder; TypeError where the VAE has none."""
-        if self.encoder is None:
-            raise TypeError(
-                f"this {self.name} VAE has no encoder: load one that was not saved for decoding "
-                "only"
-            )
-        return self.view.encoder
+
+def _through(engine: Engine, layer: Local | None, x: Handle) -> Handle:
+    return x if layer is None else engine.local(x, layer)
 
 
-class Survey(Recorder):
-    """A recorder that refuses what does not fit, and needs no timestep: that changes no size.
-
-    sizes: (C, T, H, W) of each value. reaches: how far in, in rows of the input, a cut at the
-    border has changed it.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: list[_Size] = []
-        self.reaches: list[float] = []
-
-    def add_node(self, node: Node, layer: Conv | Attention | Local | None, size: _Size) -> Value:
-        """The value of a new node; StrangeModuleError where a convolution's channels or the sides
-        of a sum are not those of what comes."""
-        reach = self.reaches[node.source] if node.source >= 0 else 0.0
-        if isinstance(layer, Conv):
-            channels, _, rows, _ = self.sizes[node.source]
-            taken = int(layer.module.weight.shape[1])
-            if taken != channels:
-                raise StrangeModuleError(
-                    f"a convolution takes {taken} channels where {channels} come"
-                )
-            top, scale = node.before[1], rows * node.up[1] / self.sizes[0][2]
-            reach += max(top, node.kernel[1] - 1 - top) / scale
-        if node.other >= 0:
-            other = self.sizes[node.other]
-            if other != size:
-                raise StrangeModuleError(f"a sum has sides of {(1, *size)} and {(1, *other)}")
-            reach = max(reach, self.reaches[node.other])
-        self.sizes.append(size)
-        self.reaches.append(reach)
-        return super().add_node(node, layer, size)
-
-    def attention(self, x: Value, layer: Attention) -> Value:
-        """Attention reaches everywhere and is left aside; its projections are not looked at."""
-        node = Node(ATTENTION, x.node, channels=x.channels)
-        return self.add_node(node, layer, self.sizes[x.node])
-
-
-def _surveyed(function: Callable[[Survey, Value], Value], size: Any) -> Survey:
-    """A function over an engine, of an input (C, T, H, W); what it makes stands last."""
-    survey = Survey()
-    graph_of(function, size, survey)
-    return survey
+def _of_all(layer: Local | None, x: Tensor) -> Tensor:
+    return x if layer is None else layer.run(x, 0)

@@ -10,19 +10,35 @@ a VAE once holds for as long as its state is the same.
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType
+from itertools import product
+from pathlib import PurePath
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch.nn.modules import module as torch_modules
 
-from hy3d_rocm.decode.families.class_code import CALLS, SHARED, ClassCode, code_of, home_of
-from hy3d_rocm.decode.families.proof import inner_vae
+from hy3d_rocm.decode.families.original import inner_vae
 
+# What runs when a module, or an attention's processor, is called
+_CALLS = ("__call__", "forward")
+# Names that tensors and modules have methods of: these say nothing about a module's forward()
+_SHARED = frozenset((*dir(torch.nn.Module), *dir(torch.Tensor))).difference(
+    _CALLS, ("_call_impl", "_wrapped_call_impl", "_slow_forward", "__getattr__")
+)
+# Whoever writes a class may wrap its methods in these packages' decorators. hy3d_rocm: our patches,
+# which call what was there.
+_DECORATORS = frozenset(
+    ("torch", "diffusers", "accelerate", "contextlib", "functools", "hy3d_rocm")
+)
+# What modules of torch and diffusers import functions from.
+_HELPERS = sys.stdlib_module_names | {"diffusers", "einops", "numpy", "hy3d_rocm"}
+_MISSING: Any = object()
 _TORCHS = frozenset(vars(torch.nn.Module()))
 _HOOKS = ("_hf_hook", "_diffusers_hook")
 # What a module's compile() leaves, and which method it stands for.
@@ -80,14 +96,14 @@ class Examined:
 
 
 def examined(vae: Any, encode: bool = False, casts: bool = False) -> Examined:
-    """What a decode (or encode) by `vae` runs through. casts: whoever reads the weights applies
-    ComfyUI's patches to them."""
-    hooks = (torch_modules._global_forward_hooks, torch_modules._global_forward_pre_hooks)
-    if any(hooks):
+    """What a decode (or encode) by `vae` runs through, with all that is known of it in this state,
+    if it was in it the last time. casts: whoever reads the weights applies ComfyUI's patches to
+    them."""
+    if torch_modules._global_forward_hooks or torch_modules._global_forward_pre_hooks:
         return Examined("torch calls a hook around every module's forward()")
     inner = inner_vae(vae)
     tops = [vae] if inner is vae else [vae, inner]
-    homes = _PACKAGES | {home_of(type(m)) for m in (*tops, getattr(inner, "decoder", None))}
+    homes = _PACKAGES | {_home_of(type(m)) for m in (*tops, getattr(inner, "decoder", None))}
     state: list[Any] = []
     kinds: dict[tuple[type, tuple[str, ...]], str] = {}
     verb: tuple[str, ...] = ("encode" if encode else "decode",)
@@ -98,13 +114,13 @@ def examined(vae: Any, encode: bool = False, casts: bool = False) -> Examined:
         noted = _attributes(module, is_top)
         for _, value in noted:  # objects that are called, as an attention's processor
             if isinstance(value, type) and "__call__" in vars(value):
-                kinds.setdefault((value, CALLS), name)
-        kinds.setdefault((type(module), verb if is_top else CALLS), name)
+                kinds.setdefault((value, _CALLS), name)
+        kinds.setdefault((type(module), verb if is_top else _CALLS), name)
         shapes = [(key, None if held is None else held.shape) for key, held in _tensors(module)]
         state.append((name, type(module), noted, shapes))
-    codes: list[ClassCode] = []
+    codes: list[_ClassCode] = []
     for (kind, roots), name in kinds.items():
-        code = code_of(kind, roots)
+        code = _code_of(kind, roots)
         found = code.change
         if not found and not code.homes <= homes:
             found = f"{name or 'it'} is a {code.name} with code of its own"
@@ -112,23 +128,16 @@ def examined(vae: Any, encode: bool = False, casts: bool = False) -> Examined:
             return Examined(found)
         codes.append(code)
     training = any(getattr(module, "training", False) for module in tops)
-    return Examined("", (state, codes, training), all(code.is_pure for code in codes))
+    made = Examined("", (state, codes, training), all(code.is_pure for code in codes))
+    with contextlib.suppress(TypeError):  # no weak references
+        known = _seen.setdefault(vae, {})
+        if encode not in known or known[encode].state != made.state:
+            known[encode] = made
+        return known[encode]
+    return made
 
 
 _seen: weakref.WeakKeyDictionary[Any, dict[bool, Examined]] = weakref.WeakKeyDictionary()
-
-
-def remembered(vae: Any, found: Examined, encode: bool) -> Examined:
-    """What is known of the VAE in the state of `found`, to be written in: `found` where it was in
-    another the last time."""
-    with contextlib.suppress(TypeError):  # no weak references
-        known = _seen.setdefault(vae, {})
-        if encode not in known or known[encode].state != found.state:
-            known[encode] = found
-        return known[encode]
-    return found
-
-
 # What configurations make: a few in a process.
 _built: dict[tuple[Any, str, bool], list[Any]] = {}
 
@@ -228,7 +237,7 @@ def _set_on(module: Any, key: str, value: Any, casts: bool) -> str:
     elif key in _FUNCTIONS:
         if value and not casts:
             return f"'s weights are patched when they are read ({key})"
-    elif callable(value) and (key not in SHARED or key in _COMPILED):
+    elif callable(value) and (key not in _SHARED or key in _COMPILED):
         stands_for = key in _COMPILED or callable(getattr(type(module), key, None))
         if stands_for and not _is_own(module, key, value):
             return f" has a {_COMPILED.get(key, key)}() of its own"
@@ -275,17 +284,17 @@ def _attributes(module: Any, is_top: bool) -> tuple[tuple[str, Any], ...]:
     found = []
     private = is_top or hasattr(type(module), "comfy_cast_weights")
     for key, value in vars(module).items():
-        if key in _KEPT or (key in CALLS and callable(value)):  # examined by _changed()
+        if key in _KEPT or (key in _CALLS and callable(value)):  # examined by _changed()
             continue
         if private and (key.startswith(_MANAGED) or any(word in key for word in _NOTED)):
             continue
-        found.append((key, value if type(value) in _SIMPLE else _comparable(value)))
+        found.append((key, _comparable(value)))
     return tuple(found)
 
 
 def _comparable(value: Any) -> Any:
     """Equal for what is the same; nothing that keeps a module or a tensor alive."""
-    if type(value) in _SIMPLE or isinstance(value, type):
+    if type(value) in _SIMPLE or isinstance(value, (type, FunctionType, BuiltinFunctionType)):
         return value
     if isinstance(value, torch.Tensor):
         return None
@@ -294,8 +303,6 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, dict):
         pairs = list(value.items())[:_MOST]
         return tuple((_comparable(key), _comparable(held)) for key, held in pairs)
-    if isinstance(value, (FunctionType, BuiltinFunctionType)):
-        return value
     if isinstance(value, MethodType):
         return "method", value.__func__
     return type(value)
@@ -303,3 +310,168 @@ def _comparable(value: Any) -> Any:
 
 def _tensors(module: Any) -> list[tuple[str, Any]]:
     return [*vars(module)["_parameters"].items(), *vars(module)["_buffers"].items()]
+
+
+# A class may be patched at any time, by any program in the process. A function is at home where its
+# globals are: functools.wraps() gives another's name to a function, not another's globals.
+
+
+def _home_of(thing: Any) -> str:
+    """The package that a class or a function was written in."""
+    if isinstance(thing, FunctionType):
+        return str(thing.__globals__.get("__name__", "")).split(".")[0]
+    return str(getattr(thing, "__module__", "")).split(".")[0]
+
+
+class _ClassCode:
+    """The functions that the methods `roots` of a class come by, as they are now.
+
+    change: which function is not its own, a part of a sentence, or "". homes: packages that its
+    functions are from. is_pure: whether torch's functions that they call are torch's own. Compared
+    by identity: _code_of() gives the same one until something is replaced.
+    """
+
+    def __init__(self, kind: type, roots: tuple[str, ...]) -> None:
+        self.kind, self.name = kind, kind.__name__
+        self.change = ""
+        self.homes: set[str] = set()
+        self.is_pure = True
+        # What was found under a name of a class's or module's namespace, and in functions.
+        self._cells: list[tuple[Any, str, Any]] = []
+        self._bodies: list[tuple[FunctionType, CodeType, Any, Any]] = []
+        self._names: set[tuple[str, bool]] = set()
+        self._functions: set[int] = set()
+        for name in roots:
+            self._method(name)
+
+    def is_current(self) -> bool:
+        """Whether all that was found is there still."""
+        cells = (space.get(name, _MISSING) is value for space, name, value in self._cells)
+        bodies = (
+            f.__code__ is code and f.__defaults__ is given and f.__kwdefaults__ is named
+            for f, code, given, named in self._bodies
+        )
+        return all(cells) and all(bodies)
+
+    def _method(self, name: str, inherited: bool = False) -> None:
+        """What `name` is for instances, in the order of their classes. inherited: what it is for
+        super(), too."""
+        if (name, inherited) in self._names or name in _SHARED:
+            return
+        self._names.add((name, inherited))
+        for base in self.kind.__mro__[:-1]:
+            value = vars(base).get(name, _MISSING)
+            self._cells.append((vars(base), name, value))
+            if value is _MISSING:
+                continue
+            held = isinstance(value, (staticmethod, classmethod))
+            function = value.__func__ if held else value
+            function = function.fget if isinstance(function, property) else function
+            if isinstance(function, FunctionType):
+                self._own(function, base, name)
+            elif callable(value) and not isinstance(value, (type, BuiltinFunctionType)):
+                self._refuse(f"{base.__name__}.{name} is a {type(value).__name__}")
+            if not inherited:
+                return
+
+    def _own(self, function: FunctionType, base: type, name: str) -> None:
+        """A method: of the package of its class, or a decorator around such a one."""
+        if id(function) in self._functions:
+            return
+        home, written = _home_of(function), _home_of(base)
+        decorates = home in _DECORATORS and (written != "torch" or home == "hy3d_rocm")
+        where = f"{base.__name__}.{name}()"
+        owner = function.__qualname__.rpartition(".")[0]
+        bases = {kind.__qualname__ for kind in self.kind.__mro__}
+        if home != written and not decorates:
+            self._refuse(f"{where} was replaced by a function of {home}")
+        elif owner and not owner.endswith("<locals>") and owner not in bases:
+            self._refuse(f"{where} was replaced by {function.__qualname__}()")
+        elif not _is_in_place(function):
+            self._refuse(f"the code of {where} was replaced")
+        if home == written or not decorates:
+            self.homes.add(home)
+        self._body(function)
+        for wrapped in _wrapped_in(function):
+            self._own(wrapped, base, name)
+
+    def _refuse(self, change: str) -> None:
+        self.change = self.change or change
+
+    def _body(self, function: FunctionType) -> None:
+        """What a function names: methods of the class, and of its module what it calls."""
+        self._functions.add(id(function))
+        self._bodies.append(
+            (function, function.__code__, function.__defaults__, function.__kwdefaults__)
+        )
+        names = set(_names_in(function.__code__))
+        space = function.__globals__
+        modules: list[ModuleType] = []
+        for name in names:
+            self._method(name, inherited="__class__" in function.__code__.co_freevars)
+            value = space.get(name, _MISSING)
+            if isinstance(value, (FunctionType, BuiltinFunctionType, ModuleType)):
+                self._cells.append((space, name, value))
+            if isinstance(value, ModuleType) and value.__name__.split(".")[0] == "torch":
+                modules.append(value)
+            elif isinstance(value, (FunctionType, BuiltinFunctionType)):
+                self._called(value, function, name)
+        for module, name in product(modules, names):
+            value = vars(module).get(name)
+            if callable(value) and not isinstance(value, type):
+                self._cells.append((vars(module), name, value))
+                self._operator(value)
+
+    def _called(self, value: Any, caller: FunctionType, name: str) -> None:
+        """A function of the module that a method is written in."""
+        home, at = _home_of(value), _home_of(caller)
+        if isinstance(value, BuiltinFunctionType) or home == "torch":
+            self._operator(value)
+        elif home == at and id(value) not in self._functions:
+            self._body(value)
+        elif at in ("torch", "diffusers") and home not in _HELPERS:
+            self._refuse(f"{caller.__module__}.{name}() was replaced by a function of {home}")
+
+    def _operator(self, value: Any) -> None:
+        """A function of torch: whoever replaced it may have meant the same (a faster attention)."""
+        if isinstance(value, FunctionType):
+            self.is_pure &= _home_of(value) == "torch" and _is_in_place(value)
+        else:
+            self.is_pure &= _home_of(type(value)) in ("torch", "builtins")
+
+
+def _wrapped_in(function: FunctionType) -> Iterator[FunctionType]:
+    """Functions that a decorator's function holds."""
+    compiled = getattr(function, "_torchdynamo_orig_callable", None)
+    held = [compiled, getattr(function, "__wrapped__", None)]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not filled yet
+            held.append(cell.cell_contents)
+    yield from (f for f in held if isinstance(f, FunctionType))
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def _is_in_place(function: FunctionType) -> bool:
+    """Whether a function's code is of the file that its module is."""
+    written, file = function.__code__.co_filename, function.__globals__.get("__file__")
+    if not file or written.startswith("<"):
+        return True
+    return PurePath(written).stem == PurePath(file).stem
+
+
+# Classes are held, and what they were made of: a few dozen in a process.
+_known: dict[tuple[type, tuple[str, ...]], _ClassCode] = {}
+
+
+def _code_of(kind: type, roots: tuple[str, ...]) -> _ClassCode:
+    """The code that the methods `roots` of `kind` come by, as it is now."""
+    found = _known.get((kind, roots))
+    if found is None or not found.is_current():
+        found = _known[kind, roots] = _ClassCode(kind, roots)
+    return found

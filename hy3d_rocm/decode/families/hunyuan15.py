@@ -8,14 +8,14 @@ video's first frame is packed in space only and takes half the repeats.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm.decode.backends.torch_ops import shuffled
-from hy3d_rocm.decode.families.blocks import BlockFamily
-from hy3d_rocm.decode.families.fixed import packed, packed_in_space
-from hy3d_rocm.decode.families.parts import conv_of, same_frames
+from hy3d_rocm.decode.families.base import StructuredFamily
+from hy3d_rocm.decode.families.parts import conv_of, framewise, packed, packed_in_space
 from hy3d_rocm.decode.layers import Engine, Handle, Local, Shuffle
 
 if TYPE_CHECKING:
@@ -24,18 +24,11 @@ if TYPE_CHECKING:
 _ORDER = "factor first"
 
 
-class Hunyuan15Family(BlockFamily):
+class Hunyuan15Family(StructuredFamily):
     """See the module's text."""
 
     name = "HunyuanVideo 1.5"
-
-    @classmethod
-    def recognises(cls, vae: Any) -> bool:
-        """Padding in time before, and an RMS norm at the end."""
-        decoder = vae.decoder
-        return hasattr(decoder.conv_in, "time_causal_padding") and hasattr(
-            getattr(decoder, "norm_out", None), "gamma"
-        )
+    marks = ("conv_in.time_causal_padding", "norm_out.gamma")
 
     @property
     def pixel_steps(self) -> tuple[int, int]:
@@ -45,8 +38,7 @@ class Hunyuan15Family(BlockFamily):
     def around_first(self, engine: Engine, z: Handle) -> Handle:
         """The latent's channels, repeated."""
         times = int(self.view.decoder.repeat)
-        repeated = Local(lambda frames, first: frames.repeat_interleave(times, 1), same_frames)
-        return engine.local(z, repeated)
+        return engine.local(z, framewise(lambda frames: frames.repeat_interleave(times, 1)))
 
     def around_last(self, engine: Engine, x: Handle) -> Handle:
         """Means of channels."""
@@ -56,22 +48,17 @@ class Hunyuan15Family(BlockFamily):
     def up(self, engine: Engine, module: Any, x: Handle) -> Handle:
         """The convolution unpacked, plus x repeated and unpacked."""
         time, repeats = 2 if module.add_temporal_upsample else 1, int(module.repeats)
-        inner = Shuffle((1, 2, 2), _ORDER)
-        whole = Shuffle((time, 2, 2), _ORDER, first=(1, 2, 2) if time == 2 else None)
+        inner, whole = Shuffle((1, 2, 2), _ORDER), Shuffle((time, 2, 2), _ORDER)
 
         def run(frames: Tensor, first: int) -> Tensor:
-            if time == 1:
-                return shuffled(frames.repeat_interleave(repeats, 1), inner)
-            lead = 1 if first == 0 else 0
-            rest = shuffled(frames[:, :, lead:], Shuffle((2, 2, 2), _ORDER))
-            rest = rest.repeat_interleave(repeats, 1)
-            if not lead:
-                return rest
-            start = shuffled(frames[:, :, :1], inner).repeat_interleave(repeats // 2, 1)
-            return torch.cat([start, rest], 2)
+            lead = 1 if first == 0 and time == 2 else 0
+            start = shuffled(frames[:, :, :lead], inner).repeat_interleave(repeats // 2, 1)
+            rest = shuffled(frames[:, :, lead:], whole).repeat_interleave(repeats, 1)
+            return torch.cat([start, rest], 2) if lead else rest
 
         around = engine.local(x, Local(run, lambda n: 1 + time * (n - 1)))
-        return engine.conv(x, conv_of(module.conv, shuffle=whole), add=around)
+        shuffle = replace(whole, first=(1, 2, 2)) if time == 2 else whole
+        return engine.conv(x, conv_of(module.conv, shuffle=shuffle), add=around)
 
     def down(self, engine: Engine, module: Any, x: Handle) -> Handle:
         """The convolution packed, plus means of x packed."""

@@ -3,20 +3,26 @@
 ComfyUI's own VAEs and the wrappers' have them: Wan's (conv1, middle, upsamples, head), LTX's
 (up_blocks of any kind), and those that come from latent diffusion (mid.block_1, up[i].block,
 norm_out): images, HunyuanVideo and HunyuanVideo 1.5. A View holds the same modules under other
-names and nothing else, so whatever casts or moves them does so here, too.
+names and nothing else, so whatever casts or moves them does so here, too. What such a VAE's own
+decode() does beside its decoder is the Processing, functions of single frames: statistics that
+latents are multiplied with (LTX, the WanVideoWrapper), latents that hold two frames or a square of
+positions (HunyuanVideo 1.5 in ComfyUI of 2025-10, Flux 2).
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.families.parts import StrangeModuleError, absent
+from hy3d_rocm.decode.backends.torch_ops import shuffled
+from hy3d_rocm.decode.families.parts import absent, framewise
+from hy3d_rocm.decode.layers import Local, Shuffle, StrangeModuleError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,13 +30,33 @@ if TYPE_CHECKING:
 _CAUSAL = (1, 1, 1, 1, 2, 0)  # left, right, top, bottom, before, after
 
 
+@dataclass(frozen=True)
+class Processing:
+    """enter: latents to what the decoder takes. leave: what it gives to frames. encoded: moments of
+    the encoder to those of the latent. packed: how many times more channels a latent has than the
+    decoder takes. noise: share of noise that is mixed into latents, None without. no_encode: a
+    sentence where the encoder is not known. gives_mean: whether the VAE's own encode gives no
+    variance.
+    """
+
+    enter: Local | None = None
+    leave: Local | None = None
+    encoded: Local | None = None
+    packed: int = 1
+    noise: float | None = None
+    no_encode: str = ""
+    gives_mean: bool = False
+
+
 class View:
     """A VAE, or a part of it, under diffusers' names: `parts`, and what the module has itself.
     Called, it is `call`, or the module.
 
-    Of a VAE: decoder, encoder, post_quant_conv, quant_conv, config, own_decode, own_encode;
+    Of a VAE: decoder, encoder, post_quant_conv, quant_conv, config, own_decode, processing;
     attention_span, clamps and decode_timestep where they differ from diffusers' VAE of the kind.
     """
+
+    processing = Processing()
 
     def __init__(self, module: Any = None, /, **parts: Any) -> None:
         self.__dict__.update(parts, _module=module)
@@ -47,22 +73,49 @@ class View:
         return [(n, p) for n, p in self._module.named_parameters() if ".temb_proj." not in n]
 
 
+def inner_vae(vae: Any) -> Any:
+    """The module with encoder and decoder of a VAE that only scales around it."""
+    model = getattr(vae, "model", None)
+    scales = hasattr(vae, "scale") or hasattr(vae, "inv_std")
+    if scales and not hasattr(vae, "decoder") and hasattr(model, "decoder"):
+        return model
+    return vae
+
+
 def view_of(vae: Any) -> View | None:
     """`vae` under diffusers' names, None where its layout is none of these.
 
     StrangeModuleError or AttributeError where it has a layout's marks and not its parts.
     """
-    for marks, view in _LAYOUTS:
-        if all(hasattr(vae.decoder, name) for name in marks):
-            return view(vae)
+    modules = inner_vae(vae)
+    for marks, layout in _LAYOUTS:
+        if all(hasattr(modules.decoder, name) for name in marks):
+            view = layout(modules)
+            if modules is not vae:
+                view.processing = _wan_wrapper(vae)
+            return view
     return None
 
 
-def _only_the_mean(name: str, _: Tensor) -> Tensor:
-    raise TypeError(
-        f"this {name} VAE's own encode gives the latent's mean only: encode with a strategy other "
-        'than "whole"'
-    )
+def _column(values: Tensor, like: Tensor) -> Tensor:
+    return values.to(device=like.device, dtype=like.dtype).view(1, -1, 1, 1, 1)
+
+
+def _scaled(read: Callable[[], Sequence[Tensor]], divides: bool, **more: Any) -> Processing:
+    """read: the mean and a scale of each channel. Latents are divided by it, or multiplied with it,
+    and the mean is added."""
+
+    def enter(latents: Tensor) -> Tensor:
+        mean, scale = (_column(t, latents) for t in read())
+        return (latents / scale if divides else latents * scale) + mean
+
+    def encoded(moments: Tensor) -> Tensor:
+        mean, scale = (_column(t, moments) for t in read())
+        inverse = scale if divides else 1 / scale
+        means, variances = moments.chunk(2, 1)
+        return torch.cat([(means - mean) * inverse, variances + 2 * inverse.log()], 1)
+
+    return Processing(enter=framewise(enter), encoded=framewise(encoded), **more)
 
 
 # Wan
@@ -71,69 +124,55 @@ def _only_the_mean(name: str, _: Tensor) -> Tensor:
 def _wan(vae: Any) -> View:
     """Wan 2.1 (layers in one list) or 2.2 (blocks with a shortcut, pixels in squares of 2)."""
     encoder, ups = getattr(vae, "encoder", None), vae.decoder.upsamples
+    if encoder is not None:
+        encoder = _wan_coder(encoder, down_blocks=[_wan_block(b) for b in encoder.downsamples])
     return View(
         vae,
-        decoder=_wan_coder(vae.decoder, up_blocks=[_wan_up(b) for b in _wan_grouped(ups)]),
-        encoder=None if encoder is None else _wan_coder(
-            encoder, down_blocks=[_wan_down(b) for b in encoder.downsamples]
-        ),
+        decoder=_wan_coder(vae.decoder, up_blocks=[_wan_block(b) for b in ups]),
+        encoder=encoder,
         post_quant_conv=vae.conv2,
         quant_conv=getattr(vae, "conv1", None),
         config=View(patch_size=2 if any(hasattr(b, "avg_shortcut") for b in ups) else None),
         clamps=False,
         own_decode=partial(_wan_own, vae),
-        own_encode=partial(_only_the_mean, "Wan"),
+        processing=Processing(gives_mean=True),
     )  # fmt: skip
+
+
+def _wan_wrapper(vae: Any) -> Processing:
+    """The WanVideoWrapper: `scale` holds mean and 1 / spread, and frames are clamped (2025-03); or
+    `mean` and `inv_std` do, and they are not (2026)."""
+    if not hasattr(vae, "scale"):
+        return _scaled(lambda: (vae.mean, vae.inv_std), True, gives_mean=True)
+    clamped = framewise(lambda frames: frames.clamp(-1.0, 1.0))
+    return _scaled(lambda: vae.scale, True, gives_mean=True, leave=clamped)
 
 
 def _wan_coder(coder: Any, **blocks: Any) -> View:
-    first, attention, second = coder.middle
-    middle = View(resnets=[_wan_resnet(first), _wan_resnet(second)], attentions=[attention])
+    first, attention, second = map(_wan_block, coder.middle)
     norm, act, conv = coder.head
     return View(
-        coder, conv_in=coder.conv1, mid_block=middle, norm_out=norm, nonlinearity=act,
-        conv_out=conv, **blocks,
+        coder, conv_in=coder.conv1, norm_out=norm, nonlinearity=act, conv_out=conv,
+        mid_block=View(resnets=[first, second], attentions=[attention]), **blocks,
     )  # fmt: skip
 
 
-def _wan_resnet(block: Any) -> View:
-    norm1, act, conv1, norm2, _, _, conv2 = block.residual
-    return View(
-        norm1=norm1, nonlinearity=act, conv1=conv1, norm2=norm2, conv2=conv2,
-        conv_shortcut=block.shortcut,
-    )  # fmt: skip
-
-
-def _wan_grouped(layers: Iterable[Any]) -> list[Any]:
-    """Wan 2.1's layers in one list as Wan 2.2's blocks: up to and with each up-sampling."""
-    if all(hasattr(layer, "upsamples") for layer in layers):
-        return list(layers)
-    blocks: list[Any] = [View(upsamples=[])]
-    for layer in layers:
-        blocks[-1].upsamples.append(layer)
-        if hasattr(layer, "mode"):
-            blocks.append(View(upsamples=[]))
-    return blocks
-
-
-def _wan_up(block: Any) -> View:
-    ups = [layer for layer in block.upsamples if hasattr(layer, "mode")]
-    if any(hasattr(layer, "to_qkv") for layer in block.upsamples):
-        raise StrangeModuleError("there is attention between the up-samplings")
-    resnets = [_wan_resnet(layer) for layer in block.upsamples if layer not in ups]
-    shortcut = getattr(block, "avg_shortcut", None)
-    return View(resnets=resnets, upsamplers=ups, avg_shortcut=shortcut)
-
-
-def _wan_down(block: Any) -> Any:
+def _wan_block(block: Any) -> Any:
+    """A residual block, blocks of them, or as it is what has no other names: attention, and what
+    changes sizes."""
     if hasattr(block, "residual"):
-        return _wan_resnet(block)
-    if not hasattr(block, "downsamples"):
-        return block  # attention, or a down-sampling
-    layers, down = list(block.downsamples), None
-    if hasattr(layers[-1], "mode"):
-        down = layers.pop()
-    return View(block, resnets=[_wan_resnet(layer) for layer in layers], downsampler=down)
+        norm1, act, conv1, norm2, _, _, conv2 = block.residual
+        return View(
+            norm1=norm1, nonlinearity=act, conv1=conv1, norm2=norm2, conv2=conv2,
+            conv_shortcut=block.shortcut,
+        )  # fmt: skip
+    layers = list(getattr(block, "upsamples", None) or getattr(block, "downsamples", None) or ())
+    if not layers:
+        return block
+    resizer = layers.pop() if hasattr(layers[-1], "mode") else None
+    return View(
+        block, resnets=[_wan_block(b) for b in layers], upsampler=resizer, downsampler=resizer
+    )
 
 
 def _wan_own(vae: Any, z: Tensor) -> Tensor:
@@ -161,6 +200,16 @@ def _ltx(vae: Any) -> View:
     causal, conditioned = bool(decoder.causal), bool(getattr(vae, "timestep_conditioning", False))
     if encoder is not None and encoder.latent_log_var != "uniform":
         raise StrangeModuleError(f"its encoder's log variance is {encoder.latent_log_var!r}")
+    if encoder is not None:
+        blocks = [_ltx_block(block, True) for block in encoder.down_blocks]
+        encoder = _ltx_coder(encoder, True, down_blocks=blocks)
+    processing = Processing()
+    if hasattr(vae, "per_channel_statistics"):
+        read = vae.per_channel_statistics.get_buffer
+        processing = _scaled(
+            lambda: (read("mean-of-means"), read("std-of-means")), False,
+            noise=_ltx_default(vae, "noise_scale") if conditioned else None,
+        )  # fmt: skip
     return View(
         vae,
         decoder=_ltx_coder(
@@ -169,20 +218,19 @@ def _ltx(vae: Any) -> View:
             time_embedder=decoder.last_time_embedder if conditioned else None,
             scale_shift_table=getattr(decoder, "last_scale_shift_table", None),
         ),
-        encoder=None if encoder is None else _ltx_coder(
-            encoder, True, down_blocks=[_ltx_block(block, True) for block in encoder.down_blocks]
-        ),
-        decode_timestep=_ltx_timestep(vae) if conditioned else None,
+        encoder=encoder,
+        decode_timestep=_ltx_default(vae, "timestep") if conditioned else None,
+        processing=processing,
     )  # fmt: skip
 
 
-def _ltx_timestep(vae: Any) -> float:
+def _ltx_default(vae: Any, name: str) -> float:
     """An attribute in newer ComfyUI, an argument's default in older."""
-    if hasattr(vae, "decode_timestep"):
-        return float(vae.decode_timestep)
-    known = inspect.signature(vae.decode).parameters.get("timestep")
+    if getattr(vae, f"decode_{name}", None) is not None:
+        return float(getattr(vae, f"decode_{name}"))
+    known = inspect.signature(vae.decode).parameters.get(name)
     if known is None or not isinstance(known.default, float):
-        raise StrangeModuleError("it does not say at which timestep it decodes")
+        raise StrangeModuleError(f"it does not say at which {name} it decodes")
     return known.default
 
 
@@ -216,18 +264,15 @@ def _ltx_resnet(block: Any, causal: bool) -> View:
 
 def _ltx_block(block: Any, causal: bool) -> View:
     """Residual blocks, a single one, or what changes sizes: a block of diffusers' has all three."""
-    resnets: list[View] = []
+    resnets = [_ltx_resnet(layer, causal) for layer in getattr(block, "res_blocks", ())]
     single, resizers = None, []
-    if hasattr(block, "res_blocks"):
-        resnets = [_ltx_resnet(layer, causal) for layer in block.res_blocks]
-    elif hasattr(block, "norm1"):
+    if hasattr(block, "norm1"):
         single = _ltx_resnet(block, causal)
-    elif hasattr(block.conv, "conv"):
-        packs = hasattr(block, "group_size")
-        more = {} if packs else {"upscale_factor": block.out_channels_reduction_factor}
-        resizers = [View(block, conv=_ltx_conv(block.conv, causal), **more)]
-    else:
+    elif not hasattr(block, "res_blocks"):
         resizers = [_ltx_conv(block, causal)]
+        if hasattr(block.conv, "conv"):
+            more = {"upscale_factor": getattr(block, "out_channels_reduction_factor", None)}
+            resizers = [View(block, conv=_ltx_conv(block.conv, causal), **more)]
     return View(
         resnets=resnets, conv_in=single, conv_out=single, upsamplers=resizers,
         downsamplers=resizers, time_embedder=getattr(block, "time_embedder", None),
@@ -252,9 +297,51 @@ def _latent_diffusion(vae: Any) -> View:
     if encoder is not None:
         blocks = [_stage(stage, "downsample", downs, conv) for stage in encoder.down]
         parts["encoder"] = _coder(encoder, conv, packs, down_blocks=blocks)
-        if hasattr(encoder, "regul"):
-            parts["own_encode"] = partial(_only_the_mean, "HunyuanVideo 1.5")
-    return View(vae, attention_span="video", **parts)
+    if getattr(vae, "bn", None) is not None:
+        processing = _batch_norm(vae)
+    elif _takes_pairs(decoder):
+        processing = Processing(
+            enter=Local(_two_frames, lambda n: 2 * n - 1),
+            packed=2,
+            no_encode="this HunyuanVideo 1.5 VAE's latents hold two frames, which is not known of "
+            "its encoder",
+        )
+    else:
+        processing = Processing(gives_mean=hasattr(encoder, "regul"))
+    return View(vae, attention_span="video", processing=processing, **parts)
+
+
+def _takes_pairs(coder: Any) -> bool:
+    """Whether it takes latents of two frames apart itself: HunyuanVideo 1.5's decoder in ComfyUI of
+    2025-10."""
+    return getattr(coder, "refiner_vae", False) and hasattr(coder.conv_in, "padding")
+
+
+def _two_frames(latents: Tensor, first: int) -> Tensor:
+    """(1, 2 C, t, H, W) -> (1, C, 2 t, H, W), less the first of the video."""
+    x = shuffled(latents, Shuffle((2, 1, 1), "time first"))
+    return x[:, :, 1:] if first == 0 else x
+
+
+def _batch_norm(vae: Any) -> Processing:
+    """Flux 2: squares of positions in the channels, scaled by a batch norm's moments."""
+    if not hasattr(vae, "ps") or not hasattr(vae, "bn_eps"):
+        raise TypeError(
+            f"the {type(vae).__name__} normalises and packs its latents before it decodes, but "
+            "does not say how: call the VAE's own decode under hy3d_rocm.protect()"
+        )
+    height, width = (int(n) for n in vae.ps)
+
+    def enter(latents: Tensor) -> Tensor:
+        mean, variance = (_column(t, latents) for t in (vae.bn.running_mean, vae.bn.running_var))
+        scaled = latents * (variance + vae.bn_eps).sqrt() + mean
+        return shuffled(scaled, Shuffle((1, height, width), "channel first"))
+
+    return Processing(
+        enter=framewise(enter),
+        packed=height * width,
+        no_encode="this VAE packs and normalises its latents, which is not known of its encoder",
+    )
 
 
 def _coder(coder: Any, conv: Callable[[Any], Any], packs: bool, **blocks: Any) -> View:
@@ -279,19 +366,13 @@ def _at_once(coder: Any, decodes: bool, x: Tensor) -> Tensor:
     own = copy.copy(coder)
     if hasattr(own, "carried"):
         own.carried = False
-    if decodes and hasattr(own, "refiner_vae") and hasattr(own.conv_in, "padding"):
-        x = _in_pairs(x)
+    if decodes and _takes_pairs(own):  # two frames to the channels of one, zeros before the first
+        x = torch.cat([torch.zeros_like(x[:, :, :1]), x], 2)
+        b, c, t, h, w = x.shape
+        x = x.reshape(b, c, t // 2, 2, h, w).permute(0, 3, 1, 2, 4, 5)
+        x = x.reshape(b, 2 * c, t // 2, h, w)
     made: Tensor = own(x)
     return made
-
-
-def _in_pairs(z: Tensor) -> Tensor:
-    """Two frames to the channels of one, the first with nothing before it: as ComfyUI of 2025-10
-    gives HunyuanVideo 1.5's latents to its decoder, which takes them apart again."""
-    x = torch.cat([torch.zeros_like(z[:, :, :1]), z], 2)
-    b, c, t, h, w = x.shape
-    x = x.reshape(b, c, t // 2, 2, h, w).permute(0, 3, 1, 2, 4, 5)
-    return x.reshape(b, 2 * c, t // 2, h, w)
 
 
 def _stage(
@@ -322,22 +403,10 @@ def _causal(module: Any) -> Any:
     return View(conv=module.conv, time_causal_padding=padding, pad_mode=mode)
 
 
-def _video_up(up: Any) -> View:
-    factor = up.scale_factor
-    if isinstance(factor, (int, float)):
-        factor = (factor, factor, factor)
-    return View(conv=_causal(up.conv), upsample_factor=tuple(int(n) for n in factor))
-
-
 # By kind: its up-samplings and down-samplings under diffusers' names.
-_image = (
-    lambda up: View(
-        use_conv=up.with_conv, use_conv_transpose=False, norm=None, interpolate=True, conv=up.conv
-    ),
-    lambda down: View(use_conv=down.with_conv, norm=None, padding=0, conv=down.conv),
-)
+_image = (lambda module: View(use_conv=module.with_conv, conv=module.conv),) * 2
 _video = (
-    _video_up,
+    lambda up: View(conv=_causal(up.conv), upsample_factor=up.scale_factor),
     # This one is padded by whoever holds it, whatever its own padding says.
     lambda down: View(
         conv=View(conv=down.conv.conv, time_causal_padding=_CAUSAL, pad_mode="replicate")

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +17,7 @@ from hy3d_rocm.conv.errors import Kind, classify
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.decode.backends.statistics import wide_type
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend
+from hy3d_rocm.decode.families.original import inner_vae
 from hy3d_rocm.decode.graph import graph_of
 from hy3d_rocm.decode.run import at_once
 
@@ -39,15 +42,6 @@ _HALF_ROUNDINGS = 2**5
 _TF32_EPS = 2.0**-10
 
 
-def inner_vae(vae: Any) -> Any:
-    """The module with encoder and decoder of a VAE that only scales around it."""
-    model = getattr(vae, "model", None)
-    scales = hasattr(vae, "scale") or hasattr(vae, "inv_std")
-    if scales and not hasattr(vae, "decoder") and hasattr(model, "decoder"):
-        return model
-    return vae
-
-
 def unsplit(vae: Any) -> Any:
     """The VAE with its own splitting off: a shallow copy where one is on, else itself."""
     on = [flag for flag in _SPLITTING if getattr(vae, flag, False)]
@@ -62,9 +56,7 @@ def unsplit(vae: Any) -> Any:
 def frames_of(made: Any) -> Tensor:
     """The tensor in what decode() gave; TypeError (a sentence)."""
     found = made[0] if isinstance(made, (tuple, list)) and made else made
-    if not isinstance(found, torch.Tensor):
-        found = getattr(found, "sample", found)
-    return _checked(found, f"its decode() gives {_described(made)}, not frames")
+    return _tensor_in(found, ("sample",), made, "decode() gives {}, not frames")
 
 
 def moments_of(made: Any) -> Tensor:
@@ -74,23 +66,21 @@ def moments_of(made: Any) -> Tensor:
     found: Any = getattr(inner, "latent_dist", getattr(made, "posterior", inner))
     if hasattr(found, "logvar"):
         return torch.cat([found.mean, found.logvar], 1)
-    for name in ("latents", "latent", "sample"):
-        if not isinstance(found, torch.Tensor):
-            found = getattr(found, name, found)
-    found = _checked(found, f"its encode() gives {_described(made)}, not latents")
+    names = ("latents", "latent", "sample")
+    found = _tensor_in(found, names, made, "encode() gives {}, not latents")
     return torch.cat([found, torch.full_like(found, _SURE)], 1)
 
 
-def _checked(found: Any, refusal: str) -> Tensor:
-    if not isinstance(found, torch.Tensor) or found.ndim not in (4, 5):
-        raise TypeError(refusal)
-    return found
-
-
-def _described(made: Any) -> str:
+def _tensor_in(found: Any, names: tuple[str, ...], made: Any, refusal: str) -> Tensor:
+    for name in names:
+        if not isinstance(found, torch.Tensor):
+            found = getattr(found, name, found)
+    if isinstance(found, torch.Tensor) and found.ndim in (4, 5):
+        return found
+    said = f"a {type(made).__name__}"
     if isinstance(made, torch.Tensor):
-        return f"a tensor of shape {tuple(made.shape)}"
-    return f"a {type(made).__name__}"
+        said = f"a tensor of shape {tuple(made.shape)}"
+    raise TypeError(f"its {refusal.format(said)}")
 
 
 def one_line(error: BaseException) -> str:
@@ -99,52 +89,56 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def proven(family: Any) -> bool:
-    """Whether a small latent comes out of the family's layers as out of the VAE's own decode().
+@contextmanager
+def on_shapes(x: Tensor) -> Iterator[None]:
+    """Around a VAE's own code: on "meta", where it is only to be priced, an error is a ValueError
+    (a sentence)."""
+    try:
+        yield
+    except CALL_ERRORS as error:
+        if not x.is_meta:
+            raise
+        raise ValueError(f"its own code does not run on shapes ({one_line(error)})") from error
+
+
+def proven(family: Any, encode: bool = False) -> bool:
+    """Whether a small latent comes out of the family's layers as out of the VAE's own decode(), or
+    a small image as out of its encode(). False where the encoder is not known.
 
     Runs on a shallow copy, so that no attribute of the VAE changes. True, too, where the weights
     are not there ("meta"), or the C core is not: whoever decodes will say that.
     """
-    if family.conditioned and family.timestep is None:
-        family = copy.copy(family)
-        family.timestep = _TIMESTEP
-    return _agree(family, (1, family.latent_channels, max(family.lengths), _SIDE, _SIDE), False)
-
-
-def encodes_as_told(family: Any) -> bool:
-    """The same of the encoder, with one small image. False where the encoder is not known."""
-    if family.encoder is None or (family.around is not None and family.around.no_encode):
-        return False
-    side = 2 * max(family.factor[1], family.pixel_steps[1])
-    return _agree(family, (1, 3, 1, side, side), True)
-
-
-def _agree(family: Any, shape: tuple[int, ...], encode: bool) -> bool:
-    """Whether the VAE's own result and that of its layers differ by no more than rounding."""
+    generator = torch.Generator().manual_seed(0)
+    if encode:
+        if family.encoder is None or family.processing.no_encode:
+            return False
+        side = 2 * max(family.factor[1], family.pixel_steps[1])
+        x = torch.rand((1, 3, 1, side, side), generator=generator, device="cpu") * 2 - 1
+    else:
+        if family.conditioned and family.timestep is None:
+            family = copy.copy(family)
+            family.timestep = _TIMESTEP
+        size = family.latent_channels, 1 if family.is_image else 2, _SIDE, _SIDE
+        x = torch.randn((1, *size), generator=generator, device="cpu")
     if family.device.type == "meta" or not _native.available:
         return True
-    make = torch.rand if encode else torch.randn
-    x = make(shape, generator=torch.Generator().manual_seed(0), device="cpu")
-    x = (x * 2 - 1 if encode else x).to(family.device, family.dtype)
+    x = x.to(family.device, family.dtype)
     with torch.no_grad():
         try:
-            channels, frames, rows, columns = x.shape[1:]
-            size = channels, frames, rows, columns
-            graph = graph_of(family.encode if encode else family.decode, size)
-            got = at_once(graph, TorchBackend(family.weights()), x)
+            graph = graph_of(family.encode if encode else family.decode, tuple(x.shape[1:]))
+            weights = family.make_weights(family.dtype, family.device)
+            got = at_once(graph, TorchBackend(weights), x)
             got = got.chunk(2, 1)[0] if encode else got
             wanted = _own_result(family, x, encode)
         except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError) as error:
-            if _is_passing(error):
-                raise
+            found = classify(error)
+            passing = (Kind.OUT_OF_MEMORY, Kind.DEVICE_LOST)
+            if is_cancel(error) or (found is not None and found.kind in passing):
+                raise  # it says nothing about the VAE
             # It takes input of another shape, or other arguments: not this family's VAE.
             return False
-    if wanted.shape != got.shape:
-        return False
-    wanted = wanted.to(got.device)  # ComfyUI's LTX puts its frames where its pictures are kept
-    bound = rounding_bound(family.dtype, float(wanted.abs().max()), family.device.type)
-    wide = wide_type(wanted.dtype)
-    return float((wanted.to(wide) - got.to(wide)).abs().max()) <= bound
+    # ComfyUI's LTX puts its frames where its pictures are kept.
+    return is_same(got, wanted.to(got.device), family.dtype, family.device.type)
 
 
 def _own_result(family: Any, x: Tensor, encode: bool) -> Tensor:
@@ -157,16 +151,15 @@ def _own_result(family: Any, x: Tensor, encode: bool) -> Tensor:
         return torch.stack(list(getattr(shadow, verb)(x, device=x.device))).to(x.device)
     call: Any = getattr(shadow, verb, None)
     more: tuple[Tensor, ...] = ()
-    if not encode and family.around is not None:
+    if not encode and family.view is not vae:
         if call is None or family.conditioned or not _takes_latents_only(call):
             whole: Tensor = family.whole(x)
             return whole
     elif not encode and family.conditioned:
         more = (torch.full((1,), family.timestep, dtype=x.dtype, device=x.device),)
-    image = family.lengths == (1,)
-    made = call(x[:, :, 0] if image else x, *more)
+    made = call(x[:, :, 0] if family.is_image else x, *more)
     made = moments_of(made).chunk(2, 1)[0] if encode else frames_of(made)
-    return made.unsqueeze(2) if image else made
+    return made.unsqueeze(2) if family.is_image else made
 
 
 def _takes_latents_only(decode: Any) -> bool:
@@ -175,18 +168,18 @@ def _takes_latents_only(decode: Any) -> bool:
     return sum(p.kind is not inspect.Parameter.VAR_KEYWORD for p in asked) == 1
 
 
-def _is_passing(error: Exception) -> bool:
-    """Whether it says nothing about the VAE: a cancel, memory that is short, a device that is
-    lost."""
-    found = classify(error)
-    return is_cancel(error) or (
-        found is not None and found.kind in (Kind.OUT_OF_MEMORY, Kind.DEVICE_LOST)
-    )
-
-
 def rounding_bound(dtype: torch.dtype, largest: float, device_type: str = "cpu") -> float:
     """How far two decodes may be apart whose sums are in another order, for frames up to
     `largest`."""
     if dtype is torch.float32 and device_type != "cpu" and allows_tf32():
         return _HALF_ROUNDINGS * _TF32_EPS * largest
     return _ROUNDINGS.get(dtype, _HALF_ROUNDINGS) * torch.finfo(dtype).eps * largest
+
+
+def is_same(got: Tensor, want: Tensor, dtype: torch.dtype, device_type: str) -> bool:
+    """Whether results that were computed in `dtype` on such a device differ by rounding only."""
+    if got.shape != want.shape:
+        return False
+    bound = rounding_bound(dtype, float(want.abs().max()), device_type)
+    wide = wide_type(want.dtype)
+    return float((got.to(wide) - want.to(wide)).abs().max()) <= bound

@@ -11,36 +11,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.decode.families.blocks import BlockFamily
-from hy3d_rocm.decode.families.parts import StrangeModuleError, attention_of, conv_of, norm_of
+from hy3d_rocm.decode.families.base import StructuredFamily
+from hy3d_rocm.decode.families.parts import attention_of, conv_of, norm_of
 from hy3d_rocm.decode.families.proof import unsplit
-from hy3d_rocm.decode.layers import Attention, Engine, Handle, Norm, Shuffle
+from hy3d_rocm.decode.layers import Attention, Engine, Handle, Norm, Shuffle, StrangeModuleError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def frame_norm_of(module: Any) -> Norm:
-    """norm_of(), where whoever holds a GroupNorm gives it one frame at a time."""
-    norm = norm_of(module)
-    return replace(norm, kind="frame") if norm.kind == "group" else norm
-
-
-class SeedVr2Family(BlockFamily):
+class SeedVr2Family(StructuredFamily):
     """See the module's text."""
 
     name = "SeedVR2"
-
-    @classmethod
-    def recognises(cls, vae: Any) -> bool:
-        """Padding in time that a convolution keeps beside its own, and a GroupNorm at the end."""
-        decoder = vae.decoder
-        return hasattr(decoder.conv_in, "temporal_padding") and hasattr(
-            getattr(decoder, "conv_norm_out", None), "num_groups"
-        )
+    marks = ("conv_in.temporal_padding", "conv_norm_out.num_groups")
 
     def norm(self, module: Any) -> Norm:
-        return frame_norm_of(module)
+        """Whoever holds a GroupNorm gives it one frame at a time."""
+        norm = norm_of(module)
+        return replace(norm, kind="frame") if norm.kind == "group" else norm
 
     def attention(self, module: Any) -> Attention:
         found = attention_of(module, "frame")
@@ -68,11 +57,10 @@ class SeedVr2Family(BlockFamily):
 
     def own_decode(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, its slices of time off."""
-        result: Tensor = unsplit(self.vae)._decode(z)
-        return result
+        made: Tensor = unsplit(self.vae)._decode(z)
+        return made
 
     def own_encode(self, pixels: Tensor) -> Tensor:
         """Moments by the VAE's own code, its slices of time off."""
-        self.needed_encoder()
-        result: Tensor = unsplit(self.vae)._encode(pixels)
-        return result
+        made: Tensor = unsplit(self.vae)._encode(pixels)
+        return made

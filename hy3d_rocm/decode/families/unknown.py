@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -22,9 +23,10 @@ from hy3d_rocm.decode.copies import copied_family, family_over
 from hy3d_rocm.decode.families.proof import (
     CALL_ERRORS,
     frames_of,
+    is_same,
     moments_of,
+    on_shapes,
     one_line,
-    rounding_bound,
     unsplit,
 )
 from hy3d_rocm.decode.precision import computed_in, only_stores
@@ -42,11 +44,22 @@ _VIDEO = 10
 _NOT_ENOUGH = 4  # warm-up where none of them was
 
 
+class WarmUp(NamedTuple):
+    """latents: to be decoded before a chunk of the video, None where time can't be cut. is_enough:
+    whether the chunk's frames are those of the whole video then."""
+
+    latents: int | None
+    is_enough: bool
+
+
+_UNCUT = WarmUp(None, False)
+
+
 @dataclass(frozen=True)
 class Facts:
     """planar: it takes (B, C, H, W). channels: of the frames. dtype: of the frames, None: not
     known. first: frames of the first latent; time: of each later one; space: rows of a latent's
-    row; None where not known. note: why there are no tiles.
+    row; None where not known. note: why there are no tiles. warm_up: asked where time is to be cut.
     """
 
     planar: bool
@@ -56,6 +69,7 @@ class Facts:
     time: int | None = None
     space: int | None = None
     note: str = ""
+    warm_up: Callable[[], WarmUp] = lambda: _UNCUT
 
     @property
     def is_regular(self) -> bool:
@@ -69,25 +83,34 @@ class Facts:
         return self.first + (latents - 1) * self.time
 
 
-class WarmUp(NamedTuple):
-    """latents: to be decoded before a chunk of the video, None where time can't be cut. is_enough:
-    whether the chunk's frames are those of the whole video then."""
-
-    latents: int | None
-    is_enough: bool
-
-
-class UnknownFamily:
-    """A family (base.py) without layers: whole() and whole_encode() only.
-
-    vae: anything with decode(latents), or for an encode with encode(pixels); its result is a
-    tensor, a tuple that begins with one, or an object that has it as `.sample`. source: the latents
-    or pixels that are asked for, (B, C, T, H, W) or of an image (B, C, H, W). why: sentence that
-    says why its layers are not known.
-    """
+class OpaqueFamily:
+    """A family (base.py) whose layers nobody runs: whole() and whole_encode() only. why: a sentence
+    that says why."""
 
     is_opaque = True
     has_global_norms = False
+    facts: Any  # Facts, which may have to be asked of the VAE first
+    dtype: Any
+
+    @property
+    def result_dtype(self) -> torch.dtype:
+        """Type of what it makes."""
+        found: torch.dtype = self.facts.dtype or self.dtype
+        return found
+
+    @property
+    def warm_up(self) -> WarmUp:
+        """What has to be decoded before a chunk of a video."""
+        found: WarmUp = WarmUp(0, True) if self.facts.planar else self.facts.warm_up()
+        return found
+
+
+class UnknownFamily(OpaqueFamily):
+    """vae: anything with decode(latents), or for an encode with encode(pixels); its result is a
+    tensor, a tuple that begins with one, or an object that has it as `.sample`. source: the latents
+    or pixels that are asked for, (B, C, T, H, W) or of an image (B, C, H, W).
+    """
+
     host = None
     pixel_steps = (1, 1)
 
@@ -95,10 +118,9 @@ class UnknownFamily:
         self.vae = vae
         self.name = type(vae).__name__
         self.why = why
-        self.encoding = encode
+        self._verb, self._read = ("encode", moments_of) if encode else ("decode", frames_of)
         self._source = source
         self._shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._small: _Small | None = None
 
     @cached_property
     def decoder(self) -> torch.nn.Module:
@@ -139,13 +161,8 @@ class UnknownFamily:
 
     @property
     def out_channels(self) -> int:
-        """Channels of the frames; 0 where they are not known beforehand."""
+        """0 where they are not known beforehand."""
         return self.facts.channels
-
-    @property
-    def result_dtype(self) -> torch.dtype:
-        """Type of what it makes."""
-        return self.facts.dtype or self.dtype
 
     @property
     def factor(self) -> tuple[int, int]:
@@ -155,95 +172,80 @@ class UnknownFamily:
     @cached_property
     def facts(self) -> Facts:
         """What small latents tell."""
-        if self.encoding:
+        image = self._source.ndim == 4
+        if self._verb == "encode":
             # Nothing but the number of axes has to be known: an encode has no tiles.
             kernels = [p.ndim for p in self.decoder.parameters() if p.ndim >= 4]
-            return Facts(self._source.ndim == 4 or (bool(kernels) and 5 not in kernels))
+            return Facts(image or (bool(kernels) and 5 not in kernels))
 
-        vae = self.vae
+        run = partial(_framewise, unsplit(self.vae).decode, frames_of)
+        said = ""
+        with _unnoticed(self.device):
+            for planar, side in product((image, not image), _SIDES):
+                z = _latents(self.latent_channels, 3, side).to(self.device, self.dtype)
+                try:
+                    return _facts(run, z, planar)
+                except CALL_ERRORS as error:
+                    logger.debug("A latent of %s: %s", tuple(z.shape), one_line(error))
+                    said = said or one_line(error)
+        return Facts(image, note=f"its decode() fails for small latents ({said})")
 
-        def run(z: Tensor, planar: bool) -> Tensor:
-            return _framewise(unsplit(vae).decode, frames_of, z, planar)
+    def whole(self, x: Tensor) -> Tensor:
+        """Frames (1, C, T, H, W) by its own decode() of latents, or mean and log variance by its
+        own encode() of pixels; of an encoder that gives no variance the log variance is -30, the
+        least that diffusers has."""
+        with on_shapes(x):
+            call, read = getattr(unsplit(self.vae), self._verb), self._read
+            return _framewise(call, read, x, self.facts.planar)
 
-        facts, self._small = _asked(run, tuple(self._source.shape), self.device, self.dtype)
-        return facts
+    whole_encode = whole
 
-    @property
-    def warm_up(self) -> WarmUp:
-        """What has to be decoded before a chunk of a video."""
-        if self.facts.planar:
-            return WarmUp(0, True)
-        return WarmUp(None, False) if self._small is None else self._small.warm_up
-
-    def whole(self, z: Tensor) -> Tensor:
-        """Frames (1, C, T, H, W) by its own decode() of z (1, C, T, H, W)."""
-        return self._called("decode", frames_of, z)
-
-    def whole_encode(self, pixels: Tensor) -> Tensor:
-        """Mean and log variance by its own encode(); of an encoder that gives no variance the log
-        variance is -30, the least that diffusers has."""
-        return self._called("encode", moments_of, pixels)
-
-    def _called(self, verb: str, read: Callable[[Any], Tensor], x: Tensor) -> Tensor:
-        """On "meta", where a run is only to be priced, an error is a ValueError (a sentence)."""
-        try:
-            return _framewise(getattr(unsplit(self.vae), verb), read, x, self.facts.planar)
-        except CALL_ERRORS as error:
-            if not x.is_meta:
-                raise
-            raise ValueError(f"its own code does not run on shapes ({one_line(error)})") from error
-
-    def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:
-        """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W)."""
-        batch, _, frames, height, width = latent
+    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """(B, C, T, H, W) of what it makes of (B, C, T, H, W)."""
+        batch, _, frames, height, width = shape
         facts = self.facts
         if facts.is_regular:
             _, space = self.factor
             return batch, facts.channels, facts.frames(frames), height * space, width * space
-        return batch, *self._made_of(latent, "whole")[1:]
+        return batch, *self._made_of((1, *shape[1:]))[1:]
 
-    def moments_shape(self, pixels: tuple[int, ...]) -> tuple[int, ...]:
-        """(B, 2 C, T, H, W) of what encode() makes of pixels (B, 3, T, H, W)."""
-        return pixels[0], *self._made_of(pixels, "whole_encode")[1:]
+    moments_shape = out_shape
 
-    def _made_of(self, shape: tuple[int, ...], method: str) -> tuple[int, ...]:
-        """Shape of one sample's result: of a run on shapes, else of one on zeros. TypeError (a
-        sentence) where its own code fails."""
-        one = (1, *shape[1:])
-        if one not in self._shapes:
+    def _made_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of a result: of a run on shapes, else of one on zeros. TypeError (a sentence) where
+        its own code fails."""
+        if shape not in self._shapes:
             try:
-                self._shapes[one] = self._on_meta(one, method)
+                self._shapes[shape] = self._on_meta(shape)
             except ValueError as error:
                 logger.info("[VAE Decode] %s runs once to learn the size of what it makes: %s",
                             self.name, error)  # fmt: skip
-                self._shapes[one] = self._on_zeros(one, method)
-        return self._shapes[one]
+                self._shapes[shape] = self._on_zeros(shape)
+        return self._shapes[shape]
 
-    def _on_zeros(self, shape: tuple[int, ...], method: str) -> tuple[int, ...]:
+    def _on_zeros(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         x = torch.zeros(shape, dtype=self.dtype, device=self.device)
         try:
             with aside():
-                return tuple(getattr(self, method)(x).shape)
+                return tuple(self.whole(x).shape)
         except torch.OutOfMemoryError:
             raise
         except CALL_ERRORS as error:
-            verb = "encode" if self.encoding else "decode"
+            said = f"{self.why}. Its own {self._verb}() fails for {shape}, too: {one_line(error)}"
             stored = next(self.decoder.parameters(), x).dtype
             if only_stores(stored):
-                raise TypeError(
-                    f"{self.why}, and its own {verb}() does not compute with its weights, which "
-                    f"are {stored} ({one_line(error)}): decode with vae.to(torch.bfloat16)"
-                ) from error
-            raise TypeError(
-                f"{self.why}. Its own {verb}() fails for {shape}, too: {one_line(error)}"
-            ) from error
+                said = (
+                    f"{self.why}, and its own {self._verb}() does not compute with its weights, "
+                    f"which are {stored} ({one_line(error)}): decode with vae.to(torch.bfloat16)"
+                )
+            raise TypeError(said) from error
 
-    def _on_meta(self, shape: tuple[int, ...], method: str) -> tuple[int, ...]:
+    def _on_meta(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         ghost = copied_family(self, lambda t: torch.empty_like(t, device="meta"))
 
         def run() -> tuple[int, ...]:
             with torch.no_grad():
-                made = getattr(ghost, method)(torch.empty(shape, dtype=self.dtype, device="meta"))
+                made = ghost.whole(torch.empty(shape, dtype=self.dtype, device="meta"))
             return tuple(made.shape)
 
         # In another thread the caller's function modes do not see it.
@@ -259,11 +261,8 @@ class UnknownFamily:
         return made
 
 
-class OwnCodeFamily:
-    """A family whose layers can't be carried out, by its VAE's own code alone. why: a sentence."""
-
-    is_opaque = True
-    has_global_norms = False
+class OwnCodeFamily(OpaqueFamily):
+    """A family whose layers can't be carried out, by its VAE's own code alone."""
 
     def __init__(self, family: Any, why: str) -> None:
         self._family = family
@@ -272,20 +271,12 @@ class OwnCodeFamily:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._family, name)
 
-    @property
-    def result_dtype(self) -> torch.dtype:
-        """Type of what it makes."""
-        found: torch.dtype = self._family.dtype
-        return found
-
     @cached_property
     def facts(self) -> Facts:
         """What the layers tell; later latents may change earlier frames."""
         time, space = self.factor
         first = self.out_shape((1, self.latent_channels, 1, 8, 8))[2]
         return Facts(bool(self.is_image), self.out_channels, None, first, time, space)
-
-    warm_up = WarmUp(None, False)
 
     def over(self, vae: Any) -> OwnCodeFamily:
         """The same over a copy of its VAE."""
@@ -317,32 +308,14 @@ def _unnoticed(device: torch.device) -> Iterator[None]:
         yield
 
 
-def _asked(
-    run: _Run, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
-) -> tuple[Facts, _Small | None]:
-    """Facts of the VAE that `run` decodes with, and the decodes of a video that they are from.
-    shape: of the latents that are to be decoded, (B, C, T, H, W) or (B, C, H, W)."""
-    image = len(shape) == 4
-    said = ""
-    with _unnoticed(device):
-        for planar in (image, not image):
-            for side in _SIDES:
-                z = _latents(shape[1], 3, side).to(device, dtype)
-                try:
-                    return _facts(run, z, planar)
-                except CALL_ERRORS as error:
-                    logger.debug("A latent of %s: %s", tuple(z.shape), one_line(error))
-                    said = said or one_line(error)
-    return Facts(image, note=f"its decode() fails for small latents ({said})"), None
-
-
 def _latents(channels: int, frames: int, side: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     shape = (1, channels, frames, side, 2 * side)
     return torch.randn(shape, generator=generator, device="cpu")
 
 
-def _facts(run: _Run, z: Tensor, planar: bool) -> tuple[Facts, _Small | None]:
+def _facts(run: _Run, z: Tensor, planar: bool) -> Facts:
+    """Of decodes of the first one, two and three latents of z."""
     one = run(z[:, :, :1], planar)
     side = z.shape[3]
     if one.ndim != 5 or one.shape[0] != 1:
@@ -351,43 +324,34 @@ def _facts(run: _Run, z: Tensor, planar: bool) -> tuple[Facts, _Small | None]:
     facts = partial(Facts, planar, channels, one.dtype)
     space = height // side
     if space < 1 or (height, width) != (side * space, 2 * side * space):
-        return facts(note=f"it makes {width}x{height} pixels of {2 * side}x{side} latents"), None
+        return facts(note=f"it makes {width}x{height} pixels of {2 * side}x{side} latents")
     if planar:
-        return facts(1, 1, space), None
+        return facts(1, 1, space)
     try:
         made = [one, *(run(z[:, :, :n], False) for n in (2, 3))]
     except CALL_ERRORS as error:
-        return facts(note=f"two latents fail ({one_line(error)})"), None
+        return facts(note=f"two latents fail ({one_line(error)})")
     counts = [m.shape[2] for m in made]
     time = counts[1] - counts[0]
     if time < 1 or counts[2] - counts[1] != time or first not in (1, time):
         note = f"it makes {counts[0]}, {counts[1]} and {counts[2]} frames of 1, 2 and 3 latents"
-        return facts(note=note), None
-    return facts(first, time, space), _Small(run, z, [m.cpu() for m in made])
+        return facts(note=note)
+    ask = partial(_warm_up, run, z, [m.cpu() for m in made])
+    return facts(first, time, space, warm_up=cache(ask))
 
 
-@dataclass
-class _Small:
-    """Decodes of the first one, two and three latents of z, which run() made; on the CPU."""
+def _warm_up(run: _Run, z: Tensor, made: list[Tensor]) -> WarmUp:
+    """made: of the first one, two and three latents of z, on the CPU. Up to six further decodes,
+    and on an AMD GPU MIOpen looks for kernels for each of their sizes."""
+    one, two, three = made
+    time = two.shape[2] - one.shape[2]
 
-    run: _Run
-    z: Tensor
-    made: list[Tensor]
+    def same(got: Tensor, want: Tensor) -> bool:
+        return is_same(got.cpu(), want.cpu(), want.dtype, z.device.type)
 
-    @cached_property
-    def warm_up(self) -> WarmUp:
-        """Asked where time is to be cut: up to six further decodes, and on an AMD GPU MIOpen looks
-        for kernels for each of their sizes."""
-        with _unnoticed(self.z.device):
-            return self._warm_up()
-
-    def _warm_up(self) -> WarmUp:
-        run, z, (one, two, three) = self.run, self.z, self.made
-        same = partial(_same, on=z.device.type)
-        time = two.shape[2] - one.shape[2]
-        prefixes = ((two, one), (three, two))
-        if not all(same(long[:, :, : short.shape[2]], short) for long, short in prefixes):
-            return WarmUp(None, False)  # later latents change earlier frames, or each decode is new
+    if not all(same(long[:, :, : m.shape[2]], m) for long, m in ((two, one), (three, two))):
+        return _UNCUT  # later latents change earlier frames, or each decode is new
+    with _unnoticed(z.device):
         if one.shape[2] == time and same(three[:, :, time : 2 * time], run(z[:, :, 1:2], False)):
             return WarmUp(0, True)
         video = _latents(z.shape[1], _VIDEO, z.shape[3]).to(z)
@@ -399,14 +363,5 @@ class _Small:
                     return WarmUp(count, True)
         except CALL_ERRORS as error:
             logger.debug("%d latents: %s", _VIDEO, one_line(error))
-            return WarmUp(None, False)
-        return WarmUp(_NOT_ENOUGH, False)
-
-
-def _same(got: Tensor, want: Tensor, on: str) -> bool:
-    """on: the kind of device that computed them."""
-    if got.shape != want.shape:
-        return False
-    got, want = got.cpu(), want.cpu()
-    bound = rounding_bound(want.dtype, float(want.abs().max()), on)
-    return float((got.double() - want.double()).abs().max()) <= bound
+            return _UNCUT
+    return WarmUp(_NOT_ENOUGH, False)

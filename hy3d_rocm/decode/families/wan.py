@@ -9,23 +9,25 @@ of it there. In the down-sampling in time the first passes by too, but the next 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.backends.torch_ops import shuffled
-from hy3d_rocm.decode.families.blocks import BlockFamily
-from hy3d_rocm.decode.families.fixed import packed, packed_in_space, unpacked
+from hy3d_rocm.decode.families.base import StructuredFamily
 from hy3d_rocm.decode.families.parts import (
-    StrangeModuleError,
     absent,
     conv_of,
+    framewise,
     norm_of,
+    packed,
+    packed_in_space,
     resnet,
-    same_frames,
+    unpacked,
+    unpacking,
 )
-from hy3d_rocm.decode.layers import Attention, Engine, Handle, Local, Shuffle
+from hy3d_rocm.decode.layers import Attention, Engine, Handle, Local, Shuffle, StrangeModuleError
 from hy3d_rocm.decode.memory.dry_run import in_turn
 
 if TYPE_CHECKING:
@@ -34,18 +36,11 @@ if TYPE_CHECKING:
 _CHUNK = 4  # frames of the video that the VAE encodes at a time
 
 
-class WanFamily(BlockFamily):
+class WanFamily(StructuredFamily):
     """See the module's text."""
 
     name = "Wan"
-
-    @classmethod
-    def recognises(cls, vae: Any) -> bool:
-        """Padding of six numbers that the convolution itself holds, and RMS norms."""
-        decoder = vae.decoder
-        return hasattr(decoder.conv_in, "_padding") and hasattr(
-            getattr(decoder, "norm_out", None), "gamma"
-        )
+    marks = ("conv_in._padding", "norm_out.gamma")
 
     @property
     def patch(self) -> int:
@@ -61,40 +56,35 @@ class WanFamily(BlockFamily):
         time = 1 if self.factor[0] == _CHUNK else _CHUNK
         return time, self.factor[1] if residual else self.patch
 
-    def decode(self, engine: Engine, z: Handle) -> Handle:
-        """As vae.decode with tiling and slicing off, clamped to -1..1."""
-        return engine.local(super().decode(engine, z), Local(self._finished, same_frames))
+    def run_decoder(self, engine: Engine, z: Handle) -> Handle:
+        return engine.local(super().run_decoder(engine, z), framewise(self._finished))
 
-    def _finished(self, frames: Tensor, first: int) -> Tensor:
+    def _finished(self, frames: Tensor) -> Tensor:
         """Channels to pixels, clamped where the VAE's own decode does so."""
         frames = unpacked(frames, self.patch)
         return frames.clamp(-1.0, 1.0) if getattr(self.view, "clamps", True) else frames
 
-    def encode(self, engine: Engine, pixels: Handle) -> Handle:
-        """As vae.encode with tiling and slicing off. Frames behind the last 1 + 4 k are not read,
-        as there."""
+    def run_encoder(self, engine: Engine, pixels: Handle) -> Handle:
+        """Frames behind the last 1 + 4 k are not read, as by the VAE itself."""
         if self.patch > 1:
             pixels = engine.local(pixels, packed_in_space(self.patch, order="width first"))
-        return super().encode(engine, pixels)
+        return super().run_encoder(engine, pixels)
 
     def attention(self, module: Any) -> Attention:
         return Attention(norm_of(module.norm), module.to_qkv, None, None, module.proj, "frame")
 
     def up_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
         """Wan 2.1: `upsamplers`, a list; Wan 2.2: one `upsampler` and a shortcut around all."""
-        shortcut = getattr(block, "avg_shortcut", None)
-        start = x
-        for layer in block.resnets:
-            x = resnet(engine, layer, x)
-        ups = list(getattr(block, "upsamplers", None) or ())
+        if not hasattr(block, "resnets"):
+            return self._layer(engine, block, x, self.up)
+        shortcut, start = getattr(block, "avg_shortcut", None), x
+        x = self.resnets(engine, block, x)
+        for up in getattr(block, "upsamplers", None) or ():
+            x = self.up(engine, up, x)
+        around = None if shortcut is None else engine.local(start, _repeated(shortcut))
         if not absent(getattr(block, "upsampler", None)):
-            ups.append(block.upsampler)
-        for i, up in enumerate(ups):
-            last = i == len(ups) - 1 and shortcut is not None
-            x = self.up(engine, up, x, engine.local(start, _repeated(shortcut)) if last else None)
-        if shortcut is not None and not ups:
-            x = engine.add(x, engine.local(start, _repeated(shortcut)))
-        return x
+            return self.up(engine, block.upsampler, x, around)
+        return x if around is None else engine.add(x, around)
 
     def up(self, engine: Engine, module: Any, x: Handle, add: Handle | None = None) -> Handle:
         if module.mode not in ("upsample2d", "upsample3d"):
@@ -106,18 +96,20 @@ class WanFamily(BlockFamily):
 
     def down_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
         """Wan 2.1 has resnets, attention and down-samplings in one list; Wan 2.2 blocks of them."""
-        if hasattr(block, "to_qkv"):
-            return engine.attention(x, self.attention(block))
-        if hasattr(block, "mode"):
-            return self.down(engine, block, x)
         if not hasattr(block, "resnets"):
-            return resnet(engine, block, x)
+            return self._layer(engine, block, x, self.down)
         start = x
-        for layer in block.resnets:
-            x = resnet(engine, layer, x)
+        x = self.resnets(engine, block, x)
         if not absent(block.downsampler):
             x = self.down(engine, block.downsampler, x)
         return self._averaged(engine, block.avg_shortcut, start, x)
+
+    def _layer(self, engine: Engine, layer: Any, x: Handle, resized: Callable[..., Handle]) -> Any:
+        if hasattr(layer, "to_qkv"):
+            return engine.attention(x, self.attention(layer))
+        if hasattr(layer, "mode"):
+            return resized(engine, layer, x)
+        return resnet(engine, layer, x, self.norm)
 
     def down(self, engine: Engine, module: Any, x: Handle) -> Handle:
         if module.mode not in ("downsample2d", "downsample3d"):
@@ -145,7 +137,7 @@ class WanFamily(BlockFamily):
     def own_decode(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, a latent frame at a time with a cache of our own."""
         x = self.post_quant_conv(z)
-        cache: list[Any] = [None] * _convolutions(self.decoder)
+        cache = _cache_of(self.decoder)
         tells = "first_chunk" in inspect.signature(self.decoder.forward).parameters
 
         def chunk(i: int) -> Tensor:
@@ -153,17 +145,16 @@ class WanFamily(BlockFamily):
             made: Tensor = self.decoder(x[:, :, i : i + 1], feat_cache=cache, feat_idx=[0], **more)
             return made
 
-        return self._finished(torch.cat(in_turn(z.shape[2], chunk), 2), 0)
+        return self._finished(torch.cat(in_turn(z.shape[2], chunk), 2))
 
     def own_encode(self, pixels: Tensor) -> Tensor:
         """Moments by the VAE's own code, in its own chunks with a cache of our own."""
         x = packed(pixels, self.patch, order="width first")
-        encoder = self.needed_encoder()
-        cache: list[Any] = [None] * _convolutions(encoder)
+        cache = _cache_of(self.encoder)
 
         def chunk(i: int) -> Tensor:
             start, stop = (1 + _CHUNK * (i - 1), 1 + _CHUNK * i) if i else (0, 1)
-            made: Tensor = encoder(x[:, :, start:stop], feat_cache=cache, feat_idx=[0])
+            made: Tensor = self.encoder(x[:, :, start:stop], feat_cache=cache, feat_idx=[0])
             return made
 
         made = in_turn(1 + (x.shape[2] - 1) // _CHUNK, chunk)
@@ -171,18 +162,13 @@ class WanFamily(BlockFamily):
         return result
 
 
-def _convolutions(coder: Any) -> int:
-    """Upper bound of the cache's length."""
-    return sum(isinstance(m, torch.nn.Conv3d) for m in coder.modules())
+def _cache_of(coder: Any) -> list[None]:
+    """At least as long as is needed."""
+    return [None for m in coder.modules() if isinstance(m, torch.nn.Conv3d)]
 
 
 def _repeated(shortcut: Any) -> Local:
     """DupUp3D: channels repeated, then unpacked to space and time; the first frame stays one."""
     rt, rs, repeats = int(shortcut.factor_t), int(shortcut.factor_s), int(shortcut.repeats)
     shuffle = Shuffle((rt, rs, rs), "channel first", drop=rt - 1)
-
-    def run(frames: Tensor, first: int) -> Tensor:
-        x = shuffled(frames.repeat_interleave(repeats, 1), shuffle)
-        return x[:, :, shuffle.drop :] if first == 0 else x
-
-    return Local(run, lambda n: n * rt - shuffle.drop)
+    return unpacking(shuffle, lambda frames: frames.repeat_interleave(repeats, 1))
