@@ -241,11 +241,11 @@ class Run:
     ) -> None:
         rows, columns = slice(*section["rows"]), slice(*section["columns"])
         cut = lambda frames: self._fetch(frames)[..., rows, columns]  # noqa: E731
-        _, out_rows, out_columns = tile.out_slices
+        (_, high, wide), (_, out_rows, out_columns) = tile.keep_slices, tile.out_slices
         windows = None, tile.window(1), tile.window(2)
         for first, frames in self.section(program, number, cut, section, tile):
             if not section["pass"]:
-                kept = self._tried(_without_halo, frames, tile)
+                kept = self._tried(lambda made: made[..., high, wide].to("cpu"), frames)
                 time = slice(first, first + kept.shape[2])
                 blend(kept, out[:, :, time, out_rows, out_columns], windows)
                 del kept
@@ -577,12 +577,6 @@ def blend(kept: Tensor, place: Tensor, windows: Sequence[memoryview | None]) -> 
         _native.blend_accumulate(kept, windows[0], windows[1], windows[2], place)
     else:
         place.copy_(kept)
-
-
-def _without_halo(made: Tensor, tile: Grain) -> Tensor:
-    """On the CPU."""
-    _, rows, columns = tile.keep_slices
-    return made[..., rows, columns].to("cpu")
 
 
 def own_memory(made: Tensor, source: Tensor) -> Tensor:
