@@ -384,19 +384,19 @@ class Execution:
     def _next_own_way(self, failed: Plan, failure: faults.Failure) -> Plan:
         """Of a VAE's own code: where memory was planned with that is not there, with less; else
         what is left."""
-        self.making = None
-        self._tried.append(black_box.key_of(failed.way))
-        before = self.budget
+        self.making, taken = None, black_box.key_of(failed.way)
         if failure.what == faults.OUT_OF_MEMORY and not failed.need.unknown:
-            on_cpu = self.job.device.type == "cpu"
+            before, on_cpu = self.budget, self.job.device.type == "cpu"
             self.budget = black_box.lowered(before, failed, failure, on_cpu)
-        try:
-            return self._chosen()
-        except ValueError:
-            if self.budget is before:
-                raise
-            self.budget = before
-            return self._chosen()
+            try:
+                plan = self._chosen()
+            except ValueError:
+                self.budget = before
+            else:
+                if black_box.key_of(plan.way) != taken:
+                    return plan
+        self._tried.append(taken)
+        return self._chosen()
 
     # Attempts
 
