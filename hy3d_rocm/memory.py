@@ -12,6 +12,7 @@ import functools
 import importlib
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,45 @@ _NO_LIMIT = 1 << 60  # version 1 has a number near 2^63 for none
 _KEPT_SECONDS = 1.0
 
 Names = tuple[str, str, str]
+
+# AMD's GPUs that share the host's memory, where torch doesn't say so itself: Raven and Picasso,
+# Renoir and Cezanne, Van Gogh, Rembrandt, Raphael, Phoenix and Hawk Point, Strix Point, Strix Halo,
+# Krackan. (MI300A has the name of MI300X, gfx942, and is told by torch alone.)
+_APUS = frozenset(
+    "gfx902 gfx909 gfx90c gfx1033 gfx1035 gfx1036 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153".split()
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The memory of one device and of the host as they are now, in bytes.
+
+    device: "cpu", "cuda:0", ... For "cpu" the device's figures are the host's.
+    device_free: what an allocation could still get there, torch's idle blocks included.
+    device_held: what this process has there already (memory_fraction counts it).
+    host_free: what the kernel calls available, within the control group's limit.
+    is_unified: device and host are the same memory. device_carved: what of device_free the host
+    can never get (an APU's free carve-out).
+    """
+
+    device: str
+    device_free: int
+    device_total: int
+    host_free: int
+    host_total: int
+    device_held: int = 0
+    is_unified: bool = False
+    device_carved: int = 0
+
+    @property
+    def on_cpu(self) -> bool:
+        """The decode computes on the host."""
+        return self.device.partition(":")[0] == "cpu"
+
+
+def is_apu(architecture: str) -> bool:
+    """Whether an AMD GPU of this name ("gfx1151:sramecc-:xnack-") shares the host's memory."""
+    return architecture.partition(":")[0] in _APUS
 
 
 def gpu_in_use() -> bool:

@@ -207,7 +207,7 @@ def _peaks(side: Side, settings: CpuDecodeSettings) -> None:
 
 def run_alone(job: dict[str, Any]) -> dict[str, Any]:
     """In a child: the peaks of a first and of a second decode, and the cache's figures."""
-    from hy3d_rocm.decode.memory.meter import PeakMeter
+    from hy3d_rocm.meter import PeakMeter
 
     settings = CpuDecodeSettings(
         job["model"], job["frames"], tuple(job["size"]), job["threads"],

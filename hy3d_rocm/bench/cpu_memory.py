@@ -24,7 +24,7 @@ def run_memory(job: dict[str, Any]) -> int:
     import torch
 
     from hy3d_rocm.bench.cpu_layers import make_operands, our_call, torch_call
-    from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
+    from hy3d_rocm.meter import PeakMeter, steady_malloc
 
     steady_malloc()
     torch.set_num_threads(job["threads"])

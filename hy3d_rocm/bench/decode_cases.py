@@ -203,7 +203,7 @@ class _Run:
     def _leaks(self, case: Case) -> None:
         if self._late("leaks"):
             return
-        from hy3d_rocm.decode.memory.meter import give_back, resident_bytes
+        from hy3d_rocm.meter import give_back, resident_bytes
 
         subject, device = self._of(self._scaled(case)), self.subject.device
         for _ in range(self.settings.leak_repeats):

@@ -37,7 +37,7 @@ def run_cases_command(arguments: argparse.Namespace) -> int:
     from hy3d_rocm import files
     from hy3d_rocm.bench.decode_cases import CaseSettings, checks, run_cases
     from hy3d_rocm.bench.models import BenchError
-    from hy3d_rocm.decode.memory.meter import steady_malloc
+    from hy3d_rocm.meter import steady_malloc
     from hy3d_rocm.tools import loading
     from hy3d_rocm.tools.runs import ProgressLine
 

@@ -77,7 +77,6 @@ def _explained(arguments: argparse.Namespace) -> tuple[Explained, str]:
 
     from hy3d_rocm.decode.checks import check_count
     from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.planning.backends import runs_first
     from hy3d_rocm.decode.planning.jobs import Job
     from hy3d_rocm.decode.report import SIZES, DecodeOptions
     from hy3d_rocm.tools import loading
@@ -99,7 +98,7 @@ def _explained(arguments: argparse.Namespace) -> tuple[Explained, str]:
         vae = torch.nn.Module.to(loading.bare_vae(arguments.vae), dtype)
         family = family_for(vae)
         shape = _shape(arguments, family)
-        job = Job(family, shape, device, dtype, dtype, backend, is_fused=runs_first(backend))
+        job = Job(family, shape, device, dtype, dtype, backend)
         return explain(job, room, arguments.strategy, options), rules
 
 
@@ -108,14 +107,15 @@ def _rules(device: str, dtype: torch.dtype) -> tuple[Any, str]:
     device that is none."""
     import torch
 
-    from hy3d_rocm.decode.planning import backends
+    from hy3d_rocm.decode.backends.triton.backend import refusal
+    from hy3d_rocm.decode.planning import jobs
 
     if device == "cpu":
-        made = backends.best_backend(torch.device("cpu"), dtype)
-        native = backends.computes_natively(made)
-        return made, "the C convolution's rules" if native else "torch's operators' rules"
+        made = jobs.best_backend(torch.device("cpu"), dtype)
+        whose = "the C convolution's" if made.computes_natively else "torch's operators'"
+        return made, f"{whose} rules"
     if device == "gpu":
-        return backends.host_backend, (
+        return jobs.host_backend, (
             "torch's operators' rules on a GPU (--device gfx1100, or another architecture, asks "
             "the fused kernels)"
         )
@@ -124,16 +124,15 @@ def _rules(device: str, dtype: torch.dtype) -> tuple[Any, str]:
             f"--device {brief(device)}: give cpu, gpu, or the name of an architecture such as "
             "gfx1100 or sm_90"
         )
-    fused = backends.FusedOf(device)
-    reason = fused.refusal(dtype)
+    reason = refusal(torch.device("cuda"), dtype, device)
     if reason is None:
-        return fused, f"the fused kernels' rules on {device}"
-    return backends.host_backend, f"torch's operators' rules on a GPU ({reason})"
+        return jobs.MakeBackend(device), f"the fused kernels' rules on {device}"
+    return jobs.host_backend, f"torch's operators' rules on a GPU ({reason})"
 
 
 def _budget(arguments: argparse.Namespace, on_cpu: bool) -> Budget:
     """Of this machine's host on the CPU; of a GPU that is not here what is given."""
-    from hy3d_rocm.decode.memory import meter
+    from hy3d_rocm import meter
     from hy3d_rocm.decode.memory.budget import NO_LIMIT, Budget, make_budget, parse_budget
 
     request, host = parse_budget(arguments.budget), parse_budget(arguments.host_budget)

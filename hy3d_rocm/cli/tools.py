@@ -154,7 +154,7 @@ def _check_names(option: str, given: tuple[str, ...], known: tuple[str, ...]) ->
 
 
 def _subject(arguments: argparse.Namespace) -> Subject:
-    from hy3d_rocm.decode.memory.meter import steady_malloc
+    from hy3d_rocm.meter import steady_malloc
     from hy3d_rocm.tools import loading, runs
 
     _check_names("--strategies", arguments.strategies, STRATEGIES)

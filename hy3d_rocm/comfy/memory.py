@@ -17,9 +17,8 @@ import comfy.model_management as management
 import torch
 
 from hy3d_rocm import memory as measured
-from hy3d_rocm import memory_lines
+from hy3d_rocm import memory_lines, meter
 from hy3d_rocm.conv import prepared
-from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.memory_lines import Kind, stage_line
 from hy3d_rocm.units import size_text
 

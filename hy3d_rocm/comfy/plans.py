@@ -7,13 +7,13 @@ from typing import Any
 import comfy.utils
 import torch
 
+from hy3d_rocm import meter
 from hy3d_rocm.comfy import plan_picture, vae_memory, vaes
 from hy3d_rocm.comfy.option_values import decode_options
 from hy3d_rocm.comfy.running import current_device, said
 from hy3d_rocm.comfy.sizes import Wanted, latent_shape
 from hy3d_rocm.comfy.watching import Watcher
 from hy3d_rocm.decode.checks import STRATEGIES, check_choice
-from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import Budget, make_budget, parse_budget
 from hy3d_rocm.decode.precision import PRECISIONS, choose_precision
 from hy3d_rocm.tools.planning import explain

@@ -16,8 +16,8 @@ import torch
 
 from hy3d_rocm.comfy.memory import own_care
 from hy3d_rocm.comfy.watching import Watcher
-from hy3d_rocm.decode.memory.meter import PeakMeter
 from hy3d_rocm.decode.stages import told
+from hy3d_rocm.meter import PeakMeter
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.router import Guard

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import comfy.model_management as management
 import torch
 
+from hy3d_rocm import meter
 from hy3d_rocm.comfy import memory as comfy_memory
 from hy3d_rocm.decode.black_box import meta_family
-from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHOLD, make_budget
-from hy3d_rocm.decode.planning.backends import best_backend, runs_first
 from hy3d_rocm.decode.planning.compiled import plan_job
-from hy3d_rocm.decode.planning.jobs import Job
+from hy3d_rocm.decode.planning.jobs import Job, best_backend
 from hy3d_rocm.decode.report import DecodeCancelled
 from hy3d_rocm.decode.stages import asked_to_stop
 
@@ -112,11 +111,8 @@ def job_of(
     """A decode (or encode) that is only to be planned: the VAE's parameters on "meta". device:
     where it would compute, None for where the family says."""
     place = family.device if device is None else device
-    make_backend = best_backend(place, dtype)
-    return Job(
-        meta_family(family, dtype), shape, place, dtype, dtype, make_backend,
-        encode=encode, is_fused=runs_first(make_backend),
-    )  # fmt: skip
+    backend = best_backend(place, dtype)
+    return Job(meta_family(family, dtype), shape, place, dtype, dtype, backend, encode=encode)
 
 
 def largest(vae: Any, device: torch.device, request: Request, options: DecodeOptions) -> Budget:

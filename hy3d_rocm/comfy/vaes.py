@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import comfy.model_management as management
 import torch
 
+from hy3d_rocm import meter
 from hy3d_rocm.comfy.memory import is_managed
 from hy3d_rocm.conv.mode import LOCAL
 from hy3d_rocm.conv.router import aside, protect
@@ -20,7 +21,6 @@ from hy3d_rocm.decode.families.proof import CALL_ERRORS
 from hy3d_rocm.decode.families.unknown import UnknownFamily
 from hy3d_rocm.decode.faults import retried
 from hy3d_rocm.decode.layers import ModuleWeights
-from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.stages import flush
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ from hy3d_rocm.decode.memory.dry_run import (
 )
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decode.plan import DecodePlan, plan_decode
+from hy3d_rocm.decode.planning.jobs import Job, is_opaque
 from hy3d_rocm.decode.planning.planner import Need, Way
 from hy3d_rocm.decode.report import Step
 from hy3d_rocm.decode.run import blend
@@ -38,14 +39,13 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.faults import Failure, Recover
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.plan import Grain
-    from hy3d_rocm.decode.planning.jobs import Job
     from hy3d_rocm.decode.planning.planner import Plan
     from hy3d_rocm.decode.report import DecodeOptions
     from hy3d_rocm.decode.stages import Counter
 
 __all__ = [
     "ENGINE", "in_own_tiles", "is_opaque", "is_tiled", "left_out", "meta_family", "own_code",
-    "own_ways", "plan_own_tiles", "planned", "predicted", "runs_own_code",
+    "own_ways", "plan_own_tiles", "planned", "predicted",
 ]  # fmt: skip
 
 ENGINE = "own tiles"
@@ -72,19 +72,9 @@ def no_tiles(family: Any, halo_pixels: int | None) -> str:
     return ""
 
 
-def is_opaque(family: Any) -> bool:
-    """Whether of its VAE nothing but its own decode() is known (families/unknown.py)."""
-    return bool(getattr(family, "is_opaque", False))
-
-
 def is_tiled(way: Way) -> bool:
     """Whether its frames are added up in one tensor."""
     return way.parameters.get("engine") in ("tiles", ENGINE)
-
-
-def runs_own_code(job: Job, way: Way) -> bool:
-    """Whether the VAE's own code runs, with the VAE's own parameters."""
-    return way.strategy == "whole" or is_opaque(job.family)
 
 
 def own_code(job: Job) -> Callable[[Tensor], Tensor]:
@@ -277,7 +267,7 @@ def planned(job: Job, way: Way) -> Need:
 
 def _least(job: Job, way: Way, why: str) -> Need:
     """What a way takes for its frames alone."""
-    result = math.prod(job.out_shape) * job.result_dtype.itemsize * job.keeps_result
+    result = job.result_bytes
     made = math.prod(job.out_shape[1:])
     if is_tiled(way):
         plan = plan_own_tiles(job.family, job.shape, way.parameters)
@@ -292,7 +282,7 @@ def _least(job: Job, way: Way, why: str) -> Need:
 
 def predicted(job: Job, way: Way) -> Prediction:
     """The peaks before any allowance. ValueError (a sentence) where they can't be told."""
-    rules = OperatorWorkspace(job.device, job.tier)
+    rules = OperatorWorkspace(job.device)
     key = (
         rules.key, type(job.family).__name__, job.encode, job.shape, str(job.dtype),
         str(job.result_dtype), job.keeps_result, key_of(way),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from hy3d_rocm import _native
+from hy3d_rocm import _native, meter
 from hy3d_rocm.conv.prepared import cache, give_back, steady
 from hy3d_rocm.conv.room import within
 from hy3d_rocm.decode import black_box, checks, faults, precision, stages
@@ -25,12 +25,10 @@ from hy3d_rocm.decode.families import check_unchanged, family_or_unknown
 from hy3d_rocm.decode.families.unknown import OwnCodeFamily
 from hy3d_rocm.decode.graph import record
 from hy3d_rocm.decode.layers import ModuleWeights
-from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.placing import Placing
-from hy3d_rocm.decode.planning.backends import best_backend, is_native, runs_first, torch_backend
-from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
-from hy3d_rocm.decode.planning.jobs import Job, unused_sizes
+from hy3d_rocm.decode.planning.compiled import Compiled, plan_job
+from hy3d_rocm.decode.planning.jobs import Job, best_backend, torch_backend, unused_sizes
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
 from hy3d_rocm.decode.run import Run
 from hy3d_rocm.decode.transfers import StreamMover
@@ -230,7 +228,7 @@ def _prepare(family: Any, source: Tensor, asked: DecodeRequest) -> Execution:
     job = Job(
         family, tuple(source.shape), device, chosen.dtype,
         family.result_dtype if opaque else family.dtype, make_backend, encode=asked.encode,
-        is_fused=runs_first(make_backend), keeps_result=sink is None,
+        keeps_result=sink is None,
     )  # fmt: skip
     if sink is not None:
         taken = sink.host_bytes(job.out_shape)
@@ -447,7 +445,7 @@ class Execution:
         """The job over weights of its type, and what computes its layers, None for the VAE's own
         code."""
         job, backend = self.job, None
-        if black_box.runs_own_code(job, way):
+        if job.runs_own_code(way):
             job = replace(job, family=converted_family(job.family, job.dtype))
         else:
             make_weights = getattr(job.family, "make_weights", ModuleWeights)
@@ -470,7 +468,7 @@ class Execution:
         planned beside those that are there, or, of a way that only a failing convolution brings to
         prepare any, what the budget leaves. Never a bit of the frames depends on it."""
         plan = self.plan
-        planned = plan.way.strategy == "cpu" or is_native(self.job, plan.way)
+        planned = plan.way.strategy == "cpu" or self.job.is_native(plan.way)
         return cache().stats().bytes + (plan.prepared_bytes if planned else plan.host_room)
 
     def _steps(self, way: Way) -> int:
@@ -499,7 +497,7 @@ class Execution:
         if start:
             rest = replace(job, shape=(*job.shape[:2], job.shape[2] - start, *job.shape[3:]))
             making, options = making_of(job, way), self.asked.options
-            found = compile_job(rest, self.budget, way.strategy, options, making=making)
+            found = Compiled(rest, self.budget, way.strategy, options, making=making)
             compiled = _plan_going_on(job, found.plan(), making).compiled
             z = z[:, :, start:]
         run = self._interpreter(compiled, job, backend, sample)
@@ -574,7 +572,7 @@ def making_of(job: Job, way: Way) -> dict[str, Any]:
     parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
     dtype = precision.name_of(job.dtype)
     made = {"strategy": way.strategy, "dtype": dtype, "parameters": parameters}
-    if is_native(job, way):
+    if job.is_native(way):
         made["backend"] = "native"
     return made
 

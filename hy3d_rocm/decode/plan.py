@@ -10,21 +10,17 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, overload
+from typing import Any
 
 from hy3d_rocm import _native, units
 
 __all__ = [
-    "BudgetTooSmallError",
-    "DecodePlan",
-    "Grain",
-    "GrainCost",
-    "Grains",
-    "parse_budget",
+    "BudgetTooSmallError", "DecodePlan", "Grain", "GrainCost", "Grains", "parse_budget",
     "plan_decode",
-]
+]  # fmt: skip
 
 Three = tuple[int, int, int]
+Slices = tuple[slice, slice, slice]
 Budget = str | int | None
 
 # Fields of a DecodePlan that the core calls so too.
@@ -35,23 +31,12 @@ _AS_SAID = (
 
 
 class BudgetTooSmallError(ValueError):
-    """No level fits the budget; `smallest` (bytes) is the least that would do."""
+    """Nothing fits the budget; `smallest` (bytes) is the least that would do. level: the only one
+    that was asked for."""
 
-    def __init__(
-        self,
-        budget: int,
-        smallest: int,
-        level: int | None,
-        remedy: str = "lower min_tile, halo or the number of things kept resident",
-    ) -> None:
-        which = "the smallest tiles need" if level is None else f"level {level} needs"
-        super().__init__(
-            f"The budget is {units.size_text(budget, 2)} ({budget} bytes), but {which} "
-            f"{units.size_text(smallest, 2)}: give at least {smallest} bytes, or {remedy}."
-        )
-        self.budget = budget
-        self.smallest = smallest
-        self.level = level
+    def __init__(self, text: str, budget: int, smallest: int, level: int | None = None) -> None:
+        super().__init__(text)
+        self.budget, self.smallest, self.level = budget, smallest, level
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,30 +83,29 @@ class Grain:
     @property
     def out_shape(self) -> Three:
         """Size of the kept part in output units."""
-        return _three(b - a for a, b in zip(self.out_start, self.out_stop, strict=True))
+        return _three(map(operator.sub, self.out_stop, self.out_start))
 
     @property
-    def in_slices(self) -> tuple[slice, slice, slice]:
+    def in_slices(self) -> Slices:
         """What to decode: `latents[(..., *grain.in_slices)]`."""
         return _slices(self.in_start, self.in_stop)
 
     @property
-    def keep_slices(self) -> tuple[slice, slice, slice]:
+    def keep_slices(self) -> Slices:
         """What to keep of the decoded tile."""
-        stop = _three(a + n for a, n in zip(self.trim_start, self.out_shape, strict=True))
+        stop = _three(map(operator.add, self.trim_start, self.out_shape))
         return _slices(self.trim_start, stop)
 
     @property
-    def out_slices(self) -> tuple[slice, slice, slice]:
+    def out_slices(self) -> Slices:
         """Where the kept part goes in the output."""
         return _slices(self.out_start, self.out_stop)
 
     def window(self, axis: int) -> memoryview | None:
         """Blend weights along an axis (0 T, 1 H, 2 W), float32; None where all of them are 1."""
         before, after = self.ramp_before[axis], self.ramp_after[axis]
-        if before == 0 and after == 0:
-            return None
-        return _native.schedule_window(self.out_shape[axis], before, after)
+        wanted = bool(before or after)
+        return _native.schedule_window(self.out_shape[axis], before, after) if wanted else None
 
     def windows(self) -> tuple[memoryview | None, memoryview | None, memoryview | None]:
         """The windows along T, H and W, as blend_accumulate takes them."""
@@ -139,11 +123,7 @@ class Grains(Sequence[Grain]):
     def __len__(self) -> int:
         return int(self._plan["grains"])
 
-    @overload
-    def __getitem__(self, index: int) -> Grain: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Grain, ...]: ...
-    def __getitem__(self, index: int | slice) -> Grain | tuple[Grain, ...]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         number = operator.index(index)
@@ -184,14 +164,14 @@ class DecodePlan:
         frames, height, width = self.out_size
         latents = " x ".join(map(str, self.latent_size))
         budget = "none" if self.budget is None else units.size_text(self.budget, 2)
+        several = ["s" if count != 1 else "" for count in (frames, len(self.grains))]
         lines = [
-            f"decode plan: {latents} latents -> {frames} "
-            f"frame{'s' if frames != 1 else ''} of {width} x {height}",
+            f"decode plan: {latents} latents -> {frames} frame{several[0]} of {width} x {height}",
             f"  budget {budget}, peak {units.size_text(self.peak_bytes, 2)} = "
             f"{units.size_text(self.resident, 2)} resident + {self.in_flight} x "
             f"{units.size_text(self.grain_bytes, 2)}",
-            f"  level {self.level} of 0..{self.levels - 1}, {len(self.grains)} "
-            f"grain{'s' if len(self.grains) != 1 else ''}, {self.in_flight} in flight",
+            f"  level {self.level} of 0..{self.levels - 1}, {len(self.grains)} grain{several[1]}, "
+            f"{self.in_flight} in flight",
             "  axis  latents  output  tiles  core  decoded",
         ]
         for axis, name in enumerate(("time", "high", "wide")):
@@ -210,43 +190,28 @@ def parse_budget(budget: Budget) -> int | None:
     """
     if budget is None:
         return None
-    shown = units.brief(budget)
-    if isinstance(budget, str):
-        try:
-            count = units.parse_size(budget)
-        except ValueError:
-            raise ValueError(
-                f'budget is {shown}; write it like "6GB", "512MB" or a number of bytes'
-            ) from None
-    elif isinstance(budget, bool):
-        raise ValueError(f"budget is {budget}; give bytes, a text such as '6GB', or None")
-    else:
-        try:
-            count = operator.index(budget)
-        except TypeError:
-            raise ValueError(
-                f"budget is {shown}; give whole bytes, a text such as '6GB', or None"
-            ) from None
+    shown, others = units.brief(budget), "a text such as '6GB', or None"
+    if isinstance(budget, bool):
+        raise ValueError(f"budget is {budget}; give bytes, {others}")
+    try:
+        count = units.parse_size(budget) if isinstance(budget, str) else operator.index(budget)
+    except TypeError:
+        raise ValueError(f"budget is {shown}; give whole bytes, {others}") from None
+    except ValueError:
+        raise ValueError(
+            f'budget is {shown}; write it like "6GB", "512MB" or a number of bytes'
+        ) from None
     if not 0 < count < 2**63:
         raise ValueError(f"budget is {shown}; give more than nothing, or None for no limit")
     return count
 
 
 def plan_decode(
-    latent_size: Sequence[int],
-    *,
-    budget: Budget = None,
-    factors: Sequence[int] = (4, 8, 8),
-    causal: bool = True,
-    overlap: Sequence[int] = (1, 4, 4),
-    halo: Sequence[int] = (2, 2, 2),
-    min_tile: Sequence[int] = (2, 8, 8),
-    cost: GrainCost | None = None,
-    resident: int = 0,
-    max_in_flight: int = 1,
-    level: int | None = None,
-    shrink: int = 2,
-) -> DecodePlan:
+    latent_size: Sequence[int], *, budget: Budget = None, factors: Sequence[int] = (4, 8, 8),
+    causal: bool = True, overlap: Sequence[int] = (1, 4, 4), halo: Sequence[int] = (2, 2, 2),
+    min_tile: Sequence[int] = (2, 8, 8), cost: GrainCost | None = None, resident: int = 0,
+    max_in_flight: int = 1, level: int | None = None, shrink: int = 2,
+) -> DecodePlan:  # fmt: skip
     """Cuts the decode of (T, H, W) latents into grains that fit the budget.
 
     overlap: latents that neighbours share and blend; halo: latents decoded beyond and dropped (in
@@ -283,7 +248,12 @@ def plan_decode(
             raise
         free = _native.schedule_plan(**{**fields, "budget_bytes": 0, "max_in_flight": 1})
         smallest = free["smallest_budget_bytes"] if level is None else free["peak_bytes"]
-        raise BudgetTooSmallError(limit, smallest, level) from None
+        which = "the smallest tiles need" if level is None else f"level {level} needs"
+        raise BudgetTooSmallError(
+            f"The budget is {units.size_text(limit, 2)} ({limit} bytes), but {which} "
+            f"{units.size_text(smallest, 2)}: give at least {smallest} bytes, or lower min_tile, "
+            "halo or the number of things kept resident.", limit, smallest, level,
+        ) from None  # fmt: skip
     return DecodePlan(
         grains=Grains(plan),
         latent_size=size,
@@ -306,6 +276,6 @@ def _three(values: Any, name: str = "") -> Three:
     return items
 
 
-def _slices(start: Three, stop: Three) -> tuple[slice, slice, slice]:
-    first, second, third = (slice(a, b) for a, b in zip(start, stop, strict=True))
+def _slices(start: Three, stop: Three) -> Slices:
+    first, second, third = map(slice, start, stop)
     return first, second, third

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch._C import _nn
 
-from hy3d_rocm import _native
+from hy3d_rocm import _native, meter
 from hy3d_rocm.decode.backends.statistics import (
     Statistics,
     channel_moments,
@@ -34,7 +34,6 @@ from hy3d_rocm.decode.backends.statistics import (
 )
 from hy3d_rocm.decode.faults import Recover, Result, attempt, retry_out_of_memory
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Moments, Norm, Pieces, Range
-from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.plan import plan_decode
 from hy3d_rocm.decode.report import Step
 

@@ -86,8 +86,8 @@ def decode_job(job: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
     from safetensors.torch import load_file
 
     from hy3d_rocm.decode import DecodeOptions, decode_with_report
-    from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
     from hy3d_rocm.demo.model import load_demo_vae
+    from hy3d_rocm.meter import PeakMeter, steady_malloc
 
     keeper = LineKeeper()
     logger = logging.getLogger("hy3d_rocm")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hy3d_rocm.decode.memory.budget import is_apu
 from hy3d_rocm.doctor.finding import Facts, Rule, Said, Severity
+from hy3d_rocm.memory import is_apu
 from hy3d_rocm.units import GB, MB, size_text
 
 _PAGE_BYTES = 4096

@@ -6,20 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm import _native
+from hy3d_rocm import _native, meter
 from hy3d_rocm.decode.black_box import is_opaque
-from hy3d_rocm.decode.memory import meter
 from hy3d_rocm.decode.memory.budget import make_budget
-from hy3d_rocm.decode.planning.backends import best_backend, runs_first, torch_backend
-from hy3d_rocm.decode.planning.compiled import compile_job, plan_job
-from hy3d_rocm.decode.planning.jobs import Job, unused_sizes
+from hy3d_rocm.decode.planning.compiled import Compiled, plan_job
+from hy3d_rocm.decode.planning.jobs import Job, best_backend, torch_backend, unused_sizes
 from hy3d_rocm.decode.planning.planner import Candidate, Plan, smallest_budget
 from hy3d_rocm.decode.report import DecodeOptions
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from hy3d_rocm.decode.memory.budget import Budget
-    from hy3d_rocm.decode.planning.compiled import Compiled
     from hy3d_rocm.decode.planning.planner import Need
     from hy3d_rocm.tools.runs import Subject
 
@@ -154,7 +151,7 @@ def _all_of(
     progress: Progress, like: Compiled | None,
 ) -> list[Candidate]:  # fmt: skip
     """Of each strategy in `asked`: "auto", the one that is wanted, and the VAE's own code, which
-    "auto" leaves out where it is slower as well as larger. like: see compile_job."""
+    "auto" leaves out where it is slower as well as larger. like: see Compiled."""
     found: dict[str, Candidate] = {}
     for number, strategy in enumerate(asked, 1):
         progress(number, 1 + len(asked))
@@ -162,7 +159,7 @@ def _all_of(
             continue
         look()
         try:
-            like = compile_job(
+            like = Compiled(
                 job, budget, strategy, options, compiles_all=True, check=look, like=like
             )
         except ValueError:
@@ -207,9 +204,6 @@ def plan_of(subject: Subject, budget: int | str | None = None, strategy: str = "
     opaque = is_opaque(family)
     backend = torch_backend if opaque else best_backend(device, family.dtype)
     made = family.result_dtype if opaque else family.dtype
-    job = Job(
-        family, tuple(subject.latents.shape), device, family.dtype, made, backend,
-        is_fused=runs_first(backend),
-    )  # fmt: skip
+    job = Job(family, tuple(subject.latents.shape), device, family.dtype, made, backend)
     room = make_budget(budget, meter.machine_of(device))
     return plan_job(job, room, strategy)

@@ -20,9 +20,9 @@ from hy3d_rocm.decode.black_box import is_opaque
 from hy3d_rocm.decode.capture import fingerprint, read_capture
 from hy3d_rocm.decode.executor import decode_with_report
 from hy3d_rocm.decode.families import family_or_unknown
-from hy3d_rocm.decode.memory.meter import PeakMeter, resident_bytes
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport
 from hy3d_rocm.env.shown import first_line
+from hy3d_rocm.meter import PeakMeter, resident_bytes
 from hy3d_rocm.tools import loading
 from hy3d_rocm.tools.loading import LoadingError
 from hy3d_rocm.units import size_text

@@ -70,7 +70,7 @@ def _of_program(job: Job, way: Way, compiled: Compiled) -> list[Shape]:
                 seen[key] = _of_section(ghost, program, number, (channels, *size[1:]), device)
             found.update(seen[key])
 
-    predict(run, workspace=OperatorWorkspace(device, None))
+    predict(run, workspace=OperatorWorkspace(device))
     if not found:
         raise ValueError("no convolution was seen")
     return sorted_shapes(found)

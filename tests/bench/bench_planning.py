@@ -27,7 +27,7 @@ from hy3d_rocm.decode import graph
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.memory.budget import NO_LIMIT, Budget
 from hy3d_rocm.decode.memory.steps import StepWorkspace
-from hy3d_rocm.decode.planning import backends, compiled
+from hy3d_rocm.decode.planning import compiled, jobs
 from hy3d_rocm.decode.planning.jobs import Job
 from hy3d_rocm.tools.loading import bare_vae, latent_shape
 
@@ -75,12 +75,12 @@ def job_of(vae: str, size: tuple[int, int, int], device: str) -> Job:
     on_cpu = device == "cpu"
     dtype = torch.float32 if on_cpu else torch.bfloat16
     place = torch.device("cpu" if on_cpu else "cuda")
-    backend: Any = backends.native_backend if on_cpu else backends.host_backend
+    backend: Any = jobs.host_backend
     if device.startswith("gfx"):
-        backend = backends.FusedOf(device)
+        backend = jobs.MakeBackend(device)
     family = family_for(torch.nn.Module.to(bare_vae(vae), dtype))
     shape = latent_shape(family, *size)
-    return Job(family, shape, place, dtype, dtype, backend, is_fused=backends.runs_first(backend))
+    return Job(family, shape, place, dtype, dtype, backend)
 
 
 def measure(job: Job, budget: int) -> Found:
@@ -105,9 +105,9 @@ def measure(job: Job, budget: int) -> Found:
     room = Budget(budget, budget if on_cpu else NO_LIMIT, on_cpu, "given")
     strategy = "auto" if not on_cpu else "streamed"
     start = time.process_time()
-    found = compiled.compile_job(job, room, strategy)
+    found = compiled.Compiled(job, room, strategy)
     if found.schedule.program is None and on_cpu:
-        found = compiled.compile_job(job, room, "tiled")
+        found = compiled.Compiled(job, room, "tiled")
     program = found.schedule.program
     if program is not None:
         found.plan()

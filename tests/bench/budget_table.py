@@ -63,14 +63,13 @@ def main() -> None:
     args = parser.parse_args()
     import torch
 
+    from hy3d_rocm import meter
     from hy3d_rocm.conv import prepared
     from hy3d_rocm.decode.executor import decode_with_report
     from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.memory import meter
     from hy3d_rocm.decode.memory.budget import NO_LIMIT, Budget
-    from hy3d_rocm.decode.planning.backends import FusedOf, best_backend, runs_first
     from hy3d_rocm.decode.planning.compiled import plan_job
-    from hy3d_rocm.decode.planning.jobs import Job
+    from hy3d_rocm.decode.planning.jobs import Job, MakeBackend, best_backend
 
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -81,13 +80,12 @@ def main() -> None:
     device, dtype = torch.device("cpu"), torch.float32
     backend = best_backend(device, dtype)
     if not on_cpu:
-        device, dtype, backend = torch.device("cuda"), torch.bfloat16, FusedOf(args.device)
+        device, dtype, backend = torch.device("cuda"), torch.bfloat16, MakeBackend(args.device)
     vae = torch.nn.Module.to(make_vae(args.kind, args.decode), dtype)
     family = family_for(vae)
     size = [int(n) for n in args.latents.split("x")]
     job = Job(
         family, (1, family.latent_channels, *size), device, dtype, dtype, backend,
-        is_fused=runs_first(backend),
     )  # fmt: skip
 
     def plan_of(count: int) -> Any:

@@ -67,8 +67,8 @@ def run_child(job: dict[str, Any]) -> None:
     import torch
 
     from hy3d_rocm.decode.executor import decode_with_report
-    from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
     from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.meter import PeakMeter, steady_malloc
 
     steady_malloc()
     torch.set_num_threads(job["threads"])

@@ -18,8 +18,8 @@ import torch
 
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.graph import record
-from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
 from hy3d_rocm.decode.run import Run
+from hy3d_rocm.meter import PeakMeter, steady_malloc
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "py"))
 from decode_doubles import tiny_latents, tiny_vae

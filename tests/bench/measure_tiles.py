@@ -21,12 +21,11 @@ import torch
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.decode.layers import ModuleWeights
 from hy3d_rocm.decode.memory.budget import Budget
-from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
 from hy3d_rocm.decode.plan import DecodePlan
-from hy3d_rocm.decode.planning.backends import torch_backend
-from hy3d_rocm.decode.planning.compiled import Compiled, compile_job
-from hy3d_rocm.decode.planning.jobs import Job
+from hy3d_rocm.decode.planning.compiled import Compiled
+from hy3d_rocm.decode.planning.jobs import Job, torch_backend
 from hy3d_rocm.decode.run import Run, tile_places
+from hy3d_rocm.meter import PeakMeter, steady_malloc
 
 CPU = torch.device("cpu")
 
@@ -43,7 +42,7 @@ def compiled_tiles(
     }  # fmt: skip
     making = {"strategy": "tiled", "parameters": parameters}
     room = Budget(1 << 50, 1 << 50, False, "no limit")
-    return compile_job(job, room, "tiled", making=making)
+    return Compiled(job, room, "tiled", making=making)
 
 
 def run_of(compiled: Compiled) -> Run:

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "py"))
 
 MB = 2**20
 TIMEOUT_S = 600
-PARTS = ("executor", "run", "backends.native", "memory.meter", "planning.compiled")
+PARTS = ("executor", "run", "backends.native", "planning.compiled")
 # kind of decode_doubles.tiny_vae: wider than there, so that memory is worth measuring
 KINDS = ("hunyuan", "wan", "wan22", "hunyuan15", "ltx", "image", "seedvr2")
 STRATEGIES = ("auto", "auto", "whole", "streamed", "tiled", "cpu")
@@ -100,8 +100,8 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
     """Decodes the job; what was planned and measured."""
     import torch
 
+    from hy3d_rocm import meter
     from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.memory import meter
     from hy3d_rocm.decode.planning.planner import DoesNotFitError
 
     torch.set_num_threads(job["threads"])
@@ -144,9 +144,9 @@ def measure(vae: Any, z: Any, room: int, job: dict[str, Any]) -> dict[str, Any]:
     """Decodes once; peak bytes from the first step on above what was there before."""
     import torch
 
+    from hy3d_rocm import meter
     from hy3d_rocm.decode import decode_with_report
     from hy3d_rocm.decode.executor import Execution
-    from hy3d_rocm.decode.memory import meter
     from hy3d_rocm.decode.report import DecodeOptions
 
     device = torch.device(job["device"])

@@ -123,7 +123,7 @@ def in_child(job: dict[str, Any]) -> dict[str, Any]:
 def child(job: dict[str, Any]) -> None:
     import torch
 
-    from hy3d_rocm.decode.memory.meter import steady_malloc
+    from hy3d_rocm.meter import steady_malloc
 
     torch.set_num_threads(job["threads"])
     steady_malloc()
@@ -152,9 +152,9 @@ def decode(job: dict[str, Any]) -> dict[str, Any]:
     from safetensors.torch import load_file, save_file
 
     from hy3d_rocm.decode.executor import decode_with_report
-    from hy3d_rocm.decode.memory.meter import PeakMeter
     from hy3d_rocm.decode.report import DecodeOptions
     from hy3d_rocm.demo.model import load_demo_vae
+    from hy3d_rocm.meter import PeakMeter
 
     vae = load_demo_vae()
     z = load_file(Path(job["folder"]) / "latents.safetensors")["latents"]

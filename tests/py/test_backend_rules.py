@@ -17,7 +17,7 @@ from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv.errors import is_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.backends import native  # noqa: E402
 from hy3d_rocm.decode.backends.triton import backend as fused  # noqa: E402
-from hy3d_rocm.decode.black_box import in_own_tiles, plan_own_tiles, runs_own_code  # noqa: E402
+from hy3d_rocm.decode.black_box import in_own_tiles, plan_own_tiles  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.faults import (  # noqa: E402
     ATTEMPTS,
@@ -30,7 +30,7 @@ from hy3d_rocm.decode.faults import (  # noqa: E402
     retry_out_of_memory,
 )
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
-from hy3d_rocm.decode.planning import backends  # noqa: E402
+from hy3d_rocm.decode.planning import jobs as backends  # noqa: E402
 from hy3d_rocm.decode.planning.compiled import plan_job  # noqa: E402
 from hy3d_rocm.decode.planning.jobs import Job  # noqa: E402
 from hy3d_rocm.decode.planning.planner import Way  # noqa: E402
@@ -196,11 +196,11 @@ def test_the_largest_option_is_planned_with_and_one_more_gets_a_sentence(name: s
      (Way("streamed"), True, True, False)],
 )  # fmt: skip
 def test_whose_code_runs(way: Way, opaque: bool, own: bool, is_native: bool) -> None:
-    made = job(family=family(is_opaque=opaque), make_backend=backends.native_backend)
-    assert runs_own_code(made, way) is own
-    assert backends.is_native(made, way) is is_native
-    assert not backends.is_native(replace(made, make_backend=backends.torch_backend), way)
-    assert not backends.is_native(replace(made, device=CARD), way)
+    made = job(family=family(is_opaque=opaque), make_backend=backends.host_backend)
+    assert made.runs_own_code(way) is own
+    assert made.is_native(way) is is_native
+    assert not replace(made, make_backend=backends.torch_backend).is_native(way)
+    assert not replace(made, device=CARD).is_native(way)
 
 
 def test_a_job_knows_its_results_shape_and_where_a_way_computes() -> None:
@@ -218,9 +218,9 @@ def refusing(monkeypatch: pytest.MonkeyPatch, **reasons: str | None) -> None:
 @pytest.mark.parametrize(
     ("device", "asked", "reasons", "wanted"),
     [
-        (CPU, "auto", {}, "native_backend"),
+        (CPU, "auto", {}, "host_backend"),
         (CPU, "auto", {"native": "no"}, "torch_backend"),
-        (CPU, "native", {}, "native_backend"),
+        (CPU, "native", {}, "host_backend"),
         (CPU, "torch", {}, "torch_backend"),
         (CARD, "auto", {}, "fused_backend"),
         (CARD, "auto", {"fused": "no"}, "host_backend"),
@@ -240,7 +240,7 @@ def test_the_best_backend(
 
 
 @pytest.mark.parametrize("device", [CPU, CARD])
-def test_a_native_backend_that_can_not_be_had_is_refused(
+def test_a_host_backend_that_can_not_be_had_is_refused(
     monkeypatch: pytest.MonkeyPatch, device: Any
 ) -> None:
     refusing(monkeypatch, native="no core")
@@ -256,32 +256,29 @@ def test_the_host_and_the_type_are_what_is_asked_about(monkeypatch: pytest.Monke
     backends.best_backend(CARD, torch.float16)
     assert asked == [(CPU, torch.float16), (CARD, torch.float16)]
     asked.clear()
-    backends.computes_natively(backends.host_backend)
+    _ = backends.host_backend.computes_natively
     backends.host_backend(Thing(), CPU)
     assert asked == [(CPU, F32), (CPU, F32)]
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_who_computes_natively_and_who_runs_first(
+def test_who_computes_natively_and_who_computes_fused(
     monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
     refusing(monkeypatch, native=None if there else "no")
-    assert backends.computes_natively(backends.host_backend) is there
-    assert backends.computes_natively(backends.fused_backend) is there
-    assert backends.computes_natively(backends.native_backend) is True
-    assert backends.computes_natively(backends.torch_backend) is False
-    for speed, first in ((1.0, True), (1.5, True), (0.99, False)):
-        monkeypatch.setattr(backends, "NATIVE_SPEED", speed)
-        assert backends.runs_first(backends.native_backend) is first
-        assert backends.runs_first(backends.fused_backend) is True
-        assert backends.runs_first(backends.torch_backend) is False
+    for made, natively, on_gpu in (
+        (backends.host_backend, there, False), (backends.fused_backend, there, True),
+        (backends.MakeBackend("gfx1100"), there, True), (backends.torch_backend, False, False),
+    ):  # fmt: skip
+        assert made.computes_natively is natively
+        assert job(CPU, make_backend=made).is_fused is natively
+        assert job(CARD, make_backend=made).is_fused is on_gpu
 
 
 def test_who_computes_where(monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch)
     weights = Thing()
     for make, kind in ((backends.torch_backend, "TorchBackend"),
-                       (backends.native_backend, "NativeBackend"),
                        (backends.host_backend, "NativeBackend")):  # fmt: skip
         real = make(weights, CPU)
         assert type(real).__name__ == kind

@@ -23,8 +23,7 @@ from hy3d_rocm.decode.families import family_for, wan  # noqa: E402
 from hy3d_rocm.decode.families.unknown import UnknownFamily  # noqa: E402
 from hy3d_rocm.decode.memory.dry_run import Live, NoScores, Prediction  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
-from hy3d_rocm.decode.planning.backends import torch_backend  # noqa: E402
-from hy3d_rocm.decode.planning.jobs import Job  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job, torch_backend  # noqa: E402
 from hy3d_rocm.decode.planning.planner import Need, Way  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
 

@@ -11,11 +11,10 @@ from hy3d_rocm.decode.memory.budget import (
     DEVICE_HEADROOM_BYTES,
     HOST_HEADROOM_BYTES,
     Budget,
-    Machine,
-    is_apu,
     make_budget,
     parse_budget,
 )
+from hy3d_rocm.memory import Machine, is_apu
 
 GB = 2**30
 CARD = Machine("cuda:0", 10 * GB, 24 * GB, 20 * GB, 32 * GB, device_held=4 * GB)
@@ -110,11 +109,12 @@ def test_a_full_machine_gives_nothing_and_no_error() -> None:
     assert make_budget("80%", full).device_bytes == 0
 
 
-def test_excess_is_the_worst_of_device_and_host() -> None:
-    assert Budget(100, 50, False, "").excess(90, 60) == 10
-    assert Budget(100, 50, False, "").excess(130, 60) == 30
-    assert Budget(100, 50, True, "").excess(90, 20) == 10
-    assert Budget(100, 50, True, "").excess(40, 60) == 10
+def test_needs_fit_on_device_and_host_or_in_both_together() -> None:
+    assert Budget(100, 50, False, "").fits(100, 50)
+    assert not Budget(100, 50, False, "").fits(90, 60)
+    assert not Budget(100, 50, False, "").fits(130, 50)
+    assert not Budget(100, 50, True, "").fits(90, 20)
+    assert not Budget(100, 50, True, "").fits(40, 60)
     assert Budget(100, 50, True, "").fits(60, 40)
 
 
@@ -133,7 +133,7 @@ def group_files(folder: Path, **files: str) -> None:
 
 
 def test_a_machine_is_unified_by_torchs_word_or_its_name(tmp_path: Path) -> None:
-    from hy3d_rocm.decode.memory import meter
+    from hy3d_rocm import meter
 
     integrated = SimpleNamespace(is_integrated=1)
     assert meter._is_unified(integrated)
@@ -150,7 +150,7 @@ def test_a_machine_is_unified_by_torchs_word_or_its_name(tmp_path: Path) -> None
 
 def test_this_machines_memory_can_be_asked() -> None:
     torch = pytest.importorskip("torch")
-    from hy3d_rocm.decode.memory import meter
+    from hy3d_rocm import meter
 
     machine = meter.machine_of(torch.device("cpu"))
     assert 0 < machine.host_free <= machine.host_total

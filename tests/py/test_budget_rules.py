@@ -10,11 +10,11 @@ from hy3d_rocm.decode.memory.budget import (
     DEVICE_HEADROOM_BYTES,
     HOST_HEADROOM_BYTES,
     Budget,
-    Machine,
     check_share,
     make_budget,
     parse_budget,
 )
+from hy3d_rocm.memory import Machine
 
 GB = 2**30
 CARD = Machine("cuda:0", 10 * GB, 24 * GB, 20 * GB, 32 * GB, device_held=4 * GB)

@@ -361,12 +361,13 @@ def test_room_is_asked_for_by_the_same_door_as_a_decodes_plan(
 
 def shapes_of(vae: ManagedVae) -> Any:
     from hy3d_rocm.comfy import sizes, vae_memory, vaes
+    from hy3d_rocm.decode.planning.jobs import torch_backend
     from hy3d_rocm.tune.decodes import collect_decode
 
     family = vaes.family_of(vae)
     shape = sizes.latent_shape(family, sizes.Wanted(64, 64, 9))
-    # Whatever computes the layers here: where torch's operators do.
-    return replace(vae_memory.job_of(family, shape, family.dtype), is_fused=False), collect_decode
+    made = vae_memory.job_of(family, shape, family.dtype)
+    return replace(made, make_backend=torch_backend), collect_decode
 
 
 @pytest.mark.parametrize("strategy", ["streamed", "tiled"])
@@ -378,12 +379,14 @@ def test_the_convolutions_are_those_of_the_plan_that_would_be_taken(
     from hy3d_rocm.decode.executor import decode_with_report
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.planning.compiled import plan_job
+    from hy3d_rocm.decode.planning.jobs import host_backend
     from hy3d_rocm.decode.report import DecodeOptions
     from hy3d_rocm.tune.shapes import Notes
 
     vae = ManagedVae(tiny_vae("wan"))
     job, collect = shapes_of(vae)
-    plan = plan_job(job, Budget(1 << 40, 1 << 40, True, "given"), strategy)
+    by_core = replace(job, make_backend=host_backend)
+    plan = plan_job(by_core, Budget(1 << 40, 1 << 40, True, "given"), strategy)
     found, words = collect(job, plan)
     whole, whole_words = collect(job, None)
     assert words == f"of the decode {plan.way.name}"
@@ -403,9 +406,8 @@ def test_the_convolutions_are_those_of_the_plan_that_would_be_taken(
 def test_what_leaves_for_the_host_is_no_other_convolution(comfy: Comfy) -> None:
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.memory.budget import Budget
-    from hy3d_rocm.decode.planning.backends import host_backend
     from hy3d_rocm.decode.planning.compiled import plan_job
-    from hy3d_rocm.decode.planning.jobs import Job
+    from hy3d_rocm.decode.planning.jobs import Job, host_backend
     from hy3d_rocm.tools.loading import bare_vae
     from hy3d_rocm.tune.decodes import collect_decode
 

@@ -30,9 +30,9 @@ from hy3d_rocm.decode import (  # noqa: E402
 )
 from hy3d_rocm.decode.backends.native import NativeBackend  # noqa: E402
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend  # noqa: E402
-from hy3d_rocm.decode.memory.meter import PeakMeter, give_back  # noqa: E402
 from hy3d_rocm.decode.plan import BudgetTooSmallError  # noqa: E402
 from hy3d_rocm.decode.run import Run  # noqa: E402
+from hy3d_rocm.meter import PeakMeter, give_back  # noqa: E402
 
 PARTS = ("streamed", "tiled", "cpu")
 BACKENDS = (TorchBackend, NativeBackend)  # that a decode on the CPU may take

@@ -17,8 +17,7 @@ from hy3d_rocm.decode.executor import DecodeRequest, Execution, decode_with_repo
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.faults import CONVOLUTION, OUT_OF_MEMORY, Failure  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
-from hy3d_rocm.decode.planning.backends import torch_backend  # noqa: E402
-from hy3d_rocm.decode.planning.jobs import Job  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job, torch_backend  # noqa: E402
 from hy3d_rocm.decode.planning.planner import Need  # noqa: E402
 from hy3d_rocm.decode.precision import Precision  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402

@@ -19,8 +19,7 @@ from hy3d_rocm.decode.families import family_or_unknown  # noqa: E402
 from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
 from hy3d_rocm.decode.families.unknown import UnknownFamily  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
-from hy3d_rocm.decode.planning.backends import torch_backend  # noqa: E402
-from hy3d_rocm.decode.planning.jobs import Job  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job, torch_backend  # noqa: E402
 from hy3d_rocm.tools.planning import explain  # noqa: E402
 
 MB = 1 << 20

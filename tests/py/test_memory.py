@@ -154,7 +154,7 @@ def test_psutil_answers_where_there_is_no_meminfo(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "psutil", None)  # not installed
     assert (memory.host_free_bytes(), memory.host_total_bytes()) == (None, None)
     assert memory.free_bytes(torch.device("cpu")) is None
-    from hy3d_rocm.decode.memory import meter
+    from hy3d_rocm import meter
 
     with pytest.raises(RuntimeError, match="install psutil"):
         meter.machine_of(torch.device("cpu"))

@@ -26,9 +26,8 @@ from hy3d_rocm.conv import functional  # noqa: E402
 from hy3d_rocm.decode.executor import decode_with_report  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
-from hy3d_rocm.decode.planning.backends import native_backend  # noqa: E402
-from hy3d_rocm.decode.planning.compiled import compile_job  # noqa: E402
-from hy3d_rocm.decode.planning.jobs import Job  # noqa: E402
+from hy3d_rocm.decode.planning.compiled import Compiled  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import Job, host_backend  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -168,14 +167,14 @@ def test_smaller_budgets_take_smaller_parts_of_it(kind: str, parts: int) -> None
     """Slices of 512 and 32 MB; chunks of 4, 2 and 1 latents."""
     family = family_for(tiny_vae(kind))
     shape = (1, family.latent_channels, 9, 24, 24)
-    job = Job(family, shape, CPU, torch.float32, torch.float32, native_backend, is_fused=True)
+    job = Job(family, shape, CPU, torch.float32, torch.float32, host_backend)
     everything = Budget(1 << 40, 1 << 40, False, "the test's")
-    listed = compile_job(job, everything, "streamed", compiles_all=True).candidates()
+    listed = Compiled(job, everything, "streamed", compiles_all=True).candidates()
     needs = [candidate.need.device_bytes for candidate in listed]
     assert len(needs) == parts
     assert needs == sorted(needs, reverse=True)
     given = DecodeOptions(chunk_size=2, slice_bytes=1 << 20)
-    alone = compile_job(job, everything, "streamed", given, compiles_all=True).candidates()
+    alone = Compiled(job, everything, "streamed", given, compiles_all=True).candidates()
     assert len(alone) == 1, "what is asked for is the only one"
 
 

@@ -123,7 +123,7 @@ def test_the_plan_counts_columns_for_the_vaes_own_code_and_under_a_router() -> N
 MEASURE = """
 import json, torch
 from hy3d_rocm.decode.backends.torch_ops import _multiply
-from hy3d_rocm.decode.memory.meter import PeakMeter, steady_malloc
+from hy3d_rocm.meter import PeakMeter, steady_malloc
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 torch.set_num_threads(1)
 steady_malloc()

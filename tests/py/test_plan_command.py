@@ -47,8 +47,7 @@ def described(capsys: Capture, *words: str, code: int = 0) -> dict[str, Any]:
 
 def job_of(kind: str, shape: tuple[int, int, int], device: str) -> Any:
     from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.planning.backends import best_backend, host_backend
-    from hy3d_rocm.decode.planning.jobs import Job
+    from hy3d_rocm.decode.planning.jobs import Job, best_backend, host_backend
 
     family = family_for(tiny_vae(kind))
     place, dtype = torch.device(device), torch.float32
@@ -65,8 +64,7 @@ def budget_of(device: int, host: int, unified: bool) -> Any:
 def wide_job() -> Any:
     """Of HunyuanVideo's real width, so that there is something to spill."""
     from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.planning.backends import host_backend
-    from hy3d_rocm.decode.planning.jobs import Job
+    from hy3d_rocm.decode.planning.jobs import Job, host_backend
     from hy3d_rocm.tools.loading import bare_vae
 
     family, half = family_for(bare_vae("hunyuan").to(torch.bfloat16)), torch.bfloat16
@@ -83,10 +81,10 @@ def test_the_largest_that_the_table_counts_is_the_peak_that_the_candidate_states
     kind: str, strategy: str, device: str
 ) -> None:
     from hy3d_rocm.cli.program import sections_of
-    from hy3d_rocm.decode.planning.compiled import compile_job
+    from hy3d_rocm.decode.planning.compiled import Compiled
 
     job = job_of(kind, (5, 8, 8), device)
-    compiled = compile_job(job, budget_of(NO_LIMIT, NO_LIMIT, device == "cpu"), strategy)
+    compiled = Compiled(job, budget_of(NO_LIMIT, NO_LIMIT, device == "cpu"), strategy)
     candidate = compiled.program.candidate
     sections = list(sections_of(compiled))
     steps = [step for section in sections for step in section["steps"]]
@@ -100,12 +98,12 @@ def test_the_largest_that_the_table_counts_is_the_peak_that_the_candidate_states
 
 def test_the_table_follows_slices_that_leave_for_the_host() -> None:
     from hy3d_rocm.cli.program import sections_of, table
-    from hy3d_rocm.decode.planning.compiled import compile_job
+    from hy3d_rocm.decode.planning.compiled import Compiled
 
     job = wide_job()
-    full = compile_job(job, budget_of(NO_LIMIT, NO_LIMIT, False), "streamed").plan()
+    full = Compiled(job, budget_of(NO_LIMIT, NO_LIMIT, False), "streamed").plan()
     room = budget_of(full.need.device_bytes * 2 // 3, NO_LIMIT, False)
-    compiled = compile_job(job, room, "streamed")
+    compiled = Compiled(job, room, "streamed")
     candidate = compiled.program.candidate
     assert candidate["stored_bytes"] > 0
     (section,) = sections_of(compiled)
@@ -121,10 +119,10 @@ def test_the_table_follows_slices_that_leave_for_the_host() -> None:
 
 def test_every_slice_of_the_table_is_made_before_it_is_read_and_freed_once() -> None:
     from hy3d_rocm.cli.program import sections_of
-    from hy3d_rocm.decode.planning.compiled import compile_job
+    from hy3d_rocm.decode.planning.compiled import Compiled
 
     room = budget_of(NO_LIMIT, NO_LIMIT, True)
-    for section in sections_of(compile_job(job_of("wan", (5, 8, 8), "cpu"), room, "tiled")):
+    for section in sections_of(Compiled(job_of("wan", (5, 8, 8), "cpu"), room, "tiled")):
         there: set[int] = set()
         for step in section["steps"]:
             assert set(step["reads"]) <= there, step

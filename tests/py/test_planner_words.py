@@ -21,7 +21,7 @@ from hy3d_rocm.decode.planning.planner import (
 GB, MB = 2**30, 2**20
 CARD = Budget(8 * GB, 16 * GB, False, "as given")
 SHARED = Budget(8 * GB, 8 * GB, True, "shared")
-SPILLING = Way("streamed", "layer by layer", {"engine": "layers"}, spills=True)
+SPILLING = Way("streamed", "layer by layer", {"engine": "layers"})
 
 
 def costs(**needs: Need) -> Callable[[Way], Need]:
@@ -210,6 +210,13 @@ def test_a_row_is_looked_at_in_this_order(
     kept = sorted(int(number) for number in order if int(number) <= int(taken))
     assert [int(c.way.what) for c in plan.candidates] == kept
     assert [c.fits for c in plan.candidates] == [False] * (len(kept) - 1) + [True]
+
+
+def test_of_a_long_row_in_which_the_last_does_not_fit_some_between_are_looked_at() -> None:
+    ways, price, looked = row_of(*([9] * 10))
+    with pytest.raises(DoesNotFitError):
+        choose(ways, CARD, "auto", price)
+    assert "".join(looked) == "092468"
 
 
 def test_a_row_in_which_nothing_fits_is_looked_at_whole() -> None:

@@ -26,14 +26,14 @@ from hy3d_rocm.decode.families.proof import rounding_bound  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.memory.dry_run import CPU_ALLOWANCE_BYTES  # noqa: E402
 from hy3d_rocm.decode.planning import compiled as compiled_module  # noqa: E402
-from hy3d_rocm.decode.planning.backends import (  # noqa: E402
+from hy3d_rocm.decode.planning.compiled import Compiled, machine, plan_job  # noqa: E402
+from hy3d_rocm.decode.planning.jobs import (  # noqa: E402
+    Job,
     best_backend,
     host_backend,
-    native_backend,
     torch_backend,
+    unused_sizes,
 )
-from hy3d_rocm.decode.planning.compiled import compile_job, plan_job, slice_sizes  # noqa: E402
-from hy3d_rocm.decode.planning.jobs import Job, unused_sizes  # noqa: E402
 from hy3d_rocm.decode.planning.planner import DoesNotFitError, Plan, Way  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
 
@@ -60,7 +60,7 @@ def budget_of(device: int, host: int = NO_LIMIT, unified: bool = True) -> Budget
 
 
 def chunks_of(job: Job) -> list[int]:
-    found = compile_job(job, budget_of(NO_LIMIT), "streamed", compiles_all=True)
+    found = Compiled(job, budget_of(NO_LIMIT), "streamed", compiles_all=True)
     return [c["chunk"] for c in found.schedule.candidates if c["order"] == "chunks"]
 
 
@@ -97,16 +97,16 @@ def test_the_margin_of_a_vaes_own_code_counts_once(device: str) -> None:
     job = job_of("wan", (9, 8, 8), device)
     found = predicted(job, Way("whole"))
     taken = found.both_bytes if device == "cpu" else found.device_bytes
-    compiled = compile_job(job, budget_of(NO_LIMIT), "whole")
+    compiled = Compiled(job, budget_of(NO_LIMIT), "whole")
     candidate = compiled.program.candidate
     assert candidate["device_bytes"] == taken
     margin = candidate["margin_bytes"]
     assert 0 < margin <= max(2 * CPU_ALLOWANCE_BYTES, taken // 20)
     planned = compiled.plan().need.device_bytes
     assert planned == taken + margin
-    assert compile_job(job, budget_of(planned + found.host_bytes), "whole").plan()
+    assert Compiled(job, budget_of(planned + found.host_bytes), "whole").plan()
     with pytest.raises(DoesNotFitError):
-        compile_job(job, budget_of(planned - 1), "whole").plan()
+        Compiled(job, budget_of(planned - 1), "whole").plan()
 
 
 @pytest.mark.parametrize("strategy", ["streamed", "tiled", "cpu"])
@@ -115,7 +115,7 @@ def test_what_is_planned_is_the_cores_peak_with_the_cores_margin(
     device: str, strategy: str
 ) -> None:
     job = job_of("wan", (5, 8, 8), device)
-    compiled = compile_job(job, budget_of(NO_LIMIT, unified=False), strategy)
+    compiled = Compiled(job, budget_of(NO_LIMIT, unified=False), strategy)
     candidate, need = compiled.program.candidate, compiled.plan().need
     margin = candidate["margin_bytes"]
     beside = strategy == "cpu" and device != "cpu"
@@ -130,7 +130,7 @@ def test_tiles_that_do_not_fit_get_less_halo_and_overlap_never_more() -> None:
     job = job_of("wan", (2, 8, 8))
     for halo, overlap in ((0, 0), (8, 20), (None, 16)):
         options = DecodeOptions(halo_pixels=halo, overlap_pixels=overlap, min_tile_pixels=8)
-        first, *others = compile_job(job, budget_of(NO_LIMIT), "tiled", options).halos
+        first, *others = Compiled(job, budget_of(NO_LIMIT), "tiled", options).halos
         assert first == (-1 if halo is None else halo, overlap, 8)
         most = [24, 16] if halo is None else [min(halo, 24), min(halo, 16)]
         assert others == [(most[0], min(overlap, 12), 8), (most[1], min(overlap, 8), 8)]
@@ -138,11 +138,11 @@ def test_tiles_that_do_not_fit_get_less_halo_and_overlap_never_more() -> None:
 
 def test_slices_are_larger_where_the_c_convolution_computes() -> None:
     def slices(made: Job, device: Any, **options: Any) -> list[int]:
-        return [n for n in slice_sizes(made, DecodeOptions(**options), device) if n]
+        return [n for n in machine(made, DecodeOptions(**options), device)[0] if n]
 
     cpu, card = torch.device("cpu"), torch.device("cuda")
     plain = job_of("wan", (2, 4, 4), make_backend=torch_backend)
-    native = replace(plain, make_backend=native_backend)
+    native = replace(plain, make_backend=host_backend)
     assert slices(replace(plain, device=card), card) == [512 * MB]
     assert slices(plain, cpu) == [32 * MB]
     assert slices(native, cpu) == [512 * MB, 32 * MB]
@@ -184,7 +184,7 @@ def tiles(made: Job) -> list[Plan]:
      ("image", (1, 40, 40))],
 )  # fmt: skip
 def test_less_budget_costs_more_work_or_less_halo(kind: str, size: tuple[int, int, int]) -> None:
-    made = tiles(job_of(kind, size, make_backend=native_backend))
+    made = tiles(job_of(kind, size, make_backend=host_backend))
     assert len(made) >= 4, "there is something to choose from"
     for larger, smaller in itertools.pairwise(made):
         assert smaller.need.device_bytes <= smaller.budget.device_bytes
@@ -215,7 +215,7 @@ def test_measured_peaks_stay_below_the_planned_ones() -> None:
 
 def least_of(made: Job, options: DecodeOptions, order: str) -> int:
     """The least device budget under which a program of that order is offered and fits."""
-    found = compile_job(
+    found = Compiled(
         made, budget_of(1, unified=False), "streamed", options, compiles_all=True
     ).schedule.candidates  # nothing fits, so all are told of
     taken = [c["device_bytes"] + c["margin_bytes"] for c in found if c["order"] == order]
@@ -226,13 +226,12 @@ def least_of(made: Job, options: DecodeOptions, order: str) -> int:
 @pytest.mark.parametrize("kind", ["wan", "seedvr2"])
 def test_what_goes_in_chunks_goes_by_layers_where_none_fits(kind: str, device: str) -> None:
     """With slices on the host, or of a short video; exact, and so before tiles."""
-    made = job_of(kind, (2, 8, 8), device, make_backend=torch_backend, is_fused=True)
+    made = job_of(kind, (2, 8, 8), device, make_backend=torch_backend)
     options = DecodeOptions(slice_bytes=1, chunk_size=1)
     chunks, layers = (least_of(made, options, order) for order in ("chunks", "layers"))
     assert layers < chunks
     for budget, engine in ((chunks, "chunks"), (chunks - 1, "layers"), (layers, "layers")):
-        plan = plan_job(made, budget_of(budget, unified=False), "auto", options)
-        assert plan.way.strategy == "streamed"
+        plan = plan_job(made, budget_of(budget, unified=False), "streamed", options)
         assert plan.way.parameters["engine"] == engine, budget
         assert plan.peak.device_bytes <= budget
     assert plan.way.name.startswith("streamed layer by layer")
@@ -250,7 +249,7 @@ def test_by_layers_the_frames_are_those_of_the_unsplit_decode(kind: str) -> None
     made = job_of(kind, (2, 8, 8), family=family_for(vae), make_backend=torch_backend)
     options = DecodeOptions(slice_bytes=1)
     budget = budget_of(least_of(made, options, "layers"), unified=False)
-    compiled = compile_job(made, budget, "auto", options)
+    compiled = Compiled(made, budget, "auto", options)
     assert compiled.program.candidate["order"] == "layers"
     assert compiled.program.candidate["is_exact"]
     want = unsplit(vae, z)

@@ -24,7 +24,7 @@ from hy3d_rocm.decode.families.unknown import UnknownFamily
 from hy3d_rocm.decode.families.wan import WanFamily
 from hy3d_rocm.decode.faults import retried
 from hy3d_rocm.decode.layers import StrangeModuleError
-from hy3d_rocm.decode.memory.meter import give_back
+from hy3d_rocm.meter import give_back
 
 _CLASSES = (
     "AutoencoderKLHunyuanVideo",

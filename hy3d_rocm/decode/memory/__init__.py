@@ -1,1 +1,1 @@
-"""What a decode may take, what it will take (run on shapes), and what it took."""
+"""What a decode may take, and what it will take (run on shapes)."""

@@ -18,20 +18,13 @@ import re
 from dataclasses import dataclass
 
 from hy3d_rocm.decode import plan
+from hy3d_rocm.memory import Machine
 from hy3d_rocm.units import MB, brief, size_text
 
 __all__ = [
-    "DEVICE_HEADROOM_BYTES",
-    "HOST_HEADROOM_BYTES",
-    "MEMORY_THRESHOLD",
-    "NO_LIMIT",
-    "Budget",
-    "Machine",
-    "Request",
-    "is_apu",
-    "make_budget",
-    "parse_budget",
-]
+    "DEVICE_HEADROOM_BYTES", "HOST_HEADROOM_BYTES", "MEMORY_THRESHOLD", "NO_LIMIT", "Budget",
+    "Request", "make_budget", "parse_budget",
+]  # fmt: skip
 
 # Bytes, a share of the device's memory, or None for "auto".
 Request = int | float | None
@@ -42,40 +35,7 @@ HOST_HEADROOM_BYTES = 256 * MB
 # From here on a budget is none: of a plan for a machine that is not here.
 NO_LIMIT = 1 << 50
 
-# AMD's GPUs that share the host's memory, where torch doesn't say so itself: Raven and Picasso,
-# Renoir and Cezanne, Van Gogh, Rembrandt, Raphael, Phoenix and Hawk Point, Strix Point, Strix Halo,
-# Krackan. (MI300A has the name of MI300X, gfx942, and is told by torch alone.)
-_APUS = frozenset(
-    "gfx902 gfx909 gfx90c gfx1033 gfx1035 gfx1036 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153".split()
-)
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%\s*")
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The memory of one device and of the host as they are now, in bytes.
-
-    device: "cpu", "cuda:0", ... For "cpu" the device's figures are the host's.
-    device_free: what an allocation could still get there, torch's idle blocks included.
-    device_held: what this process has there already (memory_fraction counts it).
-    host_free: what the kernel calls available, within the control group's limit.
-    is_unified: device and host are the same memory. device_carved: what of device_free the host
-    can never get (an APU's free carve-out).
-    """
-
-    device: str
-    device_free: int
-    device_total: int
-    host_free: int
-    host_total: int
-    device_held: int = 0
-    is_unified: bool = False
-    device_carved: int = 0
-
-    @property
-    def on_cpu(self) -> bool:
-        """The decode computes on the host."""
-        return self.device.partition(":")[0] == "cpu"
 
 
 @dataclass(frozen=True)
@@ -94,17 +54,8 @@ class Budget:
 
     def fits(self, device_bytes: int, host_bytes: int) -> bool:
         """Whether needs fit; on the CPU host_bytes is 0, all of them are the device's."""
-        return not self.excess(device_bytes, host_bytes)
-
-    def excess(self, device_bytes: int, host_bytes: int) -> int:
-        """Bytes by which the needs pass the budget where they pass it most, or 0."""
         on_device = device_bytes + host_bytes if self.is_unified else device_bytes
-        return max(on_device - self.device_bytes, host_bytes - self.host_bytes, 0)
-
-
-def is_apu(architecture: str) -> bool:
-    """Whether an AMD GPU of this name ("gfx1151:sramecc-:xnack-") shares the host's memory."""
-    return architecture.partition(":")[0] in _APUS
+        return on_device <= self.device_bytes and host_bytes <= self.host_bytes
 
 
 def parse_budget(budget: str | int | float | None) -> Request:
@@ -142,12 +93,9 @@ def check_share(name: str, value: float) -> float:
 
 
 def make_budget(
-    request: str | int | float | None,
-    machine: Machine,
-    *,
-    memory_threshold: float = MEMORY_THRESHOLD,
-    memory_fraction: float | None = None,
-) -> Budget:
+    request: str | int | float | None, machine: Machine, *,
+    memory_threshold: float = MEMORY_THRESHOLD, memory_fraction: float | None = None,
+) -> Budget:  # fmt: skip
     """The budget that `request` (see parse_budget) gives on `machine`.
 
     "auto": (free - headroom) * memory_threshold. A percentage: that share of the device's whole
@@ -157,19 +105,39 @@ def make_budget(
     be 0, and the planner says what would do.
     """
     threshold = check_share("memory_threshold", memory_threshold)
-    wanted = parse_budget(request)
-    host, host_rule = _host_room(machine, threshold)
-    free, where = _pool(machine)
-    headroom = HOST_HEADROOM_BYTES if machine.on_cpu else DEVICE_HEADROOM_BYTES
-    device, rule = _requested(wanted, free, machine.device_total, headroom, threshold, where)
+    wanted, total = parse_budget(request), machine.device_total
+    host, host_rule = _share_of(machine.host_free, "available", HOST_HEADROOM_BYTES, threshold)
+    free, where, headroom = machine.device_free, machine.device, DEVICE_HEADROOM_BYTES
+    if machine.on_cpu:
+        free, where, headroom = machine.host_free, "the host", HOST_HEADROOM_BYTES
+    elif machine.is_unified:
+        free = min(free, machine.host_free + machine.device_carved)
+        where += " (memory shared with the host)"
+    if wanted is None:
+        device, rule = _share_of(free, f"free on {where}", headroom, threshold)
+    elif isinstance(wanted, float):
+        device, room = int(total * wanted), max(free - headroom, 0)
+        rule = f"{wanted:.4g} of the {size_text(total, 2)} of {where}"
+        if device <= room:
+            rule = f"{size_text(device, 2)} = {rule}"
+        else:
+            device = room
+            rule = (
+                f"{size_text(room, 2)}: {rule} were asked for, {size_text(free, 2)} are free less "
+                f"{size_text(headroom)} headroom"
+            )
+    else:
+        device, rule = wanted, f"{size_text(wanted, 2)} as given"
+        if wanted > free:
+            rule += f" ({size_text(free, 2)} are free on {where} now)"
     if memory_fraction is not None:
         cap_share = check_share("memory_fraction", memory_fraction)
-        cap = max(int(machine.device_total * cap_share) - machine.device_held, 0)
+        cap = max(int(total * cap_share) - machine.device_held, 0)
         if cap < device:
             device = cap
             rule += (
                 f", capped at {size_text(cap, 2)} by memory_fraction {cap_share:g} of "
-                f"{size_text(machine.device_total, 2)} ({size_text(machine.device_held, 2)} held)"
+                f"{size_text(total, 2)} ({size_text(machine.device_held, 2)} held)"
             )
     if machine.on_cpu:
         return Budget(device, device, True, rule)
@@ -179,46 +147,10 @@ def make_budget(
     return Budget(device, host, False, f"{rule}; host: {host_rule}")
 
 
-def _pool(machine: Machine) -> tuple[int, str]:
-    """What is free for the decode, and where, in words."""
-    if machine.on_cpu:
-        return machine.host_free, "the host"
-    if machine.is_unified:
-        shared = machine.host_free + machine.device_carved
-        return min(machine.device_free, shared), f"{machine.device} (memory shared with the host)"
-    return machine.device_free, machine.device
-
-
-def _host_room(machine: Machine, threshold: float) -> tuple[int, str]:
-    room = max(machine.host_free - HOST_HEADROOM_BYTES, 0)
-    count = int(room * threshold)
+def _share_of(free: int, what: str, headroom: int, threshold: float) -> tuple[int, str]:
+    """Bytes, and their rule."""
+    count = int(max(free - headroom, 0) * threshold)
     return count, (
-        f"{size_text(count, 2)} = {threshold:g} of the {size_text(machine.host_free, 2)} available "
-        f"less {size_text(HOST_HEADROOM_BYTES)} headroom"
+        f"{size_text(count, 2)} = {threshold:g} of the {size_text(free, 2)} {what} less "
+        f"{size_text(headroom)} headroom"
     )
-
-
-def _requested(
-    wanted: Request, free: int, total: int, headroom: int, threshold: float, where: str
-) -> tuple[int, str]:
-    """Bytes and the start of the rule."""
-    room = max(free - headroom, 0)
-    if wanted is None:
-        count = int(room * threshold)
-        return count, (
-            f"{size_text(count, 2)} = {threshold:g} of the {size_text(free, 2)} free on {where} "
-            f"less {size_text(headroom)} headroom"
-        )
-    if isinstance(wanted, float):
-        count = int(total * wanted)
-        rule = f"{wanted:.4g} of the {size_text(total, 2)} of {where}"
-        if count > room:
-            return room, (
-                f"{size_text(room, 2)}: {rule} were asked for, {size_text(free, 2)} are free less "
-                f"{size_text(headroom)} headroom"
-            )
-        return count, f"{size_text(count, 2)} = {rule}"
-    rule = f"{size_text(wanted, 2)} as given"
-    if wanted > free:
-        rule += f" ({size_text(free, 2)} are free on {where} now)"
-    return wanted, rule

@@ -48,7 +48,6 @@ _REAL_BYTES = 1 * MB
 _aten = torch.ops.aten
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 _CONVOLUTION, _COPY, _ALL = _aten.convolution.default, _aten.copy_.default, _aten.all.default
-_CAT = _aten.cat.default
 _SCALAR = _aten._local_scalar_dense.default
 # Factories with a tensor as their first argument.
 _LIKE_ANOTHER = frozenset(
@@ -342,11 +341,9 @@ def _by_rule(func: Any, args: Any, kwargs: Any) -> tuple[bool, list[Any]] | None
     """Whether an operator makes several of ordinary operands, and of each shape, strides and type;
     for some whose rule in torch takes long, else None."""
     x = args[0] if args else None
-    if func is _CAT and not kwargs:
-        return _joined(*args)
-    if not isinstance(x, torch.Tensor) or not x.is_contiguous() or not x.is_floating_point():
+    if kwargs or not isinstance(x, torch.Tensor) or not x.is_contiguous():
         return None
-    if kwargs:
+    if not x.is_floating_point():
         return None
     like = x.shape, x.stride(), x.dtype
     if func is _aten.native_group_norm.default:
@@ -355,27 +352,6 @@ def _by_rule(func: Any, args: Any, kwargs: Any) -> tuple[bool, list[Any]] | None
     if func in _POINTWISE and all(_goes_along(other, x) for other in args[1:]):
         return False, [like]
     return None
-
-
-def _joined(parts: Any, axis: int = 0) -> tuple[bool, list[Any]] | None:
-    """Of cat() where all parts are laid out in the order of their axes, and in no other."""
-    first, rank = parts[0], parts[0].dim()
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(rank)
-    for x in parts:
-        if not x.is_contiguous() or x.dim() != rank or x.dtype != first.dtype or not x.numel():
-            return None
-        if last is not None and x.is_contiguous(memory_format=last):
-            return None
-        if any(
-            n != m
-            for at, (n, m) in enumerate(zip(x.shape, first.shape, strict=True))
-            if at != axis % rank
-        ):
-            return None
-    shape = list(first.shape)
-    shape[axis] = sum(x.shape[axis] for x in parts)
-    strides = [math.prod(shape[at + 1 :]) for at in range(rank)]
-    return False, [(tuple(shape), tuple(strides), first.dtype)]
 
 
 def _goes_along(other: Any, x: Tensor) -> bool:

@@ -19,14 +19,14 @@ from hy3d_rocm.decode.backends.torch_ops import not_fused
 from hy3d_rocm.decode.backends.triton.work import FEWEST_SHUFFLED
 from hy3d_rocm.decode.geometry import kernel_size, own_size, shuffled_frames
 from hy3d_rocm.decode.graph import ATTENTION, CONV
-from hy3d_rocm.decode.layers import Attention, Conv, Local, Pieces, Range
+from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Pieces, Range
 from hy3d_rocm.decode.memory.dry_run import Live, standing_for
 from hy3d_rocm.decode.run import OPS, SCORE_BYTES, ProgramStep, own_memory, query_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.graph import Graph, Node
+    from hy3d_rocm.decode.graph import Graph
     from hy3d_rocm.decode.layers import Backend
     from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 
@@ -51,15 +51,17 @@ class StepWorkspace:
         host: tuple[Backend, OperatorWorkspace] | None = None,
     ) -> None:  # fmt: skip
         given = [(backend, rules), *([host] if host else [])]
-        products = (n for n, layer in enumerate(graph.layers) if _is_product(graph.nodes[n], layer))
-        first = next(products, -1)
+        first = next((  # of those that torch computes as matrix products
+            n for n, node in enumerate(graph.nodes)
+            if node.op == ATTENTION or (node.op == CONV and node.kernel == (1, 1, 1))
+        ), -1)  # fmt: skip
         self._places = [_Place(graph, *one, dtype, first) for one in given]
         kinds: dict[Any, int] = {}
-        found = []
-        for n in range(len(graph.nodes)):
-            kind = _kind(graph, n), n == first, *(place.converted(n) for place in self._places)
-            found.append(kinds.setdefault(kind, n))
-        self.alike = tuple(found)
+        kept = [[place.converted(n) for place in self._places] for n in range(len(graph.nodes))]
+        self.alike = tuple(
+            kinds.setdefault((*_kind(graph, n), n == first, *more), n)
+            for n, more in enumerate(kept)
+        )
         self._known: dict[tuple[Any, ...], tuple[int, int, int, int]] = {}
         self._shapes: dict[frozenset[tuple[Any, ...]], int] = {}  # their numbers
 
@@ -89,11 +91,6 @@ class StepWorkspace:
         return found
 
 
-def _is_product(node: Node, layer: Any) -> bool:
-    """Whether torch computes the layer as a matrix product."""
-    return isinstance(layer, Attention) or (isinstance(layer, Conv) and node.kernel == (1, 1, 1))
-
-
 def _is_computed(graph: Graph, number: int) -> bool:
     """Whether a node's value is laid out as the backend's results are: not what enters, functions
     of frames make or a narrow shuffle, which is a copy."""
@@ -109,18 +106,19 @@ def _kind(graph: Graph, number: int) -> tuple[Any, ...]:
         source=int(_is_computed(graph, node.source)),
         other=int(_is_computed(graph, node.other)) if node.other >= 0 else -1,
     )
-    norm = getattr(layer, "norm", None)
-    kept = None if norm is None else (
-        norm.kind, norm.weight, norm.bias, norm.scale is None, norm.shift is None
-    )  # fmt: skip
-    if isinstance(layer, Conv):
-        module = layer.module
-        bias = getattr(module, "bias", None) is None
-        return fields, kept, tuple(module.weight.shape), bias, layer.act, layer.modes, layer.shuffle
-    if isinstance(layer, Attention):
-        shapes = tuple(layer.q.weight.shape), tuple(layer.out.weight.shape)
-        return fields, kept, shapes, layer.k is None, layer.scale, layer.rescale
-    return fields, None if layer is None else id(layer)
+    return fields, *map(_likeness, _parts(layer))
+
+
+def _parts(layer: Any) -> tuple[Any, ...]:
+    return () if layer is None else tuple(vars(layer).values())
+
+
+def _likeness(part: Any) -> Any:
+    """Of what a layer is made of; not the weights themselves."""
+    if isinstance(part, Norm):
+        return part.kind, part.weight, part.bias, part.scale is None, part.shift is None
+    weight = getattr(part, "weight", None)
+    return part if weight is None else (tuple(weight.shape), getattr(part, "bias", None) is None)
 
 
 class _Place:
@@ -149,18 +147,32 @@ class _Place:
         self.is_computed = _is_computed(graph, self.node.source)
         self.adds_computed = _is_computed(graph, self.node.other)
         rules = self.rules
+        told = {
+            "conv": self._conv, "pass": self._sum, "keys": self._keys, "attend": self._attend,
+            "map": self._map, "opaque": self._map, "add": self._sum, "moments": self._moments,
+        }.get(OPS[step.op])  # fmt: skip
         with standing_for(rules):
             rules.forget()
-            found = self.workspace_bytes()
+            found = 0 if told is None else told()
             code, shapes = rules.code_bytes, frozenset(rules.shapes)
             if kind not in self._kept:
                 self._kept[kind] = self._kept_bytes()
         return found, self._kept[kind], code, shapes
 
     def _kept_bytes(self) -> int:
-        """Of a node, whichever of its steps is the first: converted weights; a GroupNorm's factor
-        and summand; what its layer keeps, of which any step tells."""
-        found = self.layer_bytes() + self.converted(self.step.node)
+        """Of a node, whichever of its steps is the first: converted and packed weights; a
+        GroupNorm's factor and summand; the workspace of a library."""
+        layer, layers = self.layer, list[Conv]()
+        if isinstance(layer, Conv):
+            layers = [layer]
+        elif isinstance(layer, Attention):
+            parts = (m for m in (layer.q, layer.k, layer.v) if m is not None)
+            layers = [*(Conv(module, norm=layer.norm) for module in parts), Conv(layer.out)]
+        found = self.converted(self.step.node)
+        for one in layers:
+            weight = self._weight(one.module)
+            frames = self._frames(kernel_size(weight)[0] + one.stride[0], int(weight.shape[1]))
+            found += self._backend_bytes(one, Pieces((frames,), 0, None), (0, 2))[2]
         if self.node.norm == _GROUP:
             found += 2 * self.source[0] * wide_type(self.dtype).itemsize
         if self.step.node == self._first_product and not hasattr(self.backend, "step_bytes"):
@@ -169,9 +181,8 @@ class _Place:
 
     def converted(self, number: int) -> int:
         """Of a node's parameters that are not as the device computes with them."""
-        layer = self.graph.layers[number]
-        modules = [getattr(layer, name, None) for name in ("module", "q", "k", "v", "out")]
-        modules.append(getattr(getattr(layer, "norm", None), "module", None))
+        parts = _parts(self.graph.layers[number])
+        modules = [part.module if isinstance(part, Norm) else part for part in parts]
         own = (getattr(m, name, None) for m in modules for name in ("weight", "bias", "gamma"))
         places = (self.rules.device.type, "meta")
         return sum(
@@ -192,14 +203,6 @@ class _Place:
         ))  # fmt: skip
         pads = tuple(int(mode == "replicate") for mode in modes[1:])
         return int(known), pads, 0, 0, 0, self.converted(number)
-
-    def workspace_bytes(self) -> int:
-        rules = {
-            "conv": self._conv, "pass": self._sum, "keys": self._keys, "attend": self._attend,
-            "map": self._map, "opaque": self._map, "add": self._sum, "moments": self._moments,
-        }  # fmt: skip
-        rule = rules.get(OPS[self.step.op])
-        return 0 if rule is None else rule()
 
     # Rules
 
@@ -224,10 +227,8 @@ class _Place:
     def _sum(self) -> int:
         """Of PASS and ADD."""
         step = self.step
-        if not step.others:
-            return 0
-        x = self._frames(self.count)
-        return self._joined(step.sources, x) + self._joined(step.others, x)
+        both = (step.sources, step.others) if step.others else ()
+        return sum(self._joined(slices, self.count) for slices in both)
 
     def _moments(self) -> int:
         numbers = self.node.channels * self.count * self.source[2] * self.source[3]
@@ -250,7 +251,7 @@ class _Place:
             if before is not None and before[0] != area:
                 grows = inside * before[0] == before[1] * area
                 self._grows[number] = grows and self._grows.get(number, True)
-        return inside + self._joined(step.sources, x)
+        return inside + self._joined(step.sources, x.shape[2])
 
     def _run_on_shapes(self, layer: Local, x: Tensor, first: int) -> int:
         live = Live([x], self.rules)
@@ -261,47 +262,43 @@ class _Place:
         return max(int(live.device_peak) - known, 0)
 
     def _keys(self) -> int:
-        layer = self.layer
-        assert isinstance(layer, Attention)
-        x = self._frames(self.count)
-        return self._joined(self.step.sources, x) + self._projected(layer, x, layer.q)
+        return self._joined(self.step.sources, self.count) + self._queries()
 
     def _attend(self) -> int:
         """In turn: keys and values, where frames see themselves alone; queries; the frames one by
         one; the projection behind them."""
-        layer, step = self.layer, self.step
+        layer, count = self.layer, self.count
         assert isinstance(layer, Attention)
-        x = self._frames(self.count)
-        one = self.node.width * self.count * x.shape[3] * x.shape[4] * self.dtype.itemsize
+        positions = count * self.source[2] * self.source[3] * self.dtype.itemsize
+        one = self.node.width * positions
         keys = 2 * one if layer.span == "frame" else 0
-        queries = keys + self._projected(layer, x, layer.q) + one
-        mixing = keys + 2 * one + self._mixed(layer, x)
-        whole = Pieces((self._frames(self.count, self.node.width),), 0, self.count)
-        out = Conv(layer.out)
-        inside, in_place, _ = self._backend_bytes(out, whole, (0, self.count))
+        queries = keys + self._queries() + one
+        mixing = keys + 2 * one + self._mixed(layer)
+        whole = Pieces((self._frames(count, self.node.width),), 0, count)
+        inside, in_place, _ = self._backend_bytes(Conv(layer.out), whole, (0, count))
         leaving = one + inside
         if layer.rescale == 1 and not (in_place and self.is_computed):
-            leaving += x.nbytes  # a copy of x, or the result beside it
-        return self._joined(step.sources, x) + max(queries, mixing, leaving)
+            leaving += self.source[0] * positions  # a copy of x, or the result beside it
+        return self._joined(self.step.sources, count) + max(queries, mixing, leaving)
 
-    def _mixed(self, layer: Attention, x: Tensor) -> int:
-        """Beside the queries and the result, for the last frame of x, which sees the most."""
-        tokens, heads = int(x.shape[3] * x.shape[4]), self.node.heads
+    def _mixed(self, layer: Attention) -> int:
+        """Beside the queries and the result, for the last frame, which sees the most."""
+        tokens, heads = self.source[2] * self.source[3], self.node.heads
         seen = {"frame": 1, "causal": self.step.frames[1], "video": self.source[1]}[layer.span]
-        size = self.node.width // heads
         q, keys = (
-            torch.empty((1, heads, n, size), dtype=self.dtype, device="meta")
+            torch.empty((1, heads, n, self.node.width // heads), dtype=self.dtype, device="meta")
             for n in (tokens, seen * tokens)
         )
         q = q[:, :, : query_rows(q, keys, keys, tokens)]
         return int(q.nbytes) + self.rules.attention(q, keys, keys, None)
 
-    def _projected(self, layer: Attention, x: Tensor, module: Any) -> int:
-        """A projection of x, and what making it takes."""
-        frames = (0, int(x.shape[2]))
-        made = int(self._weight(module).shape[0]) * x[0, 0].numel() * self.dtype.itemsize
-        conv = Conv(module, norm=layer.norm)
-        return made + self._backend_bytes(conv, Pieces((x,), 0, frames[1]), frames)[0]
+    def _queries(self) -> int:
+        """Queries (keys and values, too, where one product makes them all), with making them."""
+        layer, x = self.layer, self._frames(self.count)
+        assert isinstance(layer, Attention)
+        made = int(self._weight(layer.q).shape[0]) * x[0, 0].numel() * self.dtype.itemsize
+        conv, frames = Conv(layer.q, norm=layer.norm), (0, self.count)
+        return made + self._backend_bytes(conv, Pieces((x,), 0, self.count), frames)[0]
 
     # Parts
 
@@ -335,24 +332,10 @@ class _Place:
         form = torch.channels_last_3d if last else torch.contiguous_format
         return torch.empty(size, dtype=self.dtype, device="meta", memory_format=form)
 
-    def _joined(self, slices: Sequence[int], x: Tensor) -> int:
-        """x put together of several slices."""
-        return int(x.nbytes) if len(slices) > 1 else 0
-
-    def layer_bytes(self) -> int:
-        """Packed weights."""
-        layer = self.layer
-        layers: list[Conv] = [layer] if isinstance(layer, Conv) else []
-        if isinstance(layer, Attention):
-            parts = (m for m in (layer.q, layer.k, layer.v) if m is not None)
-            layers = [Conv(module, norm=layer.norm) for module in parts]
-            layers.append(Conv(layer.out))
-        found = 0
-        for one in layers:
-            weight = self._weight(one.module)
-            frames = self._frames(kernel_size(weight)[0] + one.stride[0], int(weight.shape[1]))
-            found += self._backend_bytes(one, Pieces((frames,), 0, None), (0, 2))[2]
-        return found
+    def _joined(self, slices: Sequence[int], frames: int) -> int:
+        """Frames of the source put together of several slices."""
+        size = frames * self.source[0] * self.source[2] * self.source[3] * self.dtype.itemsize
+        return size if len(slices) > 1 else 0
 
 
 _GROUP = 2  # HY3D_NORM_GROUP

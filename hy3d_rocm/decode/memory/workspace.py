@@ -2,12 +2,11 @@
 
 Each rule gives the bytes beside operands and results, for the operator on one device:
 
-* convolution: asked of the tier that computes it, where one is named. Else of torch's back-end for
-  that very shape: oneDNN reorders input, output and weights to blocks of 16 channels (measured as
-  VmHWM over the layers of tests/bench/measure_decode.py); the native path builds im2col, kernel
-  volume x Cin x output positions, where TorchBackend does not avoid it (instead_of_im2col); a GPU
-  library takes input and output once more. A plain result that follows a blocked one does not live
-  beside the blocked input.
+* convolution: by torch's back-end for that very shape. oneDNN reorders input, output and weights to
+  blocks of 16 channels (measured as VmHWM over the layers of tests/bench/measure_decode.py); the
+  native path builds im2col, kernel volume x Cin x output positions, where TorchBackend does not
+  avoid it (instead_of_im2col); a GPU library takes input and output once more. A plain result that
+  follows a blocked one does not live beside the blocked input.
 * attention: fused kernels keep no scores, on the CPU a block a thread; the composed form keeps
   scores, their softmax and scaled copies of q and k. Which of them it is, torch is asked.
 * matrix products: an operand that is contiguous neither in rows nor in columns is copied; on a GPU
@@ -24,15 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.units import MB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
-
-    from hy3d_rocm.conv.tiers.base import Tier
 
 __all__ = [
     "BLAS_BYTES", "CODE_LIMIT", "OperatorWorkspace", "conv_backend", "instead_of_im2col",
@@ -62,34 +58,25 @@ _PRODUCTS = {  # operator: where its matrices stand among the arguments
     _aten.mm.default: (0, 1), _aten.bmm.default: (0, 1), _aten.addmm.default: (1, 2),
     _aten.baddbmm.default: (1, 2),
 }  # fmt: skip
-_CONVOLUTION, _READ_CONTIGUOUS = "convolution", "read contiguous"
-_KINDS: dict[Any, Any] = {
-    _aten.convolution.default: _CONVOLUTION,
-    **dict.fromkeys(
-        (
-            _aten.native_group_norm.default, _aten.native_layer_norm.default,
-            _aten.replication_pad1d.default, _aten.replication_pad2d.default,
-            _aten.replication_pad3d.default, _aten.reflection_pad2d.default,
-            _aten.reflection_pad3d.default, _aten.upsample_nearest2d.default,
-            _aten.upsample_nearest3d.default, _aten._upsample_nearest_exact2d.default,
-            _aten._upsample_nearest_exact3d.default,
-        ),
-        _READ_CONTIGUOUS,
-    ),
-    **_PRODUCTS,
-}  # fmt: skip
+_READ_CONTIGUOUS = frozenset(
+    getattr(_aten, name).default
+    for name in (
+        "native_group_norm native_layer_norm replication_pad1d replication_pad2d replication_pad3d "
+        "reflection_pad2d reflection_pad3d upsample_nearest2d upsample_nearest3d "
+        "_upsample_nearest_exact2d _upsample_nearest_exact3d"
+    ).split()
+)
 
 
 class OperatorWorkspace:
     """Bytes that operators take beside operands and results on `device`.
 
-    tier: the tier of hy3d_rocm.conv that computes convolutions there; None: torch's own choice.
+    is_pinned: the C conv3d computes convolutions there, not torch's own choice.
     Made in the thread that will decode: whether a mode watches its calls (protect()) is asked here.
     """
 
-    def __init__(self, device: torch.device, tier: Tier | None = None) -> None:
-        self.device = device
-        self.tier = tier
+    def __init__(self, device: torch.device, is_pinned: bool = False) -> None:
+        self.device, self.is_pinned = device, is_pinned
         self.is_watched = is_watched()
         self.code_scale = 1.0  # shapes that each one seen stands for
         self.forget()
@@ -102,22 +89,16 @@ class OperatorWorkspace:
     @property
     def key(self) -> tuple[Any, ...]:
         """What the rules depend on beside shapes: predictions are remembered by it."""
-        name = None if self.tier is None else self.tier.name
-        return (
-            str(self.device), name, torch.get_num_threads(), torch.backends.cudnn.enabled,
-            self.is_watched,
-        )  # fmt: skip
+        switches = torch.get_num_threads(), torch.backends.cudnn.enabled, self.is_watched
+        return str(self.device), *switches
 
     def of(self, func: Any, args: Sequence[Any], out: Any) -> int:
         """Bytes beside operands and results while `func(*args)` makes `out`."""
-        kind = _KINDS.get(func)
-        if kind is None:
-            return 0
-        if kind == _CONVOLUTION:
+        if func is _aten.convolution.default:
             return self.convolution(args, out)
-        if kind == _READ_CONTIGUOUS:
+        if func in _READ_CONTIGUOUS:
             return 0 if _is_dense(args[0]) else int(args[0].nbytes)
-        return sum(_copied(args[i]) for i in kind)
+        return sum(_copied(args[i]) for i in _PRODUCTS.get(func, ()))
 
     def once(self, func: Any) -> int:
         """Bytes that the first call of `func` takes and that stay."""
@@ -126,46 +107,33 @@ class OperatorWorkspace:
     def convolution(self, args: Sequence[Any], out: Tensor, by_layer: bool = False) -> int:
         """Of aten.convolution(input, weight, bias, stride, padding, dilation, ...). by_layer: as
         TorchBackend computes it, not the VAE's own code."""
-        x, weight = args[0], args[1]
-        if self.tier is not None:
-            need = self.tier.workspace_bytes(conv_spec(args, out, self.device))
-            if not need and self.tier.name == "cpu" and self.device.type == "cpu":
-                return C_WORKSPACE_BYTES * torch.get_num_threads()
-            return need
+        threads, (x, weight, _, stride, padding, dilation) = torch.get_num_threads(), args[:6]
+        if self.is_pinned:
+            return C_WORKSPACE_BYTES * threads
         backend = conv_backend(
-            tuple(x.shape),
-            tuple(weight.shape),
-            x.dtype,
-            self.device.type,
-            tuple(args[3]),
-            tuple(args[4]),
-            tuple(args[5]),
-            args[8],
-            torch.get_num_threads(),
-        )
-        size: int = x.element_size()
+            x.shape, weight.shape, x.dtype, self.device.type, tuple(stride), tuple(padding),
+            tuple(dilation), args[8], threads,
+        )  # fmt: skip
+        on_cpu = self.device.type == "cpu"
         copied: int = 0 if _is_dense(x) else int(x.nbytes)
-        avoided = by_layer and self.device.type == "cpu" and not self.is_watched
-        avoided = avoided and instead_of_im2col(
-            backend, tuple(weight.shape), tuple(out.shape), x.dtype
-        )
-        if backend.startswith("Slow") and not avoided:
-            taps = math.prod(weight.shape[2:])
+        may_avoid = by_layer and on_cpu and not self.is_watched
+        if backend.startswith("Slow") and not (
+            may_avoid and instead_of_im2col(backend, weight.shape, out.shape, x.dtype)
+        ):
             positions = out.shape[0] * math.prod(out.shape[2:])
-            return copied + int(taps * x.shape[1] * positions) * size
-        if self.device.type != "cpu":
+            columns: int = math.prod(weight.shape[2:]) * x.shape[1] * positions * x.itemsize
+            return copied + columns
+        if not on_cpu:
             return copied + int(x.nbytes) + int(out.nbytes) + 2 * int(weight.nbytes)
-        self._generated((x.shape, weight.shape, x.dtype, tuple(args[3]), tuple(args[4])), x.dtype)
-        weights = _blocked_weights(weight) * size
-        # input and output blocked, then the plain output in the place of the blocked input
-        return copied + _blocked(out) + max(_blocked(x) - int(out.nbytes), 0) + weights
-
-    def _generated(self, shape: tuple[Any, ...], dtype: torch.dtype) -> None:
-        """A convolution by oneDNN."""
+        shape = x.shape, weight.shape, x.dtype, tuple(stride), tuple(padding)
         if shape not in self.shapes:
             self.shapes.add(shape)
-            code = CODE_BYTES[dtype.itemsize < 4] * self.code_scale
+            code = CODE_BYTES[x.itemsize < 4] * self.code_scale
             self.code_bytes = min(self.code_bytes + round(code), CODE_LIMIT)
+        # input and output blocked, then the plain output in the place of the blocked input
+        outputs, inputs, *kernel = weight.shape
+        weights = int(_round_up(outputs) * _round_up(inputs) * math.prod(kernel) * x.itemsize)
+        return copied + _blocked(out) + max(_blocked(x) - int(out.nbytes), 0) + weights
 
     def composes(self, dtype: torch.dtype, size: int) -> bool:
         """Whether torch composes attention of operators, of contiguous heads of `size` channels."""
@@ -173,14 +141,10 @@ class OperatorWorkspace:
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> int:
         """Of F.scaled_dot_product_attention."""
-        if _attention_is_composed(
-            self.device.type,
-            q.dtype,
-            q.dim(),
-            (q.shape[-1], k.shape[-1], v.shape[-1]),
-            tuple(t.stride(-1) == 1 or t.shape[-1] == 1 for t in (q, k, v)),
-            mask is not None,
-        ):
+        dense = tuple(t.stride(-1) == 1 or t.shape[-1] == 1 for t in (q, k, v))
+        heads = q.shape[-1], k.shape[-1], v.shape[-1]
+        kind = self.device.type, q.dtype, q.dim(), heads, dense, mask is not None
+        if _attention_is_composed(*kind):
             scores = math.prod(q.shape[:-1]) * k.shape[-2] * q.element_size()
             return 2 * scores + int(q.nbytes) + int(k.nbytes)
         if self.device.type != "cpu":
@@ -218,41 +182,12 @@ def instead_of_im2col(
     return columns >= _COLUMNS_BYTES
 
 
-def conv_spec(args: Sequence[Any], out: Tensor, device: torch.device) -> ConvSpec:
-    """aten.convolution's arguments in the form that tiers are asked in."""
-    x, weight = args[0], args[1]
-    ndim = weight.dim() - 2
-    last = torch.channels_last if ndim == 2 else torch.channels_last_3d
-    return ConvSpec(
-        ndim=ndim,
-        batched=True,
-        x_size=tuple(x.shape),
-        weight_size=tuple(weight.shape),
-        has_bias=args[2] is not None,
-        stride=tuple(args[3]),
-        pad_before=tuple(args[4]),
-        pad_after=tuple(args[4]),
-        dilation=tuple(args[5]),
-        groups=args[8],
-        out_size=tuple(out.shape),
-        dtype=x.dtype,
-        device=device,
-        channels_last=not x.is_contiguous() and x.is_contiguous(memory_format=last),
-    )
-
-
 @lru_cache(maxsize=4096)
 def conv_backend(
-    x: tuple[int, ...],
-    weight: tuple[int, ...],
-    dtype: torch.dtype,
-    device: str,
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    groups: int,
+    x: tuple[int, ...], weight: tuple[int, ...], dtype: torch.dtype, device: str,
+    stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...], groups: int,
     threads: int,
-) -> str:
+) -> str:  # fmt: skip
     """Name of the back-end that torch takes for this convolution, e.g. "Mkldnn", "Slow3d".
 
     Asked with tensors of one element expanded to the shape; "Unknown" for a device that is not
@@ -263,28 +198,17 @@ def conv_backend(
         return "Unknown"
     one = torch.empty((), dtype=dtype, device=device)
     chosen = torch._C._select_conv_backend(
-        one.expand(x),
-        one.expand(weight),
-        None,
-        stride,
-        padding,
-        dilation,
-        False,
-        (0,) * len(stride),
-        groups,
-    )
+        one.expand(x), one.expand(weight), None, stride, padding, dilation, False,
+        (0,) * len(stride), groups,
+    )  # fmt: skip
     return str(chosen).rsplit(".", 1)[-1]
 
 
 @lru_cache(maxsize=256)
 def _attention_is_composed(
-    device: str,
-    dtype: torch.dtype,
-    ndim: int,
-    heads: tuple[int, int, int],
-    dense: tuple[bool, ...],
-    masked: bool,
-) -> bool:
+    device: str, dtype: torch.dtype, ndim: int, heads: tuple[int, int, int],
+    dense: tuple[bool, ...], masked: bool,
+) -> bool:  # fmt: skip
     """Whether torch composes attention of operators, scores and all, for operands of this kind."""
     if device == "cuda" and not torch.cuda.is_available():
         return not all(dense)
@@ -319,12 +243,6 @@ def _copied(matrix: Tensor) -> int:
 def _blocked(x: Tensor) -> int:
     elements: int = x.numel() // max(x.shape[1], 1) * _round_up(x.shape[1])
     return elements * x.element_size()
-
-
-def _blocked_weights(weight: Tensor) -> int:
-    return (
-        _round_up(weight.shape[0]) * _round_up(weight.shape[1]) * int(math.prod(weight.shape[2:]))
-    )
 
 
 def _round_up(channels: int) -> int:

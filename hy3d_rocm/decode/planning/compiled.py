@@ -6,16 +6,15 @@ is decided.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.decode.black_box import is_opaque, left_out, own_ways, planned, predicted
+from hy3d_rocm.decode.black_box import left_out, own_ways, planned, predicted
 from hy3d_rocm.decode.checks import check_choice
 from hy3d_rocm.decode.graph import Graph, record
 from hy3d_rocm.decode.layers import Conv
@@ -27,8 +26,7 @@ from hy3d_rocm.decode.memory.dry_run import (
 )
 from hy3d_rocm.decode.memory.steps import StepWorkspace
 from hy3d_rocm.decode.memory.workspace import CODE_LIMIT, OperatorWorkspace
-from hy3d_rocm.decode.planning.backends import computes_natively, is_native
-from hy3d_rocm.decode.planning.jobs import Job
+from hy3d_rocm.decode.planning.jobs import Job, is_opaque
 from hy3d_rocm.decode.planning.planner import (
     STRATEGIES,
     Candidate,
@@ -47,12 +45,12 @@ if TYPE_CHECKING:
     from hy3d_rocm._core import Program, Schedule
     from hy3d_rocm.decode.memory.budget import Budget
 
-__all__ = ["Compiled", "compile_job", "plan_job"]
+__all__ = ["Compiled", "plan_job"]
 
 # hy3d_section_kind
 _ALL_OF_IT, _PREFIX = 0, 1
-_BITS = {"whole": 1, "streamed": 2, "tiled": 4, "cpu": 8}
-_ALL = 15
+# Strategies as bits.
+_BITS = {"whole": 1, "streamed": 2, "tiled": 4, "cpu": 8, "auto": 15}
 _ASKED = -2  # HY3D_OWN_BYTES_ASKED
 _CPU = torch.device("cpu")
 # What tiles took on an NVIDIA H200 beyond what was computed, and as much again.
@@ -64,7 +62,6 @@ _CPU_RATES = (1e11, 1e10, 1e-4, 3.0)
 _COPY_RATE = 2.5e10
 # Halo, overlap and smallest tile in pixels, where those that were asked for do not fit.
 _LESS_HALO = ((24, 12, 24), (16, 8, 16))
-_SLICE_BYTES = {"cpu": 32 * MB, "cuda": 512 * MB}
 # For the C convolution. It makes output frames in pairs, each from four frames, and its weights'
 # transforms serve all frames of a call: one core, HunyuanVideo, 9 frames 128x128: 6.8 s whole, 8.1
 # in slices of 32 MB; Wan 2.1, 17 frames 64x64: 1.7 s in one chunk, 2.2 in chunks of 2 latents, 2.9
@@ -83,34 +80,96 @@ def plan_job(
     """The best way to do the job within the budget, or of the strategy that was asked for.
 
     wanted: says of each way of a VAE's own code whether it may be taken; where the layers are known
-    its answer means nothing, but it is called all along, and may raise. making: see compile_job.
+    its answer means nothing, but it is called all along, and may raise. making: see Compiled.
     Raises DoesNotFitError with the least budget that would do, ValueError (sentences) for a
     strategy that is not known or that this VAE can't be run with.
     """
     check_choice("strategy", strategy, STRATEGIES)
     if not is_opaque(job.family):
         check = partial(wanted, Way("whole"))
-        return compile_job(job, budget, strategy, options, making=making, check=check).plan()
+        return Compiled(job, budget, strategy, options, making=making, check=check).plan()
     options = options or DecodeOptions()
     offered = filter(wanted, own_ways(job, options))
     return choose(offered, budget, strategy, partial(planned, job), left_out(job, options))
 
 
-@dataclass
 class Compiled:
-    """A job's schedule. graph: what its programs are of. workspace: what told what their steps
-    take. result_bytes: of the result in host memory."""
+    """The schedule of a job whose layers are known. graph: what its programs are of.
 
-    job: Job
-    budget: Budget
-    strategy: str
-    options: DecodeOptions
-    graph: Graph
-    schedule: Schedule
-    halos: tuple[tuple[int, int, int], ...]
-    own: OwnBytes
-    workspace: StepWorkspace
-    result_bytes: int
+    making: what frames depend on that are there already (executor.making_of): only its strategy and
+    sizes are taken. compiles_all: all candidates, though an earlier one fits. check: called before
+    each question of what a step takes; what it raises ends the planning. like: one of the same job,
+    whose graph and whose knowledge of what steps take serve again. ValueError (a sentence) for a
+    strategy that is not known or can't be taken.
+    """
+
+    def __init__(
+        self, job: Job, budget: Budget, strategy: str = "auto",
+        options: DecodeOptions | None = None, *, making: Mapping[str, Any] | None = None,
+        compiles_all: bool = False, check: Callable[[], object] = lambda: None,
+        like: Compiled | None = None,
+    ) -> None:  # fmt: skip
+        check_choice("strategy", strategy, STRATEGIES)
+        if not _native.available:
+            raise ValueError(
+                f"a program of {job.family.name}'s layers needs the C core ({_native.missing})"
+            )
+        if strategy == "tiled" and job.encode:
+            raise ValueError(
+                'the strategy "tiled" can\'t be taken for an encode: give "streamed", "cpu" or '
+                '"auto"'
+            )
+        options = options or DecodeOptions()
+        if making is not None:
+            options, strategy = _sizes_of(making, options), making["strategy"]
+        self.job, self.budget, self.strategy, self.options = job, budget, strategy, options
+        self.halos = _halos(options, making)
+        self.graph: Graph = record(job.family, job.encode) if like is None else like.graph
+        self.workspace: StepWorkspace = (
+            StepWorkspace(self.graph, *_place(job, job.device), job.dtype, _place(job, _CPU))
+            if like is None else like.workspace
+        )  # fmt: skip
+        takes, last = self.workspace, len(self.graph.nodes) - 1
+        self._untold = untold = list[str]()  # why nobody can tell what the VAE's own code takes
+        allowed, on_cpu = _BITS[strategy], job.device.type == "cpu"
+        if strategy == "auto" and job.is_fused:
+            allowed &= ~_BITS["whole"]  # it would be slower as well as larger
+        if job.encode:
+            allowed &= ~_BITS["tiled"]
+
+        def own_bytes() -> tuple[int, ...] | None:
+            """What the VAE's own code takes of the device (on the CPU: of all memory), found when
+            it is asked for: all of it is run on shapes. The core adds its margin."""
+            try:
+                found = predicted(job, Way("whole"))
+            except ValueError as error:
+                untold[:] = [str(error)]
+                return None
+            return (found.both_bytes if on_cpu else found.device_bytes), 0, 0, 0
+
+        def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, ...] | None:
+            check()
+            return own_bytes() if step[1] == last else takes(step, source, on_host)
+
+        if allowed == _BITS["whole"] and own_bytes() is None:
+            raise nothing_fits(self._refused(), budget, strategy, ())
+        self.schedule: Schedule = _native.compile_schedule(
+            self.graph.nodes, workspace=workspace, alike=takes.alike,
+            host_layers=takes.host_layers(), size=job.shape[2:],
+            element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
+            result_bytes=job.result_bytes, device_budget=max(budget.device_bytes, 1),
+            host_budget=max(budget.host_bytes, 1),
+            margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
+            margin_permille=round(1000 * PLANNED_SHARE),
+            is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu),
+            may_spill=int(options.cpu_offload and not on_cpu), most_shape_bytes=CODE_LIMIT,
+            pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
+            device=machine(job, options, job.device), host=machine(job, options, _CPU),
+            copy_bytes_per_second=_COPY_RATE, halos=self.halos,
+            statistic_passes=options.statistic_passes if job.family.has_global_norms else 0,
+            own_bytes=_ASKED if allowed & _BITS["whole"] else -1,
+            only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
+        )  # fmt: skip
 
     @property
     def program(self) -> Program:
@@ -128,7 +187,7 @@ class Compiled:
     def candidates(self) -> list[Candidate]:
         """What was looked at, in the order of preference."""
         found = (c for c in self.schedule.candidates if c["status"] != "HY3D_ERR_UNSUPPORTED")
-        return [*self.own.refused(), *(self._candidate(c) for c in found)]
+        return [*self._refused(), *map(self._candidate, found)]
 
     def plan(self) -> Plan:
         """The program's. DoesNotFitError, or ValueError, where there is none."""
@@ -137,16 +196,21 @@ class Compiled:
             raise nothing_fits(looked, self.budget, self.strategy, ())
         taken = self._candidate(program.candidate)
         assert taken.need is not None
-        taken = replace(taken, need=replace(taken.need, prepared_bytes=self._prepared()))
-        return replace(plan_of(looked, taken, self.budget, self.strategy), compiled=self)
+        taken = replace(taken, need=replace(taken.need, prepared_bytes=self._prepared(taken.way)))
+        return plan_of(looked, taken, self.budget, self.strategy, compiled=self)
+
+    def _refused(self) -> list[Candidate]:
+        return [Candidate(Way("whole"), None, False, why) for why in self._untold]
 
     def _candidate(self, found: dict[str, Any]) -> Candidate:
         way = self._way(found)
+        if found["status"] == "HY3D_ERR_OVERFLOW":
+            return Candidate(way, None, False, "it has too many steps")
         if found["status"] != "HY3D_OK":
-            return Candidate(way, None, False, _REASONS.get(found["status"], found["status"]))
-        fits = bool(found["fits"])
-        note = ""
-        if not fits and way.spills and self.budget.is_unified:
+            return Candidate(way, None, False, found["status"])
+        fits, note = bool(found["fits"]), ""
+        may_spill = self.options.cpu_offload and self.job.device.type != "cpu"
+        if not fits and may_spill and self.budget.is_unified and way.strategy == "streamed":
             note = "spilling gains nothing where host and device share their memory"
         device, host = found["device_bytes"], found["host_bytes"]
         if found["on_host"] and self.job.device.type != "cpu":
@@ -162,8 +226,8 @@ class Compiled:
 
     def _way(self, c: dict[str, Any]) -> Way:
         """The candidate in a user's words and parameters."""
-        on_host = bool(c["on_host"])
-        strategy = "cpu" if on_host or self.strategy == "cpu" else c["strategy"]
+        device = _CPU if c["on_host"] else self.job.device
+        strategy = "cpu" if c["on_host"] or self.strategy == "cpu" else c["strategy"]
         order = c["order"]
         if order == "whole":
             return Way("whole")
@@ -177,13 +241,12 @@ class Compiled:
         elif order == "prefix":
             parameters["chunk"] = c["chunk"]
             what += f", then {self._chunks_of(c['chunk'])}"
-        elif c["slice_bytes"] != self._slices(on_host)[0]:
+        elif c["slice_bytes"] != machine(self.job, self.options, device)[0][0]:
             what += f", {size_text(c['slice_bytes'])} at a time"
         resident = c["resident_bytes"] if c["resident_bytes"] >= 0 else None
         if resident is not None:
             what += f", with {size_text(resident)} on the device"
-        spills = self.options.cpu_offload and not on_host and self.job.device.type != "cpu"
-        return Way(strategy, what, parameters, spills=spills, resident_bytes=resident)
+        return Way(strategy, what, parameters, resident_bytes=resident)
 
     def _chunks_of(self, count: int) -> str:
         kind = "pixel frame" if self.job.encode else "latent frame"
@@ -203,10 +266,7 @@ class Compiled:
         what += f" with a halo of {halo}" if again else ""
         return Way(strategy, what, parameters, again=again, row=f"tiles {halo}")
 
-    def _slices(self, on_host: bool) -> tuple[int, int]:
-        return slice_sizes(self.job, self.options, _CPU if on_host else self.job.device)
-
-    def _prepared(self) -> int:
+    def _prepared(self, way: Way) -> int:
         """Bytes by which the cache of prepared weights would grow if there were room.
 
         Layer by layer each weight serves one call or a few: preparing costs more than it saves
@@ -215,8 +275,7 @@ class Compiled:
         """
         from hy3d_rocm.decode.backends.native import growth_bytes
 
-        way = self._way(self.program.candidate)
-        if not is_native(self.job, way) or way.parameters.get("engine") == "layers":
+        if not self.job.is_native(way) or way.parameters.get("engine") == "layers":
             return 0
         return growth_bytes(self.job.family.decoder, self._prepared_weights())
 
@@ -228,11 +287,11 @@ class Compiled:
         sizes = _native.graph_sizes(self.graph.nodes, self.job.shape[2:])
         cut = max(self.program.cut["node"], 0)
         seen: dict[int, tuple[int, int, int]] = {}
-        # Tiles of one size share their steps.
-        all_sections = self.program.sections
-        first_of = {s["first_step"]: n for n, s in reversed([*enumerate(all_sections)])}
-        for number in sorted(first_of.values()):
-            section = all_sections[number]
+        known: set[int] = set()
+        for number, section in enumerate(self.program.sections):
+            if section["first_step"] in known:
+                continue  # tiles of one size share their steps
+            known.add(section["first_step"])
             whole = section["kind"] in (_ALL_OF_IT, _PREFIX)
             rows, columns = (sizes[0] if whole else sizes[cut])[2:]
             for step in map(ProgramStep._make, self.program.steps(number)):
@@ -247,136 +306,31 @@ class Compiled:
         return {kept for kept in seen.values() if kept[1]}
 
 
-def compile_job(
-    job: Job, budget: Budget, strategy: str = "auto", options: DecodeOptions | None = None, *,
-    making: Mapping[str, Any] | None = None, compiles_all: bool = False,
-    check: Callable[[], object] = lambda: None, like: Compiled | None = None,
-) -> Compiled:  # fmt: skip
-    """The schedule of a job whose layers are known. making: what frames depend on that are there
-    already (executor.making_of): only its strategy and sizes are taken. compiles_all: all
-    candidates, though an earlier one fits. check: called before each question of what a step
-    takes; what it raises ends the planning. like: one of the same job, whose graph and whose
-    knowledge of what steps take serve again. ValueError (a sentence) for a strategy that is not
-    known or can't be taken."""
-    check_choice("strategy", strategy, STRATEGIES)
-    if not _native.available:
-        raise ValueError(
-            f"a program of {job.family.name}'s layers needs the C core ({_native.missing})"
-        )
-    if strategy == "tiled" and job.encode:
-        raise ValueError(
-            'the strategy "tiled" can\'t be taken for an encode: give "streamed", "cpu" or "auto"'
-        )
-    options = options or DecodeOptions()
-    if making is not None:
-        options = _sizes_of(making, options)
-        strategy = making["strategy"]
-    on_cpu = job.device.type == "cpu"
-    graph = record(job.family, job.encode) if like is None else like.graph
-    allowed, own = _allowed(job, strategy), OwnBytes(job)
-    if allowed == _BITS["whole"] and own() is None:
-        raise nothing_fits(own.refused(), budget, strategy, ())
-    halos = _halos(options, making)
-    takes = (
-        StepWorkspace(graph, *_place(job, job.device), job.dtype, _place(job, _CPU))
-        if like is None else like.workspace
-    )  # fmt: skip
-
-    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, ...] | None:
-        check()
-        return own() if step[1] == last else takes(step, source, on_host)
-
-    last = len(graph.nodes) - 1
-    result = _result_bytes(job)
-    schedule = _native.compile_schedule(
-        graph.nodes, workspace=workspace, alike=takes.alike,
-        host_layers=takes.host_layers(), size=job.shape[2:],
-        element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize, result_bytes=result,
-        device_budget=max(budget.device_bytes, 1), host_budget=max(budget.host_bytes, 1),
-        margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
-        margin_permille=round(1000 * PLANNED_SHARE),
-        is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu),
-        may_spill=int(options.cpu_offload and not on_cpu), most_shape_bytes=CODE_LIMIT,
-        pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
-        device=_machine(job, options, job.device), host=_machine(job, options, _CPU),
-        copy_bytes_per_second=_COPY_RATE, halos=halos,
-        statistic_passes=options.statistic_passes if job.family.has_global_norms else 0,
-        own_bytes=_ASKED if allowed & _BITS["whole"] else -1,
-        only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
-    )  # fmt: skip
-    return Compiled(job, budget, strategy, options, graph, schedule, halos, own, takes, result)
-
-
-def _allowed(job: Job, strategy: str) -> int:
-    """Strategies as bits."""
-    allowed = _ALL if strategy == "auto" else _BITS[strategy]
-    if strategy == "auto" and job.is_fused:
-        allowed &= ~_BITS["whole"]  # it would be slower as well as larger
-    return allowed & ~_BITS["tiled"] if job.encode else allowed
-
-
-class OwnBytes:
-    """What the VAE's own code takes of the device (on the CPU: of all memory), found when it is
-    asked for: all of it is run on shapes. The core adds its margin."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._why = ""
-
-    def __call__(self) -> tuple[int, int, int, int] | None:
-        """As a workspace function answers; None where nobody can tell."""
-        try:
-            found = predicted(self._job, Way("whole"))
-        except ValueError as error:
-            self._why = str(error)
-            return None
-        on_cpu = self._job.device.type == "cpu"
-        return (found.both_bytes if on_cpu else found.device_bytes), 0, 0, 0
-
-    def refused(self) -> list[Candidate]:
-        """The candidate with the reason, where nobody could."""
-        return [Candidate(Way("whole"), None, False, self._why)] if self._why else []
-
-
 def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:
     """What computes there, to be asked only, and the rules of what operators take."""
-    tier = job.tier
-    if device.type == "cpu" and job.device.type != "cpu":
-        from hy3d_rocm.conv.tiers import make_tier
-
-        tier = make_tier("cpu")
-    rules = OperatorWorkspace(device, tier)
+    rules = OperatorWorkspace(device, is_pinned=device.type == "cpu" != job.device.type)
     with standing_for(rules):
         backend = job.make_backend(MetaWeights(job.dtype), torch.device("meta"))
     return backend, rules
 
 
-def _machine(job: Job, options: DecodeOptions, device: torch.device) -> tuple[Any, ...]:
-    rates = _CPU_RATES if device.type == "cpu" else _GPU_RATES
-    return slice_sizes(job, options, device), _chunks(job, options, device), *rates
-
-
-def slice_sizes(job: Job, options: DecodeOptions, device: torch.device) -> tuple[int, int]:
-    """Bytes of a step layer by layer: those that are tried first, and then (0: no others)."""
-    usual = options.slice_bytes or _SLICE_BYTES.get(device.type, 512 * MB)
-    native = device.type == "cpu" and computes_natively(job.make_backend)
-    return (_NATIVE_SLICE_BYTES, usual) if native and options.slice_bytes is None else (usual, 0)
-
-
-def _chunks(job: Job, options: DecodeOptions, device: torch.device) -> tuple[int, int, int]:
-    """Frames of a chunk: on a GPU as many as keep it busy, for the C convolution some; then those
-    of one latent frame (0: no others). By shape alone."""
-    if options.chunk_size:
-        return int(options.chunk_size), 0, 0
+def machine(job: Job, options: DecodeOptions, device: torch.device) -> tuple[Any, ...]:
+    """hy3d_machine: bytes of a step layer by layer, in the order in which they are tried; frames of
+    a chunk likewise: on a GPU as many as keep it busy, for the C convolution some, then those of
+    one latent frame, by shape alone; rates. 0: no others."""
+    on_cpu = device.type == "cpu"
+    native = on_cpu and job.make_backend.computes_natively
+    usual = options.slice_bytes or (32 * MB if on_cpu else 512 * MB)
+    several = native and options.slice_bytes is None
+    slices = (_NATIVE_SLICE_BYTES, usual) if several else (usual, 0)
     time, space = job.family.factor if job.encode else (1, 1)
     positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
-    on_cpu = device.type == "cpu"
-    native = on_cpu and computes_natively(job.make_backend)
     tried = _NATIVE_LATENTS if native else (1 if on_cpu else max(1, _BUSY_POSITIONS // positions),)
     most = max(1, -(-job.shape[2] // time))
     sizes = sorted({int(min(latents, most) * time) for latents in (*tried, 1)}, reverse=True)
-    first, second, third = (*sizes, 0, 0)[:3]
-    return first, second, third
+    if options.chunk_size:
+        sizes = [int(options.chunk_size)]
+    return slices, (*sizes, 0, 0)[:3], *(_CPU_RATES if on_cpu else _GPU_RATES)
 
 
 def _halos(
@@ -396,18 +350,7 @@ def _halos(
 
 def _sizes_of(making: Mapping[str, Any], options: DecodeOptions) -> DecodeOptions:
     """The options with the sizes of a decode that goes on."""
-    made = making["parameters"]
     names = {"chunk": "chunk_size", "passes": "statistic_passes"}
-    chosen = {names.get(name, name): value for name, value in made.items()}
-    known = set(DecodeOptions.__dataclass_fields__)
-    sizes: dict[str, Any] = {
-        name: None if v == "None" else v for name, v in chosen.items() if name in known
-    }  # fmt: skip
+    made = {names.get(name, name): value for name, value in making["parameters"].items()}
+    sizes: Any = {n: None if v == "None" else v for n, v in made.items() if hasattr(options, n)}
     return replace(options, **sizes)
-
-
-def _result_bytes(job: Job) -> int:
-    return math.prod(job.out_shape) * job.result_dtype.itemsize * job.keeps_result
-
-
-_REASONS = {"HY3D_ERR_OVERFLOW": "it has too many steps"}

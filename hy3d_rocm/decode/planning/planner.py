@@ -8,7 +8,8 @@ What a way needs is what is planned: predicted plus its allowance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -19,7 +20,7 @@ from hy3d_rocm.units import MB, size_text
 
 __all__ = [
     "STRATEGIES", "Candidate", "DoesNotFitError", "Need", "Plan", "Way", "choose", "nothing_fits",
-    "plan_of",
+    "plan_of", "smallest_budget",
 ]  # fmt: skip
 
 STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
@@ -49,12 +50,11 @@ class Need:
 
     def text(self) -> str:
         """ "8.90 GB", "8.90 GB and 3.10 GB on the host", or "3.10 GB on the host"."""
-        least = "at least " if self.unknown else ""
-        if not self.host_bytes:
-            return least + size_text(self.device_bytes, 2)
-        host = f"{size_text(self.host_bytes, 2)} on the host"
-        device = f"{size_text(self.device_bytes, 2)} and " if self.device_bytes else ""
-        return f"{least}{device}{host}"
+        told, host = (size_text(n, 2) for n in (self.device_bytes, self.host_bytes))
+        if self.host_bytes:
+            told = f"{told} and {host}" if self.device_bytes else host
+            told += " on the host"
+        return f"at least {told}" if self.unknown else told
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,15 @@ class Way:
     """A strategy with its parameters.
 
     strategy: one of STRATEGIES but "auto". what: in a few words what is special about it, for
-    sentences ("with tiles of 256 pixels"). parameters: what its frames depend on. spills: what it
-    holds may be limited (`resident_bytes`, None for all) at the cost of host memory. again: a last
-    resort, planned only after nothing else of its strategy fitted. row: ways in a row of the same
-    name and strategy need less and less, so not each of them has to be looked at; "" for none.
+    sentences ("with tiles of 256 pixels"). parameters: what its frames depend on. again: a last
+    resort, planned only after nothing else of its strategy fitted. resident_bytes: what it holds on
+    the device, at the cost of host memory; None for all. row: ways in a row of the same name and
+    strategy need less and less, so not each of them has to be looked at; "" for none.
     """
 
     strategy: str
     what: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    spills: bool = False
     again: bool = False
     resident_bytes: int | None = None
     row: str = ""
@@ -79,6 +78,13 @@ class Way:
     @property
     def name(self) -> str:
         return f"{self.strategy} {self.what}".strip()
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "way": self.name, "strategy": self.strategy, "parameters": dict(self.parameters),
+            "resident_bytes": self.resident_bytes,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,61 +98,54 @@ class Candidate:
 
     def describe(self) -> dict[str, Any]:
         """JSON-able."""
-        need = self.need
-        return {
-            "way": self.way.name,
-            "strategy": self.way.strategy,
-            "parameters": dict(self.way.parameters),
-            "resident_bytes": self.way.resident_bytes,
-            "device_bytes": None if need is None else need.device_bytes,
-            "host_bytes": None if need is None else need.host_bytes,
-            "gmacs": None if need is None else round(need.macs / 1e9, 3),
-            "seconds": None if need is None else round(need.seconds, 4),
-            "stored_bytes": None if need is None else need.stored_bytes,
-            "loaded_bytes": None if need is None else need.loaded_bytes,
-            "fits": self.fits,
-            "note": self.note,
-        }
+        sizes = ("device_bytes", "host_bytes", "macs", "seconds", "stored_bytes", "loaded_bytes")
+        told = {name: getattr(self.need, name, None) for name in sizes}
+        macs, seconds = told.pop("macs"), told["seconds"]
+        told["gmacs"] = None if macs is None else round(macs / 1e9, 3)
+        told["seconds"] = None if seconds is None else round(seconds, 4)
+        return {**self.way.describe(), **told, "fits": self.fits, "note": self.note}
 
 
 @dataclass(frozen=True)
 class Plan:
     """The way that is taken. reason: a sentence. candidates: all that were looked at, in order.
-    need: at its peak, prepared weights left aside. prepared_bytes: of these as far as the budget
-    has room. cheaper: what a larger budget would save, as sentences. more: of the reason what a
-    line that has the way, its peak and the budget does not say, "" if nothing. compiled: of a VAE
-    whose layers are known, the Compiled (compiled.py) whose program is carried out, else None."""
+    need: at its peak, prepared weights left aside; prepared_bytes of these at most, as far as the
+    budget has room. cheaper: what a larger budget would save, as sentences. more: of the reason
+    what a line that has the way, its peak and the budget does not say, "" if nothing. compiled: of
+    a VAE whose layers are known, the Compiled (compiled.py) whose program is carried out."""
 
     way: Way
     need: Need
     budget: Budget
-    reason: str
     candidates: tuple[Candidate, ...]
-    cheaper: tuple[str, ...] = ()
-    prepared_bytes: int = 0
+    cheaper: tuple[str, ...]
+    compiled: Any
+    reason: str = ""
     more: str = ""
-    compiled: Any = None
-
-    @property
-    def host_room(self) -> int:
-        """Bytes of the budget on the host that the way leaves."""
-        return _host_room(self.need, self.budget)
-
-    @property
-    def peak(self) -> Need:
-        """All that is taken at the peak, prepared weights included: what is told everywhere."""
-        kept = self.prepared_bytes
-        on_host = bool(self.need.host_bytes)
-        return replace(
-            self.need,
-            device_bytes=self.need.device_bytes + (0 if on_host else kept),
-            host_bytes=self.need.host_bytes + (kept if on_host else 0),
-            prepared_bytes=kept,
-        )
 
     @property
     def strategy(self) -> str:
         return self.way.strategy
+
+    @property
+    def host_room(self) -> int:
+        """Bytes of the budget on the host that the way leaves."""
+        need, budget = self.need, self.budget
+        room = budget.host_bytes - need.host_bytes
+        if budget.is_unified:
+            room = min(room, budget.device_bytes - need.device_bytes - need.host_bytes)
+        return max(room, 0)
+
+    @property
+    def prepared_bytes(self) -> int:
+        return min(self.need.prepared_bytes, self.host_room)
+
+    @property
+    def peak(self) -> Need:
+        """All that is taken at the peak, prepared weights included: what is told everywhere."""
+        kept, where = self.prepared_bytes, "host_bytes" if self.need.host_bytes else "device_bytes"
+        peak = {where: getattr(self.need, where) + kept}
+        return replace(self.need, **peak, prepared_bytes=kept)
 
     def line(self, *others: str) -> str:
         """For the log: the way, its peak of the budget, and what more there is to say; others:
@@ -158,10 +157,7 @@ class Plan:
     def describe(self) -> dict[str, Any]:
         """JSON-able."""
         return {
-            "strategy": self.way.strategy,
-            "way": self.way.name,
-            "parameters": dict(self.way.parameters),
-            "resident_bytes": self.way.resident_bytes,
+            **self.way.describe(),
             "device_bytes": self.peak.device_bytes,
             "host_bytes": self.peak.host_bytes,
             "prepared_bytes": self.prepared_bytes,
@@ -178,12 +174,6 @@ class Plan:
 class DoesNotFitError(BudgetTooSmallError):
     """Nothing that was asked for fits; `smallest` is the least budget in bytes that would do."""
 
-    def __init__(self, text: str, budget: int, smallest: int) -> None:
-        ValueError.__init__(self, text)
-        self.budget = budget
-        self.smallest = smallest
-        self.level = None
-
 
 Price = Callable[[Way], Need]
 
@@ -197,107 +187,87 @@ def choose(
     way takes, planned; ValueError (a sentence) where it can't be taken. excluded: sentences about
     ways that are not offered, for the error. Raises DoesNotFitError.
     """
+
+    def look(way: Way) -> Candidate:
+        try:
+            need = price(way)
+        except ValueError as error:
+            return Candidate(way, None, False, str(error))
+        return Candidate(way, need, budget.fits(need.device_bytes, need.host_bytes))
+
     looked: list[Candidate] = []
     offered = (way for way in ways if strategy in ("auto", way.strategy))
-    for _, row in groupby(offered, key=_row_of):
-        taken = _first_of(row, budget, price, looked)
-        if taken is not None:
-            return plan_of(looked, taken, budget, strategy)
+    for _, row in groupby(offered, key=lambda way: (way.strategy, way.row) if way.row else way):
+        looked += _first_of(row, look)
+        if looked[-1].fits:
+            return plan_of(looked, looked[-1], budget, strategy)
     raise nothing_fits(looked, budget, strategy, tuple(excluded))
 
 
-def plan_of(looked: list[Candidate], taken: Candidate, budget: Budget, strategy: str) -> Plan:
+def _first_of(row: Iterator[Way], look: Callable[[Way], Candidate]) -> list[Candidate]:
+    """Of a row up to the first that fits, by halving, those that were looked at; where the last
+    does not fit, some between are, since a smaller one may take more (see black_box._contained).
+    The very first is looked at before there are others: it is the cheapest to price, and to know
+    the others may take decodes (families/unknown.py)."""
+    ways = [next(row)]
+    found = {0: look(ways[0])}
+    if not found[0].fits:
+        ways += row
+    last = len(ways) - 1
+
+    def fits(number: int) -> bool:
+        if number not in found:
+            found[number] = look(ways[number])
+        return found[number].fits
+
+    if fits(last):
+        bisect_left(range(last), True, min(1, last), key=fits)
+    else:
+        step = max(-(-(last - 1) // _BETWEEN), 1)
+        for number in range(step, last, step):
+            fits(number)
+    order = sorted(found)
+    first = next((number for number in order if found[number].fits), last)
+    return [found[number] for number in order if number <= first]
+
+
+def plan_of(
+    looked: list[Candidate], taken: Candidate, budget: Budget, strategy: str, compiled: Any = None
+) -> Plan:
     """The plan that takes this candidate, of those that were looked at."""
     assert taken.need is not None
-    refused = [c for c in looked if not c.fits]
-    reason, more = _reason([*refused, taken], budget, strategy)
-    cheaper = _cheaper(looked, taken, budget)
-    kept = min(taken.need.prepared_bytes, _host_room(taken.need, budget))
-    plan = Plan(taken.way, taken.need, budget, "", tuple(looked), cheaper, kept)
-    besides = [said for said in (_prepared_words(plan), *cheaper) if said]
+    plan = Plan(
+        taken.way, taken.need, budget, tuple(looked), _cheaper(looked, taken.need, budget), compiled
+    )
+    reason, more = _reason([*(c for c in looked if not c.fits), taken], budget, strategy)
+    besides = plan.cheaper
+    if plan.prepared_bytes:
+        besides = (
+            f"{size_text(plan.prepared_bytes, 2)} of prepared weights come on top, which make it "
+            "faster and stay for the next time until memory is asked for: "
+            f"{plan.peak.text()} at the peak.", *besides,
+        )  # fmt: skip
     more = " ".join([more, *besides]).strip()
     return replace(plan, reason=" ".join([reason, *besides]), more=more)
 
 
-def _row_of(way: Way) -> object:
-    return (way.strategy, way.row) if way.row else way
-
-
-def _first_of(
-    row: Iterable[Way], budget: Budget, price: Price, looked: list[Candidate]
-) -> Candidate | None:
-    """The first of a row that fits, by halving; where the last does not fit, some between are
-    looked at, since a smaller one may take more (see black_box._contained). What was looked at is
-    added to `looked`, in the row's order. The very first is looked at before there are others: it
-    is the cheapest to price, and to know the others may take decodes (families/unknown.py)."""
-    rest = iter(row)
-    ways = [next(rest)]
-    found = {0: _look(ways[0], budget, price)}
-    if found[0].fits:
-        looked.append(found[0])
-        return found[0]
-    ways += rest
-    if len(ways) > 1:
-        found[len(ways) - 1] = _look(ways[-1], budget, price)
-    if found[len(ways) - 1].fits:
-        low, high = 1, len(ways) - 1  # the first that fits is in low .. high, as far as is known
-        while low < high:
-            middle = (low + high) // 2
-            found[middle] = _look(ways[middle], budget, price)
-            low, high = (low, middle) if found[middle].fits else (middle + 1, high)
-    else:
-        step = max(-(-(len(ways) - 2) // _BETWEEN), 1)
-        for i in range(step, len(ways) - 1, step):
-            found[i] = _look(ways[i], budget, price)
-    fitting = [i for i in sorted(found) if found[i].fits]
-    # What is finer than the one taken was looked at by the way only.
-    looked += [found[i] for i in sorted(found) if not fitting or i <= fitting[0]]
-    return found[fitting[0]] if fitting else None
-
-
-def _look(way: Way, budget: Budget, price: Price) -> Candidate:
-    try:
-        need = price(way)
-    except ValueError as error:
-        return Candidate(way, None, False, str(error))
-    return Candidate(way, need, budget.fits(need.device_bytes, need.host_bytes))
-
-
-def _host_room(need: Need, budget: Budget) -> int:
-    """What a need leaves of the budget on the host."""
-    room = budget.host_bytes - need.host_bytes
-    if budget.is_unified:
-        room = min(room, budget.device_bytes - need.device_bytes - need.host_bytes)
-    return max(room, 0)
-
-
-def _prepared_words(plan: Plan) -> str:
-    if not plan.prepared_bytes:
-        return ""
-    return (
-        f"{size_text(plan.prepared_bytes, 2)} of prepared weights come on top, which make it faster"
-        f" and stay for the next time until memory is asked for: {plan.peak.text()} at the peak."
-    )
-
-
-def _cheaper(looked: list[Candidate], taken: Candidate, budget: Budget) -> tuple[str, ...]:
+def _cheaper(looked: list[Candidate], taken: Need, budget: Budget) -> tuple[str, ...]:
     """What less of a budget costs: the least budget above this one with clearly less work, and the
     least with the least work, where these are two."""
-    assert taken.need is not None
     found: list[tuple[int, int, str]] = []  # budget, multiply-accumulates, way
     for c in looked:
         if c.fits or c.need is None or c.need.unknown or not c.need.macs:
             continue
-        if smallest_budget(c.need, budget) <= budget.device_bytes:
-            continue  # the host is short, or it failed
-        if taken.need.macs >= _CLEARLY * c.need.macs:
-            found.append((smallest_budget(c.need, budget), c.need.macs, c.way.name))
+        least = smallest_budget(c.need, budget)
+        # Else the host is short, or it failed.
+        if least > budget.device_bytes and taken.macs >= _CLEARLY * c.need.macs:
+            found.append((least, c.need.macs, c.way.name))
     if not found:
         return ()
     nearest, least = min(found), min(macs for _, macs, _ in found)
     best = min(entry for entry in found if entry[1] < least * _CLEARLY)
     return tuple(
-        f"With {-(-size // MB)} MB: {name}, estimated {taken.need.macs / macs:.1f}x less work."
+        f"With {-(-size // MB)} MB: {name}, estimated {taken.macs / macs:.1f}x less work."
         for size, macs, name in dict.fromkeys((nearest, best))
     )
 
@@ -306,15 +276,13 @@ def _reason(looked: list[Candidate], budget: Budget, strategy: str) -> tuple[str
     """Why the last of `looked` was taken, and the same without its name, need and budget."""
     taken = looked[-1]
     assert taken.need is not None
-    said = f"{taken.way.name} needs {taken.need.text()} and fits the budget of {_room(budget)}"
-    rest = ""
-    if taken.need.unknown:
-        said = (
-            f"what {taken.way.name} takes can't be predicted ({taken.need.unknown}), so it is "
-            f"tried, and smaller parts after it where memory runs out; it needs "
-            f"{taken.need.text()} of the budget of {_room(budget)}"
+    name, need, room = taken.way.name, taken.need, _room(budget)
+    said, rest = f"{name} needs {need.text()} and fits the budget of {room}", ""
+    if need.unknown:
+        said = rest = (
+            f"what {name} takes can't be predicted ({need.unknown}), so it is tried, and smaller "
+            f"parts after it where memory runs out; it needs {need.text()} of the budget of {room}"
         )
-        rest = said
     if strategy != "auto":
         said += ", as asked for"
         rest += ", as asked for" if rest else "as asked for"

@@ -49,17 +49,18 @@ def whole(size_bytes: int) -> int:
     return -(-size_bytes // 512) * 512
 
 
-def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why no layer of this type can be computed on this device, in a few words, or None."""
+def refusal(device: torch.device, dtype: torch.dtype, arch: str = "") -> str | None:
+    """Why no layer of this type can be computed on this device, in a few words, or None. arch: of
+    a GPU that need not be here: whether the kernels can be asked what they would take there."""
     if device.type != "cuda":
         return f"the fused kernels run on GPUs, not on {device.type}"
     name = _NAMES.get(dtype)
     if name is None:
         return f"the fused kernels have no {dtype}"
-    arch = tier.architecture(device)
-    if not configs.is_known(arch) or not configs.offered(arch, name):
-        return f"the kernels were not checked for {name} on {arch}"
-    return tier.kernel_problem()
+    given = arch or tier.architecture(device)
+    if not configs.is_known(given) or not configs.offered(given, name):
+        return f"the kernels were not checked for {name} on {given}"
+    return None if arch else tier.kernel_problem()
 
 
 class _Part:

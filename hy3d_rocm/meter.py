@@ -15,15 +15,12 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hy3d_rocm import _native, memory
-from hy3d_rocm.decode.memory.budget import Machine, is_apu
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from hy3d_rocm.memory import Machine, is_apu
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
@@ -45,23 +42,14 @@ def machine_of(device: torch.device) -> Machine:
     free, total = memory.gpu_bytes(device)
     held = int(torch.cuda.memory_allocated(device))
     unified = _is_unified(properties)
-    return Machine(
-        str(device),
-        free,
-        total,
-        host_free,
-        host_total,
-        held,
-        unified,
-        _free_carve_out(properties) if unified else 0,
-    )
+    carved = _free_carve_out(properties) if unified else 0
+    return Machine(str(device), free, total, host_free, host_total, held, unified, carved)
 
 
 def _is_unified(properties: Any) -> bool:
     """torch knows (is_integrated), or the architecture's name does."""
-    if getattr(properties, "is_integrated", False):
-        return True
-    return is_apu(getattr(properties, "gcnArchName", ""))
+    known = bool(getattr(properties, "is_integrated", False))
+    return known or is_apu(getattr(properties, "gcnArchName", ""))
 
 
 def _free_carve_out(properties: Any, devices: Path = Path("/sys/bus/pci/devices")) -> int:
@@ -111,12 +99,8 @@ def steady_malloc(threshold: int = 1 << 16) -> bool:
     """For a process that measures or bounds its memory: blocks from `threshold` bytes up are mapped
     on their own and go back when freed (glibc otherwise raises the threshold up to 32 MiB and keeps
     them). Process-wide and for good, so never called by decode(). False where there is no glibc."""
-    libc = _libc()
-    if libc is None:
-        return False
-    return bool(
-        libc.mallopt(_M_MMAP_THRESHOLD, threshold) and libc.mallopt(_M_TRIM_THRESHOLD, threshold)
-    )
+    libc, both = _libc(), (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)
+    return libc is not None and all(libc.mallopt(option, threshold) for option in both)
 
 
 def _libc() -> Any:
@@ -130,7 +114,7 @@ class PeakMeter:
     """Peak memory of a `with` block above what was in use at its start, and a time series.
 
     On the CPU resident memory, on a GPU the allocator's counters. `series`: (seconds since start,
-    bytes above the start) every `interval` seconds (0: no series). `marks`: (seconds, label).
+    bytes above the start) every `interval` seconds (0: no series).
     exact: resets the kernel's or the allocator's high-water mark, of which there is one a process,
     so one exact meter at a time; without it the peak is that of the samples.
     """
@@ -145,15 +129,10 @@ class PeakMeter:
         self.peak_bytes = 0
         self.seconds = 0.0
         self.series: list[tuple[float, int]] = []
-        self.marks: list[tuple[float, str]] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._sampled = 0
         self._began = 0.0
-
-    def mark(self, label: str) -> None:
-        """Remembers that `label` (a grain, a tier) began now."""
-        self.marks.append((time.perf_counter() - self._began, label))
 
     def __enter__(self) -> PeakMeter:
         if self.exact:
@@ -170,12 +149,7 @@ class PeakMeter:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.seconds = time.perf_counter() - self._began
         self._stop.set()
         if self._thread is not None:
