@@ -6,15 +6,12 @@ import copy
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.decode.precision import only_stores
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 # diffusers' hooks of it; the second comes with it where peft is installed.
 _CASTING = {"layerwise_casting", "peft_autocast_disable"}
@@ -27,7 +24,7 @@ def copied_family(family: Any, convert: Callable[[Tensor], Tensor]) -> Any:
     ValueError (a sentence) where the VAE can't be copied.
     """
     vae = family.vae
-    memo: dict[int, Any] = _not_copied(vae)
+    memo = _not_copied(vae)
     for found in tensors_of(family):
         made = convert(found.detach())
         is_parameter = isinstance(found, torch.nn.Parameter)
@@ -35,10 +32,9 @@ def copied_family(family: Any, convert: Callable[[Tensor], Tensor]) -> Any:
     try:
         ghost = copy.deepcopy(vae, memo)
         _uncast(ghost)
-        copied = family_over(family, ghost)
+        return family_over(family, ghost)
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
         raise ValueError(f"{type(vae).__name__} can't be copied: {error}") from error
-    return copied
 
 
 def family_over(family: Any, vae: Any) -> Any:
@@ -46,9 +42,8 @@ def family_over(family: Any, vae: Any) -> Any:
     if hasattr(family, "over"):
         return family.over(vae)
     made = type(family)(vae)
-    timestep = getattr(family, "timestep", None)
-    if timestep is not None:  # it may have been set after the family was made
-        made.timestep = timestep
+    if getattr(family, "timestep", None) is not None:  # it may be set when the family is there
+        made.timestep = family.timestep
     return made
 
 
@@ -69,13 +64,9 @@ def _not_copied(vae: Any) -> dict[int, Any]:
     ComfyUI keeps its pinned buffers in an attribute of the module (`dynamic_pins`). A second object
     with the same address in it would free that memory once more, which ends the process.
     """
-    modules = vae.modules() if isinstance(vae, torch.nn.Module) else ()
-    shared: dict[int, Any] = {}
-    for owner in (vae, *modules):
-        for value in vars(owner).values():
-            if _holds_resource(value):
-                shared[id(value)] = value
-    return shared
+    owners = (vae, *(vae.modules() if isinstance(vae, torch.nn.Module) else ()))
+    every = [value for owner in owners for value in vars(owner).values()]
+    return {id(value): value for value in every if _holds_resource(value)}
 
 
 def _holds_resource(value: Any) -> bool:

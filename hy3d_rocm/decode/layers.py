@@ -218,7 +218,7 @@ class Backend(Protocol):
         the convolution's own video begins. source holds every frame that is read. affine: (C,)
         factor and summand, float32 (of a float64 source float64), that stand for a "group" norm.
         add: the residual, of the result's shape; it may be overwritten and returned. moments:
-        those of the result; None may come all the same where memory was short for them alone.
+        those of the result; None may come all the same from who has no quicker way to them.
         """
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:

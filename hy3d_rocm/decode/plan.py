@@ -224,21 +224,14 @@ def plan_decode(
     size = _three(latent_size, "latent_size")
     limit = parse_budget(budget)
     price = GrainCost() if cost is None else cost
+    sizes = {"overlap": overlap, "halo": halo, "min_tile": min_tile}
     fields: dict[str, Any] = {
-        "latent": size,
-        "factor": _three(factors, "factors"),
-        "causal": int(bool(causal)),
-        "overlap": _three(overlap, "overlap"),
-        "halo": _three(halo, "halo"),
-        "min_tile": _three(min_tile, "min_tile"),
-        "fixed_bytes": ceil(price.fixed),
-        "bytes_per_voxel": ceil(price.per_voxel),
-        "bytes_per_token_pair": ceil(price.per_token_pair),
-        "resident_bytes": resident,
-        "max_in_flight": max_in_flight,
-        "level": -1 if level is None else level,
-        "shrink": shrink,
-    }
+        "latent": size, "factor": _three(factors, "factors"), "causal": int(bool(causal)),
+        **{name: _three(given, name) for name, given in sizes.items()},
+        "fixed_bytes": ceil(price.fixed), "bytes_per_voxel": ceil(price.per_voxel),
+        "bytes_per_token_pair": ceil(price.per_token_pair), "resident_bytes": resident,
+        "max_in_flight": max_in_flight, "level": -1 if level is None else level, "shrink": shrink,
+    }  # fmt: skip
     if level is not None and level < 0:
         raise ValueError(f"level is {level}; give 0 or more, or None for the coarsest that fits")
     try:

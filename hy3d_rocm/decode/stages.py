@@ -37,28 +37,27 @@ def stage_of(encode: bool) -> str:
     return "VAE Encode" if encode else "VAE Decode"
 
 
+def _say(encode: bool, text: str, *given: object) -> None:
+    logger.info("[%s] " + text, stage_of(encode), *given)
+    flush()
+
+
 def say_start(source: Any, device: object, dtype: object, encode: bool = False) -> None:
     """What goes in (a tensor or several), and where the VAE is."""
-    stage, kind = stage_of(encode), "pixels" if encode else "latents"
-    tensors = list(tensors_in(source))
-    where = tensors[0].device if tensors else "unknown"
-    logger.info("[%s] Starting - %s shape %s, device %s", stage, kind, shapes_of(source), where)
-    logger.info("[%s] VAE device %s, VAE dtype %s", stage, device, dtype)
-    flush()
+    where = next((tensor.device for tensor in tensors_in(source)), "unknown")
+    kind = "pixels" if encode else "latents"
+    _say(encode, "Starting - %s shape %s, device %s", kind, shapes_of(source), where)
+    _say(encode, "VAE device %s, VAE dtype %s", device, dtype)
 
 
 def say_attempt(device: torch.device, encode: bool = False, how: str = "") -> None:
     """What begins now. how: " with ..." at the end of the line."""
-    logger.info("[%s] Attempting %s on %s%s", stage_of(encode), _what(device, encode), device, how)
-    flush()
+    _say(encode, "Attempting %s on %s%s", _what(device, encode), device, how)
 
 
 def say_success(device: torch.device, result: str, seconds: float, encode: bool = False) -> None:
     """That it has ended well. result: "device cpu, shape (1, 3, 69, 720, 1280)"."""
-    logger.info(
-        "[%s] %s SUCCESS - result %s, %.2f s",
-        stage_of(encode), _what(device, encode), result, seconds,
-    )  # fmt: skip
+    _say(encode, "%s SUCCESS - result %s, %.2f s", _what(device, encode), result, seconds)
 
 
 def told(
@@ -84,8 +83,8 @@ def told(
             synchronize(device)
         except BaseException as error:
             first = (str(error).strip().splitlines() or [""])[0]
-            logger.info(
-                "[%s] %s ended after %.2f s by %s%s", stage_of(encode), _what(device, encode),
+            _say(
+                encode, "%s ended after %.2f s by %s%s", _what(device, encode),
                 time.perf_counter() - began, type(error).__name__, first and f": {first}",
             )  # fmt: skip
             raise
@@ -112,17 +111,15 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def shapes_of(value: Any) -> str:
     """ "(1, 16, 18, 90, 160)", or several of them; the kind of what holds no tensor."""
-    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(value))
-    return shapes or type(value).__name__
+    return ", ".join(str(tuple(t.shape)) for t in tensors_in(value)) or type(value).__name__
 
 
 def described(made: Any) -> str:
     """A result in words: where it is and of which size."""
     while isinstance(made, tuple) and len(made) == 1:
         made = made[0]
-    tensors = list(tensors_in(made))
-    if tensors:
-        return f"device {tensors[0].device}, shape {shapes_of(made)}"
+    for tensor in tensors_in(made):
+        return f"device {tensor.device}, shape {shapes_of(made)}"
     vertices = getattr(made, "vertices", None)
     text = f"a {type(made).__name__}"
     return text if vertices is None else f"{text} of {len(vertices)} vertices"
@@ -135,9 +132,8 @@ def flush() -> None:
         for handler in at.handlers:
             handler.flush()
         at = at.parent if at.propagate else None
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # a program without a console has none
-            stream.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # a program without a console has none
+        stream.flush()
 
 
 def _what(device: torch.device, encode: bool) -> str:
@@ -148,11 +144,10 @@ def asked_to_stop(cancel: Any) -> bool:
     """`cancel`: None, a callable, an object with `.requested`, or a threading.Event."""
     if cancel is None:
         return False
-    requested = getattr(cancel, "requested", None)
-    if requested is not None:
-        return bool(requested() if callable(requested) else requested)
-    if hasattr(cancel, "is_set"):
-        return bool(cancel.is_set())
+    for name in ("requested", "is_set"):
+        found = getattr(cancel, name, None)
+        if found is not None:
+            return bool(found() if callable(found) else found)
     return bool(cancel())
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor
 
 
 class StreamMover:
@@ -21,20 +19,20 @@ class StreamMover:
     def send(self, tensor: Tensor) -> tuple[Any, Ticket]:
         """Begins a copy on the host. `tensor` must live until the ticket was waited for."""
         host = _host_like(tensor)
-        self._out.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._out):
-            host.copy_(tensor, non_blocking=True)
-            return host, Ticket(self._out.record_event(), self.device)
+        return host, self._copied(self._out, host, tensor)
 
     def bring(self, on_host: Any) -> tuple[Tensor, Ticket]:
         """Begins a copy back, in the layout it had; not to be read before join or wait."""
         tensor = torch.empty_strided(
             on_host.size(), on_host.stride(), dtype=on_host.dtype, device=self.device
         )
-        self._in.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._in):
-            tensor.copy_(on_host, non_blocking=True)
-            return tensor, Ticket(self._in.record_event(), self.device)
+        return tensor, self._copied(self._in, tensor, on_host)
+
+    def _copied(self, stream: Any, target: Tensor, source: Tensor) -> Ticket:
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            target.copy_(source, non_blocking=True)
+            return Ticket(stream.record_event(), self.device)
 
     def free(self, on_host: Any) -> None:
         """The host's copy is not needed any more. Torch's host allocator itself waits for copies
@@ -45,8 +43,7 @@ class Ticket:
     """A copy under way."""
 
     def __init__(self, event: torch.cuda.Event, device: torch.device) -> None:
-        self._event = event
-        self._device = device
+        self._event, self._device = event, device
 
     def wait(self) -> None:
         """Blocks this thread until it is over."""
@@ -59,9 +56,9 @@ class Ticket:
 
 def _host_like(tensor: Tensor) -> Tensor:
     """Pinned memory of the tensor's layout; pageable where the system gives no more pinned."""
-    like = torch.empty_like(tensor, device="meta")
-    size, stride = like.size(), like.stride()
+    like: Any = torch.empty_like(tensor, device="meta")
+    layout = like.size(), like.stride()
     try:
-        return torch.empty_strided(size, stride, dtype=tensor.dtype, device="cpu", pin_memory=True)
+        return torch.empty_strided(*layout, dtype=tensor.dtype, device="cpu", pin_memory=True)
     except RuntimeError:
-        return torch.empty_strided(size, stride, dtype=tensor.dtype, device="cpu")
+        return torch.empty_strided(*layout, dtype=tensor.dtype, device="cpu")

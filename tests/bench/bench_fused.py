@@ -21,6 +21,7 @@ import gc
 import json
 import sys
 import time
+from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -50,11 +51,10 @@ def parts_of(bench: Bench, backend: Any, affine: Any, clock: Clock) -> dict[str,
 
         def chosen(part: Any, *rest: Any, kernel: str = kernel, parts: Any = parts) -> None:
             if id(part) not in parts:
-                made = part.made
-                kept = tuple(item for item in made.launches if item.kernel == kernel)
-                only = replace(made, launches=kept)
-                few = module._Part(part.job, only, part.weight, part.bias, part.factors)
-                parts[id(part)] = part, few  # the part is kept, so that its id stays its own
+                kept = tuple(item for item in part.work.launches if item.kernel == kernel)
+                only = copy(part.work)
+                only.launches, only.calls = kept, {}
+                parts[id(part)] = part, replace(part, work=only)  # the part keeps its id
             run(parts[id(part)][1], *rest)
 
         module.run_launches = chosen

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -39,6 +40,8 @@ from fused_cases import (  # noqa: E402
     pieces_of,
     random_case,
 )
+
+from hy3d_rocm.decode.backends.triton.work import FEWEST_SHUFFLED  # noqa: E402
 
 __all__ = ["DTYPES", "NORMS", "build", "pieces_of", "random_case", "spawn"]
 
@@ -97,6 +100,13 @@ class Plain:
         return None if found is None else found.to(self.device)
 
 
+def stored_apart(case: Case) -> bool:
+    """Whether torch makes the result of the kernels': a narrow shuffle, a residual of channels that
+    are no whole vector."""
+    each = case.outputs // math.prod(case.shuffle[0] if case.shuffle else (1,))
+    return bool(case.shuffle and each < FEWEST_SHUFFLED) or bool(case.add and each % 8)
+
+
 def wrong_moments(out: Any, found: Any, block: int) -> str | None:
     """How moments differ from those of what was returned, beyond what float32 tiles explain."""
     values = out.double().flatten(2)[0]
@@ -127,7 +137,9 @@ def check(case: Case, seed: int, real: bool, device: str) -> float:
         raise RuntimeError(f"delegated: {backend.delegated}")
     if tuple(out.shape) != tuple(exact.shape):
         raise RuntimeError(f"a result of {tuple(out.shape)} for {tuple(exact.shape)}")
-    if case.moments:
+    if case.moments and moments is None and not stored_apart(case):
+        raise RuntimeError("no moments of what the kernels stored")
+    if moments is not None:
         wrong = wrong_moments(out, moments, int(case.tile.split("x")[0]))
         if wrong:
             raise RuntimeError(f"moments: {wrong}")
@@ -146,9 +158,9 @@ def prepare() -> Any:
     addresses = prepare_interpreter()
     launch = backend.launch
 
-    def give(item: Any, operands: dict[str, Any], *rest: Any) -> Any:
-        addresses.give(*(operands[name].tensor for name, _ in item.operands))
-        return launch(item, operands, *rest)
+    def give(item: Any, tensors: Any, *rest: Any) -> Any:
+        addresses.give(*(tensors[backend.number_of(name)] for name, _ in item.operands))
+        return launch(item, tensors, *rest)
 
     backend.launch = give
     return addresses

@@ -164,7 +164,7 @@ def _harvest(arch: str, dtype: str, tile: Config, made: Any) -> dict[FusedVarian
         out = last_strides(job.outputs, job.out_size) if last else plain
         assert work.refusal(job) is None
         assert work.view_of(job).rows
-        for item in work.make_work(job, out, machine).launches:
+        for item in work.work_of(job, machine, out).launches:
             found[of_launch(item, dtype)] = None
     return found
 

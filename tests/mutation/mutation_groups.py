@@ -89,7 +89,6 @@ GROUPS = (
             "hy3d_rocm/decode/faults.py": ("test_backend_rules.py", "test_decode_ladder.py"),
             "hy3d_rocm/decode/memory/budget.py": ("test_budget_rules.py", *_PLANNING),
             "hy3d_rocm/decode/plan.py": ("test_schedule_plan.py", "test_plan_fields.py"),
-            "hy3d_rocm/decode/planning/backends.py": _PLANNING,
             "hy3d_rocm/decode/planning/jobs.py": _PLANNING,
             "hy3d_rocm/decode/planning/planner.py": _PLANNING,
             "hy3d_rocm/decode/black_box.py": _PLANNING,

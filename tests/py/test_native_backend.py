@@ -24,6 +24,7 @@ from test_torch_backend import (  # noqa: E402
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv import functional  # noqa: E402
 from hy3d_rocm.decode.backends.native import NativeBackend, refusal  # noqa: E402
+from hy3d_rocm.decode.backends.statistics import channel_moments  # noqa: E402
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.geometry import kernel_size, shuffled_frames  # noqa: E402
 from hy3d_rocm.decode.graph import graph_of  # noqa: E402
@@ -81,20 +82,11 @@ def test_any_frames_of_any_layer_equal_the_whole_layers(seed: int, compute: Any)
     part = plain(layer, x, affine)[:, :, made(a) if a else 0 : made(b)]
     add = whole_numbers(rng, *part.shape) if rng.random() < 0.5 else None
     part = part if add is None else part + add
-    wanted = rng.random() < 0.5
     backend = backend_of(compute)
-    result, moments = backend.convolve(
-        layer, pieces, (a, b), affine=affine, add=add, moments=wanted
-    )
+    result, _ = backend.convolve(layer, pieces, (a, b), affine=affine, add=add)
     assert torch.equal(result, part)
     assert torch.equal(x, before)
     assert backend.delegated == {}
-    assert (moments is not None) == wanted
-    if moments is not None:
-        variance, mean = torch.var_mean(part.double(), dim=(0, 2, 3, 4), correction=0)
-        assert moments.count == part[0, 0].numel()
-        assert torch.allclose(moments.mean, mean, rtol=1e-6, atol=1e-5)
-        assert torch.allclose(moments.deviations / moments.count, variance, rtol=1e-5, atol=1e-5)
 
 
 def decoder_layer(rng: random.Random, channels: int, **more: Any) -> Conv:
@@ -191,13 +183,10 @@ def test_a_nan_stays_where_it_is_read(compute: Any) -> None:
     x = normal(rng, 1, 4, 4, 8, 8)
     x[0, 1, 2, 3, 3] = float("nan")
     affine = (torch.ones(4), torch.zeros(4))
-    result, moments = backend_of(compute).convolve(
-        layer, Pieces((x,), 0, 4), (0, 4), affine=affine, moments=True
-    )
+    result, _ = backend_of(compute).convolve(layer, Pieces((x,), 0, 4), (0, 4), affine=affine)
     assert torch.isnan(result[:, :, 2:, 2:5, 2:5]).all(), "a NaN got lost"
     assert torch.isfinite(result[:, :, :2]).all(), "a NaN went back in time"
-    assert moments is not None
-    assert torch.isnan(moments.mean).all()
+    assert torch.isnan(channel_moments(result).mean).all()
 
 
 def test_missing_frames_are_named(compute: Any) -> None:
@@ -258,29 +247,6 @@ def test_refusals_are_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "available", False)
     monkeypatch.setattr(_native, "missing", "no compiler")
     assert refusal(CPU, torch.float32) == "the C core is not there (no compiler)"
-
-
-def test_moments_that_memory_is_short_for_do_not_add_a_residual_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The residual has been written over by then: the call must not be made again for them."""
-    from hy3d_rocm.decode.backends import torch_ops as module
-
-    def short(x: Any) -> Any:
-        raise torch.OutOfMemoryError("the test's")
-
-    monkeypatch.setattr(module, "channel_moments", short)
-    rng = random.Random(14)
-    layer = decoder_layer(rng, 4, norm=None, act=None)
-    x = whole_numbers(rng, 1, 4, 2, 5, 5)
-    add = whole_numbers(rng, 1, 4, 2, 5, 5)
-    wanted = plain(layer, x) + add
-    backend = backend_of(FusedConv3d())
-    result, moments = backend.convolve(layer, Pieces((x,), 0, 2), (0, 2), add=add, moments=True)
-    assert moments is None
-    assert torch.equal(result, wanted)
-    with pytest.raises(torch.OutOfMemoryError):
-        backend.convolve(layer, Pieces((x,), 0, 2), (0, 2), moments=True)
 
 
 def workspace_in_program(layer: Conv, x: Any) -> int:

@@ -4,38 +4,35 @@ Per channel, since a channel's moments serve every grouping, of an activation th
 few frames at a time; combined in float64.
 
 Tiles share the statistics of a whole video that is never there: they are estimated from a part of
-it, single rows and columns of the trunk's output, evenly spread over the picture and put side by
-side, of all frames or of a few runs of them. Strangers meet everywhere in it, yet it tells more
-than as many neighbours in blocks: pictures differ more from place to place than from scale to
-scale. Averages of neighbours lose the small differences, and single frames make of every movement
-a jump (figures: docs/decode.md, tests/bench/measure_statistics.py). A correction takes care of what
-remains, where one is asked for.
+it, single rows and columns of the prefix's output, evenly spread over the picture and put side by
+side, of all frames or of a few runs of them. Pictures differ more from place to place than from
+scale to scale, so this tells more than as many neighbours in blocks; averages of neighbours lose
+the small differences, and single frames make of every movement a jump (figures: docs/decode.md,
+tests/bench/measure_statistics.py). A correction takes care of what remains, where one is asked for.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils import dlpack
 
 from hy3d_rocm import _native
-from hy3d_rocm.decode.layers import Moments, Norm
+from hy3d_rocm.decode.layers import Moments, Norm, Range, Triple, Weights
 from hy3d_rocm.decode.memory.dry_run import modelled
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hy3d_rocm.decode.layers import Range, Weights
-
-Size = tuple[int, int, int]
+Affine = tuple[Tensor, Tensor]  # factor and summand (C,)
 # Rows or columns, and frames, of a part that are taken together.
 BLOCK_ROWS, BLOCK_FRAMES = 1, 5
 # Float copies are made so many elements at a time: on the CPU what stays in the cache.
 CPU_BLOCK, GPU_BLOCK = 1 << 20, 1 << 22
-_CORE_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+# What the C core and the fused kernels compute in, as they call it.
+NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 def wide_type(dtype: torch.dtype) -> torch.dtype:
@@ -51,17 +48,15 @@ def block_elements(device: torch.device) -> int:
 def blocks(x: Tensor, limit: int) -> Iterator[tuple[slice, slice]]:
     """(channels, frames) of x (C, T, H, W) in parts of at most `limit` elements, or one frame of
     one channel where that is more."""
-    channels, frames, rows, columns = x.shape
-    plane = max(rows * columns, 1)
-    if channels * plane <= limit:
-        step = max(1, limit // (channels * plane))
-        for t in range(0, frames, step):
-            yield slice(0, channels), slice(t, min(t + step, frames))
+    (channels, frames), plane = x.shape[:2], max(x[0, 0].numel(), 1)
+    many, few = limit // (channels * plane), max(1, limit // plane)
+    if many:
+        for t in range(0, frames, many):
+            yield slice(0, channels), slice(t, min(t + many, frames))
         return
-    step = max(1, limit // plane)
     for t in range(frames):
-        for c in range(0, channels, step):
-            yield slice(c, min(c + step, channels)), slice(t, t + 1)
+        for c in range(0, channels, few):
+            yield slice(c, min(c + few, channels)), slice(t, t + 1)
 
 
 def channel_moments(x: Tensor) -> Moments:
@@ -70,13 +65,15 @@ def channel_moments(x: Tensor) -> Moments:
     Nothing cancels: the C core sums in float64; without it, and on a GPU, deviations are taken from
     a block's own mean.
     """
-    if _native.available and x.device.type == "cpu" and x.dtype in _CORE_TYPES and x.numel():
-        return _core_moments(x)
-    body = x[0]
+    body, count = x[0], x[0, 0].numel()
+    if _native.available and x.device.type == "cpu" and x.dtype in NAMES and count:
+        found = torch.empty((2, x.shape[1]), dtype=torch.float64, device="cpu")
+        source, *into = (_View(t) for t in (x.detach().resolve_neg(), found[0], found[1]))
+        _native.channel_moments(source, into[0], into[1], torch.get_num_threads())
+        return Moments(count, found[0], found[1])
     if x.is_meta:  # shapes alone: what one block takes, and the result's
         _block_moments(body[next(blocks(body, block_elements(x.device)))])
-        shapes = [body.new_empty(body.shape[0], dtype=torch.float64) for _ in range(2)]
-        return Moments(body.shape[1:].numel(), *shapes)
+        return Moments(count, *(body.new_empty(len(body), dtype=torch.float64) for _ in range(2)))
     per_channel: dict[int, list[Moments]] = {}
     for channels, frames in blocks(body, block_elements(x.device)):
         part = _block_moments(body[channels, frames])
@@ -85,17 +82,8 @@ def channel_moments(x: Tensor) -> Moments:
     if len(columns) == 1:
         return columns[0]
     return Moments(
-        columns[0].count,
-        torch.cat([m.mean for m in columns]),
-        torch.cat([m.deviations for m in columns]),
+        count, torch.cat([m.mean for m in columns]), torch.cat([m.deviations for m in columns])
     )
-
-
-def _core_moments(x: Tensor) -> Moments:
-    found = torch.empty((2, x.shape[1]), dtype=torch.float64, device="cpu")
-    source, mean, deviations = (_View(t) for t in (x.detach().resolve_neg(), found[0], found[1]))
-    _native.channel_moments(source, mean, deviations, torch.get_num_threads())
-    return Moments(x[0, 0].numel(), found[0], found[1])
 
 
 class _View:
@@ -134,49 +122,43 @@ def combine(parts: Sequence[Moments]) -> Moments:
     means = torch.stack([m.mean.double() for m in parts])
     deviations = torch.stack([m.deviations.double() for m in parts])
     shares = [m.count / count for m in parts]
-    first, *rest = [means[i] * share for i, share in enumerate(shares)]
-    mean = sum(rest, start=first)
-    first, *rest = [(means[i] - mean).square() * share for i, share in enumerate(shares)]
-    spread = sum(rest, start=first)
+    mean = functools.reduce(torch.add, [means[i] * s for i, s in enumerate(shares)])
+    away = [(means[i] - mean).square() * s for i, s in enumerate(shares)]
+    spread = functools.reduce(torch.add, away)
     return Moments(count, mean, deviations.sum(dim=0) + spread * count)
 
 
 def group_affine(
     norm: Norm, moments: Moments, weights: Weights, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
+) -> Affine:
     """Factor and summand (C,) that stand for the "group" norm of a video of `dtype` with these
     moments, its weight, bias, scale and shift included: float32, for a float64 video float64."""
     mean, deviations = moments.mean.double(), moments.deviations.double()
-    channels = mean.shape[0]
+    channels = len(mean)
     if channels % norm.groups:
         raise ValueError(f"{channels} channels can't be normalised in {norm.groups} groups")
-    by_group = mean.view(norm.groups, -1)
-    group_mean = by_group.mean(dim=1)
-    spread = (by_group - group_mean[:, None]).square().mean(dim=1)
-    variance = deviations.view(norm.groups, -1).mean(dim=1) / moments.count + spread
-    return Statistics(group_mean, variance).affine(norm, weights, channels, dtype)
+    variance = deviations.view(norm.groups, -1).mean(dim=1) / moments.count
+    found = _over_groups(mean.view(norm.groups, -1), variance)
+    return found.affine(norm, weights, channels, dtype)
 
 
 def norm_parameters(norm: Norm, weights: Weights) -> tuple[Tensor | None, Tensor | None]:
     """The norm's weight and bias (C,) with its scale and shift folded in: float32, of float64
     weights float64."""
 
-    def of(name: str | None) -> Tensor | None:
-        found = None if name is None else weights.of(norm.module, name)
-        return None if found is None else found.reshape(-1).to(wide_type(found.dtype))
-
-    def beside(value: Tensor) -> Tensor:
-        like = weight if bias is None else bias
-        like = value if like is None else like
+    def flat(value: Tensor, like: Tensor) -> Tensor:
         return value.reshape(-1).to(like.device, wide_type(like.dtype))
 
-    weight, bias = of(norm.weight), of(norm.bias)
+    named = [None if n is None else weights.of(norm.module, n) for n in (norm.weight, norm.bias)]
+    weight, bias = (None if found is None else flat(found, found) for found in named)
+    like = weight if bias is None else bias
     if norm.scale is not None:
-        scale = 1 + beside(norm.scale)
+        scale = 1 + flat(norm.scale, norm.scale if like is None else like)
         weight = scale if weight is None else weight * scale
         bias = None if bias is None else bias * scale
     if norm.shift is not None:
-        shift = beside(norm.shift)
+        like = weight if bias is None else bias
+        shift = flat(norm.shift, norm.shift if like is None else like)
         bias = shift if bias is None else bias + shift
     return weight, bias
 
@@ -188,9 +170,7 @@ class Statistics:
     mean: Tensor
     variance: Tensor
 
-    def affine(
-        self, norm: Norm, weights: Weights, channels: int, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
+    def affine(self, norm: Norm, weights: Weights, channels: int, dtype: torch.dtype) -> Affine:
         """Factor and summand (C,) for a video of `dtype`: as group_affine()."""
         repeats = channels // norm.groups
         factor = (self.variance + norm.eps).rsqrt().repeat_interleave(repeats)
@@ -213,10 +193,14 @@ class Statistics:
 
 def grouped(moments: Moments, groups: int) -> Statistics:
     """Statistics of groups of channels."""
-    mean = moments.mean.double().view(groups, -1)
     variance = moments.deviations.double().view(groups, -1) / moments.count
+    return _over_groups(moments.mean.double().view(groups, -1), variance.mean(dim=1))
+
+
+def _over_groups(mean: Tensor, variance: Tensor) -> Statistics:
+    """Of channels' means (G, C / G), and the mean of their variances in each group."""
     centre = mean.mean(dim=1)
-    return Statistics(centre, variance.mean(dim=1) + (mean - centre[:, None]).square().mean(dim=1))
+    return Statistics(centre, variance + (mean - centre[:, None]).square().mean(dim=1))
 
 
 def corrected(now: Statistics, part: Statistics, whole: Statistics, eps: float) -> Statistics:
@@ -243,13 +227,9 @@ def spread(length: int, keep: int, block: int, from_start: bool = False) -> list
     return found
 
 
-def reduced(fetch: Callable[[Range], Tensor], size: Size, keep: Size) -> Tensor:
+def reduced(fetch: Callable[[Range], Tensor], size: Triple, keep: Triple) -> Tensor:
     """The part of a grid of `size` (T, H, W) that has the size `keep`; fetch((first, stop)) gives
     frames (1, C, t, H, W). The first frame is always in it: causal layers treat it apart."""
-    frames = spread(size[0], keep[0], BLOCK_FRAMES, from_start=True)
     rows, columns = (spread(n, k, BLOCK_ROWS) for n, k in zip(size[1:], keep[1:], strict=True))
-    parts = []
-    for frame in frames:
-        part = fetch((frame, frame + 1))
-        parts.append(part[:, :, :, rows][..., columns])
-    return torch.cat(parts, 2)
+    frames = spread(size[0], keep[0], BLOCK_FRAMES, from_start=True)
+    return torch.cat([fetch((t, t + 1))[:, :, :, rows][..., columns] for t in frames], 2)

@@ -9,40 +9,17 @@ where nobody would and torch would build im2col (memory/workspace.py).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from hy3d_rocm.conv.errors import is_out_of_memory
-from hy3d_rocm.decode.backends.statistics import (
-    block_elements,
-    blocks,
-    channel_moments,
-    group_affine,
-    norm_parameters,
-    wide_type,
-)
-from hy3d_rocm.decode.geometry import (
-    frame_numbers,
-    kernel_size,
-    own_size,
-    padded_size,
-    read_frames,
-)
-from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range, Shuffle, Triple
+from hy3d_rocm.decode import geometry
+from hy3d_rocm.decode.backends import statistics
+from hy3d_rocm.decode.backends.statistics import Affine, channel_moments, wide_type
+from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range, Shuffle, Triple, Weights
+from hy3d_rocm.decode.memory import workspace
 from hy3d_rocm.decode.memory.dry_run import workspace_rules
-from hy3d_rocm.decode.memory.workspace import (
-    OperatorWorkspace,
-    conv_backend,
-    instead_of_im2col,
-    is_watched,
-)
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hy3d_rocm.decode.layers import Weights
 
 
 class TorchBackend:
@@ -55,80 +32,77 @@ class TorchBackend:
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
+        self.delegated: dict[str, int] = {}  # what a backend above leaves to this one, by reason
 
     def convolve(
-        self, layer: Conv, source: Pieces, frames: Range, *,
-        affine: tuple[Tensor, Tensor] | None = None, add: Tensor | None = None,
-        moments: bool = False,
+        self, layer: Conv, source: Pieces, frames: Range, *, affine: Affine | None = None,
+        add: Tensor | None = None, moments: bool = False,
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
-        """See Backend.convolve. ValueError (a sentence) where `source` lacks frames."""
-        weight = self._weight(layer)
-        bias = self.weights.of(layer.module, "bias")
-        own = self._input(layer, source, frames, weight, affine)
-        result = _multiply(own, weight, bias, layer.stride)
-        del own
-        if layer.shuffle is not None:
-            return finished(result, layer.shuffle, frames, add, moments)
-        if add is not None:
-            result.add_(add)
-        return result, channel_moments(result) if moments else None
+        """See Backend.convolve; moments are the caller's, who can take them again where memory is
+        short for them alone. ValueError (a sentence) where `source` lacks frames."""
+        if layer.norm is not None and layer.norm.kind == "group" and affine is None:
+            raise ValueError("a group norm was asked for without the moments of its video (affine)")
+        if layer.shuffle is None:
+            return self._convolved(layer, source, frames, affine, add), None
+        made = self._convolved(layer, source, frames, affine, None)
+        return finished(made, layer.shuffle, frames, add), None
+
+    def _convolved(
+        self, layer: Conv, source: Pieces, frames: Range, affine: Affine | None, add: Tensor | None
+    ) -> Tensor:
+        """The convolution before any shuffle, plus `add`."""
+        weight, bias = self._weight(layer), self.weights.of(layer.module, "bias")
+        x = self._input(layer, source, frames, weight, affine)
+        result = _multiply(x, weight, bias, layer.stride)
+        del x  # a residual of another type is converted as it is added
+        return result if add is None else result.add_(add)
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
         """See Backend.workspace_bytes: the padded input, what the convolution holds inside (by the
         rules of memory/workspace.py), a float block of norm or moments, the shuffled copy."""
         weight = self._weight(layer).to("meta")
-        kernel, x = kernel_size(weight), source.tensors[0]
-        size, device = (x.shape[3], x.shape[4]), x.device
-        first, last = read_frames(layer, frames, kernel[0])
+        kernel, x = geometry.kernel_size(weight), source.tensors[0]
+        size, item = (x.shape[3], x.shape[4]), x.element_size()
+        first, last = geometry.read_frames(layer, frames, kernel[0])
+        padded = (1, x.shape[1], last - first, *geometry.padded_size(layer, size))
+        out = (1, weight.shape[0], frames[1] - frames[0], *geometry.own_size(layer, size, kernel))
         direct = _direct(layer, source, frames, weight) is not None
-        padded = (1, x.shape[1], last - first, *padded_size(layer, size))
-        out = (1, weight.shape[0], frames[1] - frames[0], *own_size(layer, size, kernel))
-        item = x.element_size()
-        buffer = 0 if direct else math.prod(padded) * item
-        result = math.prod(out) * item
-        hidden = _hidden(layer, padded, weight.view(*weight.shape[:2], *kernel), out, x)
-        wide = wide_type(x.dtype).itemsize
-        block = wide * 2 * min(block_elements(device), max(math.prod(padded), math.prod(out)))
-        shuffled = result if layer.shuffle is not None else 0
-        return max(buffer + block, buffer + hidden - result, shuffled, block)
+        buffer, hidden = 0 if direct else math.prod(padded) * item, 0
+        if not _pointwise(weight):
+            rules = workspace_rules() or workspace.OperatorWorkspace(x.device)
+            read, made = (torch.empty(s, dtype=x.dtype, device="meta") for s in (padded, out))
+            weight, zeros = weight.view(*weight.shape[:2], *kernel), [0] * 3
+            arguments = (read, weight, None, [*layer.stride], zeros, [1] * 3, False, zeros, 1)
+            hidden = rules.convolution(arguments, made, by_layer=True)
+        block = min(statistics.block_elements(x.device), max(math.prod(padded), math.prod(out)))
+        block *= 2 * wide_type(x.dtype).itemsize
+        shuffled = math.prod(out) * item if layer.shuffle is not None else 0
+        return max(buffer + block, buffer + hidden, shuffled)
 
     def _weight(self, layer: Conv) -> Tensor:
         weight = self.weights.of(layer.module, "weight")
         if weight is None or weight.dim() not in (2, 4, 5):
             found = "no weight" if weight is None else f"a weight of shape {tuple(weight.shape)}"
-            raise ValueError(
-                f"{type(layer.module).__name__} has {found}: a convolution in 2D or 3D or a linear "
-                "layer was expected"
-            )
+            wanted = "a convolution in 2D or 3D or a linear layer was expected"
+            raise ValueError(f"{type(layer.module).__name__} has {found}: {wanted}")
         return weight
 
     def _input(
-        self, layer: Conv, source: Pieces, frames: Range, weight: Tensor,
-        affine: tuple[Tensor, Tensor] | None,
-    ) -> Tensor:  # fmt: skip
-        """The convolution's padded input (C, T, H, W); the frames themselves where they do."""
+        self, layer: Conv, source: Pieces, frames: Range, weight: Tensor, affine: Affine | None
+    ) -> Tensor:
+        """The convolution's padded input (C, T, H, W); the frames themselves where they do. Each
+        frame is written once, with its borders, and copied where it comes again."""
         direct = _direct(layer, source, frames, weight)
         if direct is not None:
             return direct
-        if layer.norm is not None and layer.norm.kind == "group" and affine is None:
-            raise ValueError("a group norm was asked for without the moments of its video (affine)")
-        x = source.tensors[0]
-        numbers = frame_numbers(layer, source, frames, kernel_size(weight)[0])
-        count, (rows, columns) = len(numbers), padded_size(layer, (x.shape[3], x.shape[4]))
+        (_, top, left), (_, bottom, right), x = layer.before, layer.after, source.tensors[0]
+        numbers = geometry.frame_numbers(layer, source, frames, geometry.kernel_size(weight)[0])
+        rows, columns = geometry.padded_size(layer, (x.shape[3], x.shape[4]))
         if weight.dim() == 4 and not _pointwise(weight):  # frame by frame for conv2d
-            buffer = x.new_empty((count, x.shape[1], rows, columns)).transpose(0, 1)
+            buffer = x.new_empty((len(numbers), x.shape[1], rows, columns)).transpose(0, 1)
         else:
-            buffer = x.new_empty((x.shape[1], count, rows, columns))
-        self._fill(layer, source, numbers, affine, buffer)
-        return buffer
-
-    def _fill(
-        self, layer: Conv, source: Pieces, numbers: list[int],
-        affine: tuple[Tensor, Tensor] | None, buffer: Tensor,
-    ) -> None:  # fmt: skip
-        """Writes each frame once, with its borders, and copies it where it comes again."""
-        (_, top, left), (_, bottom, right) = layer.before, layer.after
-        body = buffer[:, :, top : buffer.shape[2] - bottom, left : buffer.shape[3] - right]
+            buffer = x.new_empty((x.shape[1], len(numbers), rows, columns))
+        body = buffer[:, :, top : rows - bottom, left : columns - right]
         # Of each frame the place where it is written: of the first, which padding may repeat, the
         # last one, so that it stands right before the second.
         places = {n: at for at, n in reversed(list(enumerate(numbers)))}
@@ -147,10 +121,9 @@ class TorchBackend:
                 buffer[:, at].zero_()
             elif places[n] != at:
                 buffer[:, at].copy_(buffer[:, places[n]])
+        return buffer
 
-    def _write(
-        self, layer: Conv, x: Tensor, affine: tuple[Tensor, Tensor] | None, out: Tensor
-    ) -> None:
+    def _write(self, layer: Conv, x: Tensor, affine: Affine | None, out: Tensor) -> None:
         """out = x normalised, activated and up-sampled to rows and columns, all (C, t, H, W)."""
         (_, fh, fw), norm = layer.up, layer.norm
         once = out[:, :, ::fh, ::fw]
@@ -178,18 +151,18 @@ def own_norm(x: Tensor, norm: Norm, weights: Weights, out: Tensor) -> None:
         return
     for t in range(x.shape[1]):
         frame = slice(t, t + 1)
-        affine = group_affine(norm, channel_moments(x[None, :, frame]), weights, x.dtype)
+        affine = statistics.group_affine(norm, channel_moments(x[None, :, frame]), weights, x.dtype)
         apply_affine(x[:, frame], affine, out[:, frame])
 
 
-def apply_affine(x: Tensor, affine: tuple[Tensor, Tensor], out: Tensor) -> None:
+def apply_affine(x: Tensor, affine: Affine, out: Tensor) -> None:
     """out = x * factor + summand for x (C, T, H, W), in the factor's type inside, rounded once."""
     factor, summand = (a.view(-1, 1, 1, 1) for a in affine)
     if x.dtype in (torch.float32, torch.float64) or x.device.type == "cuda":
         # CUDA's kernel widens each element as it reads it; the CPU's would copy the whole.
         torch.addcmul(summand.to(factor.dtype), x, factor, out=out)
         return
-    for channels, frames in blocks(x, block_elements(x.device)):
+    for channels, frames in statistics.blocks(x, statistics.block_elements(x.device)):
         wide = torch.addcmul(summand[channels], x[channels, frames].float(), factor[channels])
         out[channels, frames].copy_(wide)
 
@@ -198,12 +171,12 @@ def position_norm(x: Tensor, norm: Norm, weights: Weights, out: Tensor) -> None:
     """out = the norm of x (C, T, H, W) over the channels at each position, float32 inside, of a
     float64 x float64."""
     wide = wide_type(x.dtype)
-    weight, bias = norm_parameters(norm, weights)
+    weight, bias = statistics.norm_parameters(norm, weights)
     channels, frames, height, width = x.shape
     if norm.kind == "l2":
         root = math.sqrt(channels)
         weight = weight * root if weight is not None else x.new_full((), root, dtype=wide)
-    rows = max(1, block_elements(x.device) // max(channels * width, 1))
+    rows = max(1, statistics.block_elements(x.device) // max(channels * width, 1))
     for t in range(frames):
         for top in range(0, height, rows):
             part = slice(top, top + rows)
@@ -220,9 +193,8 @@ def _normed(x: Tensor, norm: Norm, weight: Tensor | None, bias: Tensor | None) -
         variance, mean = torch.var_mean(x, dim=0, keepdim=True, correction=0)
         y = (x - mean).mul_((variance + norm.eps).rsqrt_())
     else:
-        raise ValueError(
-            f"the norm {norm.kind!r} is not known; known are group, frame, rms, l2, layer"
-        )
+        words = "is not known; known are group, frame, rms, l2, layer"
+        raise ValueError(f"the norm {norm.kind!r} {words}")
     if weight is not None:
         y.mul_(weight.view(-1, 1, 1))
     if bias is not None:
@@ -234,14 +206,12 @@ def _border(x: Tensor, axis: int, before: int, after: int, mode: str) -> None:
     """Fills `before` first and `after` last entries of an axis of x."""
     if mode not in ("zeros", "replicate"):
         raise ValueError(f"the padding {mode!r} is not known; known are zeros and replicate")
-    size = x.shape[axis]
-    for start, count, edge in ((0, before, before), (size - after, after, size - after - 1)):
-        if count <= 0:
-            continue
+    end = x.shape[axis] - after
+    for start, count, edge in ((0, before, before), (end, after, end - 1)):
         part = x.narrow(axis, start, count)
         if mode == "zeros":
             part.zero_()
-        else:
+        elif count:
             part.copy_(x.narrow(axis, edge, 1).expand_as(part))
 
 
@@ -251,8 +221,7 @@ def not_fused(layer: Conv, source: Pieces, where: str) -> str | None:
         return "the source is a view with its sign in a flag"
     if getattr(layer.module, "groups", 1) != 1:
         return "the convolution has groups"
-    dilation = getattr(layer.module, "dilation", 1)
-    if any(n != 1 for n in (dilation if isinstance(dilation, tuple) else (dilation,))):
+    if getattr(layer.module, "dilation", 1) not in (1, (1,), (1, 1), (1, 1, 1)):
         return "the convolution is dilated"
     if layer.act not in (None, "silu"):
         return f"the activation {layer.act!r} is not in {where}"
@@ -277,17 +246,11 @@ def _pointwise(weight: Tensor) -> bool:
 def _direct(layer: Conv, source: Pieces, frames: Range, weight: Tensor) -> Tensor | None:
     """The frames that are read, (C, T, H, W), where nothing is to be done to them and they lie in
     one piece."""
-    plain = (
-        layer.norm is None
-        and layer.act is None
-        and layer.up == (1, 1, 1)
-        and not any(layer.before)
-        and not any(layer.after)
-        and (weight.dim() != 4 or _pointwise(weight))
-    )
-    if not plain:
+    plain = layer.norm is None and layer.act is None and layer.up == (1, 1, 1)
+    plain = plain and (weight.dim() != 4 or _pointwise(weight))
+    if not plain or any(layer.before) or any(layer.after):
         return None
-    first, last = read_frames(layer, frames, kernel_size(weight)[0])
+    first, last = geometry.read_frames(layer, frames, geometry.kernel_size(weight)[0])
     at = source.first
     for tensor in source.tensors:
         if at <= first and last <= at + tensor.shape[2]:
@@ -296,9 +259,7 @@ def _direct(layer: Conv, source: Pieces, frames: Range, weight: Tensor) -> Tenso
     return None
 
 
-def _multiply(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, int, int]
-) -> Tensor:
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Triple) -> Tensor:
     """The convolution of x (C, T, H, W) without padding; (1, O, T, H, W)."""
     if _pointwise(weight):
         x = x[:, :: stride[0], :: stride[1], :: stride[2]]
@@ -309,107 +270,63 @@ def _multiply(
         planes = x.transpose(0, 1)[:: stride[0]]
         return F.conv2d(planes, weight, bias, stride[1:]).transpose(0, 1)[None]
     if _takes_onednn(x, weight, stride):
-        zeros, ones = [0, 0, 0], [1, 1, 1]
         dense = x[None].contiguous()
-        return torch.mkldnn_convolution(dense, weight, bias, zeros, list(stride), ones, 1)
+        return torch.mkldnn_convolution(dense, weight, bias, [0] * 3, [*stride], [1] * 3, 1)
     return F.conv3d(x[None], weight, bias, stride)
 
 
 def _takes_onednn(x: Tensor, weight: Tensor, stride: Triple) -> bool:
     """Of x (C, T, H, W), where F.conv3d would build im2col and nobody has to see the call."""
-    if x.device.type != "cpu" or x.dtype != torch.float32 or is_watched():
+    if x.device.type != "cpu" or x.dtype != torch.float32 or workspace.is_watched():
         return False
     sizes = zip(x.shape[1:], weight.shape[2:], stride, strict=True)
     out = (1, weight.shape[0], *((n - k) // s + 1 for n, k, s in sizes))
-    backend = conv_backend(
+    backend = workspace.conv_backend(
         (1, *x.shape), tuple(weight.shape), x.dtype, "cpu", tuple(stride), (0, 0, 0), (1, 1, 1), 1,
         torch.get_num_threads(),
     )  # fmt: skip
-    return instead_of_im2col(backend, tuple(weight.shape), out, x.dtype)
+    return workspace.instead_of_im2col(backend, tuple(weight.shape), out, x.dtype)
 
 
-def _hidden(
-    layer: Conv, x: tuple[int, ...], weight: Tensor, out: tuple[int, ...], like: Tensor
-) -> int:
-    """Bytes that the operator holds inside."""
-    if _pointwise(weight):
-        return 0
-    meta_x, meta_out = (torch.empty(s, dtype=like.dtype, device="meta") for s in (x, out))
-    stride, ones = list(layer.stride), [1, 1, 1]
-    arguments = (meta_x, weight, None, stride, [0, 0, 0], ones, False, [0, 0, 0], 1)
-    rules = workspace_rules() or OperatorWorkspace(like.device)
-    return rules.convolution(arguments, meta_out, by_layer=True) + int(meta_out.nbytes)
-
-
-def _split(x: Tensor, factor: Triple, order: str) -> Tensor:
-    """A convolution's channels as a view (C, T, rt, H, rh, W, rw); x (1, K, T, H, W)."""
-    rt, rh, rw = factor
-    channels = x.shape[1] // (rt * rh * rw)
+def by_phase(x: Tensor, factor: Triple, order: str) -> Tensor:
+    """A convolution's outputs (K, ...) as (rt, rh, rw, C, ...), a view."""
+    (rt, rh, rw), rest = factor, x.shape[1:]
+    channels = x.shape[0] // (rt * rh * rw)
     if order == "channel first":
-        return x[0].reshape(channels, rt, rh, rw, *x.shape[2:]).permute(0, 4, 1, 5, 2, 6, 3)
-    if order in ("factor first", "time first"):
-        return x[0].reshape(rt, rh, rw, channels, *x.shape[2:]).permute(3, 4, 0, 5, 1, 6, 2)
+        return x.reshape(channels, rt, rh, rw, *rest).movedim(0, 3)
     if order == "space first":
-        return x[0].reshape(rh, rw, rt, channels, *x.shape[2:]).permute(3, 4, 2, 5, 0, 6, 1)
+        return x.reshape(rh, rw, rt, channels, *rest).movedim(2, 0)
+    if order in ("factor first", "time first"):
+        return x.reshape(rt, rh, rw, channels, *rest)
     raise ValueError(f"the order of a shuffle is {order!r}, which is not known")
-
-
-def shuffled_parts(x: Tensor, shuffle: Shuffle, frames: Range) -> list[Tensor]:
-    """Outputs `frames` of a convolution, split; the video's first frame by itself where it has a
-    factor of its own."""
-    if shuffle.first is None or frames[0] > 0:
-        return [_split(x, shuffle.factor, shuffle.order)]
-    channels = x.shape[1] // math.prod(shuffle.factor)
-    lead = _split(x[:, :, :1], shuffle.first, shuffle.order)[:channels]
-    rest = x[:, :, 1:]
-    return [lead, _split(rest, shuffle.factor, shuffle.order)] if rest.shape[2] else [lead]
 
 
 def shuffled(x: Tensor, shuffle: Shuffle) -> Tensor:
     """Channels of all frames to space and time; nothing dropped."""
-    return put_together(shuffled_parts(x, shuffle, (0, x.shape[2])))
+    return finished(x, shuffle, (0, x.shape[2]), None)
 
 
-def finished(
-    made: Tensor, shuffle: Shuffle, frames: Range, add: Tensor | None, moments: bool
-) -> tuple[Tensor, Moments | None]:
-    """Outputs `frames` of a convolution, shuffled, over the residual where there is one, as
-    Backend.convolve gives them."""
-    parts = shuffled_parts(made, shuffle, frames)
-    result = put_together(parts) if add is None else add_parts(parts, add)
-    return result, moments_after(result, add) if moments else None
-
-
-def moments_after(result: Tensor, add: Tensor | None) -> Moments | None:
-    """Of the result. Where memory is short and the residual has been written over, None: the caller
-    can't make the call again, but it can take the moments itself."""
-    try:
-        return channel_moments(result)
-    except (RuntimeError, MemoryError) as error:
-        if result is not add or not is_out_of_memory(error):
-            raise
-    return None
-
-
-def put_together(parts: list[Tensor]) -> Tensor:
+def finished(made: Tensor, shuffle: Shuffle, frames: Range, add: Tensor | None) -> Tensor:
+    """Outputs `frames` of a convolution, shuffled, over the residual where there is one. The
+    video's first frame goes by itself where it has a factor of its own."""
+    cuts = [(0, made.shape[2], shuffle.factor)]
+    if shuffle.first is not None and frames[0] == 0:
+        cuts = [(0, 1, shuffle.first), (1, made.shape[2], shuffle.factor)]
+    channels = made.shape[1] // math.prod(shuffle.factor)
+    parts = [
+        by_phase(made[0, :, a:b], factor, shuffle.order)[:, :, :, :channels]
+        .permute(3, 4, 0, 5, 1, 6, 2)
+        for a, b, factor in cuts if a == 0 or a < b
+    ]  # fmt: skip
+    sizes = [(t * rt, h * rh, w * rw) for _, t, rt, h, rh, w, rw in (p.shape for p in parts)]
+    if len(parts) == 1 and add is not None:  # in place: no shuffled copy is made
+        add[0].view(parts[0].shape).add_(parts[0])
+        return add
     if len(parts) == 1:
-        return parts[0].reshape(1, parts[0].shape[0], *_size(parts[0]))
-    frames = [_size(part)[0] for part in parts]
-    out = parts[0].new_empty((1, parts[0].shape[0], sum(frames), *_size(parts[0])[1:]))
-    for target, part in zip(torch.split(out[0], frames, 1), parts, strict=True):
+        return parts[0].reshape(1, channels, *sizes[0])
+    counts = [t for t, _, _ in sizes]
+    result = made.new_empty((1, channels, sum(counts), *sizes[0][1:]))
+    for target, part in zip(result[0].split_with_sizes(counts, 1), parts, strict=True):
         target.view(part.shape).copy_(part)
-    return out
-
-
-def add_parts(parts: list[Tensor], add: Tensor) -> Tensor:
-    """Adds them to `add` in place: no shuffled copy is made."""
-    if len(parts) > 1:  # one write is the last, so that the call may be made again
-        return add.add_(put_together(parts))
-    add[0].view(parts[0].shape).add_(parts[0])
-    return add
-
-
-def _size(parts: Tensor) -> tuple[int, int, int]:
-    """(T, H, W) of a split video."""
-    _, t, rt, h, rh, w, rw = parts.shape
-    return t * rt, h * rh, w * rw
+    # One write to the residual is the last, so that the call may be made again.
+    return result if add is None else add.add_(result)

@@ -264,7 +264,7 @@ class Compiled:
         count, again = c["tiles"], c["halo_row"] > 0
         what = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
         what += f" with a halo of {halo}" if again else ""
-        return Way(strategy, what, parameters, again=again, row=f"tiles {halo}")
+        return Way(strategy, what, parameters, again=again)
 
     def _prepared(self, way: Way) -> int:
         """Bytes by which the cache of prepared weights would grow if there were room.

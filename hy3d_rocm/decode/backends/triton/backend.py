@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
+import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,35 +17,21 @@ from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import configs, jit
 from hy3d_rocm.conv.triton import launch as tier
 from hy3d_rocm.conv.triton.item import Call, Launch
-from hy3d_rocm.decode.backends.statistics import (
-    block_elements,
-    channel_moments,
-    combine,
-    norm_parameters,
-)
-from hy3d_rocm.decode.backends.torch_ops import (
-    TorchBackend,
-    finished,
-    not_fused,
-    overlaps,
-    own_norm,
-)
-from hy3d_rocm.decode.backends.triton import packing, work
+from hy3d_rocm.decode import geometry
+from hy3d_rocm.decode.backends import statistics, torch_ops
+from hy3d_rocm.decode.backends.statistics import NAMES, Affine
+from hy3d_rocm.decode.backends.torch_ops import TorchBackend
+from hy3d_rocm.decode.backends.triton import work
 from hy3d_rocm.decode.backends.triton.work import ITEMSIZE, ONES, Job, Machine, Piece, last_strides
-from hy3d_rocm.decode.geometry import frame_numbers, kernel_size, read_frames, source_frame
 from hy3d_rocm.decode.layers import Conv, Moments, Norm, Pieces, Range, Weights
 
-Affine = tuple[Tensor, Tensor]
-_NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 # Results of fewer channels lie as NCDHW, since a position of them is less than one store.
 _FEWEST_LAST = 8
-# Operands by number, as in the list of addresses; pieces of the source come behind them.
+# Operands by number, as in the list of addresses.
 _OPERANDS = ("out", "weight", "bias", "factor", "summand", "rows", "parts", "moments")
 
-
-def whole(size_bytes: int) -> int:
-    """Rounded up as PyTorch's allocator does."""
-    return -(-size_bytes // 512) * 512
+# Taps of a 3-wide kernel that meet the same input, for the even and the odd one of two outputs.
+_FOLDED = (((0,), (1, 2)), ((0, 1), (2,)))
 
 
 def refusal(device: torch.device, dtype: torch.dtype, arch: str = "") -> str | None:
@@ -54,7 +39,7 @@ def refusal(device: torch.device, dtype: torch.dtype, arch: str = "") -> str | N
     a GPU that need not be here: whether the kernels can be asked what they would take there."""
     if device.type != "cuda":
         return f"the fused kernels run on GPUs, not on {device.type}"
-    name = _NAMES.get(dtype)
+    name = NAMES.get(dtype)
     if name is None:
         return f"the fused kernels have no {dtype}"
     given = arch or tier.architecture(device)
@@ -63,30 +48,27 @@ def refusal(device: torch.device, dtype: torch.dtype, arch: str = "") -> str | N
     return None if arch else tier.kernel_problem()
 
 
-class _Part:
-    """A job, its launches and what they read beside the source: made once, launched many times.
+@dataclass(slots=True, eq=False)
+class Part:
+    """A job's launches and what they read beside the source: made once, launched many times. small:
+    of each operand, by number, whether 32-bit offsets reach all of it; once it has run."""
 
-    calls: the launches ready to be called, once all of them are, where every address that was not
-    there before is a multiple of 16.
-    """
-
-    __slots__ = ("bias", "calls", "factors", "job", "made", "weight")
-
-    def __init__(
-        self, job: Job, made: work.Work, weight: Tensor, bias: Tensor | None, factors: Affine | None
-    ) -> None:
-        self.job, self.made, self.weight, self.bias, self.factors = job, made, weight, bias, factors
-        self.calls: tuple[Call, ...] | None = None
+    work: work.Work
+    weight: Tensor
+    bias: Tensor | None
+    factors: Affine | None
+    small: tuple[bool, ...] = ()
 
 
 class _Layer(NamedTuple):
-    """One layer on sources of one form. reason: why the kernels can't; else parts. alone: the
-    residual is added afterwards. in_place: the residual becomes the result, else a copy of it.
+    """One layer on sources of one form. reason: why the kernels can't; else parts. by_copy: shuffle
+    and residual come afterwards; alone: the residual does. in_place: the residual becomes the
+    result, else a copy of it.
     """
 
     layer: Conv  # its modules' ids are in the key, so that they stay taken
     reason: str | None
-    parts: tuple[_Part, ...] = ()
+    parts: tuple[Part, ...] = ()
     size: tuple[int, ...] = ()
     form: torch.memory_format = torch.contiguous_format
     by_copy: bool = False
@@ -96,13 +78,11 @@ class _Layer(NamedTuple):
 
 class TritonBackend(TorchBackend):
     """Layers with norm, activation, up-sampling and padding in the operand's load, and bias,
-    residual and moments in the store. Results are channels-last (torch.channels_last_3d), but for
-    those of fewer than 8 channels.
+    residual and moments in the store. Results of 8 channels or more are channels-last. What the
+    kernels can't compute goes to TorchBackend; `delegated` counts those calls by reason.
 
-    What the kernels can't compute goes to TorchBackend; `delegated` counts those calls by reason.
     Packed weights are kept as long as the backend, and so is what follows from a layer and the form
-    of its source, which is the same for most chunks of a video. machine: instead of what the
-    device is.
+    of its source, the same for most chunks of a video. machine: instead of what the device is.
     """
 
     is_channels_last = True
@@ -114,7 +94,6 @@ class TritonBackend(TorchBackend):
         self.device = torch.device(device)
         if str(self.device) == "cuda":
             self.device = torch.device("cuda", torch.cuda.current_device())
-        self.delegated: dict[str, int] = {}
         self._machine = machine
         self._is_given = machine is not None
         self._known: dict[tuple[Any, ...], _Layer] = {}
@@ -126,51 +105,46 @@ class TritonBackend(TorchBackend):
         add: Tensor | None = None, moments: bool = False,
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
         """As Backend.convolve. ValueError where a frame of the source is missing."""
-        norm, shuffle, tensors = layer.norm, layer.shuffle, source.tensors
-        if norm is not None and norm.kind == "frame":
-            reason = self._refusal(layer, source, affine)
-            if reason is None:
-                layer, source = self._framed(layer, source, frames)
-                return self.convolve(layer, source, frames, affine=affine, add=add, moments=moments)
-        first, total, frames = _at_start(layer, source, frames, self._kernel_t(layer))
+        norm, tensors = layer.norm, source.tensors
+        if norm is not None and norm.kind == "frame" and self._refusal(layer, source) is None:
+            layer, source = self._framed(layer, source, frames)
+            return self.convolve(layer, source, frames, add=add, moments=moments)
+        source, frames = self._at_start(layer, source, frames)
         # Everything that launches depend on but addresses.
         key = (
-            id(layer.module), id(norm), shuffle, layer.before, layer.after, layer.modes,
-            layer.stride, layer.act, layer.up, layer.keep_first, first, total, frames,
+            id(layer.module), id(norm), layer.shuffle, layer.before, layer.after, layer.modes,
+            layer.stride, layer.act, layer.up, layer.keep_first, source.first, source.total, frames,
             affine is None, moments, add is None or _facts(add), *map(_facts, tensors),
             tensors[0].dtype is torch.float32 and self._target(),
-        ) if tensors else ()  # fmt: skip
+        )  # fmt: skip
         known = self._known.get(key)
         if known is None:
-            placed = source if first == source.first else Pieces(tensors, first, total)
-            known = self._known[key] = self._made(layer, placed, frames, affine, add, moments)
+            known = self._known[key] = self._made(layer, source, frames, affine, add, moments)
         if known.reason is not None:
             self.delegated[known.reason] = self.delegated.get(known.reason, 0) + 1
-            if first != source.first:
-                source = Pieces(tensors, first, total)
             return super().convolve(layer, source, frames, affine=affine, add=add, moments=moments)
-        if known.alone:  # in the store its masks would cost all registers
-            made, _ = self.convolve(layer, Pieces(tensors, first, total), frames, affine=affine)
-            assert add is not None
-            made.add_(add)
-            return made, channel_moments(made) if moments else None
-        if known.by_copy:
-            return self._shuffled(known, tensors, frames, affine, add, moments)
-        dtype = tensors[0].dtype
-        if add is None:
-            out = torch.empty(known.size, dtype=dtype, device=self.device, memory_format=known.form)
-        else:
+        if add is None or known.by_copy or known.alone:
+            form, dtype = known.form, tensors[0].dtype
+            out = torch.empty(known.size, dtype=dtype, device=self.device, memory_format=form)
+        elif known.in_place:
             out = add
-            if not known.in_place:
-                out = add.to(dtype, memory_format=torch.channels_last_3d, copy=True)
+        else:
+            out = add.to(tensors[0].dtype, memory_format=torch.channels_last_3d, copy=True)
         if len(known.parts) == 1:
-            return out, self._run(known.parts[0], tensors, affine, out)
-        found, at = [], 0
-        for part in known.parts:
-            target = out[:, :, at : at + part.job.out_frames]
-            found.append(self._run(part, tensors, affine, target))
-            at += part.job.out_frames
-        return out, combine([m for m in found if m is not None]) if moments else None
+            found = self._run(known.parts[0], tensors, affine, out)
+        else:
+            every, at = [], 0
+            for part in known.parts:
+                end = at + part.work.job.out_frames
+                every.append(self._run(part, tensors, affine, out[:, :, at:end]))
+                at = end
+            kept = [m for m in every if m is not None]
+            found = statistics.combine(kept) if kept else None
+        if known.by_copy and layer.shuffle is not None:  # few channels a phase
+            return torch_ops.finished(out, layer.shuffle, frames, add), None
+        if known.alone and add is not None:  # in the store its masks would cost all registers
+            return out.add_(add), None
+        return out, found
 
     def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
         """As Backend.workspace_bytes: rows, moments' parts; an upper bound for all options."""
@@ -180,33 +154,33 @@ class TritonBackend(TorchBackend):
         """workspace_bytes; whether a residual that is laid out as results are becomes the result;
         bytes of the packed weight and bias, which are kept."""
         affine = layer.norm is not None and layer.norm.kind == "group"
-        reason, total = self._refusal(layer, source, () if affine else None), 0
+        reason, total = self._refusal(layer, source), 0
         if reason is None:
             if layer.norm is not None and layer.norm.kind == "frame":
                 layer, source = self._framed(layer, source, frames, asks=True)
-                total = _framed_bytes(source)
-            first, end, frames = _at_start(layer, source, frames, self._kernel_t(layer))
-            source = Pieces(source.tensors, first, end)
+                frame = source.tensors[0][0, :, 0]  # their moments are taken in blocks
+                total = whole(8 * min(statistics.block_elements(frame.device), frame.numel()))
+                total += sum(whole(t.nbytes) for t in source.tensors)
+            source, frames = self._at_start(layer, source, frames)
             job = self._job(layer, source, frames, affine, False, True)
             reason = work.refusal(job)
         if reason is not None:
             return total + super().workspace_bytes(layer, source, frames), False, 0
-        parts = _parts(layer, job)
+        parts, item, packed = _parts(layer, job), ITEMSIZE[job.dtype], 0
         for part in parts:
-            out = last_strides(part.outputs, part.out_size)
-            rows, moments = work.room_of(part, out, self._target())
-            total += whole(rows * ITEMSIZE[part.dtype]) + whole(moments * 4)
+            made = work.work_of(part, self._target(), last_strides(part.outputs, part.out_size))
+            total += whole(made.rows_elems * item) + whole(made.parts_elems * 4)
             total += whole(16 * part.outputs)
+            outputs = part.outputs * made.phases
+            if made.view.phases == ONES:  # all that the weight has
+                outputs = int(self._weight(layer).shape[0])
+            packed += whole(outputs * made.view.taps * made.length * item) + whole(outputs * item)
         by_copy = layer.shuffle is not None and job.shuffle == ONES
         if by_copy:  # the result before the shuffle
-            size = job.outputs * job.out_frames * job.out_size[0] * job.out_size[1]
-            total += 2 * whole(size * ITEMSIZE[job.dtype])
-        in_place = by_copy or (job.outputs % 8 == 0 and len(parts) == 1)
-        every = int(self._weight(layer).shape[0])
-        packed = sum(_packed_bytes(part, every) for part in parts)
+            total += 2 * whole(job.outputs * job.out_frames * math.prod(job.out_size) * item)
         if job.folds[1] or job.shuffle != ONES:  # the first call puts taps or phases in order
             total += packed
-        return total, in_place, packed
+        return total, by_copy or (job.outputs % 8 == 0 and len(parts) == 1), packed
 
     def _target(self) -> Machine:
         if self._machine is None:
@@ -221,36 +195,54 @@ class TritonBackend(TorchBackend):
         shape = self._weight(layer).shape
         return int(shape[2]) if len(shape) == 5 else 1
 
-    def _refusal(self, layer: Conv, source: Pieces, affine: Any) -> str | None:
+    def _at_start(self, layer: Conv, source: Pieces, frames: Range) -> tuple[Pieces, Range]:
+        """The call near the start of a video, where neither its start nor its end is read: chunks
+        of a video then have all that follows in common."""
+        away = source.first - (1 if layer.keep_first else 0)
+        if away <= 0 or layer.stride[0] != 1:
+            return source, frames
+        low, end = geometry.read_frames(layer, frames, self._kernel_t(layer))
+        first, last = (geometry.source_frame(layer, u) for u in (low, end - 1))
+        step = away * layer.up[0]
+        leads = layer.shuffle is not None and layer.shuffle.first is not None  # frame 0 is another
+        held = source.first <= first and last < source.frames[1]
+        if low < 0 or not held or (leads and frames[0] <= step):
+            return source, frames
+        placed = Pieces(source.tensors, source.first - away, None)
+        return placed, (frames[0] - step, frames[1] - step)
+
+    def _refusal(self, layer: Conv, source: Pieces) -> str | None:
         """Why this layer can't be computed by the kernels, in a few words, or None."""
-        tensors = source.tensors
-        dtype = tensors[0].dtype if tensors else torch.float64
-        if _NAMES.get(dtype) is None or any(t.dtype is not dtype for t in tensors):
+        dtype = source.tensors[0].dtype
+        if dtype not in NAMES or any(t.dtype is not dtype for t in source.tensors):
             return f"the fused kernels have no {dtype}"
         reason = None if self._is_given else refusal(self.device, dtype)
-        reason = reason or not_fused(layer, source, "the kernels")
-        needs = layer.norm is not None and layer.norm.kind == "group"
-        if reason is None and needs and affine is None:
-            return "a group norm came without its moments"
-        return reason
+        return reason or torch_ops.not_fused(layer, source, "the kernels")
 
     def _made(
         self, layer: Conv, source: Pieces, frames: Range, affine: Affine | None,
         add: Tensor | None, moments: bool,
     ) -> _Layer:  # fmt: skip
         """All that follows from the form of a call."""
-        reason = self._refusal(layer, source, affine)
+        reason = self._refusal(layer, source)
+        if layer.norm is not None and layer.norm.kind == "group" and affine is None:
+            reason = reason or "a group norm came without its moments"
         if reason is not None:
             return _Layer(layer, reason)
         job = self._job(layer, source, frames, affine is not None, add is not None, moments)
         reason = work.refusal(job)
         if reason is not None:
             return _Layer(layer, reason)
-        by_copy = layer.shuffle is not None and job.shuffle == ONES
-        if job.add and job.outputs % 8:
-            return _Layer(layer, None, alone=True)
+        alone = job.add and job.outputs % 8 != 0
+        if alone:
+            job = job._replace(add=False, moments=False)
         jobs = _parts(layer, job)
         size = (1, job.outputs, sum(part.out_frames for part in jobs), *job.out_size)
+        form = torch.channels_last_3d
+        strides: Sequence[int] = last_strides(job.outputs, job.out_size)
+        if job.outputs < _FEWEST_LAST:
+            plane, width = math.prod(size[3:]), size[4]
+            form, strides = torch.contiguous_format, (size[2] * plane, plane, width, 1)
         in_place = False
         if add is not None and job.add:
             if tuple(add.shape) != size:
@@ -258,24 +250,17 @@ class TritonBackend(TorchBackend):
             # The second part may run out of memory when the first has been added: then the step is
             # made again, and the residual must be what it was.
             in_place = len(jobs) == 1 and _is_target(add, source.tensors[0].dtype)
-        last = job.outputs >= _FEWEST_LAST
-        form = torch.channels_last_3d if last else torch.contiguous_format
-        if in_place and add is not None:
-            strides = add.stride()[1:]
-        elif last or job.add:
-            strides = last_strides(job.outputs, job.out_size)
-        else:
-            (high, wide), frames_made = job.out_size, size[2]
-            strides = (frames_made * high * wide, high * wide, wide, 1)
+            strides = add.stride()[1:] if in_place else strides
         parts = []
         for one in jobs:
             target = _strides((job.outputs, one.out_frames, *job.out_size), strides)
-            made = work.make_work(one, target, self._target())
             factors = None
             if affine is None and layer.norm is not None:
                 factors = self._affine(layer.norm, one.channels)
-            parts.append(_Part(one, made, *self._packed_for(layer, one), factors))
-        return _Layer(layer, None, tuple(parts), size, form, by_copy, False, in_place)
+            launches = work.work_of(one, self._target(), target)
+            parts.append(Part(launches, *self._packed_for(layer, one), factors))
+        by_copy = layer.shuffle is not None and job.shuffle == ONES
+        return _Layer(layer, None, tuple(parts), size, form, by_copy, alone, in_place)
 
     def _job(
         self, layer: Conv, source: Pieces, frames: Range, affine: bool, add: bool, moments: bool
@@ -300,8 +285,8 @@ class TritonBackend(TorchBackend):
             Piece(int(x.shape[2]), _strides_of(x), x.data_ptr() % 16 == 0) for x in tensors
         )
         return Job(
-            dtype=_NAMES[tensors[0].dtype], channels=channels, outputs=outputs,
-            kernel=kernel_size(weight), size=(int(height), int(width)), pieces=pieces,
+            dtype=NAMES[tensors[0].dtype], channels=channels, outputs=outputs,
+            kernel=geometry.kernel_size(weight), size=(int(height), int(width)), pieces=pieces,
             first=source.first, total=source.total, frames=frames, before=layer.before,
             after=layer.after, replicate=(t, h, w), stride=layer.stride, up=layer.up,
             keep_first=layer.keep_first, shuffle=shuffle, norm="" if norm is None else norm.kind,
@@ -317,7 +302,7 @@ class TritonBackend(TorchBackend):
         a kernel's factors are those of all its frames. asks: shapes are enough."""
         norm = layer.norm
         assert norm is not None
-        numbers = frame_numbers(layer, source, frames, self._kernel_t(layer))
+        numbers = geometry.frame_numbers(layer, source, frames, self._kernel_t(layer))
         first = min((n for n in numbers if n >= 0), default=source.first)
         stop = max(first, *numbers) + 1
         made, at = [], source.first
@@ -327,95 +312,67 @@ class TritonBackend(TorchBackend):
             if part.shape[2]:
                 made.append(torch.empty_like(part))
                 if not asks:
-                    own_norm(part[0], norm, self.weights, made[-1][0])
+                    torch_ops.own_norm(part[0], norm, self.weights, made[-1][0])
         return replace(layer, norm=None), Pieces(tuple(made), first, source.total)
 
     def _packed_for(self, layer: Conv, job: Job) -> tuple[Tensor, Tensor | None]:
-        shuffle = None
-        if layer.shuffle is not None and job.shuffle != ONES:
-            shuffle = packing.Phases(job.shuffle, layer.shuffle.order, job.outputs)
-        key = (id(layer.module), job.dtype, job.folds, shuffle)
+        order = "" if layer.shuffle is None or job.shuffle == ONES else layer.shuffle.order
+        key = (id(layer.module), job.dtype, job.folds, job.shuffle, order, job.outputs)
         found = self._packed.get(key)
         if found is None:
-            bias = self.weights.of(layer.module, "bias")
-            weight = packing.kernel_of(self._weight(layer).detach())
-            packed = packing.pack(weight, job.folds, shuffle)
-            made = None if bias is None else packing.pack_bias(bias.detach(), job.folds, shuffle)
-            found = self._packed[key] = (packed, made, layer.module)  # so that its id stays its own
-        return found[0], found[1]
+            made = pack(self._weight(layer), self.weights.of(layer.module, "bias"), job, order)
+            found = self._packed[key] = (*made, layer.module)  # so that its id stays its own
+        return found[:2]
 
     def _affine(self, norm: Norm, channels: int) -> Affine | None:
         """Float32 factor and summand (C,) that follow a norm over the channels, or None."""
         key = (id(norm.module), norm.kind, norm.weight, norm.bias, id(norm.scale), id(norm.shift))
         found = self._affines.get(key)
         if found is None:
-            made = _affine_of(norm, channels, self.weights)
-            if made is not None:
-                made = _on(made, self.device)
+            factor, summand = statistics.norm_parameters(norm, self.weights)
+            made = None
+            if factor is not None or summand is not None or norm.kind == "l2":
+                one, zero = (torch.full((), n, device=self.device) for n in (1.0, 0.0))
+                factor = (one if factor is None else factor).to(self.device, torch.float32)
+                summand = (zero if summand is None else summand).to(self.device, torch.float32)
+                if norm.kind == "l2":
+                    factor = factor * math.sqrt(channels)
+                made = factor.expand(channels).contiguous(), summand.expand(channels).contiguous()
             found = self._affines[key] = (made, norm)
         return found[0]
 
     def _run(
-        self, part: _Part, tensors: Sequence[Tensor], affine: Affine | None, out: Tensor
+        self, part: Part, tensors: Sequence[Tensor], affine: Affine | None, out: Tensor
     ) -> Moments | None:
         """The part's job into `out`, which holds the residual if there is one."""
-        job, made, device = part.job, part.made, self.device
-        factors = part.factors if affine is None else _on(affine, device)
+        made, job, device = part.work, part.work.job, self.device
+        factor, summand = part.factors or (None, None)
+        if affine is not None:
+            factor, summand = (a.to(device, torch.float32).contiguous() for a in affine)
         rows = parts = moments = None
         if made.rows_elems:
             rows = torch.empty(made.rows_elems, dtype=tensors[0].dtype, device=device)
         if job.moments:
             parts = torch.empty(made.parts_elems, dtype=torch.float32, device=device)
             moments = torch.empty((2, job.outputs), dtype=torch.float64, device=device)
-        start = time.perf_counter()
-        self._launch(part, (out, part.weight, part.bias, *(factors or (None, None)), rows, parts,
-                            moments, *tensors))  # fmt: skip
-        if out.device.type != "meta":
+        if device.type != "meta":
+            start = time.perf_counter()
+            operands = (out, part.weight, part.bias, factor, summand, rows, parts, moments)
+            if device.index is None or device.index == torch.cuda.current_device():
+                run_launches(part, (*operands, *tensors), device.index)
+            else:
+                with torch.cuda.device(device.index):
+                    run_launches(part, (*operands, *tensors), device.index)
             size = (1, job.channels, job.end - job.first, *job.size)
             note(size, job.outputs, out.dtype, "triton, fused", time.perf_counter() - start)
         if moments is None:
             return None
-        height, width = out.shape[3:]
-        return Moments(out.shape[2] * height * width, moments[0], moments[1])
-
-    def _launch(self, part: _Part, tensors: Sequence[Tensor | None]) -> None:
-        """tensors: the operands, by number."""
-        if self.device.type == "meta":  # shapes alone
-            return
-        index = self.device.index
-        elsewhere = index is not None and index != torch.cuda.current_device()
-        with torch.cuda.device(index) if elsewhere else contextlib.nullcontext():
-            run_launches(part, tensors, index)
-
-    def _shuffled(
-        self, known: _Layer, tensors: Sequence[Tensor], frames: Range, affine: Affine | None,
-        add: Tensor | None, moments: bool,
-    ) -> tuple[Tensor, Moments | None]:  # fmt: skip
-        """Few channels a phase: shuffled by a copy after the convolution."""
-        assert known.layer.shuffle is not None
-        plain = torch.empty(
-            known.size, dtype=tensors[0].dtype, device=self.device, memory_format=known.form
-        )
-        self._run(known.parts[0], tensors, affine, plain)
-        return finished(plain, known.layer.shuffle, frames, add, moments)
+        return Moments(out[0, 0].numel(), moments[0], moments[1])
 
 
-def _at_start(
-    layer: Conv, source: Pieces, frames: Range, kernel_t: int
-) -> tuple[int, int | None, Range]:
-    """The call's first frame, total and frames; near the start of a video where neither its start
-    nor its end is read: chunks of a video then have all that follows in common."""
-    first, total = source.first, source.total
-    away = first - (1 if layer.keep_first else 0)
-    if away <= 0 or layer.stride[0] != 1:
-        return first, total, frames
-    low, end = read_frames(layer, frames, kernel_t)
-    held = source_frame(layer, low) >= first and source_frame(layer, end - 1) < source.frames[1]
-    step = away * layer.up[0]
-    leads = layer.shuffle is not None and layer.shuffle.first is not None  # frame 0 is another
-    if low < 0 or not held or (leads and frames[0] <= step):
-        return first, total, frames
-    return first - away, None, (frames[0] - step, frames[1] - step)
+def whole(size_bytes: int) -> int:
+    """Rounded up as PyTorch's allocator does."""
+    return -(-size_bytes // 512) * 512
 
 
 def _facts(x: Tensor) -> tuple[Any, ...]:
@@ -440,42 +397,13 @@ def _is_target(add: Tensor, dtype: torch.dtype) -> bool:
     strides = _strides_of(add)
     whole_rows = strides[0] == 1 and not any(n % 8 for n in strides[1:])
     aligned = add.data_ptr() % 16 == 0
-    return whole_rows and aligned and add.dtype is dtype and not add.is_neg() and not overlaps(add)
-
-
-def _affine_of(norm: Norm, channels: int, weights: Weights) -> Affine | None:
-    """Float32 (C,) factor and summand after a norm over the channels; None where there are none."""
-    factor, summand = norm_parameters(norm, weights)
-    like = factor if factor is not None else summand
-    if like is None and norm.kind != "l2":
-        return None
-    if like is None:
-        raise ValueError("an l2 norm without a weight: its channels have no place to be scaled")
-    factor = like.new_ones(channels) if factor is None else factor
-    summand = like.new_zeros(channels) if summand is None else summand
-    if norm.kind == "l2":
-        factor = factor * math.sqrt(channels)
-    return factor.float().expand(channels), summand.float().expand(channels)
-
-
-def _on(affine: Affine, device: torch.device) -> Affine:
-    factor, summand = (part.to(device, torch.float32).contiguous() for part in affine)
-    return factor, summand
-
-
-def _framed_bytes(normed: Pieces) -> int:
-    """Of normalised frames, and of the block that their moments are taken in."""
-    frame = normed.tensors[0][0, :, 0]
-    block = 8 * min(block_elements(frame.device), frame.numel())
-    return sum(whole(t.nbytes) for t in normed.tensors) + whole(block)
-
-
-def _packed_bytes(job: Job, every: int) -> int:
-    """Of the packed weight and bias; every: outputs of the weight as it came."""
-    view, item = work.view_of(job), ITEMSIZE[job.dtype]
-    outputs = every if view.phases == ONES else job.outputs * math.prod(view.phases)
-    length = view.taps * job.row_channels * view.kernel[2]
-    return whole(outputs * length * item) + whole(outputs * item)
+    return (
+        whole_rows
+        and aligned
+        and add.dtype is dtype
+        and not add.is_neg()
+        and not torch_ops.overlaps(add)
+    )
 
 
 def _parts(layer: Conv, job: Job) -> list[Job]:
@@ -486,93 +414,110 @@ def _parts(layer: Conv, job: Job) -> list[Job]:
     return [lead, job._replace(frames=(1, job.frames[1]))] if job.frames[1] > 1 else [lead]
 
 
+def pack(weight: Tensor, bias: Tensor | None, job: Job, order: str) -> tuple[Tensor, Tensor | None]:
+    """A module's as the kernels read them: (phases * outputs, kt * kh, kw * channels), channels
+    padded to a multiple of 8, and (phases * outputs). order: of the shuffle whose phases are the
+    job's, or "".
+
+    Sums of taps are made in float32 and rounded once.
+    """
+    weight = weight.detach().view(*weight.shape[:2], *job.kernel)
+    bias, phases = None if bias is None else bias.detach().contiguous(), [weight]
+    if order:  # as many channels as are kept
+        kept = slice(0, job.outputs)
+        phases = [torch_ops.by_phase(weight, job.shuffle, order)[:, :, :, kept].flatten(0, 3)]
+        if bias is not None:
+            bias = torch_ops.by_phase(bias, job.shuffle, order)[:, :, :, kept].flatten()
+    elif job.folds[1]:
+        phases = _folded(weight, job.folds[0])
+        bias = None if bias is None else bias.repeat(len(phases))
+    o, c, kt, kh, kw = phases[0].shape
+    packed = weight.new_zeros((len(phases), o, kt, kh, kw, -(-c // 8) * 8))
+    for place, part in zip(packed, phases, strict=True):
+        place[..., :c] = part.permute(0, 2, 3, 4, 1)
+    return packed.flatten(0, 1).flatten(1, 2).flatten(2), bias
+
+
+def _folded(weight: Tensor, in_time: bool) -> list[Tensor]:
+    """A weight a phase, of sums of taps. Of two output frames the first is the odd one."""
+    alone = tuple((k,) for k in range(weight.shape[2]))
+    wide = torch.float64 if weight.dtype is torch.float32 else torch.float32
+    found = []
+    for frames, lines, columns in itertools.product(
+        _FOLDED[::-1] if in_time else (alone,), _FOLDED, _FOLDED
+    ):
+        made = weight.new_empty((*weight.shape[:2], len(frames), 2, 2))
+        for t, h, w in itertools.product(range(len(frames)), range(2), range(2)):
+            total = torch.zeros(weight.shape[:2], dtype=wide, device=weight.device)
+            for kt, kh, kw in itertools.product(frames[t], lines[h], columns[w]):
+                total += weight[:, :, kt, kh, kw]
+            made[:, :, t, h, w] = total
+        found.append(made)
+    return found
+
+
 # Launching. Compiled kernels are kept for all launches of a process: a decode makes thousands that
-# differ in numbers and addresses alone. A call of one is kept with its Launch (jit.bind).
+# differ in numbers and addresses alone. Calls of all launches of a Work are kept with it.
 _compiled: dict[tuple[Any, ...], Any] = {}
 
 
-def run_launches(part: _Part, tensors: Sequence[Tensor | None], device: int | None) -> None:
-    """All launches of a part on the current stream of the current device, which is `device`."""
-    addresses = [0 if t is None else t.data_ptr() for t in tensors]
-    odd = 0
-    for address in addresses[: len(_OPERANDS)]:
+def number_of(name: str) -> int:
+    """Of an operand: pieces of the source, "x0" and so on, come behind the others."""
+    return len(_OPERANDS) + int(name[1:]) if name[0] == "x" else _OPERANDS.index(name)
+
+
+def run_launches(part: Part, tensors: Sequence[Tensor | None], device: int | None) -> None:
+    """All launches of a part on the current stream of the current device, which is `device`.
+    tensors: the operands, by number."""
+    addresses, odd = [0 if t is None else t.data_ptr() for t in tensors], 0
+    for address in addresses:
         odd |= address
-    launches, done = part.made.launches, 0
-    if part.calls is not None and not odd & 15:
-        done = jit.launch_ready(part.calls, addresses, device)
+    if not part.small:  # by the storage's size, as Triton's HIPBackend.is_within_2gb goes
+        part.small = tuple(t is None or jit.is_small(t.untyped_storage().nbytes()) for t in tensors)
+    form = (tuple([a & 15 for a in addresses]) if odd & 15 else None, part.small, device)
+    launches, calls = part.work.launches, part.work.calls.get(form)
+    done = 0 if calls is None else jit.launch_ready(calls, addresses, device)
     if done == len(launches):
         return
-    operands = {
-        name: Operand(tensor, number, addresses[number])
-        for number, (name, tensor) in enumerate(zip(_names(len(tensors)), tensors, strict=True))
-        if tensor is not None
-    }
-    form = (tuple([(name, o.fact, o.address & 15) for name, o in operands.items()]), device)
-    calls = part.made.calls.get(form)
-    if calls is not None and not done:
-        done = jit.launch_ready(calls, addresses, device)
-    made = [launch(item, operands, addresses, device) for item in launches[done:]]
-    if calls is None and not done and None not in made:
-        calls = part.made.calls[form] = tuple(call for call in made if call is not None)
-    if not odd & 15:
-        part.calls = calls
-
-
-@functools.cache
-def _names(count: int) -> tuple[str, ...]:
-    return (*_OPERANDS, *(f"x{k}" for k in range(count - len(_OPERANDS))))
-
-
-class Operand:
-    """A tensor with what a launch depends on of it."""
-
-    __slots__ = ("address", "fact", "itemsize", "number", "tensor")
-
-    def __init__(self, tensor: Tensor, number: int, address: int) -> None:
-        self.tensor, self.number, self.address = tensor, number, address
-        self.itemsize = tensor.element_size()
-        # Small by the storage's size, as Triton's HIPBackend.is_within_2gb goes.
-        self.fact = (tensor.dtype, jit.is_small(tensor.untyped_storage().nbytes()))
+    made = [launch(item, tensors, part.small, addresses, device) for item in launches[done:]]
+    if calls is None and None not in made:
+        part.work.calls[form] = tuple(call for call in made if call is not None)
 
 
 def launch(
-    item: Launch, operands: Mapping[str, Operand], addresses: Sequence[int], device: int | None
-) -> Call | None:
-    """Runs one launch that was not ready, and makes it so; None where this Triton's kernels can't
-    be called directly."""
-    at: list[tuple[int, int]] = []
-    facts: list[Any] = []
-    for name, offset in item.operands:
-        operand = operands[name]
-        offset *= operand.itemsize
-        at.append((operand.number, offset))
-        facts.append((operand.fact, (operand.address + offset) % 16 == 0))
-    kept = (tuple(facts), device)
-    call, key = item.calls.get(kept), None
-    if call is None:
-        blocks = tuple([tuple(block) for _, _, block in item.blocks])
-        key = (item.kernel, item.constants, item.num_warps, item.num_stages, blocks, kept)
-        compiled = _compiled.get(key) if jit._direct.usable else None
-        try:
-            if compiled is not None:
-                call = item.calls[kept] = jit.bind(item, compiled, at)
-        except jit._FIRST_MISFITS as error:
-            jit._direct.give_up(error)
-    if call is not None and jit.launch_ready((call,), addresses, device):
-        return call
-    _first(item, operands, key)
-    return None
-
-
-def _first(item: Launch, operands: Mapping[str, Operand], key: tuple[Any, ...] | None) -> None:
-    """Through Triton, which compiles the kernel or finds it in its cache."""
+    item: Launch, tensors: Sequence[Tensor | None], small: Sequence[bool],
+    addresses: Sequence[int], device: int | None,
+) -> Call | None:  # fmt: skip
+    """Runs one launch that was not ready; the call that it made ready, None where it went through
+    Triton, which compiles the kernel or finds it in its cache."""
     from hy3d_rocm.decode.backends.triton import kernels
 
-    tensors = {name: operand.tensor for name, operand in operands.items()}
-    through_triton = jit.by_triton(kernels, item, tensors)
-    if key is None or key in _compiled:  # launched this way for good
+    at: list[tuple[int, int]] = []
+    facts, operands = [], dict[str, Tensor]()
+    for name, offset in item.operands:
+        number = number_of(name)
+        tensor = tensors[number]
+        assert tensor is not None, f"a launch without its operand {name}"
+        operands[name] = tensor
+        at.append((number, offset * tensor.element_size()))
+        facts.append((tensor.dtype, small[number], (addresses[number] + at[-1][1]) % 16 == 0))
+    blocks = tuple([tuple(block) for _, _, block in item.blocks])
+    kept = (item.kernel, item.constants, item.num_warps, item.num_stages, blocks)
+    key = (*kept, tuple(facts), device)
+    compiled = _compiled.get(key)
+    if compiled is not None and jit._direct.usable:
+        try:
+            call = jit.bind(item, compiled, at)
+        except jit._FIRST_MISFITS as error:
+            jit._direct.give_up(error)
+        else:
+            if jit.launch_ready((call,), addresses, device):
+                return call
+    through_triton = jit.by_triton(kernels, item, operands)
+    if compiled is not None:  # launched this way for good
         through_triton()
-        return
+        return None
     launched = jit._shown(item.kernel, through_triton)
     if hasattr(launched, "metadata"):  # the interpreter returns none
         _compiled[key] = launched
+    return None

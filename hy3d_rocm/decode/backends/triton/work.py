@@ -1,20 +1,20 @@
 """The launches of one call of the Triton backend. Pure integers: no torch, no triton.
 
-A `Job` says what is asked; `View` how the kernels see it: a video of rows (up-sampled where it has
-to be, padded), a kernel over them, phases of the output.
+A `Job` says what is asked; its `View` how the kernels see it: a video of rows (up-sampled where it
+has to be, padded), a kernel over them, phases of the output.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.item import Block, Call, Launch
-from hy3d_rocm.conv.triton.plan import Box, Plan, Problem, Tiling, Triple
+from hy3d_rocm.conv.triton.plan import Box, Problem, Tiling, Triple
 
 Range = tuple[int, int]
 Strides = tuple[int, int, int, int]  # c, t, h, w
@@ -28,12 +28,11 @@ FEWEST_SHUFFLED = 16
 
 
 class Piece(NamedTuple):
-    """A tensor of the source: its frames; strides, 0 along an axis of one; whether it starts at a
-    multiple of 16 bytes."""
+    """A tensor of the source."""
 
     frames: int
-    strides: Strides
-    aligned: bool
+    strides: Strides  # 0 along an axis of one
+    aligned: bool  # it starts at a multiple of 16 bytes
 
 
 class Job(NamedTuple):
@@ -107,17 +106,17 @@ class Job(NamedTuple):
     def is_direct(self) -> bool:
         """Whether the source's rows are the kernel's, nothing is to be done to them, and they lie
         in memory as it can read them."""
-        changed = self.norm or self.affine or self.silu
-        padded = any(self.before) or any(self.after)
-        plain = self.kernel == self.up == self.stride == ONES and not changed and not padded
-        return plain and all(map(self._is_rows, self.pieces))
-
-    def _is_rows(self, piece: Piece) -> bool:
-        channels, (h, w) = self.channels, self.size
-        if channels % 8 or channels * ITEMSIZE[self.dtype] % 16 or not piece.aligned:
+        changed = self.norm or self.affine or self.silu or any(self.before) or any(self.after)
+        if changed or self.channels % 8 or not self.kernel == self.up == self.stride == ONES:
             return False
-        lengths, wanted = (channels, piece.frames, h, w), last_strides(channels, self.size)
-        return all(n == 1 or a == b for n, a, b in zip(lengths, piece.strides, wanted, strict=True))
+        wanted = last_strides(self.channels, self.size)
+        return all(
+            piece.aligned and all(
+                n == 1 or have == want for n, have, want in zip(
+                    (self.channels, piece.frames, *self.size), piece.strides, wanted, strict=True
+                )
+            ) for piece in self.pieces
+        )  # fmt: skip
 
 
 def last_strides(channels: int, size: tuple[int, int]) -> Strides:
@@ -126,81 +125,61 @@ def last_strides(channels: int, size: tuple[int, int]) -> Strides:
     return (1, h * w * channels, w * channels, channels)
 
 
-class View(NamedTuple):
+class View:
     """The job as the kernels see it.
 
-    kernel: over rows. up, keep_first: what is still done by index, of which first_row and up_frames
-    count frames. pad: of height and width, before. rows: frames, lines and columns of all rows.
-    positions: of a phase. phases: the factor; steps: rows from a phase to the next along each axis,
-    in frames, lines, columns. shift: output frame of position 0 of phase 0.
+    kernel: over rows; taps: products of one output (the kernel's columns are one tap). up,
+    keep_first: what is still done by index, of which first_row and up_frames count frames. pad: of
+    height and width, before. rows: frames, lines and columns of all rows. positions: of a phase.
+    phases: the factor; steps: rows from a phase to the next along each axis, in frames, lines,
+    columns. shift: output frame of position 0 of phase 0. problem: a convolution over all rows, to
+    plan boxes by.
     """
 
-    kernel: Triple
-    up: Triple
-    keep_first: bool
-    pad: tuple[int, int]
-    first_row: int
-    up_frames: int
-    rows: Triple
-    positions: Triple
-    phases: Triple
-    steps: Triple
-    shift: int
-
-    @property
-    def taps(self) -> int:
-        """Products of one output: the kernel's columns are one tap."""
-        return self.kernel[0] * self.kernel[1]
-
-
-def view_of(job: Job) -> View:
-    """How the kernels see it."""
-    in_time, in_space = job.folds
-    (kt, kh, kw), (ut, uh, uw), n = job.kernel, job.up, job.frames[1] - job.frames[0]
-    end = job.end if job.total is None else job.total
-    phases, steps, pad = job.shuffle, (0, 0, 0), (job.before[1], job.before[2])
-    high, wide = job.out_size[0] // phases[1], job.out_size[1] // phases[2]
-    frames, shift, keep_first = n, 0, job.keep_first
-    first_row = job.frames[0] * job.stride[0] - job.before[0]
-    if in_space:
-        phases, steps, (kh, kw), (uh, uw) = (1, 2, 2), (0, 1, 1), (2, 2), (1, 1)
-        high, wide = job.size
-    if in_time:
-        # Pair i makes frames 2i - 1 and 2i from frames i - 1 and i.
-        low, top = (job.frames[0] + 1) // 2, job.frames[1] // 2
-        phases, kt, ut, keep_first = (2, 2, 2), 2, 1, False
-        frames, shift, first_row = top - low + 1, 2 * low - 1 - job.frames[0], low - 1
-    up_frames = 1 + (end - 1) * ut if keep_first else end * ut
-    reach = (kt, kh + (phases[1] - 1) * steps[1], kw + (phases[2] - 1) * steps[2])
-    rows = tuple(
-        (count - 1) * step + size
-        for count, step, size in zip((frames, high, wide), job.stride, reach, strict=True)
-    )
-    if not in_space:  # with strides some of what is padded is read by nobody, but lies in the line
-        rows = (rows[0], rows[1], job.size[1] * uw + job.before[2] + job.after[2])
-    return View(
-        (kt, kh, kw), (ut, uh, uw), keep_first, pad, first_row, up_frames,
-        (rows[0], rows[1], rows[2]), (frames, high, wide), phases, steps, shift,
-    )  # fmt: skip
+    def __init__(self, job: Job) -> None:
+        in_time, in_space = job.folds
+        (kt, kh, kw), (ut, uh, uw) = job.kernel, job.up
+        frames, self.shift, self.keep_first = job.frames[1] - job.frames[0], 0, job.keep_first
+        self.first_row = job.frames[0] * job.stride[0] - job.before[0]
+        self.phases, self.steps, self.pad = job.shuffle, (0, 0, 0), job.before[1:]
+        high, wide = (n // f for n, f in zip(job.out_size, job.shuffle[1:], strict=True))
+        if in_space:
+            self.phases, self.steps, (kh, kw), (uh, uw) = (1, 2, 2), (0, 1, 1), (2, 2), (1, 1)
+            high, wide = job.size
+        if in_time:
+            # Pair i makes frames 2i - 1 and 2i from frames i - 1 and i.
+            low, top = (job.frames[0] + 1) // 2, job.frames[1] // 2
+            self.phases, kt, ut, self.keep_first = (2, 2, 2), 2, 1, False
+            frames, self.shift, self.first_row = top - low + 1, 2 * low - 1 - job.frames[0], low - 1
+        self.kernel, self.up, self.taps = (kt, kh, kw), (ut, uh, uw), kt * kh
+        self.positions = frames, high, wide
+        end = job.end if job.total is None else job.total
+        self.up_frames = 1 + (end - 1) * ut if self.keep_first else end * ut
+        reach = tuple(
+            k + (f - 1) * s for k, f, s in zip(self.kernel, self.phases, self.steps, strict=True)
+        )
+        rows = [
+            (count - 1) * step + size
+            for count, step, size in zip(self.positions, job.stride, reach, strict=True)
+        ]
+        if not in_space:  # with strides some of what is padded is read by nobody, but lies there
+            rows[2] = job.size[1] * uw + job.before[2] + job.after[2]
+        self.rows: Triple = (rows[0], rows[1], rows[2])
+        self.problem = Problem(
+            batch=1, channels=job.channels, outputs=job.outputs * math.prod(self.phases[1:]),
+            groups=1, size=self.rows, kernel=(reach[0], reach[1], reach[2]), stride=job.stride,
+            dilation=ONES, pad_before=(0, 0, 0), pad_after=(0, 0, 0), replicate=(False,) * 3,
+            itemsize=ITEMSIZE[job.dtype],
+        )  # fmt: skip
 
 
-def problem_of(job: Job, view: View) -> Problem:
-    """A convolution over all rows, to plan boxes by."""
-    reach = tuple(
-        k + (f - 1) * s for k, f, s in zip(view.kernel, view.phases, view.steps, strict=True)
-    )
-    return Problem(
-        batch=1, channels=job.channels, outputs=job.outputs * view.phases[1] * view.phases[2],
-        groups=1, size=view.rows, kernel=(reach[0], reach[1], reach[2]), stride=job.stride,
-        dilation=ONES, pad_before=(0, 0, 0), pad_after=(0, 0, 0), replicate=(False,) * 3,
-        itemsize=ITEMSIZE[job.dtype],
-    )  # fmt: skip
+view_of = functools.lru_cache(maxsize=4096)(View)
 
 
 @functools.lru_cache(maxsize=4096)
 def refusal(job: Job) -> str | None:
     """Why the kernels can't compute this, in a few words, or None."""
-    p = problem_of(job, view_of(job))
+    p = view_of(job).problem
     direct = max((piece.frames for piece in job.pieces), default=0) * job.size[0] * job.size[1]
     if max(direct, plan.smallest_box_rows(p)) >= _ROW_LIMIT:
         return "more rows than 32-bit numbers count"
@@ -209,40 +188,6 @@ def refusal(job: Job) -> str | None:
     if job.norm and job.row_channels > 1 << 12:
         return f"a norm over {job.channels} channels of a position does not fit a program"
     return None
-
-
-def _piece_of(job: Job, view: View, u: int) -> int:
-    """The piece that holds frame u of the rows, -1 for zeros. ValueError where it is not there."""
-    if job.replicate[0]:
-        u = min(max(u, 0), view.up_frames - 1)
-    if not 0 <= u < view.up_frames:
-        return -1
-    kept = view.keep_first and u > 0
-    frame = 1 + (u - 1) // view.up[0] if kept else u // view.up[0]
-    begin = job.first
-    for k, piece in enumerate(job.pieces):
-        if begin <= frame < begin + piece.frames:
-            return k
-        begin += piece.frames
-    raise ValueError(
-        f"frame {frame} of the source is read for frames {job.frames} of the result, but only"
-        f" {job.first} to {job.end - 1} are there"
-    )
-
-
-def _runs(job: Job, view: View, first_row: int, count: int) -> list[tuple[int, int, int]]:
-    """(begin, end, piece) of `count` frames of rows from `first_row` on; frames of zeros belong to
-    any piece."""
-    found: list[list[int]] = []
-    for j in range(count):
-        piece = _piece_of(job, view, first_row + j)
-        if found and piece in (-1, found[-1][2]):
-            found[-1][1] = j + 1
-        elif found and found[-1][2] == -1:
-            found[-1][1:] = [j + 1, piece]
-        else:
-            found.append([j, j + 1, piece])
-    return [(begin, end, max(piece, 0)) for begin, end, piece in found]
 
 
 class Machine(NamedTuple):
@@ -258,46 +203,15 @@ class Machine(NamedTuple):
     tile: Config | None = None
 
 
-@dataclass(frozen=True)
-class Work:
-    """launches in order; elements of the rows' workspace and of the moments' (float32). calls: all
-    launches ready to be called, by what compiled kernels depend on of addresses and device."""
-
-    launches: tuple[Launch, ...]
-    rows_elems: int
-    parts_elems: int
-    calls: dict[Hashable, tuple[Call, ...]] = field(default_factory=dict, compare=False)
+_boxes_of = functools.lru_cache(maxsize=1024)(plan.make_plan)
 
 
 @functools.lru_cache(maxsize=4096)
-def room_of(job: Job, out: Strides, machine: Machine) -> tuple[int, int]:
-    """rows_elems and parts_elems of make_work, without the launches."""
-    maker = _Maker(job, out, machine)
-    return maker.rows_elems, maker.parts_elems
-
-
-@functools.lru_cache(maxsize=512)
-def make_work(job: Job, out: Strides, machine: Machine) -> Work:
-    """All launches; out: strides of the result. ValueError where a frame of the source is missing.
-
-    The same object for the same question: its launches hold what was compiled for them.
-    """
-    maker = _Maker(job, out, machine)
-    return Work(tuple(maker.launches()), maker.rows_elems, maker.parts_elems)
-
-
-@functools.lru_cache(maxsize=1024)
-def _plan(p: Problem, rows_bytes: int, tiling: Tiling) -> Plan:
-    return plan.make_plan(p, False, rows_bytes, tiling)
-
-
-@functools.lru_cache(maxsize=4096)
-def _tile_of(
-    machine: Machine, dtype: str, positions: int, outputs: int, length: int, taps: int
-) -> Config:
-    """The tile for so many positions, the phases' together."""
+def _tile_of(machine: Machine, dtype: str, *sizes: int) -> Config:
+    """The tile for positions (the phases' together), outputs, a tap's length, and taps."""
     if machine.tile is not None:
         return machine.tile
+    positions, outputs, length, taps = sizes
     # All hold a residual and moments beside their sums without spilling (check_fused_gfx.py).
     every = configs.offered(machine.arch, dtype)
     return configs.guess(every, positions, outputs, length, machine.units, taps)
@@ -315,36 +229,46 @@ class _Product(NamedTuple):
     tile: Config
 
 
-class _Maker:
-    """Makes the launches of one call."""
+class Work:
+    """All launches of a job, for a result of strides `out`; work_of() gives the same object for the
+    same question: its launches hold what was compiled for them.
 
-    def __init__(self, job: Job, out: Strides, machine: Machine) -> None:
-        self.job, self.out, self.machine = job, out, machine
+    rows_elems, parts_elems: of the rows' workspace and of the moments' (float32). calls: all
+    launches ready to be called, by what compiled kernels depend on of addresses and device.
+    """
+
+    def __init__(self, job: Job, machine: Machine, out: Strides) -> None:
+        self.job, self.machine, self.out = job, machine, out
         self.view = view = view_of(job)
         self.length = job.row_channels * view.kernel[2]
-        self.phases = view.phases[0] * view.phases[1] * view.phases[2]
+        self.phases = math.prod(view.phases)
         self.flat = job.stride == ONES
-        self.rows_elems = self.parts_elems = 0
+        self.rows_elems = self.parts_elems = self.tiles = 0
+        self.calls: dict[Hashable, tuple[Call, ...]] = {}
         self.products = list(self._direct() if job.is_direct else self._boxes())
         if job.moments:
             self.tiles = sum(map(self._tiles, self.products))
             self.parts_elems = self.tiles * (2 * job.outputs + 1)
 
-    def launches(self) -> Iterator[Launch]:
+    @functools.cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        """In order. ValueError where a frame of the source is missing."""
+        made: list[Launch] = []
         tile0 = 0
         for product in self.products:
             if product.source == "rows":
-                yield from self._loads(product)
-            yield self._conv(product, tile0)
+                made += self._loads(product)
+            made.append(self._conv(product, tile0))
             tile0 += self._tiles(product)
         if self.job.moments:
             # Few programs over many tiles wait for memory mostly: wide steps, twice through.
-            block_t, block_n = (1024, 4) if self.tiles > 512 else (256, 4)
-            yield Launch(
-                "combine_moments", (-(-self.job.outputs // block_n), 1, 1),
-                (("parts", 0), ("moments", 0)), (self.job.outputs, self.tiles),
-                (block_t, block_n), 8 if block_t == 1024 else 4, 1,
-            )  # fmt: skip
+            block_t, warps = (1024, 8) if self.tiles > 512 else (256, 4)
+            made.append(Launch(
+                "combine_moments", (-(-self.job.outputs // 4), 1, 1),
+                (("parts", 0), ("moments", 0)), (self.job.outputs, self.tiles), (block_t, 4),
+                warps, 1,
+            ))  # fmt: skip
+        return tuple(made)
 
     def _tiles(self, product: _Product) -> int:
         return -(-product.positions // product.tile.block_p) * self.phases
@@ -365,7 +289,7 @@ class _Maker:
         """The pieces as they are, as far as they are read."""
         job, (high, wide), begin = self.job, self.job.size, self.job.first
         for end in (job.frames[0], job.frames[1] - 1):
-            _piece_of(job, self.view, end)  # it has to be there
+            self._piece_of(end)  # it has to be there
         for k, piece in enumerate(job.pieces):
             low, top = max(begin, job.frames[0]), min(begin + piece.frames, job.frames[1])
             if low < top:
@@ -379,60 +303,78 @@ class _Maker:
         job, view = self.job, self.view
         whole = self._tile(view.rows[0] * view.rows[1] * view.rows[2])
         blocks = -(-job.outputs // whole.block_n) * self.phases
-        p = problem_of(job, view)
         tiling = Tiling(whole.block_p, blocks, self.machine.units)
-        made = _plan(p, self.machine.rows_bytes, tiling)
+        made = _boxes_of(view.problem, False, self.machine.rows_bytes, tiling)
         self.rows_elems = made.workspace_bytes // ITEMSIZE[job.dtype]
         for box in made.boxes():
-            yield self._product("rows", 0, (*box.lines(p), view.rows[2]), box)
+            yield self._product("rows", 0, (*box.lines(view.problem), view.rows[2]), box)
+
+    def _piece_of(self, u: int) -> int:
+        """The piece that holds frame u of the rows, -1 for zeros. ValueError where none does."""
+        job, view = self.job, self.view
+        if job.replicate[0]:
+            u = min(max(u, 0), view.up_frames - 1)
+        if not 0 <= u < view.up_frames:
+            return -1
+        kept = view.keep_first and u > 0
+        frame = 1 + (u - 1) // view.up[0] if kept else u // view.up[0]
+        begin = job.first
+        for k, piece in enumerate(job.pieces):
+            if begin <= frame < begin + piece.frames:
+                return k
+            begin += piece.frames
+        raise ValueError(
+            f"frame {frame} of the source is read for frames {job.frames} of the result, but only"
+            f" {job.first} to {job.end - 1} are there"
+        )
 
     def _loads(self, product: _Product) -> Iterator[Launch]:
-        """What makes the rows of a box."""
-        box, (frames, lines, wide) = product.box, product.size
-        first = self.view.first_row + box.t0 * self.job.stride[0]
-        for begin, end, piece in _runs(self.job, self.view, first, frames):
-            to = begin * lines * wide * self.job.row_channels
-            yield self._load(piece, box, first + begin, to, end - begin, lines)
-
-    def _load(self, k: int, box: Box, u0: int, to: int, frames: int, lines: int) -> Launch:
-        """Rows of `frames` frames from `u0` on, from element `to` of the workspace."""
-        job, view, wide = self.job, self.view, self.view.rows[2]
-        piece = job.pieces[k]
-        s = piece.strides
-        vector = 8 if s[0] == 1 and job.channels % 8 == 0 and not any(n % 8 for n in s[1:]) else 1
-        block_w, block_c = _load_block(job, piece)
-        programs = frames * lines * -(-wide // block_w) * -(-job.row_channels // block_c)
-        first = job.first + sum(before.frames for before in job.pieces[:k])
-        affine = "factor" if job.affine else "rows"
-        return Launch(
-            "load_rows", (programs, 1, 1),
-            ((f"x{k}", 0), ("rows", to), (affine, 0),
-             ("summand" if job.affine else "rows", 0)),
-            (job.channels, job.row_channels // 8, *job.size, lines, wide,
-             box.h0 * job.stride[1] - view.pad[0], -view.pad[1], u0, view.up_frames, first,
-             piece.frames, s[0], *(n // vector for n in s[1:]), job.eps),  # type: ignore[arg-type]
-            (*job.replicate, *view.up, view.keep_first, job.norm, job.affine, job.silu,
-             s[3] == 1, vector, block_w, block_c), 4, 1,
-        )  # fmt: skip
+        """What makes the rows of a box: a launch a piece; frames of zeros belong to any."""
+        job, view, box, (frames, lines, wide) = self.job, self.view, product.box, product.size
+        u0, begin = view.first_row + box.t0 * job.stride[0], 0
+        pieces = [self._piece_of(u0 + j) for j in range(frames)]
+        while begin < frames:
+            k, end = -1, begin
+            while end < frames and (k < 0 or pieces[end] in (-1, k)):
+                k, end = max(k, pieces[end]), end + 1
+            k = max(k, 0)
+            s = job.pieces[k].strides
+            whole = s[0] == 1 and job.channels % 8 == 0 and not any(n % 8 for n in s[1:])
+            vector = 8 if whole else 1
+            block_w, block_c = _load_block(job, s)
+            count = (end - begin) * lines * -(-wide // block_w) * -(-job.row_channels // block_c)
+            first = job.first + sum(before.frames for before in job.pieces[:k])
+            factors = ("factor", "summand") if job.affine else ("rows", "rows")
+            to = begin * lines * wide * job.row_channels
+            yield Launch(
+                "load_rows", (count, 1, 1),
+                ((f"x{k}", 0), ("rows", to), (factors[0], 0), (factors[1], 0)),
+                (job.channels, job.row_channels // 8, *job.size, lines, wide,
+                 box.h0 * job.stride[1] - view.pad[0], -view.pad[1], u0 + begin, view.up_frames,
+                 first, job.pieces[k].frames, s[0], *(n // vector for n in s[1:]),
+                 job.eps),  # type: ignore[arg-type]
+                (*job.replicate, *view.up, view.keep_first, job.norm, job.affine, job.silu,
+                 s[3] == 1, vector, block_w, block_c), 4, 1,
+            )  # fmt: skip
+            begin = end
 
     def _conv(self, product: _Product, tile0: int) -> Launch:
         """conv_fused; the launch's tiles begin at tile0."""
-        job, view, (_, hi, wi) = self.job, self.view, product.size
+        job, view, out, (_, hi, wi) = self.job, self.view, self.out, product.size
         box, c, positions = product.box, product.tile, product.positions
         ho, wo = box.h1 - box.h0, view.positions[2]
         kt, kh, _ = view.kernel
-        step_t, step_h = hi * wi, wi
-        row = (view.steps[0] * step_t, view.steps[1] * step_h, view.steps[2])
-        last = self.out[0] == 1 and job.outputs > 1
-        vector = 8 if last and job.outputs % 8 == 0 and not any(n % 8 for n in self.out[1:]) else 1
-        strides = tuple(n // vector for n in self.out[1:])
-        at = box.h0 * view.phases[1] * self.out[2]
+        row = (view.steps[0] * hi * wi, view.steps[1] * wi, view.steps[2])
+        last = out[0] == 1 and job.outputs > 1
+        vector = 8 if last and job.outputs % 8 == 0 and not any(n % 8 for n in out[1:]) else 1
+        strides = tuple(n // vector for n in out[1:])
+        at = box.h0 * view.phases[1] * out[2]
         shift = view.shift + box.t0 * view.phases[0]
         descriptors = self.flat and configs.uses_descriptors(self.machine.arch)
         blocks: tuple[Block, ...] = ()
         if descriptors:
             reach = sum((f - 1) * r for f, r in zip(view.phases, row, strict=True))
-            count = positions + reach + (kt - 1) * step_t + (kh - 1) * step_h
+            count = positions + reach + ((kt - 1) * hi + kh - 1) * wi
             taps_length = view.taps * self.length
             blocks = (
                 ([count, self.length], [job.row_channels, 1], [c.block_p, c.block_k]),
@@ -448,8 +390,8 @@ class _Maker:
              ("bias" if job.bias else "weight", 0), ("out", at),
              ("parts" if job.moments else "out", 0)),
             (positions, job.outputs // vector, job.row_channels // 8, self.length // 8, wo, ho,
-             job.out_frames, shift, wi, hi, *job.stride[::-1], step_t, step_h, *row,
-             view.taps, self.out[0], *strides, *numbered),
+             job.out_frames, shift, wi, hi, *job.stride[::-1], hi * wi, wi, *row,
+             view.taps, out[0], *strides, *numbered),
             (-(-self.length // c.block_k), kh, self.length % c.block_k == 0, self.flat,
              descriptors, job.bias, job.add, job.moments, last, vector, *view.phases,
              precision, c.block_p, c.block_n, c.block_k, c.group),
@@ -457,13 +399,16 @@ class _Maker:
         )  # fmt: skip
 
 
-def _load_block(job: Job, piece: Piece) -> tuple[int, int]:
+def _load_block(job: Job, strides: Strides) -> tuple[int, int]:
     """Positions along w and channels of one program of load_rows."""
     channels = 16
     most = 1 << 14 if job.norm else 128
     while channels < job.row_channels and channels < most:
         channels *= 2
     # Whole columns of a norm over few channels leave CDNA too few scalar registers for their masks.
-    wide = channels >= 128 if job.norm else piece.strides[0] != 1
+    wide = channels >= 128 if job.norm else strides[0] != 1
     elements = 4096 if wide else 2048
     return max(1, elements // channels), channels
+
+
+work_of = functools.lru_cache(maxsize=2048)(Work)
