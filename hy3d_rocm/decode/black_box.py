@@ -1,14 +1,15 @@
 """A VAE's own code as a black box: whole, or in tiles where nothing else of the VAE is known.
 
-Tiles have a halo and are blended as those of tiled.py. Time is cut only where small latents showed
-that later latents do not change earlier frames (families/unknown.py); the latents decoded before a
-chunk are its warm-up. What norms or attention see is a tile and no more, and nobody can tell how
-far that is from the whole decode.
+Tiles have a halo and are blended as those of a program (run.py). Time is cut only where small
+latents showed that later latents do not change earlier frames (families/unknown.py); the latents
+decoded before a chunk are its warm-up. What norms or attention see is a tile and no more, and
+nobody can tell how far that is from the whole decode.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm import _native
-from hy3d_rocm.decode import faults
 from hy3d_rocm.decode.copies import copied_family, tensors_of
+from hy3d_rocm.decode.faults import attempt
 from hy3d_rocm.decode.memory.dry_run import (
     CPU_ALLOWANCE_BYTES,
     Prediction,
@@ -31,11 +31,12 @@ from hy3d_rocm.decode.plan import DecodePlan, plan_decode
 from hy3d_rocm.decode.planning.jobs import Job, is_opaque
 from hy3d_rocm.decode.planning.planner import Need, Way
 from hy3d_rocm.decode.report import Step
+from hy3d_rocm.decode.run import blend
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.faults import Failure
+    from hy3d_rocm.decode.faults import Failure, Recover
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.plan import Grain
     from hy3d_rocm.decode.planning.planner import Plan
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.stages import Counter
 
 __all__ = [
-    "ENGINE", "OwnTiles", "is_opaque", "is_tiled", "left_out", "meta_family", "own_code",
+    "ENGINE", "in_own_tiles", "is_opaque", "is_tiled", "left_out", "meta_family", "own_code",
     "own_ways", "plan_own_tiles", "planned", "predicted",
 ]  # fmt: skip
 
@@ -106,12 +107,12 @@ def own_ways(job: Job, options: DecodeOptions) -> Iterator[Way]:
     given = _own_parameters(options)
     least = math.inf
     for level, plan in own_levels(job.family, job.shape, given):
-        least = latents_of(plan)
+        least = math.prod(plan.extent)
         yield Way("tiled", tile_words(plan), given | {"level": level}, row="tiles")
     smaller = {"halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
     last = given | {name: min(given[name], size) for name, size in smaller.items()}
     for level, plan in own_levels(job.family, job.shape, last):
-        if latents_of(plan) < least:
+        if math.prod(plan.extent) < least:
             what = f"{tile_words(plan)} with a halo of {last['halo_pixels']}"
             yield Way("tiled", what, last | {"level": level}, again=True, row="smaller tiles")
 
@@ -160,23 +161,17 @@ def own_levels(
     volume = float(math.prod(shape[2:]))
     for level in range(1, levels):
         plan = plan_own_tiles(family, shape, {**parameters, "level": level})
-        now = latents_of(plan)
+        now = math.prod(plan.extent)
         if now <= _SMALLER * volume or level == levels - 1:
             volume = now
             yield level, plan
 
 
-def latents_of(plan: DecodePlan) -> int:
-    """Latent positions of the largest tile."""
-    return math.prod(plan.decoded_size(axis) for axis in range(3))
-
-
 def tile_words(plan: DecodePlan) -> str:
     """ "in 6 tiles of up to 96 x 64 pixels, 7 latent frames at a time"."""
     count = len(plan.grains)
-    rows, columns = (plan.decoded_size(axis) * plan.factors[axis] for axis in (1, 2))
-    text = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
-    frames = plan.decoded_size(0)
+    (frames, rows, columns), (_, up, across) = plan.extent, plan.factors
+    text = f"in {count} tile{'s' * (count > 1)} of up to {columns * across} x {rows * up} pixels"
     several = f", {frames} latent frame{'s' * (frames > 1)} at a time"
     return text + (several if plan.count[0] > 1 else "")
 
@@ -207,70 +202,47 @@ def lowered(budget: Budget, failed: Plan, failure: Failure, on_cpu: bool) -> Bud
     return replace(budget, device_bytes=max(int((room - allowance) * _LESS) + allowance, 0))
 
 
-class OwnTiles:
-    """One sample's decode along a plan of plan_own_tiles()."""
-
-    def __init__(
-        self, family: Any, plan: DecodePlan, device: torch.device, dtype: torch.dtype, *,
-        counter: Counter | None = None, on_pressure: Callable[[], object] | None = None,
-        sample: int = 0,
-    ) -> None:  # fmt: skip
-        self.family = family
-        self.plan = plan
-        self.device, self.dtype = device, dtype
-        self.counter = counter
-        self.on_pressure = on_pressure
-        self.sample = sample
-
-    def run(self, z: Tensor, out: Tensor) -> None:
-        """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
-        if len(self.plan.grains) > 1:
-            out.zero_()
-        for grain in self.plan.grains:
-            kept = faults.retried(partial(self.tile, z, grain), self.on_pressure)
-            where = out[(..., *grain.out_slices)]
-            windows = grain.windows()
-            if all(window is None for window in windows):
-                where.copy_(kept)
-            else:
-                _native.blend_accumulate(kept, *windows, where)
-            if self.counter is not None:
-                places = zip(grain.out_start, grain.out_stop, strict=True)
-                self.counter.tick(Step("frames", self.sample, grain.index, grain.index, *places))
-
-    def tile(self, z: Tensor, grain: Grain) -> Tensor:
-        """What is kept of a tile, on the CPU."""
-        if self.counter is not None:
-            self.counter.check()
-        latents = z[(..., *grain.in_slices)].to(self.device, self.dtype)
-        with torch.no_grad():
-            made = self.family.whole(latents)
-        facts = self.family.facts
-        size = (facts.frames(latents.shape[2]), *(n * facts.space for n in latents.shape[3:]))
-        if tuple(made.shape[2:]) != size:
-            raise ValueError(
-                f"{self.family.name} decodes latents of {tuple(latents.shape[2:])} to frames of "
-                f'{tuple(made.shape[2:])}, not {size} as small ones: give strategy="whole"'
-            )
-        kept: Tensor = made[(..., *grain.keep_slices)].to("cpu")
-        return kept
+def in_own_tiles(
+    family: Any, plan: DecodePlan, z: Tensor, out: Tensor, device: torch.device,
+    dtype: torch.dtype, recover: Recover, counter: Counter, sample: int = 0,
+) -> None:  # fmt: skip
+    """One sample's decode along a plan of plan_own_tiles(): z (1, C, T, H, W) -> out (1, C', T',
+    H', W') on the CPU, of any float type."""
+    if len(plan.grains) > 1:
+        out.zero_()
+    for grain in plan.grains:
+        kept = attempt(
+            _own_tile, family, z, grain, device, dtype, recover=recover, check=counter.check
+        )
+        blend(kept, out[(..., *grain.out_slices)], grain.windows())
+        places = zip(grain.out_start, grain.out_stop, strict=True)
+        counter.tick(Step("frames", sample, grain.index, grain.index, *places))
 
 
-def _size(grain: Grain) -> Size:
-    t, h, w = (b - a for a, b in zip(grain.in_start, grain.in_stop, strict=True))
-    return t, h, w
+def _own_tile(
+    family: Any, z: Tensor, grain: Grain, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """What is kept of a tile, on the CPU."""
+    latents = z[(..., *grain.in_slices)].to(device, dtype)
+    made: Tensor = family.whole(latents)
+    size = (
+        family.facts.frames(latents.shape[2]),
+        *(n * family.facts.space for n in latents.shape[3:]),
+    )
+    if tuple(made.shape[2:]) != size:
+        raise ValueError(
+            f"{family.name} decodes latents of {tuple(latents.shape[2:])} to frames of "
+            f'{tuple(made.shape[2:])}, not {size} as small ones: give strategy="whole"'
+        )
+    return made[(..., *grain.keep_slices)].to("cpu")
 
 
 def _contained(size: Size, sizes: Iterable[Size], on_cpu: bool) -> bool:
     """Whether another tile contains it and so takes more. On the CPU only of the same frames and
     rows: torch takes im2col where those are few, so that fewer can take more."""
-
-    def covers(other: Size) -> bool:
-        if on_cpu:
-            return other[:2] == size[:2] and other[2] > size[2]
-        return other != size and all(a >= b for a, b in zip(other, size, strict=True))
-
-    return any(covers(other) for other in sizes)
+    if on_cpu:
+        return any(other[:2] == size[:2] and other[2] > size[2] for other in sizes)
+    return any(o != size and all(map(operator.ge, o, size)) for o in sizes)
 
 
 # What it takes
@@ -357,20 +329,19 @@ def _on_shapes(job: Job, way: Way, rules: OperatorWorkspace) -> Prediction:
     if not is_tiled(way):
         return predict(whole, known=known, workspace=rules)
     plan = plan_own_tiles(family, job.shape, way.parameters)
-    tiles = OwnTiles(family, plan, z.device, job.dtype)
-    sizes = {_size(grain): grain for grain in plan.grains}
-    deciding = [grain for size, grain in sizes.items() if not _contained(size, sizes, on_cpu)]
+    sizes = {tuple(map(operator.sub, g.in_stop, g.in_start)): g for g in plan.grains}
+    deciding = {size: g for size, g in sizes.items() if not _contained(size, sizes, on_cpu)}
     rules.code_scale = len(sizes) / len(deciding)
 
     def tiled() -> Tensor | None:
         """Each size of tile that may decide once; nothing is placed."""
         out = result() if job.keeps_result else None  # else it is added up in a file
-        for grain in deciding:
-            tiles.tile(z, grain)
+        for grain in deciding.values():
+            _own_tile(family, z, grain, z.device, job.dtype)
         return out
 
     found = predict(tiled, known=known, workspace=rules)
-    seen = sum(_pixels(family, _size(grain)) for grain in deciding)
+    seen = sum(_pixels(family, size) for size in deciding)
     return replace(found, macs=round(found.macs * (plan.decoded_voxels / seen)))
 
 

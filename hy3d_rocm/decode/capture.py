@@ -64,13 +64,6 @@ class Captured:
     facts: dict[str, Any]
 
 
-@dataclass
-class Note:
-    """What the executor tells about a decode as it goes."""
-
-    report: DecodeReport | None = None
-
-
 @contextmanager
 def capturing(folder: Path | str = DEBUG) -> Iterator[list[Path]]:
     """Captures each decode and encode of this thread inside; gives the list of the JSON files."""
@@ -83,13 +76,15 @@ def capturing(folder: Path | str = DEBUG) -> Iterator[list[Path]]:
 
 
 @contextmanager
-def around(family: Any, source: Any, asked: Any) -> Iterator[Note]:
-    """Around one decode, by the executor. asked: its record of what the caller chose.
+def around(family: Any, source: Any, asked: Any) -> Iterator[list[DecodeReport]]:
+    """Around one decode, by the executor, which puts its report into the list. asked: its record of
+    what the caller chose.
 
     A capture that can't be written is a warning and no more: the decode is what counts.
     """
     folder, written = _inside.get() or (os.environ.get(VARIABLE, "").strip(), [])
-    note, path, facts = Note(), None, {}
+    reports: list[DecodeReport] = []
+    path, facts, outcome = None, {}, "done"
     if folder:
         try:
             facts = facts_of(family, source, asked)
@@ -97,46 +92,42 @@ def around(family: Any, source: Any, asked: Any) -> Iterator[Note]:
         except (OSError, ImportError, RuntimeError, ValueError, TypeError) as error:
             logger.warning("[%s] Not captured: %s", stage_of(asked.encode), error)
     if path is None:
-        yield note
+        yield reports
         return
     logger.info("[%s] Captured in %s", stage_of(asked.encode), path)
     written.append(path)
     try:
-        yield note
+        yield reports
     except BaseException as error:
         # ComfyUI's exception is one of each kind, by version.
         is_wish = isinstance(error, DecodeCancelled) or not isinstance(error, Exception)
         is_wish = is_wish or "Interrupt" in type(error).__name__
         facts["error"] = {"type": type(error).__name__, "text": anonymous(str(error))}
-        _finish(path, facts, "cancelled" if is_wish else "failed", note.report)
+        outcome = "cancelled" if is_wish else "failed"
         raise
-    _finish(path, facts, "done", note.report)
+    finally:
+        _finish(path, facts | {"outcome": outcome}, reports)
 
 
-def _finish(path: Path, facts: dict[str, Any], outcome: str, report: DecodeReport | None) -> None:
-    facts["outcome"] = outcome
-    if report is not None:
-        facts["report"] = anonymous(plain(report.as_dict()))
-    try:
-        write_json(path, facts)
-        _log_errors(path, facts, [] if report is None else report.events)
-    except OSError as trouble:
-        logger.warning("[VAE Decode] The capture is not complete: %s", trouble)
-
-
-def _log_errors(path: Path, facts: dict[str, Any], events: list[dict[str, Any]]) -> None:
-    """A line each for what was survived and what was not, in errors-DAY.jsonl."""
+def _finish(path: Path, facts: dict[str, Any], reports: list[DecodeReport]) -> None:
+    """The facts once more, and a line each for what was survived and what was not, in
+    errors-DAY.jsonl."""
     now = datetime.now(UTC)
     base = {"time": now.isoformat(timespec="seconds"), "capture": path.name}
-    lines = [{**base, "survived": True, **event} for event in events]
+    lines = [{**base, "survived": True, **event} for made in reports for event in made.events]
     if facts["outcome"] == "failed":
         lines.append({**base, "survived": False, **facts["error"]})
-    if not lines:
-        return
-    text = "".join(json.dumps(anonymous(plain(line))) + "\n" for line in lines)
-    # One write at the end of the file: other decodes write theirs meanwhile.
-    with open(path.parent / f"errors-{now:%Y%m%d}.jsonl", "ab", buffering=0) as file:
-        file.write(text.encode())
+    for made in reports:
+        facts["report"] = anonymous(plain(made.as_dict()))
+    try:
+        write_json(path, facts)
+        if lines:
+            text = "".join(json.dumps(anonymous(plain(line))) + "\n" for line in lines)
+            # One write at the end of the file: other decodes write theirs meanwhile.
+            with open(path.parent / f"errors-{now:%Y%m%d}.jsonl", "ab", buffering=0) as file:
+                file.write(text.encode())
+    except OSError as trouble:
+        logger.warning("[VAE Decode] The capture is not complete: %s", trouble)
 
 
 def facts_of(family: Any, source: Tensor, asked: Any) -> dict[str, Any]:
@@ -147,25 +138,6 @@ def facts_of(family: Any, source: Tensor, asked: Any) -> dict[str, Any]:
     options = {name: getattr(asked, name, None) for name in ("budget", "strategy", "precision")}
     if asked is not None:
         options |= asdict(asked.options)
-    return {
-        "format": FORMAT,
-        "kind": "encode" if getattr(asked, "encode", False) else "decode",
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "source": {
-            "shape": list(source.shape),
-            "dtype": name_of(source.dtype),
-            "device": str(source.device),
-        },
-        "vae": _vae_facts(family),
-        "options": plain(options),
-        "machine": machine_facts(),
-        "outcome": "began",
-        "error": None,
-        "report": None,
-    }
-
-
-def _vae_facts(family: Any) -> dict[str, Any]:
     vae = getattr(family, "vae", family)
     config = getattr(vae, "config", None)
     # What diffusers adds (_name_or_path ...) tells where files lie; its version may be needed.
@@ -175,13 +147,28 @@ def _vae_facts(family: Any) -> dict[str, Any]:
         if not str(key).startswith("_") or key in ("_class_name", "_diffusers_version")
     }
     return {
-        "class": type(vae).__name__,
-        "package": type(vae).__module__.partition(".")[0],
-        "family": str(getattr(family, "name", "")),
-        "config": anonymous(plain(kept)),
-        "dtype": name_of(getattr(family, "dtype", "")),
-        "device": str(getattr(family, "device", "")),
-        "fingerprint": fingerprint(vae),
+        "format": FORMAT,
+        "kind": "encode" if getattr(asked, "encode", False) else "decode",
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "source": {
+            "shape": list(source.shape),
+            "dtype": name_of(source.dtype),
+            "device": str(source.device),
+        },
+        "vae": {
+            "class": type(vae).__name__,
+            "package": type(vae).__module__.partition(".")[0],
+            "family": str(getattr(family, "name", "")),
+            "config": anonymous(plain(kept)),
+            "dtype": name_of(getattr(family, "dtype", "")),
+            "device": str(getattr(family, "device", "")),
+            "fingerprint": fingerprint(vae),
+        },
+        "options": plain(options),
+        "machine": machine_facts(),
+        "outcome": "began",
+        "error": None,
+        "report": None,
     }
 
 

@@ -62,28 +62,26 @@ def check_latents(latents: Any, family: Any) -> None:
             f"{family.name} VAE decodes {family.latent_channels}: they come from another model, "
             "or the axes are not (B, C, T, H, W)"
         )
-    if _is_one_image(family) and latents.shape[2] != 1:
-        raise ValueError(
-            f"latents have {latents.shape[2]} frames (shape {tuple(latents.shape)}), but this "
-            f"{family.name} VAE decodes images: put the frames into the batch axis, "
-            "latents.movedim(2, 1).flatten(0, 1)"
-        )
     if 0 in latents.shape:
         raise ValueError(f"latents have shape {tuple(latents.shape)}: there is nothing to decode")
-    _check_finite(latents, "latents")
+    _check_content(latents, "latents", family, "decodes")
 
 
-def _is_one_image(family: Any) -> bool:
-    """Whether all that is given at once is one image (unknown VAEs are given frame by frame)."""
-    return not getattr(family, "is_opaque", False) and bool(getattr(family, "is_image", False))
-
-
-def _check_finite(latents: Tensor, what: str) -> None:
-    if not bool(torch.isfinite(latents).all()):
-        nan = int(torch.isnan(latents).sum())
-        infinite = int(torch.isinf(latents).sum())
+def _check_content(x: Tensor, what: str, family: Any, does: str) -> None:
+    """One frame for an image VAE (unknown VAEs are given frame by frame), and finite values."""
+    is_known = not getattr(family, "is_opaque", False)
+    if is_known and getattr(family, "is_image", False) and x.shape[2] != 1:
         raise ValueError(
-            f"{what} hold {nan} NaN and {infinite} infinite of {latents.numel()} values: the "
+            f"{what} have {x.shape[2]} frames (shape {tuple(x.shape)}), but this {family.name} VAE "
+            f"{does} images: put the frames into the batch axis, "
+            f"{what}.movedim(2, 1).flatten(0, 1)"
+        )
+    if does == "encodes" and is_known:
+        family.check_pixels(tuple(x.shape))
+    if not bool(torch.isfinite(x).all()):
+        nan, infinite = int(torch.isnan(x).sum()), int(torch.isinf(x).sum())
+        raise ValueError(
+            f"{what} hold {nan} NaN and {infinite} infinite of {x.numel()} values: the "
             "sampler went wrong before the decode (fp16 overflow, or a broken attention kernel); "
             "decoding them would give black frames"
         )
@@ -101,14 +99,7 @@ def check_pixels(pixels: Any, family: Any) -> None:
             f"pixels have shape {tuple(pixels.shape)}, but a video has five axes (B, C, T, H, W), "
             "none of them empty: a single image needs its time axis, pixels.unsqueeze(2)"
         )
-    if _is_one_image(family) and pixels.shape[2] != 1:
-        raise ValueError(
-            f"pixels have {pixels.shape[2]} frames, but this {family.name} VAE encodes images: put "
-            "the frames into the batch axis, pixels.movedim(2, 1).flatten(0, 1)"
-        )
-    if not getattr(family, "is_opaque", False):
-        family.check_pixels(tuple(pixels.shape))
-    _check_finite(pixels, "pixels")
+    _check_content(pixels, "pixels", family, "encodes")
 
 
 _FRAME_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -17,49 +17,20 @@ import torch
 from hy3d_rocm import _native, meter
 from hy3d_rocm.conv.prepared import cache, give_back, steady
 from hy3d_rocm.conv.room import within
-from hy3d_rocm.decode import black_box, checks
+from hy3d_rocm.decode import black_box, checks, faults, precision, stages
 from hy3d_rocm.decode.backends.native import NativeBackend
 from hy3d_rocm.decode.capture import around
 from hy3d_rocm.decode.copies import converted_family, tensors_of
 from hy3d_rocm.decode.families import check_unchanged, family_or_unknown
 from hy3d_rocm.decode.families.unknown import OwnCodeFamily
-from hy3d_rocm.decode.faults import (
-    ATTEMPTS,
-    NOT_FINITE,
-    OUT_OF_MEMORY,
-    Failure,
-    LayerByLayer,
-    Narrowing,
-    failure_of,
-    retry_out_of_memory,
-)
 from hy3d_rocm.decode.graph import record
 from hy3d_rocm.decode.layers import ModuleWeights
 from hy3d_rocm.decode.memory.budget import make_budget
 from hy3d_rocm.decode.placing import Placing
 from hy3d_rocm.decode.planning.compiled import Compiled, plan_job
 from hy3d_rocm.decode.planning.jobs import Job, best_backend, torch_backend, unused_sizes
-from hy3d_rocm.decode.precision import (
-    PRECISIONS,
-    NonFiniteError,
-    Precision,
-    choose_precision,
-    name_of,
-    only_stores,
-    wider,
-)
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
 from hy3d_rocm.decode.run import Run
-from hy3d_rocm.decode.stages import (
-    Counter,
-    native_flag,
-    say_attempt,
-    say_start,
-    say_success,
-    stage_of,
-    synchronize,
-)
-from hy3d_rocm.decode.tiled import TiledRun
 from hy3d_rocm.decode.transfers import StreamMover
 from hy3d_rocm.device import resolve_device
 
@@ -71,6 +42,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.layers import Backend
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.planning.planner import Plan, Way
+    from hy3d_rocm.decode.precision import Precision
     from hy3d_rocm.frames.output import Sink
 
 logger = logging.getLogger("hy3d_rocm")
@@ -80,15 +52,10 @@ Frames = tuple[int, "Tensor"]  # the first one's number, and (1, C, t, H, W)
 
 
 def decode(
-    vae: Any,
-    latents: Any,
-    budget: Request = None,
-    strategy: str = "auto",
-    precision: str = "auto",
-    progress: Progress | None = None,
-    cancel: Any = None,
+    vae: Any, latents: Any, budget: Request = None, strategy: str = "auto",
+    precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
     out: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Frames (B, C, T, H, W) on the CPU: what `vae.decode(latents).sample` holds, unsplit.
 
     vae: diffusers' AutoencoderKLHunyuanVideo, -HunyuanVideo15, -Wan, -LTXVideo, AutoencoderKL, what
@@ -106,7 +73,7 @@ def decode(
     faster, too), else the largest tiles, else the host.
     precision: "auto" (the VAE's own type unless the card can't; of float8 weights the type that
     they are cast to, else bf16), "fp32", "bf16" or "fp16"; the result has the VAE's type. NaN out
-    of finite latents: again in a wider type, said in the log.
+    of finite latents: again in a precision.wider type, said in the log.
     progress: called as progress(done, total, step) after each grain; total is 0 where unknown.
     cancel: a callable, an object with `.requested` or a threading.Event, looked at before each
     grain.
@@ -121,41 +88,27 @@ def decode(
 
 
 def decode_with_report(
-    vae: Any,
-    latents: Any,
-    budget: Request = None,
-    strategy: str = "auto",
-    precision: str = "auto",
-    progress: Progress | None = None,
-    cancel: Any = None,
-    options: DecodeOptions | None = None,
-    out: Tensor | None = None,
-) -> tuple[Tensor, DecodeReport]:
+    vae: Any, latents: Any, budget: Request = None, strategy: str = "auto",
+    precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
+    options: DecodeOptions | None = None, out: Tensor | None = None,
+) -> tuple[Tensor, DecodeReport]:  # fmt: skip
     """decode(), and how it went. `options`: see DecodeOptions."""
     chosen = options or DecodeOptions()
-    return _execute(
-        vae, latents, DecodeRequest(budget, strategy, precision, progress, cancel, chosen, out=out)
-    )
+    asked = DecodeRequest(budget, strategy, precision, progress, cancel, chosen, out)
+    return _execute(vae, latents, asked)
 
 
 def decode_into(
-    sink: Sink,
-    vae: Any,
-    latents: Any,
-    budget: Request = None,
-    strategy: str = "auto",
-    precision: str = "auto",
-    progress: Progress | None = None,
-    cancel: Any = None,
-    options: DecodeOptions | None = None,
-    making: Mapping[str, Any] | None = None,
-) -> tuple[Any, DecodeReport]:
+    sink: Sink, vae: Any, latents: Any, budget: Request = None, strategy: str = "auto",
+    precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
+    options: DecodeOptions | None = None, making: Mapping[str, Any] | None = None,
+) -> tuple[Any, DecodeReport]:  # fmt: skip
     """decode() into a sink of output.py, as frames are made: what sink.finish() gives, and how it
     went. making: what the sink was told at begin() by a decode that goes on here. On any exception
     the sink is aborted."""
     chosen = options or DecodeOptions()
     asked = DecodeRequest(
-        budget, strategy, precision, progress, cancel, chosen, sink=sink, making=making
+        budget, strategy, precision, progress, cancel, chosen, None, sink, making
     )  # fmt: skip
     try:
         return _execute(vae, latents, asked)
@@ -168,15 +121,10 @@ def decode_into(
 
 
 def encode(
-    vae: Any,
-    pixels: Any,
-    budget: Request = None,
-    strategy: str = "auto",
-    precision: str = "auto",
-    progress: Progress | None = None,
-    cancel: Any = None,
+    vae: Any, pixels: Any, budget: Request = None, strategy: str = "auto",
+    precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
     moments: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Latents (B, C, T, H, W) on the CPU: the mean that `vae.encode(pixels)` gives, unsplit.
 
     pixels: (B, 3, T, H, W) in -1..1, T = 4 n + 1 frames for a video VAE whose time factor is 4.
@@ -189,16 +137,10 @@ def encode(
 
 
 def encode_with_report(
-    vae: Any,
-    pixels: Any,
-    budget: Request = None,
-    strategy: str = "auto",
-    precision: str = "auto",
-    progress: Progress | None = None,
-    cancel: Any = None,
-    options: DecodeOptions | None = None,
-    moments: bool = False,
-) -> tuple[Tensor, DecodeReport]:
+    vae: Any, pixels: Any, budget: Request = None, strategy: str = "auto",
+    precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
+    options: DecodeOptions | None = None, moments: bool = False,
+) -> tuple[Tensor, DecodeReport]:  # fmt: skip
     """encode(), and how it went. `options`: see DecodeOptions; those of tiles have no effect."""
     chosen = options or DecodeOptions()
     asked = DecodeRequest(budget, strategy, precision, progress, cancel, chosen, encode=True)
@@ -224,10 +166,10 @@ class DecodeRequest:
 
 def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeReport]:
     checks.check_choice("strategy", asked.strategy, checks.STRATEGIES)
-    checks.check_choice("precision", asked.precision, PRECISIONS)
+    checks.check_choice("precision", asked.precision, precision.PRECISIONS)
     with torch.no_grad():
         family, out = _family_of(vae, source, asked.encode), asked.out
-        if isinstance(source, torch.Tensor) and only_stores(source.dtype):
+        if isinstance(source, torch.Tensor) and precision.only_stores(source.dtype):
             source = source.to(torch.float32)
         image = isinstance(source, torch.Tensor) and source.ndim == 4 and bool(family.is_image)
         if image:
@@ -235,9 +177,9 @@ def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeRe
             if isinstance(out, torch.Tensor) and out.ndim == 4:
                 asked = replace(asked, out=out.unsqueeze(2))
         (checks.check_pixels if asked.encode else checks.check_latents)(source, family)
-        with around(family, source, asked) as note:
+        with around(family, source, asked) as reports:
             execution = _prepare(family, source, asked)
-            note.report = execution.report
+            reports.append(execution.report)
             execution.run()
         result = execution.placing.finish()
         if out is not None:
@@ -270,22 +212,21 @@ def _prepare(family: Any, source: Tensor, asked: DecodeRequest) -> Execution:
     else:
         device = resolve_device(getattr(family, "vae", None), default=family.device).device
     if asked.making is not None:  # what goes on is of the type that it was begun in
-        precision = Precision(getattr(torch, str(asked.making["dtype"])), "as it was begun")
+        dtype = getattr(torch, str(asked.making["dtype"]))
+        chosen = precision.Precision(dtype, "as it was begun")
     else:
-        precision = choose_precision(
+        chosen = precision.choose_precision(
             asked.precision, family.dtype, device, options.fallback_precision
         )
-    say_start(source, family.device, family.dtype, asked.encode)
+    stages.say_start(source, family.device, family.dtype, asked.encode)
     budget = make_budget(
         asked.budget, meter.machine_of(device), memory_threshold=options.memory_threshold,
         memory_fraction=options.memory_fraction,
     )  # fmt: skip
     opaque = black_box.is_opaque(family)
-    make_backend = (
-        torch_backend if opaque else best_backend(device, precision.dtype, options.backend)
-    )
+    make_backend = torch_backend if opaque else best_backend(device, chosen.dtype, options.backend)
     job = Job(
-        family, tuple(source.shape), device, precision.dtype,
+        family, tuple(source.shape), device, chosen.dtype,
         family.result_dtype if opaque else family.dtype, make_backend, encode=asked.encode,
         keeps_result=sink is None,
     )  # fmt: skip
@@ -298,9 +239,11 @@ def _prepare(family: Any, source: Tensor, asked: DecodeRequest) -> Execution:
     weights = tensors_of(family) if hasattr(family, "vae") else []
     if asked.out is not None:
         checks.check_result(asked.out, job.out_shape, latents=[source], weights=weights)
-    stored = next((name_of(t.dtype) for t in weights if only_stores(t.dtype)), None)
-    why = precision.reason + (f", its weights are {stored}" if stored else "")
-    return Execution(job, source.detach(), budget, asked, replace(precision, reason=why))
+    stored = next((t.dtype for t in weights if precision.only_stores(t.dtype)), None)
+    if stored is not None:
+        why = f"{chosen.reason}, its weights are {precision.name_of(stored)}"
+        chosen = replace(chosen, reason=why)
+    return Execution(job, source.detach(), budget, asked, chosen)
 
 
 class Execution:
@@ -320,62 +263,57 @@ class Execution:
     plan: Plan
 
     def __init__(
-        self, job: Job, z: Tensor, budget: Budget, asked: DecodeRequest, precision: Precision
+        self, job: Job, z: Tensor, budget: Budget, asked: DecodeRequest, chosen: Precision
     ) -> None:
         self.job, self.z, self.budget, self.asked = job, z, budget, asked
-        self.fallback, self.making = precision.fallback, asked.making
-        self.counter = Counter(asked.progress, asked.cancel)
+        self.fallback, self.making = chosen.fallback, asked.making
+        self.counter = stages.Counter(asked.progress, asked.cancel)
         self.placing = Placing(job.out_shape, job.result_dtype, asked.out, asked.sink)
         self.report = DecodeReport(
-            job.family.name, tuple(z.shape), job.out_shape, str(job.device), name_of(job.dtype),
-            budget.device_bytes, budget.rule, precision_reason=precision.reason,
+            job.family.name, tuple(z.shape), job.out_shape, str(job.device),
+            precision.name_of(job.dtype), budget.device_bytes, budget.rule,
+            precision_reason=chosen.reason,
         )  # fmt: skip
         self._tried: list[tuple[Any, ...]] = []
 
     def run(self) -> None:
         """Frames to `placing`. Raises what the last way raised."""
         encode, began = self.job.encode, time.perf_counter()
-        self._choose()
+        self._take(self._chosen())
         self.report.planning_seconds = time.perf_counter() - began
         began = time.perf_counter()
         device = self.job.device
-        say_attempt(self.job.device_of(self.plan.way), encode)
+        stages.say_attempt(self.job.device_of(self.plan.way), encode)
         with meter.PeakMeter(device, exact=False) as peak:
             while (failure := self._attempt()) is not None:
                 meter.give_back(device)  # outside of the except block, which held tensors
                 self._step_down(failure)
-            synchronize(device)
+            stages.synchronize(device)
         self.report.measured_peak_bytes = peak.peak_bytes
         self.report.seconds = time.perf_counter() - began
         self.report.steps = self.counter.done
         result = f"device cpu, shape {self.job.out_shape}"
-        say_success(self.job.device_of(self.plan.way), result, self.report.seconds, encode)
+        stages.say_success(self.job.device_of(self.plan.way), result, self.report.seconds, encode)
 
     # Plans
 
-    def _choose(self) -> None:
+    def _chosen(self) -> Plan:
+        making, strategy, options = self.making, self.asked.strategy, self.asked.options
+        # A schedule keeps what it asks: that must not lead here.
+        opaque = black_box.is_opaque(self.job.family)
+        wanted = self._may_be_taken if opaque else self.counter.check_cancel
         try:
-            plan = self._planned()
-            if self.making is not None:
-                if self.asked.strategy not in ("auto", self.making["strategy"]):
-                    raise ValueError(f"the strategy {self.asked.strategy!r} was asked for")
-                plan = _plan_going_on(self.job, plan, self.making)
+            if making is not None and strategy not in ("auto", making["strategy"]):
+                raise ValueError(f"the strategy {strategy!r} was asked for")
+            plan = plan_job(self.job, self.budget, strategy, options, wanted, making)
+            return plan if making is None else _plan_going_on(self.job, plan, making)
         except ValueError as error:
-            if self.making is None:
+            if making is None:
                 raise
             raise ValueError(
-                f"what is there was made by {self.making['strategy']!r} in {self.making['dtype']}, "
-                f"and it can't go on so ({error}): give the same budget and strategy as then, or "
-                "--restart"
+                f"what is there was made by {making['strategy']!r} in {making['dtype']}, and it "
+                f"can't go on so ({error}): give the same budget and strategy as then, or --restart"
             ) from error
-        self._take(plan)
-
-    def _planned(self) -> Plan:
-        opaque = black_box.is_opaque(self.job.family)
-        # A schedule keeps what it asks: that must not lead here.
-        wanted = self._may_be_taken if opaque else self.counter.check_cancel
-        strategy, options = self.asked.strategy, self.asked.options
-        return plan_job(self.job, self.budget, strategy, options, wanted, self.making)
 
     def _may_be_taken(self, way: Way) -> bool:
         """Of a VAE's own code: not one that failed; one whose frames are made as those that are
@@ -398,93 +336,132 @@ class Execution:
         known = not plan.need.unknown
         report.predicted_peak_bytes = plan.peak.device_bytes if known else 0
         report.predicted_host_bytes = plan.peak.host_bytes if known else 0
-        logger.info("[%s] %s", stage_of(self.job.encode), plan.line(own))
+        logger.info("[%s] %s", stages.stage_of(self.job.encode), plan.line(own))
 
-    # What follows a failure
-
-    def _step_down(self, failure: Failure) -> None:
+    def _step_down(self, failure: faults.Failure) -> None:
         """Plans what comes next; raises where nothing does."""
-        failed = self.plan
+        failed, report, finite = self.plan, self.report, failure.what != faults.NOT_FINITE
         event = {
             "event": failure.what, "way": failed.way.name, "grain": self.counter.done,
             "grains": self.counter.total, "error": failure.text,
         }  # fmt: skip
-        self.report.events.append(event)
+        report.events.append(event)
         try:
-            if failure.what == NOT_FINITE:
-                self._widen()
-                event["next_dtype"] = self.report.dtype
-            elif failed.compiled is not None:
-                self._next_program(failed, failure)
+            if not finite:
+                dtype = precision.wider(self.job.dtype, self.fallback)
+                if dtype is None:
+                    raise ValueError("no wider type is left")
+                self.job, self.making = replace(self.job, dtype=dtype), None
+                event["next_dtype"] = report.dtype = precision.name_of(dtype)
+                plan = self._chosen()
+            elif failed.compiled is None:
+                plan = self._next_own_way(failed, failure)
             else:
-                self._next_own_way(failed, failure)
+                plan = self._next_program(failed, failure)
         except (ValueError, MemoryError) as error:
             raise failure.final(failed.way.name, error) from None
-        event["next_way"] = self.plan.way.name
+        self._take(plan)
+        event["next_way"] = plan.way.name
         logger.warning(
             "[%s] %s in grain %d of %s (%s): starting again %s%s",
-            stage_of(self.job.encode), failure.what.capitalize(), self.counter.done + 1,
-            failed.way.name, failure.text, event["next_way"],
-            f" in {self.report.dtype}" if failure.what == NOT_FINITE else "",
+            stages.stage_of(self.job.encode), failure.what.capitalize(), self.counter.done + 1,
+            failed.way.name, failure.text, plan.way.name, "" if finite else f" in {report.dtype}",
         )  # fmt: skip
 
-    def _widen(self) -> None:
-        dtype = wider(self.job.dtype, self.fallback)
-        if dtype is None:
-            raise ValueError("no wider type is left")
-        self.job, self.making = replace(self.job, dtype=dtype), None
-        self.report.dtype = name_of(dtype)
-        self._choose()
-
-    def _next_program(self, plan: Plan, failure: Failure) -> None:
+    def _next_program(self, plan: Plan, failure: faults.Failure) -> Plan:
         """The one that the C core gives."""
         if self.making is not None:  # now others can be had than those that could go on
             self.making, failed = None, black_box.key_of(plan.way)
-            plan = self._planned()
+            plan = self._chosen()
             if black_box.key_of(plan.way) != failed:
-                self._take(plan)
-                return
-        if plan.compiled.program.fallback(ATTEMPTS, failure.reason) != "begin again":
+                return plan
+        if plan.compiled.program.fallback(faults.ATTEMPTS, failure.reason) != "begin again":
             raise ValueError("every other candidate failed or needs more")
-        self._take(plan.compiled.plan())
+        return cast("Plan", plan.compiled.plan())
 
-    def _next_own_way(self, failed: Plan, failure: Failure) -> None:
+    def _next_own_way(self, failed: Plan, failure: faults.Failure) -> Plan:
         """Of a VAE's own code: where memory was planned with that is not there, with less; else
-        what is left. It ends: each time the way needs less than before, or a way fewer is left."""
+        what is left."""
         self.making, taken = None, black_box.key_of(failed.way)
-        if failure.what == OUT_OF_MEMORY and not failed.need.unknown:
-            before = self.budget
-            self.budget = black_box.lowered(before, failed, failure, self.job.device.type == "cpu")
+        if failure.what == faults.OUT_OF_MEMORY and not failed.need.unknown:
+            before, on_cpu = self.budget, self.job.device.type == "cpu"
+            self.budget = black_box.lowered(before, failed, failure, on_cpu)
             try:
-                self._choose()
+                plan = self._chosen()
             except ValueError:
                 self.budget = before
             else:
-                if black_box.key_of(self.plan.way) != taken:
-                    return
+                if black_box.key_of(plan.way) != taken:
+                    return plan
         self._tried.append(taken)
-        self._choose()
+        return self._chosen()
 
     # Attempts
 
-    def _attempt(self) -> Failure | None:
-        way, pinned = self.plan.way, cast("Any", nullcontext())
-        self.counter.done = 0
+    def _attempt(self) -> faults.Failure | None:
+        """Carries the plan out; what ended it."""
+        way, scope, pinned = self.plan.way, cast("Any", nullcontext()), cast("Any", nullcontext())
+        device, self.counter.done = self.job.device_of(way), 0
+        narrowing = faults.Narrowing(self.job.dtype)
+        if self.job.dtype == torch.float64:
+            scope = narrowing
         if way.strategy == "cpu":
             from hy3d_rocm.conv.router import protect
 
-            pinned = protect(policy="pin:cpu", cancel=native_flag(self.counter.cancel))
+            pinned = protect(policy="pin:cpu", cancel=stages.native_flag(self.counter.cancel))
         try:
             with steady(), within(self._most_prepared()), pinned:  # nobody writes to the weights
-                self._carry_out(way)
-        except NonFiniteError as error:
-            return Failure(NOT_FINITE, str(error))
+                job, backend = self._begin(way, device, scope)
+                for sample in range(self.z.shape[0]):
+                    if black_box.is_tiled(way):
+                        with scope:
+                            self._in_tiles(job, way, sample, backend)
+                        self.placing.put_whole(sample)
+                        self._clean_up(self.asked.options.cleanup_frequency or 1, device)
+                        continue
+                    at, made = self._frames(job, way, sample, backend)
+                    made = made if scope is not narrowing else _within(scope, made)
+                    number = 0  # enumerate() would keep frames while the next are made
+                    for first, frames in made:
+                        self.placing.put(sample, first + at, frames)
+                        del frames
+                        number += 1  # noqa: SIM113
+                        self._clean_up(number, device)
+                stages.synchronize(device)
+        except precision.NonFiniteError as error:
+            return faults.Failure(faults.NOT_FINITE, str(error))
         except DecodeCancelled:
             raise
         except (RuntimeError, MemoryError) as error:
             self.counter.check_cancel()  # it may have cut a convolution short
-            return failure_of(error, self.job.device_of(way).type == "cpu")
+            return faults.failure_of(error, device.type == "cpu")
+        if narrowing.found:
+            self.report.precision_reason += f", {narrowing.words()}"
+            logger.info("[VAE Decode] The frames are float64, %s", narrowing.words())
+        self.report.delegated = dict(getattr(backend, "delegated", {}))
         return None
+
+    def _begin(self, way: Way, device: torch.device, scope: Any) -> tuple[Job, Backend | None]:
+        """The job over weights of its type, and what computes its layers, None for the VAE's own
+        code."""
+        job, backend = self.job, None
+        if job.runs_own_code(way):
+            job = replace(job, family=converted_family(job.family, job.dtype))
+        else:
+            make_weights = getattr(job.family, "make_weights", ModuleWeights)
+            backend = job.make_backend(make_weights(job.dtype, device), device)
+            if isinstance(scope, faults.Narrowing):
+                with scope:
+                    record(job.family, job.encode)  # what a timestep becomes is in the layers
+        if isinstance(backend, NativeBackend):
+            backend.cancel = stages.native_flag(self.counter.cancel)
+            backend.check = self.counter.check_cancel
+        self.counter.watch(device, self.asked.options.synchronization, job.encode)
+        stages.synchronize(device)
+        self.report.estimate_error = None  # that of an attempt that failed says nothing now
+        self.placing.begin(making_of(self.job, way))
+        self.counter.total = self._steps(way)
+        return job, backend
 
     def _most_prepared(self) -> int:
         """Bytes of prepared weights that may be in memory while the plan is carried out: what was
@@ -494,67 +471,26 @@ class Execution:
         planned = plan.way.strategy == "cpu" or self.job.is_native(plan.way)
         return cache().stats().bytes + (plan.prepared_bytes if planned else plan.host_room)
 
-    def _carry_out(self, way: Way) -> None:
-        job, device, backend = self.job, self.job.device_of(way), None
-        if job.runs_own_code(way):
-            job = replace(job, family=converted_family(job.family, job.dtype))
-        else:
-            make_weights = getattr(job.family, "make_weights", ModuleWeights)
-            backend = job.make_backend(make_weights(job.dtype, device), device)
-        if isinstance(backend, NativeBackend):
-            backend.cancel = native_flag(self.counter.cancel)
-            backend.check = self.counter.check_cancel
-        self.counter.watch(device, self.asked.options.synchronization, job.encode)
-        synchronize(device)
-        self.report.estimate_error = None  # that of an attempt that failed says nothing now
-        self.placing.begin(making_of(self.job, way))
-        self.counter.total = self._steps(way)
-        narrowing = Narrowing(job.dtype)
-        scope = narrowing if job.dtype == torch.float64 else nullcontext()
-        if scope is narrowing and backend is not None:
-            with scope:
-                record(job.family, job.encode)  # what a timestep becomes is in the layers
-        for sample in range(self.z.shape[0]):
-            if black_box.is_tiled(way):
-                with scope:
-                    self._in_tiles(job, way, sample, backend)
-                self.placing.put_whole(sample)
-                self._clean_up(self.asked.options.cleanup_frequency or 1, device)
-                continue
-            made = self._frames(job, way, sample, backend)
-            for number, (first, frames) in enumerate(_within(scope, made), 1):
-                self.placing.put(sample, first, frames)
-                del frames
-                self._clean_up(number, device)
-        synchronize(device)
-        if narrowing.found:
-            self.report.precision_reason += f", {narrowing.words()}"
-            logger.info("[VAE Decode] The frames are float64, %s", narrowing.words())
-        self.report.delegated = dict(getattr(backend, "delegated", {}))
-
     def _steps(self, way: Way) -> int:
         """That will be counted; 0 where some of a sample's frames are there already."""
         frames, compiled, tiled = self.job.out_shape[2], self.plan.compiled, black_box.is_tiled(way)
-        count = (
-            black_box.grains(self.job, way)
-            if compiled is None
-            else compiled.program.candidate["steps"]
-        )
         wanted = [0 if tiled else self.placing.first_wanted(n) for n in range(self.z.shape[0])]
         if any(0 < first < frames for first in wanted):
             return 0
-        return sum(first < frames for first in wanted) * count
+        due = sum(first < frames for first in wanted)
+        if compiled is not None:
+            return due * int(compiled.program.candidate["steps"])
+        return due * black_box.grains(self.job, way)
 
-    def _frames(self, job: Job, way: Way, sample: int, backend: Backend | None) -> Iterator[Frames]:
-        """Of one sample, in order: those that are wanted."""
+    def _frames(
+        self, job: Job, way: Way, sample: int, backend: Backend | None
+    ) -> tuple[int, Iterator[Frames]]:
+        """Those of one sample that are wanted, in order; what is to be added to their numbers."""
         wanted, z = self.placing.first_wanted(sample), self.z[sample : sample + 1]
-        frames, height, width = job.out_shape[2:]
-        if wanted >= frames:
-            return
+        if wanted >= job.out_shape[2]:
+            return 0, iter(())
         if backend is None:
-            yield 0, self._own_code(job, way, z)
-            self.counter.tick(Step("whole", sample, 0, 0, (0, frames), (0, height), (0, width)))
-            return
+            return 0, self._own_code(job, way, sample, z)
         compiled, start = self.plan.compiled, 0
         if wanted and "chunk" in way.parameters and not job.encode:
             start = compiled.program.start(wanted)
@@ -563,27 +499,25 @@ class Execution:
             making, options = making_of(job, way), self.asked.options
             found = Compiled(rest, self.budget, way.strategy, options, making=making)
             compiled = _plan_going_on(job, found.plan(), making).compiled
-        run = self._interpreter(Run, compiled, job, backend, sample)
-        given, offset = z[:, :, start:], start * job.family.factor[0]
-        for first, made in run.section(compiled.program, 0, lambda r: given[:, :, slice(*r)]):
-            at = first + offset
-            if at + made.shape[2] > wanted:
-                yield max(at, wanted), made[:, :, max(wanted - at, 0) :]
-            del made
+            z = z[:, :, start:]
+        run = self._interpreter(compiled, job, backend, sample)
+        made = run.section(compiled.program, 0, lambda r: z[:, :, slice(*r)])
+        return start * job.family.factor[0], made
 
-    def _own_code(self, job: Job, way: Way, z: Tensor) -> Tensor:
-        """All frames by the VAE's own code."""
-        with LayerByLayer(self.counter.check):
-            return black_box.own_code(job)(z.to(job.device_of(way), job.dtype))
+    def _own_code(self, job: Job, way: Way, sample: int, z: Tensor) -> Iterator[Frames]:
+        """All frames at once."""
+        with faults.LayerByLayer(self.counter.check):
+            made = black_box.own_code(job)(z.to(job.device_of(way), job.dtype))
+        yield 0, made
+        sizes = ((0, n) for n in job.out_shape[2:])
+        self.counter.tick(Step("whole", sample, 0, 0, *sizes))
 
-    def _interpreter(
-        self, kind: type[Run], compiled: Any, job: Job, backend: Backend, sample: int
-    ) -> Any:
+    def _interpreter(self, compiled: Any, job: Job, backend: Backend, sample: int) -> Run:
         device = job.device_of(self.plan.way)
         stores = compiled.program.candidate["stored_bytes"] > 0
-        return kind(
+        return Run(
             compiled.graph, backend, device, job.dtype, counter=self.counter, sample=sample,
-            recover=retry_out_of_memory(partial(_relieve, device)),
+            recover=faults.retry_out_of_memory(partial(_relieve, device)),
             mover=StreamMover(device) if stores else None,
         )  # fmt: skip
 
@@ -593,16 +527,16 @@ class Execution:
         z, out, device = self.z[here], self.placing.whole()[here], job.device_of(way)
         if backend is None:
             plan = black_box.plan_own_tiles(job.family, job.shape, way.parameters)
-            black_box.OwnTiles(
-                job.family, plan, device, job.dtype, counter=self.counter,
-                on_pressure=partial(_relieve, device), sample=sample,
-            ).run(z, out)  # fmt: skip
+            recover = faults.retry_out_of_memory(partial(_relieve, device))
+            black_box.in_own_tiles(
+                job.family, plan, z, out, device, job.dtype, recover, self.counter, sample
+            )
             return
         compiled = self.plan.compiled
-        tiles = self._interpreter(TiledRun, compiled, job, backend, sample)
-        tiles.run(compiled.program, z, out)
+        run = self._interpreter(compiled, job, backend, sample)
+        run.tiles(compiled.program, z, out)
         if not compiled.cuts_norms:
-            error = max(tiles.estimate_error, self.report.estimate_error or 0.0)
+            error = max(run.estimate_error, self.report.estimate_error or 0.0)
             self.report.estimate_error = error
 
     def _clean_up(self, number: int, device: torch.device) -> None:
@@ -636,7 +570,8 @@ def _relieve(device: torch.device) -> None:
 def making_of(job: Job, way: Way) -> dict[str, Any]:
     """What the frames of a way depend on, JSON-able; not where activations lie meanwhile."""
     parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
-    made = {"strategy": way.strategy, "dtype": name_of(job.dtype), "parameters": parameters}
+    dtype = precision.name_of(job.dtype)
+    made = {"strategy": way.strategy, "dtype": dtype, "parameters": parameters}
     if job.is_native(way):
         made["backend"] = "native"
     return made
@@ -645,7 +580,7 @@ def making_of(job: Job, way: Way) -> dict[str, Any]:
 def _plan_going_on(job: Job, plan: Plan, making: Mapping[str, Any]) -> Plan:
     """The plan whose frames depend on what those depend on that are there; ValueError: none."""
     while plan.compiled is not None and making_of(job, plan.way) != making:
-        plan.compiled.program.fallback(ATTEMPTS, "no kernel")
+        plan.compiled.program.fallback(faults.ATTEMPTS, "no kernel")
         plan = plan.compiled.plan()
     return plan
 

@@ -26,18 +26,16 @@ class Placing:
     def __init__(
         self, shape: tuple[int, ...], dtype: torch.dtype, out: Tensor | None, sink: Sink | None
     ) -> None:
-        self.shape, self.dtype = shape, dtype
-        self.result = out
-        self.sink = sink
+        self.shape, self.dtype, self.result, self.sink = shape, dtype, out, sink
         self._come = [0] * shape[0]  # frames of each sample
 
     def begin(self, made: dict[str, Any]) -> None:
         """A way starts. made: what its frames depend on; a sink that has frames of another making
         throws them away."""
-        self._come = [0] * self.shape[0]
         if self.sink is not None:
             self.sink.begin(self.shape, self.dtype, made)
             self.result = None  # a sink that began anew has another buffer
+        self._come = [self.first_wanted(sample) for sample in range(self.shape[0])]
 
     def first_wanted(self, sample: int) -> int:
         """The first frame that is not there yet."""
@@ -79,11 +77,10 @@ class Placing:
 
     def finish(self) -> Any:
         """The tensor, or what the sink gives."""
-        come = [n if n else self.first_wanted(i) for i, n in enumerate(self._come)]
-        if any(n != self.shape[2] for n in come):
+        if any(n != self.shape[2] for n in self._come):
             raise RuntimeError(
-                f"the decode made {come} frames of its samples where {self.shape[2]} each were due:"
-                " this is a defect of hy3d_rocm, please report it with the VAE's class"
+                f"the decode made {self._come} frames of its samples where {self.shape[2]} each "
+                "were due: this is a defect of hy3d_rocm, please report it with the VAE's class"
             )
         return self.whole() if self.sink is None else self.sink.finish()
 

@@ -1,23 +1,40 @@
 """Carries a decode's program out: one step, one operation on tensors.
 
 The C core has decided everything (include/hy3d/schedule.h): which frames a step makes of which
-slices, what is freed after it, what leaves for the host and comes back. Here each step becomes one
-call of a backend or a torch operator. A step that fails leaves no trace: what it writes in place it
-writes with its last operation, so it can be made again, with the same bits.
+slices, what is freed after it, what leaves for the host and comes back, what is a section. Here
+each step becomes one call of a backend or a torch operator. A step that fails leaves no trace: what
+it writes in place it writes with its last operation, so it can be made again, with the same bits.
+
+In tiles the prefix's output is kept, parts and tiles of it are cut out, and what comes out of a
+tile is blended into the result. GroupNorm's statistics are the same for all tiles: estimated
+beforehand from a part of the prefix's output (statistics.py), so that neither seams nor flicker
+come from them. While the tiles run the true ones are gathered, and the difference is reported.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch._C import _nn
 
 from hy3d_rocm import _native, meter
-from hy3d_rocm.decode.backends.statistics import channel_moments, combine, group_affine, wide_type
+from hy3d_rocm.decode.backends.statistics import (
+    Statistics,
+    channel_moments,
+    combine,
+    corrected,
+    group_affine,
+    grouped,
+    reduced,
+    wide_type,
+)
 from hy3d_rocm.decode.faults import Recover, Result, attempt, retry_out_of_memory
-from hy3d_rocm.decode.layers import Attention, Conv, Local, Moments, Pieces, Range
+from hy3d_rocm.decode.layers import Attention, Conv, Local, Moments, Norm, Pieces, Range
+from hy3d_rocm.decode.plan import plan_decode
 from hy3d_rocm.decode.report import Step
 
 if TYPE_CHECKING:
@@ -26,12 +43,15 @@ if TYPE_CHECKING:
     from hy3d_rocm._core import Program
     from hy3d_rocm.decode.graph import Graph
     from hy3d_rocm.decode.layers import Backend
+    from hy3d_rocm.decode.plan import DecodePlan, Grain
     from hy3d_rocm.decode.stages import Counter
     from hy3d_rocm.decode.transfers import StreamMover, Ticket
 
-__all__ = ["OPS", "ProgramStep", "Run", "at_once", "own_memory", "query_rows"]
+__all__ = ["OPS", "ProgramStep", "Run", "at_once", "blend", "own_memory", "query_rows",
+           "tile_places"]  # fmt: skip
 
-Affine = tuple["Tensor", "Tensor"]
+logger = logging.getLogger("hy3d_rocm")
+
 Made = tuple["Tensor", Moments | None]
 
 #: hy3d_step_op by number
@@ -39,10 +59,9 @@ OPS = (
     "enter", "conv", "pass", "keys", "attend", "map", "add", "trim", "opaque", "moments", "reduce",
     "emit", "store", "drop", "load", "send", "recv",
 )  # fmt: skip
-# The method of a Run by the same number, step -> Made, or None where no slice is made: it must not
-# hold them itself, or it would outlive its decode with all that it has.
-_WORKS = tuple("_" + name for name in OPS)
-_ENTER, _EMIT = OPS.index("enter"), OPS.index("emit")
+_ENTER, _TRIM, _EMIT = (OPS.index(name) for name in ("enter", "trim", "emit"))
+# hy3d_section_kind
+_PREFIX, _STATISTICS = 1, 2
 # HY3D_STEP_GATHER, HY3D_STEP_OVERWRITE
 GATHER, OVERWRITE = 1, 2
 #: of attention's scores where no fused kernel takes it
@@ -85,7 +104,7 @@ class _Slice:
         self.frames = frames
         self.owned = owned
         self.host: Any = None
-        self.leaving: tuple[Any, Ticket] | None = None
+        self.leaving: Ticket | None = None
         self.coming: Ticket | None = None
 
     def ready(self) -> Tensor:
@@ -98,23 +117,22 @@ class _Slice:
 
     def settle(self) -> None:
         """Waits for its copies."""
-        if self.leaving is not None:
-            self.host, ticket = self.leaving
-            ticket.wait()
-            self.leaving = None
-        if self.coming is not None:
-            self.coming.wait()
-            self.coming = None
+        for copy in (self.leaving, self.coming):
+            if copy is not None:
+                copy.wait()
+        self.leaving = self.coming = None
 
 
 class Run:
-    """Carries sections of programs out, one at a time.
+    """Carries sections of programs out, one at a time, or those of one sample's tiles.
 
     mover: where slices go that leave the device; needed only by programs that store some. counter:
     check() before each attempt at a step, tick(Step) after it. recover(step, attempts, error):
     after a step (of the section) failed so often; True where it is to be made again; it raises, or
     gives False, where not. affines: factor and summand (C,) of each node with a GroupNorm, given or
-    left by the section that reduced them.
+    left by the section that reduced them. estimate_error: how far the estimated statistics of tiles
+    were off, of a mean in standard deviations, of a standard deviation in itself; 0.0 where nothing
+    was estimated.
     """
 
     def __init__(
@@ -130,56 +148,133 @@ class Run:
         self.counter = counter
         self.recover = recover or retry_out_of_memory(lambda: meter.give_back(device))
         self.sample = sample
-        self.affines: dict[int, Affine] = {}
+        self.affines: dict[int, tuple[Tensor, Tensor]] = {}
+        self.estimate_error = 0.0
         self._check = None if counter is None else counter.check
-        self._sections: tuple[Program | None, tuple[dict[str, Any], ...]] = None, ()
+        self._section: dict[str, Any] = {}
         self._source: Callable[[Range], Tensor] | None = None
         self._is_ours = True  # whether what entered is a copy
         self._slices: dict[int, _Slice] = {}
         self._gathered: dict[int, Moments] = {}  # of slices, which may be gone already
-        self._reduced: set[int] = set()  # nodes whose norms have been
+        self._combined: dict[int, Moments] = {}  # of all slices of a node
         # Of the section: each node's slices in order and its frames, keys left out.
         self._of_node: dict[int, list[int]] = {}
         self._frames: dict[int, int] = {}
         self._freed_bytes = 0
+        # Of tiles: the prefix's output; of each norm behind the cut what the part of the last
+        # estimate measured, and what is in force; of the values that they normalise, by node, what
+        # the tiles have shown so far.
+        self._grid: list[tuple[int, Tensor]] = []
+        self._measured: dict[int, Statistics] = {}
+        self._used: dict[int, Statistics] = {}
+        self._seen: dict[int, Moments] = {}
+        self._before: dict[int, tuple[Statistics, Statistics]] = {}  # measured, true
 
     def section(
-        self, program: Program, number: int, fetch: Callable[[Range], Tensor]
-    ) -> Iterator[tuple[int, Tensor]]:
+        self, program: Program, number: int, fetch: Callable[[Range], Tensor],
+        section: dict[str, Any] | None = None, tile: Grain | None = None,
+    ) -> Iterator[tuple[int, Tensor]]:  # fmt: skip
         """Carries section `number` out; fetch((first, stop)) gives frames of its input (1, C, t, H,
         W). (first frame, frames) of its output in order, which may be read until the next is asked
-        for. Raises what a step raised at last."""
-        _, rows, columns = self.sections_of(program)[number]["size"]
-        picture = (0, rows), (0, columns)
-        counter, sample = self.counter, self.sample
+        for. Raises what a step raised at last. section: program.sections[number], where that is
+        known; tile: whose section it is."""
+        self._section = section = program.sections[number] if section is None else section
+        index, rows, columns = 0, (0, section["size"][1]), (0, section["size"][2])
+        if tile is not None:
+            (_, h0, w0), (_, h1, w1) = tile.out_start, tile.out_stop
+            index, rows, columns = tile.index, (h0, h1), (w0, w1)
+        # Bound here: a Run that held them itself would outlive its decode with all that it has.
+        works: list[Any] = [getattr(self, "_" + name) for name in OPS]
         self._begin(program.slices(number), fetch)
         try:
             with torch.no_grad():
                 for at, fields in enumerate(program.steps(number)):
                     step = ProgramStep._make(fields)
+                    made = attempt(
+                        works[step.op], step, recover=self.recover, step=at, check=self._check
+                    )
                     if step.op == _EMIT:
-                        yield step.frames[0], self._attempt(at, self._emit, step)
-                    else:
-                        self._make(step, at)
+                        yield step.frames[0], made
+                    elif made is not None:
+                        self._keep(step, made, tile)
+                    made = None
                     for freed in step.frees:
                         self._free(freed)
-                    if counter is not None:
-                        done = Step(OPS[step.op], sample, 0, at, step.frames, *picture)
-                        counter.tick(self._reported(done))
+                    if self.counter is not None:
+                        kind = "statistics" if section["pass"] else OPS[step.op]
+                        done = Step(kind, self.sample, index, at, step.frames, rows, columns)
+                        self.counter.tick(done)
         finally:
-            for number in list(self._slices):  # no copy is under way, nothing is held
-                self._free(number)
+            for freed in list(self._slices):  # no copy is under way, nothing is held
+                self._free(freed)
             self._source = None
 
-    def sections_of(self, program: Program) -> tuple[dict[str, Any], ...]:
-        """The program's sections, which are made of numbers each time it is asked for them."""
-        if self._sections[0] is not program:
-            self._sections = program, program.sections
-        return self._sections[1]
+    def tiles(self, program: Program, z: Tensor, out: Tensor) -> None:
+        """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
+        assert program.tiles is not None
+        grains = tile_places(program.tiles).grains
+        if len(grains) > 1:
+            out.zero_()
+        self._grid = [(0, z)]
+        for number, section in enumerate(program.sections):
+            if section["kind"] == _PREFIX:
+                grid = []
+                for first, frames in self.section(program, number, self._fetch, section):
+                    grid.append((first, self._tried(partial(frames.to, "cpu", copy=True))))
+                    del frames
+                self._grid = grid
+            elif section["kind"] == _STATISTICS:
+                self._estimate(program, number, section)
+            else:
+                self._in_tile(program, number, section, grains[section["tile"]], out)
+        self._grid = []
+        if self._used:
+            self.estimate_error = self._worst(self._truth())
+            logger.info(
+                "[VAE Decode] The estimated GroupNorm statistics were off by %.2e at most",
+                self.estimate_error,
+            )
+
+    def _in_tile(
+        self, program: Program, number: int, section: dict[str, Any], tile: Grain, out: Tensor
+    ) -> None:
+        rows, columns = slice(*section["rows"]), slice(*section["columns"])
+        cut = lambda frames: self._fetch(frames)[..., rows, columns]  # noqa: E731
+        (_, high, wide), (_, out_rows, out_columns) = tile.keep_slices, tile.out_slices
+        windows = None, tile.window(1), tile.window(2)
+        for first, frames in self.section(program, number, cut, section, tile):
+            if not section["pass"]:
+                kept = self._tried(lambda made: made[..., high, wide].to("cpu"), frames)
+                time = slice(first, first + kept.shape[2])
+                blend(kept, out[:, :, time, out_rows, out_columns], windows)
+                del kept
+            del frames
+
+    def _keep(self, step: ProgramStep, made: Made, tile: Grain | None) -> None:
+        """What was made goes into the table when nothing can fail any more."""
+        tensor, moments = made
+        if tile is not None:
+            self._see(step, tensor, tile)
+        owned = step.op != _ENTER or self._is_ours
+        self._slices[step.slice] = _Slice(tensor, step.frames, owned)
+        if moments is not None:
+            self._gathered[step.slice] = moments
+        elif step.flags & GATHER:
+            self._tried(self._moments, step)
+
+    def _fetch(self, frames: Range) -> Tensor:
+        """Frames of the prefix's output."""
+        first, stop = frames
+        parts = [
+            t[:, :, max(first - at, 0) : max(stop - at, 0)]
+            for at, t in self._grid
+            if at < stop and at + t.shape[2] > first
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
     def _begin(self, slices: Sequence[tuple[Any, ...]], fetch: Callable[[Range], Tensor]) -> None:
         self._slices, self._gathered, self._of_node, self._frames = {}, {}, {}, {}
-        self._reduced, self._source = set(), fetch
+        self._combined, self._source = {}, fetch
         for index, (node, is_keys, frames, *_) in enumerate(slices):
             if not is_keys:
                 self._of_node.setdefault(node, []).append(index)
@@ -187,33 +282,83 @@ class Run:
             else:
                 self._frames.setdefault(node, frames[1])
 
-    # Steps
+    def _tried(self, work: Callable[..., Result], *given: Any) -> Result:
+        """work(*given) as a step's is: see attempt()."""
+        return attempt(work, *given, recover=self.recover, check=self._check)
 
-    def _reported(self, step: Step) -> Step:
-        """The step as a counter gets it."""
-        return step
+    # Statistics
 
-    def _made_slice(self, step: ProgramStep, tensor: Tensor) -> None:
-        """A step has made a slice, or its frames have entered."""
+    def _estimate(self, program: Program, number: int, section: dict[str, Any]) -> None:
+        """The statistics of all norms behind the cut, from a part; corrected by what a pass over
+        all tiles has gathered."""
+        truth = self._truth()
+        self._before = {n: (self._measured[n], truth[n]) for n in truth}
+        if truth:
+            logger.debug(
+                "[VAE Decode] A correction: the estimate was off by %.2e", self._worst(truth)
+            )
+        self._measured, self._used, self._seen = {}, {}, {}
+        rows, columns = (int(n) for n in self._grid[0][1].shape[3:])
+        whole = sum(int(t.shape[2]) for _, t in self._grid), rows, columns
+        part = self._tried(
+            lambda: reduced(self._fetch, whole, section["size"]).to(self.device, self.dtype)
+        )
+        for _ in self.section(program, number, lambda r: part[:, :, slice(*r)], section):
+            pass  # nothing is given away
 
-    def _make(self, step: ProgramStep, at: int) -> None:
-        """Everything but EMIT. What was made goes into the table when nothing can fail any more."""
-        made = self._attempt(at, getattr(self, _WORKS[step.op]), step)
-        if made is None:
+    def _see(self, step: ProgramStep, tensor: Tensor, tile: Grain) -> None:
+        """A slice was made: what belongs to this tile alone counts for the true statistics."""
+        nodes = self.graph.nodes
+        if step.op == _TRIM or all(nodes[norm].source != step.node for norm in self._used):
             return
-        tensor, moments = made
-        self._made_slice(step, tensor)
-        self._slices[step.slice] = _Slice(tensor, step.frames, step.op != _ENTER or self._is_ours)
-        if moments is not None:
-            self._gathered[step.slice] = moments
-        elif step.flags & GATHER:
-            del made, tensor
-            self._attempt(at, self._moments, step)
+        scale = tensor.shape[-1] // self._section["size"][2]
+        rows, columns = (
+            slice((start - first) * scale, (stop - first) * scale)
+            for first, start, stop in zip(
+                tile.in_start[1:], tile.own_start[1:], tile.own_stop[1:], strict=True
+            )
+        )
+        part = tensor[..., rows, columns]
+        if part.numel():
+            more, known = self._tried(channel_moments, part), self._seen.get(step.node)
+            self._seen[step.node] = more if known is None else combine([known, more])
 
-    def _attempt(self, at: int, work: Callable[..., Result], *given: Any) -> Result:
-        """work(*given), which leaves no trace when it fails, until it succeeds or `recover` gives
-        up."""
-        return attempt(work, *given, recover=self.recover, step=at, check=self._check)
+    def _truth(self) -> dict[int, Statistics]:
+        return {
+            node: grouped(self._seen[self.graph.nodes[node].source], self._norm(node).groups)
+            for node in self._used
+        }
+
+    def _worst(self, truth: dict[int, Statistics]) -> float:
+        return max((self._used[n].deviation(truth[n]) for n in truth), default=0.0)
+
+    def _norm(self, node: int) -> Norm:
+        norm = cast("Conv | Attention", self.graph.layers[node]).norm
+        assert norm is not None
+        return norm
+
+    def _moments(self, step: ProgramStep) -> None:
+        self._gathered[step.slice] = channel_moments(self._slices[step.slice].ready())
+
+    def _reduce(self, step: ProgramStep) -> None:
+        norm, source = self._norm(step.node), self.graph.nodes[step.node].source
+        if source not in self._combined:
+            slices = self._of_node[source]
+            self._combined[source] = combine([self._gathered[n] for n in slices])
+            for number in slices:
+                del self._gathered[number]
+        moments, weights = self._combined[source], self.backend.weights
+        if self._section["kind"] != _STATISTICS:
+            self.affines[step.node] = group_affine(norm, moments, weights, self.dtype)
+            return
+        found = self._measured[step.node] = grouped(moments, norm.groups)
+        if step.node in self._before:
+            found = corrected(found, *self._before[step.node], norm.eps)
+        self._used[step.node] = found
+        channels = self.graph.nodes[source].channels
+        self.affines[step.node] = found.affine(norm, weights, channels, self.dtype)
+
+    # Steps: each gives (what it made, its moments or None), or None where no slice is made
 
     def _enter(self, step: ProgramStep) -> Made:
         assert self._source is not None
@@ -225,8 +370,7 @@ class Run:
     def _conv(self, step: ProgramStep) -> Made | None:
         if step.slice < 0:
             return None  # frames that nobody wants
-        layer = self.graph.layers[step.node]
-        assert isinstance(layer, Conv)
+        layer = cast("Conv", self.graph.layers[step.node])
         begin = layer.skip_first - layer.reread  # where the convolution's own video begins
         parts = [self._slices[n].ready() for n in step.sources]
         first = self._slices[step.sources[0]].frames[0] - begin
@@ -234,12 +378,14 @@ class Run:
             parts[0], first = parts[0][:, :, -first:], 0
         total = self._frames[self.graph.nodes[step.node].source] - begin
         source, affine = Pieces(tuple(parts), first, total), self.affines.get(step.node)
-        extra = self._residual(step)
+        extra = None
+        if step.others:  # the backend may write over it
+            extra = self._cut(step.others, step.frames, not self._may_write(step, step.others))
         if step.drop == 0:
+            wants = bool(step.flags & GATHER)
             return self.backend.convolve(
-                layer, source, step.own, affine=affine, add=extra,
-                moments=bool(step.flags & GATHER),
-            )  # fmt: skip
+                layer, source, step.own, affine=affine, add=extra, moments=wants
+            )
         result, _ = self.backend.convolve(layer, source, step.own, affine=affine)
         result = result[:, :, step.drop :]
         return result.clone() if extra is None else extra.add_(result), None
@@ -252,8 +398,7 @@ class Run:
         return self._cut(step.sources, step.frames) + self._cut(step.others, step.frames), None
 
     def _map(self, step: ProgramStep) -> Made:
-        layer = self.graph.layers[step.node]
-        assert isinstance(layer, Local)
+        layer = cast("Local", self.graph.layers[step.node])
         part = self._cut(step.sources, step.reads)
         made = layer.run(part, step.reads[0])
         if made.shape[2] != step.frames[1] - step.frames[0]:
@@ -267,79 +412,53 @@ class Run:
         x, y = self._cut(step.sources, step.frames), self._cut(step.others, step.frames)
         return (x.add_(y) if self._may_write(step, step.sources) else x + y), None
 
-    def _trim(self, step: ProgramStep) -> Made:
-        return self._cut(step.sources, step.frames, copy=True), None
+    _trim = _pass
 
     def _send(self, step: ProgramStep) -> None:
         raise NotImplementedError("rows of other devices are not exchanged yet")
 
     _recv = _opaque = _send
 
-    def _moments(self, step: ProgramStep) -> None:
-        self._gathered[step.slice] = channel_moments(self._slices[step.slice].ready())
-
-    def _reduce(self, step: ProgramStep) -> None:
-        layer, node = self.graph.layers[step.node], self.graph.nodes[step.node]
-        assert isinstance(layer, (Conv, Attention))
-        assert layer.norm is not None
-        slices = self._of_node[node.source]
-        found = combine([self._gathered[n] for n in slices])
-        self.affines[step.node] = group_affine(layer.norm, found, self.backend.weights, self.dtype)
-        self._reduced.add(step.node)
-        same = {n for n, other in enumerate(self.graph.nodes)
-                if (other.source, other.norm) == (node.source, node.norm)}  # fmt: skip
-        if same <= self._reduced:
-            for number in slices:
-                del self._gathered[number]
-
     # Attention
 
     def _keys(self, step: ProgramStep) -> None:
         """Keys and values of some frames, at their place."""
-        layer = self.graph.layers[step.node]
-        assert isinstance(layer, Attention)
         x = self._cut(step.sources, step.reads)
-        tokens = int(x.shape[3] * x.shape[4])
         if step.slice not in self._slices:
-            frames = (0, self._frames[step.node])
+            frames = 0, self._frames[step.node]
             self._slices[step.slice] = _Slice(self._room(step, x, frames[1]), frames)
-        place = slice(step.reads[0] * tokens, step.reads[1] * tokens)
-        self._fill(step, layer, x, self._slices[step.slice].ready()[:, :, place])
+        first, stop = (n * int(x.shape[3] * x.shape[4]) for n in step.reads)
+        self._fill(step, x, self._slices[step.slice].ready()[:, :, first:stop])
 
     def _room(self, step: ProgramStep, x: Tensor, frames: int) -> Tensor:
         node = self.graph.nodes[step.node]
         tokens = frames * int(x.shape[3] * x.shape[4])
         return x.new_empty((2, node.heads, tokens, node.width // node.heads))
 
-    def _fill(self, step: ProgramStep, layer: Attention, x: Tensor, room: Tensor) -> None:
+    def _fill(self, step: ProgramStep, x: Tensor, room: Tensor) -> None:
+        layer = cast("Attention", self.graph.layers[step.node])
         if layer.k is None:
-            made = self._projected(step, layer, x, layer.q).chunk(3, dim=1)[1:]
+            made = self._projected(step, layer.q, x).chunk(3, dim=1)[1:]
             for place, part in zip(room, made, strict=True):
                 place.copy_(_tokens(part, layer.heads))
             return
         for place, module in zip(room, (layer.k, layer.v), strict=True):
-            place.copy_(_tokens(self._projected(step, layer, x, module), layer.heads))
+            place.copy_(_tokens(self._projected(step, module, x), layer.heads))
 
-    def _projected(self, step: ProgramStep, layer: Attention, x: Tensor, module: Any) -> Tensor:
-        conv, frames = Conv(module, norm=layer.norm), (0, int(x.shape[2]))
-        affine = self.affines.get(step.node)
-        return self.backend.convolve(conv, Pieces((x,), *frames), frames, affine=affine)[0]
+    def _projected(self, step: ProgramStep, module: Any, x: Tensor) -> Tensor:
+        conv, affine = Conv(module, norm=self._norm(step.node)), self.affines.get(step.node)
+        return self.backend.convolve(conv, *_video(x), affine=affine)[0]
 
     def _attend(self, step: ProgramStep) -> Made:
         """x + out(softmax(q k^T) v) of some frames; there is no mask, a span is a range of keys."""
-        layer = self.graph.layers[step.node]
-        assert isinstance(layer, Attention)
+        layer = cast("Attention", self.graph.layers[step.node])
         x = self._cut(step.sources, step.frames)
-        mixed = self._mixed(step, layer, x)
-        conv, whole = Conv(layer.out), (0, int(x.shape[2]))
-        source = Pieces((mixed,), *whole)
+        mixed, conv = _video(self._mixed(step, layer, x)), Conv(layer.out)
         if layer.rescale != 1:
-            result, _ = self.backend.convolve(conv, source, whole)
-            return result.add_(x).div_(layer.rescale), None
+            return self.backend.convolve(conv, *mixed)[0].add_(x).div_(layer.rescale), None
         if not self._may_write(step, step.sources):
             x = x.clone()
-        gather = bool(step.flags & GATHER)
-        return self.backend.convolve(conv, source, whole, add=x, moments=gather)
+        return self.backend.convolve(conv, *mixed, add=x, moments=bool(step.flags & GATHER))
 
     def _mixed(self, step: ProgramStep, layer: Attention, x: Tensor) -> Tensor:
         """softmax(q k^T) v, (1, width, t, H, W)."""
@@ -348,10 +467,10 @@ class Run:
         first = 0  # frame of the first key
         if layer.span == "frame":
             room, first = self._room(step, x, frames), step.frames[0]
-            self._fill(step, layer, x, room)
+            self._fill(step, x, room)
         else:
             room = self._slices[step.others[0]].ready()
-        q = self._projected(step, layer, x, layer.q)[:, :width]
+        q = self._projected(step, layer.q, x)[:, :width]
         q = _tokens(q, layer.heads).contiguous()[None]
         mixed = q.new_empty((1, width, frames, *x.shape[3:]))
         target = _tokens(mixed, layer.heads)
@@ -387,12 +506,6 @@ class Run:
             return torch.cat(parts, dim=2)
         return parts[0].clone() if copy else parts[0]
 
-    def _residual(self, step: ProgramStep) -> Tensor | None:
-        """That of a convolution, which its backend may write over."""
-        if not step.others:
-            return None
-        return self._cut(step.others, step.frames, copy=not self._may_write(step, step.others))
-
     def _may_write(self, step: ProgramStep, numbers: Sequence[int]) -> bool:
         return bool(step.flags & OVERWRITE) and self._slices[numbers[0]].owned
 
@@ -402,12 +515,10 @@ class Run:
     def _store(self, step: ProgramStep) -> None:
         assert self.mover is not None, "a program that stores slices needs a mover"
         entry = self._slices[step.slice]
-        entry.leaving = self.mover.send(entry.ready())
+        entry.host, entry.leaving = self.mover.send(entry.ready())
 
     def _drop(self, step: ProgramStep) -> None:
-        entry = self._slices[step.slice]
-        entry.settle()
-        self._forget(entry)
+        self._forget(self._slices[step.slice])
 
     def _load(self, step: ProgramStep) -> None:
         assert self.mover is not None
@@ -417,15 +528,15 @@ class Run:
     def _free(self, number: int) -> None:
         """Nobody reads the slice any more."""
         entry = self._slices.pop(number)
-        entry.settle()
+        self._forget(entry)
         if entry.host is not None:
             assert self.mover is not None
             self.mover.free(entry.host)
-        self._forget(entry)
 
     def _forget(self, entry: _Slice) -> None:
-        """The device's memory is given back; to the system, too: glibc keeps freed slices below 32
-        MiB otherwise."""
+        """Its copies are waited for, the device's memory is given back; to the system, too: glibc
+        keeps freed slices below 32 MiB otherwise."""
+        entry.settle()
         tensor, entry.tensor = entry.tensor, None
         if self.device.type == "cpu" and tensor is not None and entry.owned:
             self._freed_bytes += tensor.nbytes
@@ -449,11 +560,35 @@ def at_once(graph: Graph, backend: Backend, x: Tensor) -> Tensor:
     return torch.cat(parts, 2)
 
 
+def tile_places(tiles: dict[str, Any]) -> DecodePlan:
+    """Where the tiles lie, of a hy3d_tiles_desc."""
+    return plan_decode(
+        tiles["latent"], factors=tiles["factor"], causal=bool(tiles["causal"]),
+        overlap=tiles["overlap"], halo=tiles["halo"], min_tile=tiles["min_tile"],
+        level=tiles["level"], shrink=tiles["shrink"],
+    )  # fmt: skip
+
+
+def blend(kept: Tensor, place: Tensor, windows: Sequence[memoryview | None]) -> None:
+    """Adds a tile to its place in the result, times its windows along T, H and W: of one without
+    any that is the place."""
+    if any(window is not None for window in windows):
+        _native.blend_accumulate(kept, windows[0], windows[1], windows[2], place)
+    else:
+        place.copy_(kept)
+
+
 def own_memory(made: Tensor, source: Tensor) -> Tensor:
     """What was made of `source`, copied where it is a view of that or of more than itself."""
     storage = made.untyped_storage()
     shared = storage._cdata == source.untyped_storage()._cdata
     return made.clone() if shared or storage.nbytes() > made.nbytes else made
+
+
+def _video(x: Tensor) -> tuple[Pieces, Range]:
+    """All frames of x, a video of their own."""
+    frames = 0, int(x.shape[2])
+    return Pieces((x,), *frames), frames
 
 
 def _tokens(x: Tensor, heads: int) -> Tensor:

@@ -99,8 +99,8 @@ def measure(vae: Any, z: torch.Tensor, levels: list[int], ways: dict[str, Way]) 
         ) -> torch.Tensor:
             return way(fetch((0, size[0])), keep)
 
-        with mock.patch("hy3d_rocm.decode.tiled.reduced", part):
-            run.run(compiled.program, z, out)
+        with mock.patch("hy3d_rocm.decode.run.reduced", part):
+            run.tiles(compiled.program, z, out)
         mse = float((out - wanted).double().square().mean())
         psnr = 10 * math.log10(span * span / mse) if mse else math.inf
         keep = next(s["size"] for s in compiled.program.sections if s["kind"] == 2)

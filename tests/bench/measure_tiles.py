@@ -24,7 +24,7 @@ from hy3d_rocm.decode.memory.budget import Budget
 from hy3d_rocm.decode.plan import DecodePlan
 from hy3d_rocm.decode.planning.compiled import Compiled
 from hy3d_rocm.decode.planning.jobs import Job, torch_backend
-from hy3d_rocm.decode.tiled import TiledRun, tile_places
+from hy3d_rocm.decode.run import Run, tile_places
 from hy3d_rocm.meter import PeakMeter, steady_malloc
 
 CPU = torch.device("cpu")
@@ -45,9 +45,9 @@ def compiled_tiles(
     return Compiled(job, room, "tiled", making=making)
 
 
-def run_of(compiled: Compiled) -> TiledRun:
+def run_of(compiled: Compiled) -> Run:
     backend = compiled.job.make_backend(ModuleWeights(torch.float32, CPU), CPU)
-    return TiledRun(compiled.graph, backend, CPU, torch.float32)
+    return Run(compiled.graph, backend, CPU, torch.float32)
 
 
 def steps_at_borders(frames: torch.Tensor, plan: DecodePlan) -> float:
@@ -89,7 +89,7 @@ def main() -> None:
     began = time.perf_counter()
     with PeakMeter(interval=0) as meter:
         out = torch.empty(family.out_shape(tuple(z.shape)))
-        run.run(program, z, out)
+        run.tiles(program, z, out)
     seconds = time.perf_counter() - began
     with torch.no_grad():
         wanted = family.whole(z)

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "py"))
 
 MB = 2**20
 TIMEOUT_S = 600
-PARTS = ("executor", "run", "tiled", "backends.native", "planning.compiled")
+PARTS = ("executor", "run", "backends.native", "planning.compiled")
 # kind of decode_doubles.tiny_vae: wider than there, so that memory is worth measuring
 KINDS = ("hunyuan", "wan", "wan22", "hunyuan15", "ltx", "image", "seedvr2")
 STRATEGIES = ("auto", "auto", "whole", "streamed", "tiled", "cpu")

@@ -186,7 +186,7 @@ def compare(job: dict[str, Any]) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.tiled import tile_places
+    from hy3d_rocm.decode.run import tile_places
     from hy3d_rocm.demo.model import load_demo_vae
     from hy3d_rocm.tools import metrics
     from hy3d_rocm.tools.pictures import Panel, draw_heat_map

@@ -31,16 +31,17 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from hy3d_rocm.conv.prepared import give_back  # noqa: E402
 from hy3d_rocm.decode import (  # noqa: E402
+    black_box,
     decode_into,
     decode_with_report,
     encode_with_report,
     executor,
     faults,
+    run,
 )
 from hy3d_rocm.decode.black_box import is_opaque  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
-from hy3d_rocm.decode.run import Run  # noqa: E402
 from hy3d_rocm.frames.sinks import MemmapSink  # noqa: E402
 
 try:
@@ -126,7 +127,7 @@ def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector
     """A decode in this block meets `chosen`. plan_with: in the place of the planner."""
     injector = Injector(chosen)
     attempt, plan_job = executor.Execution._attempt, executor.plan_job
-    retried, tried = faults.retried, Run._attempt
+    tried = faults.attempt
 
     def begin(self: Any) -> Any:
         if chosen.core and not injector.attempts:
@@ -145,16 +146,16 @@ def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector
     try:
         executor.Execution._attempt = begin  # type: ignore[method-assign]
         executor.plan_job = plan
-        faults.retried = lambda work, more: retried(injector.counted(work), more)
-        Run._attempt = lambda self, at, work, *given: tried(  # type: ignore[method-assign]
-            self, at, injector.counted(work), *given
-        )
+        for module in (black_box, run):
+            module.attempt = lambda work, *given, **how: tried(  # type: ignore[attr-defined]
+                injector.counted(work), *given, **how
+            )
         # Watching operators makes planning several times slower.
         with _Operators(injector) if chosen.operators else nullcontext():
             yield injector
     finally:
-        faults.retried = retried
-        Run._attempt = tried  # type: ignore[method-assign]
+        for module in (black_box, run):
+            module.attempt = tried  # type: ignore[attr-defined]
         executor.plan_job = plan_job
         executor.Execution._attempt = attempt  # type: ignore[method-assign]
         if chosen.core:

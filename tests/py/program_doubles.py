@@ -22,7 +22,6 @@ from hy3d_rocm.decode.memory.steps import StepWorkspace
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decode.report import Step
 from hy3d_rocm.decode.run import Run
-from hy3d_rocm.decode.tiled import TiledRun
 
 CPU = torch.device("cpu")
 ALL = 1 << 40
@@ -176,12 +175,12 @@ def carried_out(graph: Graph, x: Any, program: Any, **options: Any) -> Any:
         return torch.cat(parts, 2)
 
 
-def in_tiles(graph: Graph, x: Any, program: Any, out: Any, **options: Any) -> TiledRun:
+def in_tiles(graph: Graph, x: Any, program: Any, out: Any, **options: Any) -> Run:
     """Fills `out`; the run."""
     backend = options.pop("backend", None) or torch_backend(x.dtype)
-    run = TiledRun(graph, backend, CPU, x.dtype, **({"recover": never} | options))
+    run = Run(graph, backend, CPU, x.dtype, **({"recover": never} | options))
     out.fill_(torch.nan)
-    run.run(program, x, out)
+    run.tiles(program, x, out)
     return run
 
 

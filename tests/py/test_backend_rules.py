@@ -17,7 +17,7 @@ from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv.errors import is_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.backends import native  # noqa: E402
 from hy3d_rocm.decode.backends.triton import backend as fused  # noqa: E402
-from hy3d_rocm.decode.black_box import OwnTiles, plan_own_tiles  # noqa: E402
+from hy3d_rocm.decode.black_box import in_own_tiles, plan_own_tiles  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 from hy3d_rocm.decode.faults import (  # noqa: E402
     ATTEMPTS,
@@ -27,6 +27,7 @@ from hy3d_rocm.decode.faults import (  # noqa: E402
     Failure,
     failure_of,
     retried,
+    retry_out_of_memory,
 )
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.planning import jobs as backends  # noqa: E402
@@ -96,26 +97,25 @@ class Counter:
 
 
 def test_tiles_of_own_code_are_checked_before_each_attempt_and_ticked_once() -> None:
-    """Of a VAE whose decode runs out of memory at first; without a counter it is the same."""
+    """Of a VAE whose decode runs out of memory at first."""
     z = torch.ones(1, 3, 1, 4, 4)
     facts = Thing(time=1, first=1, space=1, frames=lambda n: n)
     given = {"halo_pixels": 0, "overlap_pixels": 0, "min_tile_pixels": 1, "chunk_size": None}
-    counter = Counter()
-    for listener in (counter, None):
-        fails = failing(1)
+    counter, fails = Counter(), failing(1)
 
-        def whole(x: Any, fails: Any = fails) -> Any:
-            fails()
-            return x * 2
+    def whole(x: Any) -> Any:
+        fails()
+        return x * 2
 
-        vae = Thing(name="a VAE", facts=facts, whole=whole)
-        plan = plan_own_tiles(vae, tuple(z.shape), {**given, "level": 0})
-        assert len(plan.grains) == 1
-        out, pressed = torch.empty_like(z), lambda: counter.events.append("pressure")
-        OwnTiles(vae, plan, CPU, F32, counter=listener, on_pressure=pressed).run(z, out)  # type: ignore[arg-type]
-        assert torch.equal(out, z * 2)
-    *events, step, last = counter.events
-    assert (events, last) == (["check", "pressure", "check"], "pressure")
+    vae = Thing(name="a VAE", facts=facts, whole=whole)
+    plan = plan_own_tiles(vae, tuple(z.shape), {**given, "level": 0})
+    assert len(plan.grains) == 1
+    again = retry_out_of_memory(lambda: counter.events.append("pressure"))
+    out = torch.empty_like(z)
+    in_own_tiles(vae, plan, z, out, CPU, F32, again, counter)  # type: ignore[arg-type]
+    assert torch.equal(out, z * 2)
+    *events, step = counter.events
+    assert events == ["check", "pressure", "check"]
     assert (step.kind, step.tile, step.rows, step.columns) == ("frames", 0, (0, 4), (0, 4))
 
 

@@ -21,7 +21,7 @@ from hy3d_rocm.decode.planning.jobs import Job, torch_backend  # noqa: E402
 from hy3d_rocm.decode.planning.planner import Need  # noqa: E402
 from hy3d_rocm.decode.precision import Precision  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
-from hy3d_rocm.decode.tiled import TiledRun  # noqa: E402
+from hy3d_rocm.decode.run import Run  # noqa: E402
 
 MB = 1 << 20
 ROOM = 1200 * MB
@@ -43,7 +43,7 @@ def made(strategy: str = "auto", device: int = ROOM, slice_bytes: int = 2 * MB) 
 def steps(run: Execution, failure: Failure) -> list[tuple[str, Need]]:
     """The ways taken if each ends in `failure` (on the host where it computes there), until nothing
     is left."""
-    run._choose()
+    run._take(run._chosen())
     taken = []
     for _ in range(200):
         taken.append((run.plan.way.name, run.plan.need))
@@ -99,18 +99,18 @@ def test_the_error_of_statistics_is_that_of_the_attempt_that_ended(
     z = tiny_latents(vae, 2, 8, 8).repeat(2, 1, 1, 1, 1)
     options = DecodeOptions(backend="torch", halo_pixels=0, overlap_pixels=0, min_tile_pixels=16)
     wanted = decode_with_report(vae, z, strategy="tiled", options=options)[1]
-    run = TiledRun.run
+    tiles = Run.tiles
     ran: list[int] = []
 
-    def fails_once(self: TiledRun, *args: Any) -> None:
+    def fails_once(self: Run, *args: Any) -> None:
         ran.append(self.sample)
         if len(ran) == 2:
             raise RuntimeError("miopenStatusUnknownError")
-        run(self, *args)
+        tiles(self, *args)
         if len(ran) == 1:
             self.estimate_error = 9.0
 
-    monkeypatch.setattr(TiledRun, "run", fails_once)
+    monkeypatch.setattr(Run, "tiles", fails_once)
     made = decode_with_report(vae, z, strategy="tiled", options=options)[1]
     assert ran == [0, 1, 0, 1]
     assert made.plan["way"] != wanted.plan["way"]

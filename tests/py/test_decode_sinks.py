@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,24 @@ def test_a_failure_begins_anew_in_another_way_and_all_frames_are_of_that() -> No
     assert sink.ends == ["finish"]
     again = executor.decode_with_report(vae, z, strategy="streamed", options=options)[0]
     assert torch.equal(result, again)
+
+
+def test_frames_that_were_placed_are_gone_before_the_next_are_made() -> None:
+    placed: list[Any] = []
+    alive: list[bool] = []
+
+    class Watching(TensorSink):
+        def put(self, sample: int, first: int, frames: Any) -> None:
+            placed.append(weakref.ref(frames))
+            super().put(sample, first, frames)
+
+    vae = tiny_vae("wan")
+    executor.decode_into(
+        Watching(), vae, tiny_latents(vae, 9, 2, 2), strategy="streamed",
+        progress=lambda *step: alive.extend(frames() is not None for frames in placed),
+    )  # fmt: skip
+    assert len(placed) > 2
+    assert not any(alive)
 
 
 def test_a_cancelled_decode_aborts_its_sink() -> None:

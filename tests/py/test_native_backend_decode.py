@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -56,6 +57,28 @@ def test_every_kinds_decode_by_it_is_the_unsplit_decode(kind: str, double: Fused
         # 1e-5 as in test_families_decode; few positions a group multiply roundings there.
         bound = 1e-4 if kind in IN_FLOAT64 else 1e-5
         assert relative_error(got, unsplit(vae, z, TIMESTEP.get(kind))) <= bound, (kind, frames)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("ltx", 12), ("hunyuan", 15), ("wan", 16)])
+def test_few_frames_of_python_stand_between_decode_and_a_convolution(
+    kind: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of decode() and of what calls the C core counted; attention projects three or four
+    deeper, where the VAE has one."""
+    vae, depths, real = tiny_vae(kind), [], _native.conv3d
+
+    def counted(*given: Any, **more: Any) -> Any:
+        frame, depth = sys._getframe(1), 1
+        while frame.f_code is not decode_with_report.__code__:
+            assert frame.f_back is not None
+            frame, depth = frame.f_back, depth + 1
+        depths.append(depth)
+        return real(*given, **more)
+
+    monkeypatch.setattr(_native, "conv3d", counted)
+    decode_with_report(vae, tiny_latents(vae, 2, 3, 4), "1GB", "streamed")
+    assert min(depths) == 12
+    assert max(depths) <= most
 
 
 def test_what_is_asked_for_is_taken(double: FusedConv3d) -> None:

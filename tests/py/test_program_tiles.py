@@ -27,7 +27,7 @@ from program_doubles import (  # noqa: E402
 from small_decoders import RMS, C, attention, chain, layer, module, resnet  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.decode import tiled as tiled_module  # noqa: E402
+from hy3d_rocm.decode import run as run_module  # noqa: E402
 from hy3d_rocm.decode.backends.statistics import reduced, spread  # noqa: E402
 from hy3d_rocm.decode.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.graph import record  # noqa: E402
@@ -190,14 +190,14 @@ def test_out_of_memory_in_place_of_any_operator_changes_no_bit(
             in_tiles(graph, x, program, got, recover=recover)
         assert torch.equal(got, wanted), number
     assert len(reliefs) == len(numbers)
-    wants, calls = tiled_module.channel_moments, itertools.count()
+    wants, calls = run_module.channel_moments, itertools.count()
 
     def sometimes(frames: Any) -> Any:
         if next(calls) % 3 == 0:
             raise torch.OutOfMemoryError("the test's, in the true statistics")
         return wants(frames)
 
-    monkeypatch.setattr(tiled_module, "channel_moments", sometimes)
+    monkeypatch.setattr(run_module, "channel_moments", sometimes)
     in_tiles(graph, x, program, got, recover=recover)
     assert next(calls) > 30
     assert torch.equal(got, wanted)
