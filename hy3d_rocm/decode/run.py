@@ -260,7 +260,7 @@ class Run:
         if moments is not None:
             self._gathered[step.slice] = moments
         elif step.flags & GATHER:
-            self._tried(self._moments, step)
+            attempt(self._moments, step, recover=self.recover)  # a part of the step: no check
 
     def _fetch(self, frames: Range) -> Tensor:
         """Frames of the prefix's output."""
