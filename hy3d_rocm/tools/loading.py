@@ -370,7 +370,9 @@ class BareSeedVr2(torch.nn.Module):
             up.upscale_conv = torch.nn.Conv3d(up.channels, 4 * time * up.channels, 1)
 
     def _decode(self, z: Tensor) -> Tensor:
-        raise ValueError("SeedVR2's own code is not here to be asked")
+        from hy3d_rocm.decode.families.proof import CannotTellError
+
+        raise CannotTellError("SeedVR2's own code is not here to be asked")
 
     _encode = _decode
 
