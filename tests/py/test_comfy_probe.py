@@ -68,11 +68,11 @@ def test_memory_that_is_short_for_a_moment_only_delays_the_question(
 
     proven, calls = vaes.proof.proven, []
 
-    def short_once(family: Any) -> bool:
+    def short_once(family: Any, encode: bool) -> bool:
         calls.append(family)
         if len(calls) == 1:
             raise torch.OutOfMemoryError("HIP out of memory")
-        return proven(family)
+        return proven(family, encode)
 
     monkeypatch.setattr(vaes.proof, "proven", short_once)
     report = by_node(execute, vae, latents)[1]
@@ -87,7 +87,7 @@ def test_memory_that_is_short_for_the_question_leaves_the_budget_on(
 ) -> None:
     from hy3d_rocm.comfy import vaes
 
-    def short(family: Any) -> bool:
+    def short(family: Any, encode: bool) -> bool:
         raise error
 
     monkeypatch.setattr(vaes.proof, "proven", short)
