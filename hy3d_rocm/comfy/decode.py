@@ -175,9 +175,8 @@ def _known(vae: Any, family: Any, latents: torch.Tensor, asked: Asked, run: Run)
         why = _doubt(family)
         if why:
             return _unknown(vae, latents, asked, run, why)
-        noised = getattr(family, "noised", None)
-        if noised is not None:
-            video = noised(video.to(place, family.dtype))
+        if family.view is not family.vae:  # under its authors' names
+            video = family.noised(video.to(place, family.dtype))
         images, report = _carried_out(vae, family, video, asked, run, place)
     return images[:, 0] if latents.ndim == 4 else images, report
 

@@ -122,9 +122,8 @@ def _known(vae: Any, pixels: torch.Tensor, asked: Asked, run: Run) -> Made | str
     if not vaes.is_managed(vae) or not hasattr(vae, "vae_encode_crop_pixels"):
         return "it is no VAE of ComfyUI's own"
     family = vaes.family_of(vae, encode=True)
-    around = getattr(family, "around", None)
-    if around is not None and around.no_encode:
-        return str(around.no_encode)
+    if family.processing.no_encode:
+        return family.processing.no_encode
     x = prepared(vae, pixels, family.pixel_steps[0])
     video = x.unsqueeze(2) if x.ndim == 4 else x
     place = vaes.place_of(family)

@@ -112,9 +112,8 @@ def _subject(
             "strategies to compare: it is always left to its own decode"
         )
     place = vaes.place_of(family)
-    noised = getattr(family, "noised", None)
-    if noised is not None:  # LTX draws noise once; all strategies get the same
-        video = noised(video.to(place, family.dtype))
+    if family.view is not family.vae:  # LTX draws noise once; all strategies get the same
+        video = family.noised(video.to(place, family.dtype))
     inner = getattr(vae, "first_stage_model", vae)
     dtype = str(family.dtype).removeprefix("torch.")
     text = f"{type(inner).__name__} ({family.name}) on {place} in {dtype}"

@@ -22,7 +22,7 @@ from hy3d_rocm.decode.backends.native import NativeBackend
 from hy3d_rocm.decode.capture import around
 from hy3d_rocm.decode.copies import converted_family, tensors_of
 from hy3d_rocm.decode.families import check_unchanged, family_or_unknown
-from hy3d_rocm.decode.families.unknown import OwnCodeFamily
+from hy3d_rocm.decode.families.unknown import OwnCodeFamily, UnknownFamily
 from hy3d_rocm.decode.graph import record
 from hy3d_rocm.decode.layers import ModuleWeights
 from hy3d_rocm.decode.memory.budget import make_budget
@@ -194,6 +194,8 @@ def _family_of(vae: Any, source: Any, encode: bool) -> Any:
     family: Any = vae if known else family_or_unknown(vae, source, encode)
     if known:
         check_unchanged(family, encode)
+    if isinstance(family, UnknownFamily) and family.encoding is not encode:
+        family = UnknownFamily(family.vae, source, family.why, encode)
     offload: Any = getattr(getattr(family, "vae", None), "_hf_hook", None)
     if hasattr(offload, "pre_forward"):  # as diffusers' own decode() does under offload
         offload.pre_forward(family.vae)

@@ -94,7 +94,7 @@ def encoding() -> dict[str, Any]:
     for kind in ("hunyuan", "hunyuan15", "wan", "wan22", "ltx", "image"):
         vae = tiny_comfy_vae(kind)
         family = family_of(vae)
-        if family.around.no_encode:
+        if family.processing.no_encode:
             continue
         side = 2 * family.factor[1]
         pixels = torch.rand(1, 3, 1 if family.is_image else 9, side, side) * 2 - 1

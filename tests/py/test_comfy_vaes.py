@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
 from comfy_doubles import comfy, module  # noqa: E402, F401
+from comfy_vae_doubles import ManagedVae  # noqa: E402
 from decode_doubles import relative_error, tiny_latents, tiny_vae  # noqa: E402
 from decode_originals import latent_diffusion_original, wan_original  # noqa: E402
 
@@ -143,6 +144,22 @@ def test_packed_latents_are_scaled_and_unpacked() -> None:
     assert relative_error(decode(vae, z, strategy="streamed"), wanted) <= 1e-5
     with pytest.raises(TypeError, match="call its own encode"):
         family_for(vae).encode(None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("comfy")
+@pytest.mark.parametrize("managed", [True, False])
+def test_an_encoder_that_is_left_alone_is_so_for_the_reason_that_is_said(
+    managed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is loaded for it: nothing of what is asked is looked at."""
+    from hy3d_rocm.comfy import encode as comfy_encode
+
+    vae = ManagedVae(packed_image_vae(), latent_dim=2)
+    monkeypatch.setattr(comfy_encode.vaes, "is_managed", lambda _: managed)
+    nothing: Any = None
+    why = comfy_encode._known(vae, torch.rand(1, 16, 16, 3), nothing, nothing)
+    wanted = str(family_for(vae.first_stage_model).processing.no_encode)
+    assert why == (wanted if managed else "it is no VAE of ComfyUI's own")
 
 
 def test_a_vae_in_its_authors_layout_is_priced_and_decoded_whole() -> None:

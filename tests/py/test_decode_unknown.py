@@ -275,6 +275,8 @@ def test_encode_is_its_own_encode() -> None:
     want = vae.encode(pixels[:, :, 0]).latent_dist
     assert torch.equal(encode(vae, pixels)[:, :, 0], want.mean)
     assert torch.equal(encode(vae, pixels, moments=True)[:, 3:, 0], want.logvar)
+    of_a_decode = family_of(vae, torch.zeros(1, 3, 1, 2, 3))
+    assert torch.equal(encode(of_a_decode, pixels)[:, :, 0], want.mean)
     with pytest.raises(ValueError, match="an encode has no tiles"):
         encode(vae, pixels, strategy="tiled")
 

@@ -118,6 +118,7 @@ class UnknownFamily(OpaqueFamily):
         self.vae = vae
         self.name = type(vae).__name__
         self.why = why
+        self.encoding = encode
         self._verb, self._read = ("encode", moments_of) if encode else ("decode", frames_of)
         self._source = source
         self._shapes: dict[tuple[int, ...], tuple[int, ...]] = {}

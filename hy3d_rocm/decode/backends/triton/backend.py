@@ -468,7 +468,8 @@ def run_launches(part: Part, tensors: Sequence[Tensor | None], device: int | Non
         odd |= address
     if not part.small:  # by the storage's size, as Triton's HIPBackend.is_within_2gb goes
         part.small = tuple(t is None or jit.is_small(t.untyped_storage().nbytes()) for t in tensors)
-    form = (tuple([a & 15 for a in addresses]) if odd & 15 else None, part.small, device)
+    bias = None if part.bias is None else part.bias.dtype
+    form = (tuple([a & 15 for a in addresses]) if odd & 15 else None, part.small, device, bias)
     launches, calls = part.work.launches, part.work.calls.get(form)
     done = 0 if calls is None else jit.launch_ready(calls, addresses, device)
     if done == len(launches):
