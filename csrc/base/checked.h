@@ -1,11 +1,21 @@
-/* Size arithmetic that notices overflow. Each returns false and leaves *out alone when the result
- * does not fit. */
+/* Arithmetic on sizes. What has an `out` notices overflow: it returns false and leaves *out alone
+ * when the result does not fit. */
 #ifndef HY3D_BASE_CHECKED_H
 #define HY3D_BASE_CHECKED_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+static inline int64_t hy3d__min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t hy3d__max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
 
 static inline bool hy3d__add_i64(int64_t a, int64_t b, int64_t *out)
 {

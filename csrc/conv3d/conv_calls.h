@@ -13,12 +13,12 @@
  * multipliers waiting for loads. */
 static inline int64_t hy3d__conv_rows_next(int64_t left)
 {
-    return left >= HY3D__CONV_ROWS ? HY3D__CONV_ROWS : hy3d__conv_min(left, 4);
+    return left >= HY3D__CONV_ROWS ? HY3D__CONV_ROWS : hy3d__min_i64(left, 4);
 }
 
 static inline int64_t hy3d__conv_vectors_next(int64_t left)
 {
-    return left == 4 ? 2 : hy3d__conv_min(left, HY3D__CONV_VECTORS);
+    return left == 4 ? 2 : hy3d__min_i64(left, HY3D__CONV_VECTORS);
 }
 
 /* Time of n vectors in a row, in that of a vector of a full call: calls of three, and of two, which

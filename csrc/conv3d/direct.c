@@ -32,11 +32,11 @@ static grain_parts split_grain(const hy3d_conv3d_plan *plan, int64_t grain)
         .t = t,
         .h = h_index * d->rows,
         .w = w_index * d->cols,
-        .rows = hy3d__conv_min(d->rows, plan->out[1] - h_index * d->rows),
-        .cols = hy3d__conv_min(d->cols, plan->out[2] - w_index * d->cols),
+        .rows = hy3d__min_i64(d->rows, plan->out[1] - h_index * d->rows),
+        .cols = hy3d__min_i64(d->cols, plan->out[2] - w_index * d->cols),
     };
     g.m = group * plan->m + m_index * d->m_block;
-    g.m_count = hy3d__conv_min(d->m_block, plan->m - m_index * d->m_block);
+    g.m_count = hy3d__min_i64(d->m_block, plan->m - m_index * d->m_block);
     g.run_rows = d->by_row ? g.part.rows : 1;
     g.run_lanes = d->by_row ? g.part.cols : (g.part.rows - 1) * d->row_pitch + g.part.cols;
     return g;
@@ -103,7 +103,7 @@ static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
 
     for (of.channel = 0; of.channel < plan->c; of.channel += d->c_block) {
         hy3d__direct_part part = g.part;
-        of.channels = hy3d__conv_min(d->c_block, plan->c - of.channel);
+        of.channels = hy3d__min_i64(d->c_block, plan->c - of.channel);
         part.channel += of.channel;
         part.channels = of.channels;
         hy3d__direct_pack(run, &part, tile);

@@ -37,7 +37,7 @@ static hy3d__conv_axis make_axis(const hy3d_conv3d_desc *desc, int i, bool per_t
     if (!per_tap) {
         /* tap * dilation mod stride repeats after this many taps. */
         axis.phases =
-            hy3d__conv_min(axis.taps, axis.stride / gcd(axis.stride, axis.dilation % axis.stride));
+            hy3d__min_i64(axis.taps, axis.stride / gcd(axis.stride, axis.dilation % axis.stride));
         axis.halo = (axis.taps - 1) * axis.dilation / axis.stride;
     }
     return axis;
@@ -132,10 +132,10 @@ static bool complete(const hy3d_conv3d_plan *plan, hy3d__conv_direct *d)
         hy3d__conv_round_up(d->m_block, HY3D__CONV_ROWS) * d->c_pitch > RESULT_ELEMS) {
         return false;
     }
-    d->c_block = hy3d__conv_min(plan->c, TILE_ELEMS / d->channel_pitch);
-    d->c_block = hy3d__conv_min(d->c_block, CALL_LINES / (plan->desc.kernel[0] * d->h.taps *
-                                                          (d->w.per_tap ? d->w.taps : 1)));
-    d->c_block = hy3d__conv_min(d->c_block, DIRECT_BLOCK_K / plan->taps);
+    d->c_block = hy3d__min_i64(plan->c, TILE_ELEMS / d->channel_pitch);
+    d->c_block = hy3d__min_i64(d->c_block, CALL_LINES / (plan->desc.kernel[0] * d->h.taps *
+                                                         (d->w.per_tap ? d->w.taps : 1)));
+    d->c_block = hy3d__min_i64(d->c_block, DIRECT_BLOCK_K / plan->taps);
     d->c_block = d->c_block < 1 ? 1 : d->c_block;
     d->c_block = hy3d__conv_ceil_div(plan->c, hy3d__conv_ceil_div(plan->c, d->c_block));
     return true;
@@ -149,7 +149,7 @@ static void try_rows(const hy3d_conv3d_plan *plan, hy3d__conv_direct candidate, 
     int64_t tried = 0;
 
     /* From the most rows that fit the result tile: a plane may have 2^40 of them. */
-    for (int64_t rows = hy3d__conv_min(most, plan->out[1]); rows > 0 && tried < 64; rows--) {
+    for (int64_t rows = hy3d__min_i64(most, plan->out[1]); rows > 0 && tried < 64; rows--) {
         candidate.rows = rows;
         if (rows != hy3d__conv_ceil_div(plan->out[1], hy3d__conv_ceil_div(plan->out[1], rows)) ||
             !complete(plan, &candidate)) {

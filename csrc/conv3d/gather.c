@@ -113,9 +113,9 @@ void hy3d__conv_load_line(const hy3d__kernels *kernels, const hy3d__conv_line *l
         return;
     }
     /* Entries [0, before) lie before the line, [inside, n) behind it. */
-    const int64_t before = first >= 0 ? 0 : hy3d__conv_min(n, hy3d__conv_ceil_div(-first, step));
+    const int64_t before = first >= 0 ? 0 : hy3d__min_i64(n, hy3d__conv_ceil_div(-first, step));
     const int64_t last = line->size - 1 - first;
-    const int64_t inside = last < 0 ? 0 : hy3d__conv_min(n, last / step + 1);
+    const int64_t inside = last < 0 ? 0 : hy3d__min_i64(n, last / step + 1);
     value left = {.f64 = 0.0}, right = {.f64 = 0.0};
 
     if (line->replicate && before > 0) {

@@ -77,12 +77,12 @@ static block split_grain(const hy3d_conv3d_plan *plan, int64_t grain)
     const int64_t at = grain % d->n_blocks * d->n_block;
     grain /= d->n_blocks;
     b.first = grain % spans * d->span + at;
-    b.count = hy3d__conv_min(d->n_block, d->span - at);
+    b.count = hy3d__min_i64(d->n_block, d->span - at);
     grain /= spans;
     b.group = grain % plan->desc.groups;
     b.image = grain / plan->desc.groups;
     b.channel = b.group * plan->m + m;
-    b.channels = hy3d__conv_min(d->m_block, plan->m - m);
+    b.channels = hy3d__min_i64(d->m_block, plan->m - m);
     return b;
 }
 
@@ -98,7 +98,7 @@ static hy3d__conv_span part(const hy3d_conv3d_plan *plan, const block *b, int64_
         .channels = b->channels,
         .t = first / plane,
         .first = first % plane,
-        .count = hy3d__conv_min(b->count - done, plane - first % plane),
+        .count = hy3d__min_i64(b->count - done, plane - first % plane),
     };
 }
 
@@ -112,7 +112,7 @@ static void pack_rows(const hy3d__conv_run *run, const hy3d__conv_span *span,
     int64_t h = span->first / plan->out[2], w = span->first % plan->out[2];
 
     for (int64_t left = span->count, n; left > 0; left -= n, h++, w = 0) {
-        n = hy3d__conv_min(left, plan->out[2] - w);
+        n = hy3d__min_i64(left, plan->out[2] - w);
         const hy3d__conv_line line = hy3d__conv_source_line(
             run, frame, channel,
             h * desc->stride[1] + tap[1] * desc->dilation[1] - desc->pad_before[1]);
@@ -259,7 +259,7 @@ static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
     }
     put_bias(plan, &b, &product);
     for (int64_t k = 0; k < plan->k; k += product.k) {
-        product.k = (int32_t)hy3d__conv_min(plan->panel.k_block, plan->k - k);
+        product.k = (int32_t)hy3d__min_i64(plan->panel.k_block, plan->k - k);
         if (hy3d_cancel_requested(run->cancel)) {
             return HY3D_ERR_CANCELLED;
         }

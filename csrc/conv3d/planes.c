@@ -45,7 +45,7 @@ void hy3d__conv_plane_load(const hy3d__conv_run *run, const hy3d_conv3d_frame *f
 
     line.size = width;
     for (int64_t done = 0, n; done < count; done += n, row++, at = 0) {
-        n = hy3d__conv_min(count - done, width - at);
+        n = hy3d__min_i64(count - done, width - at);
         line.data = data == NULL ? NULL : data + row * row_bytes;
         hy3d__conv_load_line(plan->kernels, &line, at, 1, n,
                              (unsigned char *)dst + (size_t)done * plan->compute_bytes);
@@ -85,7 +85,7 @@ void hy3d__conv_plane_store(const hy3d__conv_run *run, const hy3d__conv_span *sp
 
     for (int64_t done = 0, n; done < span->count; done += n) {
         const int64_t row = (span->first + done) / width, at = (span->first + done) % width;
-        n = hy3d__conv_min(span->count - done, width - at);
+        n = hy3d__min_i64(span->count - done, width - at);
         const hy3d__conv_result stored = {
             .data = (const unsigned char *)results + (size_t)done * plan->compute_bytes,
             .at = {span->image, span->channel, span->t, row, at},

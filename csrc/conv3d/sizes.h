@@ -8,19 +8,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/checked.h"
 #include "hy3d/conv3d.h"
 
 #define HY3D__CONV_ALIGN ((size_t)64)
-
-static inline int64_t hy3d__conv_min(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline int64_t hy3d__conv_max(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 static inline int64_t hy3d__conv_ceil_div(int64_t a, int64_t b)
 {

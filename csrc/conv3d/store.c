@@ -64,7 +64,7 @@ static void store_sum(const hy3d__kernels *kernels, hy3d_dtype dtype, const targ
         return;
     }
     for (int64_t i = 0; i < to->n; i += CHUNK) {
-        const int64_t count = hy3d__conv_min(CHUNK, to->n - i);
+        const int64_t count = hy3d__min_i64(CHUNK, to->n - i);
         hy3d__read_elements(kernels, dtype,
                             (const unsigned char *)to->residual + i * to->residual_stride * bytes,
                             to->residual_stride, count, &sum);
@@ -115,7 +115,7 @@ void hy3d__conv_store(const hy3d__kernels *kernels, const hy3d_tensor *y,
 
     for (int64_t i = 0; i < outer; i++) {
         for (int64_t w = 0; w < cols; w += width) {
-            to.n = hy3d__conv_min(width, cols - w);
+            to.n = hy3d__min_i64(width, cols - w);
             for (int64_t j = 0; j < inner; j++) {
                 const int64_t c = channels_last ? j : i, r = channels_last ? i : j;
                 to.data = base + c * y_step[0] + r * y_step[1] + w * y_step[2];

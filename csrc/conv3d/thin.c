@@ -61,7 +61,7 @@ static double cost(const hy3d_conv3d_plan *plan, const hy3d__conv_thin *d, uint3
     const double a_plane = (double)(parts - 1) * grain_cost(plan, d, each) +
                            grain_cost(plan, d, vectors - (parts - 1) * each);
     const double planes = (double)hy3d__conv_ceil_div(plan->m, d->m_block) *
-                          (double)hy3d__conv_max(1, plan->desc.batch) * (double)plan->desc.groups *
+                          (double)hy3d__max_i64(1, plan->desc.batch) * (double)plan->desc.groups *
                           (double)plan->out[0];
     const double rounds = planes * (double)parts / (double)threads;
     const double whole = rounds < 64.0 ? (double)(int64_t)(rounds + 0.999999) : rounds;
@@ -71,7 +71,7 @@ static double cost(const hy3d_conv3d_plan *plan, const hy3d__conv_thin *d, uint3
 
 static int64_t channels_at_once(const hy3d_conv3d_plan *plan)
 {
-    const int64_t most = hy3d__conv_max(1, MAX_TERMS / plan->taps);
+    const int64_t most = hy3d__max_i64(1, MAX_TERMS / plan->taps);
     return plan->k <= WHOLE_TERMS
                ? plan->c
                : hy3d__conv_ceil_div(plan->c, hy3d__conv_ceil_div(plan->c, most));
@@ -101,8 +101,8 @@ static void choose_blocks(hy3d_conv3d_plan *plan, uint32_t threads)
     /* Where no slot fits, the smallest: the same for every number of threads, so that a limit which
      * is enough for one of them is enough for all. */
     plan->thin = d;
-    plan->thin.m_block = hy3d__conv_round_up(hy3d__conv_min(plan->m, LEAST_ROWS), HY3D__CONV_ROWS);
-    plan->thin.positions = HY3D__CONV_LANES * hy3d__conv_min(vectors, HY3D__CONV_VECTORS);
+    plan->thin.m_block = hy3d__conv_round_up(hy3d__min_i64(plan->m, LEAST_ROWS), HY3D__CONV_ROWS);
+    plan->thin.positions = HY3D__CONV_LANES * hy3d__min_i64(vectors, HY3D__CONV_VECTORS);
     for (int64_t cut = cuts; cut < cuts + 8; cut++) {
         d.m_block = hy3d__conv_round_up(hy3d__conv_ceil_div(plan->m, cut), HY3D__CONV_ROWS);
         for (int64_t parts = fewest; parts <= fewest + 8 && parts <= vectors; parts++) {
@@ -141,10 +141,10 @@ static hy3d__conv_span split_grain(const hy3d_conv3d_plan *plan, int64_t grain)
     hy3d__conv_span span;
 
     span.channel = grain % d->m_blocks * d->m_block; /* of the group */
-    span.channels = hy3d__conv_min(d->m_block, plan->m - span.channel);
+    span.channels = hy3d__min_i64(d->m_block, plan->m - span.channel);
     grain /= d->m_blocks;
     span.first = grain % d->blocks * d->positions;
-    span.count = hy3d__conv_min(d->positions, plane(plan) - span.first);
+    span.count = hy3d__min_i64(d->positions, plane(plan) - span.first);
     grain /= d->blocks;
     span.t = grain % plan->out[0];
     grain /= plan->out[0];
@@ -228,7 +228,7 @@ static void multiply_rows(const hy3d_conv3d_plan *plan, const hy3d__conv_span *s
 {
     const int64_t first = of->channel * plan->taps;
     const bool is_last = (vector + nv) * HY3D__CONV_LANES >= span->count;
-    const int64_t next = hy3d__conv_min(of->terms, plan->k - first - of->terms);
+    const int64_t next = hy3d__min_i64(of->terms, plan->k - first - of->terms);
     const float *b[HY3D__CONV_VECTORS];
 
     for (int64_t i = 0; i < nv; i++) {
@@ -255,7 +255,7 @@ static void multiply(const hy3d_conv3d_plan *plan, const hy3d__conv_span *span, 
     const int64_t vectors = hy3d__conv_ceil_div(span->count, HY3D__CONV_LANES);
 
     for (int64_t from = 0; from < span->channels; from += MAX_ROWS) {
-        const int64_t to = hy3d__conv_min(from + MAX_ROWS, span->channels);
+        const int64_t to = hy3d__min_i64(from + MAX_ROWS, span->channels);
         for (int64_t v = 0, nv; v < vectors; v += nv) {
             nv = hy3d__conv_vectors_next(vectors - v);
             multiply_rows(plan, span, of, from, to, v, nv);
@@ -281,7 +281,7 @@ static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
     };
 
     for (; of.channel < plan->c; of.channel += d->c_block) {
-        const int64_t channels = hy3d__conv_min(d->c_block, plan->c - of.channel);
+        const int64_t channels = hy3d__min_i64(d->c_block, plan->c - of.channel);
         of.terms = channels * plan->taps;
         pack(run, &span, of.channel, channels, columns);
         multiply(plan, &span, &of);

@@ -7,16 +7,16 @@ static hy3d__winograd_block split_grain(const hy3d_conv3d_plan *plan, int64_t gr
     hy3d__winograd_block b = {0};
 
     b.panel = grain % d->blocks_m * d->blocks.panels;
-    b.panels = hy3d__conv_min(d->blocks.panels, d->filters.panels - b.panel);
+    b.panels = hy3d__min_i64(d->blocks.panels, d->filters.panels - b.panel);
     grain /= d->blocks_m;
     b.tile_w = grain % d->blocks_w * d->blocks.w;
-    b.tiles_w = hy3d__conv_min(d->blocks.w, d->tiles_w - b.tile_w);
+    b.tiles_w = hy3d__min_i64(d->blocks.w, d->tiles_w - b.tile_w);
     grain /= d->blocks_w;
     b.tile_h = grain % d->blocks_h * d->blocks.h;
-    b.tiles_h = hy3d__conv_min(d->blocks.h, d->tiles_h - b.tile_h);
+    b.tiles_h = hy3d__min_i64(d->blocks.h, d->tiles_h - b.tile_h);
     grain /= d->blocks_h;
     b.t = grain % d->blocks_t * d->blocks.frames;
-    b.frames = hy3d__conv_min(d->blocks.frames, plan->out[0] - b.t);
+    b.frames = hy3d__min_i64(d->blocks.frames, plan->out[0] - b.t);
     b.image = grain / d->blocks_t;
     b.rows = b.tiles_h * b.tiles_w *
              (d->filters.kind.moments == 1 ? b.frames : hy3d__conv_ceil_div(b.frames, 2));
@@ -38,7 +38,7 @@ static void multiply(const operands *o, int64_t product, int64_t channel, const 
                      const hy3d__ahead *ahead)
 {
     const hy3d__winograd_filters *const f = &o->plan->winograd.filters;
-    const int64_t length = hy3d__conv_min(f->chunk, f->k - channel);
+    const int64_t length = hy3d__min_i64(f->chunk, f->k - channel);
     const float *const v =
         o->v + (size_t)product * o->v_point + (size_t)(channel / 16) * o->v_block;
 
@@ -75,7 +75,7 @@ static void multiply_prepared(const operands *o, int64_t panel, int64_t panels)
             const float *from = u + (p * f->panels + panel + i) * f->panel_elems;
             float *const r = o->r + (p * panels + i) * o->block->rows * 32;
             for (int64_t c = 0; c < f->k; c += f->chunk) {
-                const int64_t length = hy3d__conv_min(f->chunk, f->k - c);
+                const int64_t length = hy3d__min_i64(f->chunk, f->k - c);
                 const size_t elems = (size_t)(f->segments * length * 32);
                 const hy3d__ahead ahead = look_ahead(next, share, from + elems, elems);
                 multiply(o, p, c, from, r, &ahead);
@@ -93,7 +93,7 @@ static void multiply_making(const operands *o, int64_t panel, float *made, float
     const hy3d__winograd_filters *const f = &plan->winograd.filters;
 
     for (int64_t c = 0; c < f->k && !hy3d_cancel_requested(o->cancel); c += f->chunk) {
-        const int64_t length = hy3d__conv_min(f->chunk, f->k - c);
+        const int64_t length = hy3d__min_i64(f->chunk, f->k - c);
         const size_t elems = (size_t)(f->segments * length * 32);
         hy3d__winograd_filters_make(plan->kernels, f, &plan->filter, panel, c, length, made, elems,
                                     scratch);
@@ -127,7 +127,7 @@ static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
 
     hy3d__winograd_input(run, &b, v, strips);
     for (int64_t panel = b.panel; panel < b.panel + b.panels; panel += d->blocks.panels_at_once) {
-        const int64_t panels = hy3d__conv_min(d->blocks.panels_at_once, b.panel + b.panels - panel);
+        const int64_t panels = hy3d__min_i64(d->blocks.panels_at_once, b.panel + b.panels - panel);
         if (plan->prepared != NULL) {
             multiply_prepared(&o, panel, panels);
         } else {

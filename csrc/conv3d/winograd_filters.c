@@ -47,7 +47,7 @@ static void load_lanes(const hy3d__kernels *kernels, const hy3d_tensor *weight, 
 {
     const int64_t taps = 9 * weight->size[2];
     const int64_t pitch = CHANNELS * taps;
-    const int64_t there = hy3d__conv_max(0, hy3d__conv_min(count, weight->size[1] - c0));
+    const int64_t there = hy3d__max_i64(0, hy3d__min_i64(count, weight->size[1] - c0));
 
     if (weight->dtype == HY3D_F32 && is_run(weight) && there == count &&
         m + 16 <= weight->size[0] && weight->stride[0] > 0) {
@@ -95,12 +95,12 @@ void hy3d__winograd_filters_make(const hy3d__kernels *kernels,
     const int64_t end = channel + count;
 
     for (int64_t first = channel; first < end; first += filters->chunk) {
-        const int64_t length = hy3d__conv_min(filters->chunk, end - first);
+        const int64_t length = hy3d__min_i64(filters->chunk, end - first);
         float *const to = u + (first - channel) * filters->segments * 32;
         for (int64_t c0 = 0; c0 < length; c0 += CHANNELS) {
             for (int64_t half = 0; half < 32; half += 16) {
                 make_block(kernels, filters, weight, panel * 32 + half, first + c0,
-                           hy3d__conv_min(CHANNELS, length - c0), length, to + c0 * 32 + half,
+                           hy3d__min_i64(CHANNELS, length - c0), length, to + c0 * 32 + half,
                            product, scratch);
             }
         }
@@ -155,7 +155,7 @@ static hy3d_status make_panel(void *argument, int64_t grain, uint32_t slot)
             return HY3D_ERR_CANCELLED;
         }
         hy3d__winograd_filters_make(
-            m->kernels, f, m->weight, grain, c, hy3d__conv_min(f->chunk, f->k - c),
+            m->kernels, f, m->weight, grain, c, hy3d__min_i64(f->chunk, f->k - c),
             m->u + grain * f->panel_elems + c * f->segments * 32,
             (size_t)(f->panels * f->panel_elems), m->scratch + slot * HY3D__WINOGRAD_FILTER_ELEMS);
     }

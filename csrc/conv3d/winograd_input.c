@@ -124,8 +124,8 @@ static void pack_row(const row_source *source, int64_t first, int64_t n, float *
     const int64_t size = desc->in_size[2];
     const bool replicate = desc->pad_mode[2] == HY3D_PAD_REPLICATE;
     /* Entries [0, before) lie left of the row, [inside, n) right of it. */
-    const int64_t before = hy3d__conv_min(n, first < 0 ? -first : 0);
-    const int64_t inside = hy3d__conv_min(n, size - first > 0 ? size - first : 0);
+    const int64_t before = hy3d__min_i64(n, first < 0 ? -first : 0);
+    const int64_t inside = hy3d__min_i64(n, size - first > 0 ? size - first : 0);
 
     if (before < inside) {
         pack_columns(source, first + before, inside - before, dst + before * 16);
@@ -151,7 +151,7 @@ static void pack_strip(const hy3d__conv_run *run, const hy3d_conv3d_frame *frame
     row_source source = {.run = run,
                          .frame = *frame,
                          .channel = channel,
-                         .channels = hy3d__conv_min(16, plan->c - channel),
+                         .channels = hy3d__min_i64(16, plan->c - channel),
                          .next = next->data};
     int64_t packed = -1; /* the row of x that the line before holds */
 
@@ -253,7 +253,7 @@ void hy3d__winograd_input(const hy3d__conv_run *run, const hy3d__winograd_block 
 
     for (c.tile_h = 0; c.tile_h < block->tiles_h; c.tile_h++) {
         for (c.tile_w = 0; c.tile_w < block->tiles_w; c.tile_w += HY3D__WINOGRAD_CHUNK) {
-            c.tiles = hy3d__conv_min(HY3D__WINOGRAD_CHUNK, block->tiles_w - c.tile_w);
+            c.tiles = hy3d__min_i64(HY3D__WINOGRAD_CHUNK, block->tiles_w - c.tile_w);
             if (hy3d_cancel_requested(run->cancel)) {
                 return; /* the grain sees it too */
             }

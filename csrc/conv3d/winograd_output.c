@@ -93,16 +93,16 @@ void hy3d__winograd_output(const hy3d__conv_run *run, const hy3d__winograd_block
 
     for (int64_t i = 0; i < block->tiles_h; i++) {
         p.h = (block->tile_h + i) * m;
-        p.rows = hy3d__conv_min(m, plan->out[1] - p.h);
+        p.rows = hy3d__min_i64(m, plan->out[1] - p.h);
         for (int64_t j = 0; j < block->tiles_w; j += HY3D__WINOGRAD_CHUNK) {
-            const int64_t tiles = hy3d__conv_min(HY3D__WINOGRAD_CHUNK, block->tiles_w - j);
+            const int64_t tiles = hy3d__min_i64(HY3D__WINOGRAD_CHUNK, block->tiles_w - j);
             const float *const from = r + (i * block->tiles_w + j) * 32;
             p.w = (block->tile_w + j) * m;
-            p.columns = hy3d__conv_min(m * tiles, plan->out[2] - p.w);
+            p.columns = hy3d__min_i64(m * tiles, plan->out[2] - p.w);
             /* Both halves at once: they are neighbours in memory. */
             for (int64_t half = 0; half < 32 && panel * 32 + half < plan->m; half += 16) {
                 p.channel = panel * 32 + half;
-                p.channels = hy3d__conv_min(16, plan->m - p.channel);
+                p.channels = hy3d__min_i64(16, plan->m - p.channel);
                 output_chunk(run, block, &p, from + half, r_point, tiles, strips);
             }
         }

@@ -5,16 +5,6 @@
 
 #include "base/checked.h"
 
-static int64_t min_i64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max_i64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static int64_t ceil_div(int64_t a, int64_t b)
 {
     return a / b + (a % b != 0);
@@ -23,8 +13,8 @@ static int64_t ceil_div(int64_t a, int64_t b)
 /* a + b, at most `limit`; all of them >= 0. */
 static int64_t add_up_to(int64_t a, int64_t b, int64_t limit)
 {
-    const int64_t first = min_i64(a, limit);
-    return first + min_i64(b, limit - first);
+    const int64_t first = hy3d__min_i64(a, limit);
+    return first + hy3d__min_i64(b, limit - first);
 }
 
 int32_t hy3d__tiles_max_level(const hy3d_tiles_desc *desc)
@@ -66,9 +56,9 @@ hy3d_status hy3d__tiles_axis(const hy3d_tiles_desc *desc, int index, hy3d__axis 
      * at least one latent of warm-up is needed for a whole first group. */
     const int64_t after = causal ? 0 : overlap / 2;
     const int64_t warm_up = causal && factor > 1 ? 1 : 0;
-    const int64_t shared_before = min_i64(overlap - after, latent);
-    const int64_t shared_after = min_i64(after, latent);
-    const int64_t halo = max_i64(desc->halo[index], warm_up);
+    const int64_t shared_before = hy3d__min_i64(overlap - after, latent);
+    const int64_t shared_after = hy3d__min_i64(after, latent);
+    const int64_t halo = hy3d__max_i64(desc->halo[index], warm_up);
     const int64_t reach_before = add_up_to(shared_before, halo, latent);
     const int64_t reach_after = causal ? 0 : add_up_to(shared_after, halo, latent);
     const hy3d__axis axis = {
@@ -80,10 +70,10 @@ hy3d_status hy3d__tiles_axis(const hy3d_tiles_desc *desc, int index, hy3d__axis 
         .shared_after = shared_after,
         .reach_before = reach_before,
         .reach_after = reach_after,
-        .reach = max_i64(1, add_up_to(reach_before, reach_after, latent)),
+        .reach = hy3d__max_i64(1, add_up_to(reach_before, reach_after, latent)),
         /* A core at least as long as the overlap keeps the two ramps of a tile apart, so that at
          * most two tiles meet anywhere. */
-        .max_count = max_i64(1, latent / max_i64(desc->min_tile[index], overlap)),
+        .max_count = hy3d__max_i64(1, latent / hy3d__max_i64(desc->min_tile[index], overlap)),
     };
     *axis_out = axis;
     return HY3D_OK;
@@ -93,7 +83,7 @@ hy3d_status hy3d__tiles_axis(const hy3d_tiles_desc *desc, int index, hy3d__axis 
  * halo), so the extra latent costs least there. */
 int64_t hy3d__axis_start(const hy3d__axis *axis, int64_t count, int64_t tile)
 {
-    return tile * (axis->latent / count) + min_i64(tile, axis->latent % count);
+    return tile * (axis->latent / count) + hy3d__min_i64(tile, axis->latent % count);
 }
 
 /* First tile that starts at `latent` or after it, 0 <= latent <= axis->latent. */
@@ -129,8 +119,8 @@ void hy3d__axis_input(const hy3d__axis *axis, int64_t count, int64_t tile, int64
 {
     const int64_t start = hy3d__axis_start(axis, count, tile);
     const int64_t stop = hy3d__axis_start(axis, count, tile + 1);
-    *start_out = start - min_i64(start, axis->reach_before);
-    *stop_out = stop + min_i64(axis->latent - stop, axis->reach_after);
+    *start_out = start - hy3d__min_i64(start, axis->reach_before);
+    *stop_out = stop + hy3d__min_i64(axis->latent - stop, axis->reach_after);
 }
 
 /* Tiles that the front edge cuts off grow with their index. Those after them are whole, the long
@@ -140,10 +130,11 @@ int64_t hy3d__axis_max_extent(const hy3d__axis *axis, int64_t count)
 {
     const int64_t uncut = first_tile_from(axis, count, axis->reach_before);
     int64_t largest = 0;
-    for (int64_t tile = max_i64(0, uncut - 1); tile <= min_i64(uncut, count - 1); tile++) {
+    for (int64_t tile = hy3d__max_i64(0, uncut - 1); tile <= hy3d__min_i64(uncut, count - 1);
+         tile++) {
         int64_t start, stop;
         hy3d__axis_input(axis, count, tile, &start, &stop);
-        largest = max_i64(largest, stop - start);
+        largest = hy3d__max_i64(largest, stop - start);
     }
     return largest;
 }
@@ -156,8 +147,8 @@ int64_t hy3d__axis_next_count(const hy3d__axis *axis, int64_t count, int64_t shr
     int64_t next = count;
     while (next < axis->max_count) {
         const int64_t core = ceil_div(axis->latent, next);
-        const int64_t smaller = max_i64(1, core - max_i64(1, core / shrink));
-        next = min_i64(ceil_div(axis->latent, smaller), axis->max_count);
+        const int64_t smaller = hy3d__max_i64(1, core - hy3d__max_i64(1, core / shrink));
+        next = hy3d__min_i64(ceil_div(axis->latent, smaller), axis->max_count);
         if (hy3d__axis_max_extent(axis, next) < largest) {
             return next;
         }
@@ -171,7 +162,7 @@ static double sum_of_starts(const hy3d__axis *axis, int64_t count, int64_t tiles
 {
     const int64_t shortest = axis->latent / count;
     const double core = (double)shortest, n = (double)tiles;
-    const double m = (double)min_i64(tiles, axis->latent % count + 1);
+    const double m = (double)hy3d__min_i64(tiles, axis->latent % count + 1);
     const double longs = (double)(axis->latent % count);
     return core * (n * (n - 1.0) / 2.0) + (m * (m - 1.0) / 2.0 + (n - m) * longs);
 }

@@ -366,11 +366,6 @@ int64_t hy3d__slice_stop(const hy3d__builder *b, int32_t node, int64_t frame)
     return found < state->last ? slice_at(b, state->slices[found])->frames[1] : frame;
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* The first frame of `value` that node `reader` still reads. */
 static int64_t needed_by(const hy3d__builder *b, int32_t reader, int32_t value)
 {
@@ -382,11 +377,12 @@ static int64_t needed_by(const hy3d__builder *b, int32_t reader, int32_t value)
     case HY3D_OP_CONV:
         if (node->source == value) {
             needed = hy3d__frames_needed(&state->frames, state->own);
-            needed = state->made < state->frames.passed ? least(needed, state->made) : needed;
+            needed =
+                state->made < state->frames.passed ? hy3d__min_i64(needed, state->made) : needed;
         }
-        return node->other == value ? least(needed, state->made) : needed;
+        return node->other == value ? hy3d__min_i64(needed, state->made) : needed;
     case HY3D_OP_ATTENTION:
-        return node->span == HY3D_SPAN_FRAME ? state->made : least(state->made, state->own);
+        return node->span == HY3D_SPAN_FRAME ? state->made : hy3d__min_i64(state->made, state->own);
     case HY3D_OP_MAP:
     case HY3D_OP_OPAQUE:
         return state->own;
@@ -404,7 +400,7 @@ int64_t hy3d__needed(const hy3d__builder *b, int32_t value)
     for (int32_t r = 0; r < state->readers; r++) {
         const int32_t reader = b->readers[state->first_reader + r];
         if (b->states[reader].active && !b->states[reader].only_reduces) {
-            needed = least(needed, needed_by(b, reader, value));
+            needed = hy3d__min_i64(needed, needed_by(b, reader, value));
         }
     }
     return needed;

@@ -7,11 +7,6 @@
 #include "base/checked.h"
 #include "schedule/builder.h"
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* state's rate: `rate` / `per` times `factor` / `divided`; what does not fit stays as it is. */
 static void set_rate(hy3d__state *state, int64_t rate, int64_t per, int64_t factor, int64_t divided)
 {
@@ -65,7 +60,7 @@ static void convolve(hy3d__builder *b, int32_t index)
     hy3d__state *state = &b->states[index];
     const hy3d__frames *f = &state->frames;
     const int64_t there = shown(b, node->source), other = shown(b, node->other);
-    const int64_t passing = least(f->passed, least(there, other));
+    const int64_t passing = hy3d__min_i64(f->passed, hy3d__min_i64(there, other));
     if (state->made < passing) {
         hy3d__do_pass(b, index, passing);
     }
@@ -73,9 +68,9 @@ static void convolve(hy3d__builder *b, int32_t index)
         return;
     }
     int64_t ready = hy3d__frames_ready(f, there);
-    ready = node->other < 0 ? ready : least(ready, hy3d__frames_within(f, other));
+    ready = node->other < 0 ? ready : hy3d__min_i64(ready, hy3d__frames_within(f, other));
     const int64_t smallest = hy3d__frames_least(f), limit = limit_of(state) / f->made;
-    int64_t stop = least(ready, state->own + (limit > 1 ? limit : 1));
+    int64_t stop = hy3d__min_i64(ready, state->own + (limit > 1 ? limit : 1));
     stop = stop < smallest ? smallest : stop;
     if (stop > ready || stop <= state->own) {
         return;
@@ -90,13 +85,15 @@ static void attend(hy3d__builder *b, int32_t index)
     hy3d__state *state = &b->states[index];
     const int64_t there = shown(b, node->source);
     while (b->status == HY3D_OK && node->span != HY3D_SPAN_FRAME && state->own < there) {
-        hy3d__do_keys(b, index, least(hy3d__slice_stop(b, node->source, state->own), there));
+        hy3d__do_keys(b, index,
+                      hy3d__min_i64(hy3d__slice_stop(b, node->source, state->own), there));
     }
     const bool waits = node->span == HY3D_SPAN_VIDEO && there < state->size.frames;
     const int64_t ready = waits ? state->made : there;
-    const int64_t stop = least(ready, state->made + limit_of(state));
+    const int64_t stop = hy3d__min_i64(ready, state->made + limit_of(state));
     while (b->status == HY3D_OK && state->made < stop) {
-        hy3d__do_attend(b, index, least(hy3d__slice_stop(b, node->source, state->made), stop));
+        hy3d__do_attend(b, index,
+                        hy3d__min_i64(hy3d__slice_stop(b, node->source, state->made), stop));
     }
     state->pending = ready > stop;
 }
@@ -105,7 +102,8 @@ static void run_node(hy3d__builder *b, int32_t index)
 {
     const hy3d_node *node = &b->graph->nodes[index];
     hy3d__state *state = &b->states[index];
-    const int64_t there = shown(b, node->source), both = least(there, shown(b, node->other));
+    const int64_t there = shown(b, node->source),
+                  both = hy3d__min_i64(there, shown(b, node->other));
     state->pending = false;
     switch (node->op) {
     case HY3D_OP_CONV:
@@ -116,14 +114,15 @@ static void run_node(hy3d__builder *b, int32_t index)
         break;
     case HY3D_OP_MAP:
         while (b->status == HY3D_OK && state->own < there) {
-            hy3d__do_map(b, index, least(hy3d__slice_stop(b, node->source, state->own), there));
+            hy3d__do_map(b, index,
+                         hy3d__min_i64(hy3d__slice_stop(b, node->source, state->own), there));
         }
         break;
     case HY3D_OP_ADD:
         while (b->status == HY3D_OK && state->made < both) {
-            const int64_t stop = least(hy3d__slice_stop(b, node->source, state->made),
-                                       hy3d__slice_stop(b, node->other, state->made));
-            hy3d__do_add(b, index, least(stop, both));
+            const int64_t stop = hy3d__min_i64(hy3d__slice_stop(b, node->source, state->made),
+                                               hy3d__slice_stop(b, node->other, state->made));
+            hy3d__do_add(b, index, hy3d__min_i64(stop, both));
         }
         break;
     default: /* OUTPUT: frames are given away as they are made; OPAQUE: not in chunks */
@@ -164,7 +163,7 @@ void hy3d__order_chunks(hy3d__builder *b, int32_t from, int64_t chunk)
     }
     int64_t stop = 0;
     while (stop < frames && b->status == HY3D_OK) {
-        stop = least(stop + chunk, frames);
+        stop = hy3d__min_i64(stop + chunk, frames);
         if (is_there) {
             input->shown = stop;
         } else {

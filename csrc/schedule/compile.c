@@ -13,16 +13,6 @@
 /* Of a request: sums of a few of them stay within 63 bits. */
 #define MOST_BYTES (INT64_C(1) << 59)
 
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static int64_t budget_of(int64_t budget)
 {
     return budget > 0 ? budget : INT64_MAX;
@@ -252,7 +242,7 @@ static int64_t frame_bytes(const hy3d_schedule_request *r, const hy3d_size *size
     return hy3d__mul_i64(bytes, size->channels, &bytes) &&
                    hy3d__mul_i64(bytes, size->rows, &bytes) &&
                    hy3d__mul_i64(bytes, size->columns, &bytes)
-               ? least(bytes, MOST_BYTES)
+               ? hy3d__min_i64(bytes, MOST_BYTES)
                : MOST_BYTES;
 }
 
@@ -268,11 +258,11 @@ static int64_t least_own_bytes(const hy3d_schedule *s)
         const hy3d_node *node = &s->nodes[i];
         if (node->op == HY3D_OP_CONV &&
             hy3d__frames_of(node, s->sizes[node->source].frames).own_total > 0) {
-            bytes =
-                most(bytes, frame_bytes(r, &s->sizes[node->source]) + frame_bytes(r, &s->sizes[i]));
+            bytes = hy3d__max_i64(bytes, frame_bytes(r, &s->sizes[node->source]) +
+                                             frame_bytes(r, &s->sizes[i]));
         }
     }
-    return least(bytes, MOST_BYTES);
+    return hy3d__min_i64(bytes, MOST_BYTES);
 }
 
 /* Asks for the bytes of the VAE's own code, once in a schedule. HY3D_ERR_UNSUPPORTED: nobody can
@@ -299,7 +289,7 @@ static hy3d_status ask_own_bytes(hy3d_schedule *s)
         status = bytes < 0 ? HY3D_ERR_INVALID_ARGUMENT : HY3D_ERR_OVERFLOW;
     }
     if (status == HY3D_OK) {
-        r->own_bytes = most(bytes, least_own_bytes(s));
+        r->own_bytes = hy3d__max_i64(bytes, least_own_bytes(s));
     }
     return status;
 }
@@ -333,9 +323,9 @@ static hy3d_status add_rank(hy3d_context *context, const hy3d_schedule *s, const
     if (status != HY3D_OK) {
         return status;
     }
-    all->device_bytes = most(all->device_bytes, one.device_bytes);
-    all->host_bytes = most(all->host_bytes, one.host_bytes);
-    all->both_bytes = most(all->both_bytes, one.both_bytes);
+    all->device_bytes = hy3d__max_i64(all->device_bytes, one.device_bytes);
+    all->host_bytes = hy3d__max_i64(all->host_bytes, one.host_bytes);
+    all->both_bytes = hy3d__max_i64(all->both_bytes, one.both_bytes);
     all->seconds = one.seconds > all->seconds ? one.seconds : all->seconds;
     all->steps += one.steps;
     const bool fits = hy3d__add_i64(all->stored_bytes, one.stored_bytes, &all->stored_bytes) &&
@@ -505,7 +495,8 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
     for (int32_t rank = 0; rank < s->shards.ranks && status == HY3D_OK; rank++) {
         status = build(context, s, all, rank, &plain[rank]);
         if (status == HY3D_OK) {
-            least_bytes = most(least_bytes, hy3d__least_resident(&s->request, &plain[rank]));
+            least_bytes =
+                hy3d__max_i64(least_bytes, hy3d__least_resident(&s->request, &plain[rank]));
         }
     }
     for (int32_t i = 0; i < LIMITS && !hy3d__is_fatal(status); i++) {

@@ -1,10 +1,7 @@
 /* See frames.h. */
 #include "schedule/frames.h"
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+#include "base/checked.h"
 
 /* Frames of the up-sampled own video that the source's frames 0 .. stop make. */
 static int64_t up_frames(const hy3d__frames *f, int64_t stop)
@@ -36,7 +33,7 @@ hy3d__frames hy3d__frames_of(const hy3d_node *node, int64_t total)
     hy3d__frames f = {
         .total = total,
         .begin = node->skip_first - node->reread,
-        .passed = least(node->skip_first, total),
+        .passed = hy3d__min_i64(node->skip_first, total),
         .up = node->up[0],
         .stride = node->stride[0],
         .before = node->before[0],
@@ -77,7 +74,7 @@ int64_t hy3d__frames_within(const hy3d__frames *f, int64_t result)
     if (result < f->passed || before < f->made_first) {
         return 0;
     }
-    return least(1 + (before - f->made_first) / f->made, f->own_total);
+    return hy3d__min_i64(1 + (before - f->made_first) / f->made, f->own_total);
 }
 
 int64_t hy3d__frames_least(const hy3d__frames *f)
@@ -86,7 +83,7 @@ int64_t hy3d__frames_least(const hy3d__frames *f)
     while (own < f->own_total && hy3d__frames_result(f, own) <= f->passed) {
         own++;
     }
-    return least(own, f->own_total);
+    return hy3d__min_i64(own, f->own_total);
 }
 
 void hy3d__frames_reads(const hy3d__frames *f, int64_t first, int64_t stop, int64_t reads_out[2])
@@ -94,8 +91,8 @@ void hy3d__frames_reads(const hy3d__frames *f, int64_t first, int64_t stop, int6
     const int64_t last = up_frames(f, f->total) - 1;
     int64_t a = first * f->stride - f->before;
     int64_t b = (stop - 1) * f->stride - f->before + f->extent - 1;
-    a = least(a > 0 ? a : 0, last);
-    b = least(b > 0 ? b : 0, last);
+    a = hy3d__min_i64(a > 0 ? a : 0, last);
+    b = hy3d__min_i64(b > 0 ? b : 0, last);
     reads_out[0] = f->begin + source_of(f, a);
     reads_out[1] = f->begin + source_of(f, b) + 1;
 }

@@ -2,22 +2,13 @@
  * streams a VAE whose norms see the whole video. */
 #include <stddef.h>
 
+#include "base/checked.h"
 #include "schedule/builder.h"
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 /* Frames of so many bytes each that a slice may have: at least one. */
 static int64_t frames_in(const hy3d__builder *b, int64_t frame_bytes)
 {
-    return most(1, b->slice_bytes / most(frame_bytes, 1));
+    return hy3d__max_i64(1, b->slice_bytes / hy3d__max_i64(frame_bytes, 1));
 }
 
 /* Brings frames 0 .. stop of `value` if it is the section's input, which enters as it is read. */
@@ -30,7 +21,7 @@ static void require(hy3d__builder *b, int32_t value, int64_t stop)
     const int64_t elements = state->size.channels * state->most_rows * state->size.columns;
     const int64_t step = frames_in(b, elements * b->request->element_bytes);
     while (b->status == HY3D_OK && state->made < stop) {
-        hy3d__do_enter(b, least(state->made + step, state->size.frames));
+        hy3d__do_enter(b, hy3d__min_i64(state->made + step, state->size.frames));
     }
 }
 
@@ -41,7 +32,7 @@ static int64_t conv_frame_bytes(const hy3d__builder *b, int32_t index)
     const hy3d_node *node = &b->graph->nodes[index];
     const hy3d__state *state = &b->states[index];
     const hy3d_size *source = &b->states[node->source].size;
-    const int64_t made = most(state->frames.made, state->frames.made_first);
+    const int64_t made = hy3d__max_i64(state->frames.made, state->frames.made_first);
     const int64_t shared = b->states[node->source].most_rows;
     const int64_t rows = shared * node->up[1] + node->before[1] + node->after[1];
     const int64_t columns = source->columns * node->up[2] + node->before[2] + node->after[2];
@@ -60,8 +51,9 @@ static int64_t conv_stop(const hy3d__builder *b, int32_t index)
     const hy3d__state *state = &b->states[index];
     const hy3d__frames *f = &state->frames;
     const int64_t smallest = hy3d__frames_least(f);
-    int64_t stop = least(state->own + frames_in(b, conv_frame_bytes(b, index)), f->own_total);
-    stop = most(stop, smallest);
+    int64_t stop =
+        hy3d__min_i64(state->own + frames_in(b, conv_frame_bytes(b, index)), f->own_total);
+    stop = hy3d__max_i64(stop, smallest);
     if (node->other < 0) {
         return stop;
     }
@@ -149,11 +141,11 @@ static void map(hy3d__builder *b, int32_t index)
     const hy3d__state *state = &b->states[index], *source = &b->states[node->source];
     const double made = (double)state->frame_bytes * node->frames_rest;
     const int64_t bytes = made < (double)b->slice_bytes ? (int64_t)made : b->slice_bytes;
-    const int64_t count = frames_in(b, most(bytes, source->frame_bytes));
+    const int64_t count = frames_in(b, hy3d__max_i64(bytes, source->frame_bytes));
     while (b->status == HY3D_OK && state->own < source->size.frames) {
         const int64_t stop = state->own + (state->own == 0 ? 1 : count);
-        require(b, node->source, least(stop, source->size.frames));
-        hy3d__do_map(b, index, least(stop, hy3d__slice_stop(b, node->source, state->own)));
+        require(b, node->source, hy3d__min_i64(stop, source->size.frames));
+        hy3d__do_map(b, index, hy3d__min_i64(stop, hy3d__slice_stop(b, node->source, state->own)));
     }
 }
 
@@ -165,8 +157,8 @@ static void sum(hy3d__builder *b, int32_t index)
     require(b, node->other, state->size.frames);
     while (b->status == HY3D_OK && state->made < state->size.frames) {
         hy3d__do_add(b, index,
-                     least(hy3d__slice_stop(b, node->source, state->made),
-                           hy3d__slice_stop(b, node->other, state->made)));
+                     hy3d__min_i64(hy3d__slice_stop(b, node->source, state->made),
+                                   hy3d__slice_stop(b, node->other, state->made)));
     }
 }
 

@@ -6,11 +6,6 @@
 #include "base/checked.h"
 #include "schedule/residency.h"
 
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static bool is_copy(const hy3d_step *step)
 {
     return step->op == HY3D_STEP_STORE || step->op == HY3D_STEP_LOAD || step->op == HY3D_STEP_DROP;
@@ -151,9 +146,9 @@ typedef struct walk {
 static void note_peak(walk *w, int64_t beside)
 {
     hy3d__cost *cost = &w->cost;
-    cost->device_bytes = most(cost->device_bytes, w->device + beside);
-    cost->host_bytes = most(cost->host_bytes, w->host);
-    cost->both_bytes = most(cost->both_bytes, w->device + beside + w->host);
+    cost->device_bytes = hy3d__max_i64(cost->device_bytes, w->device + beside);
+    cost->host_bytes = hy3d__max_i64(cost->host_bytes, w->host);
+    cost->both_bytes = hy3d__max_i64(cost->both_bytes, w->device + beside + w->host);
 }
 
 static void walk_copy(walk *w, const hy3d_step *step, const hy3d_slice *slice)
@@ -323,7 +318,7 @@ void hy3d__ask_at_peaks(hy3d__builder *b)
             hy3d_step *step = &a->steps[section->first_step + i];
             there += made_bytes(step, slices);
             if (pass == 0) {
-                largest = most(largest, there);
+                largest = hy3d__max_i64(largest, there);
             } else if (there >= largest * 7 / 8) {
                 hy3d__ask_step(b, step);
             }
@@ -786,7 +781,7 @@ int64_t hy3d__least_resident(const hy3d_schedule_request *request, const hy3d__a
             read += arrays->slices[step->slice].bytes;
         }
         const int64_t made = step->op == HY3D_STEP_KEYS ? 0 : made_bytes(step, arrays->slices);
-        least = most(least, kept + keys + read + made + step->workspace_bytes);
+        least = hy3d__max_i64(least, kept + keys + read + made + step->workspace_bytes);
         for (int32_t k = 0; k < step->frees; k++) {
             const hy3d_slice *slice = &arrays->slices[refs[step->sources + step->others + k]];
             keys -= slice->is_keys ? slice->bytes : 0;

@@ -5,16 +5,6 @@
 
 #include "base/checked.h"
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static bool is_empty(hy3d__rows rows)
 {
     return rows.first >= rows.stop;
@@ -51,7 +41,8 @@ bool hy3d__rows_sent(const hy3d__shards *shards, int32_t value, bool is_keys, in
     const hy3d__rows own = hy3d__share_of(shards, from, rows);
     const hy3d__rows needed =
         is_keys ? (hy3d__rows){0, rows} : hy3d__rows_needed(shards, value, to, rows);
-    *sent_out = (hy3d__rows){most(own.first, needed.first), least(own.stop, needed.stop)};
+    *sent_out =
+        (hy3d__rows){hy3d__max_i64(own.first, needed.first), hy3d__min_i64(own.stop, needed.stop)};
     return !is_empty(*sent_out);
 }
 
@@ -64,8 +55,8 @@ static hy3d__rows conv_reads(const hy3d_node *node, int64_t source_rows, hy3d__r
     const int64_t last =
         (result.stop / node->shuffle[1] - 1) * node->stride[1] - node->before[1] + extent - 1;
     const int64_t border = source_rows * node->up[1] - 1;
-    return (hy3d__rows){least(most(first, 0), border) / node->up[1],
-                        least(most(last, 0), border) / node->up[1] + 1};
+    return (hy3d__rows){hy3d__min_i64(hy3d__max_i64(first, 0), border) / node->up[1],
+                        hy3d__min_i64(hy3d__max_i64(last, 0), border) / node->up[1] + 1};
 }
 
 /* What node `index` reads beyond a rank's share of its source is needed there, too. */
@@ -83,8 +74,8 @@ static void need_more(const hy3d__shards *shards, const hy3d_graph *graph, const
     const hy3d__rows reads =
         is_conv ? conv_reads(node, sizes[node->source].rows, share) : (hy3d__rows){0, rows};
     hy3d__rows *needed = needed_at(shards, node->source, rank);
-    needed->first = least(needed->first, reads.first);
-    needed->stop = most(needed->stop, reads.stop);
+    needed->first = hy3d__min_i64(needed->first, reads.first);
+    needed->stop = hy3d__max_i64(needed->stop, reads.stop);
 }
 
 /* In how many equal parts rows can be shared, so that each value and what each convolution makes

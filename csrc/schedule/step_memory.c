@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "hy3d/conv3d.h"
+#include "schedule/frames.h"
 
 /* What norms and moments are computed in, and scores of an attention. */
 #define FLOAT_BYTES 4
@@ -24,20 +25,10 @@ typedef struct question {
     hy3d_status status;
 } question;
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static int64_t times(int64_t a, int64_t b)
 {
     int64_t product = MOST;
-    return hy3d__mul_i64(a, b, &product) ? least(product, MOST) : MOST;
+    return hy3d__mul_i64(a, b, &product) ? hy3d__min_i64(product, MOST) : MOST;
 }
 
 static int64_t bytes_of(const question *q, int64_t elements)
@@ -74,7 +65,7 @@ static int64_t inside(question *q, const hy3d_conv3d_desc *desc)
     for (int prepared = 0; prepared < 2 && q->status == HY3D_OK; prepared++) {
         size_t workspace = 0, own = 0;
         q->status = hy3d_conv3d_memory(q->context, desc, prepared == 1, &workspace, &own);
-        found = most(found, (int64_t)(workspace + own));
+        found = hy3d__max_i64(found, (int64_t)(workspace + own));
     }
     return found;
 }
@@ -103,10 +94,11 @@ static int64_t convolved(question *q, const hy3d_conv3d_desc *desc, int32_t norm
                          int64_t made, bool shuffles)
 {
     const bool by_frame = norm == HY3D_NORM_POSITION || norm == HY3D_NORM_FRAME;
-    const int64_t block = 2 * FLOAT_BYTES * least(q->host->block_elements, most(read, made));
-    const int64_t during = most(inside(q, desc), block);
+    const int64_t block =
+        2 * FLOAT_BYTES * hy3d__min_i64(q->host->block_elements, hy3d__max_i64(read, made));
+    const int64_t during = hy3d__max_i64(inside(q, desc), block);
     const int64_t beside = by_frame ? bytes_of(q, read) + during : during;
-    return most(beside, shuffles ? bytes_of(q, made) : 0);
+    return hy3d__max_i64(beside, shuffles ? bytes_of(q, made) : 0);
 }
 
 static int64_t of_conv(question *q)
@@ -119,8 +111,11 @@ static int64_t of_conv(question *q)
     }
     hy3d_conv3d_desc desc =
         plain_desc(q, q->source->channels, times(n->channels, shuffled_parts(n)));
+    hy3d_size result = {0};
+    q->status = hy3d__node_size(n, q->source, &result);
+    const int64_t frame = times(result.channels, result.rows * result.columns);
+    const int64_t made = times(times(frame, n->shuffle[0]), own); /* before the shuffle */
     const int64_t size[2] = {q->source->rows, q->source->columns};
-    int64_t made = desc.out_channels;
     /* Frames come one by one, those of padding too. */
     desc.kernel[0] = n->kernel[0];
     desc.stride[0] = n->stride[0];
@@ -136,22 +131,16 @@ static int64_t of_conv(question *q)
         desc.pad_mode[i] = (hy3d_pad_mode)q->layer->pad_mode[i - 1];
         desc.upsample[i] = n->up[i];
         desc.in_size[i] = times(size[i - 1], n->up[i]);
-        const int64_t padded = desc.in_size[i] + n->before[i] + n->after[i];
-        const int64_t extent = (int64_t)n->dilation[i] * (n->kernel[i] - 1) + 1;
-        made = times(made, (padded - extent) / n->stride[i] + 1);
     }
     const int64_t read =
         times(times(q->source->channels, size[0] * size[1]), step->reads[1] - step->reads[0]);
-    const int64_t result = times(made, own);
-    const int64_t taken = convolved(q, &desc, n->norm, read, result, shuffled_parts(n) > 1);
+    const int64_t taken = convolved(q, &desc, n->norm, read, made, shuffled_parts(n) > 1);
     if (step->drop == 0 && (step->others == 0 || is_computed(q, n->other))) {
         return taken;
     }
     /* The result beside the residual; or all frames that the convolution gives, beside a copy of
      * those that stay. */
-    const bool has_first = n->shuffle_first != 0 && step->own[0] == 0;
-    const int64_t given = own * n->shuffle[0] + (has_first ? n->shuffle_first - n->shuffle[0] : 0);
-    return taken + bytes_of(q, times(made / n->shuffle[0], given));
+    return taken + bytes_of(q, times(frame, q->frames + step->drop));
 }
 
 /* What is read, put together of several slices. */
@@ -190,14 +179,14 @@ static int64_t mixed(const question *q)
                                                        : q->source->frames;
     const int64_t keys = times(seen, tokens), head = n->width / n->heads;
     const int64_t score = times(times(n->heads, keys), FLOAT_BYTES);
-    const int64_t rows = most(1, least(tokens, q->host->score_bytes / score));
+    const int64_t rows = hy3d__max_i64(1, hy3d__min_i64(tokens, q->host->score_bytes / score));
     const int64_t asked = bytes_of(q, times(rows, n->width));
     if (q->layer->is_composed) {
         const int64_t scores = bytes_of(q, times(times(n->heads, rows), keys));
         return asked + 2 * scores + asked + bytes_of(q, times(n->width, keys));
     }
-    return asked + q->host->threads * least(rows, QUERY_BLOCK) *
-                       (2 * least(keys, KEY_BLOCK) + head + 2) * FLOAT_BYTES;
+    return asked + q->host->threads * hy3d__min_i64(rows, QUERY_BLOCK) *
+                       (2 * hy3d__min_i64(keys, KEY_BLOCK) + head + 2) * FLOAT_BYTES;
 }
 
 /* In turn: keys and values, where frames see themselves alone; queries; the frames one by one; the
@@ -212,7 +201,7 @@ static int64_t of_attend(question *q)
     if (!q->layer->is_rescaled && !is_computed(q, n->source)) { /* a copy of what was read */
         leaving += bytes_of(q, times(q->source->channels, q->position));
     }
-    return joined(q, q->step->sources) + most(asking, most(mixing, leaving));
+    return joined(q, q->step->sources) + hy3d__max_i64(asking, hy3d__max_i64(mixing, leaving));
 }
 
 static int64_t inside_step(question *q)
@@ -229,7 +218,7 @@ static int64_t inside_step(question *q)
         return of_attend(q);
     case HY3D_STEP_MOMENTS:
         return 2 * FLOAT_BYTES *
-               least(q->host->block_elements, times(q->node->channels, q->position));
+               hy3d__min_i64(q->host->block_elements, times(q->node->channels, q->position));
     case HY3D_STEP_ENTER:
     case HY3D_STEP_MAP:
     case HY3D_STEP_TRIM:

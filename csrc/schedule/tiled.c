@@ -19,16 +19,6 @@
 #define LEAST_ROWS 8
 #define LEAST_FRAMES 5
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Rows of the output for one row of the cut's value. */
 static int64_t factor_of(const hy3d_schedule *s)
 {
@@ -54,9 +44,10 @@ hy3d_status hy3d__tiles_of(const hy3d_schedule *s, int32_t halo_row, int32_t lev
     const int64_t overlap = (given->overlap + factor - 1) / factor;
     int64_t halo = s->cut.reach;
     if (given->halo >= 0) {
-        halo = least(halo, (given->halo + factor - 1) / factor);
+        halo = hy3d__min_i64(halo, (given->halo + factor - 1) / factor);
     }
-    const int64_t smallest = most(most((given->smallest + factor - 1) / factor, overlap), 1);
+    const int64_t smallest =
+        hy3d__max_i64(hy3d__max_i64((given->smallest + factor - 1) / factor, overlap), 1);
     const hy3d_tiles_desc desc = {
         .latent = {1, size->rows, size->columns},
         .factor = {1, factor, factor},
@@ -161,17 +152,18 @@ static void part_size(const hy3d_size *size, double positions, int64_t part_out[
 {
     const double all = (double)size->frames * (double)size->rows * (double)size->columns;
     const double share = positions < all ? sqrt(positions / all) : 1;
-    int64_t rows = least(size->rows, most((int64_t)((double)size->rows * share), LEAST_ROWS));
-    const int64_t columns =
-        least(size->columns, most((int64_t)((double)size->columns * share), LEAST_ROWS));
+    int64_t rows =
+        hy3d__min_i64(size->rows, hy3d__max_i64((int64_t)((double)size->rows * share), LEAST_ROWS));
+    const int64_t columns = hy3d__min_i64(
+        size->columns, hy3d__max_i64((int64_t)((double)size->columns * share), LEAST_ROWS));
     const double fit = positions / ((double)size->frames * (double)columns);
     if (fit < (double)rows) {
-        rows = most((int64_t)fit, least(size->rows, LEAST_ROWS));
+        rows = hy3d__max_i64((int64_t)fit, hy3d__min_i64(size->rows, LEAST_ROWS));
     }
     const double frames = positions / ((double)rows * (double)columns);
     part_out[0] = size->frames;
     if (frames < (double)size->frames) {
-        part_out[0] = least(size->frames, most((int64_t)frames, LEAST_FRAMES));
+        part_out[0] = hy3d__min_i64(size->frames, hy3d__max_i64((int64_t)frames, LEAST_FRAMES));
     }
     part_out[1] = rows;
     part_out[2] = columns;

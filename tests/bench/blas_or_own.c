@@ -221,7 +221,7 @@ static void make_plans(bench *self)
     panel->strategy->cut(panel, self->desc.num_threads);
     panel->input_bytes = (panel->input_bytes + 63) / 64 * 64;
     panel->slot_bytes = (panel->input_bytes + panel->result_bytes + 63) / 64 * 64;
-    panel->slots = (uint32_t)hy3d__conv_min(self->desc.num_threads, panel->grains);
+    panel->slots = (uint32_t)hy3d__min_i64(self->desc.num_threads, panel->grains);
     panel->workspace_bytes = panel->slot_bytes * panel->slots;
     self->workspace = memory(self->chosen->workspace_bytes > panel->workspace_bytes
                                  ? self->chosen->workspace_bytes
@@ -330,7 +330,7 @@ static void run_own_product(bench *self)
     for (int64_t i = 0; i < panels; i++) {
         const float *from = self->b + (point * panels + i) * u;
         for (int64_t c = 0; c < self->k; c += self->chunk) {
-            const int64_t length = hy3d__conv_min(self->chunk, self->k - c);
+            const int64_t length = hy3d__min_i64(self->chunk, self->k - c);
             const hy3d__ahead ahead = {
                 .a = (const char *)next,
                 .b = (const char *)(from + length * 32),
@@ -383,8 +383,8 @@ static void run_small_products(bench *self)
         const float *const b = self->b + (point * (self->n / 32) + i) * self->k * 32;
         for (int64_t c = 0; c < self->k; c += self->chunk) {
             for (int64_t r = 0; r < self->rows; r += step) {
-                multiply(self, hy3d__conv_min(step, self->rows - r), 32,
-                         hy3d__conv_min(self->chunk, self->k - c), a + r * self->k + c, b + c * 32,
+                multiply(self, hy3d__min_i64(step, self->rows - r), 32,
+                         hy3d__min_i64(self->chunk, self->k - c), a + r * self->k + c, b + c * 32,
                          32, self->c + (i * self->rows + r) * 32, 32, c > 0);
             }
         }

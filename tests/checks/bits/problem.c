@@ -176,7 +176,7 @@ static hy3d_status force(hy3d_context *context, const bits_problem *p,
                   ? (uint32_t)(limit / plan->slot_bytes)
                   : threads;
     plan->slots = (int64_t)threads > plan->grains
-                      ? (uint32_t)hy3d__conv_max(plan->grains, threads > 0 ? 1 : 0)
+                      ? (uint32_t)hy3d__max_i64(plan->grains, threads > 0 ? 1 : 0)
                       : threads;
     plan->workspace_bytes = plan->slot_bytes * plan->slots;
     status = plan->slots == 0
