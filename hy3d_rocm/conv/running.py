@@ -9,14 +9,14 @@ from typing import Any
 from hy3d_rocm import _native
 from hy3d_rocm.conv import prepared
 
-__all__ = ["Call", "Geometry", "accuracy_of"]
+__all__ = ["Call", "Geometry", "accuracy_of", "format_of"]
 
 _NAMES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
 _ONE = (1, 1, 1)
 Geometry = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
-# A decoder has some dozens of shapes; each is asked about once.
-_format_of = functools.lru_cache(maxsize=4096)(_native.conv3d_format)
+#: _core.conv3d_format. A decoder has some dozens of shapes; each is asked about once.
+format_of = functools.lru_cache(maxsize=4096)(_native.conv3d_format)
 
 
 def accuracy_of(accuracy: str | None, x: Any) -> str:
@@ -77,7 +77,7 @@ class Call:
         weight = self.weight
         word = _NAMES[str(weight.dtype).rpartition(".")[2]]
         try:
-            number, _, nbytes = _format_of(
+            number, _, nbytes = format_of(
                 self.size, weight.shape[1] * self.groups, weight.shape[0], tuple(weight.shape[2:]),
                 *self.geometry, self.modes, self.groups, word, self.accuracy,
                 self.fusion.get("upsample", _ONE), self.batch,

@@ -162,8 +162,8 @@ def test_a_call_without_memory_gives_the_cache_s_back_and_tries_once_more(
         if len(seen) == 1:
             raise MemoryError("once")
 
-    running._format_of.cache_clear()
-    monkeypatch.setattr(running, "_format_of", lambda *_a: (3, "double", 100))
+    running.format_of.cache_clear()
+    monkeypatch.setattr(running, "format_of", lambda *_a: (3, "double", 100))
     monkeypatch.setattr(_native, "conv3d_prepare", lambda *_a: "ready")
     monkeypatch.setattr(_native, "conv3d", conv3d)
     hy3d_rocm.conv3d(X, parameter(), padding=1, accuracy="fast")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,6 +13,7 @@ from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.prepared import cache
 from hy3d_rocm.conv.router import note
+from hy3d_rocm.conv.running import format_of
 from hy3d_rocm.decode import geometry
 from hy3d_rocm.decode.backends.statistics import NAMES, Affine
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend, not_fused, overlaps, own_norm
@@ -138,15 +138,12 @@ def prepared_layout(
     kernel: Triple = ((1,) * 3 + weight[2:])[-3:]  # type: ignore[assignment]
     first, last = geometry.read_frames(layer, frames, kernel[0])
     up = (1, *layer.up[1:])
-    number, _, nbytes = _format_of(
+    number, _, nbytes = format_of(
         (last - first, size[0] * up[1], size[1] * up[2]), weight[1], weight[0], kernel,
         layer.stride, (1, 1, 1), (0, *layer.before[1:]), (0, *layer.after[1:]),
         ("zeros", *layer.modes[1:]), 1, NAMES[dtype], "fast", up, 1,
     )  # fmt: skip
     return number, nbytes
-
-
-_format_of = functools.lru_cache(maxsize=4096)(lambda *call: _native.conv3d_format(*call))
 
 
 def growth_bytes(decoder: Any, wanted: Iterable[tuple[int, int, int]]) -> int:
