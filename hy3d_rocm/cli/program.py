@@ -71,7 +71,7 @@ class _Walk:
         self._is_one = candidate["on_host"] or compiled.job.device.type == "cpu"
         self._kept: dict[int, int] = {}  # by the steps that left it
         self._own = candidate["device_bytes"] or candidate["host_bytes"]
-        self._host = compiled.job.result_bytes
+        self._host = compiled.job.host_bytes
         self._prefix = 0
         self._is_prefix = False
         self._first = 0

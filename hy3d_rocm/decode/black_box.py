@@ -262,7 +262,8 @@ def planned(job: Job, way: Way) -> Need:
         return _least(job, way, str(error))
     if job.device_of(way).type == "cpu":
         return Need(planned_bytes(found.both_bytes, True), 0, found.macs)
-    return Need(planned_bytes(found.device_bytes, False), found.host_bytes, found.macs)
+    host = found.host_bytes + job.host_bytes - job.result_bytes
+    return Need(planned_bytes(found.device_bytes, False), host, found.macs)
 
 
 def _least(job: Job, way: Way, why: str) -> Need:

@@ -429,6 +429,7 @@ class Execution:
                         del frames
                         number += 1  # noqa: SIM113
                         self._clean_up(number, device)
+                self.placing.arrive()
                 stages.synchronize(device)
         except precision.NonFiniteError as error:
             return faults.Failure(faults.NOT_FINITE, str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ class StreamMover:
 
     def send(self, tensor: Tensor) -> tuple[Any, Ticket]:
         """Begins a copy on the host. `tensor` must live until the ticket was waited for."""
-        host = _host_like(tensor)
+        like: Any = torch.empty_like(tensor, device="meta")
+        host = pinned(like.size(), like.stride(), tensor.dtype)
         return host, self._copied(self._out, host, tensor)
 
     def bring(self, on_host: Any) -> tuple[Tensor, Ticket]:
@@ -54,11 +56,9 @@ class Ticket:
         torch.cuda.current_stream(self._device).wait_event(self._event)
 
 
-def _host_like(tensor: Tensor) -> Tensor:
-    """Pinned memory of the tensor's layout; pageable where the system gives no more pinned."""
-    like: Any = torch.empty_like(tensor, device="meta")
-    layout = like.size(), like.stride()
+def pinned(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Pinned memory; pageable where the system gives no more of it."""
     try:
-        return torch.empty_strided(*layout, dtype=tensor.dtype, device="cpu", pin_memory=True)
+        return torch.empty_strided(size, stride, dtype=dtype, device="cpu", pin_memory=True)
     except RuntimeError:
-        return torch.empty_strided(*layout, dtype=tensor.dtype, device="cpu")
+        return torch.empty_strided(size, stride, dtype=dtype, device="cpu")

@@ -102,9 +102,10 @@ def test_the_margin_of_a_vaes_own_code_counts_once(device: str) -> None:
     assert candidate["device_bytes"] == taken
     margin = candidate["margin_bytes"]
     assert 0 < margin <= max(2 * CPU_ALLOWANCE_BYTES, taken // 20)
-    planned = compiled.plan().need.device_bytes
+    need = compiled.plan().need
+    planned = need.device_bytes
     assert planned == taken + margin
-    assert Compiled(job, budget_of(planned + found.host_bytes), "whole").plan()
+    assert Compiled(job, budget_of(planned + need.host_bytes), "whole").plan()
     with pytest.raises(DoesNotFitError):
         Compiled(job, budget_of(planned - 1), "whole").plan()
 

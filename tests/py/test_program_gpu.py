@@ -19,6 +19,7 @@ from decode_doubles import relative_error, tiny_latents, tiny_vae, unsplit  # no
 from program_doubles import by_layers, compiled, family_of, graph_of, never  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.decode import DecodeOptions, decode_with_report, placing  # noqa: E402
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend  # noqa: E402
 from hy3d_rocm.decode.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.graph import record  # noqa: E402
@@ -159,3 +160,40 @@ def test_a_failed_allocation_is_tried_again_on_the_gpu() -> None:
     assert reliefs
     assert not ballast
     assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("frames_bytes", [1, 1 << 25])
+def test_frames_reach_the_result_while_the_gpu_goes_on(
+    frames_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "ON_THEIR_WAY_BYTES", frames_bytes)
+    vae = tiny_vae("wan").to(GPU)
+    z = tiny_latents(vae, 6, 3, 4)
+    z = torch.cat([z, z.flip(2)])  # two samples
+    expected = unsplit(vae, z.to(GPU)).cpu()
+    for options in (DecodeOptions(chunk_size=1), DecodeOptions(slice_bytes=1 << 12)):
+        made, report = decode_with_report(vae, z, strategy="streamed", options=options)
+        assert relative_error(made, expected) < 1e-4, report.plan
+        out = torch.full_like(made, 7)
+        given, _ = decode_with_report(vae, z, strategy="streamed", options=options, out=out)
+        assert given is out
+        assert torch.equal(out, made)
+    whole, _ = decode_with_report(vae, z, strategy="whole")
+    assert relative_error(whole, expected) < 1e-6
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_a_value_that_is_not_finite_is_found_on_its_way(last: bool) -> None:
+    """Also in the frames that come last, after which nothing is put."""
+    vae = tiny_vae("wan").to(GPU)
+    z = tiny_latents(vae, 5, 3, 4)
+    z[:, :, -1 if last else 0] *= 1e7  # too much for float16
+    options = DecodeOptions(chunk_size=1)
+    made, report = decode_with_report(
+        vae, z, strategy="streamed", precision="fp16", options=options
+    )
+    (event,) = report.events
+    assert event["event"] == "not finite"
+    assert ("frames 13 to 16" if last else "frames 0 to 0") in event["error"]
+    assert report.dtype == "float32"
+    assert relative_error(made, unsplit(vae, z.to(GPU)).cpu()) < 1e-4

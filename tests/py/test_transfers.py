@@ -1,4 +1,4 @@
-"""StreamMover's order of events, on streams that only write down what they are asked."""
+"""StreamMover's and Placing's order of events, on streams that only write down what they are asked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from program_doubles import CPU, by_layers, carried_out, compiled, graph_of  # n
 from small_decoders import decoders, latent  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.decode.placing import ON_THEIR_WAY_BYTES, Placing, on_their_way  # noqa: E402
+from hy3d_rocm.decode.precision import NonFiniteError  # noqa: E402
 from hy3d_rocm.decode.run import OPS  # noqa: E402
 from hy3d_rocm.decode.transfers import StreamMover  # noqa: E402
 
@@ -122,3 +124,46 @@ def test_no_slice_is_read_before_the_computing_stream_waits_for_its_copy(
     loads, stores = (sum(OPS[s[0]] == n for s in program.steps(0)) for n in ("load", "store"))
     assert told[-1][1] == loads > 0
     assert sum(e == ("block", "copy on stream 2") for e in world.log) == stores > 0
+
+
+def test_frames_on_their_way_are_placed_when_their_copy_is_over(world: World) -> None:
+    x = torch.randn(1, 3, 5, 4, 6)
+    placing = Placing(tuple(x.shape), torch.float64, None, None)
+    whole = placing.whole().fill_(7)
+    placing._leave(x[:, :, :2], whole[:, :, :2], 0)
+    assert world.log == [("record", "stream 1")], "the thread waited for frames"
+    assert bool((whole == 7).all())
+    placing._leave(x[:, :, 2:], whole[:, :, 2:], 2)
+    assert world.log[1:] == [("block", "copy on stream 1"), ("record", "stream 1")]
+    assert torch.equal(whole[:, :, :2], x[:, :, :2].double())
+    assert bool((whole[:, :, 2:] == 7).all())
+    placing.arrive()
+    placing.arrive()  # nothing is on its way
+    assert world.log[3:] == [("block", "copy on stream 1")]
+    assert torch.equal(whole, x.double())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_no_bad_value_on_its_way_reaches_the_result(world: World, value: float) -> None:
+    x = torch.randn(1, 3, 5, 4, 6)
+    x[0, 1, 4, 2, 3] = value
+    placing = Placing(tuple(x.shape), x.dtype, None, None)
+    whole = placing.whole().fill_(7)
+    placing._leave(x[:, :, 3:], whole[:, :, 3:], 3)
+    with pytest.raises(NonFiniteError, match="frames 3 to 4 hold NaN or infinite values"):
+        placing.arrive()
+    assert bool((whole == 7).all())
+    placing._leave(x[:, :, 3:], whole[:, :, 3:], 3)
+    placing.begin({})  # the decode starts again
+    placing.arrive()
+    assert bool((whole == 7).all())
+
+
+def test_so_many_frames_are_on_their_way_as_their_memory_holds() -> None:
+    frame = 3 * 720 * 1280 * 2
+    count = ON_THEIR_WAY_BYTES // frame
+    assert count > 1
+    assert on_their_way((2, 3, 129, 720, 1280), torch.bfloat16) == (count, count * frame)
+    assert on_their_way((1, 3, 2, 720, 1280), torch.bfloat16) == (2, 2 * frame)
+    huge = (1, 3, 9, 8192, 8192)
+    assert on_their_way(huge, torch.float32) == (1, 3 * 8192 * 8192 * 4)

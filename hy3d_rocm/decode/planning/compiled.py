@@ -157,7 +157,7 @@ class Compiled:
             self.graph.nodes, workspace=workspace, alike=takes.alike,
             host_layers=takes.host_layers(), size=job.shape[2:],
             element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
-            result_bytes=job.result_bytes, device_budget=max(budget.device_bytes, 1),
+            result_bytes=job.host_bytes, device_budget=max(budget.device_bytes, 1),
             host_budget=max(budget.host_bytes, 1),
             margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
             margin_permille=round(1000 * PLANNED_SHARE),

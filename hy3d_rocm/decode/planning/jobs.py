@@ -10,6 +10,7 @@ import torch
 
 from hy3d_rocm.decode.backends import native
 from hy3d_rocm.decode.memory.dry_run import modelled
+from hy3d_rocm.decode.placing import on_their_way
 
 if TYPE_CHECKING:
     from hy3d_rocm.decode.layers import Backend, Weights
@@ -127,6 +128,12 @@ class Job:
     def result_bytes(self) -> int:
         """Of the result in host memory."""
         return math.prod(self.out_shape) * self.result_dtype.itemsize * self.keeps_result
+
+    @property
+    def host_bytes(self) -> int:
+        """Of the result in host memory, and of its frames that are on their way from a GPU."""
+        there = self.keeps_result and self.device.type != "cpu"
+        return self.result_bytes + there * on_their_way(self.out_shape, self.result_dtype)[1]
 
     def device_of(self, way: Way) -> torch.device:
         """Where the way computes."""
