@@ -1,4 +1,4 @@
-"""StreamMover's and Placing's order of events, on streams that only write down what they are asked."""
+"""The order of events in StreamMover and Placing, on streams that only write down what is asked."""
 
 from __future__ import annotations
 
