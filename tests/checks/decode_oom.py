@@ -26,8 +26,8 @@ from decode_doubles import (  # noqa: E402
     tiny_latents,
     tiny_vae,
 )
-from test_decode_unknown import ConvNet  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from unknown_vaes import ConvNet  # noqa: E402
 
 from hy3d_rocm.conv.prepared import give_back  # noqa: E402
 from hy3d_rocm.decode import (  # noqa: E402

@@ -29,7 +29,7 @@ sizes = (ONE, 32, 32, (3, 3, 3), ONE, ONE, ONE, ONE, ("zeros",) * 3, 1, "f32", "
 out = np.zeros_like(x)
 means, squares = np.empty(2), np.empty(2)
 
-import test_binding_program as program
+import core_program as program
 
 class Pipe:
     device = "cpu"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,29 +11,20 @@ from core_memory import memory
 
 pytest.importorskip("hy3d_rocm._core")
 
+from core_program import (
+    CONV,
+    INPUT,
+    MACHINE,
+    NODES,
+    NONE,
+    OUTPUT,
+    REQUEST,
+    compiled,
+    everything,
+    nothing,
+)
+
 from hy3d_rocm import _core
-
-ONES, NONE, AROUND = (1, 1, 1), (0, 0, 0), (0, 1, 1)
-INPUT = (0, -1, -1, 0, 4, *(NONE,) * 7, *(0,) * 12, (0, 0), (0, 0))
-CONV = (
-    1, 0, -1, 0, 8, (3, 3, 3), ONES, ONES, ONES, (2, 1, 1), AROUND, ONES, 1, *(0,) * 11,
-    (0, 0), (0, 0),
-)  # fmt: skip
-OUTPUT = (6, 2, -1, 0, 8, *(NONE,) * 7, *(0,) * 12, (0, 0), (0, 0))
-NODES = (INPUT, CONV, (1, 1, 1, 2, *CONV[4:]), OUTPUT)
-MACHINE = ((4000, 0), (1, 0, 0), 1e12, 1e11, 1e-5, 1.0)
-REQUEST: dict[str, Any] = {
-    "size": (5, 6, 7), "element_bytes": 4, "strategies": 2, "copy_bytes_per_second": 1e10,
-    "device": MACHINE, "host": MACHINE,
-}  # fmt: skip
-
-
-def nothing(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
-    return 0, 0, 0, 0
-
-
-def compiled(workspace: Callable[..., Any] = nothing, nodes: Any = NODES, **more: Any) -> Any:
-    return _core.compile_schedule(nodes, workspace=workspace, **(REQUEST | more))
 
 
 @pytest.mark.parametrize("alike", [(0, 1, 1, 2), (0, 1, 2), (0, 2, 2, 3), (-1, 1, 2, 3), 3])
@@ -329,13 +319,6 @@ def test_a_program_outlives_its_schedules_name() -> None:
     program = compiled().program
     gc.collect()
     assert program.steps(0)
-
-
-def everything() -> Any:
-    schedule = compiled(device=((4000, 2000), *MACHINE[1:]))
-    program = schedule.program
-    told = program.steps(0), program.slices(0), program.sections, program.candidate, program.cut
-    return told, program.fallback(1, "no kernel"), schedule.candidates, schedule.smallest_budget
 
 
 @pytest.mark.parametrize("forever", [False, True])

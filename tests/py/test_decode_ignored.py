@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
 from decode_doubles import tiny_latents, tiny_pixels, tiny_vae  # noqa: E402
-from test_decode_unknown import ConvNet, latents  # noqa: E402
+from unknown_vaes import ConvNet, latents  # noqa: E402
 
 from hy3d_rocm.decode import (  # noqa: E402
     DecodeOptions,

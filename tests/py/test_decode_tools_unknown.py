@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from test_decode_unknown import HALO, MB, ConvNet, latents  # noqa: E402
+from unknown_vaes import HALO, MB, ConvNet, latents  # noqa: E402
 
 from hy3d_rocm.tools import loading, optimize, runs, validate  # noqa: E402
 from hy3d_rocm.tools.planning import plan_of  # noqa: E402

@@ -12,6 +12,11 @@ torch = pytest.importorskip("torch")
 from decode_doubles import tiny_latents, tiny_vae, unsplit  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from unknown_vaes import (  # noqa: E402
+    HALO,
+    ConvNet,
+    latents,
+)
 
 from hy3d_rocm import decode  # noqa: E402
 from hy3d_rocm.decode import DecodeOptions, decode_with_report, encode  # noqa: E402
@@ -21,43 +26,6 @@ from hy3d_rocm.decode.families.unknown import UnknownFamily  # noqa: E402
 from hy3d_rocm.decode.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decode.planning.jobs import Job, torch_backend  # noqa: E402
 from hy3d_rocm.tools.planning import explain  # noqa: E402
-
-MB = 1 << 20
-# Three convolutions of 3x3, two of them before four times up-sampling: 2 + 1/4 latents.
-HALO = DecodeOptions(halo_pixels=12, overlap_pixels=8, min_tile_pixels=16)
-
-
-class ConvNet(nn.Module):
-    """4 channels -> 3 in twice the frames but one and four times the rows; `time`: "causal",
-    "both" (later frames change earlier ones) or "frame"."""
-
-    def __init__(self, time: str = "causal", space: int = 4) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        depth = 1 if time == "frame" else 3
-        self.pads = {"causal": (2, 0), "both": (1, 1), "frame": (0, 0)}[time]
-        self.time, self.space = time, space
-        self.calls: list[tuple[int, ...]] = []
-        sizes = ((8, 4), (8, 8), (3, 8))
-        self.layers = nn.ModuleList(
-            nn.Conv3d(i, o, (depth, 3, 3), padding=(0, 1, 1)) for o, i in sizes
-        )
-        for parameter in self.parameters():
-            parameter.requires_grad_(False).copy_(
-                torch.randn(parameter.shape, generator=generator) * 0.3
-            )
-
-    def decode(self, z: Any) -> Any:
-        self.calls.append(tuple(z.shape))
-        x = torch.tanh(self._conv(0, z))
-        x = torch.tanh(self._conv(1, x))
-        if self.time == "causal":
-            x = torch.cat([x[:, :, :1], x[:, :, 1:].repeat_interleave(2, 2)], 2)
-        x = functional.interpolate(x, scale_factor=(1, self.space, self.space))
-        return self._conv(2, x)
-
-    def _conv(self, number: int, x: Any) -> Any:
-        return self.layers[number](functional.pad(x, (0, 0, 0, 0, *self.pads)))
 
 
 def test_a_plan_of_own_code_is_explained_by_what_was_looked_at() -> None:
@@ -105,11 +73,6 @@ class Pictures(nn.Module):
     def encode(self, pixels: Any) -> Any:
         mean = functional.avg_pool2d(pixels, 8)
         return SimpleNamespace(latent_dist=SimpleNamespace(mean=mean, logvar=mean - 1))
-
-
-def latents(frames: int = 5, height: int = 16, width: int = 18, batch: int = 1) -> Any:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn((batch, 4, frames, height, width), generator=generator)
 
 
 def off(got: Any, want: Any) -> float:

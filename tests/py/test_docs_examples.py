@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
+from bench_results import RESULTS
 from decode_doubles import tiny_latents, tiny_vae
 from doc_commands import ROOT, Block, Command, blocks, commands
-from test_bench_compare import RESULTS
 
 from hy3d_rocm import cli
 

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from layer_frames import own_frames, source_range  # noqa: E402
 from live_storages import LiveStorages  # noqa: E402
 from native_doubles import FusedConv3d  # noqa: E402
-from test_torch_backend import (  # noqa: E402
+from random_layers import (  # noqa: E402
     Holder,
     cut,
     plain,

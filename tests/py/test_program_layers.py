@@ -25,8 +25,8 @@ from program_doubles import (  # noqa: E402
     marked,
     programs,
 )
+from random_layers import Holder, random_layer, whole_numbers  # noqa: E402
 from small_decoders import decoders, latent, random_decoder, resnet  # noqa: E402
-from test_torch_backend import Holder, random_layer, whole_numbers  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decode import run as run_module  # noqa: E402

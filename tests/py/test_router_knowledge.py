@@ -14,17 +14,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from router_doubles import raising
-from router_world import World
+from stored_world import (
+    CPU,
+    W,
+    X,
+    world_with,
+)
 
 from hy3d_rocm.conv import faults, forget, policy, probe
 from hy3d_rocm.conv.call import make_spec
-from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.knowledge import Store, make_key, schema, this_machine
-from hy3d_rocm.conv.policy import StoreMemory
-
-X, W = torch.ones(1, 2, 4, 6, 6), torch.ones(3, 2, 3, 3, 3)
-ROCM = Setting(on_gpu=True, is_rocm=True, current="vendor")
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -35,15 +34,6 @@ def patient(nothing_remembered: None) -> None:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "knowledge.db"
-
-
-def world_with(patch: pytest.MonkeyPatch, store: Store) -> World:
-    prove = policy.prove
-    world = World(patch, ROCM)
-    memory = StoreMemory(CPU, store)
-    patch.setattr("hy3d_rocm.conv.policy.memory_for", lambda device: memory)
-    patch.setattr("hy3d_rocm.conv.policy.prove", prove)
-    return world
 
 
 def spec_of_call() -> Any:
@@ -82,7 +72,7 @@ def test_a_process_that_dies_in_its_first_vendor_call_leaves_a_hang_behind(
     program = """
 import os, sys
 import pytest, torch
-import test_router_knowledge as here
+import stored_world as here
 from hy3d_rocm.conv.knowledge import Store
 patch, store = pytest.MonkeyPatch(), Store.open(sys.argv[1])
 world = here.world_with(patch, store)
