@@ -10,7 +10,7 @@ OUT ?= demo_out
 # Processes of pytest: auto is one a core, or one if there is a GPU, which its tests measure.
 TEST_JOBS ?= auto
 # Files of tests that do less in the gate than they can.
-FULL_TESTS := $(addprefix tests/py/test_,families_changed.py decode.py seed_modes.py)
+FULL_TESTS := tests/unit/decode/families/test_changes.py tests/unit/decode/test_decode.py tests/unit/pipeline/test_seed_modes.py
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c

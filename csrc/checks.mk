@@ -62,7 +62,7 @@ uninstrumented = $(MAKE) --no-print-directory -j$(JOBS) CHECK_COMPAT=1 \
 needs = @command -v $(1) >/dev/null 2>&1 || { echo "$@: $(2)" >&2; exit 1; }
 
 cguards: $(CORE_BUILD)/check_hy3d
-	python3 tests/checks/check_guards.py --jobs $(JOBS) $(CGUARDS_ARGS)
+	python3 tests/long/check_guards.py --jobs $(JOBS) $(CGUARDS_ARGS)
 
 .PHONY: cguards ctsan cmsan cvalgrind chelgrind cinteger ctidy canalyze
 
@@ -159,8 +159,8 @@ CCOV_BUILD := build/c-cov
 CCOV_FLAGS := -O1 -fno-inline -g --coverage -fprofile-update=atomic
 CCOV_LEVELS ?= avx512 avx2 ref
 CCOV_SUITES = $(SHORT_SUITES) winograd_kernels schedule tiles $(foreach suite,conv3d winograd,$(suite):16:2)
-CCOV_TESTS ?= binding prepared fingerprint native_moments raster_arrays raster_bad raster_inpaint \
-	raster_interpolate raster_normals raster_rasterize raster_scatter schedule seed_twin test_device
+CCOV_TESTS ?= _core/test_[adfmopr] raster/test_ _fallback/test_s decode/test_plan.py decode/backends/test_native_moments.py \
+	conv/test_functional.py conv/test_prepared conv/test_admission.py test_device
 # Behind "python": of a line that is compiled twice the first build counts the branches.
 CCOV_FAULTS := $(CCOV_BUILD)/sites-python/csrc
 CCOV_EXTENSION := $(CCOV_BUILD)/package/hy3d_rocm/_core.abi3.so
@@ -201,10 +201,10 @@ ccov:
 	$(CCOV_BUILD)/check_bits others --count 24 --jobs $(JOBS)
 	$(MAKE) --no-print-directory -s -j$(JOBS) csites CSITES_BUILD=$(CCOV_BUILD)/sites \
 		CC="$(CC) --coverage -fno-inline -fprofile-update=atomic"
-	$(CHECK_PYTHON) tests/checks/check_binding_faults.py --count 2 --jobs $(JOBS) \
+	$(CHECK_PYTHON) tests/long/check_binding_faults.py --count 2 --jobs $(JOBS) \
 		--folder $(CCOV_FAULTS) --cflags="--coverage -fno-inline -fprofile-update=atomic"
-	$(CHECK_PYTHON) $(CCOV_BUILD)/package/tests/checks/check_binding_faults.py --way interpreter \
+	$(CHECK_PYTHON) $(CCOV_BUILD)/package/tests/long/check_binding_faults.py --way interpreter \
 		--library $(CURDIR)/$(CCOV_FAULTS)/no_memory.so --count 2 >$(CCOV_FAULTS)/interpreter.json
 	cd $(CCOV_BUILD)/package && PYTHONPATH=. HY3D_TESTS_LIBRARY=$(CURDIR)/$(CORE_BUILD)/libhy3d_tests.so \
-	$(CHECK_PYTHON) -m pytest -q -p no:cacheprovider -k "$$(echo $(CCOV_TESTS) | sed 's/ / or /g')"
-	$(CHECK_PYTHON) tests/checks/check_c_coverage.py --build $(CCOV_BUILD) $(CCOV_ARGS)
+	$(CHECK_PYTHON) -m pytest -q -p no:cacheprovider $(patsubst %,tests/unit/%*,$(CCOV_TESTS))
+	$(CHECK_PYTHON) tests/long/check_c_coverage.py --build $(CCOV_BUILD) $(CCOV_ARGS)

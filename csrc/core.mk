@@ -11,8 +11,8 @@
 #   make cclean
 #   checks.mk     the tests under other tools: make ctsan, cmsan, cvalgrind, ccov and more
 #   windows.mk    the same for Windows, under wine: make cwin, cwintest
-#   tests/checks/bits/bits.mk, tests/sites/sites.mk   make cbits, cbits-quick, csites
-#   tests/checks/schedule/schedule.mk   make schedule-million, schedule-time
+#   tests/long/bits/bits.mk, tests/sites/sites.mk   make cbits, cbits-quick, csites
+#   tests/long/schedule/schedule.mk   make schedule-million, schedule-time
 #
 # Variables: WERROR=0 keeps warnings from being errors; HY3D_BLAS_LIBRARY=PATH is the BLAS of the
 # tests (else the system's OpenBLAS; without one the tests that need it are skipped and counted);
@@ -233,8 +233,8 @@ cclean:
 
 -include $(CORE_OBJECTS:.o=.d) $(CTEST_OBJECTS:.o=.d)
 
-include tests/checks/bits/bits.mk
-include tests/checks/schedule/schedule.mk
+include tests/long/bits/bits.mk
+include tests/long/schedule/schedule.mk
 include csrc/checks.mk
 include csrc/windows.mk
 include tests/sites/sites.mk

@@ -13,8 +13,8 @@ class Check(NamedTuple):
 
 
 def script(name: str, full: str, quick: str) -> tuple[str, str]:
-    """Both commands of a script in tests/checks."""
-    command = f"python tests/checks/{name}.py "
+    """Both commands of a script in tests/long."""
+    command = f"python tests/long/{name}.py "
     return (command + full).strip(), (command + quick).strip()
 
 
@@ -23,7 +23,7 @@ CHECKS = (
         "tests",
         "the Python tests that the gate has no time for: whole products and large counts",
         "make pytest-full",
-        "make pytest-full FULL_TESTS=tests/py/test_seed_modes.py",
+        "make pytest-full FULL_TESTS=tests/unit/pipeline/test_seed_modes.py",
     ),
     Check(
         "exact",

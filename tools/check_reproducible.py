@@ -34,7 +34,7 @@ CIRCUMSTANCES = (
 )
 
 
-LEFTOVERS = ("tests/py/left.log", "docs/.cache/page.html", "hy3d_rocm/_vendor/old.so.partial")
+LEFTOVERS = ("tests/unit/left.log", "docs/.cache/page.html", "hy3d_rocm/_vendor/old.so.partial")
 
 
 @dataclass(frozen=True)

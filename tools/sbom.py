@@ -1,7 +1,7 @@
 """The wheel's bill of materials: CycloneDX 1.6 as JSON, for `.dist-info/sboms/` (PEP 770).
 
 Deterministic on purpose: the serial number is derived from what is listed, the time is the
-commit's. tests/py/test_packaging.py holds it against the published schema.
+commit's. tests/project/test_packaging.py holds it against the published schema.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ LICENCES = {
     "LAPACK": "BSD-3-Clause-Open-MPI",
     "GCC runtime library": "GPL-3.0-or-later WITH GCC-exception-3.1",
 }
-# Of the pinned wheel; no text in the library says it, test_packaging.py asks ilaver().
+# Of the pinned wheel; no text in the library says it, tests/project/test_packaging.py asks
+# ilaver().
 LAPACK_VERSION = "3.12.0"
 
 

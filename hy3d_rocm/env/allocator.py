@@ -2,7 +2,7 @@
 
 Two parsers are re-told: the one up to torch 2.8 (c10/cuda/CUDAAllocatorConfig.cpp, tokens are
 enforced) and the one since 2.9 (c10/core/AllocatorConfig.{h,cpp}: its checkToken only checks that
-a token is there). tests/py/test_startup_allocator.py holds the second one against torch's own.
+a token is there). tests/unit/env/test_allocator.py holds the second one against torch's own.
 """
 
 from __future__ import annotations

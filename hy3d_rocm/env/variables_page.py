@@ -33,7 +33,7 @@ At ComfyUI's start, before torch is imported, `prestartup_script.py` looks at th
 - "Not confirmed" marks what was read in one place and could not be checked.
 - `hy3d-rocm doctor` says the same of the variables that are set now, at any time.
 - Nothing here was tried on an AMD card. What is said of PyTorch's parser since 2.9 is tested
-  against torch itself (tests/py/test_startup_allocator.py).
+  against torch itself (tests/unit/env/test_allocator.py).
 """
 
 

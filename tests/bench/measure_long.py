@@ -2,10 +2,10 @@
 
     python tests/bench/measure_long.py --kind wan --frames 241 3601
 
-Tiny VAEs with random weights (tests/py/decode_doubles.py); frames are dropped as they come. Prints,
-for each number of frames, how many came and the peak of resident memory above its start (VmHWM)
-without the latent. One length after the other in one process, so the first carries what a process
-needs once.
+Tiny VAEs with random weights (tests/support/decode_doubles.py); frames are dropped as they come.
+Prints, for each number of frames, how many came and the peak of resident memory above its start
+(VmHWM) without the latent. One length after the other in one process, so the first carries
+what a process needs once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hy3d_rocm.decode.graph import record
 from hy3d_rocm.decode.run import Run
 from hy3d_rocm.meter import PeakMeter, steady_malloc
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "py"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from decode_doubles import tiny_latents, tiny_vae
 from program_doubles import CPU, compiled, torch_backend
 

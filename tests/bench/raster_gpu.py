@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-for folder in (str(ROOT), str(ROOT / "tests" / "bench"), str(ROOT / "tests" / "checks")):
+for folder in (str(ROOT), str(ROOT / "tests" / "bench"), str(ROOT / "tests" / "long")):
     if folder not in sys.path:
         sys.path.insert(0, folder)
 

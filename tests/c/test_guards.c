@@ -3,7 +3,7 @@
  * and no others changed.
  *
  * A run takes some lengths and offsets; HY3D_GUARDS=all takes all, HY3D_GUARDS=all:3/16 every
- * sixteenth length from 3 on (tests/checks/check_guards.py does so on all cores). */
+ * sixteenth length from 3 on (tests/long/check_guards.py does so on all cores). */
 #include "guard_cases.h"
 
 #include <math.h>

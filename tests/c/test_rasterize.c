@@ -1,5 +1,5 @@
 /* Rasterising from C: pictures worked out by hand, ties, refusals. Random scenes
- * against brute force: tests/py/test_raster_rasterize.py. */
+ * against brute force: tests/unit/raster/test_rasterize.py. */
 #include "rasterize_support.h"
 
 #include <math.h>

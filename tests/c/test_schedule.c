@@ -1,5 +1,5 @@
 /* The decode's schedule: random and known graphs compiled under many budgets, each program replayed
- * (replay.h), each failure followed to its end (judge.h). tests/checks/schedule runs more. */
+ * (replay.h), each failure followed to its end (judge.h). tests/long/schedule runs more. */
 #include "schedule_support.h"
 
 #include <stdlib.h>

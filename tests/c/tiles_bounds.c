@@ -74,7 +74,7 @@ static void mix_grain(uint64_t *digest, const hy3d_tile *grain)
 }
 
 /* The digest is that of the twin (hy3d_rocm/_fallback/schedule.py), which was written on its own;
- * tests/py/test_schedule_bounds.py makes it again. */
+ * tests/unit/_fallback/test_schedule_bounds.py makes it again. */
 START_TEST(test_plans_grains_and_windows_never_change)
 {
     test_random random = {UINT64_C(20267)};

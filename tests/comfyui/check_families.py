@@ -126,7 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--comfyui", type=Path, required=True, metavar="DIR")
     given = parser.parse_args()
-    sys.path[:0] = [str(given.comfyui), str(ROOT), str(ROOT / "tests" / "py")]
+    sys.path[:0] = [str(given.comfyui), str(ROOT), str(ROOT / "tests" / "support")]
     sys.argv = [sys.argv[0], "--cpu"]
     import comfy.options
 

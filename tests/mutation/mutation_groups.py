@@ -25,20 +25,26 @@ class Group:
         return sorted({test for tests in self.python.values() for test in tests})
 
 
-_DEVICE = ("test_device.py", "test_device_rules.py", "test_binding_device.py")
-_SEED = ("test_seed_generators.py", "test_seed_rules.py", "test_seed_twin.py")
-_SCHEDULE = ("test_schedule.py", "test_schedule_bounds.py", "test_fallback_values.py")
+_DEVICE = ("test_device.py", "test_device_rules.py", "_core/test_device.py")
+_SEED = ("test_seed.py", "test_seed_rules.py", "_fallback/test_seed.py")
+_SCHEDULE = (
+    "_fallback/test_schedule.py",
+    "_fallback/test_schedule_bounds.py",
+    "_fallback/test_values.py",
+)
+_CHOICE = ("conv/test_choice.py", "conv/test_choice_rules.py")
 _ROUTER = (
-    "test_ladder_words.py", "test_planning_plans.py", "test_planning_rules.py", "test_router.py",
-    "test_router_broken.py", "test_router_faults.py", "test_router_knowledge.py",
-    "test_router_lasting.py",
-    "test_router_measured.py", "test_router_memory.py", "test_router_planning.py",
-    "test_router_policy.py", "test_router_probing.py", "test_router_scope.py", "test_selfcheck.py",
+    "conv/test_ladder.py", "conv/test_router_plans.py", "conv/test_asking.py",
+    "conv/test_router.py", "conv/test_router_broken.py", "conv/test_faults.py",
+    "conv/test_router_knowledge.py", "conv/test_router_lasting.py", "conv/test_router_measured.py",
+    "conv/test_router_memory.py", "conv/test_router_planning.py", "conv/test_router_policy.py",
+    "conv/test_router_probing.py", "conv/test_router_scope.py", "conv/test_selfcheck.py",
 )  # fmt: skip
 _PLANNING = (
-    "test_planner.py", "test_planner_words.py", "test_decode_ladder.py",
-    "test_planning_compiled.py", "test_backend_rules.py", "test_budget.py",
-    "test_decode_unknown.py", "test_black_box_memory.py",
+    "decode/planning/test_planner.py", "decode/planning/test_planner_words.py",
+    "decode/test_fallback_chain.py", "decode/planning/test_compiled.py",
+    "decode/test_backend_rules.py", "decode/memory/test_budget.py",
+    "decode/families/test_unknown.py", "decode/test_black_box.py",
 )  # fmt: skip
 
 GROUPS = (
@@ -67,39 +73,41 @@ GROUPS = (
     Group(
         "router",
         {
-            "hy3d_rocm/conv/choice.py": ("test_choice.py", "test_choice_rules.py", *_ROUTER),
-            "hy3d_rocm/conv/errors.py": ("test_errors.py", "test_verdict_rules.py", *_ROUTER),
-            "hy3d_rocm/conv/estimate.py": ("test_choice.py", "test_choice_rules.py", *_ROUTER),
+            "hy3d_rocm/conv/choice.py": (*_CHOICE, *_ROUTER),
+            "hy3d_rocm/conv/errors.py": ("conv/test_errors.py", "conv/test_verdicts.py", *_ROUTER),
+            "hy3d_rocm/conv/estimate.py": (*_CHOICE, *_ROUTER),
             "hy3d_rocm/conv/ladder.py": _ROUTER,
             "hy3d_rocm/conv/policy.py": _ROUTER,
-            "hy3d_rocm/conv/recovery.py": ("test_verdict_rules.py", *_ROUTER),
-            "hy3d_rocm/conv/verdicts.py": ("test_verdict_rules.py", *_ROUTER),
+            "hy3d_rocm/conv/recovery.py": ("conv/test_verdicts.py", *_ROUTER),
+            "hy3d_rocm/conv/verdicts.py": ("conv/test_verdicts.py", *_ROUTER),
         },
         left_out=(
-            "test_router_knowledge.py::test_importing_the_router_opens_no_store",
-            "test_router_knowledge.py"
+            "conv/test_router_knowledge.py::test_importing_the_router_opens_no_store",
+            "conv/test_router_knowledge.py"
             "::test_a_process_that_dies_in_its_first_vendor_call_leaves_a_hang_behind",
             # mutmut's own frames hold what this one counts.
-            "test_router_memory.py::test_an_exception_that_leaves_protect_is_in_no_cycle",
+            "conv/test_router_memory.py::test_an_exception_that_leaves_protect_is_in_no_cycle",
         ),
     ),
     Group(
         "decode",
         {
-            "hy3d_rocm/decode/faults.py": ("test_backend_rules.py", "test_decode_ladder.py"),
-            "hy3d_rocm/decode/memory/budget.py": ("test_budget_rules.py", *_PLANNING),
-            "hy3d_rocm/decode/plan.py": ("test_schedule_plan.py", "test_plan_fields.py"),
+            "hy3d_rocm/decode/faults.py": (
+                "decode/test_backend_rules.py", "decode/test_fallback_chain.py",
+            ),
+            "hy3d_rocm/decode/memory/budget.py": ("decode/memory/test_budget_rules.py", *_PLANNING),
+            "hy3d_rocm/decode/plan.py": ("decode/test_plan.py", "decode/test_plan_fields.py"),
             "hy3d_rocm/decode/planning/jobs.py": _PLANNING,
             "hy3d_rocm/decode/planning/planner.py": _PLANNING,
             "hy3d_rocm/decode/black_box.py": _PLANNING,
             "hy3d_rocm/framepack/preservation.py": (
-                "test_framepack_preservation.py", "test_framepack_preservation_values.py",
-                "test_framepack_sections.py",
+                "framepack/test_preservation.py", "framepack/test_preservation_values.py",
+                "framepack/test_sections.py",
             ),
-            "hy3d_rocm/offload/policy.py": ("test_offload_policy.py", "test_offload_borders.py"),
+            "hy3d_rocm/offload/policy.py": ("offload/test_policy.py", "offload/test_borders.py"),
         },
         left_out=(
-            "test_planning_compiled.py::test_measured_peaks_stay_below_the_planned_ones",
+            "decode/planning/test_compiled.py::test_measured_peaks_stay_below_the_planned_ones",
         ),
     ),
 )  # fmt: skip

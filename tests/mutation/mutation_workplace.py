@@ -20,7 +20,7 @@ from pathlib import Path
 from mutation_groups import Group
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests" / "checks"))
+sys.path.append(str(ROOT / "tests" / "long"))
 
 import c_tests  # noqa: E402
 
@@ -51,7 +51,7 @@ def make(group: Group, folder: Path) -> None:
             _bring(source, folder / source.relative_to(ROOT), group)
     config = (ROOT / "pyproject.toml").read_text() + _mutmut_table(group)
     _write(folder / "pyproject.toml", config)
-    _write(folder / "tests" / "py" / "mutation_profile.py", _PLUGIN)
+    _write(folder / "tests" / "support" / "mutation_profile.py", _PLUGIN)
     _link_the_rest(folder)
 
 
@@ -60,7 +60,7 @@ def environment(folder: Path) -> dict[str, str]:
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     others = [path for path in given if path and not (Path(path) / "hy3d_rocm").exists()]
     mutated = folder / "mutants"
-    paths = [str(mutated), str(mutated / "tests" / "py"), *others]
+    paths = [str(mutated), str(mutated / "tests" / "support"), *others]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     bytecode = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
     library = {c_tests.NAMED: str(c_tests.build())}  # the copy has no Makefile
@@ -136,8 +136,8 @@ def _link_the_rest(folder: Path) -> None:
 
 
 def _mutmut_table(group: Group) -> str:
-    tests = [f"tests/py/{name}" for name in group.tests]
-    left_out = [f"--deselect=tests/py/{name}" for name in group.left_out]
+    tests = [f"tests/unit/{name}" for name in group.tests]
+    left_out = [f"--deselect=tests/unit/{name}" for name in group.left_out]
     arguments = ["-p", "no:cacheprovider", "-p", "mutation_profile", *left_out]
     table = {
         "source_paths": ["hy3d_rocm"],

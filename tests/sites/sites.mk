@@ -34,7 +34,7 @@ $(CSITES_BUILD)/%.o: tests/sites/%.c
 $(CSITES_BUILD)/check_sites: $(CSITES_TESTS) $(CSITES_OBJECTS)
 	$(CC) $(LDFLAGS) $(CTEST_LINK) -o $@ $^ $(CORE_LIBS)
 
-# For tests/checks/check_binding_faults.py, which puts the binding on top.
+# For tests/long/check_binding_faults.py, which puts the binding on top.
 $(CSITES_BUILD)/core.a: $(CSITES_OBJECTS)
 	rm -f $@
 	$(AR) rcs $@ $^

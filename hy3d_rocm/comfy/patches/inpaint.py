@@ -1,7 +1,7 @@
 """Hy3DMeshVerticeInpaintTexture and MeshRender.uv_inpaint: the same bits from the C core.
 
 Upstream's meshVerticeInpaint is plain Python, minutes for what takes the C core a tenth of a
-second. Both have the same bits (tests/py/test_raster_inpaint.py calls upstream's); what was not
+second. Both have the same bits (tests/unit/raster/test_inpaint.py calls upstream's); what was not
 compared is left to upstream.
 """
 

@@ -1,7 +1,7 @@
 """Tile sizes of the Triton kernel: which are offered on which architecture, and the first guess.
 
 Pure: no torch, no triton. Offered is what compiles there without spilling registers (checked by
-tests/checks/check_gfx.py for AMD's targets); the guess is only where tuning starts from, and where
+tests/long/check_gfx.py for AMD's targets); the guess is only where tuning starts from, and where
 it stays if nobody tunes.
 """
 

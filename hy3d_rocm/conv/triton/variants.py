@@ -2,8 +2,8 @@
 
 What is launched is decided by steps.py, so it is asked: a set of small problems reaches each of its
 decisions, and the launches that come back, with each tile that configs.py offers, are the variants.
-(tests/py/test_triton_variants.py holds it to that: random problems launch nothing else.) A kernel
-is also compiled anew for what Triton knows of its pointers, so each comes in several forms.
+(tests/unit/conv/triton/test_variants.py holds it to that: random problems launch nothing else.) A
+kernel is also compiled anew for what Triton knows of its pointers, so each comes in several forms.
 """
 
 from __future__ import annotations

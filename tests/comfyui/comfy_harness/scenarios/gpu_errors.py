@@ -19,7 +19,7 @@ INPUT_TYPE = (
     "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same"
 )
 # Which of the two comes is PyTorch's affair: it depends on the back-end that it takes there.
-# tests/py/test_hunyuan3d_gpu.py provokes each of them.
+# tests/gpu/test_hunyuan3d.py provokes each of them.
 TEXTS = {
     "float32 offload": (INPUT_TYPE, SLOW_CONVOLUTION),
     "float32 offload, slow convolution": (SLOW_CONVOLUTION,),

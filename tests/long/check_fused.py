@@ -1,0 +1,247 @@
+"""The fused backend on random layers, its kernels run by Triton's interpreter on the CPU.
+
+    python tests/long/check_fused.py --count 300 [--seed 1] [--first 0] [--workers 2]
+
+The backend does everything that it does on a GPU (plans, pieces, boxes, packed weights, launches)
+except that each kernel is interpreted. Each layer is computed twice, and compared with the plainest
+reading of decode/layers.py in float64: on small integers, which must be equal in every bit, and on
+reals, within a bound that `tolerance` derives. Moments are held to those of what was returned. Each
+address is checked, and memory starts as NaN, as in check_triton_numerics.py.
+
+    python tests/long/check_fused.py --device cuda --count 200 --workers 8
+
+does the same on a GPU, without the watch over addresses; most of the time goes to compiling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+for folder in (str(ROOT), str(ROOT / "tests" / "long")):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+from children import run_children  # noqa: E402
+from fused_cases import (  # noqa: E402
+    DTYPES,
+    NORMS,
+    Case,
+    build,
+    expected,
+    laid_out,
+    pieces_of,
+    random_case,
+)
+
+from hy3d_rocm.decode.backends.triton.work import FEWEST_SHUFFLED  # noqa: E402
+
+__all__ = ["DTYPES", "NORMS", "build", "pieces_of", "random_case", "spawn"]
+
+
+def compute(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
+    """Result and moments on the CPU, backend."""
+    from hy3d_rocm.conv.triton.configs import Config
+    from hy3d_rocm.decode.backends.triton.backend import TritonBackend
+    from hy3d_rocm.decode.backends.triton.work import Machine
+    from hy3d_rocm.decode.layers import Moments, Pieces
+
+    arch, tf32 = machine_of(device)
+    machine = Machine(arch, 4, tf32, case.rows_bytes, Config.parse(case.tile))
+    backend = TritonBackend(Plain(device), device, machine)
+    source = pieces_of(case, made["x"], made["frames"])
+    placed = tuple(on(device, tensor, case.layouts) for tensor in source.tensors)
+    add, affine, layer = made["add"], made["affine"], made["layer"]
+    if layer.norm is not None and layer.norm.scale is not None:
+        moved = {name: getattr(layer.norm, name).to(device) for name in ("scale", "shift")}
+        layer = dataclasses.replace(layer, norm=dataclasses.replace(layer.norm, **moved))
+    out, moments = backend.convolve(
+        layer, Pieces(placed, source.first, source.total), made["frames"],
+        affine=None if affine is None else tuple(part.to(device) for part in affine),
+        add=None if add is None else on(device, add, case.add or ""), moments=case.moments,
+    )  # fmt: skip
+    if moments is not None:
+        moments = Moments(moments.count, moments.mean.cpu(), moments.deviations.cpu())
+    return out.cpu(), moments, backend
+
+
+def machine_of(device: str) -> tuple[str, bool]:
+    """Architecture, and whether TF32 serves for float32."""
+    import torch
+
+    from hy3d_rocm.conv.triton import launch as tier
+
+    if device == "cpu":
+        return "gfx1100", False
+    target = tier.target_of(torch.device("cuda", torch.cuda.current_device()))
+    return target.arch, target.tf32
+
+
+def on(device: str, tensor: Any, layout: str) -> Any:
+    """A copy on the device, laid out in the same way."""
+    return laid_out(tensor.clone().to(device), layout)
+
+
+class Plain:
+    """Weights as they are, on a device."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
+
+    def of(self, module: Any, name: str) -> Any:
+        found = getattr(module, name, None)
+        return None if found is None else found.to(self.device)
+
+
+def stored_apart(case: Case) -> bool:
+    """Whether torch makes the result of the kernels': a narrow shuffle, a residual of channels that
+    are no whole vector."""
+    each = case.outputs // math.prod(case.shuffle[0] if case.shuffle else (1,))
+    return bool(case.shuffle and each < FEWEST_SHUFFLED) or bool(case.add and each % 8)
+
+
+def wrong_moments(out: Any, found: Any, block: int) -> str | None:
+    """How moments differ from those of what was returned, beyond what float32 tiles explain."""
+    values = out.double().flatten(2)[0]
+    count, mean = values.shape[1], values.mean(1)
+    deviations = (values - mean[:, None]).square().sum(1)
+    most = values.abs().amax(1)
+    slack = (block + 16) * 2.0**-24
+    if found.count != count:
+        return f"{found.count} positions of {count}"
+    if ((found.mean - mean).abs() > slack * most).any():
+        return "a mean"
+    # A tile's mean is off by slack * most, its square sum by slack of itself: each deviation of a
+    # tile's mean (at most 2 * most) then by 8 * slack * most^2 at first order.
+    if ((found.deviations - deviations).abs() > slack * (deviations + 12 * count * most**2)).any():
+        return "a sum of squared deviations"
+    return None
+
+
+def check(case: Case, seed: int, real: bool, device: str) -> float:
+    """The largest error over its bound; on integers the number of differing values.
+
+    RuntimeError where anything else is wrong.
+    """
+    made = build(case, seed, real)
+    exact, bound = expected(case, made, device)
+    out, moments, backend = compute(case, made, device)
+    if backend.delegated:
+        raise RuntimeError(f"delegated: {backend.delegated}")
+    if tuple(out.shape) != tuple(exact.shape):
+        raise RuntimeError(f"a result of {tuple(out.shape)} for {tuple(exact.shape)}")
+    if case.moments and moments is None and not stored_apart(case):
+        raise RuntimeError("no moments of what the kernels stored")
+    if moments is not None:
+        wrong = wrong_moments(out, moments, int(case.tile.split("x")[0]))
+        if wrong:
+            raise RuntimeError(f"moments: {wrong}")
+    if not real:
+        return float((out != exact.to(out.dtype)).sum())
+    ratio = (out.double() - exact).abs() / bound
+    return float(ratio.nan_to_num(nan=float("inf")).max())
+
+
+def prepare() -> Any:
+    """The interpreter, mended, with each address of the fused launches watched."""
+    from triton_interpreter import prepare_interpreter
+
+    from hy3d_rocm.decode.backends.triton import backend
+
+    addresses = prepare_interpreter()
+    launch = backend.launch
+
+    def give(item: Any, tensors: Any, *rest: Any) -> Any:
+        addresses.give(*(tensors[backend.number_of(name)] for name, _ in item.operands))
+        return launch(item, tensors, *rest)
+
+    backend.launch = give
+    return addresses
+
+
+def run_child(seed: int, first: int, count: int, step: int, device: str) -> dict[str, Any]:
+    """Every step-th case from `first` on, in this process."""
+    import torch
+
+    torch.set_num_threads(1)
+    addresses = prepare() if device == "cpu" else None
+    start = time.perf_counter()
+    result: dict[str, Any] = {"cases": 0, "worst_of_bound": 0.0, "failed": []}
+    for index in range(first, first + count, step):
+        case = random_case(seed, index)
+        result["cases"] += 1
+        try:
+            torch.backends.cudnn.allow_tf32 = True  # rounds no integer of a case
+            differing = check(case, seed, False, device)
+            torch.backends.cudnn.allow_tf32 = False  # the bound is that of float32's products
+            fraction = check(case, seed, True, device)
+        except Exception as error:  # noqa: BLE001 - a failed case, told with the others
+            cause = error.__cause__ or error
+            result["failed"].append(f"{type(cause).__name__}: {cause}: {case}")
+            continue
+        result["worst_of_bound"] = max(result["worst_of_bound"], fraction)
+        if differing:
+            result["failed"].append(f"{differing:.0f} values differ on integers: {case}")
+        if fraction > 1:
+            result["failed"].append(f"{fraction:.3g} of the bound: {case}")
+    result["addresses"] = addresses.checked if addresses else 0
+    result["seconds"] = round(time.perf_counter() - start, 1)
+    return result
+
+
+def spawn(
+    seed: int, first: int, count: int, workers: int = 1, device: str = "cpu"
+) -> dict[str, Any]:
+    """run_child in `workers` processes, on the CPU with the interpreter on. RuntimeError if one
+    fails."""
+    parts = run_children(
+        __file__,
+        ["--seed", str(seed), "--device", device],
+        first,
+        count,
+        workers,
+        interpret=device == "cpu",
+    )
+    return {
+        "cases": sum(part["cases"] for part in parts),
+        "addresses": sum(part["addresses"] for part in parts),
+        "failed": [line for part in parts for line in part["failed"]],
+        "worst_of_bound": max(part["worst_of_bound"] for part in parts),
+        "seconds": max(part["seconds"] for part in parts),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="index of the first case")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        o = options
+        print(json.dumps(run_child(o.seed, o.first, o.count, o.workers, o.device)))
+        return 0
+    o = options
+    result = spawn(o.seed, o.first, o.count, o.workers, o.device)
+    for line in result["failed"][:10]:
+        print(f"FAILED (--seed {options.seed} --first INDEX --count 1)", line)
+    print(
+        f"{result['cases']} layers; on reals the worst error is {result['worst_of_bound']:.3f} of"
+        f" the bound; {result['addresses']} addresses checked; {result['seconds']} s;"
+        f" {len(result['failed'])} failed: {'FAIL' if result['failed'] else 'pass'}"
+    )
+    return 1 if result["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

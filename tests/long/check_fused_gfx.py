@@ -1,0 +1,241 @@
+"""The fused backend's kernels compiled for AMD architectures, and their ISA checked. No GPU.
+
+    python tests/long/check_fused_gfx.py      (--quick: each value of each constant once)
+    python tests/long/check_fused_gfx.py --arch gfx1100 --dtype f16 --tile 128x128x32w8s2g8
+
+What check_gfx.py does for the convolution tier: no spill, no scratch, LDS within 64 KB, the right
+matrix instruction. The variants are harvested from the launches that work.py makes of jobs that
+reach each of its decisions; of those a selection in which each two values of two constants meet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+for folder in (str(ROOT), str(ROOT / "tests" / "long")):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+import check_gfx  # noqa: E402
+
+from hy3d_rocm.conv.triton import configs, isa, variants  # noqa: E402
+from hy3d_rocm.conv.triton.configs import Config  # noqa: E402
+from hy3d_rocm.conv.triton.item import Launch  # noqa: E402
+from hy3d_rocm.decode.backends.triton import work  # noqa: E402
+from hy3d_rocm.decode.backends.triton.work import Job, Piece, last_strides  # noqa: E402
+
+ARCHES = ("gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
+CACHE = ROOT / "build" / "triton-gfx"
+# Triton's letters by operand, where they are not "DS" (16-byte aligned, below 2 GiB).
+FORMS = {
+    "small": {},
+    "large input": {"x": "D"},
+    "large output": {"out": "D"},
+    "input unaligned": {"x": "S"},
+    "output unaligned": {"out": "S"},
+}
+FLOATS = {"factor": "*fp32", "summand": "*fp32", "parts": "*fp32", "moments": "*fp64"}
+
+
+@dataclasses.dataclass(frozen=True)
+class FusedVariant:
+    """A kernel of kernels.py with its constants; satisfies compile.Variant."""
+
+    function: str
+    dtype: str
+    operands: tuple[str, ...]
+    constants: tuple[Any, ...]
+    num_warps: int
+    num_stages: int
+    form: str = "small"
+
+    @property
+    def module(self) -> str:
+        return "hy3d_rocm.decode.backends.triton.kernels"
+
+    @property
+    def constexprs(self) -> dict[str, Any]:
+        kinds = parameters(self.function)
+        names = [name for name, kind in kinds.items() if kind == "constexpr"]
+        return dict(zip(names, self.constants, strict=True))
+
+    @property
+    def signature(self) -> dict[str, str]:
+        kinds = parameters(self.function)
+        found = {name: "fp32" if name == "eps" else kind or "i32" for name, kind in kinds.items()}
+        for name, operand in zip(kinds, self.operands, strict=False):
+            found[name] = FLOATS.get(operand, variants._TYPES[self.dtype])
+        return found
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        names = zip(parameters(self.function), self.operands, strict=False)
+        return {name: FORMS[self.form].get(operand, "DS") for name, operand in names}
+
+    @property
+    def arithmetic(self) -> bool:
+        return self.function == "conv_fused"
+
+    @property
+    def tile(self) -> str:
+        found = self.constexprs
+        sizes = [str(found[n]) for n in ("BP", "BN", "BK", "BW", "BC", "BT") if n in found]
+        return f"{'x'.join(sizes)}w{self.num_warps}s{self.num_stages}"
+
+    def __str__(self) -> str:
+        flags = [f"{n}={v}" for n, v in self.constexprs.items()]
+        return f"{self.function} {self.tile} {self.dtype} {' '.join(flags)} ({self.form})"
+
+
+@functools.cache
+def parameters(function: str) -> dict[str, str]:
+    """Parameters in order: "constexpr", an annotated type such as "i64", or "" for the others."""
+    from hy3d_rocm.decode.backends.triton import kernels
+
+    return {
+        p.name: "constexpr" if p.is_constexpr else p.annotation_type
+        for p in getattr(kernels, function).params
+    }
+
+
+def of_launch(item: Launch, dtype: str) -> FusedVariant:
+    """The variant that a launch needs, in the form "small"; pieces are all "x"."""
+    names = tuple("x" if name.startswith("x") else name for name, _ in item.operands)
+    return FusedVariant(
+        item.kernel, dtype, names, item.constants, item.num_warps, item.num_stages
+    )  # fmt: skip
+
+
+def _job(dtype: str, channels: int, outputs: int, last: bool, **fields: Any) -> Job:
+    size = (6, 7)
+    strides = last_strides(channels, size) if last else (4 * 42, 42, 7, 1)
+    base: dict[str, Any] = {
+        "dtype": dtype, "channels": channels, "outputs": outputs, "kernel": (3, 3, 3), "size": size,
+        "pieces": (Piece(4, strides, True),), "first": 0, "total": 4, "frames": (0, 4),
+        "before": (2, 1, 1), "after": (0, 1, 1),
+    }  # fmt: skip
+    return Job(**(base | fields))
+
+
+def conv_jobs(dtype: str) -> Iterator[tuple[Job, bool]]:
+    """Jobs that reach each decision about conv_fused, and whether the result is channels-last."""
+    flags = (False, True)
+    many = {"size": (512, 600), "replicate": (True,) * 3, "moments": True}
+    yield _job(dtype, 128, 128, True, **many), True  # moments of many tiles
+    up = {"up": (2, 2, 2), "keep_first": True, "replicate": (True,) * 3}
+    for channels, outputs, bias, add, moments, last in itertools.product(
+        (128, 136), (128, 20), flags, flags, flags, flags
+    ):
+        if add and (outputs % 8 or not last):
+            continue  # added by torch, or copied first (backend.py)
+        rest = {"bias": bias, "add": add, "moments": moments}
+        for more in ({}, up, {"shuffle": (1, 2, 2)}, {"stride": (1, 2, 2)}):
+            yield _job(dtype, channels, outputs, True, **rest, **more), last
+        ones = {"kernel": (1, 1, 1), "before": (0, 0, 0), "after": (0, 0, 0)}
+        yield _job(dtype, channels, outputs, True, **rest, **ones), last
+
+
+def load_jobs(dtype: str) -> Iterator[tuple[Job, bool]]:
+    """The same for load_rows: norms, layouts, widths, up-sampling by index, padding."""
+    widths, norms = (8, 20, 64, 128, 384, 1024), ("", "rms", "l2", "layer")
+    both = (False, True)
+    for channels, norm, affine, silu, last in itertools.product(widths, norms, both, both, both):
+        for up, keep in (((1, 1, 1), False), ((2, 1, 1), True), ((1, 2, 3), False)):
+            more = {"norm": norm, "affine": affine, "silu": silu, "up": up, "keep_first": keep}
+            for sides in ((False,) * 3, (True,) * 3):
+                yield _job(dtype, channels, 64, last, replicate=sides, **more), True
+
+
+def _harvest(arch: str, dtype: str, tile: Config, made: Any) -> dict[FusedVariant, None]:
+    found: dict[FusedVariant, None] = {}
+    machine = work.Machine(arch, 1, tile=tile)
+    for job, last in made:
+        high, wide = job.out_size
+        plain = (job.out_frames * high * wide, high * wide, wide, 1)
+        out = last_strides(job.outputs, job.out_size) if last else plain
+        assert work.refusal(job) is None
+        assert work.view_of(job).rows
+        for item in work.work_of(job, machine, out).launches:
+            found[of_launch(item, dtype)] = None
+    return found
+
+
+def every(arch: str, dtype: str, tiles: list[Config], select: Any) -> Iterator[FusedVariant]:
+    """What is to be compiled for one architecture and dtype."""
+    for k, tile in enumerate(tiles):
+        found = _harvest(arch, dtype, tile, conv_jobs(dtype))
+        if k == 0:
+            found |= _harvest(arch, dtype, tile, load_jobs(dtype))
+        else:
+            found = {v: None for v in found if v.function == "conv_fused"}
+        formed = [
+            dataclasses.replace(v, form=form)
+            for v in found
+            for form, differing in FORMS.items()
+            if set(differing) <= set(v.operands)
+            and not (form == "output unaligned" and v.constexprs.get("ADD"))
+        ]
+        yield from select(formed)
+
+
+def subset() -> Iterator[tuple[str, FusedVariant]]:
+    """For `make test`: the heaviest store of the first tile of some architectures."""
+    for arch, dtype in (("gfx942", "f16"), ("gfx1030", "f16"), ("gfx1100", "bf16"),
+                        ("gfx1151", "f32"), ("gfx1201", "bf16")):  # fmt: skip
+        tile = configs.offered(arch, dtype)[0]
+        job = _job(dtype, 128, 128, True, add=True, moments=True, bias=True, affine=True, silu=True)
+        for item in _harvest(arch, dtype, tile, [(job, True)]):
+            if arch == "gfx1100" or item.function == "conv_fused":
+                yield arch, item
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arch", nargs="+", default=list(ARCHES))
+    parser.add_argument("--dtype", nargs="+", default=list(variants.DTYPES))
+    parser.add_argument("--kernel", nargs="+", default=[], help="only these kernels")
+    parser.add_argument("--tile", nargs="+", default=[], help="such as 128x128x32w8s2g8")
+    parser.add_argument("--quick", action="store_true", help="each value of each constant once")
+    parser.add_argument("--workers", type=int, default=2, help="compiler processes")
+    options = parser.parse_args()
+    start = time.perf_counter()
+    select: Any = variants.values if options.quick else variants.pairs
+    asked = [
+        (arch, variant)
+        for arch in options.arch
+        for dtype in options.dtype
+        for variant in every(
+            arch, dtype,
+            [Config.parse(text) for text in options.tile] or list(configs.offered(arch, dtype)),
+            select,
+        )
+        if not options.kernel or variant.function in options.kernel
+    ]  # fmt: skip
+    lines = check_gfx.check(
+        asked, workers=options.workers, cache=CACHE, progress=check_gfx._show_progress
+    )
+    print(check_gfx.table([check_gfx.COLUMNS, *(line.cells() for line in lines)]))
+    wrong = [f"{line.arch} {words}" for line in lines for words in line.wrong]
+    for words in wrong:
+        print("FAILED", words)
+    print(
+        f"{sum(line.count for line in lines)} kernels compiled for {len(options.arch)}"
+        f" architectures in {time.perf_counter() - start:.0f} s, {len(wrong)} failed:"
+        f" {'FAIL' if wrong or not lines else 'pass'}"
+    )
+    return 1 if wrong or not lines else 0
+
+
+if __name__ == "__main__":
+    assert isa.COLUMNS
+    assert configs.is_known("gfx1100")
+    sys.exit(main())

@@ -1,0 +1,340 @@
+"""Schedules and programs through the extension: what they tell, refuse and leave behind."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+from core_memory import memory
+
+pytest.importorskip("hy3d_rocm._core")
+
+from core_program import (
+    CONV,
+    INPUT,
+    MACHINE,
+    NODES,
+    NONE,
+    OUTPUT,
+    REQUEST,
+    compiled,
+    everything,
+    nothing,
+)
+
+from hy3d_rocm import _core
+
+
+@pytest.mark.parametrize("alike", [(0, 1, 1, 2), (0, 1, 2), (0, 2, 2, 3), (-1, 1, 2, 3), 3])
+def test_alike_names_the_first_node_of_each_kind(alike: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="alike"):
+        compiled(alike=alike)
+
+
+KNOWN, OTHER = (1, (1, 1), 0, 0, 0, 7), (0, (0, 0), 0, 0, 0, 0)
+
+
+def test_of_layers_that_the_core_knows_on_the_host_nothing_is_asked() -> None:
+    asked: list[tuple[int, bool]] = []
+
+    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
+        asked.append((step[1], on_host))
+        return 0, 0, 0, 0
+
+    layers = (0, 2, 8, 1000, 1 << 20, (KNOWN, KNOWN, OTHER, KNOWN))
+    assert compiled(workspace, host_layers=layers, is_host=1).program is not None
+    assert {node for node, _ in asked} == {2}
+    asked.clear()
+    compiled(workspace, host_layers=layers, strategies=10, compiles_all=1)
+    assert {node for node, on_host in asked if on_host} == {2}
+    assert {node for node, on_host in asked if not on_host} >= {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("layers", "sentence"),
+    [
+        (3, "host_layers must be a tuple of 6"),
+        ((0, 2, 8, 1000, 1 << 20), "host_layers must be a tuple of 6"),
+        (("f32", 2, 8, 1000, 1 << 20, (KNOWN,) * 4), "host_layers.dtype must be an integer"),
+        ((0, 2, 8, 1000, 1 << 20, (KNOWN,) * 3), "has 3 records: the graph has 4 nodes"),
+        ((0, 2, 8, 1000, 1 << 20, (KNOWN[1:],) * 4), r"host_layers\[0\] has 5 values: it needs 6"),
+        ((0, 2, 8, 1000, 1 << 20, 3), "host_layers must be a tuple, not"),
+        ((0, 0, 8, 1000, 1 << 20, (KNOWN,) * 4), "refused, an argument is out of its range"),
+    ],
+)
+def test_layers_of_the_host_that_are_none_are_refused(layers: Any, sentence: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        compiled(host_layers=layers)
+
+
+def test_nodes_that_are_alike_are_asked_of_once() -> None:
+    asked: list[int] = []
+
+    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
+        asked.append(step[1])
+        return 100, 10, 5, 7
+
+    nodes = (INPUT, CONV, (1, 1, *CONV[2:]), (1, 2, *CONV[2:]), (6, 3, *OUTPUT[2:]))
+    plain = compiled(workspace, nodes).candidates
+    assert {2, 3} <= set(asked)
+    asked.clear()
+    assert compiled(workspace, nodes, alike=(0, 1, 2, 2, 4)).candidates == plain
+    assert 2 in asked
+    assert 3 not in asked
+
+
+def test_a_program_tells_its_steps_and_slices() -> None:
+    asked: list[Any] = []
+
+    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
+        asked.append((step, source, on_host))
+        return 100, 10, 5, 7
+
+    schedule = compiled(workspace)
+    program = schedule.program
+    assert program.candidate == schedule.candidates[0]
+    assert program.candidate["order"] == "layers"
+    assert program.candidate["status"] == "HY3D_OK"
+    (section,) = program.sections
+    steps, slices = program.steps(0), program.slices(0)
+    nodes = {step[1] for step, _, _ in asked}
+    assert sum(program.kept(0)) == len(nodes) * 10 + 5, "of each node, and of one shape"
+    assert (len(steps), len(slices)) == (section["steps"], section["slices"])
+    assert section["size"] == (5, 6, 7)
+    emitted = [step[5] for step in steps if step[0] == 11]
+    assert emitted[0][0] == 0
+    assert emitted[-1][1] == 5
+    freed = [number for step in steps for number in step[12]]
+    assert sorted(freed) == list(range(len(slices))), "a slice is freed once"
+    convolutions = [step for step in steps if step[0] == 1]
+    assert all(step[14] == 100 for step in convolutions)
+    assert all(
+        slices[number][0] == NODES[step[1]][1] for step in convolutions for number in step[10]
+    )
+    step, source, on_host = asked[-1]
+    assert (source, on_host) == ((8, 5, 6, 7), False)
+    assert set(step[10]) == {-1}
+    assert program.cut["node"] >= -1
+    assert program.prefix_bytes == 0
+
+
+def test_a_program_of_a_rank_tells_what_it_sends_and_receives() -> None:
+    of_two = [compiled(rank=rank, ranks=2, link_bytes_per_second=1e9).program for rank in range(2)]
+    row = 8 * 7 * 4  # bytes of one row of one frame
+    assert of_two[0].candidate == of_two[1].candidate
+    assert of_two[0].candidate["sent_bytes"] == 2 * 5 * row
+    for rank, program in enumerate(of_two):
+        other = 1 - rank
+        moved = [(s[0], s[7], s[9]) for s in program.steps(0) if s[0] in (15, 16)]
+        assert set(moved) == {(15, (2 + rank, 3 + rank), other), (16, (3 - rank, 4 - rank), other)}
+
+
+def test_where_nothing_fits_there_is_no_program_and_a_smallest_budget() -> None:
+    schedule = compiled(device_budget=1)
+    assert schedule.program is None
+    least = schedule.smallest_budget
+    assert compiled(device_budget=least).program is not None
+    assert compiled(device_budget=least - 1).program is None
+
+
+def test_what_the_workspace_function_raises_is_raised() -> None:
+    class OwnError(Exception):
+        pass
+
+    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
+        raise OwnError("the test's")
+
+    with pytest.raises(OwnError, match="the test's"):
+        compiled(workspace)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (None, TypeError, "the workspace's answer must be a tuple of 4"),
+        ((1,), ValueError, "the workspace's answer has 1 values"),
+        ((1, 2.0, 0, 0), TypeError, "the workspace's answer must be an integer"),
+        ((1, -2, 0, 0), ValueError, r"workspace's answer is \(1, -2, 0, 0\): all must be at least"),
+        ((1, 2, 3, 1 << 16), ValueError, "the shape's number below 65536"),
+    ],
+)
+def test_an_answer_of_the_workspace_function_that_is_none(
+    answer: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        compiled(lambda *asked: answer)
+
+
+def changed(node: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
+    return (*node[:place], value, *node[place + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "error", "words"),
+    [
+        (3, TypeError, "nodes must be a tuple"),
+        ((3,), TypeError, r"nodes\[0\] must be a tuple"),
+        (((1, 2),), ValueError, r"nodes\[0\] has 2 values: it needs 26"),
+        ((changed(INPUT, 4, "x"),), TypeError, r"nodes\[0\].channels must be an integer"),
+        ((INPUT, changed(CONV, 5, (1, 2)), OUTPUT), ValueError, r"nodes\[1\].kernel has 2 values"),
+        ((INPUT, changed(CONV, 1, 1 << 40), OUTPUT), ValueError, r"nodes\[1\].source has 1099511"),
+        ((INPUT, changed(CONV, 6, NONE), OUTPUT), ValueError, r"Node 1 of 3 \(op 1\) is wrong"),
+        ((INPUT, changed(CONV, 5, (3, 99, 3)), changed(OUTPUT, 1, 1)), ValueError, "Node 1 of 3"),
+        ((), ValueError, "0 nodes are no graph"),
+        ((INPUT,) * 4097, ValueError, "nodes has 4097 entries: it may have 4096"),
+    ],
+)
+def test_nodes_that_are_no_graph_are_refused_in_a_sentence(
+    nodes: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        compiled(nodes=nodes)
+    with pytest.raises(error, match=words):
+        _core.graph_sizes(nodes, (5, 6, 7))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "words"),
+    [
+        ("size", (5, 0, 7), ValueError, "size has 0: it must be from 1"),
+        ("element_bytes", 0, ValueError, "element_bytes has 0: it must be from 1"),
+        ("device_budget", -1, ValueError, "device_budget has -1"),
+        ("strategies", 1 << 31, ValueError, "strategies has 2147483648"),
+        ("copy_bytes_per_second", 0, ValueError, "copy_bytes_per_second is 0: it must be above 0"),
+        ("copy_bytes_per_second", "x", TypeError, "copy_bytes_per_second must be a number"),
+        (
+            "copy_bytes_per_second",
+            float("nan"),
+            ValueError,
+            "is nan: it must be above 0 and finite",
+        ),
+        ("link_bytes_per_second", 0, ValueError, "link_bytes_per_second is 0: it must be above"),
+        ("ranks", 2, ValueError, "The request for a program was refused"),
+        ("device", MACHINE[:5], ValueError, "device has 5 values: it needs 6"),
+        ("device", 1, TypeError, "device must be a tuple"),
+        ("device", changed(MACHINE, 2, -1.0), ValueError, "device.macs_per_second is -1.0"),
+        ("halos", ((1, 2),), ValueError, "halos has 2 values: it needs 3"),
+        ("halos", ((1, 2, 3),) * 5, ValueError, "halos has 5 entries: it may have 4"),
+        ("colour", 3, TypeError, "compile_schedule has no argument 'colour'"),
+        ("strategies", 0, ValueError, "The request for a program was refused"),
+    ],
+)
+def test_a_request_that_is_none_is_refused_in_a_sentence(
+    name: str, value: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        compiled(**{name: value})
+
+
+def test_arguments_that_are_missing_are_named() -> None:
+    with pytest.raises(TypeError, match="a callable workspace"):
+        _core.compile_schedule(NODES, **REQUEST)
+    with pytest.raises(TypeError, match="a callable workspace"):
+        _core.compile_schedule(NODES, workspace=3, **REQUEST)
+    with pytest.raises(TypeError, match="takes the nodes"):
+        _core.compile_schedule(workspace=nothing, **REQUEST)
+
+
+def test_a_strategy_that_cannot_run_the_graph_is_an_error_with_a_name() -> None:
+    with pytest.raises(_core.Hy3dError, match="No strategy that is allowed") as caught:
+        compiled(strategies=4)  # tiles, of no size
+    assert caught.value.name == "HY3D_ERR_UNSUPPORTED"
+
+
+def test_there_are_no_other_sections_and_steps() -> None:
+    program = compiled().program
+    for ask in (program.steps, program.kept, program.slices):
+        for number in (-1, 1):
+            with pytest.raises(ValueError, match=f"There is no section {number}"):
+                ask(number)
+        with pytest.raises(TypeError, match="section must be an integer"):
+            ask("x")
+    with pytest.raises(ValueError, match="attempts is 0: it must be at least 1"):
+        program.fallback(0, "refused")
+    with pytest.raises(ValueError, match="reason is 'tired'"):
+        program.fallback(1, "tired")
+
+
+def test_what_follows_a_failure() -> None:
+    machine = ((4000, 2000), *MACHINE[1:])
+    schedule = compiled(device=machine)
+    program = schedule.program
+    assert program.fallback(3, "refused") == "step again"
+    for attempts in (1, 2, 1):
+        assert program.fallback(attempts, "out of memory") == "step again"
+    assert program.fallback(2, "not finite", can_widen=True) == "wider"
+    assert program.fallback(2, "not finite") == "stop"
+    assert program.fallback(2, "cancelled") == "stop"
+    assert program.candidate["slice_bytes"] in (4000, 2000)
+    assert program.fallback(2, "no kernel") == "begin again"
+    for ask in (lambda: program.candidate, lambda: program.steps(0), lambda: program.sections):
+        with pytest.raises(ValueError, match="This program was given up"):
+            ask()
+    with pytest.raises(ValueError, match="This program was given up"):
+        program.fallback(2, "no kernel")
+    second = schedule.program
+    assert second.fallback(1, "no kernel") == "stop"
+    assert schedule.program is None
+
+
+def test_a_schedule_cannot_be_asked_while_its_workspace_function_runs() -> None:
+    found: list[Any] = []
+    refusals: list[str] = []
+
+    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
+        for schedule in found:
+            with pytest.raises(ValueError, match="being compiled") as caught:
+                _ = schedule.program
+            refusals.append(str(caught.value))
+        return 0, 0, 0, 0
+
+    schedule = compiled(workspace, device=((4000, 2000), *MACHINE[1:]))
+    program = schedule.program
+    found.append(schedule)
+    assert program.fallback(1, "no kernel") == "begin again"
+    assert schedule.program is not None
+    found.clear()
+
+
+def test_a_circle_through_the_workspace_function_is_collected() -> None:
+    class Asked:
+        def __call__(self, step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
+            return 0, 0, 0, 0
+
+    gc.collect()
+    live = memory.live()
+    asked = Asked()
+    asked.schedule = compiled(asked)  # type: ignore[attr-defined]
+    asked.program = asked.schedule.program  # type: ignore[attr-defined]
+    gone = weakref.ref(asked)
+    del asked
+    gc.collect()
+    assert gone() is None
+    assert memory.live() == live
+
+
+def test_a_program_outlives_its_schedules_name() -> None:
+    program = compiled().program
+    gc.collect()
+    assert program.steps(0)
+
+
+@pytest.mark.parametrize("forever", [False, True])
+def test_every_failed_allocation_is_a_memory_error_and_leaves_nothing_behind(forever: bool) -> None:
+    wanted = everything()
+    gc.collect()
+    live, start = memory.live(), memory.asked()
+    everything()
+    allocations = memory.asked() - start
+    assert allocations > 20
+    for k in range(1, allocations + 1):
+        memory.fail(k, forever)
+        try:
+            with pytest.raises(MemoryError, match=r"No memory|could not be compiled"):
+                everything()
+        finally:
+            memory.fail(0)
+        assert memory.live() == live, f"allocation {k} of {allocations} leaked"
+    assert everything() == wanted

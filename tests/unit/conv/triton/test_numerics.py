@@ -1,0 +1,67 @@
+"""The Triton kernels, interpreted on the CPU, against the C reference: a share of
+tests/long/check_triton_numerics.py, and that what it watches with can see."""
+
+from __future__ import annotations
+
+import types
+
+import check_triton_numerics as numerics
+import numpy
+import pytest
+import torch
+import triton_interpreter
+
+pytest.importorskip("triton", reason="no triton in this environment")
+
+COUNT, SEED = 32, 7
+
+
+@pytest.mark.timeout(300)
+def test_random_configurations_equal_the_c_reference_and_stay_within_the_bound() -> None:
+    result = numerics.spawn(SEED, 0, COUNT, workers=2)
+    assert not result["failed"], "\n".join(result["failed"])
+    assert result["configurations"] == COUNT
+    assert result["compared"] > 10_000
+    assert result["addresses"] > 500_000
+    assert result["differing"] == 0
+    assert 0.0 < result["worst_of_bound"] <= 1.0
+
+
+def test_the_configurations_cover_what_the_kernel_can_do() -> None:
+    made = [numerics.random_config(SEED, index) for index in range(500)]
+    for field, values in (("dtype", numerics.DTYPES), ("ndim", (2, 3)), ("groups", (1, 2, 3))):
+        assert {getattr(config, field) for config in made} == set(values)
+    assert {mode for config in made for mode in config.modes} == {"zeros", "replicate"}
+    assert any(max(config.stride) > 1 for config in made)
+    assert any(max(config.dilation) > 1 for config in made)
+    assert any(config.before != config.after for config in made)
+    assert {config.layouts[0] for config in made} == set(numerics.LAYOUTS)
+
+
+def _pointers(addresses: list[int], bits: int = 32) -> types.SimpleNamespace:
+    element = types.SimpleNamespace(primitive_bitwidth=bits)
+    data = numpy.array(addresses, dtype=numpy.uint64)
+    return types.SimpleNamespace(data=data, get_element_ty=lambda: element)
+
+
+def test_an_address_outside_of_the_tensors_is_seen_unless_it_is_masked() -> None:
+    memory = torch.zeros(10)
+    first = memory.data_ptr()
+    watch = triton_interpreter.Addresses()
+    watch.give(memory[2:6], 3, "no tensor")
+    mask = types.SimpleNamespace(data=numpy.array([True, True]))
+    watch.check(_pointers([first + 8, first + 20]), mask, "reads")
+    for outside in (first + 4, first + 21, first + 24):
+        with pytest.raises(IndexError, match="1 of 2 reads outside any tensor"):
+            watch.check(_pointers([first + 8, outside]), mask, "reads")
+    half = types.SimpleNamespace(data=numpy.array([True, False]))
+    watch.check(_pointers([first + 8, 0]), half, "reads")
+
+
+def test_the_mended_rounding_to_bf16_is_torchs() -> None:
+    generator = torch.Generator().manual_seed(5)
+    bits = torch.randint(-(2**31), 2**31, (100_000,), generator=generator, dtype=torch.int64)
+    values = bits.to(torch.int32).view(torch.float32)
+    values = torch.cat((values[~values.isnan()], torch.tensor([0.0, -0.0, float("inf"), 1.0])))
+    wanted = values.to(torch.bfloat16).view(torch.int16).numpy().view(numpy.uint16)
+    assert numpy.array_equal(triton_interpreter._f32_as_bf16(values.numpy()), wanted)
