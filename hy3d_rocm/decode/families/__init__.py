@@ -150,8 +150,8 @@ def _look_at(family: StructuredFamily, encode: bool, casts: bool) -> None:
                 f"the {name} looks like a {family.name} VAE, but a part is missing ({error}): "
                 "pass the complete VAE with its weights loaded"
             ) from error
-        known.facts = family._facts
-    family.__dict__["_facts"] = known.facts
+        known.facts = family.facts
+    family.__dict__["facts"] = known.facts
     # What diffusers' own code does is known, where the VAE is as diffusers builds it.
     if known.proven is None and name in _CLASSES and is_as_built(vae, known, encode):
         known.proven = True

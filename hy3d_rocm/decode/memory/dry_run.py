@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 
 __all__ = [
-    "CPU_ALLOWANCE_BYTES", "PLANNED_SHARE", "MetaWeights", "Prediction", "in_turn", "modelled",
+    "CPU_ALLOWANCE_BYTES", "PLANNED_SHARE", "Prediction", "in_turn", "modelled",
     "planned_bytes", "predict", "standing_for", "workspace_rules",
 ]  # fmt: skip
 
@@ -145,23 +145,6 @@ def in_turn(count: int, run: Callable[[int], Tensor]) -> list[Tensor]:
     made.append(run(count - 1))
     live.macs += (count - 3) * (live.macs - before)
     return made
-
-
-class MetaWeights:
-    """Weights of the right shape and type on "meta"."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype
-        self._made: dict[tuple[int, str], Tensor | None] = {}
-
-    def of(self, module: Any, name: str) -> Tensor | None:
-        """See layers.Weights."""
-        key = id(module), name
-        if key not in self._made:
-            own = getattr(module, name, None)
-            made = None if own is None else torch.empty(own.shape, dtype=self._dtype, device="meta")
-            self._made[key] = made
-        return self._made[key]
 
 
 class _Death(weakref.ref["torch.UntypedStorage"]):
