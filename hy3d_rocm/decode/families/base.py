@@ -168,6 +168,8 @@ class StructuredFamily(Family):
     #: In names of what it has beside layers
     beside_layers: tuple[str, ...] = ()
     is_image = False
+    #: What the attention of the middle block sees; "": all before it, unless a view says otherwise
+    span = ""
     #: Whether decoding takes a timestep, and which
     conditioned = False
     timestep: float | None = None
@@ -183,8 +185,7 @@ class StructuredFamily(Family):
         self.encoder: Any = getattr(modules, "encoder", None)
         self.post_quant_conv: Any = getattr(self.view, "post_quant_conv", None)
         self.quant_conv: Any = getattr(self.view, "quant_conv", None)
-        #: What the attention of the middle block sees, where the kind of VAE leaves it open
-        self.span: str = getattr(self.view, "attention_span", "causal")
+        self.span = self.span or getattr(self.view, "attention_span", "causal")
         self._pairs: dict[tuple[Any, ...], FixedWeight] = {}
         self._sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
 
@@ -216,7 +217,7 @@ class StructuredFamily(Family):
 
     def attention(self, module: Any) -> Attention:
         """Of the middle block."""
-        return attention_of(module, self.span)
+        return attention_of(module, self.span, self.norm)
 
     def resnets(self, engine: Engine, block: Any, x: Handle) -> Handle:
         """x through a block's residual blocks, and what attention stands between them."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, cached_property, partial
 from itertools import product
@@ -22,13 +21,16 @@ from hy3d_rocm.decode.copies import copied_family
 from hy3d_rocm.decode.families.base import UNCUT, Facts, Family, WarmUp
 from hy3d_rocm.decode.families.proof import (
     CALL_ERRORS,
+    as_video,
     frames_of,
     is_same,
     moments_of,
     on_shapes,
     one_line,
+    random,
     unsplit,
 )
+from hy3d_rocm.decode.memory.dry_run import apart
 from hy3d_rocm.decode.precision import computed_in, only_stores
 from hy3d_rocm.device import resolve_device
 
@@ -108,11 +110,12 @@ class UnknownFamily(Family):
             kernels = [p.ndim for p in self.decoder.parameters() if p.ndim >= 4]
             return Facts(image or (bool(kernels) and 5 not in kernels))
 
-        run = partial(_framewise, unsplit(self.vae).decode, frames_of)
+        run = partial(as_video, unsplit(self.vae).decode, frames_of)
         said = ""
         with _unnoticed(self.device):
             for planar, side in product((image, not image), _SIDES):
-                z = _latents(self.latent_channels, 3, side).to(self.device, self.dtype)
+                z = random((1, self.latent_channels, 3, side, 2 * side))
+                z = z.to(self.device, self.dtype)
                 try:
                     return _facts(run, z, planar)
                 except CALL_ERRORS as error:
@@ -125,8 +128,8 @@ class UnknownFamily(Family):
         own encode() of pixels; of an encoder that gives no variance the log variance is -30, the
         least that diffusers has."""
         with on_shapes(x):
-            call, read = getattr(unsplit(self.vae), self._verb), self._read
-            return _framewise(call, read, x, self.facts.planar)
+            call = getattr(unsplit(self.vae), self._verb)
+            return as_video(call, self._read, x, self.facts.planar)
 
     whole_encode = whole
 
@@ -173,14 +176,8 @@ class UnknownFamily(Family):
     def _on_meta(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         ghost = copied_family(self, lambda t: torch.empty_like(t, device="meta"))
 
-        def run() -> tuple[int, ...]:
-            with torch.no_grad():
-                made = ghost.whole(torch.empty(shape, dtype=self.dtype, device="meta"))
-            return tuple(made.shape)
-
-        # In another thread the caller's function modes do not see it.
-        with ThreadPoolExecutor(1, thread_name_prefix="hy3d-shape") as worker:
-            return worker.submit(run).result()
+        x = torch.empty(shape, dtype=self.dtype, device="meta")
+        return tuple(apart(lambda: ghost.whole(x)).shape)
 
     def over(self, vae: Any) -> UnknownFamily:
         """This family over a copy of its VAE, which need not be asked again."""
@@ -189,18 +186,6 @@ class UnknownFamily(Family):
         made.__dict__.pop("decoder", None)
         made.vae = vae
         return made
-
-
-def _framewise(
-    call: Callable[[Any], Any], read: Callable[[Any], Tensor], x: Tensor, planar: bool
-) -> Tensor:
-    """call(x); of what takes single images one frame after the other. A video of one frame may
-    come as an image."""
-    if not planar:
-        made = read(call(x))
-        return made if made.ndim == 5 else made.unsqueeze(2)
-    images = [read(call(x[:, :, t])) for t in range(x.shape[2])]
-    return torch.stack(images, 2) if len(images) > 1 else images[0].unsqueeze(2)
 
 
 # What a VAE's own decode() tells of itself
@@ -214,12 +199,6 @@ def _unnoticed(device: torch.device) -> Iterator[None]:
     indices = [torch.cuda.current_device()] if device.type == "cuda" else []
     with aside(), torch.no_grad(), torch.random.fork_rng(devices=indices):
         yield
-
-
-def _latents(channels: int, frames: int, side: int) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    shape = (1, channels, frames, side, 2 * side)
-    return torch.randn(shape, generator=generator, device="cpu")
 
 
 def _facts(run: _Run, z: Tensor, planar: bool) -> Facts:
@@ -262,7 +241,7 @@ def _warm_up(run: _Run, z: Tensor, made: list[Tensor]) -> WarmUp:
     with _unnoticed(z.device):
         if one.shape[2] == time and same(three[:, :, time : 2 * time], run(z[:, :, 1:2], False)):
             return WarmUp(0, True)
-        video = _latents(z.shape[1], _VIDEO, z.shape[3]).to(z)
+        video = random((*z.shape[:2], _VIDEO, *z.shape[3:])).to(z)
         try:
             last = run(video, False)[:, :, -time:]
             for count in _WARM_UPS:

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 
-__all__ = [
-    "CPU_ALLOWANCE_BYTES", "PLANNED_SHARE", "Prediction", "in_turn", "modelled",
-    "planned_bytes", "predict", "standing_for", "workspace_rules",
-]  # fmt: skip
+Result = TypeVar("Result")
 
 # Planned = predicted + this share, on the CPU at least the allowance: generated code, thread
 # stacks and heap fragments, 20 to 30 MB by tests/bench/measure_decode.py.
@@ -75,20 +72,24 @@ def predict(
 ) -> Prediction:
     """Peaks of `run()`, its result included, on the device of `workspace`.
 
-    known: tensors that are there before and after. run is called once, in another thread: the
-    caller's function modes (protect()), grad and inference mode do not reach it. What it raises is
-    raised here.
+    known: tensors that are there before and after. run is called once, as apart() does.
     """
 
     def task() -> Prediction:
         live = _here.live = Live(known, workspace)
-        with standing_for(workspace), torch.no_grad(), NoScores(live), live:
+        with standing_for(workspace), NoScores(live), live:
             kept = run()  # the result lives until the peak is read
             del kept
         return Prediction(live.device_peak, live.host_peak, live.both_peak, live.macs)
 
-    with ThreadPoolExecutor(1, thread_name_prefix="hy3d-predict") as worker:
-        return worker.submit(task).result()
+    return apart(task)
+
+
+def apart(work: Callable[[], Result]) -> Result:
+    """work() without gradients in a thread of its own: the caller's function modes (protect()) and
+    inference mode do not reach it. What it raises is raised here."""
+    with ThreadPoolExecutor(1, "hy3d-shapes") as worker:
+        return worker.submit(torch.no_grad()(work)).result()
 
 
 @contextmanager
