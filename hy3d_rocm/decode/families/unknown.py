@@ -149,7 +149,9 @@ class UnknownFamily(Family):
         its own code fails."""
         if shape not in self._shapes:
             try:
-                self._shapes[shape] = self._on_meta(shape)
+                ghost = copied_family(self, lambda t: torch.empty_like(t, device="meta"))
+                x = torch.empty(shape, dtype=self.dtype, device="meta")
+                self._shapes[shape] = tuple(apart(lambda: ghost.whole(x)).shape)
             except ValueError as error:
                 logger.info("[VAE Decode] %s runs once to learn the size of what it makes: %s",
                             self.name, error)  # fmt: skip
@@ -172,12 +174,6 @@ class UnknownFamily(Family):
                     f"which are {stored} ({one_line(error)}): decode with vae.to(torch.bfloat16)"
                 )
             raise TypeError(said) from error
-
-    def _on_meta(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        ghost = copied_family(self, lambda t: torch.empty_like(t, device="meta"))
-
-        x = torch.empty(shape, dtype=self.dtype, device="meta")
-        return tuple(apart(lambda: ghost.whole(x)).shape)
 
     def over(self, vae: Any) -> UnknownFamily:
         """This family over a copy of its VAE, which need not be asked again."""
