@@ -334,7 +334,7 @@ class Climb:
         name = policy.known_as(tier.name, setting)
         known = policy.memory_for(spec.device)
         start = time.perf_counter()
-        with known.trying(spec, name):
+        with known.in_flight(spec, name):
             yield
             if spec.device.type == "cuda":
                 torch.cuda.synchronize(spec.device)

@@ -26,8 +26,8 @@ from hy3d_rocm.conv.tiers import Limits, Tier
 from hy3d_rocm.conv.verdicts import VERDICTS
 
 if TYPE_CHECKING:
-    from hy3d_rocm.conv.knowledge import Store
     from hy3d_rocm.conv.probe import Outcome
+    from hy3d_rocm.conv.verdict_store.store import Store
 
 _LOG = logging.getLogger("hy3d_rocm")
 
@@ -56,7 +56,7 @@ class Memory(Protocol):
     def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
         """Adds a record; fields as in knowledge.Record."""
 
-    def trying(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
+    def in_flight(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
         """Around the first call of a tier that may take the process with it."""
 
 
@@ -69,7 +69,7 @@ class NoMemory:
     def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
         return None
 
-    def trying(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
+    def in_flight(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
 
 
@@ -77,8 +77,9 @@ class StoreMemory:
     """A Store (the process's own), for one device. Imported here: it is not for CPU tensors."""
 
     def __init__(self, device: torch.device, store: Store | None = None) -> None:
-        from hy3d_rocm.conv.knowledge import Record, make_key, this_machine
-        from hy3d_rocm.conv.knowledge.store import store as own_store
+        from hy3d_rocm.conv.verdict_store.machine import this_machine
+        from hy3d_rocm.conv.verdict_store.records import Record, make_key
+        from hy3d_rocm.conv.verdict_store.store import store as own_store
 
         self._record, self._make_key = Record, make_key
         self._machine = this_machine(device)
@@ -90,8 +91,8 @@ class StoreMemory:
     def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
         self._store.put(self._make_key(spec, self._machine), self._record(tier, verdict, **fields))
 
-    def trying(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
-        return self._store.try_(self._make_key(spec, self._machine), tier)
+    def in_flight(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
+        return self._store.in_flight(self._make_key(spec, self._machine), tier)
 
 
 _NO_MEMORY = NoMemory()

@@ -7,8 +7,8 @@ verdicts; the host is back within limit + 1 s; no process of the child's is aliv
 by a variable in their environment) and none is a zombie of the host. At the end also that nothing
 was handed on to the hosts' own parent, which is made to adopt orphans as PID 1 would, but the dead
 of scenarios that kill the keeper or the host itself. Both hosts keep the verdicts in one file
-(hy3d_rocm.conv.knowledge), some of them on the full and the read-only disk: afterwards the file is
-sound and has every verdict. --only with --seed replays one scenario.
+(hy3d_rocm.conv.verdict_store), some of them on the full and the read-only disk: afterwards the
+file is sound and has every verdict. --only with --seed replays one scenario.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def host(index: int, count: int, seed: int, only: str) -> None:
 
 
 class Kept:
-    """The verdicts in the hosts' common file; nothing where this tree has no knowledge store."""
+    """The verdicts in the hosts' common file; nothing where this tree has no verdict store."""
 
     def __init__(self, path: str) -> None:
         self._store, self._count = _open_store(path), 0
@@ -184,16 +184,15 @@ class Kept:
 
 
 def _open_store(path: str) -> Any:
-    if importlib.util.find_spec("hy3d_rocm.conv.knowledge") is None:
+    if importlib.util.find_spec("hy3d_rocm.conv.verdict_store") is None:
         return None
-    from hy3d_rocm.conv.knowledge.store import Store
+    from hy3d_rocm.conv.verdict_store.store import Store
 
     return Store.open(path, announce=False)
 
 
 def _put(store: Any, shape: str, outcome: Outcome) -> None:
-    from hy3d_rocm.conv.knowledge.keys import Key
-    from hy3d_rocm.conv.knowledge.records import Record
+    from hy3d_rocm.conv.verdict_store.records import Key, Record
 
     key = Key("conv3d", shape, "f32", "contiguous", "fake", "1", "2", "3", "4")
     record = Record(
@@ -215,15 +214,16 @@ def put_where_it_cannot_be_kept(name: str, outcomes: Sequence[Outcome]) -> None:
 def check_file(path: str, wanted: int) -> tuple[str, bool]:
     """(what to print, whether the file is sound and complete)."""
     if not wanted or not os.path.exists(path):
-        return "no verdicts were kept: this tree has no knowledge store", wanted == 0
+        return "no verdicts were kept: this tree has no verdict store", wanted == 0
     with closing(sqlite3.connect(path)) as connection:
         answer = connection.execute("PRAGMA integrity_check").fetchone()[0]
-    from hy3d_rocm.conv.knowledge.store import Store
+    from hy3d_rocm.conv.verdict_store.records import Filters
+    from hy3d_rocm.conv.verdict_store.store import Store
 
     store = Store.open(path)
-    rows = len(store.rows(architecture="fake"))
+    rows = len(store.rows(Filters(architecture="fake")))
     store.close()
-    return f"knowledge file: integrity check {answer}, {rows} of {wanted} verdicts in it", (
+    return f"verdict store: integrity check {answer}, {rows} of {wanted} verdicts in it", (
         answer == "ok" and rows == wanted
     )
 

@@ -71,7 +71,7 @@ def _library() -> str:
     """MIOpen's version, or cuDNN's."""
     import torch
 
-    from hy3d_rocm.conv.knowledge.machine import library_version
+    from hy3d_rocm.conv.verdict_store.machine import library_version
 
     if not torch.version.hip and not torch.version.cuda:
         return ""

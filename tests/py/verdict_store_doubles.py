@@ -1,4 +1,4 @@
-"""Keys, records and child processes for the tests of the knowledge store."""
+"""Keys, records and child processes for the tests of the verdict store."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.conv.knowledge import store as _store
-from hy3d_rocm.conv.knowledge.keys import Key
-from hy3d_rocm.conv.knowledge.records import Record
+from hy3d_rocm.conv.verdict_store import store as _store
+from hy3d_rocm.conv.verdict_store.records import Key, Record
 
-_PATIENT = "import knowledge_doubles; knowledge_doubles.be_patient()"
+_PATIENT = "import verdict_store_doubles; verdict_store_doubles.be_patient()"
 ROOT = Path(__file__).resolve().parents[2]
 
 
