@@ -1,6 +1,6 @@
 """What may happen to a probe's child, and the verdicts that have to come out.
 
-Used by test_probe_children.py (each once) and by tests/checks/check_probe.py (a thousand times).
+Used by test_probe_parent.py (each once) and by tests/checks/check_probe.py (a thousand times).
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from doctor_machines import (
 from hy3d_rocm import doctor
 from hy3d_rocm.conv import call as calls
 from hy3d_rocm.conv.probe import measure
-from hy3d_rocm.conv.probe.ask import NoAnswerError, ask
-from hy3d_rocm.conv.probe.worker import TIER_MODULE
+from hy3d_rocm.conv.probe.child import TIER_MODULE
+from hy3d_rocm.conv.probe.parent import NoAnswerError, ask
 from hy3d_rocm.doctor import examination, selftest
 from hy3d_rocm.doctor.facts import disks, driver, memory, torch_side
 from hy3d_rocm.env.machine import Machine
@@ -243,6 +243,9 @@ def run(tier, spec):
         raise RuntimeError("HIP out of memory")
     if tier == "conv2d":
         raise RuntimeError("miopenStatusUnknownError")
+
+from probe_bench import bench
+Bench = bench(run)
 """
 
 

@@ -18,7 +18,7 @@ def collect(seconds: float) -> dict[str, Any]:
     """`here()`, at most about `seconds` later; {"error", "is_hang"} where nothing is known."""
     if is_started():
         return here() | {"in_this_process": True}
-    from hy3d_rocm.conv.probe.ask import NoAnswerError, ask
+    from hy3d_rocm.conv.probe.parent import NoAnswerError, ask
 
     try:
         facts = ask(_CALL, limit_s=seconds)

@@ -13,7 +13,7 @@ from probe_doubles import bounded
 
 from hy3d_rocm.conv import call as calls
 from hy3d_rocm.conv.call import ConvSpec, make_spec
-from hy3d_rocm.conv.probe import launch, measure
+from hy3d_rocm.conv.probe import measure, process
 from hy3d_rocm.conv.probe.cases import Case
 from hy3d_rocm.conv.probe.parent import probe
 
@@ -111,7 +111,7 @@ def test_the_hosts_switches_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = not before
     try:
-        flags = launch._flags()
+        flags = process.flags()
         assert flags["cudnn_benchmark"] is not before
         torch.backends.cudnn.benchmark = before
         measure._set_flags(flags)
@@ -119,4 +119,4 @@ def test_the_hosts_switches_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         torch.backends.cudnn.benchmark = before
     monkeypatch.delitem(sys.modules, "torch")
-    assert launch._flags() == {}
+    assert process.flags() == {}
