@@ -15,7 +15,7 @@ from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.errors import Classified, Kind
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.recovery import ask_device, can_retry, is_capturing, strip, translate
-from hy3d_rocm.conv.results import check_form, check_values
+from hy3d_rocm.conv.selfcheck import check_form, check_values
 from hy3d_rocm.conv.stats import LOCK, Audience, Named, OnEvent, book
 from hy3d_rocm.conv.tiers import Limits, Tier, select_backend
 from hy3d_rocm.conv.verdicts import VERDICTS, Verdict

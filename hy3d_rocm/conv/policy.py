@@ -13,7 +13,7 @@ import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -47,33 +47,23 @@ PROBE_SECONDS = 30.0
 _MAY_RECOVER = frozenset({Kind.NO_ALGORITHM, Kind.BACKEND, Kind.UNSUPPORTED})
 
 
-class Memory(Protocol):
-    """What is known beyond this process about a device's convolutions."""
+class Memory:
+    """What is known beyond this process about a device's convolutions: nothing here, for a CPU,
+    where nothing hangs."""
 
     def records(self, spec: ConvSpec) -> Mapping[str, Known]:
         """By tier."""
-
-    def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
-        """Adds a record; fields as in knowledge.Record."""
-
-    def in_flight(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
-        """Around the first call of a tier that may take the process with it."""
-
-
-class NoMemory:
-    """For a CPU, where nothing hangs, and where the knowledge is not there."""
-
-    def records(self, spec: ConvSpec) -> Mapping[str, Known]:
         return {}
 
     def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
-        return None
+        """Adds a record; fields as in verdict_store.records.Record."""
 
     def in_flight(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
+        """Around the first call of a tier that may take the process with it."""
         return contextlib.nullcontext()
 
 
-class StoreMemory:
+class StoreMemory(Memory):
     """A Store (the process's own), for one device. Imported here: it is not for CPU tensors."""
 
     def __init__(self, device: torch.device, store: Store | None = None) -> None:
@@ -95,7 +85,7 @@ class StoreMemory:
         return self._store.in_flight(self._make_key(spec, self._machine), tier)
 
 
-_NO_MEMORY = NoMemory()
+_NO_MEMORY = Memory()
 _memories: dict[torch.device, Memory] = {}
 _rates: dict[torch.device, Rates] = {}
 

@@ -100,7 +100,7 @@ def test_knowledge_is_for_gpus_alone_and_made_once(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(policy, "_memories", {})
     monkeypatch.setattr(policy, "StoreMemory", lambda device: made.append(device) or object())
     none = policy.memory_for(torch.device("cpu"))
-    assert isinstance(none, policy.NoMemory)
+    assert isinstance(none, policy.Memory)
     assert none.records(spec_of()) == {}
     assert none.put(spec_of(), "gemm", "ok") is None  # type: ignore[func-returns-value]
     with none.in_flight(spec_of(), "gemm"):
