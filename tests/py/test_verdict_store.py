@@ -15,7 +15,6 @@ from verdict_store_fixtures import lines, new_path, open_store, patience  # noqa
 
 from hy3d_rocm.conv.verdict_store import database
 from hy3d_rocm.conv.verdict_store import store as store_module
-from hy3d_rocm.conv.verdict_store.records import Filters
 from hy3d_rocm.conv.verdict_store.store import Store
 
 
@@ -43,7 +42,7 @@ def test_generation_changes_with_every_change(store: Store) -> None:
     seen.append(store.generation)
     store.put(key(1), record(seconds=0.002))
     seen.append(store.generation)
-    store.forget(Filters(tier="triton"))
+    store.forget(row for row in store.rows() if row.record.tier == "triton")
     seen.append(store.generation)
     assert len(set(seen)) == 4
     assert store.records(key(1)) == {}

@@ -45,7 +45,7 @@ class Spec(Protocol):
         """str() of it names the device in the child too: the environment is the same."""
 
     def to_json(self) -> Any:
-        """Plain types, from which spec_from_json makes an equal spec in the child."""
+        """Plain types, from which ConvSpec.from_json makes an equal spec in the child."""
 
 
 @dataclass(frozen=True)

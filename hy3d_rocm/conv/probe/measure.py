@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm.conv import selfcheck
-from hy3d_rocm.conv.call import ConvCall, ConvSpec, spec_from_json
+from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.tiers import Limits, make_tier
 from hy3d_rocm.conv.tiers.direct import run_current
 
@@ -54,7 +54,7 @@ class Bench:
         self, tier: str, spec: Any, check: bool
     ) -> tuple[Callable[[], None], Callable[[], int | None]]:
         """(one synchronised call, peak bytes of the calls so far). check: see Case."""
-        conv = spec_from_json(spec)
+        conv = ConvSpec.from_json(spec)
         call = make_call(conv)
         chosen = make_tier(tier)
         refused = chosen.refusal(call, Limits())

@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hy3d_rocm import units
-from hy3d_rocm.conv.verdict_store import place
+from hy3d_rocm import __version__, units
+from hy3d_rocm.conv.verdict_store import database, place
 from hy3d_rocm.conv.verdict_store.machine import machines_here
 from hy3d_rocm.conv.verdict_store.records import VERDICTS, Filters, Key, Record, Row, clock_text
 from hy3d_rocm.conv.verdict_store.store import WHOLE_S, Store
@@ -142,7 +142,7 @@ def _forget(arguments: argparse.Namespace) -> None:
         before = _rows(store)
         if store.trouble is not None:
             raise DatabaseError(f"{store.path}: {store.trouble}; nothing was deleted")
-        count = store.forget(filters)
+        count = store.forget(filter(filters.matches, before))
         if not store.flush(WHOLE_S):
             why = store.trouble or "the disk does not answer"
             raise DatabaseError(f"{store.path}: {why}; the rows are still there")
@@ -158,8 +158,8 @@ def _export(arguments: argparse.Namespace) -> None:
         if store is None:
             path = place.own_path(arguments.path)
             raise DatabaseError(f"nothing is known yet: there is no {path}")
-        _rows(store)
-        facts = store.export(filters)
+        rows = [row.as_dict() for row in filter(filters.matches, _rows(store))]
+    facts = {"made_by": f"hy3d_rocm {__version__}", "schema": database.VERSION, "rows": rows}
     text = json.dumps(facts, indent=1) + "\n"
     if arguments.out is None:
         sys.stdout.write(text)
@@ -168,7 +168,7 @@ def _export(arguments: argparse.Namespace) -> None:
         write_whole(arguments.out, text, mode=0o600)
     except OSError as error:
         raise DatabaseError(f"{arguments.out} can't be written: {error.strerror}") from error
-    sys.stderr.write(f"{len(facts['rows'])} rows in {arguments.out}\n")
+    sys.stderr.write(f"{len(rows)} rows in {arguments.out}\n")
 
 
 @contextlib.contextmanager

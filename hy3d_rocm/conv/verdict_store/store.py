@@ -22,13 +22,12 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm import __version__
 from hy3d_rocm.conv.verdict_store import database, markers, place
-from hy3d_rocm.conv.verdict_store.records import Filters, Key, Record, Row
+from hy3d_rocm.conv.verdict_store.records import Key, Record, Row
 
 _log = logging.getLogger("hy3d_rocm")
 
@@ -160,8 +159,8 @@ class Store:
 
     # For the command line: these may wait for as long as WHOLE_S.
 
-    def rows(self, filters: Filters | None = None) -> list[Row]:
-        """All rows that match, the newest first."""
+    def rows(self) -> list[Row]:
+        """All rows, the newest first."""
         found: dict[tuple[Key, str], Row] = {}
         if self._writer is not None:
             self.flush(WHOLE_S)
@@ -170,12 +169,11 @@ class Store:
         with self._lock:
             for key, records in self._pending.items():
                 found.update({(key, tier): Row(key, r) for tier, r in records.items()})
-        kept = [row for row in found.values() if filters is None or filters.matches(row)]
-        return sorted(kept, key=lambda row: (-row.record.when, row.key, row.record.tier))
+        return sorted(found.values(), key=lambda row: (-row.record.when, row.key, row.record.tier))
 
-    def forget(self, filters: Filters | None = None) -> int:
-        """Deletes the rows that match (None: all); how many there were."""
-        names = [(row.key, row.record.tier) for row in self.rows(filters)]
+    def forget(self, rows: Iterable[Row] | None = None) -> int:
+        """Deletes these rows (None: all); how many there were."""
+        names = [(row.key, row.record.tier) for row in (self.rows() if rows is None else rows)]
         with self._lock:
             for key, tier in names:
                 for table in (self._pending, self._known):
@@ -186,11 +184,6 @@ class Store:
         if job is not None:
             job.done.wait(WHOLE_S)
         return len(names)
-
-    def export(self, filters: Filters | None = None) -> dict[str, Any]:
-        """The rows that match, JSON-able, with what made them."""
-        rows = [row.as_dict() for row in self.rows(filters)]
-        return {"made_by": f"hy3d_rocm {__version__}", "schema": database.VERSION, "rows": rows}
 
     def flush(self, seconds: float = CLOSE_S) -> bool:
         """Whether all that was put so far is in the file, at the latest after that time."""
