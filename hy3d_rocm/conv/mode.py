@@ -19,7 +19,7 @@ from typing import Any, Self
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hy3d_rocm.conv import asking, errors, faults, gradients, policy, probing
+from hy3d_rocm.conv import asking, errors, faults, gradients, probing
 from hy3d_rocm.conv.call import SIGNATURES, ConvCall, ConvSpec, Signature, make_spec, read_arguments
 from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.entries import Entry, backend_flags, key_of
@@ -311,26 +311,10 @@ class RouterMode(TorchFunctionMode):
 
     def _make_plan(self, planner: Planner, entry: Entry, call: ConvCall) -> Plan:
         plan = planner.plan(call, entry.config)
-        tier = plan.probe
-        if tier is None or is_capturing(call.spec.device):
+        if plan.probe is None or is_capturing(call.spec.device):
             return plan
-        why_not = self.scope.why_not(tier, entry.config)
-        if why_not is not None:
-            if why_not and self.scope.first_no():
-                self.audience.say(f"no more child processes in this decode: {why_not}")
-            return plan
-        self.audience.say(
-            f"{entry.what}: a child process tries the vendor library first (at most"
-            f" {policy.PROBE_SECONDS:.0f} s; hy3d-rocm tune does that ahead)"
-        )
-
-        def cancel() -> None:  # what a listener raises ends the probe and the call
-            self.audience.tell(time.perf_counter(), tier, entry.what, 0.0, "probing")
-
-        with self.scope.probing(tier, entry.config):
-            verdict = policy.prove(call.spec, tier, cancel)
-        self.scope.told(tier, entry.config, verdict)
-        return planner.plan(call, entry.config)
+        is_probed = self.scope.probe(call.spec, plan.probe, entry.config, entry.what, self.audience)
+        return planner.plan(call, entry.config) if is_probed else plan
 
     def _look_for_fast(self, entry: Entry) -> None:
         """Whether calls may go straight to the first tier of the plan."""
