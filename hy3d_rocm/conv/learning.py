@@ -1,4 +1,4 @@
-"""What a decode writes into the knowledge, without destroying what is known already.
+"""What a decode writes into the verdict store, without destroying what is known already.
 
 `tune` has measured a shape with patience (time, peak, the Triton tier's tile, a slow find); what a
 decode learns in passing is added to that row.

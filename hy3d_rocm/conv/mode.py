@@ -1,7 +1,7 @@
 """What protect() returns, and the TorchFunctionMode of each time that is entered: it reads a call
 and sends it to a tier.
 
-What costs time (reading the arguments, asking tiers, knowledge and memory) is done once for each
+What costs time (reading the arguments, asking tiers, store and memory) is done once for each
 call signature and kept in an Entry; after that a call goes straight to the chosen tier.
 """
 

@@ -1,7 +1,7 @@
-"""From a call to its plan: what is asked of the tiers, the knowledge and the device, and chosen.
+"""From a call to its plan: what is asked of the tiers, the store and the device, and chosen.
 
 choice.py decides; this module gathers. Everything a test wants to replace is one function here:
-all_tiers (which tiers there are), setting_of (what the machine is), memory_for (the knowledge).
+all_tiers (which tiers there are), setting_of (what the machine is), memory_for (the verdict store).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _rates: dict[torch.device, Rates] = {}
 
 
 def memory_for(device: torch.device) -> Memory:
-    """The knowledge about a device: the store for a GPU, nothing for the rest."""
+    """What is known about a device: the store for a GPU, nothing for the rest."""
     if device.type != "cuda":
         return _NO_MEMORY
     if device not in _memories:
@@ -161,7 +161,7 @@ def is_trusted(tier: str, setting: Setting) -> bool:
 
 
 def known_as(tier: str, setting: Setting) -> str:
-    """The name under which the knowledge has what this tier calls."""
+    """The name under which the verdict store has what this tier calls."""
     if tier == "current" and setting.on_gpu and setting.current in ("vendor", "native"):
         return setting.current
     return tier
@@ -181,7 +181,7 @@ class Planner:
         self._limits = limits
 
     def plan(self, call: ConvCall, config: Hashable, *, in_full: bool = False) -> Plan:
-        """Asks every tier, the knowledge and the device; some 0.1 ms. On a healthy machine that is
+        """Asks every tier, the store and the device; some 0.1 ms. On a healthy machine that is
         not AMD's nobody is asked (importing Triton takes a second) unless `in_full`."""
         setting, spec = setting_of(call), call.spec
         if not in_full and self._needs_no_other(setting, config):
@@ -362,7 +362,7 @@ def prove(spec: ConvSpec, tier: str, cancel: Any = None) -> str:
 
 
 def keep(spec: ConvSpec, outcome: Outcome, measured_by: str) -> None:
-    """Writes a probe's outcome into the knowledge, where it is a verdict. `measured_by`: "probe" or
+    """Writes a probe's outcome into the store, where it is a verdict. `measured_by`: "probe" or
     "tune"."""
     if not outcome.is_verdict:
         return

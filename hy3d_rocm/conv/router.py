@@ -55,7 +55,7 @@ def protect(
     library, after a child process has tried the shape where it is unproven. "pin:<tier>" puts one
     tier first. tiers: the exact order instead ("current", "vendor", "triton", "gemm", "conv2d",
     "native", "cpu", or objects with a Tier's methods); not together with policy. What failed is
-    remembered for the process (hy3d_rocm.conv.forget() drops it) and, on a GPU, in the knowledge.
+    remembered for the process (hy3d_rocm.conv.forget() drops it) and, on a GPU, in the store.
 
     when: "always", since who writes `with protect():` asks for it; "amd" acts only if this
     PyTorch is a ROCm build, and otherwise enters nothing at all.

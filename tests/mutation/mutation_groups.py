@@ -30,7 +30,7 @@ _SEED = ("test_seed_generators.py", "test_seed_rules.py", "test_seed_twin.py")
 _SCHEDULE = ("test_schedule.py", "test_schedule_bounds.py", "test_fallback_values.py")
 _ROUTER = (
     "test_ladder_words.py", "test_planning_plans.py", "test_planning_rules.py", "test_router.py",
-    "test_router_broken.py", "test_router_faults.py", "test_router_knowledge.py",
+    "test_router_broken.py", "test_router_faults.py", "test_router_store.py",
     "test_router_lasting.py",
     "test_router_measured.py", "test_router_memory.py", "test_router_planning.py",
     "test_router_policy.py", "test_router_probing.py", "test_router_scope.py", "test_selfcheck.py",
@@ -76,8 +76,8 @@ GROUPS = (
             "hy3d_rocm/conv/verdicts.py": ("test_verdict_rules.py", *_ROUTER),
         },
         left_out=(
-            "test_router_knowledge.py::test_importing_the_router_opens_no_store",
-            "test_router_knowledge.py"
+            "test_router_store.py::test_importing_the_router_opens_no_store",
+            "test_router_store.py"
             "::test_a_process_that_dies_in_its_first_vendor_call_leaves_a_hang_behind",
             # mutmut's own frames hold what this one counts.
             "test_router_memory.py::test_an_exception_that_leaves_protect_is_in_no_cycle",

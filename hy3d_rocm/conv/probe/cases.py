@@ -84,7 +84,7 @@ class Outcome:
 
     @property
     def is_verdict(self) -> bool:
-        """Whether this may be kept as knowledge about the shape."""
+        """Whether this may be kept about the shape."""
         return self.verdict in VERDICTS
 
 

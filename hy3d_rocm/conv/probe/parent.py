@@ -231,21 +231,22 @@ class _Session:
         run, child = self._run, self._child
         run.tell(run.case, 0.0)
         while True:
-            # When patience with what is going on now ends.
-            until = run.deadline if self._started is None else self._started + self._limit_s
-            self._hear(child.listen(min(_STEP_S, max(until - time.monotonic(), 0.0))))
+            self._hear(child.listen(min(_STEP_S, max(self._until() - time.monotonic(), 0.0))))
             if self._is_leaving:
                 return ""
             if child.is_done():
                 return self._conclude_end()
-            until = run.deadline if self._started is None else self._started + self._limit_s
-            if time.monotonic() >= until:
+            if time.monotonic() >= self._until():
                 return self._conclude_late()
             if self._is_ready and self._started is None:
                 if not run.has_more():
                     return self._say_goodbye()
                 self._begin()
             run.step(0.0 if self._started is None else time.monotonic() - self._started)
+
+    def _until(self) -> float:
+        """When patience with what is going on now ends."""
+        return self._run.deadline if self._started is None else self._started + self._limit_s
 
     def _slow_s(self) -> float:
         """A child's first case also pays for what is loaded once in a process."""

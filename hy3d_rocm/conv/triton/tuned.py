@@ -1,4 +1,4 @@
-"""Tiles that `hy3d-rocm tune` found best here, read from the knowledge at a shape's first use.
+"""Tiles that `hy3d-rocm tune` found best here, read from the verdict store at a shape's first use.
 
 A record of the tier "triton" whose detail is "tile 128x128x64w4s3g8" names its tile. What is not
 offered on the architecture any more (it would spill, or a new version dropped it) is left alone.

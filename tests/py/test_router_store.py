@@ -85,7 +85,7 @@ def test_a_process_that_dies_in_its_first_vendor_call_leaves_a_hang_behind(
     program = """
 import os, sys
 import pytest, torch
-import test_router_knowledge as here
+import test_router_store as here
 from hy3d_rocm.conv.verdict_store.store import Store
 patch, store = pytest.MonkeyPatch(), Store.open(sys.argv[1])
 world = here.world_with(patch, store)
