@@ -26,7 +26,7 @@ from doctor_machines import (
 )
 
 from hy3d_rocm import doctor
-from hy3d_rocm.conv import call as calls
+from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.probe import measure
 from hy3d_rocm.conv.probe.child import TIER_MODULE
 from hy3d_rocm.conv.probe.parent import NoAnswerError, ask
@@ -293,7 +293,7 @@ def test_a_wrong_result_is_found(
     random.seed(1)
     monkeypatch.setattr(measure, "make_tier", lambda name: LyingTier(scale))
     spec = selftest.Shape("cpu", "f32", 4, (3, 6, 6)).to_json()
-    assert calls.spec_from_json(spec).to_json() == spec
+    assert ConvSpec.from_json(spec).to_json() == spec
     run, _ = measure.Bench(["cpu"], {}).prepare("gemm", spec, check=True)
     if is_wrong:
         with pytest.raises(measure.WrongResultError, match="outputs are wrong"):

@@ -21,7 +21,6 @@ from typing import Any
 from hy3d_rocm.conv.probe.cases import (
     ERROR,
     NOT_RUN,
-    OOM,
     Case,
     Outcome,
     Progress,
@@ -42,7 +41,6 @@ _HEARTBEAT_S = 0.5
 # A child that has been told to go may take this long to do so by itself.
 _GOODBYE_S = 0.3
 
-_FAILED = frozenset({ERROR, OOM, NOT_RUN})
 _IN_A_CHILD = "this is a probe's child process itself"
 _STUCK = (
     "an earlier probe's process can't be ended (it waits in the GPU's driver); the GPU needs a"
@@ -76,19 +74,15 @@ def ask(call: str, *, limit_s: float) -> Any:
     except OSError as error:
         raise NoAnswerError(f"no process could be started: {error}") from error
     try:
-        until = time.monotonic() + limit_s
-        while time.monotonic() < until:
-            is_done = child.is_done()
-            for message in child.last_words() if is_done else child.listen(_STEP_S):
-                if message.get("event") == "answer":
-                    return message.get("value")
-            if is_done:
-                how = f"the child {exit_text(child.exit_code())}"
-                line, _ = telling_line(child.stderr.lines())
-                raise NoAnswerError(f"{line} ({how})" if line else how)
+        return _next_message(child, time.monotonic() + limit_s)["value"]
+    except _LateError:
+        raise NoAnswerError(f"nothing came back in {limit_s:.0f} s", is_hang=True) from None
+    except _EndedError:
+        line, _ = telling_line(child.stderr_lines())
+        how = f"the child {exit_text(child.exit_code())}"
+        raise NoAnswerError(f"{line} ({how})" if line else how) from None
     finally:
         child.end()
-    raise NoAnswerError(f"nothing came back in {limit_s:.0f} s", is_hang=True)
 
 
 def ready(python: str | os.PathLike[str] | None = None) -> Ready:
@@ -190,148 +184,145 @@ class _Run:
         if self.progress is not None:
             self.progress(Progress(self.index, len(self.cases), case, seconds, outcome))
 
-    def step(self, seconds: float) -> None:
-        """Between two looks at the pipes."""
+    def step(self, started: float | None = None) -> None:
+        """Between two looks at the pipes; since when the case runs, if one does."""
         if self.cancel is not None:
             self.cancel()
-        if time.monotonic() - self.beat > _HEARTBEAT_S:
-            self.tell(self.case, seconds)
+        now = time.monotonic()
+        if now - self.beat > _HEARTBEAT_S:
+            self.tell(self.case, 0.0 if started is None else now - started)
+
+
+class _EndedError(Exception):
+    """The child is gone, and all that it wrote has been heard."""
+
+
+class _LateError(Exception):
+    """Patience with what is going on has ended."""
 
 
 def _serve(run: _Run, python: str) -> str:
     """Runs cases in one child until the list, the time or the child ends; why no other child is to
     be started, or ""."""
     devices = sorted({str(case.spec.device) for case in run.cases[run.index :]})
+    oom_kills = _oom_kills()
     try:
         child = Child(python, {"devices": devices})
     except OSError as error:
         return f"no process could be started: {error}"
     is_gone = True
     try:
-        why = _Session(run, child).talk()
+        why = _run_cases(run, child, oom_kills)
     finally:
         is_gone = child.end()
     return why if is_gone else why or _STUCK
 
 
-class _Session:
-    """One child and the cases it gets through."""
-
-    def __init__(self, run: _Run, child: Child) -> None:
-        self._run, self._child = run, child
-        # begun: it has taken up the running case. leaving: it said that it can't go on.
-        self._is_ready = self._has_begun = self._is_leaving = False
-        self._started: float | None = None  # when the running case began
-        self._limit_s = self._loading_s = 0.0
-        self._first_s: float | None = None
-        self._oom_kills, self._begun_at = _oom_kills(), run.index
-
-    def talk(self) -> str:
-        """See _serve."""
-        run, child = self._run, self._child
-        run.tell(run.case, 0.0)
-        while True:
-            self._hear(child.listen(min(_STEP_S, max(self._until() - time.monotonic(), 0.0))))
-            if self._is_leaving:
+def _run_cases(run: _Run, child: Child, oom_kills: int) -> str:
+    """See _serve. oom_kills: what the kernel had killed when the child was started."""
+    begun_at, is_ready = run.index, False
+    run.tell(run.case, 0.0)
+    try:
+        message: dict[str, Any] = {}
+        while message.get("event") != "ready":
+            message = _next_message(child, run.deadline, run.step)
+        is_ready = True
+        # A child's first case also pays for what is loaded once in a process.
+        slow_s = run.slow_s + float(message.get("loading_s", 0.0))
+        while run.has_more():
+            if not _try_case(run, child, slow_s, oom_kills):
                 return ""
-            if child.is_done():
-                return self._conclude_end()
-            if time.monotonic() >= self._until():
-                return self._conclude_late()
-            if self._is_ready and self._started is None:
-                if not run.has_more():
-                    return self._say_goodbye()
-                self._begin()
-            run.step(0.0 if self._started is None else time.monotonic() - self._started)
-
-    def _until(self) -> float:
-        """When patience with what is going on now ends."""
-        return self._run.deadline if self._started is None else self._started + self._limit_s
-
-    def _slow_s(self) -> float:
-        """A child's first case also pays for what is loaded once in a process."""
-        is_first = self._run.index == self._begun_at
-        return self._run.slow_s + (self._loading_s if is_first else 0.0)
-
-    def _begin(self) -> None:
-        run, case = self._run, self._run.case
-        self._hear(self._child.drain())  # what it said so far was not about this case
-        self._child.stderr.clear()
-        self._limit_s, self._first_s, self._has_begun = run.granted_s(), None, False
-        self._started = time.monotonic()
-        request = {"case": run.index, "tier": case.tier, "spec": case.spec.to_json()}
-        self._child.send({**request, "check": case.check})
-        run.tell(case, 0.0)
-
-    def _hear(self, messages: Sequence[dict[str, Any]]) -> None:
-        for message in messages:
-            event = message.get("event")
-            if event == "ready":
-                self._is_ready, self._loading_s = True, float(message.get("loading_s", 0.0))
-            elif message.get("case") == self._run.index and self._started is not None:
-                if event == "begin":
-                    self._has_begun = True
-                elif event == "first":
-                    self._first_s = float(message["seconds"])
-                elif event == "done":
-                    self._is_leaving = bool(message.get("last"))
-                    self._hear_result(message)
-
-    def _hear_result(self, message: dict[str, Any]) -> None:
-        """Of a case that went well the times, of another one the verdict."""
-        first_s, later_s = message.get("first_seconds", self._first_s), message.get("seconds")
-        verdict = message.get("verdict")
-        if verdict in _FAILED:
-            detail = str(message.get("detail", ""))
-            if verdict == ERROR:
-                # The line on stderr that says more: MIOpen writes it there.
-                self._hear(self._child.listen(0.0))
-                line, kind = telling_line(self._child.stderr.lines())
-                detail += f" ({line})" if kind is not None and line not in detail else ""
-            self._finish_case(verdict, detail, first_s)
-        elif first_s is not None and later_s is not None:
-            verdict = timed_verdict(first_s, later_s, self._slow_s())
-            self._finish_case(verdict, "", first_s, later_s, message.get("peak_bytes"))
-
-    def _finish_case(
-        self, verdict: str, detail: str, first_s: float | None = None, later_s: float | None = None,
-        peak_bytes: int | None = None,
-    ) -> None:  # fmt: skip
-        assert self._started is not None
-        seconds, self._started = time.monotonic() - self._started, None
-        case, limit_s = self._run.case, self._limit_s
-        outcome = Outcome(case, verdict, first_s, later_s, peak_bytes, detail, limit_s)
-        self._run.put(outcome, seconds)
-
-    def _conclude_end(self) -> str:
-        """The child ended by itself."""
-        self._hear(self._child.last_words())
-        code, has_oom = self._child.exit_code(), _oom_kills() > self._oom_kills
-        verdict, detail = end_verdict(code, self._child.stderr.lines(), has_oom)
-        if self._started is not None and self._has_begun:
-            self._finish_case(verdict, detail, self._first_s)
-            return ""
-        if not self._is_ready:
+            slow_s = run.slow_s
+    except _LateError:
+        return f"the child process was not ready after {run.limit_s:.1f} s"
+    except _EndedError:
+        _, detail = _end_verdict(child, oom_kills)
+        if not is_ready:
             return f"the child process did not get ready: {detail}"
         # Between two cases, so no shape is to blame: the next child goes on, if this one got on.
-        return "" if self._run.index > self._begun_at else f"no child lives long enough: {detail}"
+        return "" if run.index > begun_at else f"no child lives long enough: {detail}"
+    # It may go by itself for a moment, so that the libraries' files are closed properly.
+    child.send({"quit": True})
+    until = min(time.monotonic() + _GOODBYE_S, run.deadline)
+    while not child.is_done() and time.monotonic() < until:
+        child.listen(0.02)
+    return ""
 
-    def _conclude_late(self) -> str:
-        if self._started is None:
-            return f"the child process was not ready after {self._run.limit_s:.1f} s"
-        verdict, detail = late_verdict(self._first_s, self._limit_s, self._slow_s())
-        if not self._has_begun:  # stopped from outside, or starved: not the shape's doing
-            verdict, detail = NOT_RUN, f"the child did not answer for {self._limit_s:.1f} s"
-        self._finish_case(verdict, detail, self._first_s)
-        return ""
 
-    def _say_goodbye(self) -> str:
-        """Lets it go by itself for a moment, so that the libraries' files are closed properly."""
-        self._child.send({"quit": True})
-        until = min(time.monotonic() + _GOODBYE_S, self._run.deadline)
-        while not self._child.is_done() and time.monotonic() < until:
-            self._child.listen(0.02)
-        return ""
+def _try_case(run: _Run, child: Child, slow_s: float, oom_kills: int) -> bool:
+    """Has the child run the next case; whether it can go on with another one."""
+    case, limit_s = run.case, run.granted_s()
+    child.forget()  # what it said so far was not about this case
+    started = time.monotonic()
+    request = {"case": run.index, "tier": case.tier, "spec": case.spec.to_json()}
+    child.send({**request, "check": case.check})
+    run.tell(case, 0.0)
+    has_begun, first_s = False, None
+
+    def conclude(
+        verdict: str, detail: str, later_s: float | None = None, peak_bytes: int | None = None
+    ) -> None:
+        outcome = Outcome(case, verdict, first_s, later_s, peak_bytes, detail, limit_s)
+        run.put(outcome, time.monotonic() - started)
+
+    try:
+        while True:
+            message = _next_message(child, started + limit_s, lambda: run.step(started))
+            if message["event"] == "begin":
+                has_begun = True
+            elif message["event"] == "first":
+                first_s = float(message["seconds"])
+            else:
+                break
+    except _LateError:
+        verdict, detail = late_verdict(first_s, limit_s, slow_s)
+        if not has_begun:  # stopped from outside, or starved: not the shape's doing
+            verdict, detail = NOT_RUN, f"the child did not answer for {limit_s:.1f} s"
+        conclude(verdict, detail)
+        return False
+    except _EndedError:
+        if not has_begun:
+            raise
+        conclude(*_end_verdict(child, oom_kills))
+        return False
+    if "seconds" in message:
+        first_s, later_s = message["first_seconds"], message["seconds"]
+        conclude(timed_verdict(first_s, later_s, slow_s), "", later_s, message["peak_bytes"])
+    else:
+        verdict, detail = message["verdict"], message["detail"]
+        if verdict == ERROR:
+            # The line on stderr that says more: MIOpen writes it there.
+            line, kind = telling_line(child.stderr_lines())
+            detail += f" ({line})" if kind is not None and line not in detail else ""
+        conclude(verdict, detail)
+    return not message["last"]
+
+
+def _next_message(
+    child: Child, until: float, step: Callable[[], None] | None = None
+) -> dict[str, Any]:
+    """The child's next message; _LateError where none comes until then, _EndedError where none can
+    come any more. step() is called all the time."""
+    while True:
+        if step is not None:
+            step()
+        now, is_done = time.monotonic(), child.is_done()
+        if is_done:
+            child.hear_out()
+        else:
+            child.listen(min(_STEP_S, max(until - now, 0.0)))
+        if child.inbox:
+            return child.inbox.popleft()
+        if is_done:
+            raise _EndedError
+        if time.monotonic() >= until:
+            raise _LateError
+
+
+def _end_verdict(child: Child, oom_kills: int) -> tuple[str, str]:
+    """What the end of the child says about the case that it was at."""
+    lines = child.stderr_lines()
+    return end_verdict(child.exit_code(), lines, _oom_kills() > oom_kills)
 
 
 def _oom_kills() -> int:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -133,7 +134,8 @@ class Child:
 
     def __init__(self, python: str, work: Mapping[str, Any]) -> None:
         nonce = secrets.token_hex(8)
-        self.stderr = Tail()
+        self.inbox: deque[dict[str, Any]] = deque()
+        self._stderr = Tail()
         self._messages = Messages(nonce)
         self._keeper = HAS_KEEPER
         self._is_over: bool | None = None  # what end() said
@@ -151,7 +153,9 @@ class Child:
         assert stdin is not None
         assert stdout is not None
         assert stderr is not None
-        self._pipes = make_pipes(stdin, [(stdout, self._messages.feed), (stderr, self.stderr.feed)])
+        self._pipes = make_pipes(
+            stdin, [(stdout, self._messages.feed), (stderr, self._stderr.feed)]
+        )
         if self._job is not None:
             try:
                 self._job.add(int(getattr(self._process, "_handle")))  # noqa: B009
@@ -169,38 +173,41 @@ class Child:
         """What it does not read is lost without a word."""
         self._pipes.send(json.dumps(message).encode("ascii") + b"\n")
 
-    def listen(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Messages that have come; waits at most `timeout_s` for something."""
-        self._pipes.pump(timeout_s)
-        return self._take()
-
-    def drain(self, wait_s: float = 0.0) -> list[dict[str, Any]]:
-        """All that is in the pipes now; bounded, since a child may write faster than we read.
-
-        wait_s: how long to wait for more, where threads do the reading."""
-        for _ in range(64):
-            if not self._pipes.pump(wait_s):
-                break
-        return self._take()
-
-    def _take(self) -> list[dict[str, Any]]:
-        found = []
+    def listen(self, timeout_s: float) -> bool:
+        """Moves what has come into the inbox; waits at most `timeout_s` for something. Whether
+        there was any."""
+        came = self._pipes.pump(timeout_s)
         for message in self._messages.take():
             if message.get("event") == "exit":
                 self._has_gone, self._code = True, message.get("code")
             elif message.get("event") == "stuck":
                 self._is_stuck = True
             else:
-                found.append(message)
-        return found
+                self.inbox.append(message)
+        return came
+
+    def hear_out(self, wait_s: float = _LAST_WORDS_S) -> None:
+        """All that is in the pipes now; bounded, since a child may write faster than we read.
+
+        wait_s: how long to wait for more, where threads do the reading."""
+        for _ in range(64):
+            if not self.listen(wait_s):
+                break
+
+    def forget(self) -> None:
+        """What it has said so far is of no interest."""
+        self.hear_out(0.0)
+        self.inbox.clear()
+        self._stderr.clear()
+
+    def stderr_lines(self) -> list[str]:
+        """The end of what it wrote there."""
+        self.listen(0.0)
+        return self._stderr.lines()
 
     def is_done(self) -> bool:
-        """Whether nothing more will come but last_words()."""
+        """Whether nothing more will come but what is in the pipes: see hear_out()."""
         return self._has_gone or self.has_ended()
-
-    def last_words(self) -> list[dict[str, Any]]:
-        """What it wrote before it ended, as far as that has not been heard."""
-        return self.drain(_LAST_WORDS_S)
 
     def exit_code(self) -> int | None:
         """How it ended (negative: the signal), after it is done; None where that is not known."""
