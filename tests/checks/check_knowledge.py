@@ -256,7 +256,7 @@ def measure(path: Path) -> dict[str, float]:
         "generation": microseconds(lambda n: store.generation, 20000),
         "make_key()": microseconds(lambda n: make_key(spec, machine), 5000),
         "put()": microseconds(lambda n: store.put(keys[n], record()), 250),
-        "try_(), fsync included": microseconds(tried, 50),
+        "in_flight(), fsync included": microseconds(tried, 50),
     }
     store.close()
     return found

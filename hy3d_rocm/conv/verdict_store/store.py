@@ -23,6 +23,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ POLL_S = 5.0  # how soon another process's rows are noticed
 
 MOST_ROWS = 20_000  # 12 MB; a video VAE has 60 shapes at each resolution, times tiers
 _MOST_KEYS = 4096  # in memory
+_MOST_PENDING = 4 * _MOST_KEYS
 _EVICT_EVERY = 256
 _MOST_JOBS = 8192  # a disk that is this far behind has stopped
 _BATCH = 256
@@ -69,8 +71,8 @@ class Store:
         self._lock = threading.Lock()
         self._generation = 0
         self._known: dict[Key, dict[str, Record]] = {}
-        # What the file doesn't have yet, or never will.
-        self._pending: OrderedDict[Key, dict[str, Record]] = OrderedDict()
+        # By key and tier: what the file doesn't have yet, or never will.
+        self._pending: OrderedDict[tuple[Key, str], Record] = OrderedDict()
         self._crashed: list[markers.Marker] = []
         self._is_unclear = False  # markers are left whose processes can't be asked for
         self._written = 0
@@ -167,8 +169,7 @@ class Store:
             _, rows = self._read(database.read_rows, WHOLE_S)
             found = {(row.key, row.record.tier): row for row in rows or ()}
         with self._lock:
-            for key, records in self._pending.items():
-                found.update({(key, tier): Row(key, r) for tier, r in records.items()})
+            found.update({name: Row(name[0], r) for name, r in self._pending.items()})
         return sorted(found.values(), key=lambda row: (-row.record.when, row.key, row.record.tier))
 
     def forget(self, rows: Iterable[Row] | None = None) -> int:
@@ -176,9 +177,10 @@ class Store:
         names = [(row.key, row.record.tier) for row in (self.rows() if rows is None else rows)]
         with self._lock:
             for key, tier in names:
-                for table in (self._pending, self._known):
-                    if tier in table.get(key, {}):
-                        table[key] = _without(table[key], tier)
+                self._pending.pop((key, tier), None)
+                known = self._known.get(key, {})
+                if tier in known:
+                    self._known[key] = {name: r for name, r in known.items() if name != tier}
             self._generation += 1
         job = self._write(lambda c: database.delete_records(c, names), durable=True)
         if job is not None:
@@ -208,10 +210,10 @@ class Store:
             with self._lock:
                 generation = self._generation
                 # What lands while we read may be in neither place when we look.
-                before = self._pending.get(key, {})
+                before = self._pending_at(key)
             is_read, rows = self._read(lambda c: database.read_records(c, key), READ_S)
             with self._lock:
-                merged = {**(rows or {}), **before, **self._pending.get(key, {})}
+                merged = {**(rows or {}), **before, **self._pending_at(key)}
                 if not is_read:  # in time: that isn't to be remembered
                     break
                 # Else something was written, or forgotten, while we read.
@@ -222,11 +224,14 @@ class Store:
                     break
         return merged
 
+    def _pending_at(self, key: Key) -> dict[str, Record]:
+        return {tier: record for (other, tier), record in self._pending.items() if other == key}
+
     def _remember(self, key: Key, record: Record) -> None:
         """Called with the lock. Dictionaries are replaced: readers hold the old ones."""
-        self._pending[key] = {**self._pending.get(key, {}), record.tier: record}
-        self._pending.move_to_end(key)
-        if len(self._pending) > _MOST_KEYS:
+        self._pending[key, record.tier] = record
+        self._pending.move_to_end((key, record.tier))
+        if len(self._pending) > _MOST_PENDING:
             self._pending.popitem(last=False)
         if key in self._known:
             self._known[key] = {**self._known[key], record.tier: record}
@@ -235,11 +240,8 @@ class Store:
     def _landed(self, key: Key, record: Record) -> None:
         """The file has it: what others write or forget there counts from now on."""
         with self._lock:
-            records = self._pending.get(key, {})
-            if records.get(record.tier) is record:
-                self._pending[key] = _without(records, record.tier)
-                if not self._pending[key]:
-                    del self._pending[key]
+            if self._pending.get((key, record.tier)) is record:
+                del self._pending[key, record.tier]
 
     def _outdated(self) -> None:
         with self._lock:
@@ -352,31 +354,18 @@ class Store:
             self._outdated()
 
 
-def _without(records: dict[str, Record], tier: str) -> dict[str, Record]:
-    return {name: record for name, record in records.items() if name != tier}
-
-
+@dataclass(slots=True, eq=False)
 class _Job:
     """One piece of work. durable: on the disk (fsync) when it is done; apart: outside of any
     transaction; after: called in the worker's thread once it is committed."""
 
-    __slots__ = ("after", "apart", "done", "durable", "error", "result", "work")
-
-    def __init__(
-        self,
-        work: _Work,
-        *,
-        durable: bool = False,
-        apart: bool = False,
-        after: Callable[[], None] | None = None,
-    ) -> None:
-        self.work = work
-        self.durable = durable
-        self.apart = apart
-        self.after = after
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.done = threading.Event()
+    work: _Work
+    durable: bool = False
+    apart: bool = False
+    after: Callable[[], None] | None = None
+    result: Any = None
+    error: BaseException | None = None
+    done: threading.Event = field(default_factory=threading.Event)
 
     def attempt(self, connection: sqlite3.Connection) -> None:
         """Does the work; raises what is the file's fault, keeps what is the job's."""
