@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hy3d_rocm.bench.models import BenchError
-from hy3d_rocm.conv.probe.launch import interpreter
+from hy3d_rocm.conv.probe.process import interpreter
 
 LEVELS = ("ref", "avx2", "avx512")
 _CORE_TYPES = {"ref": "Prescott", "avx2": "Haswell"}  # OpenBLAS's words

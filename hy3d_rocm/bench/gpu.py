@@ -178,7 +178,7 @@ def _best(watch: Watch, function: Callable[[], Any]) -> float:
 
 def machine_facts(device: torch.device) -> list[str]:
     """Who measured: the card and the versions that figures hang on."""
-    from hy3d_rocm.conv.knowledge import this_machine
+    from hy3d_rocm.conv.verdict_store.machine import this_machine
 
     here = this_machine(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"

@@ -16,7 +16,7 @@ from typing import Any
 
 from hy3d_rocm.bench.models import BenchError
 from hy3d_rocm.bench.raster_jobs import MissingError, Peer
-from hy3d_rocm.conv.probe.launch import interpreter
+from hy3d_rocm.conv.probe.process import interpreter
 
 PATIENCE_S = 180.0  # a tree over 10^6 faces, shaders on a busy machine
 _START = (

@@ -18,7 +18,7 @@ from hy3d_rocm.bench.compare_command import add_compare_parser, run_compare_comm
 from hy3d_rocm.cli.decode import add_decode_parser, run_decode_command
 from hy3d_rocm.cli.plan import add_plan_parser, run_plan_command
 from hy3d_rocm.cli.tools import TOOLS, add_tool_parsers, run_tool_command
-from hy3d_rocm.conv.knowledge.command import add_db_parser, run_db_command
+from hy3d_rocm.conv.verdict_store.command import add_db_parser, run_db_command
 from hy3d_rocm.diagnose.command import add_diagnose_parser, run_diagnose_command
 from hy3d_rocm.doctor.command import add_doctor_parser, run_doctor_command
 from hy3d_rocm.doctor.miopen.command import add_miopen_parser, run_miopen_command

@@ -35,7 +35,7 @@ def is_compile_error(error: BaseException) -> bool:
 
 
 def is_lasting(found: Classified, error: BaseException) -> bool:
-    """Whether the next process would meet the same: the knowledge may keep it for the shape."""
+    """Whether the next process would meet the same: the verdict store may keep it for the shape."""
     if found.kind in (Kind.WRONG_RESULT, Kind.NO_ALGORITHM, Kind.DEVICE_LOST):
         return True
     return found.kind is Kind.BACKEND and is_compile_error(error)

@@ -170,26 +170,12 @@ class ConvSpec:
         return cls(**values)
 
 
-def spec_from_json(data: Mapping[str, Any]) -> ConvSpec:
-    """ConvSpec.from_json."""
-    return ConvSpec.from_json(data)
-
-
 def dtype_name(dtype: torch.dtype) -> str:
     return _DTYPE_NAMES.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def size_text(size: Sequence[int]) -> str:
     return "x".join(map(str, size))
-
-
-def describe(values: Sequence[Any], ndim: int) -> str:
-    """'conv3d 1x128x19x642x610 -> 128, bf16': also for calls that are not well formed."""
-    x, weight = values[0], values[1]
-    return (
-        f"conv{ndim}d {size_text(x.shape)} -> {weight.shape[0] if weight.dim() else '?'},"
-        f" {dtype_name(x.dtype)}"
-    )
 
 
 def _tuple(value: Any, count: int) -> _Ints | None:

@@ -48,7 +48,7 @@ def parse_policy(text: object, tiers: Sequence[str]) -> Policy:
 
 
 class Known(Protocol):
-    """What the knowledge holds of one tier and shape (knowledge.store.Record is one)."""
+    """What the store holds of one tier and shape (verdict_store.records.Record is one)."""
 
     @property
     def verdict(self) -> str:

@@ -15,7 +15,7 @@ from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.errors import Classified, Kind
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.recovery import ask_device, can_retry, is_capturing, strip, translate
-from hy3d_rocm.conv.results import check_form, check_values
+from hy3d_rocm.conv.selfcheck import check_form, check_values
 from hy3d_rocm.conv.stats import LOCK, Audience, Named, OnEvent, book
 from hy3d_rocm.conv.tiers import Limits, Tier, select_backend
 from hy3d_rocm.conv.verdicts import VERDICTS, Verdict
@@ -153,7 +153,7 @@ class Climb:
             )
 
     def _write_down(self, tier: Tier, found: Classified, error: Exception) -> None:
-        """What holds beyond this process goes into the knowledge; injected faults do not."""
+        """What holds beyond this process goes into the verdict store; injected faults do not."""
         if not faults.active() and not policy.is_trusted(tier.name, self.plan.setting):
             name = policy.known_as(tier.name, self.plan.setting)
             learning.failed(self.call.spec, name, found, error)
@@ -323,8 +323,8 @@ class Climb:
 
     @contextlib.contextmanager
     def _around(self, tier: Tier) -> Iterator[None]:
-        """A first call of the vendor's library, or one that compiles on ROCm: the knowledge says so
-        until the device is done with it, since a driver's reset or LLVM may end the process."""
+        """A first call of the vendor's library, or one that compiles on ROCm: a marker in the store
+        says so until the device is done, since a driver's reset or LLVM may end the process."""
         setting, spec = self.plan.setting, self.call.spec
         is_vendor = needs_trying(tier, self.config, self.plan)
         is_risky = is_vendor or asking.compiles(tier, spec, setting)
@@ -334,7 +334,7 @@ class Climb:
         name = policy.known_as(tier.name, setting)
         known = policy.memory_for(spec.device)
         start = time.perf_counter()
-        with known.trying(spec, name):
+        with known.in_flight(spec, name):
             yield
             if spec.device.type == "cuda":
                 torch.cuda.synchronize(spec.device)

@@ -1,4 +1,4 @@
-"""What a decode writes into the knowledge, without destroying what is known already.
+"""What a decode writes into the verdict store, without destroying what is known already.
 
 `tune` has measured a shape with patience (time, peak, the Triton tier's tile, a slow find); what a
 decode learns in passing is added to that row.
@@ -31,13 +31,15 @@ def failed(spec: ConvSpec, tier: str, found: Classified, error: BaseException) -
 
 def worked(spec: ConvSpec, tier: str, took: float) -> None:
     """A first call of the vendor's library that went well here, after `took` seconds."""
-    from hy3d_rocm.conv.probe import judge  # late: importing the router starts nothing
+    from hy3d_rocm.conv.probe.cases import (
+        timed_verdict,  # late: importing the router starts nothing
+    )
 
     old = policy.memory_for(spec.device).records(spec).get(tier)
     if old is not None and old.verdict in HEALTHY:
         return
     later = policy.expected_seconds(spec, tier) or 0.0
-    verdict = judge.timed_verdict(took, later, SLOW_SECONDS)
+    verdict = timed_verdict(took, later, SLOW_SECONDS)
     _put(spec, tier, verdict, old, first_seconds=took, detail=_said(old), measured_by="decode")
 
 

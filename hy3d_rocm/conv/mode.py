@@ -1,6 +1,7 @@
-"""The TorchFunctionMode of one entered protect(): reads a call, and sends it to a tier.
+"""What protect() returns, and the TorchFunctionMode of each time that is entered: it reads a call
+and sends it to a tier.
 
-What costs time (reading the arguments, asking tiers, knowledge and memory) is done once for each
+What costs time (reading the arguments, asking tiers, store and memory) is done once for each
 call signature and kept in an Entry; after that a call goes straight to the chosen tier.
 """
 
@@ -12,12 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hy3d_rocm.conv import asking, errors, faults, gradients, policy, probing
+from hy3d_rocm.conv import asking, errors, faults, gradients, probing
 from hy3d_rocm.conv.call import SIGNATURES, ConvCall, ConvSpec, Signature, make_spec, read_arguments
 from hy3d_rocm.conv.cancels import is_cancel
 from hy3d_rocm.conv.entries import Entry, backend_flags, key_of
@@ -27,7 +29,7 @@ from hy3d_rocm.conv.passing import Purse, Step
 from hy3d_rocm.conv.policy import Plan, Planner, fixed_plan
 from hy3d_rocm.conv.recording import recorder
 from hy3d_rocm.conv.recovery import is_capturing, translate
-from hy3d_rocm.conv.results import check_form
+from hy3d_rocm.conv.selfcheck import check_form
 from hy3d_rocm.conv.stats import LOCK, Audience, Named, Stats, book, named
 from hy3d_rocm.conv.tiers import CurrentTier, Tier
 from hy3d_rocm.conv.verdicts import VERDICTS
@@ -51,29 +53,65 @@ class Local(threading.local):
 LOCAL = Local()
 
 
-class Scope(Protocol):
-    """What a mode needs of a router.Guard."""
+class Guard:
+    """What protect() returns: a re-entrant context manager. `stats` may be read at any time.
 
-    settings: Settings
-    stats: Stats
-    tiers: tuple[Tier, ...]
-    planner: Planner | None
-    is_aside: bool
+    It may be entered more than once and by several threads; it acts on the thread that entered.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        tiers: tuple[Tier, ...],
+        planner: Planner | None,
+        *,
+        active: bool = True,
+    ) -> None:
+        """planner: None where `tiers` are the order."""
+        self.settings, self.tiers, self.planner = settings, tiers, planner
+        self.active = active
+        self.is_aside = False
+        self.stats = Stats()
+
+    def __enter__(self) -> Self:
+        if self.active:
+            faults.load_environment()
+            mode = RouterMode(self, tuple(LOCAL.modes))
+            mode.__enter__()  # type: ignore[no-untyped-call]  # torch has no annotation
+            LOCAL.modes.append(mode)
+            faults.entered(+1)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.active:
+            if not LOCAL.modes:
+                raise RuntimeError(
+                    "protect() is left on another thread than it was entered on; a scope belongs"
+                    " to one thread"
+                )
+            mode = LOCAL.modes.pop()
+            faults.entered(-1)
+            mode.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]  # as above
 
 
 class RouterMode(TorchFunctionMode):
     """The mode of one entered guard. Made anew at every entry."""
 
-    def __init__(self, guard: Scope, outer: Sequence[RouterMode]) -> None:
+    def __init__(self, guard: Guard, outer: Sequence[RouterMode]) -> None:
         super().__init__()
         self.settings, self.tiers, self.planner = guard.settings, guard.tiers, guard.planner
         self.around = tuple(outer)
         self.pinned = None if self.planner is None else self.planner.policy.pinned
         around = [g for mode in outer for g in mode.guards]
-        self.guards: tuple[Scope, ...] = tuple(dict.fromkeys((guard, *around)))
+        self.guards: tuple[Guard, ...] = tuple(dict.fromkeys((guard, *around)))
         listeners = dict.fromkeys(g.settings.on_event for g in self.guards)
         #: Whose statistics have these calls: none around where they are not what was asked for
-        self.counting: tuple[Scope, ...] = (guard,)
+        self.counting: tuple[Guard, ...] = (guard,)
         if outer and not guard.is_aside:
             self.counting = tuple(dict.fromkeys((guard, *outer[-1].counting)))
         self.audience = Audience(
@@ -273,26 +311,10 @@ class RouterMode(TorchFunctionMode):
 
     def _make_plan(self, planner: Planner, entry: Entry, call: ConvCall) -> Plan:
         plan = planner.plan(call, entry.config)
-        tier = plan.probe
-        if tier is None or is_capturing(call.spec.device):
+        if plan.probe is None or is_capturing(call.spec.device):
             return plan
-        why_not = self.scope.why_not(tier, entry.config)
-        if why_not is not None:
-            if why_not and self.scope.first_no():
-                self.audience.say(f"no more child processes in this decode: {why_not}")
-            return plan
-        self.audience.say(
-            f"{entry.what}: a child process tries the vendor library first (at most"
-            f" {policy.PROBE_SECONDS:.0f} s; hy3d-rocm tune does that ahead)"
-        )
-
-        def cancel() -> None:  # what a listener raises ends the probe and the call
-            self.audience.tell(time.perf_counter(), tier, entry.what, 0.0, "probing")
-
-        with self.scope.probing(tier, entry.config):
-            verdict = policy.prove(call.spec, tier, cancel)
-        self.scope.told(tier, entry.config, verdict)
-        return planner.plan(call, entry.config)
+        is_probed = self.scope.probe(call.spec, plan.probe, entry.config, entry.what, self.audience)
+        return planner.plan(call, entry.config) if is_probed else plan
 
     def _look_for_fast(self, entry: Entry) -> None:
         """Whether calls may go straight to the first tier of the plan."""

@@ -1,7 +1,7 @@
-"""From a call to its plan: what is asked of the tiers, the knowledge and the device, and chosen.
+"""From a call to its plan: what is asked of the tiers, the store and the device, and chosen.
 
 choice.py decides; this module gathers. Everything a test wants to replace is one function here:
-all_tiers (which tiers there are), setting_of (what the machine is), memory_for (the knowledge).
+all_tiers (which tiers there are), setting_of (what the machine is), memory_for (the verdict store).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,8 +26,8 @@ from hy3d_rocm.conv.tiers import Limits, Tier
 from hy3d_rocm.conv.verdicts import VERDICTS
 
 if TYPE_CHECKING:
-    from hy3d_rocm.conv.knowledge import Store
     from hy3d_rocm.conv.probe import Outcome
+    from hy3d_rocm.conv.verdict_store.store import Store
 
 _LOG = logging.getLogger("hy3d_rocm")
 
@@ -47,38 +47,29 @@ PROBE_SECONDS = 30.0
 _MAY_RECOVER = frozenset({Kind.NO_ALGORITHM, Kind.BACKEND, Kind.UNSUPPORTED})
 
 
-class Memory(Protocol):
-    """What is known beyond this process about a device's convolutions."""
+class Memory:
+    """What is known beyond this process about a device's convolutions: nothing here, for a CPU,
+    where nothing hangs."""
 
     def records(self, spec: ConvSpec) -> Mapping[str, Known]:
         """By tier."""
-
-    def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
-        """Adds a record; fields as in knowledge.Record."""
-
-    def trying(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
-        """Around the first call of a tier that may take the process with it."""
-
-
-class NoMemory:
-    """For a CPU, where nothing hangs, and where the knowledge is not there."""
-
-    def records(self, spec: ConvSpec) -> Mapping[str, Known]:
         return {}
 
     def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
-        return None
+        """Adds a record; fields as in verdict_store.records.Record."""
 
-    def trying(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
+    def in_flight(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
+        """Around the first call of a tier that may take the process with it."""
         return contextlib.nullcontext()
 
 
-class StoreMemory:
+class StoreMemory(Memory):
     """A Store (the process's own), for one device. Imported here: it is not for CPU tensors."""
 
     def __init__(self, device: torch.device, store: Store | None = None) -> None:
-        from hy3d_rocm.conv.knowledge import Record, make_key, this_machine
-        from hy3d_rocm.conv.knowledge.store import store as own_store
+        from hy3d_rocm.conv.verdict_store.machine import this_machine
+        from hy3d_rocm.conv.verdict_store.records import Record, make_key
+        from hy3d_rocm.conv.verdict_store.store import store as own_store
 
         self._record, self._make_key = Record, make_key
         self._machine = this_machine(device)
@@ -90,17 +81,17 @@ class StoreMemory:
     def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
         self._store.put(self._make_key(spec, self._machine), self._record(tier, verdict, **fields))
 
-    def trying(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
-        return self._store.try_(self._make_key(spec, self._machine), tier)
+    def in_flight(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
+        return self._store.in_flight(self._make_key(spec, self._machine), tier)
 
 
-_NO_MEMORY = NoMemory()
+_NO_MEMORY = Memory()
 _memories: dict[torch.device, Memory] = {}
 _rates: dict[torch.device, Rates] = {}
 
 
 def memory_for(device: torch.device) -> Memory:
-    """The knowledge about a device: the store for a GPU, nothing for the rest."""
+    """What is known about a device: the store for a GPU, nothing for the rest."""
     if device.type != "cuda":
         return _NO_MEMORY
     if device not in _memories:
@@ -170,7 +161,7 @@ def is_trusted(tier: str, setting: Setting) -> bool:
 
 
 def known_as(tier: str, setting: Setting) -> str:
-    """The name under which the knowledge has what this tier calls."""
+    """The name under which the verdict store has what this tier calls."""
     if tier == "current" and setting.on_gpu and setting.current in ("vendor", "native"):
         return setting.current
     return tier
@@ -190,7 +181,7 @@ class Planner:
         self._limits = limits
 
     def plan(self, call: ConvCall, config: Hashable, *, in_full: bool = False) -> Plan:
-        """Asks every tier, the knowledge and the device; some 0.1 ms. On a healthy machine that is
+        """Asks every tier, the store and the device; some 0.1 ms. On a healthy machine that is
         not AMD's nobody is asked (importing Triton takes a second) unless `in_full`."""
         setting, spec = setting_of(call), call.spec
         if not in_full and self._needs_no_other(setting, config):
@@ -371,7 +362,7 @@ def prove(spec: ConvSpec, tier: str, cancel: Any = None) -> str:
 
 
 def keep(spec: ConvSpec, outcome: Outcome, measured_by: str) -> None:
-    """Writes a probe's outcome into the knowledge, where it is a verdict. `measured_by`: "probe" or
+    """Writes a probe's outcome into the store, where it is a verdict. `measured_by`: "probe" or
     "tune"."""
     if not outcome.is_verdict:
         return

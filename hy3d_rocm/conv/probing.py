@@ -7,11 +7,12 @@ protect().
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 
 from hy3d_rocm.conv import policy
+from hy3d_rocm.conv.call import ConvSpec
+from hy3d_rocm.conv.stats import Audience, Named
 from hy3d_rocm.conv.verdicts import VERDICTS
 
 # Of a whole decode. A probe is only begun with its full time left: a find that was cut short would
@@ -25,34 +26,41 @@ class Scope:
     def __init__(self) -> None:
         self._spent = 0.0
         self._asked: set[Hashable] = set()
-        self._ended = ""
+        self._ended = ""  # why no more children are started
         self._has_said = False
 
-    def why_not(self, tier: str, config: Hashable) -> str | None:
-        """Why no child tries the shape now ("" where that needs no words), or None."""
+    def probe(
+        self, spec: ConvSpec, tier: str, config: Hashable, what: Named, audience: Audience
+    ) -> bool:
+        """Has a child try the shape, once a scope and while there is time; whether one did."""
         if VERDICTS.is_sound(f"probed {tier}", config) or (tier, config) in self._asked:
-            return ""
+            return False
         if not self._ended and self._spent + policy.PROBE_SECONDS > SCOPE_SECONDS:
             self._ended = f"the {SCOPE_SECONDS:.0f} s for them are spent"
-        return self._ended or None
+        if self._ended:
+            if not self._has_said:
+                self._has_said = True
+                audience.say(f"no more child processes in this decode: {self._ended}")
+            return False
+        audience.say(
+            f"{what}: a child process tries the vendor library first (at most"
+            f" {policy.PROBE_SECONDS:.0f} s; hy3d-rocm tune does that ahead)"
+        )
 
-    def first_no(self) -> bool:
-        """True once: that there are no more probes is said once."""
-        first, self._has_said = not self._has_said, True
-        return first
+        def cancel() -> None:  # what a listener raises ends the probe and the call
+            audience.tell(time.perf_counter(), tier, what, 0.0, "probing")
 
-    @contextlib.contextmanager
-    def probing(self, tier: str, config: Hashable) -> Iterator[None]:
-        """Around a probe: once a scope, whatever comes of it, and on the scope's account."""
         self._asked.add((tier, config))
         start = time.monotonic()
         try:
-            yield
+            verdict = policy.prove(spec, tier, cancel)
         finally:
             self._spent += time.monotonic() - start
+        self._heed(tier, config, verdict)
+        return True
 
-    def told(self, tier: str, config: Hashable, verdict: str) -> None:
-        """What the child said. Only a verdict holds beyond the scope."""
+    def _heed(self, tier: str, config: Hashable, verdict: str) -> None:
+        """Only a verdict holds beyond the scope."""
         # Late: importing the router imports no probe.
         from hy3d_rocm.conv.probe.cases import HANG, NOT_RUN
         from hy3d_rocm.conv.probe.cases import VERDICTS as LASTING

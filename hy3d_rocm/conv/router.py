@@ -12,65 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
 import torch
 
-from hy3d_rocm.conv import faults
 from hy3d_rocm.conv.call import dtype_name, size_text
 from hy3d_rocm.conv.choice import parse_policy
 from hy3d_rocm.conv.ladder import Settings
-from hy3d_rocm.conv.mode import LOCAL, RouterMode
+from hy3d_rocm.conv.mode import LOCAL, Guard
 from hy3d_rocm.conv.policy import TIER_NAMES, Planner, all_tiers
-from hy3d_rocm.conv.stats import Named, OnEvent, Stats
+from hy3d_rocm.conv.stats import Named, OnEvent
 from hy3d_rocm.conv.tiers import Limits, Tier, make_tier
 
-
-class Guard:
-    """What protect() returns: a re-entrant context manager. `stats` may be read at any time.
-
-    It may be entered more than once and by several threads; it acts on the thread that entered.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        tiers: tuple[Tier, ...],
-        planner: Planner | None,
-        *,
-        active: bool = True,
-    ) -> None:
-        """planner: None where `tiers` are the order."""
-        self.settings, self.tiers, self.planner = settings, tiers, planner
-        self.active = active
-        self.is_aside = False
-        self.stats = Stats()
-
-    def __enter__(self) -> Self:
-        if self.active:
-            faults.load_environment()
-            mode = RouterMode(self, tuple(LOCAL.modes))
-            mode.__enter__()  # type: ignore[no-untyped-call]  # torch has no annotation
-            LOCAL.modes.append(mode)
-            faults.entered(+1)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.active:
-            if not LOCAL.modes:
-                raise RuntimeError(
-                    "protect() is left on another thread than it was entered on; a scope belongs"
-                    " to one thread"
-                )
-            mode = LOCAL.modes.pop()
-            faults.entered(-1)
-            mode.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]  # as above
+__all__ = ["Guard", "aside", "note", "protect"]
 
 
 def protect(
@@ -102,7 +55,7 @@ def protect(
     library, after a child process has tried the shape where it is unproven. "pin:<tier>" puts one
     tier first. tiers: the exact order instead ("current", "vendor", "triton", "gemm", "conv2d",
     "native", "cpu", or objects with a Tier's methods); not together with policy. What failed is
-    remembered for the process (hy3d_rocm.conv.forget() drops it) and, on a GPU, in the knowledge.
+    remembered for the process (hy3d_rocm.conv.forget() drops it) and, on a GPU, in the store.
 
     when: "always", since who writes `with protect():` asks for it; "amd" acts only if this
     PyTorch is a ROCm build, and otherwise enters nothing at all.

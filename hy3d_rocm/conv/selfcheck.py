@@ -1,4 +1,4 @@
-"""A tier's first result held against float64 sums at some random outputs.
+"""What a tier returned, held against what was asked for: form, and values at random outputs.
 
 A kernel that is wrong (a miscompiled one, a race, a driver's fault) gives a picture, not an error.
 So the first result of each tier, shape and dtype is compared at SAMPLES random positions: the
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-from hy3d_rocm.conv.call import ConvCall, ConvSpec
+from hy3d_rocm.conv.call import ConvCall, ConvSpec, dtype_name, size_text
+from hy3d_rocm.conv.errors import BadResultError
 
 SAMPLES = 64
 # Tiers whose algorithm a library chooses: Winograd is one of MIOpen's and cuDNN's, and a BLAS
@@ -56,6 +57,36 @@ class _Sums:
     exact: torch.Tensor
     size: torch.Tensor
     norm: torch.Tensor
+
+
+def check_form(result: torch.Tensor, call: ConvCall, synchronize: bool) -> None:
+    """A tier that lies is a tier that failed: BadResultError."""
+    spec = call.spec
+    if not isinstance(result, torch.Tensor):
+        raise BadResultError(f"it returned {type(result).__name__} instead of a tensor")
+    got = (tuple(result.shape), result.dtype, result.device)
+    if got != (spec.result_size, spec.dtype, spec.device):
+        raise BadResultError(
+            f"it returned {size_text(got[0])} {dtype_name(got[1])} on {got[2]} instead of"
+            f" {size_text(spec.result_size)} {dtype_name(spec.dtype)} on {spec.device}"
+        )
+    if synchronize and spec.device.type == "cuda":
+        torch.cuda.synchronize(spec.device)
+
+
+def check_values(tier: str, result: torch.Tensor, call: ConvCall, *, is_first: bool) -> str:
+    """BadResultError where the values are the tier's fault; else "" or, where the result's dtype
+    can't hold the values, the sentence about that.
+
+    The first result is compared with exact sums; a later one only looked through for NaN.
+    """
+    if is_first:
+        found = check(tier, call, result)
+    else:
+        found = SOUND if bool(torch.isfinite(result).all()) else diagnose(call, result)
+    if found.fault == "tier":
+        raise BadResultError(f"its result is wrong: {found.detail}")
+    return found.detail
 
 
 def check(

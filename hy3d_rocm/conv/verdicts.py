@@ -1,6 +1,6 @@
 """What the process has learnt: which tier failed for which configuration, and what was said.
 
-What holds beyond the process is in hy3d_rocm.conv.knowledge.
+What holds beyond the process is in hy3d_rocm.conv.verdict_store.
 
 A back-end that has no algorithm for a shape will have none at the next call: that is remembered
 for the process. Out of memory is different, since the memory may be free later, while each vain

@@ -73,7 +73,7 @@ class Watching:
         self._watch.failed(tier)
 
     def collect(self) -> bool:
-        """Takes in what has been measured meanwhile; whether the knowledge has grown."""
+        """Takes in what has been measured meanwhile; whether the verdict store has grown."""
         while self._late and self._late[0][2].query():
             tier, first, last = self._late.pop(0)
             self._watch.told(tier, first.elapsed_time(last) / 1e3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hy3d_rocm.conv.knowledge.machine import overridden
+from hy3d_rocm.conv.verdict_store.machine import overridden
 from hy3d_rocm.doctor.finding import Facts, Rule, Said, Severity
 
 _WHEELS = "https://github.com/ROCm/TheRock/blob/main/RELEASES.md"

@@ -24,7 +24,7 @@ MORE_TILES = 3
 
 @dataclass(frozen=True)
 class Measured:
-    """One tier at one shape. verdict: as in knowledge.Record, or "refused" or "oom", which are
+    """One tier at one shape. verdict: as in a store's Record, or "refused" or "oom", which are
     none; seconds and peak_bytes as there. detail: why, or the Triton tier's best tile."""
 
     verdict: str

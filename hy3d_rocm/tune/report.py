@@ -53,7 +53,7 @@ def lines_of(report: TuneReport) -> list[Line]:
 def _chosen(
     setting: Setting, records: Mapping[str, Known], reasons: Mapping[str, str]
 ) -> str | None:
-    """The tier that protect() would take, by the name that the knowledge has for it."""
+    """The tier that protect() would take, by the name that the verdict store has for it."""
     candidates = [
         Candidate(tier, record=records.get(_known_as(tier, setting)),
                   refused=reasons.get(tier) if tier not in records else None)

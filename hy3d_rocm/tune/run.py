@@ -11,9 +11,9 @@ import torch
 
 from hy3d_rocm.conv import probe as probing
 from hy3d_rocm.conv.choice import Setting
-from hy3d_rocm.conv.knowledge import this_machine
-from hy3d_rocm.conv.knowledge.store import store
 from hy3d_rocm.conv.policy import StoreMemory
+from hy3d_rocm.conv.verdict_store.machine import this_machine
+from hy3d_rocm.conv.verdict_store.store import store
 from hy3d_rocm.tune import tasks
 from hy3d_rocm.tune.measure import Lab
 from hy3d_rocm.tune.session import Measuring, Probe, TuneReport, TuneSettings, run_tune

@@ -31,7 +31,7 @@ Probe = Callable[..., Sequence[probing.Outcome]]
 
 @dataclass(frozen=True)
 class TuneSettings:
-    """limit_s: seconds in all; nothing is begun after that. memory: the knowledge."""
+    """limit_s: seconds in all; nothing is begun after that. memory: the verdict store."""
 
     shapes: Sequence[Shape]
     wishes: Wishes

@@ -48,8 +48,8 @@ class Kernel:
 
 def prepare(arch: str) -> None:
     """A GPU of `arch` that isn't there."""
-    from hy3d_rocm.conv.knowledge.store import Store
     from hy3d_rocm.conv.triton import launch, seen, tuned
+    from hy3d_rocm.conv.verdict_store.store import Store
 
     kernel: Any = importlib.import_module("hy3d_rocm.conv.triton.kernel")
     store = Store.open(":memory:")

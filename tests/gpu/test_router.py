@@ -21,11 +21,11 @@ from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import ConvCall, make_spec
 from hy3d_rocm.conv.errors import DeviceMismatchError
 from hy3d_rocm.conv.faults import Fault, inject_faults
-from hy3d_rocm.conv.knowledge import Store
 from hy3d_rocm.conv.policy import StoreMemory
 from hy3d_rocm.conv.router import protect
 from hy3d_rocm.conv.selfcheck import SOUND, check
 from hy3d_rocm.conv.tiers import NativeTier
+from hy3d_rocm.conv.verdict_store.store import Store
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA or HIP device on this machine"

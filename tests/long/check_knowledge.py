@@ -1,9 +1,9 @@
-"""The knowledge file under hosts that write at once, kills, full disks and long use; its cost.
+"""The verdict store under hosts that write at once, kills, full disks and long use; its cost.
 
     python tests/long/check_knowledge.py [--kills 200] [--records 1000] [--seed 0]
 
 Exits with 1 at the first claim that does not hold. About two minutes; parts of it run in
-`make test` (tests/unit/conv/knowledge/test_faults.py).
+`make test` (tests/unit/conv/verdict_store/test_faults.py).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
-from knowledge_doubles import be_patient, finish, key, record, start, tables  # noqa: E402
+from verdict_store_doubles import be_patient, finish, key, record, start, tables  # noqa: E402
 
-from hy3d_rocm.conv.knowledge.keys import make_key  # noqa: E402
-from hy3d_rocm.conv.knowledge.store import Store  # noqa: E402
+from hy3d_rocm.conv.verdict_store.records import make_key  # noqa: E402
+from hy3d_rocm.conv.verdict_store.store import Store  # noqa: E402
 
 _WRITES = """
 import sys
-from knowledge_doubles import key, record
-from hy3d_rocm.conv.knowledge.store import Store
+from verdict_store_doubles import key, record
+from hy3d_rocm.conv.verdict_store.store import Store
 path, host, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 store = Store.open(path)
 print("ready", flush=True)
@@ -48,8 +48,8 @@ store.close()
 # "put 3": record 3 is committed; "in 3": inside the first call 3; "out 3": about to leave it.
 _RUNS_UNTIL_KILLED = """
 import itertools, sys, time
-from knowledge_doubles import key, record
-from hy3d_rocm.conv.knowledge.store import Store
+from verdict_store_doubles import key, record
+from hy3d_rocm.conv.verdict_store.store import Store
 path, host = sys.argv[1:]
 def say(*words):
     sys.stdout.write(" ".join(map(str, words)) + "\\n")
@@ -61,7 +61,7 @@ for number in itertools.count():
     if number % 3 == 0:
         assert store.flush(30), store.trouble
         say("put", number)
-    with store.try_(one, "vendor"):
+    with store.in_flight(one, "vendor"):
         say("in", number)
         time.sleep(0.002)
         say("out", number)
@@ -111,7 +111,7 @@ def check_kills(path: Path, kills: int, seed: int, hosts: int = 2) -> tuple[int,
         assert committed <= rows, f"seed {seed}: lost {committed - rows}"
         assert set(begun.items()) <= trying | hung, f"seed {seed}: {begun} not in {trying}"
         store = Store.open(path, announce=False)
-        found = {(trial.key.driver, trial.key.shape) for trial in store.left_trying()}
+        found = {(marker.key.driver, marker.key.shape) for marker in store.crashed()}
         store.close()
         assert found == trying, f"seed {seed}: suspects {found}, rows {trying}"
         inside += len(begun)
@@ -176,7 +176,8 @@ def check_small_disk(megabytes: int = 1) -> str:
     if os.geteuid() != 0 or not sys.platform.startswith("linux"):
         return "left out: only root can mount a small disk"
     code = (
-        "import sys; from knowledge_doubles import *; from hy3d_rocm.conv.knowledge.store import"
+        "import sys; from verdict_store_doubles import *;"
+        " from hy3d_rocm.conv.verdict_store.store import"
         " Store; s = Store.open(sys.argv[1], announce=False)\n"
         "for n in range(9000):\n    s.put(key(n), record(detail='x' * 400))\n"
         "    n % 100 or s.flush()\n"
@@ -231,7 +232,7 @@ def measure(path: Path) -> dict[str, float]:
     import torch
 
     from hy3d_rocm.conv.call import make_spec
-    from hy3d_rocm.conv.knowledge.machine import this_machine
+    from hy3d_rocm.conv.verdict_store.machine import this_machine
 
     store = Store.open(path)
     keys = [key(n) for n in range(2000)]
@@ -245,7 +246,7 @@ def measure(path: Path) -> dict[str, float]:
     machine = this_machine("cpu")
 
     def tried(number: int) -> None:
-        with store.try_(keys[number], "vendor"):
+        with store.in_flight(keys[number], "vendor"):
             pass
 
     store._known.clear()
@@ -255,7 +256,7 @@ def measure(path: Path) -> dict[str, float]:
         "generation": microseconds(lambda n: store.generation, 20000),
         "make_key()": microseconds(lambda n: make_key(spec, machine), 5000),
         "put()": microseconds(lambda n: store.put(keys[n], record()), 250),
-        "try_(), fsync included": microseconds(tried, 50),
+        "in_flight(), fsync included": microseconds(tried, 50),
     }
     store.close()
     return found

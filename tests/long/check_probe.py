@@ -7,15 +7,14 @@ the verdicts; the host is back within limit + 1 s; no process of the child's is 
 found by a variable in their environment) and none is a zombie of the host. At the end also
 that nothing was handed on to the hosts' own parent, which is made to adopt orphans as PID 1 would,
 but the dead of scenarios that kill the keeper or the host itself. Both hosts keep the verdicts in
-one file (hy3d_rocm.conv.knowledge), some of them on the full and the read-only disk: afterwards the
-file is sound and has every verdict. --only with --seed replays one scenario.
+one file (hy3d_rocm.conv.verdict_store), some of them on the full and the read-only disk:
+afterwards the file is sound and has every verdict. --only with --seed replays one scenario.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib.util
 import json
 import os
 import random
@@ -39,6 +38,8 @@ from probe_doubles import case, environment, marked, processes  # noqa: E402
 from probe_scenarios import MARK, SCENARIOS, Scenario, play, settle  # noqa: E402
 
 from hy3d_rocm.conv.probe.cases import Outcome  # noqa: E402
+from hy3d_rocm.conv.verdict_store.records import Key, Record  # noqa: E402
+from hy3d_rocm.conv.verdict_store.store import Store  # noqa: E402
 
 _PR_SET_CHILD_SUBREAPER = 36
 FOLDERS = ("FULL", "READ_ONLY")
@@ -163,44 +164,27 @@ def host(index: int, count: int, seed: int, only: str) -> None:
 
 
 class Kept:
-    """The verdicts in the hosts' common file; nothing where this tree has no knowledge store."""
+    """The verdicts in the hosts' common file."""
 
     def __init__(self, path: str) -> None:
-        self._store, self._count = _open_store(path), 0
+        self.store, self._count = Store.open(path, announce=False), 0
 
     def put(self, name: str, outcomes: Sequence[Outcome]) -> int:
         """How many were given to the file."""
-        if self._store is None:
-            return 0
         good = [outcome for outcome in outcomes if outcome.is_verdict]
         for outcome in good:
             self._count += 1
-            _put(self._store, f"{os.getpid()}/{self._count}/{name}", outcome)
+            shape = f"{os.getpid()}/{self._count}/{name}"
+            key = Key("conv3d", shape, "f32", "contiguous", "fake", "1", "2", "3", "4")
+            record = Record(
+                outcome.case.tier, outcome.verdict, seconds=outcome.seconds,
+                first_seconds=outcome.first_seconds, detail=outcome.detail, measured_by="probe",
+            )  # fmt: skip
+            self.store.put(key, record)
         return len(good)
 
     def close(self) -> None:
-        if self._store is not None:
-            self._store.close(10.0)
-
-
-def _open_store(path: str) -> Any:
-    if importlib.util.find_spec("hy3d_rocm.conv.knowledge") is None:
-        return None
-    from hy3d_rocm.conv.knowledge.store import Store
-
-    return Store.open(path, announce=False)
-
-
-def _put(store: Any, shape: str, outcome: Outcome) -> None:
-    from hy3d_rocm.conv.knowledge.keys import Key
-    from hy3d_rocm.conv.knowledge.records import Record
-
-    key = Key("conv3d", shape, "f32", "contiguous", "fake", "1", "2", "3", "4")
-    record = Record(
-        outcome.case.tier, outcome.verdict, seconds=outcome.seconds,
-        first_seconds=outcome.first_seconds, detail=outcome.detail, measured_by="probe",
-    )  # fmt: skip
-    store.put(key, record)
+        self.store.close(10.0)
 
 
 def put_where_it_cannot_be_kept(name: str, outcomes: Sequence[Outcome]) -> None:
@@ -208,22 +192,19 @@ def put_where_it_cannot_be_kept(name: str, outcomes: Sequence[Outcome]) -> None:
     kept = Kept(os.path.join(os.getcwd(), "knowledge.db"))
     kept.put(name, outcomes)
     kept.close()
-    if kept._store is not None:
-        assert kept._store.trouble, f"{name}: the store says nothing about its disk"
+    assert kept.store.trouble, f"{name}: the store says nothing about its disk"
 
 
 def check_file(path: str, wanted: int) -> tuple[str, bool]:
     """(what to print, whether the file is sound and complete)."""
     if not wanted or not os.path.exists(path):
-        return "no verdicts were kept: this tree has no knowledge store", wanted == 0
+        return "no verdicts were kept", wanted == 0
     with closing(sqlite3.connect(path)) as connection:
         answer = connection.execute("PRAGMA integrity_check").fetchone()[0]
-    from hy3d_rocm.conv.knowledge.store import Store
-
     store = Store.open(path)
-    rows = len(store.rows(architecture="fake"))
+    rows = sum(row.key.architecture == "fake" for row in store.rows())
     store.close()
-    return f"knowledge file: integrity check {answer}, {rows} of {wanted} verdicts in it", (
+    return f"verdict store: integrity check {answer}, {rows} of {wanted} verdicts in it", (
         answer == "ok" and rows == wanted
     )
 

@@ -19,7 +19,7 @@ from disk_writers import (
 )
 
 from hy3d_rocm.comfy import settings
-from hy3d_rocm.conv.knowledge.store import Store
+from hy3d_rocm.conv.verdict_store.store import Store
 from hy3d_rocm.decode.capture import CaptureError, read_capture
 from hy3d_rocm.doctor.miopen.archive import ArchiveError
 from hy3d_rocm.frames.claim import Claim
@@ -77,7 +77,7 @@ def went_on(folder: Path) -> None:
 
 
 def opened(folder: Path) -> None:
-    from knowledge_doubles import key, record
+    from verdict_store_doubles import key, record
 
     store = Store.open(folder / "k.db", patience_s=30)
     known = store.records(key(0))

@@ -19,9 +19,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from knowledge_doubles import key, record, tables  # noqa: E402
+from verdict_store_doubles import key, record, tables  # noqa: E402
 
-from hy3d_rocm.conv.knowledge.store import Store  # noqa: E402
+from hy3d_rocm.conv.verdict_store.store import Store  # noqa: E402
 from hy3d_rocm.decode.capture import write_capture  # noqa: E402
 from hy3d_rocm.doctor.miopen.archive import ArchiveError, read_backup, write_backup  # noqa: E402
 from hy3d_rocm.doctor.miopen.changes import clear, restore  # noqa: E402

@@ -36,7 +36,7 @@ _CHOICE = ("conv/test_choice.py", "conv/test_choice_rules.py")
 _ROUTER = (
     "conv/test_ladder.py", "conv/test_router_plans.py", "conv/test_asking.py",
     "conv/test_router.py", "conv/test_router_broken.py", "conv/test_faults.py",
-    "conv/test_router_knowledge.py", "conv/test_router_lasting.py", "conv/test_router_measured.py",
+    "conv/test_router_store.py", "conv/test_router_lasting.py", "conv/test_router_measured.py",
     "conv/test_router_memory.py", "conv/test_router_planning.py", "conv/test_router_policy.py",
     "conv/test_router_probing.py", "conv/test_router_scope.py", "conv/test_selfcheck.py",
 )  # fmt: skip
@@ -82,8 +82,8 @@ GROUPS = (
             "hy3d_rocm/conv/verdicts.py": ("conv/test_verdicts.py", *_ROUTER),
         },
         left_out=(
-            "conv/test_router_knowledge.py::test_importing_the_router_opens_no_store",
-            "conv/test_router_knowledge.py"
+            "conv/test_router_store.py::test_importing_the_router_opens_no_store",
+            "conv/test_router_store.py"
             "::test_a_process_that_dies_in_its_first_vendor_call_leaves_a_hang_behind",
             # mutmut's own frames hold what this one counts.
             "conv/test_router_memory.py::test_an_exception_that_leaves_protect_is_in_no_cycle",

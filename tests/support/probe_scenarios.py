@@ -1,6 +1,6 @@
 """What may happen to a probe's child, and the verdicts that have to come out.
 
-Used by tests/unit/conv/probe/test_children.py (each once) and by
+Used by tests/unit/conv/probe/test_parent.py (each once) and by
 tests/long/check_probe.py (a thousand times).
 """
 

@@ -15,6 +15,8 @@ import sys
 import time
 from typing import Any
 
+from probe_bench import bench
+
 from hy3d_rocm.conv import errors
 
 _calls: dict[str, int] = {}
@@ -207,3 +209,6 @@ ACTIONS = {
     "flood": _flood, "grandchildren": _grandchildren, "zombies": _zombies,
     "disk_full": _disk_full, "read_only": _read_only, "stop": _stop, "hsa": _hsa, "known": _known,
 }  # fmt: skip
+
+
+Bench = bench(run, start)

@@ -48,7 +48,7 @@ class ListedMemory:
         self.log.append(f"put {tier} {verdict}")
 
     @contextlib.contextmanager
-    def trying(self, spec: ConvSpec, tier: str) -> Iterator[None]:
+    def in_flight(self, spec: ConvSpec, tier: str) -> Iterator[None]:
         self.log.append(f"trying {tier}")
         try:
             yield

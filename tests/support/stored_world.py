@@ -8,8 +8,8 @@ from router_world import World
 
 from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.choice import Setting
-from hy3d_rocm.conv.knowledge import Store
 from hy3d_rocm.conv.policy import StoreMemory
+from hy3d_rocm.conv.verdict_store.store import Store
 
 X, W = torch.ones(1, 2, 4, 6, 6), torch.ones(3, 2, 3, 3, 3)
 ROCM = Setting(on_gpu=True, is_rocm=True, current="vendor")

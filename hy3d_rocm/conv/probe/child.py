@@ -1,32 +1,314 @@
-"""The probe's child process. Started by file path with a plain interpreter; nothing imports it.
+"""The probe's child process. Started by file path with a plain interpreter, without a package.
 
-It loads the very package it lies in, without looking at sys.path: a second, older hy3d_rocm that
-stands earlier on the path must not answer for this one, and the folder above must not become
-importable.
+    host -> keeper (Linux; session and group leader) -> worker (imports torch, runs the tier)
+
+Lines in (fd 0): one header, then one case each; "quit" or end of file ends it. Lines out: the
+run's nonce, a blank, JSON. The out pipe is what was fd 1: it is moved to a descriptor that
+nothing else knows, and fd 1 becomes stderr, so that nothing a library prints can be mistaken for
+an answer; what gets there all the same lacks the nonce.
+
+The keeper stays able to act whatever the GPU does. It adopts every orphan below it
+(PR_SET_CHILD_SUBREAPER, which only concerns itself and not the host), so that it can end and reap
+also what has left the process group, and leaves no zombies where PID 1 does not reap, as in many
+containers. It ends everything when the host closes its pipe, dies, or the worker ends. The worker
+gets PR_SET_PDEATHSIG, so it dies with the keeper.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.util
+import json
 import os
+import select
+import signal
 import sys
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+# Only for tests: the path of a Python file whose Bench stands for measure.Bench. The child then
+# never imports torch.
+TIER_MODULE = "HY3D_ROCM_PROBE_TIER_MODULE"
+
+_MAX_CALLS = 5
+_REPEAT_S = 1.0
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+# How long killed processes may take to vanish before the host is told not to wait for them.
+_STUCK_S = 0.3
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+def main() -> NoReturn:
+    # The pipes on 0 and 1 go out of the reach of what runs here; not inherited by exec.
+    control, out = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    _no_core_dumps()
+    lines = os.fdopen(control, "rb")
+    first = lines.readline()
+    if not first:
+        os._exit(0)
+    header = json.loads(first)
+    tell: Tell = functools.partial(_tell, out, header["nonce"])
+    if header["keeper"]:
+        _split(control, tell)
+    elif os.name == "posix":
+        _watch_host()
+    version = list(sys.version_info[:2])
+    if version != header["version"]:
+        raise SystemExit(
+            f"this is Python {version}, the host is {header['version']}: its packages can't be used"
+        )
+    sys.path[:] = header["path"]
+    if "call" in header:
+        module, _, function = header["call"].partition(":")
+        value = getattr(importlib.import_module(module), function)()
+        tell({"event": "answer", "value": value})
+    else:
+        bench = _bench_class()(header["devices"], header["flags"])
+        tell({"event": "ready", "loading_s": bench.loading_s})
+        _serve(lines, tell, bench)
+    # Without the interpreter's and the GPU runtime's teardown, which may hang too.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _tell(out: int, nonce: str, message: dict[str, Any]) -> None:
+    """Safe for keeper and worker at once: a line is one write of less than PIPE_BUF bytes, which
+    the kernel does not mix. A line end before it: garbage without one must not swallow it."""
+    data = f"\n{nonce} {json.dumps(message)}\n".encode("ascii")
+    while data:
+        data = data[os.write(out, data) :]
+
+
+def _no_core_dumps() -> None:
+    """The core of a process with GPU mappings is gigabytes, in the host's folder."""
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    except (ImportError, OSError, ValueError):
+        pass
+
+
+def _watch_host() -> None:
+    """Where there is no keeper: ends the group when the host is gone (POSIX)."""
+    import threading
+
+    host = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == host:
+            time.sleep(0.5)
+        os.killpg(0, 9)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+# The worker.
 
 
 def load_package() -> None:
+    """Loads the very package this file lies in, without looking at sys.path: a second, older
+    hy3d_rocm that stands earlier on the path must not answer for this one, and the folder above
+    must not become importable."""
     folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     entry = os.path.join(folder, "__init__.py")
-    spec = importlib.util.spec_from_file_location(
-        "hy3d_rocm", entry, submodule_search_locations=[folder]
-    )
+    sys.modules["hy3d_rocm"] = _loaded("hy3d_rocm", entry, [folder])
+
+
+def _loaded(name: str, path: str, folders: list[str] | None = None) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{entry} can't be loaded")
+        raise ImportError(f"{path} can't be loaded")
     module = importlib.util.module_from_spec(spec)
-    sys.modules["hy3d_rocm"] = module
+    if folders is not None:
+        sys.modules[name] = module
     spec.loader.exec_module(module)
+    return module
+
+
+def _bench_class() -> Any:
+    path = os.environ.get(TIER_MODULE)
+    if path:
+        return _loaded("hy3d_probe_bench", path).Bench
+    from hy3d_rocm.conv.probe.measure import Bench
+
+    return Bench
+
+
+def _serve(lines: Any, tell: Tell, bench: Any) -> None:
+    while line := lines.readline():
+        request = json.loads(line)
+        if "quit" in request:
+            return
+        tell({"event": "begin", "case": request["case"]})
+        result, is_sound = _one(tell, bench, request)
+        tell({"event": "done", "case": request["case"], "last": not is_sound, **result})
+        if not is_sound:
+            return
+
+
+def _one(tell: Tell, bench: Any, request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """The fields of one result, and whether this process can go on."""
+    run = peak = None
+    try:
+        run, peak = bench.prepare(request["tier"], request["spec"], request["check"])
+        return {**_timed(tell, run, request["case"]), "peak_bytes": peak()}, True
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent has to hear of it
+        return _failed(error, was_tried=run is not None)
+    finally:
+        del run, peak
+        bench.release()
+
+
+def _failed(error: Exception, was_tried: bool) -> tuple[dict[str, Any], bool]:
+    # Not at the top: most children never need the table of errors, and start sooner without.
+    from hy3d_rocm.conv.probe.cases import NOT_RUN, OOM, exception_verdict
+
+    verdict, detail, is_sound = exception_verdict(error)
+    if not was_tried:
+        verdict = OOM if verdict == OOM else NOT_RUN
+        detail = f"could not be tried: {detail}"
+    return {"verdict": verdict, "detail": detail}, is_sound
+
+
+def _timed(tell: Tell, run: Callable[[], None], case: int) -> dict[str, Any]:
+    """One first call, then at least one and at most _MAX_CALLS more within _REPEAT_S."""
+    first = _seconds(run)
+    tell({"event": "first", "case": case, "seconds": first})
+    times = [_seconds(run)]
+    while len(times) < _MAX_CALLS and sum(times) + times[-1] < _REPEAT_S:
+        times.append(_seconds(run))
+    return {"first_seconds": first, "seconds": sorted(times)[len(times) // 2]}
+
+
+def _seconds(run: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+# The keeper.
+
+
+def _split(control: int, tell: Tell) -> None:
+    """Forks. Returns in the worker only; `control` is the read end of the host's pipe.
+
+    Called before any thread exists and before torch is imported.
+    """
+    host = os.getppid()
+    # A host that ignores it hands that on through exec, and then nothing could be waited for.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    keeper = os.getpid()
+    worker = os.fork()
+    if worker == 0:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:  # it died before the line above
+            os._exit(1)
+        return
+    try:
+        _keep(worker, control, host, tell)
+    finally:
+        os._exit(0)
+
+
+def _prctl(option: int, value: int) -> None:
+    try:
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    except (ImportError, OSError, AttributeError):
+        pass  # without it the kill by group remains
+
+
+def _keep(worker: int, control: int, host: int, tell: Tell) -> None:
+    poller = select.poll()
+    poller.register(control, 0)  # POLLHUP always comes: what is written there is the worker's
+    try:  # wakes the poller at once when the worker ends, where the kernel can (5.3 and newer)
+        poller.register(os.pidfd_open(worker), select.POLLIN)
+        patience_ms = 200
+    except (AttributeError, OSError):
+        patience_ms = 20
+    code: int | None = None
+    while code is None:
+        hung_up = any(fd == control for fd, _ in poller.poll(patience_ms))
+        code, any_left = _reap(worker)
+        if hung_up or not any_left or os.getppid() != host:
+            break
+    code = _end_all(worker, code, tell)
+    _try_to_tell(tell, {"event": "exit", "code": code})
+
+
+def _reap(worker: int) -> tuple[int | None, bool]:
+    """Reaps whatever has ended: (the worker's return code if it was among it, any left)."""
+    code = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code, False
+        if pid == 0:
+            return code, True
+        if pid == worker:
+            code = os.waitstatus_to_exitcode(status)
+
+
+def _end_all(worker: int, code: int | None, tell: Tell) -> int | None:
+    """Kills and reaps until nothing is left; the worker's return code."""
+    start, told, nap = time.monotonic(), False, 0.002
+    while True:
+        for pid in _children():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        seen, any_left = _reap(worker)
+        code = seen if code is None else code
+        if not any_left:
+            return code
+        if not told and time.monotonic() - start > _STUCK_S:
+            _try_to_tell(tell, {"event": "stuck"})
+            told = True
+        time.sleep(nap)
+        nap = min(2 * nap, 0.1)
+
+
+def _children() -> list[int]:
+    me = os.getpid()
+    try:
+        with open(f"/proc/self/task/{me}/children", encoding="ascii") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [
+            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(pid) == me
+        ]
+
+
+def _parent(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="latin-1") as file:
+            # The name in brackets may hold spaces and brackets.
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return -1
+
+
+def _try_to_tell(tell: Tell, message: dict[str, Any]) -> None:
+    try:
+        tell(message)
+    except OSError:
+        pass  # nobody listens any more
 
 
 if __name__ == "__main__":
     load_package()
-    from hy3d_rocm.conv.probe import worker
-
-    worker.main()
+    main()

@@ -7,14 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-from hy3d_rocm.conv import call as calls
 from hy3d_rocm.conv import selfcheck
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.tiers import Limits, make_tier
-
-spec_from_json: Any = getattr(calls, "spec_from_json", None)
+from hy3d_rocm.conv.tiers.direct import run_current
 
 # What the first convolution of a process may take more: the vendor library reads its kernels and
 # data bases (cuDNN's alone are half a gigabyte). That is no find.
@@ -54,10 +51,10 @@ class Bench:
             self._synchronise(device)
 
     def prepare(
-        self, tier: str, spec: Any, check: bool = False
+        self, tier: str, spec: Any, check: bool
     ) -> tuple[Callable[[], None], Callable[[], int | None]]:
         """(one synchronised call, peak bytes of the calls so far). check: see Case."""
-        conv = spec_from_json(spec)
+        conv = ConvSpec.from_json(spec)
         call = make_call(conv)
         chosen = make_tier(tier)
         refused = chosen.refusal(call, Limits())
@@ -78,7 +75,9 @@ class Bench:
             self._synchronise(device)
             if is_unchecked:
                 is_unchecked = False
-                _check(tier, call, result)
+                finding = selfcheck.check(tier, call, result)
+                if finding.fault:
+                    raise WrongResultError(finding.detail)
 
         def peak() -> int | None:
             if device.type != "cuda":
@@ -101,47 +100,15 @@ class Bench:
             torch.cuda.empty_cache()
 
 
-def _check(tier: str, call: ConvCall, result: torch.Tensor) -> None:
-    finding = selfcheck.check(tier, call, result)
-    if finding.fault:
-        raise WrongResultError(finding.detail)
-
-
 def make_call(spec: ConvSpec) -> ConvCall:
     """A call of this spec on numbers in [-1, 1)."""
-    x_size = spec.x_size if spec.batched else spec.x_size[1:]
-    x = _numbers(x_size, spec)
+    x = _numbers(spec.x_size if spec.batched else spec.x_size[1:], spec)
     weight = _numbers(spec.weight_size, spec)
     bias = _numbers(spec.weight_size[:1], spec) if spec.has_bias else None
     if spec.channels_last and spec.batched:
         x = x.contiguous(memory_format=spec.memory_format)
-    return ConvCall(spec, x, weight, bias, lambda: _current(spec, x, weight, bias))
+    return ConvCall(spec, x, weight, bias, lambda: run_current(spec, x, weight, bias))
 
 
 def _numbers(size: tuple[int, ...], spec: ConvSpec) -> torch.Tensor:
     return torch.empty(size, dtype=spec.dtype, device=spec.device).uniform_(-1, 1)
-
-
-def _current(
-    spec: ConvSpec, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """What PyTorch as it is set up would be asked for."""
-    modes = getattr(spec, "pad_modes", ("zeros",) * spec.ndim)
-    pads = spec.pad_before
-    if spec.pad_before != spec.pad_after or any(mode != "zeros" for mode in modes):
-        for axis in reversed(range(spec.ndim)):
-            sides = [0, 0] * (spec.ndim - 1 - axis)
-            sides += [spec.pad_before[axis], spec.pad_after[axis]]
-            x = F.pad(x, sides, mode="constant") if modes[axis] == "zeros" else _edge(x, axis, spec)
-        pads = (0,) * spec.ndim
-    conv = F.conv3d if spec.ndim == 3 else F.conv2d
-    return conv(x, weight, bias, spec.stride, pads, spec.dilation, spec.groups)
-
-
-def _edge(x: torch.Tensor, axis: int, spec: ConvSpec) -> torch.Tensor:
-    """Replicates the first and last slice along one axis."""
-    dim = x.dim() - spec.ndim + axis
-    before, after = spec.pad_before[axis], spec.pad_after[axis]
-    ends = x.narrow(dim, 0, 1), x.narrow(dim, x.shape[dim] - 1, 1)
-    parts = [ends[0]] * before + [x] + [ends[1]] * after
-    return torch.cat(parts, dim) if len(parts) > 1 else x

@@ -1,38 +1,147 @@
-"""One child process with all that it starts: made, watched, ended; left if that is impossible."""
+"""One child process with all that it starts: made, spoken to, ended; left if that is impossible."""
 
 from __future__ import annotations
 
+import json
 import os
+import queue
+import re
+import secrets
+import selectors
 import signal
 import subprocess
 import sys
 import threading
 import time
-from typing import IO
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
 
-from hy3d_rocm.conv.probe import launch
-from hy3d_rocm.conv.probe.pipes import Messages, Output, Pipes, Tail, make_pipes
 from hy3d_rocm.conv.probe.windows import Job
 
+CHILD = Path(__file__).resolve().with_name("child.py")
 HAS_KEEPER = sys.platform == "linux"
+# Set in the child: what runs there must not start children of its own.
+INSIDE = "HY3D_ROCM_PROBE_CHILD"
+
+# The process-wide switches that decide what PyTorch asks of the vendor library: torch._C._get_* and
+# _set_*, since torch.backends warns or refuses where the newer fp32_precision was used.
+FLAGS = (
+    "cudnn_enabled",
+    "cudnn_benchmark",
+    "cudnn_deterministic",
+    "cudnn_allow_tf32",
+    "cublas_allow_tf32",
+    "miopen_immediate",
+)
+
+# python, python3.12, python3.13t, python.exe, pythonw.exe, python_d.exe, pypy3
+_PYTHON_NAME = re.compile(r"(?:python|pypy)[\d.]*t?(?:w|_d)?(?:\.exe)?", re.IGNORECASE)
 
 # How long the keeper gets to end and reap everything, and how long a killed group to vanish. With
 # what else happens at the end this stays within the second that probe() allows itself.
 _KEEPER_S = 0.55
 _KILLED_S = 0.25
+# Of a child that is dead, what it wrote is read within this.
+_LAST_WORDS_S = 0.03
+
+_CHUNK = 65536
+# What a line of ours may have at most; a longer one is garbage and is dropped up to its end.
+_MAX_LINE = 16384
+# Of stderr the end is kept: that is where a dying process says why.
+_TAIL_BYTES = 65536
+
+# A stream of the child and what takes its bytes.
+_Feed = Callable[[bytes], None]
+_Output = tuple[IO[bytes], _Feed]
 
 _left: list[Child] = []
 _left_lock = threading.Lock()
 
 
-class Child:
-    """A started child. OSError from the constructor where it can't be started."""
+# How it is started.
 
-    def __init__(self, python: str, nonce: str, keeper: bool = HAS_KEEPER) -> None:
-        self.messages, self.stderr = Messages(nonce), Tail()
-        self._keeper = keeper
+
+def interpreter(python: str | os.PathLike[str] | None = None) -> tuple[str | None, str]:
+    """(path of the Python to start, "") or (None, the sentence why there is none).
+
+    `python` is the caller's own choice. Else it is this process's interpreter. A program that
+    embeds Python, or is frozen, has itself as sys.executable: starting that would start the
+    program a second time, so anything whose file is not named like a Python is refused.
+    """
+    if python is not None:
+        path = os.fspath(python)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path, ""
+        return None, f"python={path!r} is not a program that can be started"
+    if getattr(sys, "frozen", False):
+        return None, "this program is frozen and has no Python interpreter to start a probe with"
+    path = sys.executable
+    if sys.platform == "win32":
+        # A venv's python.exe only starts the real one, which would be outside the Job for a
+        # moment. The search path is handed over anyway.
+        path = getattr(sys, "_base_executable", None) or path
+    if not path:
+        return None, "sys.executable is empty: this Python is embedded; pass python=PATH"
+    if not _PYTHON_NAME.fullmatch(os.path.basename(path)):
+        wrong = "is not named like a Python"
+    elif not os.path.isfile(path):
+        wrong = "does not exist"
+    else:
+        return path, ""
+    return None, f"sys.executable is {path!r}, which {wrong}; pass python=PATH"
+
+
+def environment(base: Mapping[str, str]) -> dict[str, str]:
+    """The host's own (MIOPEN_*, HIP_VISIBLE_DEVICES, HSA_*, cache folders), marked as a child's."""
+    return {**base, INSIDE: "1"}
+
+
+def search_path(path: Sequence[object]) -> list[str]:
+    """The host's sys.path for the child: absolute, strings only."""
+    return [os.path.abspath(entry) for entry in path if isinstance(entry, str)]
+
+
+def flags() -> dict[str, bool]:
+    """PyTorch's switches as the host has set them; {} where the host has not loaded torch."""
+    torch = sys.modules.get("torch")
+    found: dict[str, bool] = {}
+    for name in FLAGS if torch is not None else ():
+        try:
+            found[name] = bool(getattr(torch._C, f"_get_{name}")())  # type: ignore[union-attr]
+        except (AttributeError, RuntimeError):
+            continue  # not in this version, or set through an interface that this one can't read
+    return found
+
+
+def _popen(python: str) -> subprocess.Popen[bytes]:
+    """-I: no PYTHON* variables, no user site, nothing but the standard library on the path until
+    the host's own sys.path arrives. -B: nothing is written where folders may be read-only."""
+    creation = 0
+    if sys.platform == "win32":
+        creation = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
+    return subprocess.Popen(
+        [python, "-I", "-B", str(CHILD)], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env=environment(os.environ), start_new_session=True,
+        creationflags=creation,
+    )  # fmt: skip
+
+
+class Child:
+    """A started child, which has been told `work`: the "devices" of cases to come, or a "call".
+    OSError from the constructor where it can't be started."""
+
+    def __init__(self, python: str, work: Mapping[str, Any]) -> None:
+        nonce = secrets.token_hex(8)
+        self.inbox: deque[dict[str, Any]] = deque()
+        self._stderr = Tail()
+        self._messages = Messages(nonce)
+        self._keeper = HAS_KEEPER
         self._is_over: bool | None = None  # what end() said
-        self.is_stuck = False  # the keeper says that what it killed does not vanish
+        self._is_stuck = False  # the keeper says that what it killed does not vanish
+        self._has_gone = False  # what the keeper says of the worker, and how
+        self._code: int | None = None
         self._job = Job() if sys.platform == "win32" else None
         try:
             self._process = _popen(python)
@@ -40,11 +149,13 @@ class Child:
             if self._job is not None:
                 self._job.close()
             raise
-        self.pid = self._process.pid
-        streams = (self._process.stdin, self._process.stdout, self._process.stderr)
-        stdin, stdout, stderr = (_present(stream) for stream in streams)
-        outputs: list[Output] = [(stdout, self.messages.feed), (stderr, self.stderr.feed)]
-        self.pipes: Pipes = make_pipes(stdin, outputs)
+        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        self._pipes = make_pipes(
+            stdin, [(stdout, self._messages.feed), (stderr, self._stderr.feed)]
+        )
         if self._job is not None:
             try:
                 self._job.add(int(getattr(self._process, "_handle")))  # noqa: B009
@@ -52,6 +163,57 @@ class Child:
                 self._process.kill()
                 self.end()
                 raise
+        header = {
+            "nonce": nonce, "keeper": HAS_KEEPER, "version": list(sys.version_info[:2]),
+            "path": search_path(sys.path), "flags": flags(),
+        }  # fmt: skip
+        self.send({**header, **work})
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """What it does not read is lost without a word."""
+        self._pipes.send(json.dumps(message).encode("ascii") + b"\n")
+
+    def listen(self, timeout_s: float) -> bool:
+        """Moves what has come into the inbox; waits at most `timeout_s` for something. Whether
+        there was any."""
+        came = self._pipes.pump(timeout_s)
+        for message in self._messages.take():
+            if message.get("event") == "exit":
+                self._has_gone, self._code = True, message.get("code")
+            elif message.get("event") == "stuck":
+                self._is_stuck = True
+            else:
+                self.inbox.append(message)
+        return came
+
+    def hear_out(self, wait_s: float = _LAST_WORDS_S) -> None:
+        """All that is in the pipes now; bounded, since a child may write faster than we read.
+
+        wait_s: how long to wait for more, where threads do the reading."""
+        for _ in range(64):
+            if not self.listen(wait_s):
+                break
+
+    def forget(self) -> None:
+        """What it has said so far is of no interest."""
+        self.hear_out(0.0)
+        self.inbox.clear()
+        self._stderr.clear()
+
+    def stderr_lines(self) -> list[str]:
+        """The end of what it wrote there."""
+        self.listen(0.0)
+        return self._stderr.lines()
+
+    def is_done(self) -> bool:
+        """Whether nothing more will come but what is in the pipes: see hear_out()."""
+        return self._has_gone or self.has_ended()
+
+    def exit_code(self) -> int | None:
+        """How it ended (negative: the signal), after it is done; None where that is not known."""
+        if self._code is None and self.end():  # no keeper that could have told
+            self._code = self._process.returncode
+        return self._code
 
     def has_ended(self) -> bool:
         """Whether the direct child is gone. On POSIX it stays a zombie until end(): as long as it
@@ -60,15 +222,11 @@ class Child:
             return True
         if sys.platform == "win32":
             return self._process.poll() is not None
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            return os.waitid(os.P_PID, self._process.pid, flags) is not None
         except ChildProcessError:  # the host ignores SIGCHLD, or reaped it itself
             return True
-
-    @property
-    def returncode(self) -> int | None:
-        """The direct child's, after end(); None if it was left or somebody else reaped it."""
-        return self._process.returncode
 
     def end(self) -> bool:
         """Ends and reaps everything, within _KEEPER_S + _KILLED_S. False: it had to be left."""
@@ -77,14 +235,14 @@ class Child:
         return self._is_over
 
     def _end(self) -> bool:
-        if self._keeper and not self.is_stuck:
-            self.pipes.hang_up()
+        if self._keeper and not self._is_stuck:
+            self._pipes.hang_up()
             self._wait(_KEEPER_S)
-        if not self.is_stuck:
+        if not self._is_stuck:
             self._kill_group()
             self._wait(_KILLED_S)
         is_gone = self.has_ended()
-        self.pipes.close()
+        self._pipes.close()
         if is_gone:
             self._reap()
         else:
@@ -95,17 +253,15 @@ class Child:
     def _wait(self, seconds: float) -> None:
         """Reads on meanwhile: a process that writes to a full pipe could not end by itself."""
         until = time.monotonic() + seconds
-        while not self.has_ended() and not self.is_stuck and time.monotonic() < until:
-            self.pipes.pump(0.01)
-            self.is_stuck = any(m.get("event") == "stuck" for m in self.messages.found)
+        while not self.has_ended() and not self._is_stuck and time.monotonic() < until:
+            self.listen(0.01)
 
     def _kill_group(self) -> None:
         if self._job is not None:
             self._job.kill()
-            return
-        if sys.platform != "win32":
+        elif sys.platform != "win32":
             try:
-                os.killpg(self.pid, signal.SIGKILL)
+                os.killpg(self._process.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass  # nobody left; macOS says the second of a group of zombies
 
@@ -126,22 +282,6 @@ class Child:
         return True
 
 
-def _present(stream: IO[bytes] | None) -> IO[bytes]:
-    assert stream is not None
-    return stream
-
-
-def _popen(python: str) -> subprocess.Popen[bytes]:
-    flags = 0
-    if sys.platform == "win32":
-        flags = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
-    return subprocess.Popen(
-        launch.command(python), bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env=launch.environment(), start_new_session=True,
-        creationflags=flags,
-    )  # fmt: skip
-
-
 def left_behind() -> int:
     """How many children of earlier probes still can't be ended (uninterruptible in the driver).
 
@@ -150,3 +290,195 @@ def left_behind() -> int:
     with _left_lock:
         _left[:] = [child for child in _left if not child.poll_left()]
         return len(_left)
+
+
+# What comes from it, and how.
+
+
+class Messages:
+    """Lines of this run out of whatever arrives; anything else is dropped."""
+
+    def __init__(self, nonce: str) -> None:
+        self._prefix = f"{nonce} ".encode("ascii")
+        self._rest = b""
+        self._found: list[dict[str, Any]] = []
+
+    def feed(self, data: bytes) -> None:
+        *lines, rest = (self._rest + data).split(b"\n")
+        # Keeping the start is enough: our messages begin on a new line.
+        self._rest = rest[:_MAX_LINE]
+        for line in lines:
+            if not line.startswith(self._prefix) or len(line) > _MAX_LINE:
+                continue
+            try:
+                message = json.loads(line[len(self._prefix) :])
+            except ValueError:
+                continue
+            if isinstance(message, dict):
+                self._found.append(message)
+
+    def take(self) -> list[dict[str, Any]]:
+        found, self._found = self._found, []
+        return found
+
+
+class Tail:
+    """The last _TAIL_BYTES that were fed."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def feed(self, data: bytes) -> None:
+        self._data = (self._data + data)[-_TAIL_BYTES:]
+
+    def clear(self) -> None:
+        self._data = b""
+
+    def lines(self) -> list[str]:
+        return self._data.decode("utf-8", "replace").splitlines()
+
+
+class SelectPipes:
+    """The host's ends of the three pipes, on POSIX: never blocks, never grows without bound. One
+    selector, no threads; a grandchild that holds a pipe holds nobody up."""
+
+    def __init__(self, stdin: IO[bytes], outputs: Sequence[_Output]) -> None:
+        self._stdin, self._outputs = stdin, outputs
+        self._pending = b""
+        self._is_writing = False
+        self._selector = selectors.DefaultSelector()
+        os.set_blocking(stdin.fileno(), False)
+        for stream, feed in outputs:
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ, feed)
+
+    def send(self, data: bytes) -> None:
+        """Queues bytes for the child's stdin."""
+        if not self._stdin.closed:
+            self._pending += data
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            self._pending = self._pending[os.write(self._stdin.fileno(), self._pending) :]
+        except BlockingIOError:
+            pass
+        except OSError:  # the reader is gone; its end is noticed elsewhere
+            self._pending = b""
+        if bool(self._pending) != self._is_writing:
+            self._is_writing = not self._is_writing
+            if self._is_writing:
+                self._selector.register(self._stdin, selectors.EVENT_WRITE)
+            else:
+                self._selector.unregister(self._stdin)
+
+    def pump(self, timeout_s: float) -> bool:
+        """Moves what is there; waits at most `timeout_s` for something. Whether any came in."""
+        if not self._selector.get_map():
+            time.sleep(min(timeout_s, 0.01))
+            return False
+        came = False
+        for key, _ in self._selector.select(max(timeout_s, 0.0)):
+            if key.fileobj is self._stdin:
+                self._write()
+            else:
+                came |= self._read(key)
+        return came
+
+    def _read(self, key: selectors.SelectorKey) -> bool:
+        try:
+            data = os.read(key.fd, _CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(key.fileobj)
+            return False
+        key.data(data)
+        return True
+
+    def hang_up(self) -> None:
+        """Closes the child's stdin: for the keeper the order to end everything."""
+        if self._is_writing:
+            self._selector.unregister(self._stdin)
+            self._is_writing = False
+        self._stdin.close()
+
+    def close(self) -> None:
+        """Closes everything."""
+        self.hang_up()
+        self._selector.close()
+        for stream, _ in self._outputs:
+            stream.close()
+
+
+class ThreadPipes:
+    """The same on Windows, where pipes can't be waited for: a thread a pipe. The Job ends all who
+    hold them."""
+
+    def __init__(self, stdin: IO[bytes], outputs: Sequence[_Output]) -> None:
+        self._stdin, self._outputs = stdin, outputs
+        self._is_closed = False
+        self._arrived: queue.Queue[tuple[_Feed, bytes]] = queue.Queue(64)
+        self._to_write: queue.Queue[bytes | None] = queue.Queue()
+        self._readers = [
+            threading.Thread(target=self._read, args=output, daemon=True) for output in outputs
+        ]
+        self._writer = threading.Thread(target=self._write, daemon=True)
+        for thread in (*self._readers, self._writer):
+            thread.start()
+
+    def _read(self, stream: IO[bytes], feed: _Feed) -> None:
+        while not self._is_closed:
+            try:
+                data = os.read(stream.fileno(), _CHUNK)
+            except (OSError, ValueError):
+                return
+            if not data:
+                return
+            while not self._is_closed:
+                try:
+                    self._arrived.put((feed, data), timeout=0.1)
+                    break
+                except queue.Full:
+                    continue
+
+    def _write(self) -> None:
+        try:
+            while (data := self._to_write.get()) is not None:
+                while data:
+                    data = data[os.write(self._stdin.fileno(), data) :]
+        except (OSError, ValueError):
+            pass
+        finally:
+            self._stdin.close()
+
+    def send(self, data: bytes) -> None:
+        self._to_write.put(data)
+
+    def pump(self, timeout_s: float) -> bool:
+        try:
+            feed, data = self._arrived.get(timeout=max(timeout_s, 0.001))
+        except queue.Empty:
+            return False
+        feed(data)
+        return True
+
+    def hang_up(self) -> None:
+        self._to_write.put(None)
+
+    def close(self) -> None:
+        """A thread that is still in a read keeps its descriptor: closing it under the thread
+        could hand its number to another file."""
+        self.hang_up()
+        self._is_closed = True
+        self._writer.join(0.1)
+        for (stream, _), thread in zip(self._outputs, self._readers, strict=True):
+            thread.join(0.1)
+            if not thread.is_alive():
+                stream.close()
+
+
+make_pipes: type[SelectPipes] | type[ThreadPipes]
+make_pipes = ThreadPipes if sys.platform == "win32" else SelectPipes

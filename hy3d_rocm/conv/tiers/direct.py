@@ -53,7 +53,7 @@ def make_call(
             f" dilation={dilation}, groups={groups} make no convolution: look at shapes, dtypes"
             " and devices"
         )
-    current = functools.partial(_run_current, spec, x, weight, bias)
+    current = functools.partial(run_current, spec, x, weight, bias)
     return ConvCall(spec, x, weight, bias, current, limits or Limits())
 
 
@@ -81,9 +81,10 @@ def _pads(padding: int | Sequence[int | Sequence[int]], ndim: int) -> _Pads:
     return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
 
 
-def _run_current(
+def run_current(
     spec: ConvSpec, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
+    """What PyTorch as it is set up would be asked for."""
     x = x if spec.batched else x.unsqueeze(0)
     shape = windows.geometry(spec)
     padding = spec.pad_before

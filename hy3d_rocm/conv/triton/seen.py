@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hy3d_rocm.conv.knowledge.machine import triton_versions
+from hy3d_rocm.conv.verdict_store.machine import triton_versions
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.triton.item import Launch

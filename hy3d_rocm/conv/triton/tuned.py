@@ -1,4 +1,4 @@
-"""Tiles that `hy3d-rocm tune` found best here, read from the knowledge at a shape's first use.
+"""Tiles that `hy3d-rocm tune` found best here, read from the verdict store at a shape's first use.
 
 A record of the tier "triton" whose detail is "tile 128x128x64w4s3g8" names its tile. What is not
 offered on the architecture any more (it would spill, or a new version dropped it) is left alone.
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from hy3d_rocm.conv.knowledge.keys import make_key
-from hy3d_rocm.conv.knowledge.machine import this_machine
-from hy3d_rocm.conv.knowledge.store import store
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.layout import Layout, is_points
 from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
+from hy3d_rocm.conv.verdict_store.machine import this_machine
+from hy3d_rocm.conv.verdict_store.records import make_key
+from hy3d_rocm.conv.verdict_store.store import store
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvCall, ConvSpec
@@ -30,7 +30,7 @@ _TILED = frozenset({"conv_rows", "conv_points"})
 
 
 class Known(Protocol):
-    """What is asked of a hy3d_rocm.conv.knowledge.Store."""
+    """What is asked of a hy3d_rocm.conv.verdict_store.Store."""
 
     @property
     def generation(self) -> int:

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.conv.knowledge.place import IN_MEMORY, absolute, default_path
+from hy3d_rocm.conv.verdict_store.place import IN_MEMORY, absolute, default_path
 from hy3d_rocm.doctor.miopen.contents import quiet_address, sides_of
 from hy3d_rocm.doctor.miopen.places import home_of, places
 

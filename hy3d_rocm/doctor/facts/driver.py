@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.conv.knowledge.machine import amd_driver
+from hy3d_rocm.conv.verdict_store.machine import amd_driver
 from hy3d_rocm.doctor.facts.files import entries, link_name, number, text
 
 AMD = 0x1002

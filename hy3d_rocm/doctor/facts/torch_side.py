@@ -18,7 +18,7 @@ def collect(seconds: float) -> dict[str, Any]:
     """`here()`, at most about `seconds` later; {"error", "is_hang"} where nothing is known."""
     if is_started():
         return here() | {"in_this_process": True}
-    from hy3d_rocm.conv.probe.ask import NoAnswerError, ask
+    from hy3d_rocm.conv.probe.parent import NoAnswerError, ask
 
     try:
         facts = ask(_CALL, limit_s=seconds)
@@ -71,7 +71,7 @@ def _library() -> str:
     """MIOpen's version, or cuDNN's."""
     import torch
 
-    from hy3d_rocm.conv.knowledge.machine import library_version
+    from hy3d_rocm.conv.verdict_store.machine import library_version
 
     if not torch.version.hip and not torch.version.cuda:
         return ""

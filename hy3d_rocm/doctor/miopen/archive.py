@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from hy3d_rocm.conv.knowledge.place import default_path
+from hy3d_rocm.conv.verdict_store.place import default_path
 from hy3d_rocm.doctor.miopen.places import (
     DATABASES,
     KERNELS,

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hy3d_rocm.conv.knowledge import place as disks
+from hy3d_rocm.conv.verdict_store import place as disks
 
 KERNELS, DATABASES = "kernels", "databases"
 VARIABLES = {DATABASES: "MIOPEN_USER_DB_PATH", KERNELS: "MIOPEN_CUSTOM_CACHE_DIR"}

@@ -153,11 +153,11 @@ class _Known:
         return self.rows.get(spec, {})
 
     def put(self, spec: Any, tier: str, verdict: str, **fields: Any) -> None:
-        from hy3d_rocm.conv.knowledge import Record
+        from hy3d_rocm.conv.verdict_store.records import Record
 
         self.rows.setdefault(spec, {})[tier] = Record(tier, verdict, **fields)
 
-    def trying(self, spec: Any, tier: str) -> Any:
+    def in_flight(self, spec: Any, tier: str) -> Any:
         import contextlib
 
         return contextlib.nullcontext()

@@ -100,10 +100,10 @@ def test_knowledge_is_for_gpus_alone_and_made_once(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(policy, "_memories", {})
     monkeypatch.setattr(policy, "StoreMemory", lambda device: made.append(device) or object())
     none = policy.memory_for(torch.device("cpu"))
-    assert isinstance(none, policy.NoMemory)
+    assert isinstance(none, policy.Memory)
     assert none.records(spec_of()) == {}
     assert none.put(spec_of(), "gemm", "ok") is None  # type: ignore[func-returns-value]
-    with none.trying(spec_of(), "gemm"):
+    with none.in_flight(spec_of(), "gemm"):
         pass
     assert policy.memory_for(CUDA) is policy.memory_for(CUDA)
     assert policy.memory_for(torch.device("cuda:1")) is not policy.memory_for(CUDA)

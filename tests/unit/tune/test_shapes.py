@@ -15,8 +15,8 @@ from router_doubles import one_thread
 from hy3d_rocm import cli
 from hy3d_rocm.bench.gpu_layers import SHIPPED
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
-from hy3d_rocm.conv.knowledge import Store
 from hy3d_rocm.conv.tiers import make_call, make_tier
+from hy3d_rocm.conv.verdict_store.store import Store
 from hy3d_rocm.tune import command
 from hy3d_rocm.tune.measure import Lab, Measured
 from hy3d_rocm.tune.shapes import Shape, TuneError, collect, latent_size, load_vae
@@ -213,7 +213,7 @@ def test_the_command_keeps_records_and_a_second_run_adds_none(
 ) -> None:
     pytest.importorskip("diffusers")
     store = Store.open(folder / "knowledge.db")
-    monkeypatch.setattr("hy3d_rocm.conv.knowledge.store._own", store)
+    monkeypatch.setattr("hy3d_rocm.conv.verdict_store.store._own", store)
     monkeypatch.setattr(command, "find_gpu", lambda text: torch.device("cpu"))
     only = [Shape(make_call(torch.zeros(1, 4, 3, 5, 5), torch.zeros(4, 4, 3, 3, 3)).spec, 3)]
     monkeypatch.setattr("hy3d_rocm.tune.shapes.collect", lambda *a: only)

@@ -13,11 +13,12 @@ from hy3d_rocm.bench.gpu_layers import Layer
 from hy3d_rocm.bench.gpu_sweep import sweep, sweep_text
 from hy3d_rocm.bench.gpu_timing import DeviceWatch
 from hy3d_rocm.conv.call import ConvCall
-from hy3d_rocm.conv.knowledge import Record, Store, make_key
-from hy3d_rocm.conv.knowledge.machine import Machine
 from hy3d_rocm.conv.tiers import make_call
 from hy3d_rocm.conv.triton import configs, launch, tuned
 from hy3d_rocm.conv.triton.steps import Target
+from hy3d_rocm.conv.verdict_store.machine import Machine
+from hy3d_rocm.conv.verdict_store.records import Record, make_key
+from hy3d_rocm.conv.verdict_store.store import Store
 from hy3d_rocm.tune.measure import MORE_TILES, triton_tiles
 
 MACHINE = Machine("gfx1100", "driver", "torch", "hip", "ours")

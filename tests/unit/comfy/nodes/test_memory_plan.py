@@ -448,7 +448,7 @@ class Knowledge:
         return self.kept.get(spec, {})
 
     def put(self, spec: Any, tier: str, verdict: str, **fields: Any) -> None:
-        from hy3d_rocm.conv.knowledge import Record
+        from hy3d_rocm.conv.verdict_store.records import Record
 
         self.kept.setdefault(spec, {})[tier] = Record(tier, verdict, **fields)
 

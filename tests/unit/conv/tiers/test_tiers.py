@@ -18,7 +18,7 @@ from places import TESTS
 from router_doubles import cpu_tier, integers, one_thread
 
 from hy3d_rocm import _native
-from hy3d_rocm.conv.call import ConvSpec, spec_from_json
+from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.tiers import (
     TIER_NAMES,
     Limits,
@@ -62,12 +62,12 @@ def some_spec(device: str = "cpu", **changes: Any) -> ConvSpec:
 def test_a_spec_survives_json_and_nonsense_is_a_sentence() -> None:
     for spec in (some_spec(), some_spec("cuda:1", dtype=torch.bfloat16, channels_last=True)):
         data = json.loads(json.dumps(spec.to_json()))
-        assert spec_from_json(data) == spec
-        assert hash(spec_from_json(data)) == hash(spec)
+        assert ConvSpec.from_json(data) == spec
+        assert hash(ConvSpec.from_json(data)) == hash(spec)
     with pytest.raises(ValueError, match="strange"):
-        spec_from_json({**data, "strange": 1})
+        ConvSpec.from_json({**data, "strange": 1})
     with pytest.raises(ValueError, match="dtype 'i8'"):
-        spec_from_json({**data, "dtype": "i8"})
+        ConvSpec.from_json({**data, "dtype": "i8"})
 
 
 def test_flops_are_two_a_product() -> None:

@@ -26,10 +26,10 @@ from doctor_machines import (
 )
 
 from hy3d_rocm import doctor
-from hy3d_rocm.conv import call as calls
+from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.probe import measure
-from hy3d_rocm.conv.probe.ask import NoAnswerError, ask
-from hy3d_rocm.conv.probe.worker import TIER_MODULE
+from hy3d_rocm.conv.probe.child import TIER_MODULE
+from hy3d_rocm.conv.probe.parent import NoAnswerError, ask
 from hy3d_rocm.doctor import examination, selftest
 from hy3d_rocm.doctor.facts import disks, driver, memory, torch_side
 from hy3d_rocm.env.machine import Machine
@@ -243,6 +243,9 @@ def run(tier, spec):
         raise RuntimeError("HIP out of memory")
     if tier == "conv2d":
         raise RuntimeError("miopenStatusUnknownError")
+
+from probe_bench import bench
+Bench = bench(run)
 """
 
 
@@ -290,7 +293,7 @@ def test_a_wrong_result_is_found(
     random.seed(1)
     monkeypatch.setattr(measure, "make_tier", lambda name: LyingTier(scale))
     spec = selftest.Shape("cpu", "f32", 4, (3, 6, 6)).to_json()
-    assert calls.spec_from_json(spec).to_json() == spec
+    assert ConvSpec.from_json(spec).to_json() == spec
     run, _ = measure.Bench(["cpu"], {}).prepare("gemm", spec, check=True)
     if is_wrong:
         with pytest.raises(measure.WrongResultError, match="outputs are wrong"):

@@ -13,9 +13,8 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hy3d_rocm import __version__
 from hy3d_rocm.env import gpu
@@ -29,8 +28,7 @@ _TRITONS = ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton", "t
 _DISPLAY_CLASS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """architecture: "gfx1100", "sm_90", "cpu"; driver: "amdgpu 6.10.5", "nvidia 560.35.03", ""
     for the CPU; torch: its version and, for GPUs, that of Triton: "2.9.0, triton 3.5.0"; vendor:
     "hip 6.4.43482, miopen 3.4.0", "cuda 12.8, cudnn 9.10.2", ""; ours: the version of hy3d_rocm.

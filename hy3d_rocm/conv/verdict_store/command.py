@@ -1,4 +1,4 @@
-"""`hy3d-rocm db list|show|forget|export`: what is known about convolutions, for people."""
+"""`hy3d-rocm db list|show|forget|export`: the verdict store for people, in 100 columns."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from hy3d_rocm.conv.knowledge import place, table
-from hy3d_rocm.conv.knowledge.filters import Filters
-from hy3d_rocm.conv.knowledge.machine import machines_here
-from hy3d_rocm.conv.knowledge.records import VERDICTS, Row
-from hy3d_rocm.conv.knowledge.store import Store
+from hy3d_rocm import __version__, units
+from hy3d_rocm.conv.verdict_store import database, place
+from hy3d_rocm.conv.verdict_store.machine import machines_here
+from hy3d_rocm.conv.verdict_store.records import VERDICTS, Filters, Key, Record, Row, clock_text
+from hy3d_rocm.conv.verdict_store.store import WHOLE_S, Store
 from hy3d_rocm.files import write_whole
-from hy3d_rocm.units import brief
 
-_PATIENCE_S = 60.0
+_WIDTH = 100
+_HEAD = ("tier", "verdict", "time", "first", "peak", "by", "when")
+_RIGHT = (False, False, True, True, True, False, False)
 _EPILOG = """\
 The file is $HY3D_ROCM_DB, else hy3d_rocm/knowledge.db in $XDG_DATA_HOME (~/.local/share), or in
 %LOCALAPPDATA% on Windows. ComfyUI may be running: it notices within seconds.
@@ -71,6 +72,12 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{units.brief(text)} is no number of keys")
+    return int(text)
+
+
 def run_db_command(arguments: argparse.Namespace) -> int:
     """The exit code: 0, or 1 with a sentence on stderr."""
     action = {"list": _list, "show": _show, "forget": _forget, "export": _export}[arguments.db]
@@ -86,19 +93,17 @@ def _list(arguments: argparse.Namespace) -> None:
     filters = _filters(arguments)
     with _opened(arguments) as store:
         if store is None:
-            _print(f"Nothing is known yet: there is no {_path(arguments)}.")
+            _print(f"Nothing is known yet: there is no {place.own_path(arguments.path)}.")
             return
         rows = _rows(store)
-    kept = Filters(**filters).keep(rows)
-    blocks = table.groups(kept)
-    if not blocks:
+    found = blocks(filter(filters.matches, rows))
+    if not found:
         _print(_nothing(rows))
         return
-    most = arguments.limit or len(blocks)
-    shown = dict(list(blocks.items())[:most])
-    _print(table.list_text(Row(key, record) for key in shown for record in shown[key]))
-    left = len(blocks) - len(shown)
-    if left:
+    most = arguments.limit or len(found)
+    _print(list_text(dict(list(found.items())[:most])))
+    left = len(found) - most
+    if left > 0:
         _print(f"\nand {left} more, older {'key' if left == 1 else 'keys'} (--limit 0 prints all)")
 
 
@@ -108,20 +113,21 @@ def _show(arguments: argparse.Namespace) -> None:
         raise DatabaseError("show needs the name of a key, or a part of its shape")
     with _opened(arguments) as store:
         rows = [] if store is None else _rows(store)
-    blocks = table.groups(Filters(name=wanted).keep(rows) or Filters(shape=wanted).keep(rows))
-    if not blocks:
+    named, shaped = Filters(name=wanted).matches, Filters(shape=wanted).matches
+    found = blocks(filter(named, rows)) or blocks(filter(shaped, rows))
+    if not found:
         raise DatabaseError(f"no key is called {wanted}, and no shape contains it; see db list")
-    if len(blocks) > 1:
-        names = [f"    {table.brief(key)}" for key in list(blocks)[:10]]
-        more = [f"    and {len(blocks) - 10} more"] if len(blocks) > 10 else []
-        raise DatabaseError("\n".join([f"{wanted} fits {len(blocks)} keys:", *names, *more]))
-    [(key, records)] = blocks.items()
-    _print(table.show_text(key, records))
+    if len(found) > 1:
+        names = [f"    {key_text(key)}" for key in list(found)[:10]]
+        more = [f"    and {len(found) - 10} more"] if len(found) > 10 else []
+        raise DatabaseError("\n".join([f"{wanted} fits {len(found)} keys:", *names, *more]))
+    [(key, records)] = found.items()
+    _print(_show_text(key, records))
 
 
 def _forget(arguments: argparse.Namespace) -> None:
     filters = _filters(arguments)
-    given = Filters(**filters).given
+    given = filters != Filters()
     if given == arguments.all:
         raise DatabaseError(
             "forget takes --all or filters, not both"
@@ -131,13 +137,13 @@ def _forget(arguments: argparse.Namespace) -> None:
         )
     with _opened(arguments) as store:
         if store is None:
-            _print(f"Nothing is known yet: there is no {_path(arguments)}.")
+            _print(f"Nothing is known yet: there is no {place.own_path(arguments.path)}.")
             return
         before = _rows(store)
         if store.trouble is not None:
             raise DatabaseError(f"{store.path}: {store.trouble}; nothing was deleted")
-        count = store.forget(**filters)
-        if not store.flush(_PATIENCE_S):
+        count = store.forget(filter(filters.matches, before))
+        if not store.flush(WHOLE_S):
             why = store.trouble or "the disk does not answer"
             raise DatabaseError(f"{store.path}: {why}; the rows are still there")
     if not count and before:
@@ -150,9 +156,10 @@ def _export(arguments: argparse.Namespace) -> None:
     filters = _filters(arguments)
     with _opened(arguments) as store:
         if store is None:
-            raise DatabaseError(f"nothing is known yet: there is no {_path(arguments)}")
-        _rows(store)
-        facts = store.export(**filters)
+            path = place.own_path(arguments.path)
+            raise DatabaseError(f"nothing is known yet: there is no {path}")
+        rows = [row.as_dict() for row in filter(filters.matches, _rows(store))]
+    facts = {"made_by": f"hy3d_rocm {__version__}", "schema": database.VERSION, "rows": rows}
     text = json.dumps(facts, indent=1) + "\n"
     if arguments.out is None:
         sys.stdout.write(text)
@@ -161,7 +168,7 @@ def _export(arguments: argparse.Namespace) -> None:
         write_whole(arguments.out, text, mode=0o600)
     except OSError as error:
         raise DatabaseError(f"{arguments.out} can't be written: {error.strerror}") from error
-    sys.stderr.write(f"{len(facts['rows'])} rows in {arguments.out}\n")
+    sys.stderr.write(f"{len(rows)} rows in {arguments.out}\n")
 
 
 @contextlib.contextmanager
@@ -170,20 +177,12 @@ def _opened(arguments: argparse.Namespace) -> Iterator[Store | None]:
 
     A file that can be read and not written is a store with trouble.
     """
-    path = _path(arguments)
+    path = place.own_path(arguments.path)
     if path == place.IN_MEMORY or not os.path.lexists(path):
         yield None
         return
-    store = Store.open(path, patience_s=_PATIENCE_S, announce=False)
-    try:
+    with contextlib.closing(Store.open(path, patience_s=WHOLE_S, announce=False)) as store:
         yield store
-    finally:
-        store.close()
-
-
-def _path(arguments: argparse.Namespace) -> str:
-    chosen = arguments.path or place.default_path(os.environ, os.path.expanduser("~"))
-    return place.absolute(chosen)
 
 
 def _rows(store: Store) -> list[Row]:
@@ -194,15 +193,16 @@ def _rows(store: Store) -> list[Row]:
     return rows
 
 
-def _filters(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("tier", "verdict", "shape", "op", "dtype", "architecture")
-    filters: dict[str, Any] = {name: getattr(arguments, name) or None for name in names}
+def _filters(arguments: argparse.Namespace) -> Filters:
+    machines = None
     if arguments.here:
         try:
-            filters["machines"] = tuple(machines_here())
+            machines = tuple(machines_here())
         except (ImportError, RuntimeError) as error:
             raise DatabaseError(f"--here needs a torch that works: {error}") from error
-    return filters
+    names = ("tier", "verdict", "shape", "op", "dtype", "architecture")
+    given = {name: getattr(arguments, name) or None for name in names}
+    return Filters(**given, machines=machines)
 
 
 def _nothing(rows: list[Row]) -> str:
@@ -218,11 +218,99 @@ def _nothing(rows: list[Row]) -> str:
     return f"None of {len(rows)} rows matches. There are {words}."
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no number of keys")
-    return int(text)
-
-
 def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
+
+
+def blocks(rows: Iterable[Row]) -> dict[Key, list[Record]]:
+    """Records by key, in the order in which the keys come; the fastest healthy tier first."""
+    found: dict[Key, list[Record]] = {}
+    for key, record in rows:
+        found.setdefault(key, []).append(record)
+    for records in found.values():
+        records.sort(key=_by_time)
+    return found
+
+
+def _by_time(record: Record) -> tuple[bool, float, str]:
+    seconds = float("inf") if record.seconds is None else record.seconds
+    return record.verdict != "ok", seconds, record.tier
+
+
+def list_text(blocks: dict[Key, list[Record]]) -> str:
+    """One block a key: its name and what it is, then a line for each tier. Columns are aligned over
+    all blocks."""
+    head, *lines = _table([record for records in blocks.values() for record in records])
+    text, rest = [head], iter(lines)
+    for key, records in blocks.items():
+        text += ["", *_wrapped(_what(key), f"{key.name}  "), *(next(rest) for _ in records)]
+    return "\n".join(text)
+
+
+def _show_text(key: Key, records: Sequence[Record]) -> str:
+    """One key with its machine, all tiers, and what was said about each."""
+    fields = {"key": key.name, **key._asdict()}
+    width = max(map(len, fields))
+    text: list[str] = []
+    for name, value in fields.items():
+        text += _wrapped(value or "-", f"{name:{width}}  ")
+    head, *lines = _table(records)
+    text += ["", head]
+    for record, line in zip(records, lines, strict=True):
+        text.append(line)
+        if record.detail:
+            text += _wrapped(" ".join(_printable(record.detail).split()), "      ")
+    return "\n".join(text)
+
+
+def key_text(key: Key) -> str:
+    """'3f9a01c2  conv3d 1x8x5x16x16 w8x8x3x3x3 p1x1x1 bias, bf16, gfx1100'."""
+    return textwrap.shorten(f"{key.name}  {_what(key)}", _WIDTH - 4, placeholder=" ...")
+
+
+def _what(key: Key) -> str:
+    return f"{key.op} {key.shape}, {key.dtype}, {key.layout}, {key.architecture}"
+
+
+def _wrapped(text: str, head: str) -> list[str]:
+    blank = " " * len(head)
+    return textwrap.wrap(text, _WIDTH, initial_indent=head, subsequent_indent=blank)
+
+
+def _table(records: Iterable[Record]) -> list[str]:
+    """The head, then a line for each."""
+    rows = [_HEAD, *map(_cells, records)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "    " + "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, _RIGHT, strict=True)
+        ).rstrip()
+        for row in rows
+    ]  # fmt: skip
+
+
+def _cells(record: Record) -> tuple[str, ...]:
+    return (
+        _printable(record.tier)[:12],
+        record.verdict,
+        _seconds_text(record.seconds),
+        _seconds_text(record.first_seconds),
+        "-" if record.peak_bytes is None else units.size_text(record.peak_bytes),
+        record.measured_by,
+        clock_text(record.when),
+    )
+
+
+def _seconds_text(seconds: float | None) -> str:
+    """Milliseconds below a second; "-" where nothing was measured."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.2f} s" if seconds < 1e4 else f"{seconds:.3g} s"
+
+
+def _printable(text: str) -> str:
+    """Without what a terminal would obey: error texts come from drivers."""
+    return "".join(c if c.isprintable() else " " for c in text)

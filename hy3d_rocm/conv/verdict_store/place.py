@@ -1,4 +1,4 @@
-"""Where the database lies, and whether SQLite can work there."""
+"""Where the verdict store's file lies, and whether SQLite can work there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IN_MEMORY = ":memory:"
 # Write-ahead logging needs memory that all processes share: SQLite's documentation rules out
 # network file systems (https://sqlite.org/wal.html). virtiofs and 9p are another machine's disk.
 _NETWORK = frozenset(
-    "9p afs beegfs ceph cifs coda fhgfs gfs gfs2 glusterfs gpfs lustre ncpfs nfs nfs4 ocfs2 "
+    "9p afs beegfs ceph cifs coda fhgfs fuse gfs gfs2 glusterfs gpfs lustre ncpfs nfs nfs4 ocfs2 "
     "orangefs panfs prl_fs pvfs2 smb2 smb3 smbfs vboxsf virtiofs vmhgfs".split()
 )
 # A file system in user space may be anything; these keep their data on a local disk.
@@ -44,8 +44,15 @@ def default_path(environ: Mapping[str, str], home: str, *, windows: bool | None 
     return str(PurePosixPath(data, "hy3d_rocm", FILE_NAME))
 
 
+def own_path(chosen: str | os.PathLike[str] | None = None) -> str:
+    """Where `chosen` (None: the default) is, also after the host has changed its folder; "~" is the
+    user's."""
+    path = os.fspath(chosen or default_path(os.environ, os.path.expanduser("~")))
+    return absolute(path)
+
+
 def absolute(path: str) -> str:
-    """Where `path` is, also after the host has changed its folder; "~" is the user's."""
+    """See own_path."""
     if path == IN_MEMORY:
         return path
     try:
@@ -77,7 +84,8 @@ def file_system(mountinfo: str, path: str) -> str:
         fields = left.split(" ")
         if not separator or len(fields) < 5:
             continue
-        point = _unescape(fields[4])
+        # The kernel writes blank, tab, newline and backslash as three octal digits.
+        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= best:
             best, kind = len(point), right.split(" ")[0]
@@ -86,11 +94,9 @@ def file_system(mountinfo: str, path: str) -> str:
 
 def is_network(kind: str) -> bool:
     """Whether that type is on another machine, or may be (unknown ones in user space)."""
-    if kind in _NETWORK:
-        return True
-    if kind == "fuse":
-        return True
-    return kind.startswith("fuse.") and kind.removeprefix("fuse.") not in _LOCAL_FUSE
+    if kind.startswith("fuse."):
+        return kind.removeprefix("fuse.") not in _LOCAL_FUSE
+    return kind in _NETWORK
 
 
 def is_unc(path: str) -> bool:
@@ -112,8 +118,3 @@ def _is_remote_drive(path: str) -> bool:
         root = PureWindowsPath(path).drive + "\\"
         return int(ctypes.windll.kernel32.GetDriveTypeW(root)) == _DRIVE_REMOTE
     return is_unc(path)
-
-
-def _unescape(text: str) -> str:
-    """The kernel writes blank, tab, newline and backslash as three octal digits."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

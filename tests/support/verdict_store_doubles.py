@@ -1,7 +1,8 @@
-"""Keys, records and child processes for the tests of the knowledge store."""
+"""Keys, records and child processes for the tests of the verdict store."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sqlite3
 import subprocess
@@ -9,11 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.conv.knowledge import store as _store
-from hy3d_rocm.conv.knowledge.keys import Key
-from hy3d_rocm.conv.knowledge.records import Record
+from hy3d_rocm.conv.verdict_store import store as _store
+from hy3d_rocm.conv.verdict_store.records import Key, Record
 
-_PATIENT = "import knowledge_doubles; knowledge_doubles.be_patient()"
+_PATIENT = "import verdict_store_doubles; verdict_store_doubles.be_patient()"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -64,3 +64,15 @@ def finish(child: subprocess.Popen[str], seconds: float = 60) -> str:
     out, error = child.communicate(timeout=seconds)
     assert child.returncode == 0, error
     return out
+
+
+def spec(**changes: Any) -> Any:
+    """A call's ConvSpec, with fields replaced."""
+    import torch
+
+    from hy3d_rocm.conv.call import make_spec
+
+    x, weight = torch.zeros(1, 4, 3, 6, 5), torch.zeros(8, 2, 3, 3, 3)
+    made = make_spec((x, weight, torch.zeros(8), (1, 2, 2), (0, 1, 1), 1, 2), 3)
+    assert made is not None
+    return dataclasses.replace(made, **changes)

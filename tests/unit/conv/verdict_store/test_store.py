@@ -1,4 +1,4 @@
-"""The knowledge store: what was put is found again, by others too, and nothing waits for a disk."""
+"""The verdict store: what was put is found again, by others too, and nothing waits for a disk."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from knowledge_doubles import finish, key, record, start, tables
-from knowledge_fixtures import lines, new_path, open_store, patience  # noqa: F401
+from verdict_store_doubles import finish, key, record, start, tables
+from verdict_store_fixtures import lines, new_path, open_store, patience  # noqa: F401
 
-from hy3d_rocm.conv.knowledge import opening, worker
-from hy3d_rocm.conv.knowledge import store as store_module
-from hy3d_rocm.conv.knowledge.store import Store
+from hy3d_rocm.conv.verdict_store import database
+from hy3d_rocm.conv.verdict_store import store as store_module
+from hy3d_rocm.conv.verdict_store.store import Store
 
 
 def test_a_record_is_there_at_once_and_after_reopening(path: Path, store: Store) -> None:
@@ -42,7 +42,7 @@ def test_generation_changes_with_every_change(store: Store) -> None:
     seen.append(store.generation)
     store.put(key(1), record(seconds=0.002))
     seen.append(store.generation)
-    store.forget(tier="triton")
+    store.forget(row for row in store.rows() if row.record.tier == "triton")
     seen.append(store.generation)
     assert len(set(seen)) == 4
     assert store.records(key(1)) == {}
@@ -56,7 +56,8 @@ def test_rows_of_another_process_are_noticed(
     assert store.records(key(1)) == {}
     before = store.generation
     code = (
-        "import sys; from knowledge_doubles import *; from hy3d_rocm.conv.knowledge.store import"
+        "import sys; from verdict_store_doubles import *;"
+        " from hy3d_rocm.conv.verdict_store.store import"
         " Store; s = Store.open(sys.argv[1]); s.put(key(1), record('gemm')); s.close()"
     )
     finish(start(code, path))
@@ -70,11 +71,11 @@ def test_rows_of_another_process_are_noticed(
 def test_memory_only_store_knows_what_it_was_told() -> None:
     store = Store.open(":memory:")
     store.put(key(1), record())
-    with store.try_(key(1), "vendor"):
+    with store.in_flight(key(1), "vendor"):
         pass
     assert store.records(key(1)) == {"triton": record()}
     assert [row.record for row in store.rows()] == [record()]
-    assert (store.forget(), store.rows(), store.left_trying()) == (1, [], [])
+    assert (store.forget(), store.rows(), store.crashed()) == (1, [], [])
     assert not os.path.exists(":memory:")
     store.close()
 
@@ -87,7 +88,9 @@ def test_threads_lose_nothing(path: Path, store: Store) -> None:
             for number in range(100):
                 store.put(key(number), record(f"tier{thread}"))
                 assert f"tier{thread}" in store.records(key(number))
-                with store.try_(key(number), "vendor") if number % 20 == 0 else threading.Lock():
+                with (
+                    store.in_flight(key(number), "vendor") if number % 20 == 0 else threading.Lock()
+                ):
                     pass
         except BaseException as error:
             errors.append(error)
@@ -139,19 +142,19 @@ def test_a_slow_disk_holds_nobody_up(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = threading.Event()
-    real = opening.open_for_writing
+    real = database.open_for_writing
 
     def slow(*arguments: Any) -> sqlite3.Connection:
         gate.wait(30)
         return real(*arguments)
 
-    monkeypatch.setattr(opening, "open_for_writing", slow)
+    monkeypatch.setattr(database, "open_for_writing", slow)
     monkeypatch.setattr(store_module, "TRY_S", 0.1)
     begin = time.monotonic()
     store = Store.open(path, patience_s=0.1)
     store.put(key(1), record())
     assert store.records(key(1)) == {"triton": record()}
-    with store.try_(key(2), "vendor"):
+    with store.in_flight(key(2), "vendor"):
         pass
     assert time.monotonic() - begin < 5
     assert sum("the disk is slow" in line for line in lines(caplog)) == 1
@@ -169,13 +172,13 @@ def test_a_read_that_does_not_come_back_is_waited_for_once(
     store._known.clear()
     gate = threading.Event()
     monkeypatch.setattr(store_module, "READ_S", 0.2)
-    real = store_module.schema.read_records
+    real = store_module.database.read_records
 
     def stuck(*arguments: Any) -> Any:
         gate.wait(30)
         return real(*arguments)
 
-    monkeypatch.setattr(store_module.schema, "read_records", stuck)
+    monkeypatch.setattr(store_module.database, "read_records", stuck)
     begin = time.monotonic()
     for number in range(50):
         assert store.records(key(number)) == {}
@@ -191,8 +194,8 @@ def test_a_read_that_does_not_come_back_is_waited_for_once(
 def test_a_lock_that_is_never_given_back_ends_in_memory(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(opening, "_BUSY_S", 0.05)
-    monkeypatch.setattr(worker, "_LOCK_PATIENCE_S", 0.2)
+    monkeypatch.setattr(database, "_BUSY_S", 0.05)
+    monkeypatch.setattr(store_module, "_LOCK_PATIENCE_S", 0.2)
     store = Store.open(path)
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
@@ -210,8 +213,9 @@ def test_a_lock_that_is_never_given_back_ends_in_memory(
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise RuntimeError('x')", "os.fork()"])
 def test_what_was_put_outlives_a_process_that_does_not_close(path: Path, end: str) -> None:
     code = (
-        "import os, sys; from knowledge_doubles import *; from hy3d_rocm.conv.knowledge.store"
-        " import store\nfor n in range(200):\n    store().put(key(n), record())\n" + end
+        "import os, sys; from verdict_store_doubles import *\n"
+        "from hy3d_rocm.conv.verdict_store.store import store\n"
+        "for n in range(200):\n    store().put(key(n), record())\n" + end
     )
     child = start(f"import os, sys; os.environ['HY3D_ROCM_DB'] = sys.argv[1]\n{code}", path)
     child.communicate(timeout=60)
@@ -239,7 +243,7 @@ def test_without_threads_there_is_memory(
     monkeypatch.setattr(threading.Thread, "start", fail)
     store = Store.open(path)
     store.put(key(1), record())
-    with store.try_(key(1), "vendor"):
+    with store.in_flight(key(1), "vendor"):
         pass
     assert store.records(key(1)) == {"triton": record()}
     assert not store.flush(0.1)
@@ -275,7 +279,7 @@ def test_the_file_outlives_a_fork(path: Path, store: Store) -> None:
             store.put(key(2), record("gemm"))
             known = store.records(key(2)) == {"gemm": record("gemm")}
             known &= store.rows() != [] and not store.flush()
-            with store.try_(key(3), "vendor"):
+            with store.in_flight(key(3), "vendor"):
                 pass
             store.close()
             os._exit(0 if known else 1)

@@ -11,15 +11,10 @@ import torch
 import torch.nn.functional as F
 from probe_doubles import bounded
 
-from hy3d_rocm.conv import call as calls
 from hy3d_rocm.conv.call import ConvSpec, make_spec
-from hy3d_rocm.conv.probe import launch, measure
+from hy3d_rocm.conv.probe import measure, process
 from hy3d_rocm.conv.probe.cases import Case
 from hy3d_rocm.conv.probe.parent import probe
-
-needs_json = pytest.mark.skipif(
-    not hasattr(calls, "spec_from_json"), reason="this tree's ConvSpec can't travel yet"
-)
 
 
 def spec(device: str = "cpu", padding: Any = 1, **changes: Any) -> ConvSpec:
@@ -29,7 +24,6 @@ def spec(device: str = "cpu", padding: Any = 1, **changes: Any) -> ConvSpec:
     return dataclasses.replace(made, device=torch.device(device), **changes)
 
 
-@needs_json
 @pytest.mark.timeout(180)
 def test_tiers_are_tried_with_tensors_of_the_childs_own() -> None:
     listed = [
@@ -56,7 +50,6 @@ def test_tiers_are_tried_with_tensors_of_the_childs_own() -> None:
     assert "no such tier" in details[4]
 
 
-@needs_json
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.timeout(180)
 def test_a_device_that_is_not_there_is_no_verdict_on_the_shape() -> None:
@@ -65,7 +58,6 @@ def test_a_device_that_is_not_there_is_no_verdict_on_the_shape() -> None:
     assert "did not get ready" in found.detail
 
 
-@needs_json
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or HIP device")
 @pytest.mark.timeout(300)
 def test_on_a_gpu_the_vendor_library_is_tried_and_memory_measured() -> None:
@@ -97,8 +89,6 @@ def test_the_childs_call_is_the_one_described(changes: dict[str, Any]) -> None:
 
 def test_causal_and_replicate_padding_are_those_of_f_pad() -> None:
     wanted = spec(pad_before=(2, 1, 1), pad_after=(0, 1, 1))
-    if not hasattr(wanted, "pad_modes"):
-        pytest.skip("this tree's ConvSpec has no padding modes yet")
     wanted = dataclasses.replace(wanted, pad_modes=("replicate", "zeros", "zeros"))
     call = measure.make_call(wanted)
     padded = F.pad(call.x, [0, 0, 0, 0, 2, 0], mode="replicate")
@@ -111,7 +101,7 @@ def test_the_hosts_switches_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = not before
     try:
-        flags = launch._flags()
+        flags = process.flags()
         assert flags["cudnn_benchmark"] is not before
         torch.backends.cudnn.benchmark = before
         measure._set_flags(flags)
@@ -119,4 +109,4 @@ def test_the_hosts_switches_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         torch.backends.cudnn.benchmark = before
     monkeypatch.delitem(sys.modules, "torch")
-    assert launch._flags() == {}
+    assert process.flags() == {}

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 import check_knowledge
-from knowledge_fixtures import patience  # noqa: F401
+from verdict_store_fixtures import patience  # noqa: F401
 
 
 def test_two_hosts_at_once_lose_nothing(tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ from places import ROOT, SUPPORT
 from probe_doubles import TIER, FakeSpec, bounded, case, cases, environment, fake_probe, marked
 from probe_scenarios import MARK, SCENARIOS, Scenario, play, settle
 
-from hy3d_rocm.conv.probe import launch, pipes, process
+from hy3d_rocm.conv.probe import process
 from hy3d_rocm.conv.probe.cases import Case, Progress
-from hy3d_rocm.conv.probe.parent import left_behind, probe, ready
-from hy3d_rocm.conv.probe.worker import TIER_MODULE
+from hy3d_rocm.conv.probe.child import TIER_MODULE
+from hy3d_rocm.conv.probe.parent import probe, ready
+from hy3d_rocm.conv.probe.process import left_behind
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -56,7 +57,7 @@ def test_without_a_keeper_and_with_threads_for_the_pipes_it_is_the_same(
 ) -> None:
     # How it runs on Windows, the Job aside.
     monkeypatch.setattr(process, "HAS_KEEPER", False)
-    monkeypatch.setattr(process, "make_pipes", pipes.ThreadPipes)
+    monkeypatch.setattr(process, "make_pipes", process.ThreadPipes)
     play(next(scenario for scenario in SCENARIOS if scenario.name == name))
 
 
@@ -112,10 +113,11 @@ def test_what_a_process_loads_once_is_not_taken_for_a_find(
 ) -> None:
     tier = tmp_path / "tier.py"
     tier.write_text(
-        "import time\nLOADING_S, seen = 0.5, set()\n"
+        "import time\nfrom probe_bench import bench\nseen = set()\n"
         "def run(tier, spec):\n"
         "    time.sleep(0.0 if spec['id'] in seen else 0.4)\n"
         "    seen.add(spec['id'])\n"
+        "Bench = bench(run, loading_s=0.5)\n"
     )
     monkeypatch.setenv(TIER_MODULE, str(tier))
     found = probe(cases("ok", "ok"), limit_s=20.0, slow_s=0.2)
@@ -273,23 +275,24 @@ def test_the_child_has_the_hosts_environment_and_search_path(
     (tmp_path / "only_the_host_knows.py").write_text("VALUE = 42\n")
     tier = tmp_path / "tier.py"
     tier.write_text(
-        "import os, sys\n"
+        "import os, sys\nfrom probe_bench import bench\n"
         "def run(tier, spec):\n"
         "    import only_the_host_knows, hy3d_rocm\n"
         "    assert os.environ['MIOPEN_FIND_MODE'] == '2'\n"
         f"    assert hy3d_rocm.__file__ == {str(ROOT / 'hy3d_rocm' / '__init__.py')!r}\n"
         "    assert sys.path == spec['path'], sys.path\n"
+        "Bench = bench(run)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("MIOPEN_FIND_MODE", "2")
     monkeypatch.setenv(TIER_MODULE, str(tier))
-    wanted = Case("fake", FakeSpec({"path": launch.search_path()}))
+    wanted = Case("fake", FakeSpec({"path": process.search_path(sys.path)}))
     (found,) = probe([wanted], limit_s=20.0)
     assert found.verdict == "ok", found.detail
 
 
 def test_a_child_starts_no_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(launch.INSIDE, "1")
+    monkeypatch.setenv(process.INSIDE, "1")
     (found,) = fake_probe(cases("ok"))
     assert found.verdict == "not-run"
     assert "child process itself" in found.detail
@@ -327,7 +330,6 @@ spec = importlib.util.spec_from_file_location("child", {child!r})
 child = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(child)
 child.load_package()
-from hy3d_rocm.conv.probe import keeper, worker
 
 class Os:
     first = None
@@ -338,8 +340,8 @@ class Os:
         if time.monotonic() > self.first + 1.5:
             os.kill(pid, number)
 
-keeper.os = Os()
-worker.main()
+child.os = Os()
+child.main()
 """
 
 
@@ -348,8 +350,8 @@ def test_a_worker_that_does_not_die_is_left_to_its_keeper_who_reaps_it_later(
 ) -> None:
     # Stands for a worker that waits in the driver: for 1.5 s killing it has no effect.
     script = tmp_path / "child.py"
-    script.write_text(STUCK_CHILD.format(child=str(launch.CHILD)))
-    monkeypatch.setattr(launch, "CHILD", script)
+    script.write_text(STUCK_CHILD.format(child=str(process.CHILD)))
+    monkeypatch.setattr(process, "CHILD", script)
     start = time.monotonic()
     found = fake_probe(cases("hang", "ok"), 20.0, case_limit_s=0.3)
     took = time.monotonic() - start

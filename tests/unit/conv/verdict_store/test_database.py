@@ -1,4 +1,4 @@
-"""Where the knowledge file lies, and every place where it can't be kept: one line, then memory."""
+"""Opening the file, and every trouble with it: one line in the log, then memory only."""
 
 from __future__ import annotations
 
@@ -12,95 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from knowledge_doubles import finish, key, record, start, tables
-from knowledge_fixtures import lines, patience  # noqa: F401
+from verdict_store_doubles import finish, key, record, start, tables
+from verdict_store_fixtures import lines, patience  # noqa: F401
 
-from hy3d_rocm.conv.knowledge import opening, place, schema
-from hy3d_rocm.conv.knowledge.store import Store
-
-MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
-27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
-40 27 0:30 / /home rw - nfs4 server:/home rw,vers=4.2
-41 40 0:31 / /home/me/local rw - btrfs /dev/sdb rw
-42 27 0:32 / /mnt/with\040blank rw - cifs //nas/share rw
-43 27 0:33 / /mnt/c rw - 9p drvfs rw
-44 27 0:34 / /mnt/over rw - ext4 /dev/sdc rw
-45 44 0:35 / /mnt/over rw - fuse.sshfs me@host: rw
-a line that makes no sense
-"""
-
-
-@pytest.mark.parametrize(
-    ("folder", "kind"),
-    [
-        ("/work", "ext4"),
-        ("/home/me/.local/share", "nfs4"),
-        ("/home/me/local", "btrfs"),
-        ("/home/me/local/share", "btrfs"),
-        ("/home/me/localised", "nfs4"),
-        ("/homeless", "ext4"),
-        ("/mnt/with blank/x", "cifs"),
-        ("/mnt/over/x", "fuse.sshfs"),
-        ("/mnt/c/Users/me", "9p"),
-        ("/", "ext4"),
-    ],
-)
-def test_the_kernels_table_tells_the_file_system(folder: str, kind: str) -> None:
-    assert place.file_system(MOUNTS, folder) == kind
-
-
-def test_network_disks_are_told_from_local_ones() -> None:
-    remote = "nfs nfs4 cifs smb3 9p virtiofs ceph lustre afs fuse fuse.sshfs fuse.rclone fuse.s3fs"
-    local = "ext4 xfs btrfs tmpfs overlay zfs f2fs vfat fuseblk fuse.gocryptfs fuse.mergerfs"
-    assert all(map(place.is_network, remote.split()))
-    assert not any(map(place.is_network, [*local.split(), ""]))
-
-
-@pytest.mark.parametrize(
-    ("path", "remote"),
-    [
-        (r"\\server\share\hy3d_rocm", True),
-        ("//server/share/hy3d_rocm", True),
-        (r"\\?\UNC\server\share", True),
-        (r"\\?\unc\server\share", True),
-        (r"\\wsl.localhost\Ubuntu\home", True),
-        (r"C:\Users\me", False),
-        (r"\\?\C:\Users\me", False),
-        (r"\\.\C:", False),
-        (r"relative\path", False),
-    ],
-)
-def test_windows_servers_are_known_by_their_path(path: str, remote: bool) -> None:
-    assert place.is_unc(path) is remote
-
-
-@pytest.mark.parametrize(
-    ("environ", "windows", "expected"),
-    [
-        ({}, False, "/home/me/.local/share/hy3d_rocm/knowledge.db"),
-        ({"XDG_DATA_HOME": "/data"}, False, "/data/hy3d_rocm/knowledge.db"),
-        ({"XDG_DATA_HOME": "not/absolute"}, False, "/home/me/.local/share/hy3d_rocm/knowledge.db"),
-        ({"XDG_DATA_HOME": "/data", "HY3D_ROCM_DB": "/x/y.db"}, False, "/x/y.db"),
-        ({"HY3D_ROCM_DB": ":memory:"}, True, ":memory:"),
-        ({"LOCALAPPDATA": r"D:\Local"}, True, r"D:\Local\hy3d_rocm\knowledge.db"),
-        ({"XDG_DATA_HOME": "/data"}, True, r"\home\me\AppData\Local\hy3d_rocm\knowledge.db"),
-    ],
-)
-def test_default_path(environ: dict[str, str], windows: bool, expected: str) -> None:
-    assert place.default_path(environ, "/home/me", windows=windows) == expected
-
-
-# The trouble, the file it is about, and the one line.
+from hy3d_rocm.conv.verdict_store import database, place
+from hy3d_rocm.conv.verdict_store.store import Store
 
 
 def works_in_memory(store: Store) -> None:
     store.put(key(1), record())
-    with store.try_(key(2), "vendor"):
+    with store.in_flight(key(2), "vendor"):
         pass
     assert store.records(key(1))["triton"] == record()
     assert record() in [row.record for row in store.rows()]
     assert not store.flush()
-    assert store.left_trying() == []
+    assert store.crashed() == []
     store.close()
 
 
@@ -134,7 +60,7 @@ def test_a_newer_schema_is_left_as_it_is(tmp_path: Path, caplog: pytest.LogCaptu
     path = tmp_path / "knowledge.db"
     Store.open(path).close()
     with sqlite3.connect(path) as connection:
-        connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {database.VERSION + 1}")
     connection.close()
     before = path.read_bytes()
     expect_one_line(path, "made by a newer version of hy3d_rocm (schema 2, this one", caplog)
@@ -231,8 +157,8 @@ def test_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 # Root may write anywhere: the child becomes nobody, once it has imported what root's Python has.
 _READ_ONLY = """
 import logging, os, sys
-from knowledge_doubles import key, record
-from hy3d_rocm.conv.knowledge.store import Store
+from verdict_store_doubles import key, record
+from hy3d_rocm.conv.verdict_store.store import Store
 logging.basicConfig(format="%(message)s", stream=sys.stdout)
 if os.geteuid() == 0:
     os.setgid(65534)
@@ -273,7 +199,8 @@ def test_hosts_that_meet_a_damaged_file_move_it_once(tmp_path: Path) -> None:
     path = tmp_path / "knowledge.db"
     path.write_bytes(b"garbage " * 4096)
     code = (
-        "import sys; from knowledge_doubles import *; from hy3d_rocm.conv.knowledge.store import"
+        "import sys; from verdict_store_doubles import *;"
+        " from hy3d_rocm.conv.verdict_store.store import"
         " Store; print('ready', flush=True); sys.stdin.readline(); s = Store.open(sys.argv[1]);"
         " s.put(key(int(sys.argv[2])), record()); assert s.flush(), s.trouble; s.close()"
     )
@@ -297,7 +224,7 @@ def test_a_file_that_was_replaced_while_it_was_judged_is_opened_anew(
     """Another host has moved the damaged one, and has not finished the new one yet."""
     path, looks = tmp_path / "knowledge.db", []
     path.write_bytes(b"garbage " * 4096)
-    real = opening.is_ours
+    real = database.is_ours
 
     def late(judged: Path) -> bool:
         if not looks:
@@ -308,8 +235,8 @@ def test_a_file_that_was_replaced_while_it_was_judged_is_opened_anew(
         looks.append(real(judged))
         return looks[-1]
 
-    monkeypatch.setattr(opening, "is_ours", late)
-    opening.open_for_writing(path).close()
+    monkeypatch.setattr(database, "is_ours", late)
+    database.open_for_writing(path).close()
     assert looks == [False]
     assert tables(path) == {"records": [], "trying": []}
 
@@ -317,8 +244,8 @@ def test_a_file_that_was_replaced_while_it_was_judged_is_opened_anew(
 def test_reasons_are_words() -> None:
     with pytest.raises(sqlite3.Error) as caught:
         sqlite3.connect("/nowhere/at/all/x.db")
-    assert "can't be opened" in opening.reason_of(caught.value)
-    assert opening.reason_of(RuntimeError("x")) == "RuntimeError: x"
+    assert "can't be opened" in database.reason_of(caught.value)
+    assert database.reason_of(RuntimeError("x")) == "RuntimeError: x"
 
 
 def test_tables_made_while_a_file_is_judged_are_not_taken_for_another_programs(
@@ -334,9 +261,9 @@ def test_tables_made_while_a_file_is_judged_are_not_taken_for_another_programs(
         made.append(statement)
         second = sqlite3.connect(path, isolation_level=None, timeout=0)
         with contextlib.closing(second), contextlib.suppress(sqlite3.OperationalError):
-            schema.prepare(second)  # locked out as a rule: it comes later then
+            database.prepare(second)  # locked out as a rule: it comes later then
 
     first.set_trace_callback(another_host)
-    schema.prepare(first)
+    database.prepare(first)
     first.close()
     assert made

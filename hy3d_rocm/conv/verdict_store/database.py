@@ -1,4 +1,5 @@
-"""Opening the database file, whatever is the matter with it. Runs in the writer's thread."""
+"""The SQLite file: how it is opened, and its tables. A damaged one is renamed and replaced; one
+that is not ours is left as it is. A connection is of the calling thread."""
 
 from __future__ import annotations
 
@@ -8,15 +9,16 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from hy3d_rocm.conv.knowledge import place, schema
-from hy3d_rocm.conv.knowledge.records import Row
-from hy3d_rocm.conv.knowledge.schema import APPLICATION_ID, CorruptError, UnusableError
-from hy3d_rocm.conv.knowledge.worker import is_busy
+from hy3d_rocm.conv.verdict_store import place
+from hy3d_rocm.conv.verdict_store.records import RECORD_FIELDS, Key, Record, Row
 
 _log = logging.getLogger("hy3d_rocm")
+
+VERSION = 1
+APPLICATION_ID = 0x68793364  # "hy3d", at byte 68 of the file
 
 # 20,000 rows of 600 bytes, and room for free pages: 64 MiB in pages of 4 KiB.
 MOST_PAGES = 16384
@@ -25,7 +27,9 @@ _PATIENCE_S = 10.0  # of two hosts that make the file at once, one waits for the
 _HEADER = b"SQLite format 3\0"
 _SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
-_PERM, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 3, 8, 10, 11, 13, 14, 26
+# SQLite's result codes.
+_PERM, _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT = 3, 5, 6, 8, 10, 11
+_FULL, _CANTOPEN, _NOTADB = 13, 14, 26
 _DAMAGED = (_CORRUPT, _NOTADB)
 _NO_WRITING = (_PERM, _READONLY, _CANTOPEN)
 _REASONS = {
@@ -38,6 +42,32 @@ _REASONS = {
     _NOTADB: "it is damaged",
 }
 
+_KEY = ", ".join(Key._fields)
+_KEY_COLUMNS = ", ".join(f"{name} TEXT NOT NULL" for name in Key._fields)
+_MATCH = " AND ".join(f"{name} = ?" for name in Key._fields)
+_RECORD = ", ".join(RECORD_FIELDS).replace("when", '"when"')
+_MARKS = ", ".join("?" * (len(Key._fields) + len(RECORD_FIELDS)))
+
+# WITHOUT ROWID: the long key is stored once, not in the table and in its index.
+_TABLES = (
+    f"""CREATE TABLE records ({_KEY_COLUMNS}, tier TEXT NOT NULL, verdict TEXT NOT NULL,
+        seconds REAL, peak_bytes INTEGER, first_seconds REAL, detail TEXT NOT NULL,
+        "when" REAL NOT NULL, measured_by TEXT NOT NULL,
+        PRIMARY KEY ({_KEY}, tier)) WITHOUT ROWID""",
+    'CREATE INDEX records_by_age ON records ("when")',
+    f"""CREATE TABLE trying (token TEXT PRIMARY KEY, {_KEY_COLUMNS}, tier TEXT NOT NULL,
+        "when" REAL NOT NULL, pid INTEGER NOT NULL, start TEXT NOT NULL, boot TEXT NOT NULL,
+        numbering TEXT NOT NULL) WITHOUT ROWID""",
+)
+
+
+class UnusableError(Exception):
+    """The file can't be used; the text is the sentence for the user."""
+
+
+class CorruptError(UnusableError):
+    """The file is damaged and may be moved aside."""
+
 
 class ReadOnlyError(UnusableError):
     """It can be read, not written: `rows` are what it holds."""
@@ -45,6 +75,9 @@ class ReadOnlyError(UnusableError):
     def __init__(self, reason: str, rows: list[Row]) -> None:
         super().__init__(reason)
         self.rows = rows
+
+
+# How it is opened.
 
 
 def open_for_writing(path: Path, most_pages: int = MOST_PAGES) -> sqlite3.Connection:
@@ -74,6 +107,10 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def is_busy(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and _code(error) in (_BUSY, _LOCKED)
+
+
 def reason_of(error: BaseException) -> str:
     """Why a file can't be used, for the middle of a sentence."""
     if isinstance(error, UnusableError):
@@ -82,6 +119,10 @@ def reason_of(error: BaseException) -> str:
         return "another process holds it locked"
     known = _REASONS.get(_code(error))
     return f"{known} ({error})" if known else f"{type(error).__name__}: {error}"
+
+
+def _code(error: BaseException) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _prepared(path: Path, most_pages: int) -> sqlite3.Connection:
@@ -93,7 +134,7 @@ def _prepared(path: Path, most_pages: int) -> sqlite3.Connection:
             connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
             connection.execute(f"PRAGMA max_page_count = {most_pages}")
             connection.execute("PRAGMA journal_size_limit = 4194304")
-            schema.prepare(connection)
+            prepare(connection)
             return connection
         except (sqlite3.Error, UnusableError) as error:
             if connection is not None:
@@ -151,12 +192,8 @@ def _read_anyway(path: Path) -> list[Row]:
     try:
         uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
-            if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-                return []
-            if connection.execute("PRAGMA user_version").fetchone()[0] != schema.VERSION:
-                return []
-            return schema.read_rows(connection)
-    except (sqlite3.Error, OSError):
+            return read_rows(connection) if _read_version(connection) == VERSION else []
+    except (sqlite3.Error, OSError, UnusableError):
         return []
 
 
@@ -220,5 +257,104 @@ def _moving(path: Path) -> Iterator[None]:
         yield
 
 
-def _code(error: BaseException) -> int:
-    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+# Its tables.
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Makes the tables in a new file; UnusableError for a file of somebody else or of a newer
+    version of ours, CorruptError for a damaged one, sqlite3.Error for what else is in the way.
+
+    Takes the write lock once, so that a place which can't be written is known now.
+    """
+    # As of one moment: between two statements another process may make its tables, and no mark
+    # with tables would be another program's file.
+    with transaction(connection, "BEGIN"):
+        version = _read_version(connection)
+    if version:
+        check = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if check != "ok":
+            raise CorruptError(f"SQLite finds it damaged ({str(check).splitlines()[-1]})")
+    # Once set it stays in the file; another process that holds a lock makes this fail as busy.
+    connection.execute("PRAGMA journal_mode = WAL")
+    with transaction(connection, "BEGIN IMMEDIATE"):
+        if not _read_version(connection):
+            for statement in _TABLES:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+    """Committed at the end, or taken back where something is raised."""
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _read_version(connection: sqlite3.Connection) -> int:
+    """0 for an empty file, VERSION for one of ours."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if application == APPLICATION_ID:
+        if version > VERSION:
+            raise UnusableError(
+                f"it was made by a newer version of hy3d_rocm (schema {version}, this one knows"
+                f" {VERSION})"
+            )
+        return version
+    if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        raise UnusableError("it is a database of another program")
+    return 0
+
+
+def read_records(connection: sqlite3.Connection, key: Key) -> dict[str, Record]:
+    rows = connection.execute(f"SELECT {_RECORD} FROM records WHERE {_MATCH}", key)
+    return {record.tier: record for record in map(_record, rows) if record is not None}
+
+
+def read_rows(connection: sqlite3.Connection) -> list[Row]:
+    """All rows. A row that this version can't read (damaged, or edited by hand) is left out."""
+    count = len(Key._fields)
+    found = []
+    for values in connection.execute(f"SELECT {_KEY}, {_RECORD} FROM records"):
+        record = _record(values[count:])
+        if record is not None:
+            found.append(Row(Key(*map(str, values[:count])), record))
+    return found
+
+
+def _record(values: tuple[object, ...]) -> Record | None:
+    try:
+        return Record(*values)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+
+
+def write_record(connection: sqlite3.Connection, key: Key, record: Record) -> None:
+    connection.execute(
+        f"INSERT OR REPLACE INTO records ({_KEY}, {_RECORD}) VALUES ({_MARKS})",
+        (*key, *record.as_dict().values()),
+    )
+
+
+def delete_records(connection: sqlite3.Connection, names: Iterable[tuple[Key, str]]) -> None:
+    """Deletes the rows of (key, tier)."""
+    connection.executemany(
+        f"DELETE FROM records WHERE {_MATCH} AND tier = ?", ((*key, tier) for key, tier in names)
+    )
+
+
+def evict(connection: sqlite3.Connection, most: int) -> None:
+    """Where there are more than `most` rows, the oldest go until there are 5 % fewer."""
+    count = int(connection.execute("SELECT count(*) FROM records").fetchone()[0])
+    if count > most:
+        connection.execute(
+            f"DELETE FROM records WHERE ({_KEY}, tier) IN"
+            f' (SELECT {_KEY}, tier FROM records ORDER BY "when" LIMIT ?)',
+            (count - most * 19 // 20,),
+        )

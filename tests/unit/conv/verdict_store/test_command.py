@@ -7,14 +7,14 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from knowledge_doubles import finish, key, record, start
-from knowledge_fixtures import patience  # noqa: F401
+from verdict_store_doubles import finish, key, record, start
+from verdict_store_fixtures import patience  # noqa: F401
 
 from hy3d_rocm.cli import main
-from hy3d_rocm.conv.knowledge import command, table
-from hy3d_rocm.conv.knowledge.machine import Machine
-from hy3d_rocm.conv.knowledge.records import VERDICTS, Row
-from hy3d_rocm.conv.knowledge.store import Store
+from hy3d_rocm.conv.verdict_store import command
+from hy3d_rocm.conv.verdict_store.machine import Machine
+from hy3d_rocm.conv.verdict_store.records import VERDICTS, Row
+from hy3d_rocm.conv.verdict_store.store import Store
 
 WIDE = key(
     shape="1x128x35x640x608 w128x128x3x3x3 s2x2x2 p2+0x1x1 replicate/zeros/zeros d2x2x2 g2 bias"
@@ -207,5 +207,5 @@ def test_widest_values_fit() -> None:
         for verdict in VERDICTS
     ]
     rows.append(Row(WIDE, record(when=1e300)))
-    assert max(map(len, table.list_text(rows).splitlines())) <= 100
-    assert max(map(len, table.brief(WIDE).splitlines())) <= 100
+    assert max(map(len, command.list_text(command.blocks(rows)).splitlines())) <= 100
+    assert max(map(len, command.key_text(WIDE).splitlines())) <= 100

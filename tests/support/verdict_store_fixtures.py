@@ -1,4 +1,4 @@
-"""What the tests of the knowledge store share and their child processes do not need."""
+"""What the tests of the verdict store share and their child processes do not need."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hy3d_rocm.conv.knowledge import store as _store
-from hy3d_rocm.conv.knowledge.store import Store
+from hy3d_rocm.conv.verdict_store import store as _store
+from hy3d_rocm.conv.verdict_store.store import Store
 
 
 @pytest.fixture(autouse=True)

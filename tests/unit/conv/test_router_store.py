@@ -1,4 +1,4 @@
-"""The router with the real knowledge store and probe, on a GPU of which only the name is."""
+"""The router with the real verdict store and probe, on a GPU of which only the name is."""
 
 from __future__ import annotations
 
@@ -9,26 +9,24 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import knowledge_doubles
 import pytest
 import torch
 import torch.nn.functional as F
+import verdict_store_doubles
 from router_doubles import raising
-from stored_world import (
-    CPU,
-    W,
-    X,
-    world_with,
-)
+from stored_world import CPU, W, X, world_with
 
 from hy3d_rocm.conv import faults, forget, policy, probe
 from hy3d_rocm.conv.call import make_spec
-from hy3d_rocm.conv.knowledge import Store, make_key, schema, this_machine
+from hy3d_rocm.conv.verdict_store import markers
+from hy3d_rocm.conv.verdict_store.machine import this_machine
+from hy3d_rocm.conv.verdict_store.records import make_key
+from hy3d_rocm.conv.verdict_store.store import Store
 
 
 @pytest.fixture(autouse=True)
 def patient(nothing_remembered: None) -> None:
-    knowledge_doubles.be_patient()
+    verdict_store_doubles.be_patient()
 
 
 @pytest.fixture
@@ -57,9 +55,9 @@ def test_what_failed_is_known_to_the_next_process(
     with world.protect():
         F.conv3d(X, W)
     assert "triton" not in world.calls()
-    rows = second.rows(tier="triton")
+    rows = [row for row in second.rows() if row.record.tier == "triton"]
     assert [(row.record.verdict, row.record.measured_by) for row in rows] == [("error", "decode")]
-    second.forget(tier="triton")
+    second.forget(rows)
     with world.protect():
         F.conv3d(X, W)
     assert world.calls()["triton"] == 1
@@ -73,17 +71,17 @@ def test_a_process_that_dies_in_its_first_vendor_call_leaves_a_hang_behind(
 import os, sys
 import pytest, torch
 import stored_world as here
-from hy3d_rocm.conv.knowledge import Store
+from hy3d_rocm.conv.verdict_store.store import Store
 patch, store = pytest.MonkeyPatch(), Store.open(sys.argv[1])
 world = here.world_with(patch, store)
 world.tiers["vendor"].act = lambda call: os._exit(0)  # the driver's reset
 with torch.inference_mode(), world.protect("pin:vendor"):
     torch.nn.functional.conv3d(here.X, here.W)
 """
-    knowledge_doubles.finish(knowledge_doubles.start(program, path))
+    verdict_store_doubles.finish(verdict_store_doubles.start(program, path))
     store = Store.open(path)
     world = world_with(monkeypatch, store)
-    assert [trial.tier for trial in store.left_trying()] == ["vendor"]
+    assert [marker.tier for marker in store.crashed()] == ["vendor"]
     for name in ("auto", "vendor-first", "pin:vendor"):
         with world.protect(name):
             F.conv3d(X, W)
@@ -105,7 +103,7 @@ def test_a_first_vendor_call_stands_in_the_file_while_it_runs(
 
     def trying() -> list[Any]:
         with closing(sqlite3.connect(path)) as file:
-            return schema.read_trying(file)
+            return markers.read_markers(file)
 
     world.tiers["vendor"].act = act
     with world.protect("pin:vendor"):
@@ -148,6 +146,6 @@ def test_a_probes_outcome_becomes_a_record(monkeypatch: pytest.MonkeyPatch, path
 def test_importing_the_router_opens_no_store() -> None:
     program = (
         "import sys; import hy3d_rocm.conv.router;"
-        "sys.exit(any('knowledge' in m or 'conv.probe' in m for m in sys.modules))"
+        "sys.exit(any('verdict_store' in m or 'conv.probe' in m for m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
