@@ -130,6 +130,15 @@ def is_known(arch: str) -> bool:
     return arch.startswith("sm_") or arch in (*_CDNA, *_RDNA2, *_WMMA)
 
 
+def wave_size(arch: str) -> int:
+    """32 on RDNA (gfx10 to gfx12), 64 on CDNA (gfx9); ValueError for anything else."""
+    if arch.startswith(("gfx10", "gfx11", "gfx12")):
+        return 32
+    if arch.startswith("gfx9"):
+        return 64
+    raise ValueError(f"{arch!r} is no AMD architecture known here: gfx9.., gfx10.. to gfx12..")
+
+
 @functools.cache
 def offered(arch: str, dtype: str) -> tuple[Config, ...]:
     """Every configuration that may be chosen on `arch` ("gfx1100", "sm_90") for f16, bf16 or f32.

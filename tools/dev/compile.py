@@ -25,7 +25,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from hy3d_rocm.conv.triton import isa
+from hy3d_rocm.conv.triton.configs import wave_size
+from tools.dev import isa
 
 # The architectures that every configuration is checked for: CDNA2, CDNA3, RDNA2, RDNA3 (Navi 31 and
 # 32), RDNA3.5 (Strix Halo), RDNA4 (Navi 44 and 48).
@@ -36,7 +37,7 @@ _LIMIT_SECONDS = 120.0
 # Handed to a plain interpreter: no file of the host program is imported again.
 _CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from hy3d_rocm.conv.triton import compile as c; c.serve()"
+    "from tools.dev import compile as c; c.serve()"
 )
 
 
@@ -102,15 +103,6 @@ class Compiled:
         if self.error is not None:
             raise CompileError(self.error)
         return isa.parse(self.asm, shared_bytes=self.shared_bytes, num_warps=self.job.num_warps)
-
-
-def wave_size(arch: str) -> int:
-    """32 on RDNA (gfx10 to gfx12), 64 on CDNA (gfx9); ValueError for anything else."""
-    if arch.startswith(("gfx10", "gfx11", "gfx12")):
-        return 32
-    if arch.startswith("gfx9"):
-        return 64
-    raise ValueError(f"{arch!r} is no AMD architecture known here: gfx9.., gfx10.. to gfx12..")
 
 
 def make_job(variant: Variant, arch: str) -> Job:
