@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hy3d_rocm import __version__
 from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
-from hy3d_rocm.bench.compare_command import add_compare_parser, run_compare_command
+from hy3d_rocm.bench.compare import add_compare_parser, run_compare_command
 from hy3d_rocm.cli.decode import add_decode_parser, run_decode_command
 from hy3d_rocm.cli.plan import add_plan_parser, run_plan_command
 from hy3d_rocm.cli.tools import TOOLS, add_tool_parsers, run_tool_command
