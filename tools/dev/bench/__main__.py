@@ -14,8 +14,7 @@ from tools.dev.bench.raster_command import add_raster_parser, run_raster_command
 _COMMANDS = {"conv": run_conv_command, "gpu": run_gpu_command, "raster": run_raster_command}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code. Bad usage exits with argparse's code 2."""
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tools.dev.bench",
         description="Measures kernels beside their peers: the GPU's or the CPU's convolutions, the "
@@ -25,7 +24,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_conv_parser(kinds)
     add_gpu_parser(kinds)
     add_raster_parser(kinds)
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code. Bad usage exits with argparse's code 2."""
+    arguments = build_parser().parse_args(argv)
     with printed_safely():
         return _COMMANDS[arguments.bench](arguments)
 

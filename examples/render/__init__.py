@@ -6,25 +6,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hy3d_rocm.render.camera import View as View
-    from hy3d_rocm.render.camera import six_views as six_views
-    from hy3d_rocm.render.camera import views_around as views_around
-    from hy3d_rocm.render.drawing import Drawing as Drawing
-    from hy3d_rocm.render.drawing import draw as draw
-    from hy3d_rocm.render.made import make_mesh as make_mesh
-    from hy3d_rocm.render.maps import color_map as color_map
-    from hy3d_rocm.render.maps import depth_map as depth_map
-    from hy3d_rocm.render.maps import face_map as face_map
-    from hy3d_rocm.render.maps import faces_of_colors as faces_of_colors
-    from hy3d_rocm.render.maps import mask_map as mask_map
-    from hy3d_rocm.render.maps import normal_map as normal_map
-    from hy3d_rocm.render.maps import position_map as position_map
-    from hy3d_rocm.render.maps import shaded_map as shaded_map
-    from hy3d_rocm.render.meshes import Mesh as Mesh
-    from hy3d_rocm.render.meshes import MeshError as MeshError
-    from hy3d_rocm.render.meshes import Part as Part
-    from hy3d_rocm.render.meshes import mesh_of_parts as mesh_of_parts
-    from hy3d_rocm.render.meshes import read_mesh as read_mesh
+    from examples.render.camera import View as View
+    from examples.render.camera import six_views as six_views
+    from examples.render.camera import views_around as views_around
+    from examples.render.drawing import Drawing as Drawing
+    from examples.render.drawing import draw as draw
+    from examples.render.made import make_mesh as make_mesh
+    from examples.render.maps import color_map as color_map
+    from examples.render.maps import depth_map as depth_map
+    from examples.render.maps import face_map as face_map
+    from examples.render.maps import faces_of_colors as faces_of_colors
+    from examples.render.maps import mask_map as mask_map
+    from examples.render.maps import normal_map as normal_map
+    from examples.render.maps import position_map as position_map
+    from examples.render.maps import shaded_map as shaded_map
+    from examples.render.meshes import Mesh as Mesh
+    from examples.render.meshes import MeshError as MeshError
+    from examples.render.meshes import Part as Part
+    from examples.render.meshes import mesh_of_parts as mesh_of_parts
+    from examples.render.meshes import read_mesh as read_mesh
 
 _HOME = {
     "View": "camera", "six_views": "camera", "views_around": "camera",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.demo.timeline import TIER_NAMES
+from examples.demo.timeline import TIER_NAMES
 from hy3d_rocm.units import MB
 
 STYLE = """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hy3d_rocm.render.meshes import DEFAULT_CREASE, Mesh, MeshError, Part, mesh_of_parts
+from examples.render.meshes import DEFAULT_CREASE, Mesh, MeshError, Part, mesh_of_parts
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.demo.metrics import psnr_db
-from hy3d_rocm.demo.report import describe_plan
-from hy3d_rocm.demo.timeline import TIER_NAMES
+from examples.demo.metrics import psnr_db
+from examples.demo.report import describe_plan
+from examples.demo.timeline import TIER_NAMES
 from hy3d_rocm.units import MB
 
 if TYPE_CHECKING:
@@ -68,9 +68,11 @@ def run_child(job: dict[str, Any], work: Path) -> dict[str, Any]:
     """Decode in a fresh process and return its record. Raises DemoError where it fails."""
     job_path, record_path = work / f"{job['mode']}.job.json", work / f"{job['mode']}.record.json"
     job_path.write_text(json.dumps({**job, "record": str(record_path)}))
-    command = [sys.executable, "-m", "hy3d_rocm.demo.child", str(job_path)]
+    command = [sys.executable, "-m", "examples.demo.child", str(job_path)]
     # One malloc arena and early trimming: the peak is then the decode's and not the allocator's.
     environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "1048576"}
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     environment.pop("HY3D_FAULTS", None)
     started = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
@@ -141,9 +143,9 @@ def write_pictures(out: Path, report: dict[str, Any], clips: dict[str, Frames], 
     """clip.mp4, comparison.mp4, contact_sheet.jpg and timeline.png into `out`."""
     import numpy as np
 
-    from hy3d_rocm.demo.pictures import amplified_difference, contact_sheet
-    from hy3d_rocm.demo.timeline import draw_timeline
-    from hy3d_rocm.demo.video import write_mp4
+    from examples.demo.pictures import amplified_difference, contact_sheet
+    from examples.demo.timeline import draw_timeline
+    from examples.demo.video import write_mp4
 
     psnr = report["psnr_db"]
     source, whole, protected = clips["source"], clips["whole"], clips["protected"]
@@ -232,7 +234,7 @@ def run_demo(out: Path, frames: int = 33) -> dict[str, Any]:
 
 
 def finish(out: Path, report: dict[str, Any], started: float) -> dict[str, Any]:
-    from hy3d_rocm.demo.report import write_report
+    from examples.demo.report import write_report
 
     write_report(out / "report.html", report, out)
     report["claims"] = check_claims(report)
@@ -262,8 +264,13 @@ def encode_clip(work: Path, frames: int) -> tuple[dict[str, Any], torch.Tensor]:
     import torch
     from safetensors.torch import save_file
 
-    from hy3d_rocm.demo.clips import HELD_OUT_FPS, ClipNotFoundError, held_out_clip
-    from hy3d_rocm.demo.model import DemoModelError, load_demo_vae
+    from hy3d_rocm.tools.demo_vae import (
+        HELD_OUT_FPS,
+        ClipNotFoundError,
+        DemoModelError,
+        held_out_clip,
+        load_demo_vae,
+    )
 
     try:
         clip, vae = held_out_clip(frames, start=shot_start(frames)), load_demo_vae()
@@ -313,7 +320,7 @@ def delight(out: Path) -> dict[str, Any]:
     """The Hunyuan3D part: facts and the names of the pictures written to `out`."""
     from skimage import data
 
-    from hy3d_rocm.demo.delight import run_delight_demo
+    from examples.demo.delight import run_delight_demo
 
     shown = run_delight_demo([data.astronaut(), data.chelsea(), data.coffee()])
     for name, picture in shown.pictures.items():

@@ -6,13 +6,14 @@ import argparse
 import logging
 import re
 import sys
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hy3d_rocm.render.meshes import Mesh
-    from hy3d_rocm.render.run import Settings, Told
+    from examples.render.meshes import Mesh
+    from examples.render.run import Settings, Told
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -48,11 +49,9 @@ complete ones. Exit code: 0; 1 if something failed (a sentence says what); 2 for
 """
 
 
-def add_render_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The arguments of `hy3d-rocm render`."""
-    render = commands.add_parser(
-        "render",
-        help="draw a mesh on the CPU: normal, position, depth and face maps, and a turntable",
+def build_parser() -> argparse.ArgumentParser:
+    render = argparse.ArgumentParser(
+        prog="hy3d-rocm render",
         description=_TEXT,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -72,6 +71,7 @@ def add_render_parser(commands: argparse._SubParsersAction[argparse.ArgumentPars
         "texture stage")  # fmt: skip
     add("--threads", type=_threads, metavar="N",
         help="threads the rasteriser may use, 1 to 1024 (default: one for each CPU)")  # fmt: skip
+    return render
 
 
 def _add_pictures(render: argparse.ArgumentParser) -> None:
@@ -117,8 +117,9 @@ def _add_turntable(render: argparse.ArgumentParser) -> None:
         help="which map it shows (default shaded)")  # fmt: skip
 
 
-def run_render_command(arguments: argparse.Namespace) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: see the epilog."""
+    arguments = build_parser().parse_args(argv)
     told: list[Told] = []
     try:
         _render(arguments, told)
@@ -138,7 +139,7 @@ def run_render_command(arguments: argparse.Namespace) -> int:
 
 
 def _render(arguments: argparse.Namespace, told: list[Told]) -> None:
-    from hy3d_rocm.render.run import Told, render_to_folder
+    from examples.render.run import Told, render_to_folder
 
     mesh = _mesh(arguments)
     for note in mesh.notes:
@@ -152,8 +153,8 @@ def _render(arguments: argparse.Namespace, told: list[Told]) -> None:
 
 
 def _mesh(arguments: argparse.Namespace) -> Mesh:
-    from hy3d_rocm.render.made import DEFAULT_MESH, make_mesh
-    from hy3d_rocm.render.meshes import MeshError, read_mesh
+    from examples.render.made import DEFAULT_MESH, make_mesh
+    from examples.render.meshes import MeshError, read_mesh
 
     if arguments.source is None:
         return make_mesh(arguments.mesh or DEFAULT_MESH, crease=arguments.crease)
@@ -163,7 +164,7 @@ def _mesh(arguments: argparse.Namespace) -> Mesh:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    from hy3d_rocm.render.run import Settings
+    from examples.render.run import Settings
 
     return Settings(
         size=arguments.size, views=arguments.views, maps=arguments.maps,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hy3d_rocm.render.drawing import BLOCK, Drawing
+from examples.render.drawing import BLOCK, Drawing
 
 if TYPE_CHECKING:
     import numpy.typing as npt

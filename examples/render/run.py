@@ -10,12 +10,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.render import output
-from hy3d_rocm.render.camera import View, six_views, views_around
-from hy3d_rocm.render.drawing import Drawing, draw
-from hy3d_rocm.render.maps import MAPS, WHITE, Color, depth_range
-from hy3d_rocm.render.meshes import Mesh
-from hy3d_rocm.render.sheet import Sheet
+from examples.render import output
+from examples.render.camera import View, six_views, views_around
+from examples.render.drawing import Drawing, draw
+from examples.render.maps import MAPS, WHITE, Color, depth_range
+from examples.render.meshes import Mesh
+from examples.render.sheet import Sheet
 
 if TYPE_CHECKING:
     import numpy.typing as npt

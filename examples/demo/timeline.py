@@ -17,7 +17,7 @@ TIER_NAMES = {"current": "current back-end", "native": "PyTorch native", "cpu": 
 def draw_timeline(
     path: Path, whole: Mapping[str, Any], protected: Mapping[str, Any], budget_bytes: int
 ) -> None:
-    """Draw `path` (PNG) from two decode records (see hy3d_rocm.demo.child).
+    """Draw `path` (PNG) from two decode records (see examples.demo.child).
 
     `memory` in a record is a list of [seconds, bytes above the memory after loading]; `calls` a
     list of {start, seconds, tier, outcome} ("ok", "failed" or "skipped").

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hy3d_rocm.render.camera import View
-from hy3d_rocm.render.meshes import Mesh
+from examples.render.camera import View
+from examples.render.meshes import Mesh
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -1,6 +1,6 @@
 """One decode in a process of its own, so that its memory can be measured alone.
 
-`python -m hy3d_rocm.demo.child JOB.json` loads the demo VAE and the latents, notes the memory it
+`python -m examples.demo.child JOB.json` loads the demo VAE and the latents, notes the memory it
 holds, decodes, and writes the frames and a record. The parent reads JSON lines from stdout.
 
 JOB.json: mode ("whole" or "protected"), work (folder with latents.safetensors), record (file to
@@ -86,8 +86,8 @@ def decode_job(job: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
     from safetensors.torch import load_file
 
     from hy3d_rocm.decode import DecodeOptions, decode_with_report
-    from hy3d_rocm.demo.model import load_demo_vae
     from hy3d_rocm.meter import PeakMeter, steady_malloc
+    from hy3d_rocm.tools.demo_vae import load_demo_vae
 
     keeper = LineKeeper()
     logger = logging.getLogger("hy3d_rocm")

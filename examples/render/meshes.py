@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hy3d_rocm.render.creases import crease_normals, face_normals
+from examples.render.creases import crease_normals, face_normals
 
 if TYPE_CHECKING:
     import numpy.typing as npt

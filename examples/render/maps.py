@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hy3d_rocm.render.drawing import Drawing
-from hy3d_rocm.render.shading import shaded_colors
+from examples.render.drawing import Drawing
+from examples.render.shading import shaded_colors
 
 if TYPE_CHECKING:
     import numpy.typing as npt
