@@ -2,7 +2,8 @@
 
 --cpu-level avx2 holds our AVX2 code against oneDNN's (HY3D_CPU and ONEDNN_MAX_CPU_ISA), bfloat16
 against oneDNN without AMX, which AMD's processors don't have. So the bench starts itself anew with
-these variables where they are not set yet.
+these variables where they are not set yet. A child is given a job: {"run": "module:function", ...}
+is that function's argument.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def run_quietly(job: dict[str, Any], variables: Mapping[str, str]) -> dict[str, 
 
 
 def named(function: Callable[..., Any]) -> str:
-    """ "module:function", as a job names what is to be run."""
+    """How a job names what is to be run: "module:function"."""
     return f"{function.__module__}:{function.__name__}"
 
 

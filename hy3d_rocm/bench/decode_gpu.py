@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import hy3d_rocm
 from hy3d_rocm._rng import seeded_on
 from hy3d_rocm.bench.terminal import BenchError, Check
 from hy3d_rocm.bench.timing import Measured, Meter, Variant, interleave
+from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB, aligned, size_text
 
 LIBRARY, GUARDED, BARE, PROTECTED = (
@@ -188,18 +188,6 @@ def library(is_on: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.enabled = before
-
-
-def psnr(frames: torch.Tensor, exact: torch.Tensor) -> float:
-    """dB, with the range (max - min) of `exact` as the peak; infinite where equal."""
-    reach = float(exact.max() - exact.min())
-    total = sum(
-        float((a.double() - b.double()).square().sum())
-        for a, b in zip(frames.unbind(2), exact.unbind(2), strict=True)
-    )
-    if total == 0.0:
-        return math.inf
-    return 10.0 * math.log10(reach**2 * exact.numel() / total)
 
 
 @contextlib.contextmanager

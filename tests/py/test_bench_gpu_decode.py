@@ -23,10 +23,10 @@ from hy3d_rocm.bench.decode_gpu import (
     decode_checks,
     decode_dict,
     decode_text,
-    psnr,
     run_decode,
 )
 from hy3d_rocm.bench.timing import Measured
+from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB
 
 
