@@ -48,7 +48,7 @@ class Config:
 
 # NVIDIA with tensor cores of Ampere and later (the stand-in). `rate`: TFLOP/s of a full machine,
 # rounded from first trials on an H200, where the kernel was not yet what it is; only their ratios
-# matter. `hy3d-rocm bench gpu --sweep` shows what a guess by them loses; `tune` does not need them.
+# matter. `bench gpu --sweep` (tools/dev) shows what a guess by them loses; `tune` needs none.
 _NVIDIA_HALF = (
     Config(256, 128, 64, 8, 4, rate=740),
     Config(256, 128, 64, 8, 3, rate=730),
