@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from hy3d_rocm.demo.clips import held_out_clip
-from hy3d_rocm.demo.model import load_demo_vae
+from hy3d_rocm.tools.demo_vae import held_out_clip, load_demo_vae
 
 CHUNK, WARM_UP, OVERLAP = 5, 2, 4  # latents
 

@@ -4,10 +4,13 @@ python examples/render_views.py [MESH.glb]
 """
 
 import sys
+from pathlib import Path
 
 from PIL import Image
 
-from hy3d_rocm.render import depth_map, draw, make_mesh, normal_map, read_mesh, six_views
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from examples.render import depth_map, draw, make_mesh, normal_map, read_mesh, six_views
 
 mesh = read_mesh(sys.argv[1]) if len(sys.argv) > 1 else make_mesh("knot")
 for view in six_views():

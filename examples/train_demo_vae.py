@@ -29,8 +29,7 @@ from demo_vae_layers import anchor_norms, use_fast_layers
 from PIL import Image
 from safetensors.torch import load_file
 
-from hy3d_rocm.demo.clips import read_frames
-from hy3d_rocm.demo.model import build_vae, save_vae
+from hy3d_rocm.tools.demo_vae import build_vae, read_frames, save_vae
 
 log = logging.getLogger("hy3d_rocm")
 

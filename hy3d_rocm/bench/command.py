@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
-from hy3d_rocm.bench.cpu_command import CPU_BENCHES, add_conv_parser, run_cpu_command
-from hy3d_rocm.bench.gpu_command import GPU_BENCHES, add_gpu_parsers, run_gpu_command
-from hy3d_rocm.bench.raster_command import (
-    RASTER_BENCHES,
-    add_raster_parser,
-    run_raster_command,
-)
-from hy3d_rocm.bench.terminal import count, deliver
-from hy3d_rocm.units import GB
+from hy3d_rocm.bench.children import LEVELS, started_anew
+from hy3d_rocm.bench.terminal import BenchError, count, deliver, positive
+from hy3d_rocm.files import plain
+from hy3d_rocm.tune.command import NoGpuError, find_gpu
+from hy3d_rocm.units import GB, brief, whole_number
 
 _EPILOG = """\
 Run it with the Python that runs ComfyUI (diffusers, transformers and accelerate are needed), and
@@ -28,6 +25,13 @@ _BENCHES = {
     "precision": "float32, float16, bfloat16: seconds, memory, difference to float32, NaN",
     "resolution": "the size, 3/4 and 1/2 of it (512, 384, 256): seconds and memory a picture",
 }
+_DECODE_TEXT = """\
+Decodes 33 frames of 640x608 with HunyuanVideo's VAE at full width (random weights), diffusers'
+framewise default: by the vendor library, with it switched off, and so under protect(). Then 33
+frames of 768x1280 under protect() alone. diffusers is needed, and some 25 GB of GPU memory; what
+does not fit is said. On AMD cards MIOpen may hang, so it is left out unless --library is given.
+--device cpu: on the CPU instead, 9 frames of 160x160 in float32 by torch and by hy3d_rocm.decode.
+"""
 
 
 def add_bench_parser(
@@ -35,9 +39,9 @@ def add_bench_parser(
 ) -> None:
     bench = commands.add_parser(
         "bench",
-        help="measure here: offload, compile, precision, resolution, gpu, conv, decode, raster",
+        help="measure here: offload, compile, precision, resolution, decode",
         description="Measures the delight pipeline on this machine and recommends a setting from "
-        "the figures; or the GPU's or the CPU's convolutions, a video decode, the rasteriser.",
+        "the figures; or a video decode.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -55,9 +59,13 @@ def add_bench_parser(
             one.add_argument(
                 "--backend", default="inductor", help="torch.compile's backend (default inductor)"
             )
-    add_gpu_parsers(kinds)
-    add_conv_parser(kinds)
-    add_raster_parser(kinds)
+    decode = kinds.add_parser(
+        "decode",
+        help="a whole video decode with and without the vendor library",
+        description=_DECODE_TEXT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_decode_options(decode)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -97,16 +105,70 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_decode_options(decode: argparse.ArgumentParser) -> None:
+    add = decode.add_argument
+    add("--policy", default="auto", help='of protect() (default "auto")')
+    add("--repeats", type=count, default=5, metavar="N",
+        help="timed decodes after the first (default 5)")  # fmt: skip
+    add("--library", action="store_true",
+        help="on AMD: by MIOpen too, in this process; it may hang")  # fmt: skip
+    add("--skip-large", action="store_true", help="without 768x1280")
+    add("--seconds", type=positive, default=280.0, metavar="N",
+        help="begin no step after this (default 280)")  # fmt: skip
+    _add_cases_options(decode)
+    _add_cpu_options(decode)
+    add("--device", default="cuda", help='such as "cuda:1" (also on ROCm)')
+    add("--json", type=Path, metavar="FILE", help="every figure, as JSON")
+
+
+def _add_cases_options(decode: argparse.ArgumentParser) -> None:
+    add = decode.add_argument
+    add("--cases", action="store_true",
+                        help="the five cases and targets of the VAE plan instead: one picture, 5, "
+                        "17 and 33 frames, the largest that fits; also on a CPU")  # fmt: skip
+    add("--vae", default="wan", metavar="VAE",
+                        help="with --cases: wan, hunyuan, demo, a diffusers folder or a file "
+                        "beside its config.json (default wan, random weights)")  # fmt: skip
+    add("--scale", type=float, metavar="SHARE",
+                        help="with --cases: of sides and channels; times and peaks are then not "
+                        "judged (default 1, on a CPU 0.25)")  # fmt: skip
+    add("--budget", help="with --cases: such as 6GB")
+    add("--no-stress", action="store_true",
+                        help="with --cases: without the largest picture that fits")  # fmt: skip
+    add("--out", type=Path, metavar="DIR",
+                        help="with --cases: default test_data/benchmarks")  # fmt: skip
+
+
+def _add_cpu_options(decode: argparse.ArgumentParser) -> None:
+    add = decode.add_argument
+    add("--model", choices=("hunyuan", "wan"), help="with --device cpu (default hunyuan)")
+    add("--frames", type=count, metavar="N", help="with --device cpu (default 9)")
+    add("--size", type=_size, metavar="HxW", help="with --device cpu (default 160x160)")
+    add("--threads", type=count, metavar="N", help="with --device cpu (default: torch's own)")
+    add("--strategy", help='of hy3d_rocm.decode, with --device cpu (default "auto")')
+    add("--cpu-level", choices=LEVELS, help="with --device cpu: lower both instruction sets")
+    add("--no-memory", action="store_true", help="with --device cpu: without the children that "
+        "measure the peaks")  # fmt: skip
+
+
 def run_bench_command(arguments: argparse.Namespace) -> int:
-    """Exit code: 0, 1 if nothing could be measured, 130 after Ctrl-C."""
-    if arguments.bench in CPU_BENCHES:
-        return run_cpu_command(arguments)
-    if arguments.bench in RASTER_BENCHES:
-        return run_raster_command(arguments)
-    if arguments.bench in GPU_BENCHES:
-        return run_gpu_command(arguments)
+    """Exit code: 0; 1 if nothing could be measured; 2 without a GPU or for options that don't fit
+    together; 130 after Ctrl-C."""
+    try:
+        return (_decode if arguments.bench == "decode" else _pipeline)(arguments)
+    except NoGpuError as error:
+        _say(str(error))
+        return 2
+    except BenchError as error:
+        _say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        _say("interrupted before anything was measured")
+        return 130
+
+
+def _pipeline(arguments: argparse.Namespace) -> int:
     from hy3d_rocm.bench.benches import BENCHES
-    from hy3d_rocm.bench.models import BenchError
     from hy3d_rocm.bench.session import Settings
 
     settings = Settings(
@@ -120,14 +182,7 @@ def run_bench_command(arguments: argparse.Namespace) -> int:
         backend=getattr(arguments, "backend", "inductor"),
         say=_say,
     )
-    try:
-        report = BENCHES[arguments.bench](settings)
-    except BenchError as error:
-        _say(str(error))
-        return 1
-    except KeyboardInterrupt:
-        _say("interrupted before anything was measured")
-        return 130
+    report = BENCHES[arguments.bench](settings)
     return deliver(
         report.as_text(),
         report.as_dict(),
@@ -135,6 +190,63 @@ def run_bench_command(arguments: argparse.Namespace) -> int:
         _say,
         measured=report.measured,
         interrupted=report.interrupted,
+    )
+
+
+def _decode(arguments: argparse.Namespace) -> int:
+    if arguments.device == "cpu" and not arguments.cases:
+        return _decode_on_cpu(arguments)
+    names = ("model", "frames", "size", "threads", "strategy", "cpu_level", "no_memory")
+    strange = ["--" + name.replace("_", "-") for name in names if getattr(arguments, name)]
+    if strange:
+        _say(f"{', '.join(strange)}: only for bench decode --device cpu, without --cases")
+        return 2
+    if arguments.cases:
+        from hy3d_rocm.bench.decode_cases import run_cases_command
+
+        return run_cases_command(arguments)
+    device = find_gpu(arguments.device)
+    import torch
+
+    from hy3d_rocm.bench.decode_gpu import DecodeSettings, decode_dict, decode_text, run_decode
+
+    settings = DecodeSettings(
+        device, arguments.policy, arguments.repeats, arguments.seconds,
+        has_large=not arguments.skip_large,
+        has_library=arguments.library or torch.version.hip is None,
+        say=_say,
+    )  # fmt: skip
+    report = run_decode(settings)
+    return _delivered(arguments, decode_text(report), decode_dict(report))
+
+
+def _decode_on_cpu(arguments: argparse.Namespace) -> int:
+    from hy3d_rocm import _native
+
+    code = started_anew(run_bench_command, arguments, _say)
+    if code is not None:
+        return code
+    if not _native.available:
+        raise BenchError(f"the C core is not there ({_native.missing}), and this measures it")
+    from hy3d_rocm.bench.decode_cpu import (
+        cpu_decode_dict,
+        cpu_decode_text,
+        run_cpu_decode,
+        settings_of,
+    )
+
+    report = run_cpu_decode(settings_of(arguments, _say))
+    return _delivered(arguments, cpu_decode_text(report), cpu_decode_dict(report))
+
+
+def _delivered(arguments: argparse.Namespace, text: str, data: dict[str, Any]) -> int:
+    return deliver(
+        text,
+        plain(data),
+        arguments.json,
+        _say,
+        measured=data["measured"],
+        interrupted=data["interrupted"],
     )
 
 
@@ -151,3 +263,12 @@ def _gigabytes(text: str) -> int:
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of gigabytes, such as 8 or 11.5")
     return int(value * GB)
+
+
+def _size(text: str) -> list[int]:
+    sizes = text.split("x")
+    if len(sizes) != 2 or not all(map(whole_number, sizes)):
+        raise argparse.ArgumentTypeError(
+            f"{brief(text)} is no size: write HEIGHTxWIDTH, as 160x160"
+        )
+    return [int(size) for size in sizes]

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import math
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from hy3d_rocm.bench.gpu_summary import Check
-from hy3d_rocm.tools import metrics
+from hy3d_rocm import files
+from hy3d_rocm.bench.terminal import BenchError, Check
+from hy3d_rocm.tools import loading, metrics
 from hy3d_rocm.tools.loading import random_latents
-from hy3d_rocm.tools.runs import Outcome, Setting, Subject, exact_frames, run_once
-from hy3d_rocm.units import GB, MB
-
-if TYPE_CHECKING:
-    from hy3d_rocm.tools.runs import ProgressLine
+from hy3d_rocm.tools.runs import Outcome, ProgressLine, Setting, Subject, exact_frames, run_once
+from hy3d_rocm.units import GB, MB, aligned, size_text
 
 LOST_DB = 0.5  # against the VAE's own decode in its own type: less is no loss
 LEAK_BYTES = 16 * MB  # of heap that may come and go on the host; on a GPU nothing may stay
@@ -308,3 +310,167 @@ def _leaked(report: CasesReport) -> float | None:
     if len(report.held) < 4:
         return None
     return max(report.held[-1] - report.held[1], 0) / MB
+
+
+_CPU_SCALE = 0.25  # of sides and channels where no GPU is: seconds instead of hours
+
+
+def run_cases_command(arguments: argparse.Namespace) -> int:
+    """Exit code: 0; 1 where nothing was measured or a target was missed; 130 after Ctrl-C."""
+    from hy3d_rocm.meter import steady_malloc
+
+    steady_malloc()
+    try:
+        asked = None if arguments.device == "cuda" else arguments.device
+        device = loading.pick_device(asked)
+        scale = _scale(arguments.scale, device.type)
+        vae, text, is_random = loading.make_vae(arguments.vae, device, None, scale)
+    except (BenchError, loading.LoadingError) as error:
+        _say(str(error))
+        return 1
+    line = ProgressLine(device, "bench decode")
+    settings = CaseSettings(
+        seconds=arguments.seconds, scale=scale, repeats=min(arguments.repeats, 3),
+        budget=arguments.budget, stress=not arguments.no_stress, say=_say,
+    )  # fmt: skip
+    report = run_cases(vae, text, is_random, settings, line)
+    path = files.stamped(arguments.out or files.BENCHMARKS, "decode_cases", ".json")
+    data = {**cases_dict(report), "machine": files.machine_facts()}
+    files.write_json(path, data)
+    sys.stdout.write(f"{cases_text(report)}{path}\n")
+    if plot(report, path.with_suffix(".png")):
+        sys.stdout.write(f"{path.with_suffix('.png')}\n")
+    if arguments.json is not None:
+        files.write_json(arguments.json, data)
+    if report.interrupted:
+        return 130
+    missed = any(check.verdict == "FAIL" for check in checks(report))
+    return 1 if missed or not report.measured else 0
+
+
+def _scale(given: float | None, device: str) -> float:
+    if given is None:
+        return 1.0 if device == "cuda" else _CPU_SCALE
+    if not 0 < given <= 1:
+        raise BenchError(f"--scale {given:g}: give a share above 0 and at most 1, such as 0.25")
+    return given
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"hy3d-rocm bench decode: {text}\n")
+    sys.stderr.flush()
+
+
+def cases_text(report: CasesReport) -> str:
+    """A table, the targets, what is missing."""
+    head = ("", "size", "time", "peak", "planned", "PSNR", "own PSNR", "how")
+    lines = ["hy3d-rocm bench decode --cases", "", report.subject, report.device]
+    if not report.is_full_size:
+        lines += [
+            f"Pictures and channels are {report.scale:g} of the real ones: the targets of time and "
+            "memory are not judged.",
+        ]
+    lines += ["", *aligned([head, *map(_cells, report.rows)]), ""]
+    lines += [f"{r.case.name}: {o.error}" for r in report.rows for o in r.outcomes if o.error]
+    lines += [f"{r.case.name}: {r.note}" for r in report.rows if r.note]
+    lines += ["Targets:", *(f"  {check.line()}" for check in checks(report)), ""]
+    lines += [f"- {sentence}" for sentence in _advice(report.rows)]
+    if report.left_out:
+        lines.append(f"Left out for want of time (--seconds): {', '.join(report.left_out)}")
+    if report.interrupted:
+        lines.append("Interrupted: these are the figures so far.")
+    lines.append(f"Took {report.seconds:.0f} s.")
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: CaseRow) -> tuple[str, ...]:
+    frames, height, width = row.size
+    size = f"{frames} x {width}x{height}"
+    if not row.ended:
+        kind = row.outcomes[-1].kind if row.outcomes else "-"
+        return (row.case.name, size, "-", "-", "-", "-", "-", kind)
+    last = row.ended[-1]
+    return (
+        row.case.name, size, f"{row.best:.2f} s", size_text(row.peak_bytes),
+        size_text(last.planned_bytes), _decibels(row.psnr), _decibels(row.psnr_own), last.way,
+    )  # fmt: skip
+
+
+def _advice(rows: Sequence[CaseRow]) -> list[str]:
+    """The decodes' own recommendations, each once."""
+    reports = [o.report for row in rows for o in row.ended if o.report is not None]
+    return list(dict.fromkeys(text for report in reports for text in report.recommendations))
+
+
+def _decibels(value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return "equal" if math.isinf(value) else f"{value:.1f} dB"
+
+
+def cases_dict(report: CasesReport) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "bench": "decode cases",
+        "subject": report.subject,
+        "device": report.device,
+        "scale": report.scale,
+        "rows": [
+            {
+                "case": r.case.name, "frames": r.size[0], "height": r.size[1], "width": r.size[2],
+                "seconds": [o.seconds for o in r.ended],
+                "planning_seconds": [o.planning_seconds for o in r.ended],
+                "planned_bytes": [o.planned_bytes for o in r.ended],
+                "peak_bytes": [o.peak_bytes for o in r.ended],
+                "ways": [o.way for o in r.ended],
+                "errors": [o.error for o in r.outcomes if o.error],
+                "recommendations": _advice([r]),
+                "psnr": r.psnr, "psnr_own": r.psnr_own, "note": r.note,
+            }
+            for r in report.rows
+        ],
+        "held_bytes": report.held,
+        "targets": [{**dataclasses.asdict(c), "verdict": c.verdict} for c in checks(report)],
+        "left_out": report.left_out,
+        "interrupted": report.interrupted,
+        "seconds": report.seconds,
+    }  # fmt: skip
+
+
+def plot(report: CasesReport, path: Path) -> bool:
+    """Time and memory of each case beside its target (PNG); False where matplotlib is missing or
+    nothing ended."""
+    rows = [row for row in report.rows if row.ended]
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    if not rows:
+        return False
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(
+        1, 2, figsize=(10.5, 0.5 * len(rows) + 1.6), layout="constrained", sharey=True
+    )
+    places = range(len(rows))
+    left.barh(places, [r.best for r in rows], color="#0f766e", height=0.6)
+    for place, row in enumerate(rows):
+        if row.case.seconds is not None and report.is_full_size:
+            left.plot([row.case.seconds] * 2, [place - 0.4, place + 0.4], color="#b45309")
+    names = [f"{r.case.name}\n{r.size[0]} x {r.size[2]}x{r.size[1]}" for r in rows]
+    left.set_yticks(places, names, fontsize=8)
+    left.invert_yaxis()
+    left.set_xlabel("seconds" + (" (mark: target)" if report.is_full_size else ", reduced size"))
+    peaks = [row.peak_bytes / GB for row in rows]
+    planned = [row.ended[-1].planned_bytes / GB for row in rows]
+    right.barh(places, planned, color="#d1d5db", height=0.6, label="planned")
+    right.barh(places, peaks, color="#2563eb", height=0.3, label="measured")
+    right.set_xlabel("GB at the peak")
+    right.legend(frameon=False, fontsize=8)
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(f"{report.subject}; {report.device}", fontsize=9, x=0.01, ha="left")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+    return True

@@ -1,16 +1,22 @@
-"""What the bench commands share at the terminal: a count as an argument, a report that is printed
+"""What the benches share at the terminal: arguments, targets, a report that is printed
 and written."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.units import brief, whole_number
+
+
+class BenchError(Exception):
+    """The bench cannot be run; the text says why and what to do."""
 
 
 def count(text: str) -> int:
@@ -18,6 +24,17 @@ def count(text: str) -> int:
     value = whole_number(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{brief(text)} is no positive whole number")
+    return value
+
+
+def positive(text: str) -> float:
+    """A positive number, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
     return value
 
 
@@ -42,3 +59,52 @@ def deliver(
     if interrupted:
         return 130
     return 0 if measured else 1
+
+
+@dataclass(frozen=True)
+class Check:
+    """One target: `value` None where there is nothing to hold against it."""
+
+    text: str
+    value: float | None
+    limit: float
+    unit: str = "x"
+    at: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """pass, FAIL, or "no figure". NaN fails."""
+        if self.value is None:
+            return "no figure"
+        return "pass" if self.value <= self.limit else "FAIL"
+
+    def line(self) -> str:
+        value = "-" if self.value is None else f"{self.value:.3g}{self.unit}"
+        where = f"  ({self.at})" if self.at else ""
+        return f"{self.verdict:9}  {self.text}: {value} of at most {self.limit:g}{self.unit}{where}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """`value` at least (or at most) `limit`; None where there is no figure."""
+
+    text: str
+    value: float | None
+    limit: float
+    is_least: bool = True
+    unit: str = "x"
+    at: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """pass, FAIL or "no figure". NaN fails."""
+        if self.value is None:
+            return "no figure"
+        is_met = self.value >= self.limit if self.is_least else self.value <= self.limit
+        return "pass" if is_met else "FAIL"
+
+    def line(self) -> str:
+        value = "-" if self.value is None else f"{self.value:.3g}{self.unit}"
+        bound = f"at {'least' if self.is_least else 'most'} {self.limit:.3g}{self.unit}"
+        where = f"  ({self.at})" if self.at else ""
+        return f"{self.verdict:9}  {self.text}: {value} of {bound}{where}"

@@ -1,5 +1,5 @@
-"""Command line: `hy3d-rocm demo`, `decode`, `plan`, `doctor`, `diagnose`, `miopen`, `bench`,
-`compare`, `tune`, `db`, `render`.
+"""Command line: `hy3d-rocm decode`, `plan`, `doctor`, `diagnose`, `miopen`, `bench`, `compare`,
+`tune`, `db`; in a checkout `demo` and `render`.
 
 The same as `python -m hy3d_rocm`.
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from hy3d_rocm import __version__
 from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
-from hy3d_rocm.bench.compare_command import add_compare_parser, run_compare_command
+from hy3d_rocm.bench.compare import add_compare_parser, run_compare_command
+from hy3d_rocm.cli.checkout import CHECKOUT_COMMANDS, add_checkout_parsers, run_checkout_command
 from hy3d_rocm.cli.decode import add_decode_parser, run_decode_command
 from hy3d_rocm.cli.plan import add_plan_parser, run_plan_command
 from hy3d_rocm.cli.tools import TOOLS, add_tool_parsers, run_tool_command
@@ -23,7 +22,6 @@ from hy3d_rocm.diagnose.command import add_diagnose_parser, run_diagnose_command
 from hy3d_rocm.doctor.command import add_doctor_parser, run_doctor_command
 from hy3d_rocm.doctor.miopen.command import add_miopen_parser, run_miopen_command
 from hy3d_rocm.env.streams import printed_safely
-from hy3d_rocm.render.command import add_render_parser, run_render_command
 from hy3d_rocm.tune.command import add_tune_parser, run_tune_command
 
 
@@ -36,11 +34,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hy3d-rocm {__version__}")
     parser.add_argument("--verbose", action="store_true", help="show the library's log lines")
     commands = parser.add_subparsers(dest="command", required=True)
-    demo = commands.add_parser(
-        "demo", help="decode a filmed clip whole, and under a budget through failing convolutions"
-    )
-    demo.add_argument("--out", type=Path, default=Path("demo_out"), help="folder to write to")
-    demo.add_argument("--frames", type=int, default=33, help="4 n + 1 frames (default 33)")
     add_doctor_parser(commands)
     add_diagnose_parser(commands)
     add_miopen_parser(commands)
@@ -51,19 +44,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_compare_parser(commands)
     add_tune_parser(commands)
     add_db_parser(commands)
-    add_render_parser(commands)
+    add_checkout_parsers(commands)
     return parser
-
-
-def run_demo_command(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.demo.run import DemoError, run_demo
-
-    try:
-        run_demo(arguments.out, frames=arguments.frames)
-    except DemoError as error:
-        sys.stderr.write(f"hy3d-rocm demo: {error}\n")
-        return 1
-    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,9 +63,9 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "demo": run_demo_command, "doctor": run_doctor_command, "diagnose": run_diagnose_command,
+    "doctor": run_doctor_command, "diagnose": run_diagnose_command,
     "miopen": run_miopen_command, "decode": run_decode_command, "plan": run_plan_command,
     **dict.fromkeys(TOOLS, run_tool_command), "bench": run_bench_command,
     "compare": run_compare_command, "tune": run_tune_command, "db": run_db_command,
-    "render": run_render_command,
+    **dict.fromkeys(CHECKOUT_COMMANDS, run_checkout_command),
 }  # fmt: skip

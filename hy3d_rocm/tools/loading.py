@@ -18,6 +18,7 @@ import torch
 
 from hy3d_rocm._rng import seeded_on
 from hy3d_rocm.decode.families import family_for, family_or_unknown
+from hy3d_rocm.tools import demo_vae
 from hy3d_rocm.units import brief
 
 if TYPE_CHECKING:
@@ -117,11 +118,9 @@ def _read_config(path: Path) -> tuple[Path, str, Any]:
 
 
 def _demo_files() -> VaeFiles:
-    from hy3d_rocm.demo.model import DemoModelError, weights_path
-
     try:
-        file = weights_path()
-    except DemoModelError:
+        file = demo_vae.weights_path()
+    except demo_vae.DemoModelError:
         raise LoadingError(
             "the demo's VAE comes with a source checkout, and this is an installed package: clone "
             "the repository and run this there, or name a VAE's folder with --vae"
@@ -186,11 +185,9 @@ def load_vae(files: VaeFiles, dtype: torch.dtype | None = None) -> Any:
 
 
 def _demo_vae(file: Path | None = None) -> Any:
-    from hy3d_rocm.demo.model import DemoModelError, load_demo_vae
-
     try:
-        return load_demo_vae(file)
-    except DemoModelError as error:
+        return demo_vae.load_demo_vae(file)
+    except demo_vae.DemoModelError as error:
         raise LoadingError(str(error)) from error
 
 
@@ -537,13 +534,11 @@ def _asked_family(vae: Any) -> Any:
 
 def filmed_latents(vae: Any, frames: int, height: int, width: int) -> Tensor:
     """The held-out filmed clip through the VAE's own encoder, as the demo makes them."""
-    from hy3d_rocm.demo.clips import ClipNotFoundError, held_out_clip
-
     if getattr(vae, "encoder", None) is None:
         raise LoadingError("a clip needs a VAE with an encoder: take --vae demo or a folder")
     try:
-        clip = held_out_clip(frames, height, width)
-    except (ClipNotFoundError, ValueError) as error:
+        clip = demo_vae.held_out_clip(frames, height, width)
+    except (demo_vae.ClipNotFoundError, ValueError) as error:
         raise LoadingError(str(error)) from error
     family = family_for(vae)
     with torch.inference_mode():

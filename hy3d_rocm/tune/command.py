@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.bench.gpu_device import NoGpuError, find_gpu
 from hy3d_rocm.units import brief, whole_number
 
 _EPILOG = """\
@@ -22,6 +21,34 @@ Ctrl-C.
 """
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 _DEFAULT_TIERS = ("vendor", "triton", "gemm", "conv2d", "native")
+
+
+_NONE = (
+    "PyTorch sees no GPU here (torch.cuda.is_available() is False), and this measures GPU"
+    " back-ends; on a ROCm machine use the Python that runs ComfyUI"
+)
+
+
+class NoGpuError(Exception):
+    """There is no such GPU; the text says what to do."""
+
+
+def find_gpu(text: str) -> Any:
+    """The torch.device, with its index; it is made the current one, on which events are recorded
+    and Triton launches. NoGpuError with a sentence where there is none."""
+    import torch
+
+    try:
+        device: Any = torch.device(text)
+    except RuntimeError as error:
+        raise NoGpuError(f'--device {text!r} is no device; write "cuda" or "cuda:1"') from error
+    if device.type != "cuda" or not torch.cuda.is_available():
+        raise NoGpuError(_NONE)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise NoGpuError(f"there is no {text}: PyTorch sees {torch.cuda.device_count()} GPUs")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def add_tune_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 import torch
 
-from hy3d_rocm.bench.gpu_timing import DeviceWatch, Timed, Watch, attempt, interleave
 from hy3d_rocm.conv import releasing, selfcheck
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, dtype_name
 from hy3d_rocm.conv.errors import Kind
 from hy3d_rocm.conv.probe.measure import make_call
 from hy3d_rocm.conv.tiers import Tier, make_tier
+from hy3d_rocm.tune.timing import DeviceWatch, Timed, Watch, attempt, interleave
 
 _SERIES_S = 0.15
 # Tiles tried beside the guess: compiling one takes seconds.

@@ -1,6 +1,6 @@
-"""`hy3d-rocm bench conv` from a checkout: exact sums of the wide 3x3x3 layers, with memory.
+"""`python -m tools.dev.bench conv`: exact sums of the wide 3x3x3 layers, with memory.
 
-    python tests/bench/bench_conv.py [--no-memory] [OPTIONS OF hy3d-rocm bench conv ...]
+    python tests/bench/bench_conv.py [--no-memory] [OPTIONS OF bench conv ...]
 
 The same command with other defaults; an option that is given wins (--accuracy fast, --kernel any
 --min-channels 1 for every layer).
@@ -19,12 +19,12 @@ DEFAULTS = ["--threads", "1", "--accuracy", "exact", "--kernel", "3x3x3", "--min
 
 
 def main() -> int:
-    from hy3d_rocm.cli import main as command
+    from tools.dev.bench.__main__ import main as command
 
     given = sys.argv[1:]
     memory = [] if "--no-memory" in given else ["--memory"]
     rest = [option for option in given if option != "--no-memory"]
-    return command(["bench", "conv", *DEFAULTS, *memory, *rest])
+    return command(["conv", *DEFAULTS, *memory, *rest])
 
 
 if __name__ == "__main__":

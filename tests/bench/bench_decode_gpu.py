@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.bench.gpu_decode import hunyuan_vae
+from hy3d_rocm.bench.decode_gpu import hunyuan_vae
 from hy3d_rocm.decode.executor import decode_with_report
 from hy3d_rocm.decode.families import family_for
 from hy3d_rocm.units import size_text

@@ -60,7 +60,7 @@ def of_diffusers() -> Any:
     """The components and properties of a real pipeline, and the call of an idle one."""
     from diffusers import StableDiffusionInstructPix2PixPipeline
 
-    from hy3d_rocm.demo.delight import tiny_pipeline
+    from examples.demo.delight import tiny_pipeline
 
     made = tiny_pipeline()
     made.__class__ = type("Idle", (_Idle, StableDiffusionInstructPix2PixPipeline), {})

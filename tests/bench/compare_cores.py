@@ -14,6 +14,7 @@ import argparse
 import importlib.util
 import math
 import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -24,10 +25,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from hy3d_rocm import _core
-from hy3d_rocm.bench.cpu_layers import CPU_SETS, DTYPES, Choice, choose_layers, make_operands
-from hy3d_rocm.bench.cpu_timing import CLOCKS, timed_rounds
-from hy3d_rocm.bench.gpu_layers import Layer
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from hy3d_rocm import _core  # noqa: E402
+from tools.dev.bench.cpu_layers import CPU_SETS, DTYPES, Choice, choose_layers, make_operands  # noqa: E402
+from tools.dev.bench.cpu_timing import CLOCKS, timed_rounds  # noqa: E402
+from tools.dev.bench.gpu_layers import Layer  # noqa: E402
 
 NAMES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64"}
 

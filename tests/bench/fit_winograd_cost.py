@@ -29,7 +29,7 @@ if str(ROOT / "tests" / "bench") not in sys.path:
 
 from c_program import build  # noqa: E402
 
-LAYERS = ROOT / "hy3d_rocm" / "bench" / "video_vae_layers.json"
+LAYERS = ROOT / "tests" / "shapes" / "video_vae_layers.json"
 SETS = ("hunyuan_video_9x160x160", "wan21_9x160x160")
 TERMS = ("product", "data", "weight", "filter")
 GOOD_BYTES = 12e6  # as in winograd_cost.c, with the two below

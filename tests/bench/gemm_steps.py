@@ -37,7 +37,7 @@ from hy3d_rocm.conv.tiers import (  # noqa: E402
     unfolded,
 )
 
-SHAPES = ROOT / "hy3d_rocm" / "bench" / "video_vae_layers.json"
+SHAPES = ROOT / "tests" / "shapes" / "video_vae_layers.json"
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 # What starts no kernel: views, and memory that is only reserved.
 FREE = {"as_strided", "view", "unbind", "empty", "empty_strided", "detach", "alias", "expand",

@@ -72,8 +72,7 @@ def main() -> None:
     parser.add_argument("--halo", type=int, default=32)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
-    from hy3d_rocm.demo.clips import held_out_clip
-    from hy3d_rocm.demo.model import load_demo_vae
+    from hy3d_rocm.tools.demo_vae import held_out_clip, load_demo_vae
 
     steady_malloc()
     torch.set_num_threads(args.threads)

@@ -2,8 +2,9 @@
 
     python tests/bench/raster_peers.py [--python PATH] [--also "LABEL=COMMAND"] [--json FILE]
 
-Like `hy3d-rocm bench raster`, and besides: lavapipe (Vulkan), and embree itself by packets of 16
-coherent rays from C (raster_peers_embree.c, compiled here) and by version 3's streams. The peers:
+Like `python -m tools.dev.bench raster`, and besides: lavapipe (Vulkan), and embree itself by
+packets of 16 coherent rays from C (raster_peers_embree.c, compiled here) and by version 3's
+streams. The peers:
 
     apt install libegl1 libgl1-mesa-dri mesa-vulkan-drivers libvulkan1
     apt install libembree3-3    (Debian 12; 13 has libembree4-4)
@@ -34,10 +35,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hy3d_rocm.bench.models import BenchError
-from hy3d_rocm.bench.raster_command import add_raster_options, pictures_of, report_raster
-from hy3d_rocm.bench.raster_jobs import PEERS, Peer
-from hy3d_rocm.bench.raster_turns import RasterSettings, contenders_of
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from hy3d_rocm.bench.terminal import BenchError  # noqa: E402
+from tools.dev.bench.raster_command import add_raster_options, pictures_of, report_raster  # noqa: E402
+from tools.dev.bench.raster_jobs import PEERS, Peer  # noqa: E402
+from tools.dev.bench.raster_turns import RasterSettings, contenders_of  # noqa: E402
 
 EMBREE = Peer(
     "embree",

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from hy3d_rocm.bench.raster_jobs import BOTH, Given, Job, MissingError, milliseconds
-from hy3d_rocm.bench.raster_scene import Scene
+from tools.dev.bench.raster_jobs import BOTH, Given, Job, MissingError, milliseconds
+from tools.dev.bench.raster_scene import Scene
 
 HERE = Path(__file__).resolve().parent
 SYSTEM = ("libembree4.so.4", "libembree3.so.3")

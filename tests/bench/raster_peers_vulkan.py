@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hy3d_rocm.bench.raster_jobs import BOTH, INDEX, Given, Job, MissingError, milliseconds
-from hy3d_rocm.bench.raster_scene import Scene
+from tools.dev.bench.raster_jobs import BOTH, INDEX, Given, Job, MissingError, milliseconds
+from tools.dev.bench.raster_scene import Scene
 
 DRIVERS = Path("/usr/share/vulkan/icd.d")
 # OpenGL's depth is -w to w, WebGPU's 0 to w; and its rows run the other way.

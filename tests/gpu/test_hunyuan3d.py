@@ -55,7 +55,7 @@ from hunyuan3d_upstream import (
     upstream_nodes,
 )
 
-from hy3d_rocm.bench.models import random_pipeline
+from hy3d_rocm.bench.session import random_pipeline
 from hy3d_rocm.pipeline import PipelineProxy
 
 CHECKOUT = os.environ.get("HY3D_WRAPPER", "")

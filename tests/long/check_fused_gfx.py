@@ -27,11 +27,12 @@ for folder in (str(ROOT), str(ROOT / "tests" / "long")):
 
 import check_gfx  # noqa: E402
 
-from hy3d_rocm.conv.triton import configs, isa, variants  # noqa: E402
+from hy3d_rocm.conv.triton import configs  # noqa: E402
 from hy3d_rocm.conv.triton.configs import Config  # noqa: E402
 from hy3d_rocm.conv.triton.item import Launch  # noqa: E402
 from hy3d_rocm.decode.backends.triton import work  # noqa: E402
 from hy3d_rocm.decode.backends.triton.work import Job, Piece, last_strides  # noqa: E402
+from tools.dev import isa, variants  # noqa: E402
 
 ARCHES = ("gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
 CACHE = ROOT / "build" / "triton-gfx"

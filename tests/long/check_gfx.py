@@ -25,10 +25,11 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from hy3d_rocm.conv.triton import compile as compiling  # noqa: E402
-from hy3d_rocm.conv.triton import configs, isa, variants  # noqa: E402
+from hy3d_rocm.conv.triton import configs  # noqa: E402
 from hy3d_rocm.conv.triton.configs import Config  # noqa: E402
-from hy3d_rocm.conv.triton.variants import Variant  # noqa: E402
+from tools.dev import compile as compiling  # noqa: E402
+from tools.dev import isa, variants  # noqa: E402
+from tools.dev.variants import Variant  # noqa: E402
 
 CACHE = ROOT / "build" / "triton-gfx"
 COLUMNS = ("arch", "dtype", "kernel", "tile", "variants", *isa.COLUMNS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -22,7 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 IN_SDIST = ("include/hy3d/conv3d.h", "csrc/base/blas.c", "csrc/kernels/kernels.inc", "setup.py",
             "tests/c/test_base.c", "tests/project/test_packaging.py", "LICENSE", "MANIFEST.in",
-            "examples/protected_decode.py", "__init__.py")  # fmt: skip
+            "examples/protected_decode.py", "examples/demo/run.py", "examples/render/run.py",
+            "tools/dev/isa.py", "tools/dev/bench/__main__.py", "__init__.py")  # fmt: skip
 IN_WHEEL = ("hy3d_rocm/_core.abi3.so", "hy3d_rocm/_core.pyi", "hy3d_rocm/py.typed",
             "hy3d_rocm/_vendor/libhy3d_openblas.so", "hy3d_rocm/_vendor/LICENSE.txt")  # fmt: skip
 USE = """
@@ -79,8 +81,11 @@ def main() -> int:
             names = {n.split("/", 1)[1] for n in archive.getnames() if "/" in n}
             archive.extractall(folder / "source", filter="data")
         missing = [n for n in IN_SDIST if n not in names]
-        missing += [n for n in IN_WHEEL if n not in zipfile.ZipFile(wheel).namelist()]
-        strays = [n for n in names if n.endswith((".so", ".o", ".pyc"))]
+        inside = zipfile.ZipFile(wheel).namelist()
+        missing += [n for n in IN_WHEEL if n not in inside]
+        # A developer's tools and the demo are parts of a source checkout.
+        outside = [n for n in inside if not re.match(r"hy3d_rocm(-[^/]+\.dist-info)?/", n)]
+        strays = outside + [n for n in names if n.endswith((".so", ".o", ".pyc"))]
         if missing or strays or not wheel.name.endswith("-cp311-abi3-linux_x86_64.whl"):
             sys.exit(f"missing {missing}, strays {strays}, wheel {wheel.name}")
         (source,) = (folder / "source").iterdir()

@@ -136,8 +136,7 @@ def encode(job: dict[str, Any]) -> dict[str, Any]:
     import torch
     from safetensors.torch import save_file
 
-    from hy3d_rocm.demo.clips import held_out_clip
-    from hy3d_rocm.demo.model import load_demo_vae
+    from hy3d_rocm.tools.demo_vae import held_out_clip, load_demo_vae
 
     width, height = (int(n) for n in job["size"].split("x"))
     clip = held_out_clip(job["frames"], height, width, start=job["start"])
@@ -153,8 +152,8 @@ def decode(job: dict[str, Any]) -> dict[str, Any]:
 
     from hy3d_rocm.decode.executor import decode_with_report
     from hy3d_rocm.decode.report import DecodeOptions
-    from hy3d_rocm.demo.model import load_demo_vae
     from hy3d_rocm.meter import PeakMeter
+    from hy3d_rocm.tools.demo_vae import load_demo_vae
 
     vae = load_demo_vae()
     z = load_file(Path(job["folder"]) / "latents.safetensors")["latents"]
@@ -187,8 +186,8 @@ def compare(job: dict[str, Any]) -> dict[str, Any]:
 
     from hy3d_rocm.decode.families import family_for
     from hy3d_rocm.decode.run import tile_places
-    from hy3d_rocm.demo.model import load_demo_vae
     from hy3d_rocm.tools import metrics
+    from hy3d_rocm.tools.demo_vae import load_demo_vae
     from hy3d_rocm.tools.pictures import Panel, draw_heat_map
     from hy3d_rocm.tools.validate import borders_of
 

@@ -21,8 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from hy3d_rocm.conv.triton import compile as compiling  # noqa: E402
-from hy3d_rocm.conv.triton import isa  # noqa: E402
+from hy3d_rocm.conv.triton import configs  # noqa: E402
+from tools.dev import compile as compiling  # noqa: E402
+from tools.dev import isa  # noqa: E402
 
 MODULE = "hy3d_rocm.raster.gpu.kernels"
 ARCHES = ("gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx1201")
@@ -56,7 +57,7 @@ def jobs_of(arch: str, rules: tuple[bool, ...], letters: tuple[str, ...]) -> Ite
     """Every kernel as draw.py launches it; rules: whether compat."""
     from hy3d_rocm.raster.gpu.draw import sizes_for
 
-    s = sizes_for(compiling.wave_size(arch))
+    s = sizes_for(configs.wave_size(arch))
     for form in letters:
         for compat in rules:
             rule = {"COMPAT": compat}

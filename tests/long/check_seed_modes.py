@@ -58,7 +58,7 @@ def tiny_delight() -> Any:
     """The demo's pipeline with a UNet and a VAE of one block; the VAE keeps the size."""
     from diffusers import AutoencoderKL, UNet2DConditionModel
 
-    from hy3d_rocm.demo.delight import tiny_pipeline
+    from examples.demo.delight import tiny_pipeline
 
     pipeline = tiny_pipeline()
     with torch.random.fork_rng(devices=[]):

@@ -21,6 +21,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from verdict_store_doubles import key, record, tables  # noqa: E402
 
+from examples.render import output as render_output  # noqa: E402
 from hy3d_rocm.conv.verdict_store.store import Store  # noqa: E402
 from hy3d_rocm.decode.capture import write_capture  # noqa: E402
 from hy3d_rocm.doctor.miopen.archive import ArchiveError, read_backup, write_backup  # noqa: E402
@@ -30,7 +31,6 @@ from hy3d_rocm.files import write_json, write_whole  # noqa: E402
 from hy3d_rocm.frames.claim import Claim  # noqa: E402
 from hy3d_rocm.frames.output import OutputError  # noqa: E402
 from hy3d_rocm.frames.sinks import MemmapSink, sink_for  # noqa: E402
-from hy3d_rocm.render import output as render_output  # noqa: E402
 
 Contents = dict[str, Any]
 SHAPE = (1, 3, 6, 4, 4)

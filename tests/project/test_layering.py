@@ -163,6 +163,19 @@ def test_nothing_imports_the_command_line() -> None:
         assert not names, f"{relative(path)} imports {names}"
 
 
+def test_nothing_imports_what_no_wheel_has_and_only_commands_a_bench() -> None:
+    """A developer's tools and the examples stay outside of the package; what two need is not in a
+    bench."""
+    for path in PYTHON_SOURCES:
+        strangers = [m for m in imported_modules(path) if re.match(r"(examples|tools)\b", m)]
+        assert not strangers, f"{relative(path)} imports {strangers}"
+    bench = re.compile(r"hy3d_rocm\.bench\b")
+    graph = import_graph({module_name(p): p.read_text() for p in PYTHON_SOURCES})
+    users = {name for name, found in graph.items() if any(bench.match(m) for m in found)}
+    assert "hy3d_rocm.cli" in users
+    assert not [name for name in users if not re.match(r"hy3d_rocm\.(cli|bench)\b", name)]
+
+
 def test_env_and_the_door_do_not_import_torch_at_module_level() -> None:
     lean = [path for path in PYTHON_SOURCES if relative(path).startswith("hy3d_rocm/env/")]
     lean += [ROOT / "hy3d_rocm" / name for name in ("__init__.py", "_native.py")]

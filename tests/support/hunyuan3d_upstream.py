@@ -138,7 +138,7 @@ def upstream_nodes(checkout: Path, comfy: ComfyDouble) -> Iterator[ModuleType]:
 def paint_pipeline(nodes: ModuleType, delight: Any, width: Any, device: torch.device) -> Any:
     """Upstream's HunyuanPaintPipeline in float16: random UNets, the rest from `delight`."""
     from hy3d_rocm._rng import seeded_on
-    from hy3d_rocm.bench.models import ancestral_scheduler, random_unet
+    from hy3d_rocm.bench.session import ancestral_scheduler, random_unet
 
     # Upstream's UNet2p5DConditionModel fixes these two numbers in its code.
     fixed = {"cross_attention_dim": 1024, "time_embedding_dim": 1280}

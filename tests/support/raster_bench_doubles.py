@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 
-from hy3d_rocm.bench.raster_jobs import BOTH, Given, Job, MissingError
-from hy3d_rocm.bench.raster_scene import Scene
+from tools.dev.bench.raster_jobs import BOTH, Given, Job, MissingError
+from tools.dev.bench.raster_scene import Scene
 
 
 def variables(threads: int) -> dict[str, str]:

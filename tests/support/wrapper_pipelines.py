@@ -23,7 +23,7 @@ STEPS = 2
 def tiny_delight() -> Any:
     """StableDiffusionInstructPix2PixPipeline; skips where diffusers is missing."""
     pytest.importorskip("diffusers")
-    from hy3d_rocm.demo.delight import tiny_pipeline
+    from examples.demo.delight import tiny_pipeline
 
     return tiny_pipeline()
 
@@ -99,7 +99,7 @@ def delight(pipeline: Any, count: int, seed: int, size: int = 16, steps: int = S
 
     Equal, so that pictures differ exactly where their noise does.
     """
-    from hy3d_rocm.demo.delight import delight_loop
+    from examples.demo.delight import delight_loop
 
     image = torch.rand(1, 3, size, size, generator=torch.Generator().manual_seed(0))
     return delight_loop(pipeline, image.expand(count, -1, -1, -1), seed, steps)

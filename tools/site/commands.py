@@ -5,8 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+from examples.demo.__main__ import build_parser as demo_parser
+from examples.render.command import build_parser as render_parser
 from hy3d_rocm.cli import build_parser
+from tools.dev.bench.__main__ import build_parser as bench_parser
 
+# Commands of a checkout, which have parsers of their own.
+OWN_PARSERS = {"hy3d-rocm demo": demo_parser, "hy3d-rocm render": render_parser}
 HEAD = """# Commands
 
 Made from the parsers when this page was built; `hy3d-rocm COMMAND --help` says the same. Without
@@ -53,8 +58,19 @@ def described(name: str, parser: argparse.ArgumentParser, level: int) -> Iterato
     if parser.epilog:
         yield "```text\n" + parser.epilog.strip() + "\n```"
     for child, below in subparsers(parser).items():
-        yield from described(f"{name} {child}", below, min(level + 1, 4))
+        whole = f"{name} {child}"
+        own = OWN_PARSERS[whole]() if whole in OWN_PARSERS else below
+        yield from described(whole, own, min(level + 1, 4))
 
 
 def page() -> str:
-    return "\n\n".join([HEAD, *described("hy3d-rocm", build_parser(), 2)]) + "\n"
+    return (
+        "\n\n".join(
+            [
+                HEAD,
+                *described("hy3d-rocm", build_parser(), 2),
+                *described("python -m tools.dev.bench", bench_parser(), 2),
+            ]
+        )
+        + "\n"
+    )

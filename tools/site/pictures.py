@@ -71,8 +71,8 @@ def layers() -> None:
           "probe: tried in a child")
     p.box(400, 125, 170, 90, LOGIC, "pipeline, device, seed", "one generator, offload/,",
           "framepack/")
-    p.box(585, 125, 170, 90, LOGIC, "raster/, render/", "the texture stage's",
-          "modules, maps of a mesh")
+    p.box(585, 125, 170, 90, LOGIC, "raster/", "the texture stage's",
+          "modules, drawing a mesh")
     p.box(770, 125, 170, 90, LOGIC, "doctor/, diagnose/", "env/: facts, rules as",
           "tables, without torch")
     p.box(20, 250, 365, 55, DEVICE, "torch, and Triton kernels",

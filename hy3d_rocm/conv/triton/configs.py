@@ -48,7 +48,7 @@ class Config:
 
 # NVIDIA with tensor cores of Ampere and later (the stand-in). `rate`: TFLOP/s of a full machine,
 # rounded from first trials on an H200, where the kernel was not yet what it is; only their ratios
-# matter. `hy3d-rocm bench gpu --sweep` shows what a guess by them loses; `tune` does not need them.
+# matter. `bench gpu --sweep` (tools/dev) shows what a guess by them loses; `tune` needs none.
 _NVIDIA_HALF = (
     Config(256, 128, 64, 8, 4, rate=740),
     Config(256, 128, 64, 8, 3, rate=730),
@@ -128,6 +128,15 @@ def is_known(arch: str) -> bool:
     """Whether the kernels were checked for `arch` or for one with its instructions. Nothing is
     guessed from how a name begins: gfx1250's matrix instructions are not those of gfx1200."""
     return arch.startswith("sm_") or arch in (*_CDNA, *_RDNA2, *_WMMA)
+
+
+def wave_size(arch: str) -> int:
+    """32 on RDNA (gfx10 to gfx12), 64 on CDNA (gfx9); ValueError for anything else."""
+    if arch.startswith(("gfx10", "gfx11", "gfx12")):
+        return 32
+    if arch.startswith("gfx9"):
+        return 64
+    raise ValueError(f"{arch!r} is no AMD architecture known here: gfx9.., gfx10.. to gfx12..")
 
 
 @functools.cache

@@ -120,7 +120,7 @@ def _try(device: Any, call: Callable[[Any, Any], T]) -> T | None:
         _tell(logging.INFO, "rasterising on the CPU: %s", reason)
         return None
     try:
-        from hy3d_rocm.conv.triton.compile import wave_size
+        from hy3d_rocm.conv.triton.configs import wave_size
         from hy3d_rocm.raster.gpu import draw
 
         _tell(logging.INFO, "rasterising on the GPU: kernels take some seconds at first use")

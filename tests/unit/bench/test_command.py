@@ -95,7 +95,7 @@ def test_a_compiler_that_is_not_there_is_a_reason_and_not_the_end(
 
 
 def test_a_saved_model_is_measured(tmp_path: Path) -> None:
-    from hy3d_rocm.bench.models import random_pipeline
+    from hy3d_rocm.bench.session import random_pipeline
 
     folder = tmp_path / "hunyuan3d-delight-v2-0"
     random_pipeline("tiny", "cpu", torch.float32).save_pretrained(folder)

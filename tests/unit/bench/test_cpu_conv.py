@@ -1,4 +1,4 @@
-"""`hy3d-rocm bench conv`: layers, timing, errors and figures, and the command with tiny layers."""
+"""`python -m tools.dev.bench conv`: layers, timing, errors, figures, the command on tiny layers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import pytest
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.bench import cpu_conv
-from hy3d_rocm.bench.cpu_child import needed_variables, run_quietly
-from hy3d_rocm.bench.cpu_conv import COLD, OURS, TORCH, ConvReport, ConvRow, ConvSettings, run_conv
-from hy3d_rocm.bench.cpu_errors import exact_blocks, largest_error
-from hy3d_rocm.bench.cpu_layers import OTHER, WIDE, Choice, Operands, choose_layers, group_of
-from hy3d_rocm.bench.cpu_memory import SLACK_BYTES, memory_job
-from hy3d_rocm.bench.cpu_sums import sums_of, targets
-from hy3d_rocm.bench.cpu_text import conv_dict, conv_text, is_over
-from hy3d_rocm.bench.cpu_timing import PeakProbe, median_ratio, timed_rounds
-from hy3d_rocm.bench.cpu_watch import Told, listening
-from hy3d_rocm.bench.gpu_layers import Layer
-from hy3d_rocm.bench.models import BenchError
-from hy3d_rocm.cli import main
+from hy3d_rocm.bench.children import needed_variables, run_quietly
+from hy3d_rocm.bench.terminal import BenchError
+from hy3d_rocm.bench.timing import median_ratio
 from hy3d_rocm.conv import prepared
+from tools.dev.bench import cpu_conv
+from tools.dev.bench.__main__ import main
+from tools.dev.bench.cpu_conv import COLD, OURS, TORCH, ConvReport, ConvRow, ConvSettings, run_conv
+from tools.dev.bench.cpu_errors import exact_blocks, largest_error
+from tools.dev.bench.cpu_layers import OTHER, WIDE, Choice, Operands, choose_layers, group_of
+from tools.dev.bench.cpu_memory import SLACK_BYTES, memory_job
+from tools.dev.bench.cpu_sums import sums_of, targets
+from tools.dev.bench.cpu_text import conv_dict, conv_text, is_over
+from tools.dev.bench.cpu_timing import PeakProbe, timed_rounds
+from tools.dev.bench.cpu_watch import Told, listening
+from tools.dev.bench.gpu_layers import Layer
 
 needs_core = pytest.mark.skipif(not _native.available, reason=f"no C core: {_native.missing}")
 
@@ -376,7 +377,7 @@ def test_the_command_writes_a_table_json_and_a_plot(
 ) -> None:
     pytest.importorskip("matplotlib")
     file, picture = tmp_path / "conv.json", tmp_path / "conv.png"
-    command = ["bench", "conv", "--shapes", str(shapes), "--entries", "one", "--min-gflop", "0",
+    command = ["conv", "--shapes", str(shapes), "--entries", "one", "--min-gflop", "0",
                "--threads", "1", "--repeats", "1", "--accuracy", "exact"]  # fmt: skip
     assert main([*command, "--json", str(file), "--plot", str(picture)]) == 0
     figures = json.loads(file.read_text())
@@ -397,7 +398,7 @@ def test_a_level_is_measured_in_a_child(shapes: Path, tmp_path: Path) -> None:
     if "avx2" not in _native.cpu_info()["levels"]:
         pytest.skip("no AVX2 here")
     file = tmp_path / "conv.json"
-    command = ["bench", "conv", "--shapes", str(shapes), "--entries", "two", "--min-gflop", "0",
+    command = ["conv", "--shapes", str(shapes), "--entries", "two", "--min-gflop", "0",
                "--threads", "1", "--repeats", "1", "--cpu-level", "avx2"]  # fmt: skip
     assert main([*command, "--json", str(file)]) == 0
     figures = json.loads(file.read_text())
@@ -419,14 +420,14 @@ def test_memory_of_a_call_is_measured_in_a_child_and_is_at_most_what_was_said() 
 
 def test_a_child_that_fails_is_a_sentence(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BenchError, match="ended with code 1"):
-        run_quietly({"job": "memory"}, {})
+        run_quietly({"run": "tools.dev.bench.cpu_memory:run_memory"}, {})
     assert "KeyError" in capfd.readouterr().err
 
 
 def test_options_that_cannot_be_met_are_sentences(
     shapes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["bench", "conv", "--shapes", str(shapes), "--entries", "one", "--min-gflop", "0"]
+    command = ["conv", "--shapes", str(shapes), "--entries", "one", "--min-gflop", "0"]
     if _native.available:
         assert main([*command, "--clock", "cpu", "--threads", "2"]) == 2
         assert "--clock cpu measures one thread" in capsys.readouterr().err

@@ -10,9 +10,16 @@ import pytest
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.bench import cpu_child, cpu_decode
-from hy3d_rocm.bench.cpu_decode import OURS, TORCH, CpuDecodeReport, CpuDecodeSettings, Side
-from hy3d_rocm.bench.cpu_decode_text import cpu_decode_text, decode_targets
+from hy3d_rocm.bench import children, decode_cpu
+from hy3d_rocm.bench.decode_cpu import (
+    OURS,
+    TORCH,
+    CpuDecodeReport,
+    CpuDecodeSettings,
+    Side,
+    cpu_decode_text,
+    decode_targets,
+)
 from hy3d_rocm.cli import main
 from hy3d_rocm.units import GB
 
@@ -33,9 +40,9 @@ def test_both_decodes_are_timed_compared_and_their_peaks_measured(
     def here(job: dict[str, Any], variables: dict[str, str]) -> dict[str, Any]:
         assert not variables
         jobs.append(json.loads(json.dumps(job)))
-        return cpu_decode.run_alone(jobs[-1])
+        return decode_cpu.run_alone(jobs[-1])
 
-    monkeypatch.setattr(cpu_child, "run_quietly", here)
+    monkeypatch.setattr(children, "run_quietly", here)
     file, threads = tmp_path / "decode.json", torch.get_num_threads()
     assert main([*COMMAND, "--model", model, "--json", str(file)]) == 0
     torch.set_num_threads(threads)
@@ -92,8 +99,8 @@ def test_a_decode_that_fails_is_a_sentence_that_names_it(
     def calls(*_: Any) -> dict[str, Any]:
         return {TORCH: lambda: torch.zeros(1), OURS: lambda: torch.zeros(2) @ torch.zeros(3)}
 
-    monkeypatch.setattr(cpu_decode, "_subject", lambda *_: (None, torch.zeros(1), "a VAE"))
-    monkeypatch.setattr(cpu_decode, "_calls", calls)
+    monkeypatch.setattr(decode_cpu, "_subject", lambda *_: (None, torch.zeros(1), "a VAE"))
+    monkeypatch.setattr(decode_cpu, "_calls", calls)
     assert main(COMMAND) == 1
     assert f"{OURS} failed: RuntimeError" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""`hy3d-rocm bench gpu`: its arithmetic, with scripted tiers, a clock of figures, small tensors."""
+"""`python -m tools.dev.bench gpu`: its arithmetic, with scripted tiers and a clock of figures."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from places import ROOT
 from router_doubles import one_thread
 
 from hy3d_rocm import cli
-from hy3d_rocm.bench import gpu_command
-from hy3d_rocm.bench.gpu import GpuReport, GpuSettings, Peak, run_gpu
-from hy3d_rocm.bench.gpu_cells import LAYOUTS, Cell, Figure, exact_float32
-from hy3d_rocm.bench.gpu_errors import reference
-from hy3d_rocm.bench.gpu_layers import DEFAULT_SETS, SHIPPED, Layer, load_layers
-from hy3d_rocm.bench.gpu_prove import spec_of, unproven
-from hy3d_rocm.bench.gpu_summary import Check, checks, geomean, summarise
-from hy3d_rocm.bench.gpu_sweep import sweep_text
-from hy3d_rocm.bench.gpu_text import gpu_dict, gpu_text
-from hy3d_rocm.bench.gpu_timing import share
-from hy3d_rocm.bench.models import BenchError
+from hy3d_rocm.bench.decode_gpu import exact_float32
+from hy3d_rocm.bench.terminal import BenchError, Check
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.probe import Case, Outcome
 from hy3d_rocm.conv.tiers import make_call
+from hy3d_rocm.tune.timing import share
+from tools.dev.bench import gpu_command
+from tools.dev.bench.__main__ import main
+from tools.dev.bench.gpu import GpuReport, GpuSettings, Peak, run_gpu
+from tools.dev.bench.gpu_cells import LAYOUTS, Cell, Figure
+from tools.dev.bench.gpu_errors import reference
+from tools.dev.bench.gpu_layers import DEFAULT_SETS, SHIPPED, Layer, load_layers
+from tools.dev.bench.gpu_prove import spec_of, unproven
+from tools.dev.bench.gpu_summary import checks, geomean, summarise
+from tools.dev.bench.gpu_sweep import sweep_text
+from tools.dev.bench.gpu_text import gpu_dict, gpu_text
 
 CPU = torch.device("cpu")
 SMALL = Layer("s", (1, 4, 4, 6, 5), (6, 4, 3, 3, 3), (1,) * 3, (0,) * 3, (1,) * 3, 1, 2)
@@ -104,8 +106,8 @@ def verdicts(report: GpuReport) -> dict[str, str]:
     return {check.text: check.verdict for check in checks(summarise(report))}
 
 
-def test_the_package_ships_the_layers_that_the_tests_use() -> None:
-    assert SHIPPED.read_bytes() == (ROOT / "tests/shapes/video_vae_layers.json").read_bytes()
+def test_the_bench_takes_the_layers_that_the_tests_use() -> None:
+    assert SHIPPED.samefile(ROOT / "tests/shapes/video_vae_layers.json")
 
 
 def test_every_layer_of_a_gflop_is_taken_once() -> None:
@@ -349,10 +351,10 @@ def test_the_command_runs_real_tiers_and_writes_json(
     layer = {k: v for k, v in dataclasses.asdict(SMALL).items() if k != "set"}
     shapes, out = tmp_path / "shapes.json", tmp_path / "out.json"
     shapes.write_text(json.dumps({"mine": {"layers": [layer]}}))
-    words = ["bench", "gpu", "--shapes", str(shapes), "--sets", "mine", "--min-gflop", "1e-6"]
+    words = ["gpu", "--shapes", str(shapes), "--sets", "mine", "--min-gflop", "1e-6"]
     words += ["--dtypes", "f32", "--tiers", "gemm,native,triton", "--json", str(out)]
     with one_thread():
-        assert cli.main(words) == 0
+        assert main(words) == 0
     said = capsys.readouterr()
     assert "Targets:" in said.out
     assert SMALL.text in said.err
@@ -360,15 +362,15 @@ def test_the_command_runs_real_tiers_and_writes_json(
     assert [cell["layout"] for cell in data["cells"]] == [*LAYOUTS] * 2
     assert data["cells"][0]["figures"]["gemm"]["seconds"] > 0
     for words_of_error in (["--tiers", "magic"], ["--dtypes", "f8"]):
-        assert cli.main([*words, *words_of_error]) == 1
+        assert main([*words, *words_of_error]) == 1
         assert "is none of" in capsys.readouterr().err
 
 
 def test_without_a_gpu_a_sentence_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    for bench in ("gpu", "decode"):
-        assert cli.main(["bench", bench]) == 2
+    for command, arguments in ((main, ["gpu"]), (cli.main, ["bench", "decode"])):
+        assert command(arguments) == 2
         assert "PyTorch sees no GPU" in capsys.readouterr().err
 
 

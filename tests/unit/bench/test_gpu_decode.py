@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hy3d_rocm._rng import seeded_on
-from hy3d_rocm.bench.gpu_decode import (
+from hy3d_rocm.bench.decode_gpu import (
     BARE,
     EXACT,
     GUARDED,
@@ -20,11 +20,13 @@ from hy3d_rocm.bench.gpu_decode import (
     PROTECTED,
     DecodeReport,
     DecodeSettings,
-    psnr,
+    decode_checks,
+    decode_dict,
+    decode_text,
     run_decode,
 )
-from hy3d_rocm.bench.gpu_decode_text import decode_checks, decode_dict, decode_text
 from hy3d_rocm.bench.timing import Measured
+from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB
 
 

@@ -1,4 +1,4 @@
-"""`hy3d-rocm bench raster`: its scene, its children, its figures, its words."""
+"""`python -m tools.dev.bench raster`: its scene, its children, its figures, its words."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from raster_peers_embree import _chunks, _packet_order, _picture_order
 from raster_peers_vulkan import jobs as vulkan_jobs
 
 from hy3d_rocm import _native
-from hy3d_rocm.bench import raster_children, raster_turns
-from hy3d_rocm.bench.raster_children import Child, ChildError, own_python
-from hy3d_rocm.bench.raster_gl import jobs as gl_jobs
-from hy3d_rocm.bench.raster_jobs import BOTH, INDEX, VALUES, Given, MissingError, Peer
-from hy3d_rocm.bench.raster_numpy import jobs as numpy_jobs
-from hy3d_rocm.bench.raster_open3d import jobs as open3d_jobs
-from hy3d_rocm.bench.raster_open3d import rays_of
-from hy3d_rocm.bench.raster_ours import draw
-from hy3d_rocm.bench.raster_scene import Scene, _clip, load_scene, make_scene, save_scene
-from hy3d_rocm.bench.raster_text import raster_dict, raster_text, target_ms
-from hy3d_rocm.bench.raster_torch import jobs as torch_jobs
-from hy3d_rocm.bench.raster_turns import (
+from tools.dev.bench import raster_children, raster_turns
+from tools.dev.bench.__main__ import main
+from tools.dev.bench.raster_children import Child, ChildError, own_python
+from tools.dev.bench.raster_gl import jobs as gl_jobs
+from tools.dev.bench.raster_jobs import BOTH, INDEX, VALUES, Given, MissingError, Peer
+from tools.dev.bench.raster_numpy import jobs as numpy_jobs
+from tools.dev.bench.raster_open3d import jobs as open3d_jobs
+from tools.dev.bench.raster_open3d import rays_of
+from tools.dev.bench.raster_ours import draw
+from tools.dev.bench.raster_scene import Scene, _clip, load_scene, make_scene, save_scene
+from tools.dev.bench.raster_text import raster_dict, raster_text, target_ms
+from tools.dev.bench.raster_torch import jobs as torch_jobs
+from tools.dev.bench.raster_turns import (
     RasterPart,
     RasterReport,
     RasterRow,
     RasterSettings,
     run_raster,
 )
-from hy3d_rocm.cli import main
 
 needs_core = pytest.mark.skipif(not _native.available, reason="the C core is not built")
 DOUBLE = Peer("double", "raster_bench_doubles", "write one")
@@ -239,7 +239,7 @@ def test_the_command_measures_and_writes_both_parts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "figures.json"
-    code = main(["bench", "raster", "--faces", "2000", "--size", "64", "--repeats", "1",
+    code = main(["raster", "--faces", "2000", "--size", "64", "--repeats", "1",
                  "--threads", "1", "--peers", "NumPy", "torch", "--json", str(file)])  # fmt: skip
     assert code == 0
     figures = json.loads(file.read_text())
@@ -262,7 +262,7 @@ def test_wrong_arguments_end_with_code_2(
 ) -> None:
     monkeypatch.setattr(raster_turns, "run_raster", never)
     with pytest.raises(SystemExit) as caught:
-        main(["bench", "raster", *arguments])
+        main(["raster", *arguments])
     assert caught.value.code == 2
 
 
@@ -289,7 +289,7 @@ def test_a_picture_that_cannot_be_made_is_a_sentence(
         raise error
 
     monkeypatch.setattr(raster_turns, where, fails)
-    assert main(["bench", "raster", "--faces", "200", "--size", "16"]) == 1
+    assert main(["raster", "--faces", "200", "--size", "16"]) == 1
     told = capsys.readouterr()
     assert words in told.err
     assert told.out == ""
@@ -317,10 +317,10 @@ def test_no_memory_to_compare_is_the_rows_reason_and_the_others_go_on(
 def test_without_torch_a_sentence_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "hy3d_rocm.bench.raster_text")
-    monkeypatch.delitem(sys.modules, "hy3d_rocm.bench.cpu_machine")
+    monkeypatch.delitem(sys.modules, "tools.dev.bench.raster_text")
+    monkeypatch.delitem(sys.modules, "hy3d_rocm.bench.decode_cpu")
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert main(["bench", "raster", "--faces", "200", "--size", "16"]) == 1
+    assert main(["raster", "--faces", "200", "--size", "16"]) == 1
     assert "needs torch: pip install torch" in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hy3d_rocm.bench.advice import Advice
-from hy3d_rocm.bench.report import Report
+from hy3d_rocm.bench.benches import Report
 from hy3d_rocm.bench.timing import Meter, UnavailableError, Variant, interleave
 from hy3d_rocm.units import aligned
 

@@ -505,7 +505,7 @@ def test_another_vae_is_never_gone_on_with(
 def test_the_demos_vae_decodes_and_a_wheel_says_that_it_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from hy3d_rocm.demo import model
+    from hy3d_rocm.tools import demo_vae
 
     files = loading.find_vae(Path("demo"))
     vae = loading.load_vae(files)
@@ -519,9 +519,9 @@ def test_the_demos_vae_decodes_and_a_wheel_says_that_it_has_none(
     assert np.array_equal(np.load(tmp_path / "a.npy"), wanted.numpy())
 
     def missing() -> Path:
-        raise model.DemoModelError("not here")
+        raise demo_vae.DemoModelError("not here")
 
-    monkeypatch.setattr(model, "weights_path", missing)
+    monkeypatch.setattr(demo_vae, "weights_path", missing)
     assert cli.main([*argv, "--out", str(tmp_path / "b.npy")]) == 1
     assert "comes with a source checkout" in capsys.readouterr().err
 

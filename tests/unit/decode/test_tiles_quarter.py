@@ -12,9 +12,9 @@ pytest.importorskip("diffusers")
 
 from hy3d_rocm.decode.memory.dry_run import CPU_ALLOWANCE_BYTES  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
-from hy3d_rocm.demo.clips import HELD_OUT_FILE, HELD_OUT_PACKAGE, package_file  # noqa: E402
 from hy3d_rocm.meter import steady_malloc  # noqa: E402
 from hy3d_rocm.tools import runs, validate  # noqa: E402
+from hy3d_rocm.tools.demo_vae import HELD_OUT_FILE, HELD_OUT_PACKAGE, package_file  # noqa: E402
 from hy3d_rocm.tools.planning import plan_of  # noqa: E402
 
 

@@ -19,7 +19,7 @@ from offload_doubles import (
 )
 from torch import nn
 
-from hy3d_rocm.demo.delight import tiny_pipeline
+from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.offload import apply, components_of, current_mode, estimate
 
 apply_module = importlib.import_module("hy3d_rocm.offload.apply")

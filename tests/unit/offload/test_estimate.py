@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from hy3d_rocm.demo.delight import tiny_pipeline
+from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.offload import components_of, current_mode, estimate
 
 components_module = importlib.import_module("hy3d_rocm.offload.components")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from offload_doubles import ACCELERATOR, SimulatedAccelerator
 from torch import nn
 
-from hy3d_rocm.demo.delight import tiny_pipeline
+from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.offload import decide, estimate, measuring, move
 
 measure = importlib.import_module("hy3d_rocm.offload.measure")

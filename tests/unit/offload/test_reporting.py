@@ -13,7 +13,7 @@ import torch
 from offload_doubles import CPU, Progress, SimulatedAccelerator, all_on
 from torch import nn
 
-from hy3d_rocm.demo.delight import tiny_pipeline
+from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.offload import reporting_transfers
 
 

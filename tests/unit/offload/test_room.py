@@ -9,7 +9,7 @@ import pytest
 import torch
 from offload_doubles import ACCELERATOR, CPU, SimulatedAccelerator
 
-from hy3d_rocm.demo.delight import tiny_pipeline
+from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.offload import (
     HEADROOM_BYTES,
     apply,

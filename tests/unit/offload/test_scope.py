@@ -11,7 +11,7 @@ import pytest
 import torch
 from offload_doubles import ACCELERATOR, SimulatedAccelerator
 
-from hy3d_rocm.demo.delight import tiny_pipeline
+from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.offload import current_mode, diffusers_changes, offload_scope
 from hy3d_rocm.offload.scope import current_scope, scoped
 

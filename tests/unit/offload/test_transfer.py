@@ -25,7 +25,7 @@ from offload_doubles import (
 )
 from torch import nn
 
-from hy3d_rocm.demo.delight import tiny_pipeline
+from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.offload import move
 
 transfer = importlib.import_module("hy3d_rocm.offload.transfer")

@@ -269,7 +269,7 @@ def test_diffusers_is_asked_for_its_device_once_a_batch_and_again_when_hooks_cha
 
     monkeypatch.setattr(PipelineProxy, "_hy3d_ask", counted)
     delight = tiny_delight()
-    from hy3d_rocm.demo.delight import delight_loop
+    from examples.demo.delight import delight_loop
 
     proxy = PipelineProxy(delight)
     delight_loop(proxy, IMAGE.expand(3, -1, -1, -1), 5, 1)

@@ -242,7 +242,7 @@ def test_attributes_are_the_pipelines_own() -> None:
 def test_the_demo_measures_what_it_claims() -> None:
     pytest.importorskip("diffusers")
     skimage_data = pytest.importorskip("skimage.data")
-    from hy3d_rocm.demo.delight import run_delight_demo
+    from examples.demo.delight import run_delight_demo
 
     demo = run_delight_demo(
         [skimage_data.astronaut(), skimage_data.chelsea(), skimage_data.coffee()], 16, 1
@@ -263,7 +263,7 @@ def test_the_demo_measures_what_it_claims() -> None:
 def test_real_pipeline_under_offload_and_compiled(offload: str) -> None:
     pytest.importorskip("diffusers")
     pytest.importorskip("accelerate")
-    from hy3d_rocm.demo.delight import delight_loop, tiny_pipeline
+    from examples.demo.delight import delight_loop, tiny_pipeline
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if offload == "sequential" and device == "cpu":

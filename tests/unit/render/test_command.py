@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.render import command, made, maps, run
+from examples.render.camera import six_views
+from examples.render.drawing import draw
 from hy3d_rocm import _native, cli
-from hy3d_rocm.render import command, made, maps, run
-from hy3d_rocm.render.camera import six_views
-from hy3d_rocm.render.drawing import draw
+from hy3d_rocm.cli import checkout
 
 image = pytest.importorskip("PIL.Image")
 av = pytest.importorskip("av")
@@ -51,6 +52,30 @@ def test_the_first_command_needs_no_file_and_says_what_it_wrote(
     assert "5 frames of 48x48 samples" in told.out
     assert "view 6 of 6: bottom" in told.err
     assert "frame 5 of 5" in told.err
+
+
+def test_help_is_the_examples_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["render", "--help"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == command.build_parser().format_help()
+
+
+@pytest.mark.parametrize(
+    "words", [["render"], ["render", "--size", "9", "x.glb"], ["demo", "--help"]]
+)
+def test_an_installed_package_says_that_only_a_checkout_has_it(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(checkout, "ROOT", tmp_path)
+    assert cli.main(words) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == (
+        f"hy3d-rocm {words[0]}: this is part of a source checkout, not of an installed package: "
+        f"clone the repository, run `make env` there and then `hy3d-rocm {words[0]}`\n"
+    )
 
 
 def test_a_picture_on_the_disk_is_the_map_of_the_view(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hy3d_rocm.render.meshes import MeshError, Part, mesh_of_parts, read_mesh
+from examples.render.meshes import MeshError, Part, mesh_of_parts, read_mesh
 
 trimesh = pytest.importorskip("trimesh")
 image = pytest.importorskip("PIL.Image")

@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 
 import raster_packs  # noqa: E402
 
+from examples.render import made, maps  # noqa: E402
+from examples.render.camera import View, six_views  # noqa: E402
+from examples.render.drawing import draw  # noqa: E402
+from examples.render.meshes import Part, mesh_of_parts  # noqa: E402
 from hy3d_rocm import raster  # noqa: E402
-from hy3d_rocm.render import made, maps  # noqa: E402
-from hy3d_rocm.render.camera import View, six_views  # noqa: E402
-from hy3d_rocm.render.drawing import draw  # noqa: E402
-from hy3d_rocm.render.meshes import Part, mesh_of_parts  # noqa: E402
 
 SIZE = 256
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hy3d_rocm.render import camera, creases, drawing, made, maps
-from hy3d_rocm.render.camera import HALF_SIDE, View, six_views, views_around
-from hy3d_rocm.render.drawing import draw, sample_texture
-from hy3d_rocm.render.meshes import Mesh, Part, mesh_of_parts
+from examples.render import camera, creases, drawing, made, maps
+from examples.render.camera import HALF_SIDE, View, six_views, views_around
+from examples.render.drawing import draw, sample_texture
+from examples.render.meshes import Mesh, Part, mesh_of_parts
 
 SIZE = 128
 

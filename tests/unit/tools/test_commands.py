@@ -18,7 +18,7 @@ pytest.importorskip("diffusers")
 from decode_doubles import tiles_of_level, tiny_latents, tiny_vae  # noqa: E402
 
 from hy3d_rocm import cli  # noqa: E402
-from hy3d_rocm.bench import decode_cases, decode_cases_text  # noqa: E402
+from hy3d_rocm.bench import decode_cases  # noqa: E402
 from hy3d_rocm.decode.capture import capturing  # noqa: E402
 from hy3d_rocm.decode.planning import compiled  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
@@ -354,7 +354,7 @@ def test_times_and_peaks_of_smaller_pictures_are_not_judged() -> None:
     small.rows = [case_row(case, 99.0, 99 * GB) for case in decode_cases.CASES]
     found = verdicts(small)
     assert found["33 frames of 320x320"] == found["peak of all cases"] == "no figure"
-    assert "are not judged" in decode_cases_text.cases_text(small)
+    assert "are not judged" in decode_cases.cases_text(small)
 
 
 def test_the_cases_run_on_a_cpu_and_say_how_small(tmp_path: Path) -> None:
@@ -368,8 +368,8 @@ def test_the_cases_run_on_a_cpu_and_say_how_small(tmp_path: Path) -> None:
     found = verdicts(report)
     assert found["single frame: PSNR lost against the VAE's own decode"] == "pass"
     assert "errors in 5 decodes" in found
-    assert decode_cases_text.plot(report, tmp_path / "plot.png") in (True, False)
-    json.dumps(decode_cases_text.cases_dict(report), default=str)
+    assert decode_cases.plot(report, tmp_path / "plot.png") in (True, False)
+    json.dumps(decode_cases.cases_dict(report), default=str)
 
 
 # --- commands -------------------------------------------------------------------------------

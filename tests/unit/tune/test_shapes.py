@@ -13,13 +13,13 @@ import torch
 from router_doubles import one_thread
 
 from hy3d_rocm import cli
-from hy3d_rocm.bench.gpu_layers import SHIPPED
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.tiers import make_call, make_tier
 from hy3d_rocm.conv.verdict_store.store import Store
 from hy3d_rocm.tune import command
 from hy3d_rocm.tune.measure import Lab, Measured
 from hy3d_rocm.tune.shapes import Shape, TuneError, collect, latent_size, load_vae
+from tools.dev.bench.gpu_layers import SHIPPED
 
 TINY = {
     "_class_name": "AutoencoderKLHunyuanVideo", "block_out_channels": [8, 8, 8, 8],

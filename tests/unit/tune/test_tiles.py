@@ -8,10 +8,6 @@ import pytest
 import torch
 from router_doubles import one_thread
 
-from hy3d_rocm.bench.gpu_cells import Cell
-from hy3d_rocm.bench.gpu_layers import Layer
-from hy3d_rocm.bench.gpu_sweep import sweep, sweep_text
-from hy3d_rocm.bench.gpu_timing import DeviceWatch
 from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.tiers import make_call
 from hy3d_rocm.conv.triton import configs, launch, tuned
@@ -20,6 +16,10 @@ from hy3d_rocm.conv.verdict_store.machine import Machine
 from hy3d_rocm.conv.verdict_store.records import Record, make_key
 from hy3d_rocm.conv.verdict_store.store import Store
 from hy3d_rocm.tune.measure import MORE_TILES, triton_tiles
+from hy3d_rocm.tune.timing import DeviceWatch
+from tools.dev.bench.gpu_cells import Cell
+from tools.dev.bench.gpu_layers import Layer
+from tools.dev.bench.gpu_sweep import sweep, sweep_text
 
 MACHINE = Machine("gfx1100", "driver", "torch", "hip", "ours")
 OFFERED = configs.offered("gfx1100", "bf16")

@@ -17,7 +17,7 @@ import torch
 from offload_doubles import ACCELERATOR, SimulatedAccelerator, hooked
 from patches_doubles import DOUBLE, InterruptAsBase, load_upstream, patched, run, settings_are
 
-from hy3d_rocm.demo.delight import tiny_pipeline
+from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.device import ResolvedDevice
 from hy3d_rocm.offload import HEADROOM_BYTES, components_of, current_mode, estimate, measure
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hy3d_rocm.conv.triton import compile as compiling
-from hy3d_rocm.conv.triton import isa
+from hy3d_rocm.conv.triton import configs
+from tools.dev import compile as compiling
+from tools.dev import isa
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
@@ -43,7 +44,7 @@ def test_a_matrix_product_uses_what_each_architecture_has(
     for dtype in TYPES:
         kernel = kernels[arch, dtype]
         assert kernel.arch == arch
-        assert kernel.wave_size == compiling.wave_size(arch)
+        assert kernel.wave_size == configs.wave_size(arch)
         assert isa.problems(kernel, dtype) == []
 
 
@@ -103,4 +104,4 @@ def test_a_compiler_that_ends_its_process_is_one_failed_job(tmp_path: Path) -> N
 
 def test_an_unknown_architecture_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="'sm_90' is no AMD architecture"):
-        compiling.wave_size("sm_90")
+        configs.wave_size("sm_90")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hy3d_rocm.conv.triton import isa
+from tools.dev import isa
 
 TEXT = """
 	.amdgcn_target "amdgcn-amd-amdhsa--{arch}"

@@ -9,8 +9,9 @@ import check_triton_packing as packing_check
 import pytest
 import torch
 
-from hy3d_rocm.conv.triton import packing, plan, steps, variants
+from hy3d_rocm.conv.triton import packing, plan, steps
 from hy3d_rocm.conv.triton.layout import Layout
+from tools.dev import variants
 
 pytest.importorskip("triton", reason="no triton in this environment")
 

@@ -19,7 +19,8 @@ from places import ROOT
 
 from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.tiers import make_call
-from hy3d_rocm.conv.triton import configs, launch, variants
+from hy3d_rocm.conv.triton import configs, launch
+from tools.dev import variants
 
 KERNEL = "hy3d_rocm.conv.triton.kernel"
 

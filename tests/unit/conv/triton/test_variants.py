@@ -10,9 +10,10 @@ import check_gfx
 import check_triton_numerics as numerics
 import pytest
 
-from hy3d_rocm.conv.triton import compile as compiling
-from hy3d_rocm.conv.triton import configs, packing, steps, variants
+from hy3d_rocm.conv.triton import configs, packing, steps
 from hy3d_rocm.conv.triton.plan import Problem
+from tools.dev import compile as compiling
+from tools.dev import variants
 
 pytest.importorskip("triton", reason="no triton in this environment")
 

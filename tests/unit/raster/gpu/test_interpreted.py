@@ -17,8 +17,8 @@ import raster_gpu_scenes as scenes
 import torch
 from places import ROOT
 
-from hy3d_rocm.conv.triton import compile as compiling
 from hy3d_rocm.raster.gpu import dispatch
+from tools.dev import compile as compiling
 
 needs_triton = pytest.mark.skipif(
     dispatch._card_refusal("sm_90") is not None, reason="no triton in this environment"

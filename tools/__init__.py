@@ -1,0 +1,1 @@
+"""What a source checkout is built, set up and measured with; nothing of it is installed."""
