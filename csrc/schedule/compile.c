@@ -299,12 +299,17 @@ static hy3d_status compile_rank(hy3d_context *context, hy3d_schedule *s, const h
                                 int32_t rank, hy3d__arrays *program_out)
 {
     hy3d__arrays plain = {.steps = NULL}, spilled = {.steps = NULL};
+    hy3d__uses uses = {.memory = NULL};
     hy3d_status status = build(context, s, c, rank, &plain);
     const bool leaves = c->resident_bytes >= 0;
     if (status == HY3D_OK && leaves) {
-        status = hy3d__spill(context, &s->request, &plain, c->resident_bytes, c->is_early != 0,
-                             &spilled);
+        status = hy3d__uses_create(context, &s->request, &plain, &uses);
     }
+    if (status == HY3D_OK && leaves) {
+        status = hy3d__spill(context, &s->request, &plain, &uses, c->resident_bytes,
+                             c->is_early != 0, &spilled);
+    }
+    hy3d__uses_destroy(context, &uses);
     if (leaves || status != HY3D_OK) {
         hy3d__arrays_destroy(context, &plain);
     }
@@ -462,13 +467,13 @@ static void put_first(hy3d_schedule *s)
 
 /* A candidate under one limit, from the programs of all ranks that keep everything. */
 static hy3d_status measure_limit(hy3d_context *context, hy3d_schedule *s, const hy3d__arrays *plain,
-                                 hy3d_candidate *c)
+                                 const hy3d__uses *uses, hy3d_candidate *c)
 {
     hy3d__cost cost = {.steps = 0};
     hy3d_status status = HY3D_OK;
     for (int32_t rank = 0; rank < s->shards.ranks && status == HY3D_OK; rank++) {
         hy3d__arrays spilled = {.steps = NULL};
-        status = hy3d__spill(context, &s->request, &plain[rank], c->resident_bytes,
+        status = hy3d__spill(context, &s->request, &plain[rank], &uses[rank], c->resident_bytes,
                              c->is_early != 0, &spilled);
         if (status == HY3D_OK) {
             status = add_rank(context, s, c, &spilled, &cost);
@@ -488,6 +493,7 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
                                   const hy3d_candidate *all)
 {
     hy3d__arrays plain[HY3D__MAX_RANKS] = {{.steps = NULL}};
+    hy3d__uses uses[HY3D__MAX_RANKS] = {{.memory = NULL}};
     hy3d_candidate best = *all;
     bool found = false, is_bounded = false;
     hy3d_status status = HY3D_OK;
@@ -497,6 +503,7 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
         if (status == HY3D_OK) {
             least_bytes =
                 hy3d__max_i64(least_bytes, hy3d__least_resident(&s->request, &plain[rank]));
+            status = hy3d__uses_create(context, &s->request, &plain[rank], &uses[rank]);
         }
     }
     for (int32_t i = 0; i < LIMITS && !hy3d__is_fatal(status); i++) {
@@ -509,7 +516,7 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
             hy3d_candidate c = *all;
             c.resident_bytes = limit;
             c.is_early = early;
-            status = measure_limit(context, s, plain, &c);
+            status = measure_limit(context, s, plain, uses, &c);
             if (status != HY3D_OK) {
                 continue;
             }
@@ -525,6 +532,7 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
     }
     for (int32_t rank = 0; rank < s->shards.ranks; rank++) {
         hy3d__arrays_destroy(context, &plain[rank]);
+        hy3d__uses_destroy(context, &uses[rank]);
     }
     if (hy3d__is_fatal(status)) {
         return status;

@@ -331,16 +331,19 @@ void hy3d__ask_at_peaks(hy3d__builder *b)
 
 /* One section whose slices leave and come back. Steps are numbered as they were before. */
 typedef struct spill {
+    const hy3d__uses *known;
     const hy3d__arrays *arrays;
     const hy3d_step *steps;
     const hy3d_slice *slices;
     int32_t step_count, slice_count;
-    int32_t *uses, *first_use, *cursor; /* steps that read each slice, in order */
-    int32_t *made_at, *left_at;         /* of each slice; made_at: when it is complete; left_at: its
-                                           first DROP, -1 for none */
-    unsigned char *on_device, *stored;
-    int32_t *resident; /* slices on the device */
+    /* Of each slice: how far its uses were gone through, the last step that reads it so far, its
+     * first DROP, -1 for none, and where it stands among the residents. */
+    int32_t *cursor, *read_by, *left_at, *place;
+    struct resident {
+        int32_t slice, next; /* the step that reads it next, as far as it was looked at */
+    } *resident;             /* slices on the device */
     int32_t resident_count;
+    unsigned char *on_device, *stored;
     int64_t device; /* bytes there */
     struct event {
         int32_t step, slice, op; /* before which step */
@@ -349,64 +352,81 @@ typedef struct spill {
 } spill;
 
 /* Slices that a step reads in place `i`: sources, others, and the one that is concerned. */
-static int32_t read_slice(const spill *s, const hy3d_step *step, int32_t i)
+static int32_t read_slice(const hy3d__arrays *arrays, const hy3d_step *step, int32_t i)
 {
     if (i < step->sources + step->others) {
-        return s->arrays->refs[step->first_ref + i];
+        return arrays->refs[step->first_ref + i];
     }
     const bool concerned = step->op == HY3D_STEP_EMIT || step->op == HY3D_STEP_MOMENTS ||
                            is_exchange(step) || (step->op == HY3D_STEP_KEYS && step->frames[0] > 0);
     return i == step->sources + step->others && concerned ? step->slice : -1;
 }
 
-static void list_uses(spill *s)
+hy3d_status hy3d__uses_create(hy3d_context *context, const hy3d_schedule_request *request,
+                              const hy3d__arrays *arrays, hy3d__uses *uses_out)
 {
-    int32_t total = 0, slice;
-    for (int32_t pass = 0; pass < 2; pass++) {
-        for (int32_t i = 0; i < s->step_count; i++) {
-            for (int32_t k = 0; (slice = read_slice(s, &s->steps[i], k)) >= 0; k++) {
-                if (pass == 0) {
-                    s->first_use[slice + 1]++;
-                } else {
-                    s->uses[s->cursor[slice]++] = i;
-                }
-            }
-            if (pass == 0 && (makes(&s->steps[i]) || s->steps[i].op == HY3D_STEP_RECV)) {
-                s->made_at[s->steps[i].slice] = i;
-            }
+    void *memory = NULL;
+    const int32_t steps = arrays->sections[0].steps, slices = arrays->sections[0].slices;
+    size_t total = 0;
+    for (int32_t i = 0; i < steps; i++) {
+        total += (size_t)arrays->steps[i].sources + (size_t)arrays->steps[i].others + 1;
+    }
+    const size_t starts_bytes = ((size_t)steps + 1) * sizeof(double);
+    const size_t ints = 3 * (size_t)slices + 1 + total;
+    const hy3d_status status = hy3d_alloc(context, starts_bytes + ints * sizeof(int32_t), &memory);
+    if (status != HY3D_OK) {
+        return status;
+    }
+    double *starts = memory;
+    void *behind = starts + steps + 1;
+    int32_t *first = behind, *made_at = first + slices + 1, *next = made_at + slices;
+    int32_t *uses = next + slices, slice;
+    memset(first, 0, ints * sizeof *first);
+    starts[0] = 0;
+    for (int32_t i = 0; i < steps; i++) {
+        const hy3d_step *step = &arrays->steps[i];
+        for (int32_t k = 0; (slice = read_slice(arrays, step, k)) >= 0; k++) {
+            first[slice + 1]++;
         }
-        for (int32_t i = 0; i < s->slice_count && pass == 0; i++) {
-            total += s->first_use[i + 1];
-            s->first_use[i + 1] = total;
-            s->cursor[i] = s->first_use[i];
+        if (makes(step) || step->op == HY3D_STEP_RECV) {
+            made_at[step->slice] = i;
+        }
+        starts[i + 1] =
+            starts[i] + step_seconds(request, &request->device, step, arrays->refs, arrays->slices);
+    }
+    for (int32_t i = 0; i < slices; i++) {
+        first[i + 1] += first[i];
+        next[i] = first[i];
+    }
+    for (int32_t i = 0; i < steps; i++) {
+        for (int32_t k = 0; (slice = read_slice(arrays, &arrays->steps[i], k)) >= 0; k++) {
+            uses[next[slice]++] = i;
         }
     }
-    for (int32_t i = 0; i < s->slice_count; i++) {
-        s->cursor[i] = s->first_use[i];
-        s->left_at[i] = -1;
-    }
+    *uses_out = (hy3d__uses){
+        .memory = memory, .starts = starts, .first = first, .made_at = made_at, .steps = uses};
+    return HY3D_OK;
 }
 
-/* The step behind `step` that reads the slice next. */
-static int32_t next_use(spill *s, int32_t slice, int32_t step)
+void hy3d__uses_destroy(hy3d_context *context, hy3d__uses *uses)
 {
-    int32_t at = s->cursor[slice];
-    while (at < s->first_use[slice + 1] && s->uses[at] <= step) {
-        at++;
-    }
-    s->cursor[slice] = at;
-    return at < s->first_use[slice + 1] ? s->uses[at] : INT_MAX;
+    hy3d_free(context, uses->memory);
+    *uses = (hy3d__uses){.memory = NULL};
 }
 
-static bool is_read(const spill *s, int32_t step, int32_t slice)
+/* The step behind `step` that reads the resident slice next. */
+static int32_t next_use(spill *s, struct resident *resident, int32_t step)
 {
-    int32_t found;
-    for (int32_t k = 0; (found = read_slice(s, &s->steps[step], k)) >= 0; k++) {
-        if (found == slice) {
-            return true;
+    if (resident->next <= step) {
+        const int32_t *uses = s->known->steps, end = s->known->first[resident->slice + 1];
+        int32_t at = s->cursor[resident->slice];
+        while (at < end && uses[at] <= step) {
+            at++;
         }
+        s->cursor[resident->slice] = at;
+        resident->next = at < end ? uses[at] : INT_MAX;
     }
-    return false;
+    return resident->next;
 }
 
 static hy3d_status note(hy3d_context *context, spill *s, int32_t step, int32_t slice, int32_t op)
@@ -422,19 +442,17 @@ static hy3d_status note(hy3d_context *context, spill *s, int32_t step, int32_t s
 
 static void forget(spill *s, int32_t slice)
 {
-    for (int32_t i = 0; i < s->resident_count; i++) {
-        if (s->resident[i] == slice) {
-            s->resident[i] = s->resident[--s->resident_count];
-            break;
-        }
-    }
+    const struct resident last = s->resident[--s->resident_count];
+    s->resident[s->place[slice]] = last;
+    s->place[last.slice] = s->place[slice];
     s->on_device[slice] = 0;
     s->device -= s->slices[slice].bytes;
 }
 
 static void appear(spill *s, int32_t slice)
 {
-    s->resident[s->resident_count++] = slice;
+    s->place[slice] = s->resident_count;
+    s->resident[s->resident_count++] = (struct resident){.slice = slice, .next = -1};
     s->on_device[slice] = 1;
     s->device += s->slices[slice].bytes;
 }
@@ -445,12 +463,9 @@ static int32_t victim(spill *s, int32_t step, int32_t later_than)
 {
     int32_t found = -1, furthest = later_than;
     for (int32_t i = 0; i < s->resident_count; i++) {
-        const int32_t slice = s->resident[i];
-        if (s->slices[slice].is_keys || s->slices[slice].bytes == 0 || is_read(s, step, slice)) {
-            continue;
-        }
-        const int32_t next = next_use(s, slice, step);
-        if (next > furthest) {
+        const int32_t next = next_use(s, &s->resident[i], step), slice = s->resident[i].slice;
+        if (next > furthest && s->read_by[slice] != step && !s->slices[slice].is_keys &&
+            s->slices[slice].bytes > 0) {
             found = slice;
             furthest = next;
         }
@@ -488,7 +503,7 @@ static hy3d_status bring_back(hy3d_context *context, spill *s, int32_t step, int
                               int64_t need, int64_t limit)
 {
     int32_t slice;
-    for (int32_t k = 0; (slice = read_slice(s, &s->steps[reader], k)) >= 0; k++) {
+    for (int32_t k = 0; (slice = read_slice(s->arrays, &s->steps[reader], k)) >= 0; k++) {
         if (s->on_device[slice] || !s->stored[slice]) {
             continue;
         }
@@ -523,8 +538,9 @@ static hy3d_status spill_step(hy3d_context *context, spill *s, int32_t i, int64_
     const int64_t made = made_bytes(step, s->slices), beside = step->workspace_bytes;
     int64_t missing = 0;
     int32_t slice;
-    for (int32_t k = 0; (slice = read_slice(s, step, k)) >= 0; k++) {
+    for (int32_t k = 0; (slice = read_slice(s->arrays, step, k)) >= 0; k++) {
         missing += s->on_device[slice] || !s->stored[slice] ? 0 : s->slices[slice].bytes;
+        s->read_by[slice] = i;
     }
     hy3d_status status = make_room(context, s, i, kept + made + beside + missing, limit, i);
     if (status == HY3D_OK) {
@@ -556,18 +572,8 @@ static hy3d_status spill_step(hy3d_context *context, spill *s, int32_t i, int64_
 static hy3d_status place_stores(hy3d_context *context, const hy3d_schedule_request *request,
                                 spill *s)
 {
-    void *memory = NULL;
-    const size_t bytes = ((size_t)s->step_count + 1) * sizeof(double);
-    hy3d_status status = hy3d_alloc(context, bytes, &memory);
-    if (status != HY3D_OK) {
-        return status;
-    }
-    double *starts = memory;
-    starts[0] = 0;
-    for (int32_t i = 0; i < s->step_count; i++) {
-        starts[i + 1] = starts[i] + step_seconds(request, &request->device, &s->steps[i],
-                                                 s->arrays->refs, s->slices);
-    }
+    const double *starts = s->known->starts;
+    hy3d_status status = HY3D_OK;
     /* From the last one that leaves to the first: each is to be over when it has to be gone, and
      * before the next one begins. */
     double free_until = starts[s->step_count];
@@ -582,12 +588,11 @@ static hy3d_status place_stores(hy3d_context *context, const hy3d_schedule_reque
         const double end = starts[event.step] < free_until ? starts[event.step] : free_until;
         free_until = end - copying;
         int32_t at = event.step;
-        while (at > s->made_at[event.slice] + 1 && starts[at] > free_until) {
+        while (at > s->known->made_at[event.slice] + 1 && starts[at] > free_until) {
             at--;
         }
         status = note(context, s, behind_exchange(s, at), event.slice, HY3D_STEP_STORE);
     }
-    hy3d_free(context, memory);
     return status;
 }
 
@@ -702,34 +707,34 @@ static hy3d_status assemble(hy3d_context *context, const hy3d_schedule_request *
 
 static hy3d_status spill_memory(hy3d_context *context, spill *s, void **memory_out)
 {
-    size_t uses = 0;
-    const size_t slices = (size_t)s->slice_count;
-    for (int32_t i = 0; i < s->step_count; i++) {
-        uses += (size_t)s->steps[i].sources + (size_t)s->steps[i].others + 1;
-    }
-    const size_t ints = uses + 5 * slices + 1;
-    const hy3d_status status = hy3d_alloc(context, ints * sizeof(int32_t) + 2 * slices, memory_out);
+    const size_t slices = (size_t)s->slice_count, bytes = 6 * slices * sizeof(int32_t) + 2 * slices;
+    const hy3d_status status = hy3d_alloc(context, bytes, memory_out);
     if (status != HY3D_OK) {
         return status;
     }
-    memset(*memory_out, 0, ints * sizeof(int32_t) + 2 * slices);
-    s->uses = *memory_out;
-    s->first_use = s->uses + uses;
-    s->cursor = s->first_use + slices + 1;
-    s->made_at = s->cursor + slices;
-    s->left_at = s->made_at + slices;
-    s->resident = s->left_at + slices;
+    memset(*memory_out, 0, bytes);
+    s->cursor = *memory_out;
+    s->read_by = s->cursor + slices;
+    s->left_at = s->read_by + slices;
+    s->place = s->left_at + slices;
+    void *behind = s->place + slices;
+    s->resident = behind;
     s->on_device = (unsigned char *)(s->resident + slices);
     s->stored = s->on_device + slices;
+    for (size_t i = 0; i < slices; i++) {
+        s->cursor[i] = s->known->first[i];
+        s->left_at[i] = s->read_by[i] = -1;
+    }
     return HY3D_OK;
 }
 
 hy3d_status hy3d__spill(hy3d_context *context, const hy3d_schedule_request *request,
-                        const hy3d__arrays *arrays, int64_t limit, bool early,
-                        hy3d__arrays *spilled_out)
+                        const hy3d__arrays *arrays, const hy3d__uses *uses, int64_t limit,
+                        bool early, hy3d__arrays *spilled_out)
 {
     void *memory = NULL;
     spill s = {
+        .known = uses,
         .arrays = arrays,
         .steps = arrays->steps,
         .slices = arrays->slices,
@@ -741,7 +746,6 @@ hy3d_status hy3d__spill(hy3d_context *context, const hy3d_schedule_request *requ
     if (status != HY3D_OK) {
         return status;
     }
-    list_uses(&s);
     for (int32_t i = 0; i < s.step_count && status == HY3D_OK; i++) {
         status = spill_step(context, &s, i, limit, early);
     }

@@ -19,11 +19,24 @@ hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *re
 void hy3d__ask_at_peaks(hy3d__builder *builder);
 /* The least device memory that the one section of `arrays` can be run in. */
 int64_t hy3d__least_resident(const hy3d_schedule_request *request, const hy3d__arrays *arrays);
+/* Of the one section of a program: which steps read each slice, and when each step begins. It
+ * serves every limit. */
+typedef struct hy3d__uses {
+    void *memory;
+    const double *starts;   /* seconds, one more than steps */
+    const int32_t *first;   /* of each slice: where its own begin among `steps` */
+    const int32_t *steps;   /* that read it, in order */
+    const int32_t *made_at; /* of each slice: the step that completes it */
+} hy3d__uses;
+
+hy3d_status hy3d__uses_create(hy3d_context *context, const hy3d_schedule_request *request,
+                              const hy3d__arrays *arrays, hy3d__uses *uses_out);
+void hy3d__uses_destroy(hy3d_context *context, hy3d__uses *uses);
 /* The program with slices leaving for the host and coming back so that the device holds `limit`
  * bytes at most (at least hy3d__least_resident): what goes is what is read furthest in the future.
  * early: what the next step reads begins to come back before this one. `spilled_out` is empty. */
 hy3d_status hy3d__spill(hy3d_context *context, const hy3d_schedule_request *request,
-                        const hy3d__arrays *arrays, int64_t limit, bool early,
-                        hy3d__arrays *spilled_out);
+                        const hy3d__arrays *arrays, const hy3d__uses *uses, int64_t limit,
+                        bool early, hy3d__arrays *spilled_out);
 
 #endif

@@ -28,7 +28,8 @@ from hy3d_rocm.decode.memory.dry_run import (
 )
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decode.plan import DecodePlan, plan_decode
-from hy3d_rocm.decode.planning.jobs import Job, is_opaque
+from hy3d_rocm.decode.planning.jobs import Job
+from hy3d_rocm.decode.planning.jobs import is_opaque as is_opaque
 from hy3d_rocm.decode.planning.planner import Need, Way
 from hy3d_rocm.decode.report import Step
 from hy3d_rocm.decode.run import blend
@@ -42,11 +43,6 @@ if TYPE_CHECKING:
     from hy3d_rocm.decode.planning.planner import Plan
     from hy3d_rocm.decode.report import DecodeOptions
     from hy3d_rocm.decode.stages import Counter
-
-__all__ = [
-    "ENGINE", "in_own_tiles", "is_opaque", "is_tiled", "left_out", "meta_family", "own_code",
-    "own_ways", "plan_own_tiles", "planned", "predicted",
-]  # fmt: skip
 
 ENGINE = "own tiles"
 # A level of tiles is by one part in so many smaller than the one before (tiles.h): so close that a

@@ -32,19 +32,9 @@ def copied_family(family: Any, convert: Callable[[Tensor], Tensor]) -> Any:
     try:
         ghost = copy.deepcopy(vae, memo)
         _uncast(ghost)
-        return family_over(family, ghost)
+        return family.over(ghost)
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
         raise ValueError(f"{type(vae).__name__} can't be copied: {error}") from error
-
-
-def family_over(family: Any, vae: Any) -> Any:
-    """The family of a copy of its VAE."""
-    if hasattr(family, "over"):
-        return family.over(vae)
-    made = type(family)(vae)
-    if getattr(family, "timestep", None) is not None:  # it may be set when the family is there
-        made.timestep = family.timestep
-    return made
 
 
 def _uncast(vae: Any) -> None:

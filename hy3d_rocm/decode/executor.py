@@ -5,6 +5,7 @@ See docs/decode.md.
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from contextlib import nullcontext
@@ -22,7 +23,7 @@ from hy3d_rocm.decode.backends.native import NativeBackend
 from hy3d_rocm.decode.capture import around
 from hy3d_rocm.decode.copies import converted_family, tensors_of
 from hy3d_rocm.decode.families import check_unchanged, family_or_unknown
-from hy3d_rocm.decode.families.unknown import OwnCodeFamily, UnknownFamily
+from hy3d_rocm.decode.families.unknown import UnknownFamily
 from hy3d_rocm.decode.graph import record
 from hy3d_rocm.decode.layers import ModuleWeights
 from hy3d_rocm.decode.memory.budget import make_budget
@@ -201,8 +202,8 @@ def _family_of(vae: Any, source: Any, encode: bool) -> Any:
         offload.pre_forward(family.vae)
     checks.check_parameters(family)
     if not _native.available and not black_box.is_opaque(family):
-        why = f"the C core, which plans its layers, is missing ({_native.missing})"
-        family = OwnCodeFamily(family, why)
+        family = copy.copy(family)
+        family.why = f"the C core, which plans its layers, is missing ({_native.missing})"
     return family
 
 

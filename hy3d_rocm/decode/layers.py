@@ -107,7 +107,7 @@ class Attention:
     and v in this order (then q is it, and k, v are None).
     span: "frame": each frame by itself; "causal": a frame sees itself and all before it; "video":
     all frames see each other (no mask at all).
-    heads: number of heads; scale: of the scores, None for 1 / sqrt(head size).
+    heads: number of heads; scores are divided by sqrt(head size).
     """
 
     norm: Norm
@@ -117,7 +117,6 @@ class Attention:
     out: Any
     span: str
     heads: int = 1
-    scale: float | None = None
     rescale: float = 1.0  # the sum is divided by it (diffusers' rescale_output_factor)
 
 

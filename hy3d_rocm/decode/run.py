@@ -485,7 +485,7 @@ class Run:
             for start in range(frame * tokens, (frame + 1) * tokens, rows):
                 part = slice(start, min(start + rows, (frame + 1) * tokens))
                 # torch's own: one that somebody put in its place is a VAE of unknown layers.
-                made = _nn.scaled_dot_product_attention(q[:, :, part], k, v, scale=layer.scale)
+                made = _nn.scaled_dot_product_attention(q[:, :, part], k, v)
                 target[:, part].copy_(made[0])
         return mixed
 

@@ -11,7 +11,8 @@ import torch
 
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend
 from hy3d_rocm.decode.graph import record
-from hy3d_rocm.decode.memory.dry_run import MetaWeights, predict
+from hy3d_rocm.decode.layers import ModuleWeights
+from hy3d_rocm.decode.memory.dry_run import predict
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decode.run import ProgramStep, Run, at_once
 from hy3d_rocm.tune.shapes import Notes, Shape, sorted_shapes
@@ -59,7 +60,7 @@ def _of_program(job: Job, way: Way, compiled: Compiled) -> list[Shape]:
     found: Counter[ConvSpec] = Counter()
 
     def run() -> None:
-        backend = TorchBackend(MetaWeights(job.dtype))
+        backend = TorchBackend(ModuleWeights(job.dtype, "meta"))
         ghost = _Ghost(compiled.graph, backend, meta, job.dtype)
         seen: dict[Any, Counter[ConvSpec]] = {}
         for number, section in enumerate(program.sections):
@@ -95,7 +96,7 @@ def _of_section(
 def _of_whole(job: Job) -> list[Shape]:
     def run() -> Counter[ConvSpec]:
         z = torch.empty((1, *job.shape[1:]), dtype=job.dtype, device="meta")
-        backend = TorchBackend(MetaWeights(job.dtype))
+        backend = TorchBackend(ModuleWeights(job.dtype, "meta"))
         with torch.no_grad(), Notes(job.device) as notes:
             at_once(record(job.family), backend, z)
         specs: Counter[ConvSpec] = notes.specs

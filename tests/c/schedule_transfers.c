@@ -234,10 +234,13 @@ static void run_compiled(hy3d_context *context, const hy3d_schedule_request *req
                          const hy3d__arrays *arrays, int64_t limit, bool early, hy3d__cost *out)
 {
     hy3d__arrays spilled = {.steps = NULL};
-    ck_assert_ok(hy3d__spill(context, request, arrays, limit, early, &spilled));
+    hy3d__uses uses = {.memory = NULL};
+    ck_assert_ok(hy3d__uses_create(context, request, arrays, &uses));
+    ck_assert_ok(hy3d__spill(context, request, arrays, &uses, limit, early, &spilled));
     ck_assert_ok(hy3d__measure(context, request, 0, &spilled, 0, out));
     ck_assert_int_le(out->device_bytes, limit);
     hy3d__arrays_destroy(context, &spilled);
+    hy3d__uses_destroy(context, &uses);
 }
 
 /* The fewest loads of all choices: of each set of slices that may be on the device, before each

@@ -196,5 +196,5 @@ def _attended(q: Tensor, k: Tensor, v: Tensor, layer: Attention) -> Tensor:
     def rows(y: Tensor) -> Tensor:
         return y.reshape(1, layer.heads, -1, y[0, 0].numel()).transpose(2, 3)
 
-    mixed = _nn.scaled_dot_product_attention(rows(q), rows(k), rows(v), scale=layer.scale)
+    mixed = _nn.scaled_dot_product_attention(rows(q), rows(k), rows(v))
     return mixed.transpose(2, 3).reshape(q.shape)

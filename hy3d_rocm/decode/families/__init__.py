@@ -40,11 +40,14 @@ _KNOWN = (
 )
 
 
+_KINDS: tuple[type[StructuredFamily], ...] = (
+    HunyuanFamily, Hunyuan15Family, WanFamily, LtxFamily, SeedVr2Family, ImageFamily
+)  # fmt: skip
+_OWN_CODE = "call the VAE's own decode under hy3d_rocm.protect()"
+
+
 def _kind(vae: Any) -> type[StructuredFamily] | None:
-    kinds: tuple[type[StructuredFamily], ...] = (
-        HunyuanFamily, Hunyuan15Family, WanFamily, LtxFamily, SeedVr2Family, ImageFamily
-    )  # fmt: skip
-    return next((kind for kind in kinds if kind.recognises(vae)), None)
+    return next((kind for kind in _KINDS if kind.recognises(vae)), None)
 
 
 def family_for(
@@ -95,25 +98,22 @@ def family_or_unknown(
 def unproven_family(vae: Any, encode: bool = False, casts: bool = False) -> StructuredFamily:
     """The family of `vae` by its parts, which are gone through on shapes alone; TypeError. casts:
     whoever reads the weights applies ComfyUI's patches to them."""
-    modules = inner_vae(vae)
-    kind, view = _kind(vae) if modules is vae else None, None
+    modules, view = inner_vae(vae), None
+    kind, name = _kind(vae) if modules is vae else None, type(modules).__name__
     if kind is None:
-        name = type(modules).__name__
         try:
             view = view_of(vae)
         except (StrangeModuleError, AttributeError, ValueError) as error:
             if not hasattr(modules, "decoder"):  # it looks like no VAE at all
                 raise
             raise TypeError(
-                f"the {name} looks like a VAE under its authors' names, but {error}: call the "
-                "VAE's own decode under hy3d_rocm.protect()"
+                f"the {name} looks like a VAE under its authors' names, but {error}: {_OWN_CODE}"
             ) from error
-        kind = None if view is None else _kind(view)
-        if kind is None:
-            raise TypeError(
-                f"{name} is no VAE whose layers are known ({_KNOWN}): pass one of these, or call "
-                "the VAE's own decode under hy3d_rocm.protect()"
-            )
+        kind = _kind(view)
+    if kind is None:
+        raise TypeError(
+            f"{name} is no VAE whose layers are known ({_KNOWN}): pass one of these, or {_OWN_CODE}"
+        )
     family = kind(vae, view)
     _look_at(family, encode, casts)
     return family
@@ -138,20 +138,18 @@ def _look_at(family: StructuredFamily, encode: bool, casts: bool) -> None:
             "hy3d_rocm.protect()"
         )
     if known.facts is None:
+        looks = f"the {name} looks like a {family.name} VAE, but"
         try:
             family.check()
         except StrangeModuleError as error:
-            raise TypeError(
-                f"the {name} looks like a {family.name} VAE, but {error}: call the VAE's own "
-                "decode under hy3d_rocm.protect()"
-            ) from error
+            raise TypeError(f"{looks} {error}: {_OWN_CODE}") from error
         except AttributeError as error:
             raise TypeError(
-                f"the {name} looks like a {family.name} VAE, but a part is missing ({error}): "
-                "pass the complete VAE with its weights loaded"
+                f"{looks} a part is missing ({error}): pass the complete VAE with its weights "
+                "loaded"
             ) from error
-        known.facts = family._facts
-    family.__dict__["_facts"] = known.facts
+        known.facts = family.facts
+    family.__dict__["facts"] = known.facts
     # What diffusers' own code does is known, where the VAE is as diffusers builds it.
     if known.proven is None and name in _CLASSES and is_as_built(vae, known, encode):
         known.proven = True

@@ -66,30 +66,113 @@ class Host:
     casts: bool = False
 
 
-class _Facts(NamedTuple):
-    """See the properties of the same names."""
+class WarmUp(NamedTuple):
+    """latents: to be decoded before a chunk of the video, None where time can't be cut. is_enough:
+    whether the chunk's frames are those of the whole video then."""
 
-    out_channels: int
-    has_global_norms: bool
-    factor: tuple[int, int]
+    latents: int | None
+    is_enough: bool
 
 
-class StructuredFamily(ABC):
+UNCUT = WarmUp(None, False)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of a VAE's decode. planar: it takes (B, C, H, W). channels: of the frames, 0: not known.
+    dtype: of the frames, None: that of the computation. first: frames of the first latent; time: of
+    each later one; space: rows of a latent's row; None where not known. has_global_norms: whether
+    the decoder takes moments over the whole video. note: why its own code has no tiles. warm_up:
+    asked where time is to be cut."""
+
+    planar: bool
+    channels: int = 0
+    dtype: torch.dtype | None = None
+    first: int | None = None
+    time: int | None = None
+    space: int | None = None
+    has_global_norms: bool = False
+    note: str = ""
+    warm_up: Callable[[], WarmUp] = lambda: UNCUT
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the size of the frames follows from that of the latents."""
+        return None not in (self.first, self.time, self.space)
+
+    def frames(self, latents: int) -> int:
+        """Of so many latents."""
+        assert self.first is not None
+        assert self.time is not None
+        return self.first + (latents - 1) * self.time
+
+
+class Family(ABC):
+    """A VAE for a decode or an encode, layer by layer or by its own code alone."""
+
+    name: str
+    vae: Any
+    #: Where another program manages the weights
+    host: Host | None = None
+    #: Why only its own code can run, a part of a sentence; "" where its layers can
+    why = ""
+
+    @property
+    @abstractmethod
+    def facts(self) -> Facts:
+        """What is known of its decode."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Type that it computes in."""
+
+    @abstractmethod
+    def over(self, vae: Any) -> Family:
+        """The same of a copy of its VAE."""
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether nobody runs its layers: whole() and whole_encode() are all that it has."""
+        return bool(self.why)
+
+    @property
+    def out_channels(self) -> int:
+        """0 where they are not known beforehand."""
+        return self.facts.channels
+
+    @property
+    def factor(self) -> tuple[int, int]:
+        """(time, space) of frames against latents, 1 where not known: T latents make (T - 1) * time
+        frames and those of the first."""
+        return self.facts.time or 1, self.facts.space or 1
+
+    @property
+    def result_dtype(self) -> torch.dtype:
+        """Type of what its own code makes."""
+        return self.facts.dtype or self.dtype
+
+    @property
+    def warm_up(self) -> WarmUp:
+        """What its own code has to decode before a chunk of a video."""
+        return WarmUp(0, True) if self.facts.planar else self.facts.warm_up()
+
+
+class StructuredFamily(Family):
     """A VAE with `decoder` and, where it can encode, `encoder`; the quantising convolutions may be
     missing. Layers are made from the modules anew at each call: nothing of the VAE is kept twice.
     """
 
-    name: str
     #: What its decoder has and no other family's
     marks: tuple[str, ...]
     #: In names of what it has beside layers
     beside_layers: tuple[str, ...] = ()
     is_image = False
+    #: What the attention of the middle block sees; "": all before it, unless a view says otherwise
+    span = ""
     #: Whether decoding takes a timestep, and which
     conditioned = False
     timestep: float | None = None
-    #: Where another program manages the weights
-    host: Host | None = None
     #: What was found of the VAE as it is (changes.py), where somebody looked
     seen: Examined | None = None
 
@@ -102,15 +185,14 @@ class StructuredFamily(ABC):
         self.encoder: Any = getattr(modules, "encoder", None)
         self.post_quant_conv: Any = getattr(self.view, "post_quant_conv", None)
         self.quant_conv: Any = getattr(self.view, "quant_conv", None)
-        #: What the attention of the middle block sees, where the kind of VAE leaves it open
-        self.span: str = getattr(self.view, "attention_span", "causal")
+        self.span = self.span or getattr(self.view, "attention_span", "causal")
         self._pairs: dict[tuple[Any, ...], FixedWeight] = {}
         self._sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def over(self, vae: Any) -> StructuredFamily:
         """The same of the VAE, or of a copy of it, as it is without a host."""
         made = type(self)(vae, None if self.view is self.vae else view_of(vae))
-        made.timestep = self.timestep  # it may have been set after the family was made
+        made.timestep, made.why = self.timestep, self.why  # set after a family is made
         return made
 
     @classmethod
@@ -135,7 +217,7 @@ class StructuredFamily(ABC):
 
     def attention(self, module: Any) -> Attention:
         """Of the middle block."""
-        return attention_of(module, self.span)
+        return attention_of(module, self.span, self.norm)
 
     def resnets(self, engine: Engine, block: Any, x: Handle) -> Handle:
         """x through a block's residual blocks, and what attention stands between them."""
@@ -299,18 +381,9 @@ class StructuredFamily(ABC):
         return int(self._first_weight.shape[1]) * self.processing.packed
 
     @property
-    def out_channels(self) -> int:
-        return self._facts.out_channels
-
-    @property
     def has_global_norms(self) -> bool:
         """Whether the decoder takes moments over the whole video."""
-        return self._facts.has_global_norms
-
-    @property
-    def factor(self) -> tuple[int, int]:
-        """(time, space) of frames against latents: T latents make (T - 1) * time + 1 frames."""
-        return self._facts.factor
+        return self.facts.has_global_norms
 
     def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:
         """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W)."""
@@ -327,11 +400,14 @@ class StructuredFamily(ABC):
         return graph_of(self.decode, (self.latent_channels, frames, _ROWS, _ROWS), True)
 
     @cached_property
-    def _facts(self) -> _Facts:
-        one, two = self._graph(1), self._graph(2)
+    def facts(self) -> Facts:
+        """What the layers tell. Time is not cut: later latents may change earlier frames."""
+        first, two = self._graph(1).made[1], self._graph(2)
         channels, frames, rows, _ = two.made
         has_global_norms = any(node.norm == GROUP for node in two.nodes)
-        return _Facts(channels, has_global_norms, (frames - one.made[1], rows // _ROWS))
+        return Facts(
+            self.is_image, channels, None, first, frames - first, rows // _ROWS, has_global_norms
+        )
 
     def check(self) -> None:
         """StrangeModuleError or AttributeError where the decoder is not what the family takes it

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hy3d_rocm.decode.families.base import StructuredFamily
-from hy3d_rocm.decode.families.parts import attention_of, conv_of, numbers
-from hy3d_rocm.decode.layers import Attention, Engine, Handle, StrangeModuleError
+from hy3d_rocm.decode.families.parts import conv_of, numbers
+from hy3d_rocm.decode.layers import Engine, Handle, StrangeModuleError
 
 
 class HunyuanFamily(StructuredFamily):
@@ -32,6 +32,7 @@ class ImageFamily(StructuredFamily):
     name = "image"
     marks = ("conv_in.weight", "conv_norm_out.num_groups")
     is_image = True
+    span = "frame"
 
     @classmethod
     def recognises(cls, vae: Any) -> bool:
@@ -50,6 +51,3 @@ class ImageFamily(StructuredFamily):
             raise StrangeModuleError("a down-sampling is not a convolution alone")
         more = {} if getattr(module, "padding", 0) else {"after": (0, 1, 1)}
         return engine.conv(x, conv_of(module.conv, **more))
-
-    def attention(self, module: Any) -> Attention:
-        return attention_of(module, "frame")

@@ -60,18 +60,14 @@ _PROCESSORS = frozenset(
     f"diffusers.models.attention_processor.{name}AttnProcessor"
     for name in ("", "Sliced", "XFormers")
 ) | {"diffusers.models.attention_processor.AttnProcessor2_0"}
-# Hooks that move weights, or cast them from the type they are stored in to the one computed in.
-_CARRIERS = frozenset(
-    (
-        "accelerate.hooks.ModelHook", "accelerate.hooks.AlignDevicesHook",
-        "accelerate.hooks.CpuOffload", "accelerate.hooks.UserCpuOffloadHook",
-        "diffusers.hooks.group_offloading.GroupOffloadingHook",
-        "diffusers.hooks.group_offloading.LazyPrefetchGroupOffloadingHook",
-        "diffusers.hooks.group_offloading.LayerExecutionTrackerHook",
-        "diffusers.hooks.layerwise_casting.LayerwiseCastingHook",
-        "diffusers.hooks.layerwise_casting.PeftInputAutocastDisableHook",
-    )
+# How the paths of hooks begin that move weights, or cast them from the type they are stored in to
+# the one computed in, and of what holds several hooks.
+_CARRIERS = (
+    "accelerate.hooks.ModelHook", "accelerate.hooks.AlignDevicesHook",
+    "accelerate.hooks.CpuOffload", "accelerate.hooks.UserCpuOffloadHook",
+    "diffusers.hooks.group_offloading.", "diffusers.hooks.layerwise_casting.",
 )  # fmt: skip
+_REGISTRIES = ("accelerate.hooks.", "diffusers.hooks.hooks.")
 _PACKAGES = frozenset(("torch", "diffusers", "comfy"))
 _TENSORS = frozenset((torch.nn.Parameter, torch.Tensor, torch.nn.Buffer, type(None)))
 _SIMPLE = frozenset((str, int, float, bool, type(None), complex, bytes, torch.dtype))
@@ -264,14 +260,11 @@ def _is_own(module: Any, key: str, value: Any) -> bool:
 
 def _carries(hook: Any) -> bool:
     """Whether a hook of accelerate's or diffusers' moves or casts weights and does nothing else."""
-    inner = getattr(hook, "hooks", None)
-    if isinstance(inner, dict):  # diffusers' registry
-        inner = tuple(inner.values())
-    path = _path(type(hook))
-    if inner is not None and path.startswith(("accelerate.hooks.", "diffusers.hooks.")):
-        return all(map(_carries, inner))
+    inner, path = getattr(hook, "hooks", None), _path(type(hook))
+    if inner is not None and path.startswith(_REGISTRIES):
+        return all(map(_carries, inner.values() if isinstance(inner, dict) else inner))
     instance = set(vars(hook)) & {"pre_forward", "post_forward", "new_forward", "init_hook"}
-    return path in _CARRIERS and not instance
+    return path.startswith(_CARRIERS) and not instance
 
 
 def _path(kind: Any) -> str:
@@ -336,9 +329,7 @@ class _ClassCode:
         self.change = ""
         self.homes: set[str] = set()
         self.is_pure = True
-        # What was found under a name of a class's or module's namespace, and in functions.
-        self._cells: list[tuple[Any, str, Any]] = []
-        self._bodies: list[tuple[FunctionType, CodeType, Any, Any]] = []
+        self._found: list[tuple[Any, str, Any]] = []  # where, under which name, what
         self._names: set[tuple[str, bool]] = set()
         self._functions: set[int] = set()
         for name in roots:
@@ -346,12 +337,12 @@ class _ClassCode:
 
     def is_current(self) -> bool:
         """Whether all that was found is there still."""
-        cells = (space.get(name, _MISSING) is value for space, name, value in self._cells)
-        bodies = (
-            f.__code__ is code and f.__defaults__ is given and f.__kwdefaults__ is named
-            for f, code, given, named in self._bodies
-        )
-        return all(cells) and all(bodies)
+        return all(_held(space, name) is value for space, name, value in self._found)
+
+    def _look(self, space: Any, name: str) -> Any:
+        value = _held(space, name)
+        self._found.append((space, name, value))
+        return value
 
     def _method(self, name: str, inherited: bool = False) -> None:
         """What `name` is for instances, in the order of their classes. inherited: what it is for
@@ -360,8 +351,7 @@ class _ClassCode:
             return
         self._names.add((name, inherited))
         for base in self.kind.__mro__[:-1]:
-            value = vars(base).get(name, _MISSING)
-            self._cells.append((vars(base), name, value))
+            value = self._look(vars(base), name)
             if value is _MISSING:
                 continue
             held = isinstance(value, (staticmethod, classmethod))
@@ -401,26 +391,24 @@ class _ClassCode:
     def _body(self, function: FunctionType) -> None:
         """What a function names: methods of the class, and of its module what it calls."""
         self._functions.add(id(function))
-        self._bodies.append(
-            (function, function.__code__, function.__defaults__, function.__kwdefaults__)
-        )
+        for part in ("__code__", "__defaults__", "__kwdefaults__"):
+            self._look(function, part)
         names = set(_names_in(function.__code__))
         space = function.__globals__
         modules: list[ModuleType] = []
         for name in names:
             self._method(name, inherited="__class__" in function.__code__.co_freevars)
-            value = space.get(name, _MISSING)
+            value = space.get(name)
             if isinstance(value, (FunctionType, BuiltinFunctionType, ModuleType)):
-                self._cells.append((space, name, value))
-            if isinstance(value, ModuleType) and value.__name__.split(".")[0] == "torch":
-                modules.append(value)
-            elif isinstance(value, (FunctionType, BuiltinFunctionType)):
-                self._called(value, function, name)
+                self._look(space, name)
+                if not isinstance(value, ModuleType):
+                    self._called(value, function, name)
+                elif value.__name__.split(".")[0] == "torch":
+                    modules.append(value)
         for module, name in product(modules, names):
             value = vars(module).get(name)
             if callable(value) and not isinstance(value, type):
-                self._cells.append((vars(module), name, value))
-                self._operator(value)
+                self._operator(self._look(vars(module), name))
 
     def _called(self, value: Any, caller: FunctionType, name: str) -> None:
         """A function of the module that a method is written in."""
@@ -438,6 +426,13 @@ class _ClassCode:
             self.is_pure &= _home_of(value) == "torch" and _is_in_place(value)
         else:
             self.is_pure &= _home_of(type(value)) in ("torch", "builtins")
+
+
+def _held(space: Any, name: str) -> Any:
+    """What a function has, or a namespace."""
+    if isinstance(space, FunctionType):
+        return getattr(space, name)
+    return space.get(name, _MISSING)
 
 
 def _wrapped_in(function: FunctionType) -> Iterator[FunctionType]:

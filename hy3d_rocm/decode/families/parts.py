@@ -165,11 +165,11 @@ def resnet(
     return engine.conv(hidden, conv2, add=residual)
 
 
-def attention_of(attn: Any, span: str) -> Attention:
+def attention_of(attn: Any, span: str, norm: Callable[[Any], Norm]) -> Attention:
     """diffusers' Attention with a GroupNorm; or a norm, three projections and a last one."""
     if not hasattr(attn, "group_norm"):
         q, k, v = attn.to_q, attn.to_k, attn.to_v
-        return Attention(norm_of(attn.norm), q, k, v, attn.proj_out, span)
+        return Attention(norm(attn.norm), q, k, v, attn.proj_out, span)
     if not attn.residual_connection or getattr(attn, "spatial_norm", None) is not None:
         raise StrangeModuleError("the attention has no residual or a spatial norm")
     if getattr(attn, "norm_q", None) is not None or getattr(attn, "norm_k", None) is not None:
@@ -177,7 +177,7 @@ def attention_of(attn: Any, span: str) -> Attention:
     fused = bool(getattr(attn, "fused_projections", False))
     q, k, v = (attn.to_qkv, None, None) if fused else (attn.to_q, attn.to_k, attn.to_v)
     return Attention(
-        norm_of(attn.group_norm), q, k, v, attn.to_out[0], span,
+        norm(attn.group_norm), q, k, v, attn.to_out[0], span,
         heads=int(attn.heads), rescale=float(attn.rescale_output_factor),
     )  # fmt: skip
 

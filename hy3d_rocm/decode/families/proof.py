@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,23 @@ def moments_of(made: Any) -> Tensor:
     return torch.cat([found, torch.full_like(found, _SURE)], 1)
 
 
+def as_video(
+    call: Callable[[Any], Any], read: Callable[[Any], Tensor], x: Tensor, planar: bool
+) -> Tensor:
+    """What is read in call(x); of what takes single images one frame after the other. A video of
+    one frame may come as an image."""
+    if not planar:
+        made = read(call(x))
+        return made if made.ndim == 5 else made.unsqueeze(2)
+    images = [read(call(x[:, :, t])) for t in range(x.shape[2])]
+    return torch.stack(images, 2) if len(images) > 1 else images[0].unsqueeze(2)
+
+
+def random(size: tuple[int, ...], draw: Callable[..., Tensor] = torch.randn) -> Tensor:
+    """The same numbers each time, on the CPU."""
+    return draw(size, generator=torch.Generator().manual_seed(0), device="cpu")
+
+
 def _tensor_in(found: Any, names: tuple[str, ...], made: Any, refusal: str) -> Tensor:
     for name in names:
         if not isinstance(found, torch.Tensor):
@@ -112,18 +129,16 @@ def proven(family: Any, encode: bool = False) -> bool:
     Runs on a shallow copy, so that no attribute of the VAE changes. True, too, where the weights
     are not there ("meta"), or the C core is not: whoever decodes will say that.
     """
-    generator = torch.Generator().manual_seed(0)
     if encode:
         if family.encoder is None or family.processing.no_encode:
             return False
         side = 2 * max(family.factor[1], family.pixel_steps[1])
-        x = torch.rand((1, 3, 1, side, side), generator=generator, device="cpu") * 2 - 1
+        x = random((1, 3, 1, side, side), torch.rand) * 2 - 1
     else:
         if family.conditioned and family.timestep is None:
             family = copy.copy(family)
             family.timestep = _TIMESTEP
-        size = family.latent_channels, 1 if family.is_image else 2, _SIDE, _SIDE
-        x = torch.randn((1, *size), generator=generator, device="cpu")
+        x = random((1, family.latent_channels, 1 if family.is_image else 2, _SIDE, _SIDE))
     if family.device.type == "meta" or not _native.available:
         return True
     x = x.to(family.device, family.dtype)
@@ -161,9 +176,10 @@ def _own_result(family: Any, x: Tensor, encode: bool) -> Tensor:
             return whole
     elif not encode and family.conditioned:
         more = (torch.full((1,), family.timestep, dtype=x.dtype, device=x.device),)
-    made = call(x[:, :, 0] if family.is_image else x, *more)
-    made = moments_of(made).chunk(2, 1)[0] if encode else frames_of(made)
-    return made.unsqueeze(2) if family.is_image else made
+    made = as_video(
+        lambda x: call(x, *more), moments_of if encode else frames_of, x, family.is_image
+    )
+    return made.chunk(2, 1)[0] if encode else made
 
 
 def _takes_latents_only(decode: Any) -> bool:

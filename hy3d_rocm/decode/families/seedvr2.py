@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.decode.families.base import StructuredFamily
-from hy3d_rocm.decode.families.parts import attention_of, conv_of, norm_of
+from hy3d_rocm.decode.families.parts import conv_of, norm_of
 from hy3d_rocm.decode.families.proof import unsplit
-from hy3d_rocm.decode.layers import Attention, Engine, Handle, Norm, Shuffle, StrangeModuleError
+from hy3d_rocm.decode.layers import Engine, Handle, Norm, Shuffle, StrangeModuleError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,15 +25,12 @@ class SeedVr2Family(StructuredFamily):
 
     name = "SeedVR2"
     marks = ("conv_in.temporal_padding", "conv_norm_out.num_groups")
+    span = "frame"
 
     def norm(self, module: Any) -> Norm:
         """Whoever holds a GroupNorm gives it one frame at a time."""
         norm = norm_of(module)
         return replace(norm, kind="frame") if norm.kind == "group" else norm
-
-    def attention(self, module: Any) -> Attention:
-        found = attention_of(module, "frame")
-        return replace(found, norm=replace(found.norm, kind="frame"))
 
     def up(self, engine: Engine, module: Any, x: Handle) -> Handle:
         if getattr(module, "norm", None) is not None or getattr(module, "use_conv", True) is False:

@@ -9,26 +9,28 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm.conv.router import aside
-from hy3d_rocm.decode.copies import copied_family, family_over
+from hy3d_rocm.decode.copies import copied_family
+from hy3d_rocm.decode.families.base import UNCUT, Facts, Family, WarmUp
 from hy3d_rocm.decode.families.proof import (
     CALL_ERRORS,
+    as_video,
     frames_of,
     is_same,
     moments_of,
     on_shapes,
     one_line,
+    random,
     unsplit,
 )
+from hy3d_rocm.decode.memory.dry_run import apart
 from hy3d_rocm.decode.precision import computed_in, only_stores
 from hy3d_rocm.device import resolve_device
 
@@ -44,74 +46,13 @@ _VIDEO = 10
 _NOT_ENOUGH = 4  # warm-up where none of them was
 
 
-class WarmUp(NamedTuple):
-    """latents: to be decoded before a chunk of the video, None where time can't be cut. is_enough:
-    whether the chunk's frames are those of the whole video then."""
-
-    latents: int | None
-    is_enough: bool
-
-
-_UNCUT = WarmUp(None, False)
-
-
-@dataclass(frozen=True)
-class Facts:
-    """planar: it takes (B, C, H, W). channels: of the frames. dtype: of the frames, None: not
-    known. first: frames of the first latent; time: of each later one; space: rows of a latent's
-    row; None where not known. note: why there are no tiles. warm_up: asked where time is to be cut.
-    """
-
-    planar: bool
-    channels: int = 0
-    dtype: torch.dtype | None = None
-    first: int | None = None
-    time: int | None = None
-    space: int | None = None
-    note: str = ""
-    warm_up: Callable[[], WarmUp] = lambda: _UNCUT
-
-    @property
-    def is_regular(self) -> bool:
-        """Whether the size of the frames follows from that of the latents."""
-        return None not in (self.first, self.time, self.space)
-
-    def frames(self, latents: int) -> int:
-        """Of so many latents."""
-        assert self.first is not None
-        assert self.time is not None
-        return self.first + (latents - 1) * self.time
-
-
-class OpaqueFamily:
-    """A family (base.py) whose layers nobody runs: whole() and whole_encode() only. why: a sentence
-    that says why."""
-
-    is_opaque = True
-    has_global_norms = False
-    facts: Any  # Facts, which may have to be asked of the VAE first
-    dtype: Any
-
-    @property
-    def result_dtype(self) -> torch.dtype:
-        """Type of what it makes."""
-        found: torch.dtype = self.facts.dtype or self.dtype
-        return found
-
-    @property
-    def warm_up(self) -> WarmUp:
-        """What has to be decoded before a chunk of a video."""
-        found: WarmUp = WarmUp(0, True) if self.facts.planar else self.facts.warm_up()
-        return found
-
-
-class UnknownFamily(OpaqueFamily):
+class UnknownFamily(Family):
     """vae: anything with decode(latents), or for an encode with encode(pixels); its result is a
     tensor, a tuple that begins with one, or an object that has it as `.sample`. source: the latents
     or pixels that are asked for, (B, C, T, H, W) or of an image (B, C, H, W).
     """
 
-    host = None
+    has_global_norms = False
     pixel_steps = (1, 1)
 
     def __init__(self, vae: Any, source: Any, why: str, encode: bool = False) -> None:
@@ -160,16 +101,6 @@ class UnknownFamily(OpaqueFamily):
         """Whether it takes (B, C, H, W)."""
         return self.facts.planar
 
-    @property
-    def out_channels(self) -> int:
-        """0 where they are not known beforehand."""
-        return self.facts.channels
-
-    @property
-    def factor(self) -> tuple[int, int]:
-        """(time, space) of frames against latents; 1 where they are not known."""
-        return self.facts.time or 1, self.facts.space or 1
-
     @cached_property
     def facts(self) -> Facts:
         """What small latents tell."""
@@ -179,11 +110,12 @@ class UnknownFamily(OpaqueFamily):
             kernels = [p.ndim for p in self.decoder.parameters() if p.ndim >= 4]
             return Facts(image or (bool(kernels) and 5 not in kernels))
 
-        run = partial(_framewise, unsplit(self.vae).decode, frames_of)
+        run = partial(as_video, unsplit(self.vae).decode, frames_of)
         said = ""
         with _unnoticed(self.device):
             for planar, side in product((image, not image), _SIDES):
-                z = _latents(self.latent_channels, 3, side).to(self.device, self.dtype)
+                z = random((1, self.latent_channels, 3, side, 2 * side))
+                z = z.to(self.device, self.dtype)
                 try:
                     return _facts(run, z, planar)
                 except CALL_ERRORS as error:
@@ -196,8 +128,8 @@ class UnknownFamily(OpaqueFamily):
         own encode() of pixels; of an encoder that gives no variance the log variance is -30, the
         least that diffusers has."""
         with on_shapes(x):
-            call, read = getattr(unsplit(self.vae), self._verb), self._read
-            return _framewise(call, read, x, self.facts.planar)
+            call = getattr(unsplit(self.vae), self._verb)
+            return as_video(call, self._read, x, self.facts.planar)
 
     whole_encode = whole
 
@@ -217,7 +149,9 @@ class UnknownFamily(OpaqueFamily):
         its own code fails."""
         if shape not in self._shapes:
             try:
-                self._shapes[shape] = self._on_meta(shape)
+                ghost = copied_family(self, lambda t: torch.empty_like(t, device="meta"))
+                x = torch.empty(shape, dtype=self.dtype, device="meta")
+                self._shapes[shape] = tuple(apart(lambda: ghost.whole(x)).shape)
             except ValueError as error:
                 logger.info("[VAE Decode] %s runs once to learn the size of what it makes: %s",
                             self.name, error)  # fmt: skip
@@ -241,18 +175,6 @@ class UnknownFamily(OpaqueFamily):
                 )
             raise TypeError(said) from error
 
-    def _on_meta(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        ghost = copied_family(self, lambda t: torch.empty_like(t, device="meta"))
-
-        def run() -> tuple[int, ...]:
-            with torch.no_grad():
-                made = ghost.whole(torch.empty(shape, dtype=self.dtype, device="meta"))
-            return tuple(made.shape)
-
-        # In another thread the caller's function modes do not see it.
-        with ThreadPoolExecutor(1, thread_name_prefix="hy3d-shape") as worker:
-            return worker.submit(run).result()
-
     def over(self, vae: Any) -> UnknownFamily:
         """This family over a copy of its VAE, which need not be asked again."""
         _ = self.facts  # which is copied, then
@@ -260,40 +182,6 @@ class UnknownFamily(OpaqueFamily):
         made.__dict__.pop("decoder", None)
         made.vae = vae
         return made
-
-
-class OwnCodeFamily(OpaqueFamily):
-    """A family whose layers can't be carried out, by its VAE's own code alone."""
-
-    def __init__(self, family: Any, why: str) -> None:
-        self._family = family
-        self.why = why
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._family, name)
-
-    @cached_property
-    def facts(self) -> Facts:
-        """What the layers tell; later latents may change earlier frames."""
-        time, space = self.factor
-        first = self.out_shape((1, self.latent_channels, 1, 8, 8))[2]
-        return Facts(bool(self.is_image), self.out_channels, None, first, time, space)
-
-    def over(self, vae: Any) -> OwnCodeFamily:
-        """The same over a copy of its VAE."""
-        return OwnCodeFamily(family_over(self._family, vae), self.why)
-
-
-def _framewise(
-    call: Callable[[Any], Any], read: Callable[[Any], Tensor], x: Tensor, planar: bool
-) -> Tensor:
-    """call(x); of what takes single images one frame after the other. A video of one frame may
-    come as an image."""
-    if not planar:
-        made = read(call(x))
-        return made if made.ndim == 5 else made.unsqueeze(2)
-    images = [read(call(x[:, :, t])) for t in range(x.shape[2])]
-    return torch.stack(images, 2) if len(images) > 1 else images[0].unsqueeze(2)
 
 
 # What a VAE's own decode() tells of itself
@@ -307,12 +195,6 @@ def _unnoticed(device: torch.device) -> Iterator[None]:
     indices = [torch.cuda.current_device()] if device.type == "cuda" else []
     with aside(), torch.no_grad(), torch.random.fork_rng(devices=indices):
         yield
-
-
-def _latents(channels: int, frames: int, side: int) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    shape = (1, channels, frames, side, 2 * side)
-    return torch.randn(shape, generator=generator, device="cpu")
 
 
 def _facts(run: _Run, z: Tensor, planar: bool) -> Facts:
@@ -351,11 +233,11 @@ def _warm_up(run: _Run, z: Tensor, made: list[Tensor]) -> WarmUp:
         return is_same(got.cpu(), want.cpu(), want.dtype, z.device.type)
 
     if not all(same(long[:, :, : m.shape[2]], m) for long, m in ((two, one), (three, two))):
-        return _UNCUT  # later latents change earlier frames, or each decode is new
+        return UNCUT  # later latents change earlier frames, or each decode is new
     with _unnoticed(z.device):
         if one.shape[2] == time and same(three[:, :, time : 2 * time], run(z[:, :, 1:2], False)):
             return WarmUp(0, True)
-        video = _latents(z.shape[1], _VIDEO, z.shape[3]).to(z)
+        video = random((*z.shape[:2], _VIDEO, *z.shape[3:])).to(z)
         try:
             last = run(video, False)[:, :, -time:]
             for count in _WARM_UPS:
@@ -364,5 +246,5 @@ def _warm_up(run: _Run, z: Tensor, made: list[Tensor]) -> WarmUp:
                     return WarmUp(count, True)
         except CALL_ERRORS as error:
             logger.debug("%d latents: %s", _VIDEO, one_line(error))
-            return _UNCUT
+            return UNCUT
     return WarmUp(_NOT_ENOUGH, False)

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
 
-__all__ = [
-    "CPU_ALLOWANCE_BYTES", "PLANNED_SHARE", "MetaWeights", "Prediction", "in_turn", "modelled",
-    "planned_bytes", "predict", "standing_for", "workspace_rules",
-]  # fmt: skip
+Result = TypeVar("Result")
 
 # Planned = predicted + this share, on the CPU at least the allowance: generated code, thread
 # stacks and heap fragments, 20 to 30 MB by tests/bench/measure_decode.py.
@@ -49,23 +46,7 @@ _aten = torch.ops.aten
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 _CONVOLUTION, _COPY, _ALL = _aten.convolution.default, _aten.copy_.default, _aten.all.default
 _SCALAR = _aten._local_scalar_dense.default
-# Factories with a tensor as their first argument.
-_LIKE_ANOTHER = frozenset(
-    getattr(_aten, name).default
-    for name in (
-        "empty_like zeros_like ones_like full_like new_empty new_zeros new_full new_ones "
-        "new_empty_strided"
-    ).split()
-)
-
-# Their result is like the first operand where that is contiguous, of a float type and the largest.
-_POINTWISE = frozenset(
-    {
-        _aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor, _aten.silu.default,
-        _aten.clamp_min.default, _aten.clamp.default,
-    }
-)  # fmt: skip
-
+_MOVE = _aten._to_copy.default
 _here = threading.local()  # rules: of the device that "meta" stands for; live: of a dry run
 
 
@@ -91,20 +72,24 @@ def predict(
 ) -> Prediction:
     """Peaks of `run()`, its result included, on the device of `workspace`.
 
-    known: tensors that are there before and after. run is called once, in another thread: the
-    caller's function modes (protect()), grad and inference mode do not reach it. What it raises is
-    raised here.
+    known: tensors that are there before and after. run is called once, as apart() does.
     """
 
     def task() -> Prediction:
         live = _here.live = Live(known, workspace)
-        with standing_for(workspace), torch.no_grad(), NoScores(live), live:
+        with standing_for(workspace), NoScores(live), live:
             kept = run()  # the result lives until the peak is read
             del kept
         return Prediction(live.device_peak, live.host_peak, live.both_peak, live.macs)
 
-    with ThreadPoolExecutor(1, thread_name_prefix="hy3d-predict") as worker:
-        return worker.submit(task).result()
+    return apart(task)
+
+
+def apart(work: Callable[[], Result]) -> Result:
+    """work() without gradients in a thread of its own: the caller's function modes (protect()) and
+    inference mode do not reach it. What it raises is raised here."""
+    with ThreadPoolExecutor(1, "hy3d-shapes") as worker:
+        return worker.submit(torch.no_grad()(work)).result()
 
 
 @contextmanager
@@ -147,30 +132,6 @@ def in_turn(count: int, run: Callable[[int], Tensor]) -> list[Tensor]:
     return made
 
 
-class MetaWeights:
-    """Weights of the right shape and type on "meta"."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype
-        self._made: dict[tuple[int, str], Tensor | None] = {}
-
-    def of(self, module: Any, name: str) -> Tensor | None:
-        """See layers.Weights."""
-        key = id(module), name
-        if key not in self._made:
-            own = getattr(module, name, None)
-            made = None if own is None else torch.empty(own.shape, dtype=self._dtype, device="meta")
-            self._made[key] = made
-        return self._made[key]
-
-
-class _Death(weakref.ref["torch.UntypedStorage"]):
-    """Of the storage at the address `key`."""
-
-    __slots__ = ("key",)
-    key: int
-
-
 class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows storages that operators make; those of `known` were there before."""
 
@@ -179,13 +140,13 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.workspace = workspace
         self.on_cpu = workspace.device.type == "cpu"
         self._known = [t.untyped_storage() for t in known]  # kept, so that addresses stay taken
-        self._deaths: dict[int, _Death] = {}  # of storages, by their addresses
+        self._lives: dict[weakref.ref[Any], int] = {}  # the address of each storage
         here = weakref.ref(self)  # a VAE may keep storages for longer
 
-        def died(death: _Death) -> None:
+        def died(life: weakref.ref[Any]) -> None:
             follower = here()
             if follower is not None:
-                follower.freed(death.key)
+                follower.freed(follower._lives.pop(life))
 
         self._died = died
         # Where a storage lies, and the bytes that count, by its address.
@@ -220,7 +181,6 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def freed(self, key: int) -> None:
         """The storage of this address is no more."""
         self._true.discard(key)
-        self._deaths.pop(key, None)
         place, size = self._places.pop(key, ("device", 0))
         self.live[place] -= size
 
@@ -256,8 +216,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = place or self._place_of(tensor.device)
         size = storage.nbytes()
         self._places[key] = place, size
-        death = self._deaths[key] = _Death(storage, self._died)
-        death.key = key
+        self._lives[weakref.ref(storage, self._died)] = key
         self.live[place] += size
         self.note()
 
@@ -272,8 +231,6 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self._made.get(key)
         except TypeError:  # an argument has no hash
             key = known = None
-        if known is None and key is not None:
-            known = _by_rule(func, args, kwargs)
         if known is not None:
             again = [torch.empty_strided(*m[:2], dtype=m[2], device="meta") for m in known[1]]
             return tuple(again) if known[0] else again[0]
@@ -291,13 +248,9 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         device = torch.device(kwargs.get("device") or "meta")
         if device.type == "meta":
             return ("host" if pinned and not self.on_cpu else ""), kwargs
-        source = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        if source is None or func in _LIKE_ANOTHER:
-            to_meta = _made_bytes(args, kwargs) >= _REAL_BYTES
-        else:
-            to_meta = source.is_meta
-        if to_meta:
-            kwargs["device"] = "meta"
+        ghost = {**kwargs, "device": "meta"}
+        if args[0].is_meta if func is _MOVE else func(*args, **ghost).nbytes >= _REAL_BYTES:
+            kwargs = ghost
         return self._place_of(device), kwargs
 
     def _scalar(self, tensor: Tensor) -> Any:
@@ -337,54 +290,12 @@ def _part(value: Any) -> Any:
     return type(value), value  # 1, 1.0 and True are equal
 
 
-def _by_rule(func: Any, args: Any, kwargs: Any) -> tuple[bool, list[Any]] | None:
-    """Whether an operator makes several of ordinary operands, and of each shape, strides and type;
-    for some whose rule in torch takes long, else None."""
-    x = args[0] if args else None
-    if kwargs or not isinstance(x, torch.Tensor) or not x.is_contiguous():
-        return None
-    if not x.is_floating_point():
-        return None
-    like = x.shape, x.stride(), x.dtype
-    if func is _aten.native_group_norm.default:
-        each = (x.shape[0], args[6]), (args[6], 1), x.dtype
-        return True, [like, each, each]
-    if func in _POINTWISE and all(_goes_along(other, x) for other in args[1:]):
-        return False, [like]
-    return None
-
-
-def _goes_along(other: Any, x: Tensor) -> bool:
-    """Whether an operand leaves a pointwise result as x is."""
-    if not isinstance(other, torch.Tensor):
-        return not isinstance(other, complex)
-    if other.dtype != x.dtype or other.dim() > x.dim():
-        return False
-    if not other.is_contiguous() and 0 not in other.stride():
-        return False
-    sizes = zip(other.shape[::-1], x.shape[::-1], strict=False)
-    return all(n in (1, m) for n, m in sizes)
-
-
 def _is_plain(out: Tensor) -> bool:
     """Whether empty_strided() makes such a tensor, storage and all."""
     if not out.is_meta or out.storage_offset():
         return False
     reach = sum((n - 1) * s for n, s in zip(out.shape, out.stride(), strict=True)) + 1
     return out.untyped_storage().nbytes() == (reach * out.itemsize if out.numel() else 0)
-
-
-def _made_bytes(args: Any, kwargs: dict[str, Any]) -> int:
-    """Bytes of what a factory makes; 0 where its arguments do not tell."""
-    dtype: torch.dtype | None = kwargs.get("dtype")
-    sizes: Any = ()
-    if args and isinstance(args[0], torch.Tensor):
-        source, *args = args
-        dtype, sizes = dtype or source.dtype, source.shape
-    if args and isinstance(args[0], (list, tuple)):
-        sizes = args[0]
-    dtype = dtype or torch.get_default_dtype()
-    return int(math.prod(sizes)) * int(dtype.itemsize) if sizes else 0
 
 
 class NoScores(TorchFunctionMode):

@@ -17,11 +17,10 @@ from hy3d_rocm import _native
 from hy3d_rocm.decode.black_box import left_out, own_ways, planned, predicted
 from hy3d_rocm.decode.checks import check_choice
 from hy3d_rocm.decode.graph import Graph, record
-from hy3d_rocm.decode.layers import Conv
+from hy3d_rocm.decode.layers import Conv, ModuleWeights
 from hy3d_rocm.decode.memory.dry_run import (
     CPU_ALLOWANCE_BYTES,
     PLANNED_SHARE,
-    MetaWeights,
     standing_for,
 )
 from hy3d_rocm.decode.memory.steps import StepWorkspace
@@ -310,7 +309,7 @@ def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:
     """What computes there, to be asked only, and the rules of what operators take."""
     rules = OperatorWorkspace(device, is_pinned=device.type == "cpu" != job.device.type)
     with standing_for(rules):
-        backend = job.make_backend(MetaWeights(job.dtype), torch.device("meta"))
+        backend = job.make_backend(ModuleWeights(job.dtype, "meta"), torch.device("meta"))
     return backend, rules
 
 

@@ -2,7 +2,7 @@
 #
 #   make schedule-million   build/c/check_schedule: a million random graphs, sizes, budgets and
 #                           orders, each program replayed (SCHEDULE_ARGS="--count N --first N")
-#   make schedule-time      milliseconds to compile HunyuanVideo's decode under 2 to 64 GiB
+#   make schedule-time      milliseconds of the processor to compile HunyuanVideo's decode under 2 to 62 GiB
 
 .PHONY: schedule-million schedule-time
 

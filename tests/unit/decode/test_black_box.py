@@ -114,6 +114,7 @@ def test_several_tiles_take_no_result_where_frames_go_to_a_file() -> None:
     assert kept.both_bytes - to_file.both_bytes == 4 * math.prod(made.out_shape)
 
 
+ON_THEIR_WAY = 4 * 16 * 9 * 16 * 16  # all frames of the job, which are few
 GUESS = Prediction(1000 * MB, 200 * MB, 1100 * MB, 5)
 ON_THEIR_WAY = 16 * 9 * 16 * 16 * 4  # all frames of job(): they fit the pinned memory at once
 

@@ -28,6 +28,9 @@ class Family:
     def __init__(self, vae: Any) -> None:
         self.vae = vae
 
+    def over(self, vae: Any) -> Family:
+        return Family(vae)
+
 
 def to_shapes(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, device="meta")

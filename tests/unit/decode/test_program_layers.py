@@ -183,9 +183,8 @@ def test_attention_sees_what_its_span_says(
         norm = Norm("l2", torch.nn.Linear(1, 8), 1e-12, weight=None)
     else:
         q, k, v = (torch.nn.Linear(8, 8) for _ in range(3))
-    scale = 0.7 if heads == 2 else None
     out, rescale = torch.nn.Conv3d(8, 8, 1), 1.0 if fused else 2.0
-    layer = Attention(norm, q, k, v, out, span, heads, scale, rescale)
+    layer = Attention(norm, q, k, v, out, span, heads, rescale)
     expected = PlainEngine().attention(x, layer)
     graph = graph_of(lambda e, x: e.attention(x, layer), x)
     for scores in (run_module.SCORE_BYTES, 200):

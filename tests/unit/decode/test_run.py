@@ -50,7 +50,7 @@ from hy3d_rocm.decode.backends.triton.work import Machine  # noqa: E402
 from hy3d_rocm.decode.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decode.graph import record  # noqa: E402
 from hy3d_rocm.decode.layers import ModuleWeights  # noqa: E402
-from hy3d_rocm.decode.memory.dry_run import MetaWeights, predict  # noqa: E402
+from hy3d_rocm.decode.memory.dry_run import predict  # noqa: E402
 from hy3d_rocm.decode.memory.steps import StepWorkspace  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
 from hy3d_rocm.decode.report import DecodeCancelled  # noqa: E402
@@ -165,7 +165,7 @@ def test_what_the_fused_kernels_hold_is_what_the_program_states(kind: str) -> No
 
 
 def fused_on_meta() -> TritonBackend:
-    weights = MetaWeights(torch.bfloat16)
+    weights = ModuleWeights(torch.bfloat16, "meta")
     return TritonBackend(weights, "meta", machine=Machine("gfx1100", 48, False))
 
 

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
+from hy3d_rocm.decode.layers import ModuleWeights  # noqa: E402
 from hy3d_rocm.decode.memory import dry_run as p  # noqa: E402
 from hy3d_rocm.decode.memory.dry_run import Live, NoScores, _is_plain  # noqa: E402
 from hy3d_rocm.decode.memory.workspace import BLAS_BYTES, OperatorWorkspace  # noqa: E402
@@ -246,7 +247,7 @@ def test_blas_takes_its_workspace_once_on_a_card() -> None:
 
 def test_weights_are_made_once_in_the_type_of_the_computation() -> None:
     module = nn.Linear(100, 10)
-    weights = p.MetaWeights(torch.bfloat16)
+    weights = ModuleWeights(torch.bfloat16, "meta")
     found = weights.of(module, "weight")
     assert found is weights.of(module, "weight")
     assert found is not None
