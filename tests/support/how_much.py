@@ -1,4 +1,4 @@
-"""How much the tests do: what the gate has time for, or all (`make pytest-full`)."""
+"""How much the tests do: what the gate has time for, or all (`make test-long`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
+U = TypeVar("U")
 FULL = os.environ.get("HY3D_TESTS") == "full"
 
 
@@ -15,7 +16,7 @@ def of(gate: T, full: T) -> T:
     return full if FULL else gate
 
 
-def in_turns(cases: Iterable[T], turn: tuple[str, ...]) -> list[tuple[T, str]]:
+def in_turns(cases: Iterable[T], turn: tuple[U, ...]) -> list[tuple[T, U]]:
     """Each case with one word of `turn`, one after another, for the gate; with each of them for
     all."""
     every = list(cases)

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import differential_conv3d as differential
+import how_much
 import pytest
 import torch
 import torch.nn.functional as functional
@@ -14,7 +15,7 @@ from places import TESTS
 
 from hy3d_rocm import _core
 
-COUNT, REAL, SEED = 300, 60, 7
+COUNT, REAL, SEED = *how_much.of((100, 20), (300, 60)), 7
 SHAPES = TESTS / "shapes" / "video_vae_layers.json"
 # Larger ones take seconds each: bench_conv.py compares them.
 MAX_GFLOP = 1.0

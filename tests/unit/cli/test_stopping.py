@@ -30,12 +30,12 @@ PYTHON = HEAD + (
     "    except KeyboardInterrupt:\n"
     "        time.sleep(1.5); say('put in order'); sys.exit(3)\n"
 )
-# In the midst of one convolution of the C core, which takes minutes.
+# In the midst of one convolution of the C core, which takes half a minute or more.
 CORE = (
     "import torch\n"
     "from hy3d_rocm import _core\n"
     + HEAD
-    + "    x, weight = torch.ones(1, 512, 65, 192, 192), torch.ones(512, 512, 3, 3, 3)\n"
+    + "    x, weight = torch.ones(1, 512, 33, 96, 96), torch.ones(512, 512, 3, 3, 3)\n"
     "    out, one = torch.empty_like(x), (1, 1, 1)\n"
     "    try:\n"
     "        say('computes')\n"

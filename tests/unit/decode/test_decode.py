@@ -161,7 +161,7 @@ def test_an_exception_at_a_grain_passes_through_and_leaves_no_trace(
     z = latents_of(vae)
     before = snapshot(vae)
     _, report = decode_with_report(vae, z, strategy=strategy)
-    for failing in range(1, report.steps + 1, 3):
+    for failing in range(1, report.steps + 1, how_much.of(9, 3)):
 
         def progress(done: int, total: int, step: object, failing: int = failing) -> None:
             if done == failing:
@@ -186,9 +186,9 @@ OUT_OF_MEMORY = (
 def test_an_allocation_that_fails_once_or_twice_changes_no_bit(
     vae: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gate takes every 19th place and every 89th pair, `make pytest-full` every 5th and 23rd;
+    """The gate takes every 47th place and every 211th pair, `make test-long` every 5th and 23rd;
     tests/long/check_decode_oom.py takes every allocation."""
-    step, apart = how_much.of((19, 89), (5, 23))
+    step, apart = how_much.of((47, 211), (5, 23))
     z = latents_of(vae, 2)
     want = decode(vae, z, strategy=strategy)
     with monkeypatch.context() as patch:

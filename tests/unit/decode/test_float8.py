@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
+import how_much  # noqa: E402
 from decode_doubles import TIMESTEP, tiny_latents, tiny_pixels, tiny_vae, unsplit  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -51,8 +52,9 @@ def casting(kind: str, dtype: Any) -> tuple[Any, Any]:
     return vae, plain
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "dtype"), how_much.in_turns(KINDS, (torch.bfloat16, torch.float32))
+)
 def test_weights_cast_layer_by_layer_decode_as_if_they_had_the_type_they_are_cast_to(
     kind: str, dtype: Any
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import how_much  # noqa: E402
 from live_storages import LiveStorages  # noqa: E402
 from program_doubles import (  # noqa: E402
     CPU,
@@ -88,7 +89,7 @@ def test_out_of_memory_in_place_of_any_operator_changes_no_bit(job: Job) -> None
     with another one soon after. Replay: the numbers are in the message."""
     assert job.operators > 100
     rng = random.Random(8)
-    stride = max(7, job.operators // 40)
+    stride = max(7, job.operators // how_much.of(16, 40))
     for at in range(rng.randrange(stride), job.operators, stride):
         failures = {at, at + rng.choice([0, 1, 5])}
         reliefs: list[int] = []
@@ -115,7 +116,7 @@ def test_out_of_memory_in_any_pair_of_steps_changes_no_bit() -> None:
         assert torch.equal(job.run(recover=AGAIN, counter=FailingSteps(pair)), job.frames), pair
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(how_much.of(3, 6)))
 def test_late_copies_that_fail_change_no_bit_and_hold_no_more(kind: str, seed: int) -> None:
     """Without faults the device holds what the program states, however late the copies are.
     Replay: the seed is the test's number."""

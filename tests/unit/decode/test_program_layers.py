@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import how_much  # noqa: E402
 from decode_doubles import relative_error  # noqa: E402
 from plain_engine import PlainEngine  # noqa: E402
 from program_doubles import (  # noqa: E402
@@ -242,7 +243,7 @@ def test_a_function_of_frames_may_make_fewer_of_the_first() -> None:
 @pytest.mark.parametrize("kind", DECODERS)
 def test_a_small_decoder_of_every_length_is_the_plain_one(kind: str) -> None:
     """In chunks and by layers."""
-    for frames in range(1, 13):
+    for frames in how_much.of((1, 2, 5, 8), range(1, 13)):
         x = latent(frames)
         expected = DECODERS[kind](PlainEngine(), x)
         graph = graph_of(DECODERS[kind], x)
@@ -255,7 +256,7 @@ def test_a_small_decoder_of_every_length_is_the_plain_one(kind: str) -> None:
                     assert relative_error(got, expected) <= 1e-5, (frames, order, sizes)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(how_much.of(10, 30)))
 def test_a_random_decoder_is_the_plain_one(seed: int) -> None:
     """Replay: random_decoder(seed)."""
     function = random_decoder(seed)

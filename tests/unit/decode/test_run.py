@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
+import how_much  # noqa: E402
 from decode_doubles import (  # noqa: E402
     EVERY_KIND,
     IN_FLOAT64,
@@ -89,14 +90,14 @@ def test_values_have_the_sizes_that_the_family_says(kind: str, encode: bool) -> 
 @BOTH
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_whatever_is_sliced_gives_the_unsplit_result(kind: str, encode: bool) -> None:
-    """Videos of 1 to 12 latents in some slices and chunks; where norms are per position those of
-    even length by chunks, the others by layers. The plain reading is as near to the VAE's own
-    code."""
+    """Videos of 1 to 12 latents, of four lengths in the gate, in some slices and chunks; where
+    norms are per position those of even length by chunks, the others by layers. The plain reading
+    is as near to the VAE's own code."""
     dtype = torch.float64 if kind in IN_FLOAT64 else torch.float32
     vae = tiny_vae(kind).to(dtype)
     family = family_of(kind, vae)
     plain, function = record(family, encode), family.encode if encode else family.decode
-    for latents in (1,) if family.is_image else range(1, 13):
+    for latents in (1,) if family.is_image else how_much.of((1, 2, 4, 7), range(1, 13)):
         x = source_of(family, encode, latents, 1 + latents % 2, 2).to(dtype)
         expected = unsplit_moments(vae, x) if encode else unsplit(vae, x, TIMESTEP.get(kind))
         assert relative_error(function(PlainEngine(), x), expected) <= 1e-5
@@ -117,9 +118,10 @@ def test_what_lives_is_what_the_program_states(kind: str, encode: bool) -> None:
     family = family_of(kind, vae)
     x = source_of(family, encode, lengths(family)[-1], 3, 4)
     plain = record(family, encode)
-    jobs = [(by_layers(plain), {"slice_bytes": size}) for size in (1, 60000, ALL)]
+    slices, chunks = how_much.of(((1, ALL), (3,)), ((1, 60000, ALL), (1, 3)))
+    jobs = [(by_layers(plain), {"slice_bytes": size}) for size in slices]
     if kind in BY_CHUNKS:
-        jobs += [(plain, {"chunk": chunk}) for chunk in (1, 3)]
+        jobs += [(plain, {"chunk": chunk}) for chunk in chunks]
     for graph, job in jobs:
         program = compiled(graph, x, **job).program
         known = [x, *vae.parameters(), *parameters_of(graph)]
@@ -142,7 +144,8 @@ def test_what_the_fused_kernels_hold_is_what_the_program_states(kind: str) -> No
     x = source_of(family, False, lengths(family)[-1], 3, 4).to(torch.bfloat16)
     gpu = OperatorWorkspace(torch.device("cuda"))
     plain = record(family)
-    jobs = [(by_layers(plain), {"slice_bytes": size}) for size in (1, 60000, ALL)]
+    slices = how_much.of((60000,), (1, 60000, ALL))
+    jobs = [(by_layers(plain), {"slice_bytes": size}) for size in slices]
     if kind in BY_CHUNKS:
         jobs += [(plain, {"chunk": 2})]
     for graph, job in jobs:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
+import how_much
 import numpy as np
 import pytest
 import raster_exact
@@ -20,7 +21,7 @@ from hy3d_rocm import _core
 
 Array = Any
 RULES = ("compat", "topleft")
-SEED, SCENES = 21, 300
+SEED, SCENES = 21, how_much.of(140, 300)
 COMMAND = LONG / "raster_random.py"
 
 

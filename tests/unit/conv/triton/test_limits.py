@@ -11,6 +11,7 @@ import math
 import random
 from typing import Any
 
+import how_much
 import pytest
 import torch
 from places import TESTS
@@ -23,7 +24,7 @@ from tools.dev import variants
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
-COUNT, SEED = 140, 3
+COUNT, SEED = how_much.of(60, 140), 3
 ARCHES = ("sm_90", "gfx1100")
 MOST = 2**31 - 1
 SHAPES = TESTS / "shapes" / "video_vae_layers.json"

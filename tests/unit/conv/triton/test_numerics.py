@@ -6,6 +6,7 @@ from __future__ import annotations
 import types
 
 import check_triton_numerics as numerics
+import how_much
 import numpy
 import pytest
 import torch
@@ -13,7 +14,7 @@ import triton_interpreter
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
-COUNT, SEED = 32, 7
+COUNT, SEED = how_much.of(12, 32), 7
 
 
 @pytest.mark.timeout(300)

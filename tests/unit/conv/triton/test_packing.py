@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import check_triton_packing as packing_check
+import how_much
 import pytest
 import torch
 
@@ -15,7 +16,7 @@ from tools.dev import variants
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
-COUNT, SEED = 24, 5
+COUNT, SEED = how_much.of(12, 24), 5
 TARGET = steps.Target("gfx1100", 1)
 
 

@@ -7,7 +7,6 @@ sentence, and what "auto" and "tiled" give is what the VAE's own code makes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -45,23 +44,32 @@ from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 # The families' own code is asked in many small decodes, which take a second or so of Wan's. In the
-# gate each change meets each of its kinds once, and "first" and "second" in turns: an odd number of
-# kinds, so that each kind meets both too.
-CASES = [(kind, change) for change in EVERYWHERE for kind in ("hunyuan", "image", "ltx")]
-CASES += [
-    (kind, change)
-    for change in (forward_hook, own_forward, subclassed_convolution, block_forward_of_the_class)
-    for kind in ("hunyuan15", "wan", "wan22")
-]
+# gate each change meets two of its kinds, one at each time: kinds and times in turns.
 WHEN = ("first", "second")
+SEVERAL = ("hunyuan", "image", "ltx")
+LARGER = ("hunyuan15", "wan", "wan22")
+OF_LARGER = (forward_hook, own_forward, subclassed_convolution, block_forward_of_the_class)
 
 
-def cases() -> Iterator[Any]:
-    """(kind, change, when); `make pytest-full` takes every change at both times."""
-    somewhere = [(kind, change) for change, kinds in SOMEWHERE.items() for kind in kinds]
-    both = [(case, when) for case in somewhere for when in WHEN]
-    for (kind, change), when in (*how_much.in_turns(CASES, WHEN), *both):
-        yield pytest.param(kind, change, when, id=f"{kind}-{change.__name__}-{when}")
+def pairs(k: int, kinds: tuple[str, ...]) -> list[tuple[str, str]]:
+    """(kind, when) of the k-th change; `make test-long` takes every kind at both times."""
+    some = [(kinds[(k + n) % len(kinds)], WHEN[(k // len(kinds) + n) % 2]) for n in (0, 1)]
+    return how_much.of(some, [(kind, when) for kind in kinds for when in WHEN])
+
+
+def cases() -> list[Any]:
+    made = [
+        (change, pair)
+        for table in (
+            dict.fromkeys(EVERYWHERE, SEVERAL), dict.fromkeys(OF_LARGER, LARGER), SOMEWHERE
+        )
+        for k, (change, kinds) in enumerate(table.items())
+        for pair in pairs(k, kinds)
+    ]  # fmt: skip
+    return [
+        pytest.param(kind, change, when, id=f"{kind}-{change.__name__}-{when}")
+        for change, (kind, when) in made
+    ]
 
 
 RANDOM = (dropout_while_training,)
@@ -158,11 +166,12 @@ def test_tiles_of_a_changed_vae_are_tiles_of_its_own_code(change: ChangeIt, when
 # What is as it was is streamed
 
 
-@pytest.mark.parametrize("when", ["first", "second"])
-@pytest.mark.parametrize("kind", ["hunyuan", "wan"])
-@pytest.mark.parametrize("change", SAME)
+@pytest.mark.parametrize(
+    ("change", "kind", "when"),
+    [(c, *pair) for k, c in enumerate(SAME) for pair in pairs(k, ("hunyuan", "wan"))],
+)
 def test_what_leaves_the_function_as_it_is_is_streamed(
-    kind: str, change: ChangeIt, when: str
+    change: ChangeIt, kind: str, when: str
 ) -> None:
     vae, twin = tiny_vae(kind), tiny_vae(kind)
     z = latents(kind, tiny_vae(kind))
@@ -280,9 +289,11 @@ def plain_mean(vae: Any, x: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "change", [forward_hook, own_forward, subclassed_convolution, weight_norm, up_sampling_mode]
+    ("change", "when"),
+    how_much.in_turns(
+        (forward_hook, own_forward, subclassed_convolution, weight_norm, up_sampling_mode), WHEN
+    ),
 )
-@pytest.mark.parametrize("when", ["first", "second"])
 def test_a_vae_in_its_authors_layout_is_looked_at_as_well(change: ChangeIt, when: str) -> None:
     inner = tiny_vae("wan")
     vae = wan_original(inner)

@@ -12,6 +12,7 @@ from typing import Any
 
 import check_raster_gfx as gfx
 import check_raster_gpu as interpreted
+import how_much
 import pytest
 import raster_gpu_scenes as scenes
 import torch
@@ -23,7 +24,7 @@ from tools.dev import compile as compiling
 needs_triton = pytest.mark.skipif(
     dispatch._card_refusal("sm_90") is not None, reason="no triton in this environment"
 )
-COUNT, SEED = 8, 5
+COUNT, SEED = how_much.of(6, 8), 5
 ARCHES = ("gfx942", "gfx1100")
 
 
