@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
+from torch import Tensor
 from torch._C import _nn
 
 from hy3d_rocm import _native, meter
@@ -34,25 +35,19 @@ from hy3d_rocm.decode.backends.statistics import (
 )
 from hy3d_rocm.decode.faults import Recover, Result, attempt, retry_out_of_memory
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Moments, Norm, Pieces, Range
-from hy3d_rocm.decode.plan import plan_decode
+from hy3d_rocm.decode.plan import Grain, Grains
 from hy3d_rocm.decode.report import Step
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from hy3d_rocm._core import Program
     from hy3d_rocm.decode.graph import Graph
     from hy3d_rocm.decode.layers import Backend
-    from hy3d_rocm.decode.plan import DecodePlan, Grain
     from hy3d_rocm.decode.stages import Counter
     from hy3d_rocm.decode.transfers import StreamMover, Ticket
 
-__all__ = ["OPS", "ProgramStep", "Run", "at_once", "blend", "own_memory", "query_rows",
-           "tile_places"]  # fmt: skip
-
 logger = logging.getLogger("hy3d_rocm")
 
-Made = tuple["Tensor", Moments | None]
+Made = tuple[Tensor, Moments | None]
 
 #: hy3d_step_op by number
 OPS = (
@@ -212,7 +207,7 @@ class Run:
     def tiles(self, program: Program, z: Tensor, out: Tensor) -> None:
         """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
         assert program.tiles is not None
-        grains = tile_places(program.tiles).grains
+        grains = tile_places(program.tiles)
         if len(grains) > 1:
             out.zero_()
         self._grid = [(0, z)]
@@ -264,23 +259,15 @@ class Run:
 
     def _fetch(self, frames: Range) -> Tensor:
         """Frames of the prefix's output."""
-        first, stop = frames
-        parts = [
-            t[:, :, max(first - at, 0) : max(stop - at, 0)]
-            for at, t in self._grid
-            if at < stop and at + t.shape[2] > first
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+        return joined(self._grid, frames)
 
     def _begin(self, slices: Sequence[tuple[Any, ...]], fetch: Callable[[Range], Tensor]) -> None:
         self._slices, self._gathered, self._of_node, self._frames = {}, {}, {}, {}
         self._combined, self._source = {}, fetch
-        for index, (node, is_keys, frames, *_) in enumerate(slices):
+        for index, (node, is_keys, (_, stop), *_) in enumerate(slices):
+            self._frames[node] = max(self._frames.get(node, 0), stop)
             if not is_keys:
                 self._of_node.setdefault(node, []).append(index)
-                self._frames[node] = max(self._frames.get(node, 0), frames[1])
-            else:
-                self._frames.setdefault(node, frames[1])
 
     def _tried(self, work: Callable[..., Result], *given: Any) -> Result:
         """work(*given) as a step's is: see attempt()."""
@@ -391,11 +378,15 @@ class Run:
         return result.clone() if extra is None else extra.add_(result), None
 
     def _pass(self, step: ProgramStep) -> Made | None:
+        """Frames as they are, or the sum of two values."""
         if step.slice < 0:
             return None
         if not step.others:
             return self._cut(step.sources, step.frames, copy=True), None
-        return self._cut(step.sources, step.frames) + self._cut(step.others, step.frames), None
+        x, y = self._cut(step.sources, step.frames), self._cut(step.others, step.frames)
+        return (x.add_(y) if self._may_write(step, step.sources) else x + y), None
+
+    _add = _trim = _pass
 
     def _map(self, step: ProgramStep) -> Made:
         layer = cast("Local", self.graph.layers[step.node])
@@ -407,12 +398,6 @@ class Run:
                 f"{step.frames[1] - step.frames[0]} it had said"
             )
         return own_memory(made, part), None
-
-    def _add(self, step: ProgramStep) -> Made:
-        x, y = self._cut(step.sources, step.frames), self._cut(step.others, step.frames)
-        return (x.add_(y) if self._may_write(step, step.sources) else x + y), None
-
-    _trim = _pass
 
     def _send(self, step: ProgramStep) -> None:
         raise NotImplementedError("rows of other devices are not exchanged yet")
@@ -492,19 +477,10 @@ class Run:
     # Slices
 
     def _cut(self, numbers: Sequence[int], frames: Range, copy: bool = False) -> Tensor:
-        """Some frames out of the slices that hold them: one tensor, a copy where they are several
-        (or it is asked for)."""
-        parts = []
-        for number in numbers:
-            entry = self._slices[number]
-            first, stop = entry.frames
-            part = entry.ready()
-            if first < frames[0] or stop > frames[1]:
-                part = part[:, :, max(frames[0] - first, 0) : frames[1] - first]
-            parts.append(part)
-        if len(parts) > 1:
-            return torch.cat(parts, dim=2)
-        return parts[0].clone() if copy else parts[0]
+        """Some frames out of the slices that hold them; copy: memory of their own in any case."""
+        entries = [self._slices[number] for number in numbers]
+        made = joined([(entry.frames[0], entry.ready()) for entry in entries], frames)
+        return made.clone() if copy and len(entries) == 1 else made
 
     def _may_write(self, step: ProgramStep, numbers: Sequence[int]) -> bool:
         return bool(step.flags & OVERWRITE) and self._slices[numbers[0]].owned
@@ -560,13 +536,21 @@ def at_once(graph: Graph, backend: Backend, x: Tensor) -> Tensor:
     return torch.cat(parts, 2)
 
 
-def tile_places(tiles: dict[str, Any]) -> DecodePlan:
+def joined(parts: Sequence[tuple[int, Tensor]], frames: Range) -> Tensor:
+    """Frames out of the parts of a video (each with its first one's number) that hold them: a view
+    where that is one of them."""
+    first, stop = frames
+    found = [
+        part[:, :, max(first - at, 0) : stop - at]
+        for at, part in parts
+        if at < stop and at + part.shape[2] > first
+    ]
+    return found[0] if len(found) == 1 else torch.cat(found, 2)
+
+
+def tile_places(tiles: dict[str, Any]) -> Grains:
     """Where the tiles lie, of a hy3d_tiles_desc."""
-    return plan_decode(
-        tiles["latent"], factors=tiles["factor"], causal=bool(tiles["causal"]),
-        overlap=tiles["overlap"], halo=tiles["halo"], min_tile=tiles["min_tile"],
-        level=tiles["level"], shrink=tiles["shrink"],
-    )  # fmt: skip
+    return Grains(_native.schedule_plan(**tiles))
 
 
 def blend(kept: Tensor, place: Tensor, windows: Sequence[memoryview | None]) -> None:

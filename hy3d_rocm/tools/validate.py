@@ -192,7 +192,7 @@ def borders_of(family: Any, shape: tuple[int, ...], plan: Mapping[str, Any]) -> 
     frames = _cuts(family, shape[2], int(parameters.get("chunk") or 0))
     if parameters.get("engine") != "tiles":
         return Borders(frames=frames)
-    grains = list(tile_places(plan["tiles"]).grains)
+    grains = list(tile_places(plan["tiles"]))
     rows, columns = (_places(grains, axis) for axis in (1, 2))
     return Borders(rows, columns, frames)
 

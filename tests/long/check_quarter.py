@@ -194,7 +194,7 @@ def compare(job: dict[str, Any]) -> dict[str, Any]:
     family, folder, shape = family_for(load_demo_vae()), Path(job["folder"]), tuple(job["shape"])
     whole, tiled = (load_file(folder / f"{n}.safetensors")["frames"] for n in ("whole", "tiled"))
     found = borders_of(family, shape, job["plan"])
-    tiles = len(tile_places(job["plan"]["tiles"]).grains)
+    tiles = len(tile_places(job["plan"]["tiles"]))
     lines = [((r,), ()) for r in found.rows] + [((), (c,)) for c in found.columns]
     each = [metrics.seams(tiled, *line) / metrics.seams(whole, *line) - 1 for line in lines]
     psnr, largest = metrics.psnr(tiled, whole), metrics.largest_error(tiled, whole)
