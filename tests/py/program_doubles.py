@@ -118,15 +118,16 @@ def rules() -> OperatorWorkspace:
 def compiled(graph: Graph, x: Any, **request: Any) -> Any:
     """The schedule of a graph for x (1, C, T, H, W), streamed."""
     slice_bytes, chunk = request.pop("slice_bytes", ALL), request.pop("chunk", 1)
-    workspace = request.pop("workspace", None)
-    if workspace is None:
-        workspace = StepWorkspace(graph, torch_backend(x.dtype), rules(), x.dtype)
+    asked = request.pop("asked", None)
+    if asked is None:
+        asked = StepWorkspace(graph, torch_backend(x.dtype), rules(), x.dtype)
     machine = ((slice_bytes, 0), (chunk, 0, 0), 1e12, 1e11, 1e-5, 1.0)
     wanted: dict[str, Any] = {
         "size": tuple(x.shape[2:]), "element_bytes": x.element_size(), "is_host": 1,
         "strategies": STREAMED, "copy_bytes_per_second": 1e10, "device": machine, "host": machine,
     }  # fmt: skip
-    return _core.compile_schedule(graph.nodes, workspace=workspace, **(wanted | request))
+    wanted |= {"workspace": lambda *step: (0, 0, 0, 0)} | asked.request
+    return _core.compile_schedule(graph.nodes, **(wanted | request))
 
 
 def programs(graph: Graph, x: Any, **request: Any) -> Iterator[Any]:

@@ -39,8 +39,8 @@ class NativeBackend(TorchBackend):
     What it can't compute goes to TorchBackend; `delegated` counts those calls by reason. cancel: a
     CancelFlag that ends a convolution under way; check: called before each, may raise. compute:
     instead of functional.fused_conv3d. Nothing is written to `add` before all memory that the call
-    needs is there, so a call that ran out of it may be made again. What it takes the core knows
-    (hy3d_host_layers); workspace_bytes() is of what goes to TorchBackend.
+    needs is there, so a call that ran out of it may be made again. workspace() is of what goes to
+    TorchBackend: the rest the core knows (hy3d_place).
     """
 
     def __init__(
@@ -91,6 +91,11 @@ class NativeBackend(TorchBackend):
             read_size = (1, x.shape[1], len(numbers), *x.shape[3:])
             note(read_size, size[1], x.dtype, "cpu, fused", time.perf_counter() - start)
         return made
+
+    def is_native(self, layer: Conv) -> bool:
+        """See Backend.is_native."""
+        known = self._weight(layer).dtype in NAMES and set(layer.modes) <= {"zeros", "replicate"}
+        return known and not_fused(layer, Pieces((), 0, None), "") is None
 
     def _refusal(self, layer: Conv, source: Pieces) -> str | None:
         """Why this layer can't be computed by the C convolution, in a few words, or None."""

@@ -126,10 +126,12 @@ class Compiled:
         self.halos = _halos(options, making)
         self.graph: Graph = record(job.family, job.encode) if like is None else like.graph
         self.workspace: StepWorkspace = (
-            StepWorkspace(self.graph, *_place(job, job.device), job.dtype, _place(job, _CPU))
-            if like is None else like.workspace
+            StepWorkspace(
+                self.graph, *_place(job, job.device), job.dtype,
+                None if job.device.type == "cpu" else _place(job, _CPU),
+            ) if like is None else like.workspace
         )  # fmt: skip
-        takes, last = self.workspace, len(self.graph.nodes) - 1
+        takes = self.workspace
         self._untold = untold = list[str]()  # why nobody can tell what the VAE's own code takes
         allowed, on_cpu = _BITS[strategy], job.device.type == "cpu"
         if strategy == "auto" and job.is_fused:
@@ -137,9 +139,10 @@ class Compiled:
         if job.encode:
             allowed &= ~_BITS["tiled"]
 
-        def own_bytes() -> tuple[int, ...] | None:
+        def own_bytes(*_step: Any) -> tuple[int, ...] | None:
             """What the VAE's own code takes of the device (on the CPU: of all memory), found when
             it is asked for: all of it is run on shapes. The core adds its margin."""
+            check()
             try:
                 found = predicted(job, Way("whole"))
             except ValueError as error:
@@ -147,15 +150,15 @@ class Compiled:
                 return None
             return (found.both_bytes if on_cpu else found.device_bytes), 0, 0, 0
 
-        def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, ...] | None:
+        def inside(*call: Any) -> tuple[int, ...]:
             check()
-            return own_bytes() if step[1] == last else takes(step, source, on_host)
+            return takes(*call)
 
         if allowed == _BITS["whole"] and own_bytes() is None:
             raise nothing_fits(self._refused(), budget, strategy, ())
         self.schedule: Schedule = _native.compile_schedule(
-            self.graph.nodes, workspace=workspace, alike=takes.alike,
-            host_layers=takes.host_layers(), size=job.shape[2:],
+            self.graph.nodes, workspace=own_bytes, **takes.request | {"inside": inside},
+            size=job.shape[2:],
             element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
             result_bytes=job.host_bytes, device_budget=max(budget.device_bytes, 1),
             host_budget=max(budget.host_bytes, 1),

@@ -146,14 +146,8 @@ class TritonBackend(TorchBackend):
             return out.add_(add), None
         return out, found
 
-    def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
-        """As Backend.workspace_bytes: rows, moments' parts; an upper bound for all options."""
-        return self.step_bytes(layer, source, frames)[0]
-
-    def step_bytes(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool, int]:
-        """workspace_bytes; whether a residual that is laid out as results are becomes the result;
-        bytes of the packed weight and bias, which are kept."""
-        affine = layer.norm is not None and layer.norm.kind == "group"
+    def workspace(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool]:
+        """As Backend.workspace: rows, moments' parts; an upper bound for all options."""
         reason, total = self._refusal(layer, source), 0
         if reason is None:
             if layer.norm is not None and layer.norm.kind == "frame":
@@ -162,25 +156,44 @@ class TritonBackend(TorchBackend):
                 total = whole(8 * min(statistics.block_elements(frame.device), frame.numel()))
                 total += sum(whole(t.nbytes) for t in source.tensors)
             source, frames = self._at_start(layer, source, frames)
+            affine = layer.norm is not None and layer.norm.kind == "group"
             job = self._job(layer, source, frames, affine, False, True)
             reason = work.refusal(job)
         if reason is not None:
-            return total + super().workspace_bytes(layer, source, frames), False, 0
-        parts, item, packed = _parts(layer, job), ITEMSIZE[job.dtype], 0
+            return total + super().workspace(layer, source, frames)[0], False
+        parts, item = _parts(layer, job), ITEMSIZE[job.dtype]
         for part in parts:
             made = work.work_of(part, self._target(), last_strides(part.outputs, part.out_size))
             total += whole(made.rows_elems * item) + whole(made.parts_elems * 4)
             total += whole(16 * part.outputs)
-            outputs = part.outputs * made.phases
-            if made.view.phases == ONES:  # all that the weight has
-                outputs = len(self._weight(layer))
-            packed += whole(outputs * made.view.taps * made.length * item) + whole(outputs * item)
         by_copy = layer.shuffle is not None and job.shuffle == ONES
         if by_copy:  # the result before the shuffle
             total += 2 * whole(job.outputs * job.out_frames * math.prod(job.out_size) * item)
         if job.folds[1] or job.shuffle != ONES:  # the first call puts taps or phases in order
-            total += packed
-        return total, by_copy or (job.outputs % 8 == 0 and len(parts) == 1), packed
+            total += self._packed_bytes(layer, parts)
+        return total, by_copy or (job.outputs % 8 == 0 and len(parts) == 1)
+
+    def kept_bytes(self, layer: Conv, is_first: bool) -> int:
+        """As Backend.kept_bytes: packed weights."""
+        weight = self._weight(layer)
+        x = weight.new_empty((1, weight.shape[1], self._kernel_t(layer) + 1, 8, 8), device="meta")
+        source = Pieces((x,), 0, None)
+        if self._refusal(layer, source) is not None:
+            return 0
+        job = self._job(layer, source, (0, 2), False, False, False)
+        return 0 if work.refusal(job) is not None else self._packed_bytes(layer, _parts(layer, job))
+
+    def _packed_bytes(self, layer: Conv, parts: Sequence[Job]) -> int:
+        """Of packed weights and biases."""
+        total = 0
+        for part in parts:
+            view, item = work.view_of(part), ITEMSIZE[part.dtype]
+            outputs = part.outputs * math.prod(view.phases)
+            if view.phases == ONES:  # all that the weight has
+                outputs = len(self._weight(layer))
+            taps = view.taps * part.row_channels * view.kernel[2]
+            total += whole(outputs * taps * item) + whole(outputs * item)
+        return total
 
     def _target(self) -> Machine:
         if self._machine is None:
