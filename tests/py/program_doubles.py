@@ -250,7 +250,7 @@ class LateMover:
     def __init__(self, seed: int = 0, copies_that_fail: int = 0) -> None:
         self.rng = random.Random(seed)
         self.under_way: list[_Late] = []
-        self.parked: set[int] = set()
+        self.parked: weakref.WeakSet[_Host] = weakref.WeakSet()
         self.sent = 0
         self.failed = False
         self.copies_that_fail = copies_that_fail
@@ -266,19 +266,15 @@ class LateMover:
         self._may_fail()
         with _disable_current_modes():
             host = _Host(torch.full_like(tensor, float("nan")))
-        self.parked.add(id(host))
+        self.parked.add(host)
         self.sent += 1
         return host, _Late(self, weakref.ref(tensor), host.tensor, host)
 
     def bring(self, parked: Any) -> Any:
         assert not parked.pending, "it was asked back before it was out"
-        assert id(parked) in self.parked, "it was asked back after it was let go"
         self._may_fail()
         tensor = torch.full_like(parked.tensor, float("nan"))
         return tensor, _Late(self, lambda: parked.tensor, tensor, None)
-
-    def free(self, parked: Any) -> None:
-        self.parked.remove(id(parked))
 
 
 class _Host:

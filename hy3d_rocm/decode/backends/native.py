@@ -116,9 +116,7 @@ class NativeBackend(TorchBackend):
             return known[2]
         own, kernel = getattr(layer.module, "weight", None), weight
         if isinstance(own, torch.Tensor) and own.device.type == "cpu" == weight.device.type:
-            same = own.dtype is weight.dtype and own.data_ptr() == weight.data_ptr()
-            if same and own.shape == weight.shape and own.stride() == weight.stride():
-                kernel = own
+            kernel = own if own.dtype is weight.dtype and own.is_set_to(weight) else weight
         if kernel.dim() != 5:
             kernel = weight.detach().view(*weight.shape[:2], *geometry.kernel_size(weight))
         self._kernels[id(layer.module)] = (layer.module, weight, kernel)
