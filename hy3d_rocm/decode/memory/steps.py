@@ -60,9 +60,6 @@ class StepWorkspace:
         self._layers = tuple(zip(*(told[n] for n in self._alike), strict=True))  # of each place
         self._known: dict[tuple[Any, ...], tuple[int, int, int, int]] = {}
         self._shapes: dict[frozenset[Any], int] = {}  # their numbers
-        # Of functions of frames: rows times columns and bytes inside; whether these grow alike.
-        self._mapped: dict[tuple[Any, ...], tuple[int, int]] = {}
-        self._grows: dict[Any, bool] = {}
 
     @property
     def request(self) -> dict[str, Any]:
@@ -96,7 +93,7 @@ class StepWorkspace:
             with standing_for(rules):
                 rules.forget()
                 if isinstance(layer, Local):
-                    inside, in_place = self._local(layer, x, (node, on_host), reads[0]), False
+                    inside, in_place = _run_on_shapes(layer, x, reads[0], rules), False
                 else:
                     pieces = Pieces((x,), reads[0], total)
                     inside, in_place = backend.workspace(layer, pieces, makes)
@@ -104,26 +101,6 @@ class StepWorkspace:
             number = self._shapes.setdefault(shapes, min(len(self._shapes), _MOST_SHAPES - 1))
             found = self._known[question] = inside, int(in_place), rules.code_bytes, number
         return found
-
-    def _local(self, layer: Local, x: Tensor, place: tuple[int, bool], first: int) -> int:
-        """What a function of frames takes grows with their rows and columns, where it did from one
-        size to another; else it is run on the shape."""
-        area, key = x.shape[3] * x.shape[4], (place, first == 0, x.shape[2])
-        before = self._mapped.get(key)
-        if before is not None and self._grows.get(place):
-            return before[1] * area // before[0]
-        rules = self._places[-1 if place[1] else 0][1]
-        live = Live([x], rules)
-        # What the caller watches operators with is not to see these.
-        with torch.no_grad(), DisableTorchFunction(), _disable_current_modes(), live:
-            made = own_memory(layer.run(x, first), x)
-        known = int(made.nbytes) + rules.code_bytes  # the code stays, for its shape
-        inside = max(int(live.device_peak) - known, 0)
-        self._mapped[key] = area, inside
-        if before is not None and before[0] != area:
-            grows = inside * before[0] == before[1] * area
-            self._grows[place] = grows and self._grows.get(place, True)
-        return inside
 
     def _kind(self, number: int) -> tuple[Any, ...]:
         """What a node's answers depend on, but for how its sources are laid out."""
@@ -178,3 +155,13 @@ def _likeness(part: Any) -> Any:
         return part.kind, part.weight, part.bias, part.scale is None, part.shift is None
     weight = getattr(part, "weight", None)
     return part if weight is None else (tuple(weight.shape), getattr(part, "bias", None) is None)
+
+
+def _run_on_shapes(layer: Local, x: Tensor, first: int, rules: OperatorWorkspace) -> int:
+    """What a function of frames takes beside x and its result."""
+    live = Live([x], rules)
+    # What the caller watches operators with is not to see these.
+    with torch.no_grad(), DisableTorchFunction(), _disable_current_modes(), live:
+        made = own_memory(layer.run(x, first), x)
+    known = int(made.nbytes) + rules.code_bytes  # the code stays, for its shape
+    return max(int(live.device_peak) - known, 0)
