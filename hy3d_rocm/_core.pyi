@@ -88,6 +88,9 @@ class Program:
         """Of each step: bytes that it makes and that stay until the end."""
     def slices(self, section: int, /) -> tuple[tuple[int, int, _Pair, _Pair, int, int], ...]:
         """node, is_keys, frames, rows, bytes, host_bytes."""
+    def prepared(self) -> tuple[_Pair, ...]:
+        """Of each node: the layout that its first convolution in the program can use prepared
+        weights in (0: none, or not the C convolution's) and their bytes."""
     def start(self, wanted: int, /) -> int:
         """The input's frame where a chunk begins from which on the output's frames from `wanted`
         on come with the same bits; 0 where they depend on the whole video."""

@@ -399,6 +399,7 @@ typedef struct schedule_object {
     PyObject_HEAD
     hy3d_schedule *schedule;
     PyObject *workspace; /* a callable */
+    int32_t nodes;       /* of its graph */
     PyObject *inside;    /* a callable; NULL where none was given */
     PyObject *module;    /* keeps the context alive that the memory belongs to */
     int64_t given_up;    /* programs so far */
@@ -592,6 +593,7 @@ static PyObject *compile(PyObject *module, const hy3d_py_state *state,
     object->workspace = workspace;
     Py_XINCREF(inside);
     object->inside = inside;
+    object->nodes = request->graph.count;
     object->is_busy = true;
     request->workspace = ask_workspace;
     request->inside = inside == NULL ? NULL : ask_inside;
@@ -953,6 +955,37 @@ static PyObject *program_start(PyObject *self, PyObject *args)
     return close_program(self, PyLong_FromLongLong(start));
 }
 
+static PyObject *program_prepared(PyObject *self, PyObject *args)
+{
+    (void)args;
+    if (open_program(self) == NULL) {
+        return NULL;
+    }
+    const schedule_object *const owner = schedule_of(program_of(self)->owner);
+    const hy3d_py_state *const state = hy3d_py_get_state(owner->module);
+    hy3d_prepared *const found = PyMem_Calloc((size_t)owner->nodes + 1, sizeof *found);
+    PyObject *result = NULL;
+    if (found == NULL) {
+        PyErr_NoMemory();
+    } else {
+        const hy3d_status status = hy3d_schedule_prepared(state->context, owner->schedule, found);
+        result = status == HY3D_OK
+                     ? PyTuple_New(owner->nodes)
+                     : hy3d_py_raise(state, status, "No layouts of weights can be chosen: %s.",
+                                     hy3d_status_text(status));
+    }
+    for (int32_t i = 0; result != NULL && i < owner->nodes; i++) {
+        PyObject *const one = Py_BuildValue("(IL)", found[i].format, (long long)found[i].bytes);
+        if (one == NULL) {
+            Py_CLEAR(result);
+        } else {
+            PyTuple_SetItem(result, i, one);
+        }
+    }
+    PyMem_Free(found);
+    return close_program(self, result);
+}
+
 static PyObject *program_slices(PyObject *self, PyObject *args)
 {
     part p;
@@ -1057,6 +1090,8 @@ static PyMethodDef program_methods[] = {
     {"steps", program_steps, METH_VARARGS, "The steps of a section, a tuple each."},
     {"kept", program_kept, METH_VARARGS, "Bytes that each step of a section leaves until the end."},
     {"slices", program_slices, METH_VARARGS, "The slices of a section, a tuple each."},
+    {"prepared", program_prepared, METH_NOARGS,
+     "Of each node the layout of the weights that it may keep, and their bytes."},
     {"start", program_start, METH_VARARGS,
      "The input's frame from which on the output's frames from one on come with the same bits."},
     {"fallback", (PyCFunction)(void (*)(void))program_fallback, METH_VARARGS | METH_KEYWORDS,

@@ -43,7 +43,7 @@ static int64_t shuffled_parts(const hy3d_node *node)
     return (int64_t)node->shuffle[0] * node->shuffle[1] * node->shuffle[2];
 }
 
-static const hy3d_place *place_of(const hy3d_schedule_request *request, int32_t on_host)
+const hy3d_place *hy3d__place_of(const hy3d_schedule_request *request, int32_t on_host)
 {
     return &request->places[on_host && !request->is_host];
 }
@@ -63,7 +63,7 @@ static bool is_made(const hy3d_schedule_request *request, const hy3d_place *plac
 bool hy3d__same_layouts(const hy3d_schedule_request *request, int32_t on_host, int32_t node,
                         int32_t other)
 {
-    const hy3d_place *const place = place_of(request, on_host);
+    const hy3d_place *const place = hy3d__place_of(request, on_host);
     const hy3d_node *a = &request->graph.nodes[node], *b = &request->graph.nodes[other];
     return place->layers == NULL ||
            (is_made(request, place, a->source) == is_made(request, place, b->source) &&
@@ -82,10 +82,11 @@ static int64_t inside(question *q, const hy3d_conv3d_desc *desc)
     return found;
 }
 
-static hy3d_conv3d_desc plain_desc(const question *q, int64_t in_channels, int64_t out_channels)
+static hy3d_conv3d_desc plain_desc(const hy3d_place *place, int64_t in_channels,
+                                   int64_t out_channels)
 {
     return (hy3d_conv3d_desc){
-        .dtype = (hy3d_dtype)q->place->dtype,
+        .dtype = (hy3d_dtype)place->dtype,
         .batch = 1,
         .in_channels = in_channels,
         .out_channels = out_channels,
@@ -95,8 +96,34 @@ static hy3d_conv3d_desc plain_desc(const question *q, int64_t in_channels, int64
         .dilation = {1, 1, 1},
         .upsample = {1, 1, 1},
         .accuracy = HY3D_FAST,
-        .num_threads = (uint32_t)q->place->threads,
+        .num_threads = (uint32_t)place->threads,
     };
+}
+
+hy3d_conv3d_desc hy3d__conv_desc(const hy3d_schedule_request *request, int32_t on_host,
+                                 const hy3d_step *step, int64_t channels, const int64_t size[2])
+{
+    const hy3d_place *const place = hy3d__place_of(request, on_host);
+    const hy3d_node *const n = &request->graph.nodes[step->node];
+    const int64_t own = step->own[1] - step->own[0];
+    hy3d_conv3d_desc desc = plain_desc(place, channels, times(n->channels, shuffled_parts(n)));
+    /* Frames come one by one, those of padding too. */
+    desc.kernel[0] = n->kernel[0];
+    desc.stride[0] = n->stride[0];
+    desc.dilation[0] = n->dilation[0];
+    desc.groups = n->groups;
+    desc.in_size[0] = (own - 1) * n->stride[0] + (int64_t)n->dilation[0] * (n->kernel[0] - 1) + 1;
+    for (int i = 1; i < 3; i++) {
+        desc.kernel[i] = n->kernel[i];
+        desc.stride[i] = n->stride[i];
+        desc.dilation[i] = n->dilation[i];
+        desc.pad_before[i] = n->before[i];
+        desc.pad_after[i] = n->after[i];
+        desc.pad_mode[i] = (hy3d_pad_mode)place->layers[step->node].pad_mode[i - 1];
+        desc.upsample[i] = n->up[i];
+        desc.in_size[i] = times(size[i - 1], n->up[i]);
+    }
+    return desc;
 }
 
 /* Beside operands and result of a convolution that reads and makes so many elements: what it takes
@@ -153,27 +180,9 @@ static int64_t native_conv(question *q, int64_t frame)
     const hy3d_step *step = q->step;
     const int64_t own = step->own[1] - step->own[0];
     const int64_t made = times(times(frame, n->shuffle[0]), own); /* before the shuffle */
-    const int64_t size[2] = {q->source->rows, q->source->columns};
-    hy3d_conv3d_desc desc =
-        plain_desc(q, q->source->channels, times(n->channels, shuffled_parts(n)));
-    /* Frames come one by one, those of padding too. */
-    desc.kernel[0] = n->kernel[0];
-    desc.stride[0] = n->stride[0];
-    desc.dilation[0] = n->dilation[0];
-    desc.groups = n->groups;
-    desc.in_size[0] = (own - 1) * n->stride[0] + (int64_t)n->dilation[0] * (n->kernel[0] - 1) + 1;
-    for (int i = 1; i < 3; i++) {
-        desc.kernel[i] = n->kernel[i];
-        desc.stride[i] = n->stride[i];
-        desc.dilation[i] = n->dilation[i];
-        desc.pad_before[i] = n->before[i];
-        desc.pad_after[i] = n->after[i];
-        desc.pad_mode[i] = (hy3d_pad_mode)q->layer->pad_mode[i - 1];
-        desc.upsample[i] = n->up[i];
-        desc.in_size[i] = times(size[i - 1], n->up[i]);
-    }
-    const int64_t read =
-        times(times(q->source->channels, size[0] * size[1]), step->reads[1] - step->reads[0]);
+    const int64_t channels = q->source->channels, size[2] = {q->source->rows, q->source->columns};
+    const hy3d_conv3d_desc desc = hy3d__conv_desc(q->request, q->on_host, step, channels, size);
+    const int64_t read = times(times(channels, size[0] * size[1]), step->reads[1] - step->reads[0]);
     return convolved(q, &desc, n->norm, read, made, shuffled_parts(n) > 1);
 }
 
@@ -226,7 +235,7 @@ static int64_t projected(question *q, hy3d_part part, int64_t in_channels, int64
     if (!q->layer->is_native) {
         return asked(q, part, &size, frames, frames);
     }
-    hy3d_conv3d_desc desc = plain_desc(q, in_channels, out_channels);
+    hy3d_conv3d_desc desc = plain_desc(q->place, in_channels, out_channels);
     desc.in_size[0] = size.frames;
     desc.in_size[1] = size.rows;
     desc.in_size[2] = size.columns;
@@ -335,7 +344,7 @@ hy3d_status hy3d__step_memory(hy3d_context *context, const hy3d_schedule_request
                               const hy3d_step *step, const hy3d_size *source, int32_t on_host,
                               hy3d_step_memory *taken_out)
 {
-    const hy3d_place *const place = place_of(request, on_host);
+    const hy3d_place *const place = hy3d__place_of(request, on_host);
     const int64_t frames = step->frames[1] - step->frames[0];
     question q = {
         .context = context,

@@ -4,7 +4,13 @@
 
 #include <stdbool.h>
 
+#include "hy3d/conv3d.h"
 #include "hy3d/schedule.h"
+
+const hy3d_place *hy3d__place_of(const hy3d_schedule_request *request, int32_t on_host);
+/* A CONV step of a native layer, of a source of so many channels, rows and columns. */
+hy3d_conv3d_desc hy3d__conv_desc(const hy3d_schedule_request *request, int32_t on_host,
+                                 const hy3d_step *step, int64_t channels, const int64_t size[2]);
 
 /* What the step takes; sizes beyond 60 bits count as 2^60. Errors: as hy3d_conv3d_memory, and what
  * the request's functions return; HY3D_ERR_INVALID_ARGUMENT where their answer is none. */

@@ -336,6 +336,12 @@ typedef struct hy3d_program {
 
 typedef struct hy3d_schedule hy3d_schedule;
 
+/* Weights as the C convolution would keep them. */
+typedef struct hy3d_prepared {
+    uint32_t format; /* hy3d_conv3d_format; HY3D_FORMAT_NONE: there is nothing to keep */
+    int64_t bytes;
+} hy3d_prepared;
+
 HY3D_BEGIN_DECLS
 
 /* Compiles the candidates that are allowed and takes one of those that fit: on the device before on
@@ -362,6 +368,12 @@ HY3D_API int32_t hy3d_schedule_candidates(const hy3d_schedule *schedule,
 HY3D_API int64_t hy3d_schedule_smallest_budget(const hy3d_schedule *schedule);
 /* The program to carry out, until the next call with this schedule. NULL where nothing fits. */
 HY3D_API const hy3d_program *hy3d_schedule_program(const hy3d_schedule *schedule);
+/* Of each node the layout in which its first CONV in the program can use prepared weights (the
+ * graph's count of them); none where it has no CONV or its layer is not native at that place.
+ * HY3D_ERR_INVALID_ARGUMENT: nothing fits. */
+HY3D_API hy3d_status hy3d_schedule_prepared(const hy3d_context *context,
+                                            const hy3d_schedule *schedule,
+                                            hy3d_prepared *prepared_out);
 /* The frame of the input where a chunk of the program that is carried out begins from which on the
  * input gives the output's frames from `wanted` on with the same bits; 0: its beginning, as of
  * every program where a norm or an attention sees the whole video, and where there is none. What

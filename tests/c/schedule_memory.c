@@ -125,8 +125,8 @@ static int64_t most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Of a convolution of all frames: what it takes inside, or a block of floats. */
-static int64_t inside(hy3d_context *context, int64_t in, int64_t out, const hy3d_node *node)
+/* A convolution of all frames. */
+static hy3d_conv3d_desc desc_of(int64_t in, int64_t out, const hy3d_node *node)
 {
     hy3d_conv3d_desc desc = {.dtype = HY3D_F16,
                              .batch = 1,
@@ -146,6 +146,13 @@ static int64_t inside(hy3d_context *context, int64_t in, int64_t out, const hy3d
         desc.pad_after[i] = node->after[i];
         desc.pad_mode[i] = i == 0 ? HY3D_PAD_ZEROS : HY3D_PAD_REPLICATE;
     }
+    return desc;
+}
+
+/* What it takes inside, or a block of floats. */
+static int64_t inside(hy3d_context *context, int64_t in, int64_t out, const hy3d_node *node)
+{
+    const hy3d_conv3d_desc desc = desc_of(in, out, node);
     size_t workspace[2], own[2];
     for (int i = 0; i < 2; i++) {
         ck_assert_ok(hy3d_conv3d_memory(context, &desc, i == 1, &workspace[i], &own[i]));
@@ -476,6 +483,85 @@ START_TEST(test_places_that_are_none_are_refused)
 }
 END_TEST
 
+START_TEST(test_prepared_weights_have_the_layout_of_a_nodes_first_convolution)
+{
+    hy3d_context *const context = test_context(NULL, THREADS);
+    known_case known;
+    hy3d_schedule *schedule = NULL;
+    hy3d_prepared found[NODES];
+    make_known(&known);
+    known.layers[4].is_native = _i; /* else others compute it */
+    ck_assert_ok(hy3d_schedule_compile(context, &known.made.request, &schedule));
+    ck_assert_ok(hy3d_schedule_prepared(context, schedule, found));
+    for (int i = 0; i < NODES; i++) {
+        const hy3d_node *const node = &known.made.nodes[i];
+        hy3d_conv3d_format format = HY3D_FORMAT_NONE;
+        size_t bytes = 0;
+        if (node->op == HY3D_OP_CONV && known.layers[i].is_native) {
+            const hy3d_conv3d_desc desc = desc_of(CHANNELS, CHANNELS, node);
+            ck_assert_ok(hy3d_conv3d_choose_format(context, &desc, &format));
+            bytes = hy3d_conv3d_format_bytes(format, CHANNELS, CHANNELS, desc.kernel);
+        }
+        ck_assert_uint_eq(found[i].format, format);
+        ck_assert_int_eq(found[i].bytes, (int64_t)bytes);
+    }
+    ck_assert_status(hy3d_schedule_prepared(NULL, schedule, found), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_schedule_prepared(context, NULL, found), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_schedule_prepared(context, schedule, NULL), HY3D_ERR_INVALID_ARGUMENT);
+    hy3d_schedule_destroy(context, schedule);
+
+    known.made.request.device_budget = 1;
+    ck_assert_status(hy3d_schedule_compile(context, &known.made.request, &schedule),
+                     HY3D_ERR_BUDGET_TOO_SMALL);
+    ck_assert_status(hy3d_schedule_prepared(context, schedule, found), HY3D_ERR_INVALID_ARGUMENT);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* A section of tiles has its own sizes, a place without layers prepares nothing. */
+START_TEST(test_prepared_weights_of_tiles_follow_the_tile)
+{
+    hy3d_context *const context = test_context(NULL, THREADS);
+    known_case known;
+    hy3d_schedule *schedule = NULL;
+    hy3d_prepared found[NODES];
+    make_known(&known);
+    hy3d_schedule_request *const r = &known.made.request;
+    r->size[1] = r->size[2] = 64;
+    r->strategies = 1u << HY3D_STRATEGY_TILED;
+    r->only_level = 4;
+    r->halos[0] = (hy3d_tile_sizes){.halo = -1, .overlap = 8, .smallest = 16};
+    if (_i == 1) {
+        r->places[0].layers = NULL;
+        r->workspace = NULL;
+    }
+    ck_assert_ok(hy3d_schedule_compile(context, r, &schedule));
+    const hy3d_program *const program = hy3d_schedule_program(schedule);
+    const hy3d_section *const tile = &program->sections[program->section_count - 1];
+    ck_assert_int_eq(tile->kind, HY3D_SECTION_TILE);
+    ck_assert_ok(hy3d_schedule_prepared(context, schedule, found));
+    const hy3d_section *first = NULL; /* that has node 4 */
+    for (int32_t i = 0; i < program->section_count && first == NULL; i++) {
+        const hy3d_section *const section = &program->sections[i];
+        for (int32_t j = 0; j < section->steps && first == NULL; j++) {
+            const hy3d_step *const step = &program->steps[section->first_step + j];
+            first = step->op == HY3D_STEP_CONV && step->node == 4 ? section : NULL;
+        }
+    }
+    ck_assert_ptr_nonnull(first);
+    hy3d_conv3d_format format = HY3D_FORMAT_NONE;
+    hy3d_conv3d_desc desc = desc_of(CHANNELS, CHANNELS, &known.made.nodes[4]);
+    desc.in_size[1] = first->size[1]; /* nothing scales in this graph before node 4's shuffle */
+    desc.in_size[2] = first->size[2];
+    ck_assert_int_lt(first->size[1], 64);
+    ck_assert_ok(hy3d_conv3d_choose_format(context, &desc, &format));
+    ck_assert_uint_eq(found[4].format, _i == 1 ? HY3D_FORMAT_NONE : format);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 TCase *hy3d_schedule_memory_cases(void)
 {
     TCase *const tests = tcase_create("memory");
@@ -493,5 +579,8 @@ TCase *hy3d_schedule_memory_cases(void)
     tcase_add_loop_test(
         tests, test_a_call_that_takes_too_much_is_of_a_candidate_that_is_not_offered, 0, 4);
     tcase_add_test(tests, test_places_that_are_none_are_refused);
+    tcase_add_loop_test(tests, test_prepared_weights_have_the_layout_of_a_nodes_first_convolution,
+                        0, 2);
+    tcase_add_loop_test(tests, test_prepared_weights_of_tiles_follow_the_tile, 0, 2);
     return tests;
 }

@@ -120,6 +120,20 @@ def test_places_that_are_none_are_refused(places: Any, sentence: str) -> None:
         compiled(inside=lambda *call: (0, 0, 0, 0), places=places)
 
 
+def test_layouts_of_prepared_weights_are_those_of_the_c_convolution() -> None:
+    found = compiled(places=(place(OTHER, NATIVE, OTHER, OTHER),), inside=lambda *call: (0,) * 4)
+    program = found.program
+    first, stop = next(step[4] for step in program.steps(0) if step[:2] == (1, 1))
+    number, _, nbytes = _core.conv3d_format(
+        (stop - first + 2, 6, 7), 4, 8, (3, 3, 3), ONES, ONES, (0, 1, 1), AROUND,
+        ("zeros", "replicate", "replicate"), 1, "f32", "fast", ONES, 1,
+    )  # fmt: skip
+    assert program.prepared() == ((0, 0), (number, nbytes), (0, 0), (0, 0))
+    assert program.fallback(3, "no kernel") == "stop"
+    with pytest.raises(ValueError, match="This program was given up"):
+        program.prepared()
+
+
 def test_a_place_needs_somebody_to_ask() -> None:
     with pytest.raises(ValueError, match="refused, an argument is out of its range"):
         compiled(places=(place(*(OTHER,) * 4),))

@@ -13,11 +13,10 @@ from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.prepared import cache
 from hy3d_rocm.conv.router import note
-from hy3d_rocm.conv.running import format_of
 from hy3d_rocm.decode import geometry
 from hy3d_rocm.decode.backends.statistics import NAMES, Affine
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend, not_fused, overlaps, own_norm
-from hy3d_rocm.decode.layers import Conv, Norm, Pieces, Range, Triple, Weights
+from hy3d_rocm.decode.layers import Conv, Norm, Pieces, Range, Weights
 
 
 def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -129,24 +128,6 @@ class NativeBackend(TorchBackend):
             made[key] = torch.empty_like(frame, memory_format=torch.contiguous_format)
             own_norm(frame[:, None], norm, self.weights, made[key][:, None])
         return [None if frame is None else made[id(frame)] for frame in read]
-
-
-# The layouts of prepared weights, before anything runs
-
-
-def prepared_layout(
-    layer: Conv, weight: tuple[int, ...], size: tuple[int, int], frames: Range, dtype: torch.dtype
-) -> tuple[int, int]:
-    """Number (0: none of its own) and bytes of the layout that the call may keep its weights in."""
-    kernel: Triple = ((1,) * 3 + weight[2:])[-3:]  # type: ignore[assignment]
-    first, last = geometry.read_frames(layer, frames, kernel[0])
-    up = (1, *layer.up[1:])
-    number, _, nbytes = format_of(
-        (last - first, size[0] * up[1], size[1] * up[2]), weight[1], weight[0], kernel,
-        layer.stride, (1, 1, 1), (0, *layer.before[1:]), (0, *layer.after[1:]),
-        ("zeros", *layer.modes[1:]), 1, NAMES[dtype], "fast", up, 1,
-    )  # fmt: skip
-    return number, nbytes
 
 
 def growth_bytes(decoder: Any, wanted: Iterable[tuple[int, int, int]]) -> int:

@@ -333,8 +333,6 @@ def finished(made: Tensor, shuffle: Shuffle, frames: Range, add: Tensor | None) 
     if len(parts) == 1 and add is not None:  # in place: no shuffled copy is made
         add[0].view(parts[0].shape).add_(parts[0])
         return add
-    if len(parts) == 1:
-        return parts[0].reshape(1, channels, *sizes[0])
     counts = [t for t, _, _ in sizes]
     result = made.new_empty((1, channels, sum(counts), *sizes[0][1:]))
     for target, part in zip(result[0].split_with_sizes(counts, 1), parts, strict=True):

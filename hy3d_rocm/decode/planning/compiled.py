@@ -38,7 +38,6 @@ from hy3d_rocm.decode.planning.planner import (
     plan_of,
 )
 from hy3d_rocm.decode.report import DecodeOptions
-from hy3d_rocm.decode.run import OPS, ProgramStep
 from hy3d_rocm.units import MB, size_text
 
 if TYPE_CHECKING:
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Compiled", "plan_job"]
 
-# hy3d_section_kind
-_ALL_OF_IT, _PREFIX = 0, 1
 # Strategies as bits.
 _BITS = {"whole": 1, "streamed": 2, "tiled": 4, "cpu": 8, "auto": 15}
 _ASKED = -2  # HY3D_OWN_BYTES_ASKED
@@ -280,33 +277,11 @@ class Compiled:
 
         if not self.job.is_native(way) or way.parameters.get("engine") == "layers":
             return 0
-        return growth_bytes(self.job.family.decoder, self._prepared_weights())
-
-    def _prepared_weights(self) -> set[tuple[int, int, int]]:
-        """(id of a module, layout, bytes) of what convolutions may keep; of each its first step
-        tells."""
-        from hy3d_rocm.decode.backends.native import prepared_layout
-
-        sizes = _native.graph_sizes(self.graph.nodes, self.job.shape[2:])
-        cut = max(self.program.cut["node"], 0)
-        seen: dict[int, tuple[int, int, int]] = {}
-        known: set[int] = set()
-        for number, section in enumerate(self.program.sections):
-            if section["first_step"] in known:
-                continue  # tiles of one size share their steps
-            known.add(section["first_step"])
-            whole = section["kind"] in (_ALL_OF_IT, _PREFIX)
-            rows, columns = (sizes[0] if whole else sizes[cut])[2:]
-            for step in map(ProgramStep._make, self.program.steps(number)):
-                layer = self.graph.layers[step.node]
-                if OPS[step.op] != "conv" or step.node in seen or not isinstance(layer, Conv):
-                    continue
-                of = sizes[self.graph.nodes[step.node].source]
-                size = of[2] * section["size"][1] // rows, of[3] * section["size"][2] // columns
-                shape = tuple(layer.module.weight.shape)
-                layout = prepared_layout(layer, shape, size, step.own, self.job.dtype)
-                seen[step.node] = (id(layer.module), *layout)
-        return {kept for kept in seen.values() if kept[1]}
+        kept = zip(self.graph.layers, self.program.prepared(), strict=True)
+        wanted = {
+            (id(layer.module), *of) for layer, of in kept if isinstance(layer, Conv) and of[0]
+        }
+        return growth_bytes(self.job.family.decoder, wanted)
 
 
 def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:

@@ -94,8 +94,7 @@ class TritonBackend(TorchBackend):
         self.device = torch.device(device)
         if str(self.device) == "cuda":
             self.device = torch.device("cuda", torch.cuda.current_device())
-        self._machine = machine
-        self._is_given = machine is not None
+        self._machine, self._is_given = machine, machine is not None
         self._known: dict[tuple[Any, ...], _Layer] = {}
         self._packed: dict[tuple[Any, ...], tuple[Tensor, Tensor | None, Any]] = {}
         self._affines: dict[tuple[Any, ...], tuple[Affine | None, Any]] = {}
@@ -130,21 +129,17 @@ class TritonBackend(TorchBackend):
             out = add
         else:
             out = add.to(tensors[0].dtype, memory_format=torch.channels_last_3d, copy=True)
-        if len(known.parts) == 1:
-            found = self._run(known.parts[0], tensors, affine, out)
-        else:
-            every, at = [], 0
-            for part in known.parts:
-                end = at + part.work.job.out_frames
-                every.append(self._run(part, tensors, affine, out[:, :, at:end]))
-                at = end
-            kept = [m for m in every if m is not None]
-            found = statistics.combine(kept) if kept else None
+        every, at = [], 0
+        for part in known.parts:
+            end = at + part.work.job.out_frames
+            every.append(self._run(part, tensors, affine, out[:, :, at:end]))
+            at = end
+        kept = [m for m in every if m is not None]
         if known.by_copy and layer.shuffle is not None:  # few channels a phase
             return torch_ops.finished(out, layer.shuffle, frames, add), None
         if known.alone and add is not None:  # in the store its masks would cost all registers
             return out.add_(add), None
-        return out, found
+        return out, statistics.combine(kept) if kept else None
 
     def workspace(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool]:
         """As Backend.workspace: rows, moments' parts; an upper bound for all options."""
@@ -404,13 +399,8 @@ def _is_target(add: Tensor, dtype: torch.dtype) -> bool:
     strides = _strides_of(add)
     whole_rows = strides[0] == 1 and not any(n % 8 for n in strides[1:])
     aligned = add.data_ptr() % 16 == 0
-    return (
-        whole_rows
-        and aligned
-        and add.dtype is dtype
-        and not add.is_neg()
-        and not torch_ops.overlaps(add)
-    )
+    plain = add.dtype is dtype and not add.is_neg() and not torch_ops.overlaps(add)
+    return whole_rows and aligned and plain
 
 
 def _parts(layer: Conv, job: Job) -> list[Job]:
@@ -476,13 +466,12 @@ def number_of(name: str) -> int:
 def run_launches(part: Part, tensors: Sequence[Tensor | None], device: int | None) -> None:
     """All launches of a part on the current stream of the current device, which is `device`.
     tensors: the operands, by number."""
-    addresses, odd = [0 if t is None else t.data_ptr() for t in tensors], 0
-    for address in addresses:
-        odd |= address
+    addresses = [0 if t is None else t.data_ptr() for t in tensors]
+    ends = tuple([a & 15 for a in addresses])
     if not part.small:  # by the storage's size, as Triton's HIPBackend.is_within_2gb goes
         part.small = tuple(t is None or jit.is_small(t.untyped_storage().nbytes()) for t in tensors)
     bias = None if part.bias is None else part.bias.dtype
-    form = (tuple([a & 15 for a in addresses]) if odd & 15 else None, part.small, device, bias)
+    form = (ends, part.small, device, bias)
     launches, calls = part.work.launches, part.work.calls.get(form)
     done = 0 if calls is None else jit.launch_ready(calls, addresses, device)
     if done == len(launches):
@@ -513,19 +502,11 @@ def launch(
     kept = (item.kernel, item.constants, item.num_warps, item.num_stages, blocks)
     key = (*kept, tuple(facts), device)
     compiled = _compiled.get(key)
-    if compiled is not None and jit._direct.usable:
-        try:
-            call = jit.bind(item, compiled, at)
-        except jit._FIRST_MISFITS as error:
-            jit._direct.give_up(error)
-        else:
-            if jit.launch_ready((call,), addresses, device):
-                return call
-    through_triton = jit.by_triton(kernels, item, operands)
-    if compiled is not None:  # launched this way for good
-        through_triton()
-        return None
-    launched = jit._shown(item.kernel, through_triton)
-    if hasattr(launched, "metadata"):  # the interpreter returns none
-        _compiled[key] = launched
-    return None
+    call = jit.ready(item, compiled, at, addresses, device)
+    if call is None:
+        through_triton = jit.by_triton(kernels, item, operands)
+        first = compiled is None  # else it is launched this way for good
+        launched = jit._shown(item.kernel, through_triton) if first else through_triton()
+        if hasattr(launched, "metadata"):  # the interpreter returns none
+            _compiled[key] = launched
+    return call
