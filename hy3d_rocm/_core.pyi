@@ -88,6 +88,9 @@ class Program:
         """Of each step: bytes that it makes and that stay until the end."""
     def slices(self, section: int, /) -> tuple[tuple[int, int, _Pair, _Pair, int, int], ...]:
         """node, is_keys, frames, rows, bytes, host_bytes."""
+    def prepared(self) -> tuple[_Pair, ...]:
+        """Of each node: the layout that its first convolution in the program can use prepared
+        weights in (0: none, or not the C convolution's) and their bytes."""
     def start(self, wanted: int, /) -> int:
         """The input's frame where a chunk begins from which on the output's frames from `wanted`
         on come with the same bits; 0 where they depend on the whole video."""
@@ -101,8 +104,11 @@ def compile_schedule(
     nodes: tuple[_Node, ...] | list[_Node],
     *,
     workspace: Callable[[_Step, tuple[int, int, int, int], bool], tuple[int, ...] | None],
+    inside: Callable[
+        [int, int, bool, tuple[int, int, int, int], bool, _Pair, _Pair], tuple[int, ...]
+    ] = ...,
     alike: tuple[int, ...] = ...,
-    host_layers: tuple[Any, ...] | None = None,
+    places: tuple[tuple[Any, ...], ...] = (),
     size: _Three,
     element_bytes: int,
     input_bytes: int = 0,
@@ -136,11 +142,13 @@ def compile_schedule(
     workspace(step, (channels, frames, rows, columns) of its source, on_host) -> (workspace_bytes,
     kept_bytes, shape_bytes, shape); the slices of such a step are -1 each. own_bytes -2: it is
     asked for the bytes of the VAE's own code too, by the step of node OUTPUT, where these decide;
-    None: nobody can tell them. alike: of each node the first one of which workspace says the same;
-    else itself. host_layers: the fields of hy3d_host_layers, the last of them a tuple of tuples as
-    hy3d_host_layer, one a node. What workspace raises is raised. ValueError names a node or an
-    argument; Hy3dError HY3D_ERR_UNSUPPORTED, HY3D_ERR_OVERFLOW. Where nothing fits there is no
-    error, and no program.
+    None: nobody can tell them. places: the device, and the host beside it; each has the fields of
+    hy3d_place but for layers, which come last: a tuple of tuples as hy3d_layer, one a node. What
+    steps take there the core knows, and asks inside(node, part, on_host, size of the source,
+    is_made, reads, makes), as hy3d_call, -> (workspace_bytes, is_in_place, shape_bytes, shape).
+    alike: of each node the first one of which workspace and inside say the same; else itself. What
+    they raise is raised. ValueError names a node or an argument; Hy3dError HY3D_ERR_UNSUPPORTED,
+    HY3D_ERR_OVERFLOW. Where nothing fits there is no error, and no program.
     """
 
 def graph_sizes(

@@ -53,18 +53,18 @@ static const field halo_fields[] = {
     FIELD(hy3d_tile_sizes, overlap, WIDE, 1, 0),
     FIELD(hy3d_tile_sizes, smallest, WIDE, 1, 1),
 };
-#define LAYER(name, kind, count) FIELD(hy3d_host_layer, name, kind, count, 0)
-#define HOST(name, kind) FIELD(hy3d_host_layers, name, kind, 1, 0)
+#define LAYER(name, kind, count) FIELD(hy3d_layer, name, kind, count, 0)
+#define PLACE(name, kind) FIELD(hy3d_place, name, kind, 1, 0)
 static const field layer_fields[] = {
-    LAYER(is_known, SMALL, 1),    LAYER(pad_mode, SMALL, 2),    LAYER(is_fused, SMALL, 1),
+    LAYER(is_native, SMALL, 1),   LAYER(pad_mode, SMALL, 2),    LAYER(is_fused, SMALL, 1),
     LAYER(is_composed, SMALL, 1), LAYER(is_rescaled, SMALL, 1), LAYER(kept_bytes, WIDE, 1),
 };
-static const field host_fields[] = {
-    HOST(dtype, SMALL),         HOST(threads, SMALL),    HOST(fewest_shuffled, SMALL),
-    HOST(block_elements, WIDE), HOST(score_bytes, WIDE),
+static const field place_fields[] = {
+    PLACE(dtype, SMALL),         PLACE(threads, SMALL),    PLACE(fewest_shuffled, SMALL),
+    PLACE(block_elements, WIDE), PLACE(score_bytes, WIDE),
 };
-/* Keyword arguments; the graph, what is said of each node, the machines, the halos and the function
- * are read beside them. */
+/* Keyword arguments; the graph, what is said of each node, the machines, the halos and the
+ * functions are read beside them. */
 static const field request_fields[] = {
     REQUEST(size, WIDE, 3, 1),
     REQUEST(element_bytes, WIDE, 1, 1),
@@ -234,28 +234,36 @@ static int32_t *read_alike(PyObject *value, int32_t count)
     return alike;
 }
 
-/* (dtype, threads, ..., a record for each node); the records are PyMem_Malloc'ed, also with an
- * exception. */
-static bool read_host_layers(PyObject *value, int32_t count, void **records_out,
-                             hy3d_host_layers *out)
+/* (dtype, threads, ..., a record for each node); the records are PyMem_Malloc'ed. */
+static bool read_place(PyObject *value, int32_t count, hy3d_place *out)
 {
-    const int last = LENGTH(host_fields);
+    const int last = LENGTH(place_fields);
     if (!PyTuple_Check(value) || PyTuple_Size(value) != last + 1) {
-        return hy3d_py_type_error("host_layers must be a tuple of %d.", last + 1);
+        return hy3d_py_type_error("A place must be a tuple of %d.", last + 1);
     }
     for (int i = 0; i < last; i++) {
-        if (!read_field(&host_fields[i], PyTuple_GetItem(value, i), "host_layers.", out)) {
+        if (!read_field(&place_fields[i], PyTuple_GetItem(value, i), "places.", out)) {
             return false;
         }
     }
     int32_t found = 0;
-    *records_out = read_records(PyTuple_GetItem(value, last), "host_layers", layer_fields,
-                                LENGTH(layer_fields), sizeof *out->layers, &found);
-    out->layers = *records_out;
+    out->layers = read_records(PyTuple_GetItem(value, last), "layers", layer_fields,
+                               LENGTH(layer_fields), sizeof *out->layers, &found);
     return out->layers != NULL &&
-           (found == count ||
-            hy3d_py_value_error("host_layers has %d records: the graph has %d nodes.", (int)found,
-                                (int)count));
+           (found == count || hy3d_py_value_error("A place has %d layers: the graph has %d nodes.",
+                                                  (int)found, (int)count));
+}
+
+/* The device's, then the host's. The caller frees their layers, also with an exception. */
+static bool read_places(PyObject *value, int32_t count, hy3d_place places[2])
+{
+    PyObject *const items = items_of(value, "places", 2);
+    bool good = items != NULL;
+    for (Py_ssize_t i = 0; good && i < PyTuple_Size(items); i++) {
+        good = read_place(PyTuple_GetItem(items, i), count, &places[i]);
+    }
+    Py_XDECREF(items);
+    return good;
 }
 
 static bool read_halos(PyObject *value, hy3d_tile_sizes *halos)
@@ -300,7 +308,8 @@ static bool read_request(PyObject *kwargs, hy3d_schedule_request *request)
         const char *const name = bytes == NULL ? NULL : PyBytes_AsString(bytes);
         const bool good =
             name != NULL && (strcmp(name, "workspace") == 0 || strcmp(name, "alike") == 0 ||
-                             strcmp(name, "host_layers") == 0 || read_entry(name, value, request));
+                             strcmp(name, "inside") == 0 || strcmp(name, "places") == 0 ||
+                             read_entry(name, value, request));
         Py_XDECREF(bytes);
         if (!good) {
             return false;
@@ -390,6 +399,8 @@ typedef struct schedule_object {
     PyObject_HEAD
     hy3d_schedule *schedule;
     PyObject *workspace; /* a callable */
+    int32_t nodes;       /* of its graph */
+    PyObject *inside;    /* a callable; NULL where none was given */
     PyObject *module;    /* keeps the context alive that the memory belongs to */
     int64_t given_up;    /* programs so far */
     bool is_busy;        /* the core runs, and may call Python */
@@ -410,6 +421,7 @@ static int schedule_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(schedule_of(self)->workspace);
+    Py_VISIT(schedule_of(self)->inside);
     Py_VISIT(schedule_of(self)->module);
     return 0;
 }
@@ -418,6 +430,7 @@ static int schedule_traverse(PyObject *self, visitproc visit, void *arg)
 static int schedule_clear(PyObject *self)
 {
     Py_CLEAR(schedule_of(self)->workspace);
+    Py_CLEAR(schedule_of(self)->inside);
     return 0;
 }
 
@@ -430,6 +443,7 @@ static void schedule_dealloc(PyObject *self)
         hy3d_schedule_destroy(context_of(object), object->schedule);
     }
     Py_XDECREF(object->workspace);
+    Py_XDECREF(object->inside);
     Py_XDECREF(object->module);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
@@ -454,44 +468,74 @@ static void let_go(schedule_object *object)
     HY3D_PY_UNLOCK()
 }
 
-/* The core's question, answered by the callable; of the VAE's own code (the one step of WHOLE,
- * without a slice) None where nobody can tell. Its exception stays set. */
+/* The callable's answer to the core's question: four numbers, the last a shape's; NULL arguments
+ * are an exception. */
+static hy3d_status call(PyObject *callable, PyObject *arguments, const char *name, bool may_be_none,
+                        int64_t told[4])
+{
+    PyObject *answer = NULL;
+    if (callable == NULL) {
+        hy3d_py_value_error("The schedule has no %s function any more.", name);
+    } else if (arguments != NULL) {
+        answer = PyObject_Call(callable, arguments, NULL);
+    }
+    Py_XDECREF(arguments);
+    if (answer == Py_None && may_be_none) {
+        Py_DECREF(answer);
+        return HY3D_ERR_UNSUPPORTED;
+    }
+    char what[40];
+    PyOS_snprintf(what, sizeof what, "the %s's answer", name);
+    bool good = answer != NULL && hy3d_py_int64_array(answer, what, 4, told);
+    if (good && (told[0] < 0 || told[1] < 0 || told[2] < 0 || told[3] < 0 ||
+                 told[3] >= HY3D_SCHEDULE_MAX_SHAPES)) {
+        good = hy3d_py_value_error("The %s's answer is %R: all must be at least 0, the shape's "
+                                   "number below %d.",
+                                   name, answer, HY3D_SCHEDULE_MAX_SHAPES);
+    }
+    Py_XDECREF(answer);
+    return good ? HY3D_OK : HY3D_ERR_CANCELLED;
+}
+
+/* Of the VAE's own code (the one step of WHOLE, without a slice) None where nobody can tell. The
+ * callable's exception stays set. */
 static hy3d_status ask_workspace(void *user, const hy3d_step *step, const hy3d_size *source,
                                  int32_t on_host, hy3d_step_memory *taken_out)
 {
     const schedule_object *const object = user;
-    if (object->workspace == NULL) {
-        hy3d_py_value_error("The schedule has no workspace function any more.");
-        return HY3D_ERR_CANCELLED;
-    }
     PyObject *const arguments =
         Py_BuildValue("(N(LLLL)O)", step_tuple(step, NULL), (long long)source->channels,
                       (long long)source->frames, (long long)source->rows,
                       (long long)source->columns, on_host != 0 ? Py_True : Py_False);
-    PyObject *const answer =
-        arguments == NULL ? NULL : PyObject_Call(object->workspace, arguments, NULL);
-    Py_XDECREF(arguments);
-    if (answer == Py_None && step->op == HY3D_STEP_OPAQUE && step->slice < 0) {
-        Py_DECREF(answer);
-        return HY3D_ERR_UNSUPPORTED;
-    }
+    const bool is_own = step->op == HY3D_STEP_OPAQUE && step->slice < 0;
     int64_t told[4] = {0, 0, 0, 0};
-    bool good = answer != NULL && hy3d_py_int64_array(answer, "the workspace's answer", 4, told);
-    if (good && (told[0] < 0 || told[1] < 0 || told[2] < 0 || told[3] < 0 ||
-                 told[3] >= HY3D_SCHEDULE_MAX_SHAPES)) {
-        good = hy3d_py_value_error("The workspace's answer is %R: all must be at least 0, the "
-                                   "shape's number below %d.",
-                                   answer, HY3D_SCHEDULE_MAX_SHAPES);
+    const hy3d_status status = call(object->workspace, arguments, "workspace", is_own, told);
+    if (status == HY3D_OK) {
+        *taken_out = (hy3d_step_memory){.workspace_bytes = told[0],
+                                        .kept_bytes = told[1],
+                                        .shape_bytes = told[2],
+                                        .shape = (int32_t)told[3]};
     }
-    Py_XDECREF(answer);
-    if (!good) {
-        return HY3D_ERR_CANCELLED;
+    return status;
+}
+
+static hy3d_status ask_inside(void *user, const hy3d_call *c, hy3d_step_memory *taken_out)
+{
+    const schedule_object *const object = user;
+    PyObject *const arguments = Py_BuildValue(
+        "(iiO(LLLL)O(LL)(LL))", (int)c->node, (int)c->part, c->on_host != 0 ? Py_True : Py_False,
+        (long long)c->source.channels, (long long)c->source.frames, (long long)c->source.rows,
+        (long long)c->source.columns, c->is_made != 0 ? Py_True : Py_False, (long long)c->reads[0],
+        (long long)c->reads[1], (long long)c->makes[0], (long long)c->makes[1]);
+    int64_t told[4] = {0, 0, 0, 0};
+    const hy3d_status status = call(object->inside, arguments, "inside", false, told);
+    if (status == HY3D_OK) {
+        *taken_out = (hy3d_step_memory){.workspace_bytes = told[0],
+                                        .is_in_place = told[1] != 0,
+                                        .shape_bytes = told[2],
+                                        .shape = (int32_t)told[3]};
     }
-    *taken_out = (hy3d_step_memory){.workspace_bytes = told[0],
-                                    .kept_bytes = told[1],
-                                    .shape_bytes = told[2],
-                                    .shape = (int32_t)told[3]};
-    return HY3D_OK;
+    return status;
 }
 
 /* The sentence of a graph or a request that was refused. */
@@ -531,10 +575,10 @@ static bool is_usable(hy3d_status status)
     return status == HY3D_OK || status == HY3D_ERR_BUDGET_TOO_SMALL;
 }
 
-/* The object first: it is what the workspace function gets. Nothing can be asked of it until the
+/* The object first: it is what the functions get. Nothing can be asked of it until the
  * core is done, since it is busy. */
 static PyObject *compile(PyObject *module, const hy3d_py_state *state,
-                         hy3d_schedule_request *request, PyObject *workspace)
+                         hy3d_schedule_request *request, PyObject *workspace, PyObject *inside)
 {
     void *const type = state->schedule_type;
     /* NULL once the garbage collector has cleared the module. */
@@ -547,8 +591,12 @@ static PyObject *compile(PyObject *module, const hy3d_py_state *state,
     object->module = module;
     Py_INCREF(workspace);
     object->workspace = workspace;
+    Py_XINCREF(inside);
+    object->inside = inside;
+    object->nodes = request->graph.count;
     object->is_busy = true;
     request->workspace = ask_workspace;
+    request->inside = inside == NULL ? NULL : ask_inside;
     request->user = object;
     hy3d_schedule *schedule = NULL;
     const hy3d_status status = hy3d_schedule_compile(state->context, request, &schedule);
@@ -581,13 +629,17 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     hy3d_schedule_request request;
     memset(&request, 0, sizeof request);
-    PyObject *const workspace = argument(kwargs, "workspace");
-    PyObject *const alike = PyErr_Occurred() == NULL ? argument(kwargs, "alike") : NULL;
-    PyObject *const layers = PyErr_Occurred() == NULL ? argument(kwargs, "host_layers") : NULL;
-    if (PyErr_Occurred() != NULL) {
-        return NULL;
+    static const char *const names[] = {"workspace", "inside", "alike", "places"};
+    PyObject *given[LENGTH(names)];
+    for (int i = 0; i < LENGTH(names); i++) {
+        given[i] = argument(kwargs, names[i]);
+        if (PyErr_Occurred() != NULL) {
+            return NULL;
+        }
     }
-    if (PyTuple_Size(args) != 1 || workspace == NULL || !PyCallable_Check(workspace)) {
+    PyObject *const workspace = given[0], *const inside = given[1];
+    if (PyTuple_Size(args) != 1 || workspace == NULL || !PyCallable_Check(workspace) ||
+        (inside != NULL && !PyCallable_Check(inside))) {
         hy3d_py_type_error("compile_schedule takes the nodes, and by keywords a callable "
                            "workspace, size and what else the request says.");
         return NULL;
@@ -600,15 +652,15 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
         return NULL;
     }
     request.graph.nodes = nodes;
-    int32_t *const kinds = alike == NULL ? NULL : read_alike(alike, request.graph.count);
+    int32_t *const kinds = given[2] == NULL ? NULL : read_alike(given[2], request.graph.count);
     request.alike = kinds;
-    void *records = NULL;
     const bool good =
-        (alike == NULL || kinds != NULL) &&
-        (layers == NULL || layers == Py_None ||
-         read_host_layers(layers, request.graph.count, &records, &request.host_layers));
-    PyObject *const self = good ? compile(module, state, &request, workspace) : NULL;
-    PyMem_Free(records); /* the core has copied all of them */
+        (given[2] == NULL || kinds != NULL) &&
+        (given[3] == NULL || read_places(given[3], request.graph.count, request.places));
+    PyObject *const self = good ? compile(module, state, &request, workspace, inside) : NULL;
+    /* The core has copied all of them. */
+    PyMem_Free((void *)(uintptr_t)request.places[0].layers);
+    PyMem_Free((void *)(uintptr_t)request.places[1].layers);
     PyMem_Free(kinds);
     PyMem_Free(nodes);
     return self;
@@ -903,6 +955,37 @@ static PyObject *program_start(PyObject *self, PyObject *args)
     return close_program(self, PyLong_FromLongLong(start));
 }
 
+static PyObject *program_prepared(PyObject *self, PyObject *args)
+{
+    (void)args;
+    if (open_program(self) == NULL) {
+        return NULL;
+    }
+    const schedule_object *const owner = schedule_of(program_of(self)->owner);
+    const hy3d_py_state *const state = hy3d_py_get_state(owner->module);
+    hy3d_prepared *const found = PyMem_Calloc((size_t)owner->nodes + 1, sizeof *found);
+    PyObject *result = NULL;
+    if (found == NULL) {
+        PyErr_NoMemory();
+    } else {
+        const hy3d_status status = hy3d_schedule_prepared(state->context, owner->schedule, found);
+        result = status == HY3D_OK
+                     ? PyTuple_New(owner->nodes)
+                     : hy3d_py_raise(state, status, "No layouts of weights can be chosen: %s.",
+                                     hy3d_status_text(status));
+    }
+    for (int32_t i = 0; result != NULL && i < owner->nodes; i++) {
+        PyObject *const one = Py_BuildValue("(IL)", found[i].format, (long long)found[i].bytes);
+        if (one == NULL) {
+            Py_CLEAR(result);
+        } else {
+            PyTuple_SetItem(result, i, one);
+        }
+    }
+    PyMem_Free(found);
+    return close_program(self, result);
+}
+
 static PyObject *program_slices(PyObject *self, PyObject *args)
 {
     part p;
@@ -1007,6 +1090,8 @@ static PyMethodDef program_methods[] = {
     {"steps", program_steps, METH_VARARGS, "The steps of a section, a tuple each."},
     {"kept", program_kept, METH_VARARGS, "Bytes that each step of a section leaves until the end."},
     {"slices", program_slices, METH_VARARGS, "The slices of a section, a tuple each."},
+    {"prepared", program_prepared, METH_NOARGS,
+     "Of each node the layout of the weights that it may keep, and their bytes."},
     {"start", program_start, METH_VARARGS,
      "The input's frame from which on the output's frames from one on come with the same bits."},
     {"fallback", (PyCFunction)(void (*)(void))program_fallback, METH_VARARGS | METH_KEYWORDS,

@@ -539,10 +539,12 @@ static bool same_question(const hy3d__builder *b, const hy3d_step *a, const hy3d
 }
 
 /* Whether the function says the same of two steps of nodes that are alike. */
-static bool same_answer(const hy3d_step *a, const hy3d_step *c, const hy3d_size *source)
+static bool same_answer(const hy3d__builder *b, const hy3d_step *a, const hy3d_step *c,
+                        const hy3d_size *source)
 {
-    return same_work(a, c, source) && (a->sources > 1) == (c->sources > 1) &&
-           same_range(a->own, c->own, -1) &&
+    return same_work(a, c, source) &&
+           hy3d__same_layouts(b->request, b->on_host, a->node, c->node) &&
+           (a->sources > 1) == (c->sources > 1) && same_range(a->own, c->own, -1) &&
            a->frames[1] - a->frames[0] == c->frames[1] - c->frames[0] &&
            (c->op != HY3D_STEP_ATTEND || a->frames[1] == c->frames[1]);
 }
@@ -576,22 +578,13 @@ static int32_t *bucket_of(hy3d__builder *b, const hy3d_step *step, const hy3d_si
     return &b->buckets[hash % HY3D__ANSWER_BUCKETS];
 }
 
-/* Asks the function of what the core does not know. */
 static hy3d_status fill_answer(const hy3d__builder *b, hy3d__answer *answer)
 {
-    const hy3d_schedule_request *r = b->request;
     hy3d_step_memory *const taken = &answer->taken;
-    const hy3d_status status =
-        hy3d__knows_step(r, &answer->step, b->on_host)
-            ? hy3d__step_memory(b->context, r, &answer->step, &answer->source, taken)
-            : r->workspace(r->user, &answer->step, &answer->source, b->on_host, taken);
+    const hy3d_status status = hy3d__step_memory(b->context, b->request, &answer->step,
+                                                 &answer->source, b->on_host, taken);
     if (status != HY3D_OK) {
         return status;
-    }
-    if (taken->workspace_bytes < 0 || taken->kept_bytes < 0 || taken->shape_bytes < 0 ||
-        (taken->shape_bytes > 0 &&
-         (taken->shape < 0 || taken->shape >= HY3D_SCHEDULE_MAX_SHAPES))) {
-        return HY3D_ERR_INVALID_ARGUMENT;
     }
     return taken->workspace_bytes > MOST_TAKEN || taken->kept_bytes > MOST_TAKEN ||
                    taken->shape_bytes > MOST_SHAPE
@@ -616,7 +609,7 @@ static const hy3d_step_memory *answer_to(hy3d__builder *b, const hy3d_step *step
         if (known->step.node == step->node && same_question(b, &known->step, step, source)) {
             return &known->taken;
         }
-        alike = same_answer(&known->step, step, source) ? i : alike;
+        alike = same_answer(b, &known->step, step, source) ? i : alike;
     }
     if (is_silent) {
         return NULL;

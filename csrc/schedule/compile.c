@@ -65,25 +65,25 @@ static bool right_mode(int32_t mode)
     return mode == HY3D_PAD_ZEROS || mode == HY3D_PAD_REPLICATE;
 }
 
-static bool right_host_layers(const hy3d_schedule_request *r)
+static bool right_place(const hy3d_schedule_request *r, const hy3d_place *p)
 {
-    const hy3d_host_layers *h = &r->host_layers;
-    if (h->layers == NULL) {
+    if (p->layers == NULL) {
         return true;
     }
     for (int32_t i = 0; i < r->graph.count; i++) {
-        const hy3d_host_layer *l = &h->layers[i];
+        const hy3d_layer *l = &p->layers[i];
         const int32_t op = r->graph.nodes[i].op;
+        const bool is_convolved = op == HY3D_OP_CONV || op == HY3D_OP_ATTENTION;
         if (l->kept_bytes < 0 || l->kept_bytes > MOST_BYTES ||
-            (l->is_known && (op == HY3D_OP_MAP || op == HY3D_OP_OPAQUE)) ||
+            (l->is_native && (!is_convolved || p->threads < 1 || p->dtype == HY3D_F64)) ||
             !right_mode(l->pad_mode[0]) || !right_mode(l->pad_mode[1])) {
             return false;
         }
     }
-    return (h->dtype == HY3D_F32 || h->dtype == HY3D_F16 || h->dtype == HY3D_BF16) &&
-           (int64_t)hy3d_dtype_bytes((hy3d_dtype)h->dtype) == r->element_bytes && h->threads >= 1 &&
-           h->fewest_shuffled >= 0 && h->block_elements >= 1 && h->block_elements <= MOST_BYTES &&
-           h->score_bytes >= 1;
+    return r->inside != NULL && p->dtype >= HY3D_F32 && p->dtype <= HY3D_BF16 &&
+           (int64_t)hy3d_dtype_bytes((hy3d_dtype)p->dtype) == r->element_bytes && p->threads >= 0 &&
+           p->fewest_shuffled >= 0 && p->block_elements >= 1 && p->block_elements <= MOST_BYTES &&
+           p->score_bytes >= 1;
 }
 
 static bool right_request(const hy3d_schedule_request *r)
@@ -106,8 +106,8 @@ static bool right_request(const hy3d_schedule_request *r)
            r->margin_permille >= 0 && r->margin_permille <= 1000 && r->ranks >= 0 && right_ranks &&
            r->statistic_passes >= 0 && r->statistic_passes <= 64 && r->only_level >= 0 &&
            r->strategies != 0 && r->strategies < 16 && right_rate(r->copy_bytes_per_second) &&
-           right_halos(r->halos) && right_alike(r) && right_host_layers(r) &&
-           (r->is_host || right_machine(&r->device)) &&
+           right_halos(r->halos) && right_alike(r) && right_place(r, &r->places[0]) &&
+           right_place(r, &r->places[1]) && (r->is_host || right_machine(&r->device)) &&
            (!(r->is_host || (r->strategies & 1u << HY3D_STRATEGY_HOST)) || right_machine(&r->host));
 }
 
@@ -808,16 +808,19 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
                               hy3d_schedule *s)
 {
     const size_t count = (size_t)request->graph.count;
-    void *nodes = NULL, *sizes = NULL, *alike = NULL, *layers = NULL;
+    void *nodes = NULL, *sizes = NULL, *alike = NULL;
     hy3d_status status = hy3d_alloc(context, count * sizeof *s->nodes, &nodes);
     s->nodes = nodes;
     if (status == HY3D_OK && request->alike != NULL) {
         status = hy3d_alloc(context, count * sizeof *s->alike, &alike);
         s->request.alike = s->alike = alike;
     }
-    if (status == HY3D_OK && request->host_layers.layers != NULL) {
-        status = hy3d_alloc(context, count * sizeof *s->layers, &layers);
-        s->request.host_layers.layers = s->layers = layers;
+    for (int i = 0; i < 2; i++) {
+        void *layers = NULL;
+        if (status == HY3D_OK && request->places[i].layers != NULL) {
+            status = hy3d_alloc(context, count * sizeof *s->layers[i], &layers);
+        }
+        s->request.places[i].layers = s->layers[i] = layers;
     }
     if (status == HY3D_OK) {
         status = hy3d_alloc(context, count * sizeof *s->sizes, &sizes);
@@ -831,8 +834,10 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
     if (s->alike != NULL) {
         memcpy(s->alike, request->alike, count * sizeof *s->alike);
     }
-    if (s->layers != NULL) {
-        memcpy(s->layers, request->host_layers.layers, count * sizeof *s->layers);
+    for (int i = 0; i < 2; i++) {
+        if (s->layers[i] != NULL) {
+            memcpy(s->layers[i], request->places[i].layers, count * sizeof *s->layers[i]);
+        }
     }
     status = hy3d_graph_sizes(&s->request.graph, request->size, s->sizes);
     if (status == HY3D_OK) {
@@ -900,7 +905,8 @@ void hy3d_schedule_destroy(hy3d_context *context, hy3d_schedule *s)
     hy3d__shards_destroy(context, &s->shards);
     hy3d_free(context, s->nodes);
     hy3d_free(context, s->alike);
-    hy3d_free(context, s->layers);
+    hy3d_free(context, s->layers[0]);
+    hy3d_free(context, s->layers[1]);
     hy3d_free(context, s->sizes);
     hy3d_free(context, s->candidates);
     hy3d_free(context, s->failed);

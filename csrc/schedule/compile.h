@@ -17,9 +17,9 @@ typedef enum hy3d__tiles_part {
 struct hy3d_schedule {
     hy3d_schedule_request request; /* its graph is `nodes`; budgets as they are by now */
     hy3d_node *nodes;
-    int32_t *alike;          /* NULL: none are */
-    hy3d_host_layer *layers; /* NULL: none are known */
-    hy3d_size *sizes;        /* of all values, on the whole picture */
+    int32_t *alike;        /* NULL: none are */
+    hy3d_layer *layers[2]; /* of the places; NULL: none are known */
+    hy3d_size *sizes;      /* of all values, on the whole picture */
     hy3d_cut cut;
     hy3d__shards shards;
     bool has_group_norms, has_frame_norms, has_opaque, can_tile;

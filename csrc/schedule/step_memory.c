@@ -5,23 +5,25 @@
 #include "hy3d/conv3d.h"
 #include "schedule/frames.h"
 
-/* What norms and moments are computed in, and scores of an attention. */
-#define FLOAT_BYTES 4
-/* The blocks that torch's attention on the CPU works in: queries, keys. */
+/* The blocks of floats that torch's attention on the CPU works in: queries, keys. */
 #define QUERY_BLOCK 256
 #define KEY_BLOCK 512
+#define FLOAT_BYTES 4
 #define MOST (INT64_C(1) << 60)
 
 typedef struct question {
     hy3d_context *context;
     const hy3d_schedule_request *request;
-    const hy3d_host_layers *host;
-    const hy3d_host_layer *layer;
+    const hy3d_place *place;
+    const hy3d_layer *layer;
     const hy3d_node *node;
     const hy3d_step *step;
     const hy3d_size *source;
     int64_t frames;   /* of the value, that are made or concerned */
     int64_t position; /* elements of a channel in them, at the source's rows and columns */
+    int64_t wide;     /* bytes that norms, moments and scores are computed in */
+    int32_t on_host;
+    hy3d_step_memory taken;
     hy3d_status status;
 } question;
 
@@ -36,26 +38,36 @@ static int64_t bytes_of(const question *q, int64_t elements)
     return times(elements, q->request->element_bytes);
 }
 
-static const hy3d_node *maker(const question *q, int32_t number)
-{
-    return &q->request->graph.nodes[number];
-}
-
 static int64_t shuffled_parts(const hy3d_node *node)
 {
     return (int64_t)node->shuffle[0] * node->shuffle[1] * node->shuffle[2];
 }
 
-/* Whether a node's value is laid out as a result of the convolution: not what enters, functions of
- * frames make or a narrow shuffle, which is a copy. */
-static bool is_computed(const question *q, int32_t number)
+const hy3d_place *hy3d__place_of(const hy3d_schedule_request *request, int32_t on_host)
 {
-    const hy3d_node *node = maker(q, number < 0 ? 0 : number);
+    return &request->places[on_host && !request->is_host];
+}
+
+/* Whether a node's value is laid out as a result of a convolution: not what enters, functions of
+ * frames make or a narrow shuffle, which is a copy. */
+static bool is_made(const hy3d_schedule_request *request, const hy3d_place *place, int32_t number)
+{
+    const hy3d_node *node = &request->graph.nodes[number < 0 ? 0 : number];
     if (node->op == HY3D_OP_ATTENTION) {
         return true;
     }
     return node->op == HY3D_OP_CONV &&
-           (shuffled_parts(node) <= 1 || node->channels >= q->host->fewest_shuffled);
+           (shuffled_parts(node) <= 1 || node->channels >= place->fewest_shuffled);
+}
+
+bool hy3d__same_layouts(const hy3d_schedule_request *request, int32_t on_host, int32_t node,
+                        int32_t other)
+{
+    const hy3d_place *const place = hy3d__place_of(request, on_host);
+    const hy3d_node *a = &request->graph.nodes[node], *b = &request->graph.nodes[other];
+    return place->layers == NULL ||
+           (is_made(request, place, a->source) == is_made(request, place, b->source) &&
+            is_made(request, place, a->other) == is_made(request, place, b->other));
 }
 
 /* Workspace and plan, the larger of what they are with prepared weights and without. */
@@ -70,10 +82,11 @@ static int64_t inside(question *q, const hy3d_conv3d_desc *desc)
     return found;
 }
 
-static hy3d_conv3d_desc plain_desc(const question *q, int64_t in_channels, int64_t out_channels)
+static hy3d_conv3d_desc plain_desc(const hy3d_place *place, int64_t in_channels,
+                                   int64_t out_channels)
 {
     return (hy3d_conv3d_desc){
-        .dtype = (hy3d_dtype)q->host->dtype,
+        .dtype = (hy3d_dtype)place->dtype,
         .batch = 1,
         .in_channels = in_channels,
         .out_channels = out_channels,
@@ -83,39 +96,17 @@ static hy3d_conv3d_desc plain_desc(const question *q, int64_t in_channels, int64
         .dilation = {1, 1, 1},
         .upsample = {1, 1, 1},
         .accuracy = HY3D_FAST,
-        .num_threads = (uint32_t)q->host->threads,
+        .num_threads = (uint32_t)place->threads,
     };
 }
 
-/* Beside operands and result of a convolution that reads and makes so many elements: what it takes
- * inside, beside what a norm of single frames or positions makes of what is read; a block of
- * floats; a shuffled copy. */
-static int64_t convolved(question *q, const hy3d_conv3d_desc *desc, int32_t norm, int64_t read,
-                         int64_t made, bool shuffles)
+hy3d_conv3d_desc hy3d__conv_desc(const hy3d_schedule_request *request, int32_t on_host,
+                                 const hy3d_step *step, int64_t channels, const int64_t size[2])
 {
-    const bool by_frame = norm == HY3D_NORM_POSITION || norm == HY3D_NORM_FRAME;
-    const int64_t block =
-        2 * FLOAT_BYTES * hy3d__min_i64(q->host->block_elements, hy3d__max_i64(read, made));
-    const int64_t during = hy3d__max_i64(inside(q, desc), block);
-    const int64_t beside = by_frame ? bytes_of(q, read) + during : during;
-    return hy3d__max_i64(beside, shuffles ? bytes_of(q, made) : 0);
-}
-
-static int64_t of_conv(question *q)
-{
-    const hy3d_node *n = q->node;
-    const hy3d_step *step = q->step;
+    const hy3d_place *const place = hy3d__place_of(request, on_host);
+    const hy3d_node *const n = &request->graph.nodes[step->node];
     const int64_t own = step->own[1] - step->own[0];
-    if (step->slice < 0) {
-        return 0; /* nobody wants its frames: it is not made */
-    }
-    hy3d_conv3d_desc desc =
-        plain_desc(q, q->source->channels, times(n->channels, shuffled_parts(n)));
-    hy3d_size result = {0};
-    q->status = hy3d__node_size(n, q->source, &result);
-    const int64_t frame = times(result.channels, result.rows * result.columns);
-    const int64_t made = times(times(frame, n->shuffle[0]), own); /* before the shuffle */
-    const int64_t size[2] = {q->source->rows, q->source->columns};
+    hy3d_conv3d_desc desc = plain_desc(place, channels, times(n->channels, shuffled_parts(n)));
     /* Frames come one by one, those of padding too. */
     desc.kernel[0] = n->kernel[0];
     desc.stride[0] = n->stride[0];
@@ -128,19 +119,105 @@ static int64_t of_conv(question *q)
         desc.dilation[i] = n->dilation[i];
         desc.pad_before[i] = n->before[i];
         desc.pad_after[i] = n->after[i];
-        desc.pad_mode[i] = (hy3d_pad_mode)q->layer->pad_mode[i - 1];
+        desc.pad_mode[i] = (hy3d_pad_mode)place->layers[step->node].pad_mode[i - 1];
         desc.upsample[i] = n->up[i];
         desc.in_size[i] = times(size[i - 1], n->up[i]);
     }
-    const int64_t read =
-        times(times(q->source->channels, size[0] * size[1]), step->reads[1] - step->reads[0]);
-    const int64_t taken = convolved(q, &desc, n->norm, read, made, shuffled_parts(n) > 1);
-    if (step->drop == 0 && (step->others == 0 || is_computed(q, n->other))) {
-        return taken;
+    return desc;
+}
+
+/* Beside operands and result of a convolution that reads and makes so many elements: what it takes
+ * inside, beside what a norm of single frames or positions makes of what is read; a block of
+ * floats; a shuffled copy. */
+static int64_t convolved(question *q, const hy3d_conv3d_desc *desc, int32_t norm, int64_t read,
+                         int64_t made, bool shuffles)
+{
+    const bool by_frame = norm == HY3D_NORM_POSITION || norm == HY3D_NORM_FRAME;
+    const int64_t block =
+        2 * q->wide * hy3d__min_i64(q->place->block_elements, hy3d__max_i64(read, made));
+    const int64_t during = hy3d__max_i64(inside(q, desc), block);
+    const int64_t beside = by_frame ? bytes_of(q, read) + during : during;
+    return hy3d__max_i64(beside, shuffles ? bytes_of(q, made) : 0);
+}
+
+/* Whether the convolution that was looked at last makes its result in a residual's memory. */
+static bool is_in_place(const question *q)
+{
+    return q->layer->is_native || q->taken.is_in_place != 0;
+}
+
+/* Asks what another than the core takes for a call. */
+static int64_t asked(question *q, hy3d_part part, const hy3d_size *source, const int64_t reads[2],
+                     const int64_t makes[2])
+{
+    const hy3d_schedule_request *r = q->request;
+    const hy3d_call call = {
+        .node = q->step->node,
+        .part = part,
+        .on_host = q->on_host,
+        .is_made = part == HY3D_PART_OUT || is_made(r, q->place, q->node->source),
+        .source = *source,
+        .reads = {reads[0], reads[1]},
+        .makes = {makes[0], makes[1]},
+    };
+    hy3d_step_memory told = {.workspace_bytes = 0};
+    q->status = r->inside(r->user, &call, &told);
+    if (q->status == HY3D_OK && told.workspace_bytes < 0) {
+        q->status = HY3D_ERR_INVALID_ARGUMENT;
+    }
+    if (told.shape_bytes == 0) { /* the one before it may have left some */
+        told.shape_bytes = q->taken.shape_bytes;
+        told.shape = q->taken.shape;
+    }
+    q->taken = told;
+    return hy3d__min_i64(told.workspace_bytes, MOST);
+}
+
+/* Of a CONV that the C convolution computes: `frame` elements of a frame of its value. */
+static int64_t native_conv(question *q, int64_t frame)
+{
+    const hy3d_node *n = q->node;
+    const hy3d_step *step = q->step;
+    const int64_t own = step->own[1] - step->own[0];
+    const int64_t made = times(times(frame, n->shuffle[0]), own); /* before the shuffle */
+    const int64_t channels = q->source->channels, size[2] = {q->source->rows, q->source->columns};
+    const hy3d_conv3d_desc desc = hy3d__conv_desc(q->request, q->on_host, step, channels, size);
+    const int64_t read = times(times(channels, size[0] * size[1]), step->reads[1] - step->reads[0]);
+    return convolved(q, &desc, n->norm, read, made, shuffled_parts(n) > 1);
+}
+
+/* Of a CONV that others compute. */
+static int64_t asked_conv(question *q)
+{
+    const int64_t begin = (int64_t)q->node->skip_first - q->node->reread;
+    const int64_t reads[2] = {hy3d__max_i64(q->step->reads[0] - begin, 0),
+                              q->step->reads[1] - begin};
+    hy3d_size source = *q->source;
+    source.frames -= begin;
+    return asked(q, HY3D_PART_LAYER, &source, reads, q->step->own);
+}
+
+static int64_t of_conv(question *q)
+{
+    const hy3d_node *n = q->node;
+    const hy3d_step *step = q->step;
+    if (step->slice < 0) {
+        return 0; /* nobody wants its frames: it is not made */
+    }
+    hy3d_size result = {0};
+    q->status = hy3d__node_size(n, q->source, &result);
+    const int64_t frame = times(result.channels, result.rows * result.columns);
+    if (q->status != HY3D_OK) {
+        return 0;
+    }
+    const int64_t inside = q->layer->is_native ? native_conv(q, frame) : asked_conv(q);
+    const bool is_over = is_in_place(q) && is_made(q->request, q->place, n->other);
+    if (step->drop == 0 && (step->others == 0 || is_over)) {
+        return inside;
     }
     /* The result beside the residual; or all frames that the convolution gives, beside a copy of
      * those that stay. */
-    return taken + bytes_of(q, times(frame, q->frames + step->drop));
+    return inside + bytes_of(q, times(frame, q->frames + step->drop));
 }
 
 /* What is read, put together of several slices. */
@@ -149,13 +226,19 @@ static int64_t joined(const question *q, int32_t slices)
     return slices > 1 ? bytes_of(q, times(q->source->channels, q->position)) : 0;
 }
 
-/* A 1x1x1 convolution of the step's frames, and bytes inside it. */
-static int64_t projected(question *q, int64_t in_channels, int64_t out_channels, int32_t norm)
+/* A projection of an attention, of the step's frames: bytes inside it. */
+static int64_t projected(question *q, hy3d_part part, int64_t in_channels, int64_t out_channels,
+                         int32_t norm)
 {
-    hy3d_conv3d_desc desc = plain_desc(q, in_channels, out_channels);
-    desc.in_size[0] = q->frames;
-    desc.in_size[1] = q->source->rows;
-    desc.in_size[2] = q->source->columns;
+    const hy3d_size size = {in_channels, q->frames, q->source->rows, q->source->columns};
+    const int64_t frames[2] = {0, q->frames};
+    if (!q->layer->is_native) {
+        return asked(q, part, &size, frames, frames);
+    }
+    hy3d_conv3d_desc desc = plain_desc(q->place, in_channels, out_channels);
+    desc.in_size[0] = size.frames;
+    desc.in_size[1] = size.rows;
+    desc.in_size[2] = size.columns;
     return convolved(q, &desc, norm, times(in_channels, q->position),
                      times(out_channels, q->position), false);
 }
@@ -166,7 +249,7 @@ static int64_t queries(question *q)
 {
     const int64_t channels = times(q->node->width, q->layer->is_fused ? 3 : 1);
     return bytes_of(q, times(channels, q->position)) +
-           projected(q, q->source->channels, channels, q->node->norm);
+           projected(q, HY3D_PART_QUERIES, q->source->channels, channels, q->node->norm);
 }
 
 /* Beside the queries and the result, for the last frame, which sees the most. */
@@ -178,14 +261,14 @@ static int64_t mixed(const question *q)
                          : n->span == HY3D_SPAN_CAUSAL ? q->step->frames[1]
                                                        : q->source->frames;
     const int64_t keys = times(seen, tokens), head = n->width / n->heads;
-    const int64_t score = times(times(n->heads, keys), FLOAT_BYTES);
-    const int64_t rows = hy3d__max_i64(1, hy3d__min_i64(tokens, q->host->score_bytes / score));
+    const int64_t score = times(times(n->heads, keys), q->wide);
+    const int64_t rows = hy3d__max_i64(1, hy3d__min_i64(tokens, q->place->score_bytes / score));
     const int64_t asked = bytes_of(q, times(rows, n->width));
     if (q->layer->is_composed) {
         const int64_t scores = bytes_of(q, times(times(n->heads, rows), keys));
         return asked + 2 * scores + asked + bytes_of(q, times(n->width, keys));
     }
-    return asked + q->host->threads * hy3d__min_i64(rows, QUERY_BLOCK) *
+    return asked + q->place->threads * hy3d__min_i64(rows, QUERY_BLOCK) *
                        (2 * hy3d__min_i64(keys, KEY_BLOCK) + head + 2) * FLOAT_BYTES;
 }
 
@@ -197,11 +280,24 @@ static int64_t of_attend(question *q)
     const int64_t one = bytes_of(q, times(n->width, q->position));
     const int64_t keys = n->span == HY3D_SPAN_FRAME ? 2 * one : 0;
     const int64_t asking = keys + queries(q) + one, mixing = keys + 2 * one + mixed(q);
-    int64_t leaving = one + projected(q, n->width, n->channels, HY3D_NORM_NONE);
-    if (!q->layer->is_rescaled && !is_computed(q, n->source)) { /* a copy of what was read */
+    if (q->status != HY3D_OK) {
+        return 0;
+    }
+    int64_t leaving = one + projected(q, HY3D_PART_OUT, n->width, n->channels, HY3D_NORM_NONE);
+    if (!q->layer->is_rescaled && !(is_in_place(q) && is_made(q->request, q->place, n->source))) {
+        /* A copy of what was read, or the result beside it. */
         leaving += bytes_of(q, times(q->source->channels, q->position));
     }
     return joined(q, q->step->sources) + hy3d__max_i64(asking, hy3d__max_i64(mixing, leaving));
+}
+
+/* A function of frames, behind what puts its source together. */
+static int64_t of_map(question *q)
+{
+    q->frames = q->step->reads[1] - q->step->reads[0];
+    q->position = times(q->frames, q->source->rows * q->source->columns);
+    return joined(q, q->step->sources) +
+           asked(q, HY3D_PART_LAYER, q->source, q->step->reads, q->step->frames);
 }
 
 static int64_t inside_step(question *q)
@@ -217,12 +313,13 @@ static int64_t inside_step(question *q)
     case HY3D_STEP_ATTEND:
         return of_attend(q);
     case HY3D_STEP_MOMENTS:
-        return 2 * FLOAT_BYTES *
-               hy3d__min_i64(q->host->block_elements, times(q->node->channels, q->position));
-    case HY3D_STEP_ENTER:
+        return 2 * q->wide *
+               hy3d__min_i64(q->place->block_elements, times(q->node->channels, q->position));
     case HY3D_STEP_MAP:
-    case HY3D_STEP_TRIM:
     case HY3D_STEP_OPAQUE:
+        return of_map(q);
+    case HY3D_STEP_ENTER:
+    case HY3D_STEP_TRIM:
     case HY3D_STEP_REDUCE:
     case HY3D_STEP_EMIT:
     case HY3D_STEP_STORE:
@@ -235,35 +332,50 @@ static int64_t inside_step(question *q)
     return 0;
 }
 
-bool hy3d__knows_step(const hy3d_schedule_request *request, const hy3d_step *step, int32_t on_host)
+/* What a caller said of a step. */
+static bool is_answer(const hy3d_step_memory *taken)
 {
-    const hy3d_host_layer *layers = request->host_layers.layers;
-    return layers != NULL && (on_host || request->is_host) && layers[step->node].is_known;
+    return taken->workspace_bytes >= 0 && taken->kept_bytes >= 0 && taken->shape_bytes >= 0 &&
+           (taken->shape_bytes == 0 ||
+            (taken->shape >= 0 && taken->shape < HY3D_SCHEDULE_MAX_SHAPES));
 }
 
 hy3d_status hy3d__step_memory(hy3d_context *context, const hy3d_schedule_request *request,
-                              const hy3d_step *step, const hy3d_size *source,
+                              const hy3d_step *step, const hy3d_size *source, int32_t on_host,
                               hy3d_step_memory *taken_out)
 {
+    const hy3d_place *const place = hy3d__place_of(request, on_host);
     const int64_t frames = step->frames[1] - step->frames[0];
     question q = {
         .context = context,
         .request = request,
-        .host = &request->host_layers,
-        .layer = &request->host_layers.layers[step->node],
+        .place = place,
+        .layer = place->layers == NULL ? NULL : &place->layers[step->node],
         .node = &request->graph.nodes[step->node],
         .step = step,
         .source = source,
         .frames = frames,
         .position = times(frames, source->rows * source->columns),
+        .wide = place->dtype == HY3D_F64 ? 8 : 4,
+        .on_host = on_host,
     };
-    hy3d_step_memory taken = {.workspace_bytes = inside_step(&q)};
-    taken.kept_bytes = q.layer->kept_bytes;
-    if (q.node->norm == HY3D_NORM_GROUP) { /* its factor and its summand */
-        taken.kept_bytes += 2 * FLOAT_BYTES * source->channels;
+    if (q.layer == NULL) {
+        q.status = request->workspace(request->user, step, source, on_host, &q.taken);
+    } else {
+        const int64_t inside = inside_step(&q);
+        q.taken.workspace_bytes = inside;
+        q.taken.kept_bytes = 0;
+    }
+    if (q.status == HY3D_OK && !is_answer(&q.taken)) {
+        q.status = HY3D_ERR_INVALID_ARGUMENT;
+    }
+    if (q.layer != NULL) {
+        const bool has_factors = q.node->norm == HY3D_NORM_GROUP; /* and summands */
+        q.taken.kept_bytes = hy3d__min_i64(q.taken.kept_bytes, MOST) + q.layer->kept_bytes +
+                             (has_factors ? 2 * q.wide * source->channels : 0);
     }
     if (q.status == HY3D_OK) {
-        *taken_out = taken;
+        *taken_out = q.taken;
     }
     return q.status;
 }

@@ -201,9 +201,11 @@ class Moments:
 
 
 class Backend(Protocol):
-    """Computes a layer on some frames. Holds no state of the video."""
+    """Computes a layer on some frames. Holds no state of the video. is_channels_last: results of 8
+    channels or more are."""
 
     weights: Weights
+    is_channels_last: bool
 
     def convolve(
         self, layer: Conv, source: Pieces, frames: Range, *,
@@ -220,8 +222,16 @@ class Backend(Protocol):
         those of the result; None may come all the same from who has no quicker way to them.
         """
 
-    def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
-        """Predicted bytes that `convolve` takes at its peak beside its operands and result."""
+    def workspace(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool]:
+        """Predicted bytes that `convolve` takes at its peak beside its operands and result; whether
+        a residual that is laid out as results are becomes the result."""
+
+    def kept_bytes(self, layer: Conv, is_first: bool) -> int:
+        """What the first call with this layer makes and keeps. is_first: no matrix product was
+        computed before."""
+
+    def is_native(self, layer: Conv) -> bool:
+        """Whether the C convolution computes it: the core knows what that takes."""
 
 
 class Engine(Protocol):

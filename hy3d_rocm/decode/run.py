@@ -503,11 +503,7 @@ class Run:
 
     def _free(self, number: int) -> None:
         """Nobody reads the slice any more."""
-        entry = self._slices.pop(number)
-        self._forget(entry)
-        if entry.host is not None:
-            assert self.mover is not None
-            self.mover.free(entry.host)
+        self._forget(self._slices.pop(number))
 
     def _forget(self, entry: _Slice) -> None:
         """Its copies are waited for, the device's memory is given back; to the system, too: glibc

@@ -10,7 +10,8 @@ from torch import Tensor
 
 
 class StreamMover:
-    """Moves tensors between the device and pinned host memory, one stream a direction."""
+    """Moves tensors between the device and pinned host memory, one stream a direction. Torch's host
+    allocator waits itself for copies from and to a pinned block that is given back."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -35,10 +36,6 @@ class StreamMover:
         with torch.cuda.stream(stream):
             target.copy_(source, non_blocking=True)
             return Ticket(stream.record_event(), self.device)
-
-    def free(self, on_host: Any) -> None:
-        """The host's copy is not needed any more. Torch's host allocator itself waits for copies
-        from and to a pinned block."""
 
 
 class Ticket:

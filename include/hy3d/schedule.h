@@ -197,11 +197,14 @@ typedef struct hy3d_tile_sizes {
 typedef struct hy3d_step_memory {
     int64_t workspace_bytes; /* while it runs */
     int64_t kept_bytes;      /* what the node's first step makes that stays until the end (converted
-                                or packed weights), the same whichever of its steps that is */
+                                or packed weights), the same whichever of its steps that is; of a
+                                call it counts for nothing: hy3d_layer has it */
     int64_t shape_bytes;     /* what a program's first step of `shape` leaves until the end (code
                                 generated for it), the same for all steps of the shape */
     int32_t shape;           /* where shape_bytes > 0: 0 .. HY3D_SCHEDULE_MAX_SHAPES - 1, the same
                                 for all steps, of whichever nodes, that leave this only once */
+    int32_t is_in_place;     /* of a call: a residual that is laid out as its results are
+                                becomes the result; else the result lies beside it for a while */
 } hy3d_step_memory;
 
 /* `step` is complete but for workspace_bytes; source: the size of its source in its section. Asked
@@ -212,37 +215,63 @@ typedef hy3d_status (*hy3d_workspace_function)(void *user, const hy3d_step *step
                                                const hy3d_size *source, int32_t on_host,
                                                hy3d_step_memory *taken_out);
 
-/* How a node is computed on the host, where the C convolution does it: what a node does not say. */
-typedef struct hy3d_host_layer {
-    int32_t is_known;    /* the core knows what its steps take there, `workspace` is not asked: of
-                         INPUT, ADD and OUTPUT; of a CONV, and of an ATTENTION's projections, which
-                         the C convolution computes fused (conv3d.h), HY3D_FAST. Else 0 */
+/* What of a node one call computes. */
+typedef enum hy3d_part {
+    HY3D_PART_LAYER = 0,   /* CONV: all of it but its residual; MAP and OPAQUE: all of it */
+    HY3D_PART_QUERIES = 1, /* ATTENTION: norm and queries, keys and values where one product makes
+                              them all; keys and values that are made apart take the same */
+    HY3D_PART_OUT = 2,     /* ATTENTION: the projection behind it */
+} hy3d_part;
+
+/* One call of what computes at a place, a convolution or a function of frames, as it is made for a
+ * step. Frames of a CONV are counted from where its own video begins (skip_first, reread). */
+typedef struct hy3d_call {
+    int32_t node, part, on_host;
+    int32_t is_made;  /* its source is laid out as results of convolutions are */
+    hy3d_size source; /* frames: of the whole video */
+    int64_t reads[2]; /* frames of the source that are there */
+    int64_t makes[2]; /* before a shuffle */
+} hy3d_call;
+
+/* What a call takes beside its source and its result: a padded input, what is inside a convolution,
+ * a shuffled copy. Asked once for what differs in its place only, as `workspace` is. The calls of
+ * one step leave one shape at most. */
+typedef hy3d_status (*hy3d_inside_function)(void *user, const hy3d_call *call,
+                                            hy3d_step_memory *taken_out);
+
+/* How a node is computed at a place: what it does not say itself. */
+typedef struct hy3d_layer {
+    int32_t is_native; /* CONV, ATTENTION: the C convolution computes it, or its projections, fused
+                            (conv3d.h) and HY3D_FAST; else `inside` is asked */
     int32_t pad_mode[2]; /* CONV: hy3d_pad_mode of rows and columns */
     int32_t is_fused;    /* ATTENTION: queries, keys and values are one product */
     int32_t is_composed; /* ATTENTION: its scores are a tensor, their softmax another */
     int32_t is_rescaled; /* ATTENTION: the sum is divided, in a tensor that is there */
-    int64_t kept_bytes;  /* of parameters that are converted to be computed with */
-} hy3d_host_layer;
+    int64_t kept_bytes;  /* from its first step on: parameters that are converted or packed */
+} hy3d_layer;
 
-typedef struct hy3d_host_layers {
-    const hy3d_host_layer *layers; /* one a node; NULL: everything is asked */
-    int32_t dtype;                 /* hy3d_dtype of all values: F32, F16 or BF16 */
-    int32_t threads;               /* >= 1, as hy3d_conv3d_desc.num_threads */
+/* Where steps are computed: what they take there follows from this, and from what `inside` says of
+ * calls that are not the core's own. */
+typedef struct hy3d_place {
+    const hy3d_layer *layers; /* one a node; NULL: `workspace` is asked of every step */
+    int32_t dtype;            /* hy3d_dtype of all values; of F64 no layer is_native */
+    int32_t threads; /* as hy3d_conv3d_desc.num_threads; 0: an attention that is not composed
+                                 takes nothing inside, and no layer is_native */
     int32_t fewest_shuffled; /* a shuffle to fewer channels is a copy, laid out in another way */
     int64_t block_elements;  /* floats that norms and means are made of at a time */
     int64_t score_bytes;     /* an attention makes scores of so many queries at a time */
-} hy3d_host_layers;
+} hy3d_place;
 
 typedef struct hy3d_schedule_request {
     hy3d_graph graph;
-    const int32_t *alike;  /* of each node the first one of which `workspace` says the same; NULL:
-                                itself */
-    int64_t size[3];       /* of the input, (T, H, W) */
-    int64_t element_bytes; /* of every value on the device */
-    int64_t input_bytes;   /* of an element of the input on the device; 0: read where it lies */
-    int64_t result_bytes;  /* on the host throughout: the result, where it stays in memory */
-    int64_t kept_bytes;    /* on the device throughout */
-    int64_t most_shape_bytes;           /* what shapes leave is at most so much; 0: no limit */
+    const int32_t *alike;     /* of each node the first one of which `workspace`, or `inside` for
+                              sources that are laid out alike, says the same; NULL: itself */
+    int64_t size[3];          /* of the input, (T, H, W) */
+    int64_t element_bytes;    /* of every value on the device */
+    int64_t input_bytes;      /* of an element of the input on the device; 0: read where it lies */
+    int64_t result_bytes;     /* on the host throughout: the result, where it stays in memory */
+    int64_t kept_bytes;       /* on the device throughout */
+    int64_t most_shape_bytes; /* what shapes leave is at most so much; 0: no limit */
     int64_t device_budget, host_budget; /* 0: no limit */
     int64_t margin_bytes;    /* a candidate fits where its device_bytes (on_host: host_bytes) and */
     int32_t margin_permille; /* a margin do: margin_bytes or so many thousandths, the larger one */
@@ -268,9 +297,10 @@ typedef struct hy3d_schedule_request {
                                 of the output, counts as those. */
     int32_t rank, ranks; /* rows are shared by `ranks` devices (at most 64); 0, 1: one device */
     double link_bytes_per_second; /* between two ranks, > 0 where there are several */
-    hy3d_host_layers host_layers;
-    hy3d_workspace_function workspace;
-    void *user;
+    hy3d_place places[2];         /* the device (is_host: the host), and the host beside a device */
+    hy3d_workspace_function workspace; /* NULL: no step takes anything */
+    hy3d_inside_function inside;       /* NULL where no place has layers */
+    void *user;                        /* of both */
 } hy3d_schedule_request;
 
 typedef enum hy3d_reason {
@@ -306,6 +336,12 @@ typedef struct hy3d_program {
 
 typedef struct hy3d_schedule hy3d_schedule;
 
+/* Weights as the C convolution would keep them. */
+typedef struct hy3d_prepared {
+    uint32_t format; /* hy3d_conv3d_format; HY3D_FORMAT_NONE: there is nothing to keep */
+    int64_t bytes;
+} hy3d_prepared;
+
 HY3D_BEGIN_DECLS
 
 /* Compiles the candidates that are allowed and takes one of those that fit: on the device before on
@@ -332,6 +368,12 @@ HY3D_API int32_t hy3d_schedule_candidates(const hy3d_schedule *schedule,
 HY3D_API int64_t hy3d_schedule_smallest_budget(const hy3d_schedule *schedule);
 /* The program to carry out, until the next call with this schedule. NULL where nothing fits. */
 HY3D_API const hy3d_program *hy3d_schedule_program(const hy3d_schedule *schedule);
+/* Of each node the layout in which its first CONV in the program can use prepared weights (the
+ * graph's count of them); none where it has no CONV or its layer is not native at that place.
+ * HY3D_ERR_INVALID_ARGUMENT: nothing fits. */
+HY3D_API hy3d_status hy3d_schedule_prepared(const hy3d_context *context,
+                                            const hy3d_schedule *schedule,
+                                            hy3d_prepared *prepared_out);
 /* The frame of the input where a chunk of the program that is carried out begins from which on the
  * input gives the output's frames from `wanted` on with the same bits; 0: its beginning, as of
  * every program where a norm or an attention sees the whole video, and where there is none. What

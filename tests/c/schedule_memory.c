@@ -1,4 +1,5 @@
-/* What the core says of steps that the C convolution computes, against figures by hand. */
+/* What the core says of steps of places whose layers it knows, against figures by hand: of those
+ * that the C convolution computes, and of those whose calls it asks about. */
 #include "schedule_support.h"
 
 #include "hy3d/conv3d.h"
@@ -56,19 +57,39 @@ static const hy3d_node nodes_of_all[] = {
 };
 enum { NODES = sizeof nodes_of_all / sizeof *nodes_of_all };
 
-static hy3d_status asked(void *user, const hy3d_step *step, const hy3d_size *source,
-                         int32_t on_host, hy3d_step_memory *taken)
-{
-    (void)step, (void)source, (void)on_host, (void)taken;
-    ++*(int64_t *)user;
-    return HY3D_OK;
-}
-
+/* What is asked about, and the answers: 1000 for each part and 10000 for each node, in place where
+ * it is said so. */
 typedef struct known_case {
     graphs_case made;
-    hy3d_host_layer layers[NODES];
-    int64_t questions;
+    hy3d_layer layers[NODES];
+    hy3d_call calls[4 * NODES];
+    int32_t questions, in_place;
+    hy3d_status status;
+    hy3d_step_memory more;
 } known_case;
+
+static hy3d_status never(void *user, const hy3d_step *step, const hy3d_size *source,
+                         int32_t on_host, hy3d_step_memory *taken)
+{
+    (void)user, (void)step, (void)source, (void)on_host, (void)taken;
+    return HY3D_ERR_CANCELLED;
+}
+
+static int64_t answer_of(int32_t node, int32_t part)
+{
+    return INT64_C(10000) * node + INT64_C(1000) * part;
+}
+
+static hy3d_status asked(void *user, const hy3d_call *call, hy3d_step_memory *taken)
+{
+    known_case *const known = user;
+    ck_assert_int_lt(known->questions, (int)(sizeof known->calls / sizeof *known->calls));
+    known->calls[known->questions++] = *call;
+    *taken = known->more;
+    taken->workspace_bytes += answer_of(call->node, call->part);
+    taken->is_in_place = known->in_place;
+    return known->status;
+}
 
 static void make_known(known_case *out)
 {
@@ -77,7 +98,10 @@ static void make_known(known_case *out)
     out->made.request.graph.count = NODES;
     graphs_request(&out->made, FRAMES, SIDE, SIDE);
     for (int i = 0; i < NODES; i++) {
-        out->layers[i] = (hy3d_host_layer){.is_known = 1, .pad_mode = {1, 1}, .kept_bytes = i};
+        const int32_t op = nodes_of_all[i].op;
+        out->layers[i] = (hy3d_layer){.is_native = op == HY3D_OP_CONV || op == HY3D_OP_ATTENTION,
+                                      .pad_mode = {1, 1},
+                                      .kept_bytes = i};
     }
     out->layers[3].is_fused = 1;
     hy3d_schedule_request *const r = &out->made.request;
@@ -85,14 +109,15 @@ static void make_known(known_case *out)
     r->strategies = 1u << HY3D_STRATEGY_STREAMED;
     r->host.chunks[0] = FRAMES;
     r->element_bytes = BYTES;
-    r->host_layers = (hy3d_host_layers){.layers = out->layers,
-                                        .dtype = HY3D_F16,
-                                        .threads = THREADS,
-                                        .fewest_shuffled = 2,
-                                        .block_elements = BLOCK,
-                                        .score_bytes = 2880};
-    r->workspace = asked;
-    r->user = &out->questions;
+    r->places[0] = (hy3d_place){.layers = out->layers,
+                                .dtype = HY3D_F16,
+                                .threads = THREADS,
+                                .fewest_shuffled = 2,
+                                .block_elements = BLOCK,
+                                .score_bytes = 2880};
+    r->workspace = never;
+    r->inside = asked;
+    r->user = out;
 }
 
 static int64_t most(int64_t a, int64_t b)
@@ -100,8 +125,8 @@ static int64_t most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Of a convolution of all frames: what it takes inside, or a block of floats. */
-static int64_t inside(hy3d_context *context, int64_t in, int64_t out, const hy3d_node *node)
+/* A convolution of all frames. */
+static hy3d_conv3d_desc desc_of(int64_t in, int64_t out, const hy3d_node *node)
 {
     hy3d_conv3d_desc desc = {.dtype = HY3D_F16,
                              .batch = 1,
@@ -121,6 +146,13 @@ static int64_t inside(hy3d_context *context, int64_t in, int64_t out, const hy3d
         desc.pad_after[i] = node->after[i];
         desc.pad_mode[i] = i == 0 ? HY3D_PAD_ZEROS : HY3D_PAD_REPLICATE;
     }
+    return desc;
+}
+
+/* What it takes inside, or a block of floats. */
+static int64_t inside(hy3d_context *context, int64_t in, int64_t out, const hy3d_node *node)
+{
+    const hy3d_conv3d_desc desc = desc_of(in, out, node);
     size_t workspace[2], own[2];
     for (int i = 0; i < 2; i++) {
         ck_assert_ok(hy3d_conv3d_memory(context, &desc, i == 1, &workspace[i], &own[i]));
@@ -181,61 +213,350 @@ START_TEST(test_what_the_core_knows_of_steps_on_the_host_is_as_by_hand)
 }
 END_TEST
 
-START_TEST(test_of_nodes_that_the_core_does_not_know_the_function_is_asked)
+/* Compiles it with all CONV and ATTENTION by others than the core. */
+static hy3d_schedule *compile_asked(hy3d_context *context, known_case *known)
+{
+    hy3d_schedule *schedule = NULL;
+    for (int i = 0; i < NODES; i++) {
+        known->layers[i].is_native = 0;
+    }
+    ck_assert_ok(hy3d_schedule_compile(context, &known->made.request, &schedule));
+    return schedule;
+}
+
+START_TEST(test_of_calls_that_are_not_the_cores_own_it_asks_and_puts_steps_together)
+{
+    hy3d_context *const context = test_context("ref", THREADS);
+    const bool in_place = _i % 2 == 1, is_rescaled = _i / 2 == 1;
+    known_case known;
+    make_known(&known);
+    known.in_place = in_place;
+    known.layers[3].is_rescaled = is_rescaled;
+    known.made.request.places[0].threads = 0; /* attention takes nothing inside */
+    hy3d_schedule *const schedule = compile_asked(context, &known);
+    const hy3d_program *const program = hy3d_schedule_program(schedule);
+
+    ck_assert_int_eq(workspace_of(program, HY3D_STEP_CONV, 1), answer_of(1, 0));
+    /* 2: its residual is the input, which no convolution made. */
+    ck_assert_int_eq(workspace_of(program, HY3D_STEP_CONV, 2), answer_of(2, 0) + ONE);
+    ck_assert_int_eq(workspace_of(program, HY3D_STEP_CONV, 4), answer_of(4, 0));
+    const int64_t asking = 2 * ONE + 3 * ONE + answer_of(3, HY3D_PART_QUERIES) + ONE;
+    const int64_t mixing = 4 * ONE + 10 * CHANNELS * BYTES;
+    const int64_t leaving = ONE + answer_of(3, HY3D_PART_OUT) + (is_rescaled || in_place ? 0 : ONE);
+    ck_assert_int_eq(workspace_of(program, HY3D_STEP_ATTEND, 3),
+                     most(asking, most(mixing, leaving)));
+
+    static const struct {
+        int32_t node, part, is_made;
+        int64_t channels;
+    } wanted[] = {{1, HY3D_PART_LAYER, 0, CHANNELS},
+                  {2, HY3D_PART_LAYER, 1, CHANNELS},
+                  {3, HY3D_PART_QUERIES, 1, CHANNELS},
+                  {3, HY3D_PART_OUT, 1, CHANNELS},
+                  {4, HY3D_PART_LAYER, 1, CHANNELS}};
+    ck_assert_int_eq(known.questions, 5);
+    for (int i = 0; i < 5; i++) {
+        const hy3d_call *const call = &known.calls[i];
+        ck_assert_int_eq(call->node, wanted[i].node);
+        ck_assert_int_eq(call->part, wanted[i].part);
+        ck_assert_int_eq(call->is_made, wanted[i].is_made);
+        ck_assert_int_eq(call->on_host, 0);
+        ck_assert_int_eq(call->source.channels, wanted[i].channels);
+        ck_assert_int_eq(call->source.frames, FRAMES);
+        ck_assert_int_eq(call->source.rows, SIDE);
+        ck_assert_int_eq(call->source.columns, SIDE);
+        ck_assert_int_eq(call->reads[0] + call->makes[0], 0);
+        ck_assert_int_eq(call->reads[1], FRAMES);
+        ck_assert_int_eq(call->makes[1], FRAMES);
+    }
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_frames_of_a_call_are_counted_from_where_its_own_video_begins)
+{
+    hy3d_context *const context = test_context("ref", THREADS);
+    known_case known;
+    make_known(&known);
+    known.made.nodes[1].skip_first = 1;
+    known.made.nodes[1].before[0] = 1; /* of a video of one frame, with one read again: two */
+    known.made.nodes[1].reread = _i;
+    known.made.nodes[1].kernel[0] = 2 + _i;
+    known.made.nodes[2].other = -1;
+    hy3d_schedule *const schedule = compile_asked(context, &known);
+    const hy3d_call *const call = &known.calls[0];
+    ck_assert_int_eq(call->source.frames, FRAMES - 1 + _i);
+    ck_assert_int_eq(call->reads[0], 0);
+    ck_assert_int_eq(call->reads[1], FRAMES - 1 + _i);
+    ck_assert_int_eq(call->makes[1], 1);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_a_function_of_frames_is_asked_about_and_leaves_its_shape)
 {
     hy3d_context *const context = test_context("ref", THREADS);
     int64_t peaks[2];
     for (int i = 0; i < 2; i++) {
         known_case known;
-        hy3d_schedule *schedule = NULL;
         make_known(&known);
-        known.layers[1].is_known = 0;
-        known.layers[2].kept_bytes = i == 0 ? 0 : 1000;
-        ck_assert_ok(hy3d_schedule_compile(context, &known.made.request, &schedule));
-        ck_assert_int_eq(known.questions, 1);
-        ck_assert_int_eq(workspace_of(hy3d_schedule_program(schedule), HY3D_STEP_CONV, 1), 0);
-        peaks[i] = hy3d_schedule_program(schedule)->candidate.device_bytes;
+        known.made.nodes[1] = (hy3d_node){.op = HY3D_OP_MAP,
+                                          .other = -1,
+                                          .channels = CHANNELS,
+                                          .frames_first = 1,
+                                          .frames_rest = 1,
+                                          .frames_per = 1,
+                                          .space_up = {1, 1},
+                                          .space_down = {1, 1}};
+        known.more = (hy3d_step_memory){.shape_bytes = i * 5000, .shape = 3, .kept_bytes = 77};
+        hy3d_schedule *const schedule = compile_asked(context, &known);
+        const hy3d_program *const program = hy3d_schedule_program(schedule);
+        ck_assert_int_eq(known.calls[0].node, 1);
+        ck_assert_int_eq(known.calls[0].part, HY3D_PART_LAYER);
+        ck_assert_int_eq(workspace_of(program, HY3D_STEP_MAP, 1), answer_of(1, 0));
+        peaks[i] = program->candidate.device_bytes;
         hy3d_schedule_destroy(context, schedule);
     }
-    ck_assert_int_eq(peaks[1], peaks[0] + 1000);
+    ck_assert_int_eq(peaks[1], peaks[0] + 5000); /* once, and kept_bytes of a call are nothing */
     hy3d_context_destroy(context);
 }
 END_TEST
 
-START_TEST(test_layers_of_the_host_that_are_none_are_refused)
+START_TEST(test_what_a_layer_keeps_and_its_norms_factors_count_to_the_end)
+{
+    hy3d_context *const context = test_context("ref", THREADS);
+    int64_t peaks[3];
+    for (int i = 0; i < 3; i++) {
+        known_case known;
+        make_known(&known);
+        known.made.nodes[2].norm = HY3D_NORM_GROUP;
+        known.layers[2].kept_bytes = i == 1 ? 1000 : 0;
+        if (i == 2) { /* factors of 8 bytes; everything else twice or four times as large */
+            known.made.request.places[0].dtype = HY3D_F64;
+            known.made.request.element_bytes = 8;
+        }
+        hy3d_schedule *const schedule = compile_asked(context, &known);
+        const hy3d_program *const program = hy3d_schedule_program(schedule);
+        peaks[i] = program->candidate.device_bytes;
+        for (int32_t j = 0; j < program->step_count; j++) {
+            if (program->steps[j].node == 2 && program->kept[j] > 0) {
+                const int64_t factors = 2 * CHANNELS * (i == 2 ? 8 : 4);
+                ck_assert_int_eq(program->kept[j], factors + known.layers[2].kept_bytes);
+            }
+        }
+        hy3d_schedule_destroy(context, schedule);
+    }
+    ck_assert_int_eq(peaks[1], peaks[0] + 1000);
+    ck_assert_int_gt(peaks[2], peaks[0]);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_an_error_and_a_wrong_answer_about_a_call_come_through)
+{
+    static const struct {
+        hy3d_status status;
+        hy3d_step_memory more;
+        hy3d_status wanted;
+    } cases[] = {
+        {HY3D_ERR_CANCELLED, {0}, HY3D_ERR_CANCELLED},
+        {HY3D_OK, {.workspace_bytes = -100000}, HY3D_ERR_INVALID_ARGUMENT},
+        {HY3D_OK, {.shape_bytes = -1}, HY3D_ERR_INVALID_ARGUMENT},
+        {HY3D_OK, {.shape_bytes = 1, .shape = -1}, HY3D_ERR_INVALID_ARGUMENT},
+        {HY3D_OK, {.shape_bytes = 1, .shape = HY3D_SCHEDULE_MAX_SHAPES}, HY3D_ERR_INVALID_ARGUMENT},
+    };
+    hy3d_context *const context = test_context("ref", THREADS);
+    known_case known;
+    hy3d_schedule *schedule = NULL;
+    make_known(&known);
+    known.layers[1 + _i % 4].is_native = 0; /* a CONV, or the ATTENTION */
+    known.status = cases[_i / 4].status;
+    known.more = cases[_i / 4].more;
+    ck_assert_status(hy3d_schedule_compile(context, &known.made.request, &schedule),
+                     cases[_i / 4].wanted);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_the_host_beside_a_device_has_a_place_of_its_own)
+{
+    hy3d_context *const context = test_context("ref", THREADS);
+    known_case known;
+    hy3d_schedule *schedule = NULL;
+    hy3d_layer others[NODES];
+    make_known(&known);
+    for (int i = 0; i < NODES; i++) {
+        others[i] = (hy3d_layer){.kept_bytes = 0};
+    }
+    hy3d_schedule_request *const r = &known.made.request;
+    r->is_host = 0;
+    r->strategies |= 1u << HY3D_STRATEGY_HOST;
+    r->compiles_all = 1;
+    r->places[1] = r->places[0];
+    r->places[_i].layers = others;
+    ck_assert_ok(hy3d_schedule_compile(context, r, &schedule));
+    ck_assert_int_gt(known.questions, 0);
+    for (int32_t i = 0; i < known.questions; i++) {
+        ck_assert_int_eq(known.calls[i].on_host, _i);
+    }
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_of_alike_nodes_one_is_asked_about_unless_their_sources_lie_in_another_way)
+{
+    hy3d_context *const context = test_context("ref", THREADS);
+    /* Three convolutions of one kind, the first of the input, and all of them alike. */
+    static const int32_t alike[NODES] = {0, 1, 1, 1, 4, 5};
+    known_case known;
+    make_known(&known);
+    for (int32_t i = 2; i < 4; i++) {
+        known.made.nodes[i] = known.made.nodes[1];
+        known.made.nodes[i].source = i - 1;
+        known.layers[i] = known.layers[1];
+    }
+    known.made.request.alike = alike;
+    hy3d_schedule *const schedule = compile_asked(context, &known);
+    ck_assert_int_eq(known.questions, 3);
+    for (int32_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(known.calls[i].node, i < 2 ? 1 + i : 4);
+        ck_assert_int_eq(known.calls[i].is_made, i > 0);
+    }
+    ck_assert_int_eq(workspace_of(hy3d_schedule_program(schedule), HY3D_STEP_CONV, 3),
+                     answer_of(2, HY3D_PART_LAYER));
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_a_call_that_takes_too_much_is_of_a_candidate_that_is_not_offered)
+{
+    hy3d_context *const context = test_context("ref", THREADS);
+    known_case known;
+    hy3d_schedule *schedule = NULL;
+    const hy3d_candidate *candidates = NULL;
+    make_known(&known);
+    known.layers[1 + _i].is_native = 0; /* a CONV, or the ATTENTION */
+    known.more.workspace_bytes = INT64_MAX / 2;
+    ck_assert_status(hy3d_schedule_compile(context, &known.made.request, &schedule),
+                     HY3D_ERR_BUDGET_TOO_SMALL);
+    ck_assert_int_gt(hy3d_schedule_candidates(schedule, &candidates), 0);
+    ck_assert_status(candidates[0].status, HY3D_ERR_OVERFLOW);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_places_that_are_none_are_refused)
 {
     hy3d_context *const context = test_context("ref", 1);
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 13; i++) {
         known_case known;
         hy3d_schedule *schedule = NULL;
         make_known(&known);
-        hy3d_host_layers *const host = &known.made.request.host_layers;
+        hy3d_schedule_request *const r = &known.made.request;
+        r->places[1] = r->places[0];
+        hy3d_place *const place = &r->places[i % 2];
         known.layers[1].pad_mode[1] = i == 0 ? 2 : 0;
         known.layers[1].pad_mode[0] = i == 1 ? -1 : 0;
         known.layers[0].kept_bytes = i == 2 ? -1 : 0;
-        host->dtype = i == 3 ? HY3D_F64 : i == 4 ? HY3D_F32 : HY3D_BF16;
-        host->threads = i == 5 ? 0 : 1;
-        host->block_elements = i == 6 ? 0 : 1;
-        host->score_bytes = i == 7 ? 0 : 1;
-        host->fewest_shuffled = i == 8 ? -1 : 0;
-        ck_assert_status(hy3d_schedule_compile(context, &known.made.request, &schedule),
-                         HY3D_ERR_INVALID_ARGUMENT);
+        known.layers[0].is_native = i == 3;
+        place->dtype = i == 4 ? HY3D_F32 : i == 5 ? 4 : i == 6 ? -1 : HY3D_BF16;
+        place->threads = i == 7 ? 0 : i == 8 ? -1 : 1;
+        place->block_elements = i == 9 ? 0 : 1;
+        place->score_bytes = i == 10 ? 0 : 1;
+        place->fewest_shuffled = i == 11 ? -1 : 0;
+        r->inside = i == 12 ? NULL : r->inside;
+        ck_assert_status(hy3d_schedule_compile(context, r, &schedule), HY3D_ERR_INVALID_ARGUMENT);
     }
     known_case known;
     hy3d_schedule *schedule = NULL;
     make_known(&known);
-    known.made.nodes[1] = (hy3d_node){.op = HY3D_OP_MAP,
-                                      .other = -1,
-                                      .channels = CHANNELS,
-                                      .frames_first = 1,
-                                      .frames_rest = 1,
-                                      .frames_per = 1,
-                                      .space_up = {1, 1},
-                                      .space_down = {1, 1}};
+    known.made.request.places[0].dtype = HY3D_F64; /* has no native layers */
+    known.made.request.element_bytes = 8;
     ck_assert_status(hy3d_schedule_compile(context, &known.made.request, &schedule),
                      HY3D_ERR_INVALID_ARGUMENT);
-    known.layers[1].is_known = 0;
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_prepared_weights_have_the_layout_of_a_nodes_first_convolution)
+{
+    hy3d_context *const context = test_context(NULL, THREADS);
+    known_case known;
+    hy3d_schedule *schedule = NULL;
+    hy3d_prepared found[NODES];
+    make_known(&known);
+    known.layers[4].is_native = _i; /* else others compute it */
     ck_assert_ok(hy3d_schedule_compile(context, &known.made.request, &schedule));
+    ck_assert_ok(hy3d_schedule_prepared(context, schedule, found));
+    for (int i = 0; i < NODES; i++) {
+        const hy3d_node *const node = &known.made.nodes[i];
+        hy3d_conv3d_format format = HY3D_FORMAT_NONE;
+        size_t bytes = 0;
+        if (node->op == HY3D_OP_CONV && known.layers[i].is_native) {
+            const hy3d_conv3d_desc desc = desc_of(CHANNELS, CHANNELS, node);
+            ck_assert_ok(hy3d_conv3d_choose_format(context, &desc, &format));
+            bytes = hy3d_conv3d_format_bytes(format, CHANNELS, CHANNELS, desc.kernel);
+        }
+        ck_assert_uint_eq(found[i].format, format);
+        ck_assert_int_eq(found[i].bytes, (int64_t)bytes);
+    }
+    ck_assert_status(hy3d_schedule_prepared(NULL, schedule, found), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_schedule_prepared(context, NULL, found), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_schedule_prepared(context, schedule, NULL), HY3D_ERR_INVALID_ARGUMENT);
+    hy3d_schedule_destroy(context, schedule);
+
+    known.made.request.device_budget = 1;
+    ck_assert_status(hy3d_schedule_compile(context, &known.made.request, &schedule),
+                     HY3D_ERR_BUDGET_TOO_SMALL);
+    ck_assert_status(hy3d_schedule_prepared(context, schedule, found), HY3D_ERR_INVALID_ARGUMENT);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* A section of tiles has its own sizes, a place without layers prepares nothing. */
+START_TEST(test_prepared_weights_of_tiles_follow_the_tile)
+{
+    hy3d_context *const context = test_context(NULL, THREADS);
+    known_case known;
+    hy3d_schedule *schedule = NULL;
+    hy3d_prepared found[NODES];
+    make_known(&known);
+    hy3d_schedule_request *const r = &known.made.request;
+    r->size[1] = r->size[2] = 64;
+    r->strategies = 1u << HY3D_STRATEGY_TILED;
+    r->only_level = 4;
+    r->halos[0] = (hy3d_tile_sizes){.halo = -1, .overlap = 8, .smallest = 16};
+    if (_i == 1) {
+        r->places[0].layers = NULL;
+        r->workspace = NULL;
+    }
+    ck_assert_ok(hy3d_schedule_compile(context, r, &schedule));
+    const hy3d_program *const program = hy3d_schedule_program(schedule);
+    const hy3d_section *const tile = &program->sections[program->section_count - 1];
+    ck_assert_int_eq(tile->kind, HY3D_SECTION_TILE);
+    ck_assert_ok(hy3d_schedule_prepared(context, schedule, found));
+    const hy3d_section *first = NULL; /* that has node 4 */
+    for (int32_t i = 0; i < program->section_count && first == NULL; i++) {
+        const hy3d_section *const section = &program->sections[i];
+        for (int32_t j = 0; j < section->steps && first == NULL; j++) {
+            const hy3d_step *const step = &program->steps[section->first_step + j];
+            first = step->op == HY3D_STEP_CONV && step->node == 4 ? section : NULL;
+        }
+    }
+    ck_assert_ptr_nonnull(first);
+    hy3d_conv3d_format format = HY3D_FORMAT_NONE;
+    hy3d_conv3d_desc desc = desc_of(CHANNELS, CHANNELS, &known.made.nodes[4]);
+    desc.in_size[1] = first->size[1]; /* nothing scales in this graph before node 4's shuffle */
+    desc.in_size[2] = first->size[2];
+    ck_assert_int_lt(first->size[1], 64);
+    ck_assert_ok(hy3d_conv3d_choose_format(context, &desc, &format));
+    ck_assert_uint_eq(found[4].format, _i == 1 ? HY3D_FORMAT_NONE : format);
     hy3d_schedule_destroy(context, schedule);
     hy3d_context_destroy(context);
 }
@@ -245,7 +566,21 @@ TCase *hy3d_schedule_memory_cases(void)
 {
     TCase *const tests = tcase_create("memory");
     tcase_add_loop_test(tests, test_what_the_core_knows_of_steps_on_the_host_is_as_by_hand, 0, 4);
-    tcase_add_test(tests, test_of_nodes_that_the_core_does_not_know_the_function_is_asked);
-    tcase_add_test(tests, test_layers_of_the_host_that_are_none_are_refused);
+    tcase_add_loop_test(
+        tests, test_of_calls_that_are_not_the_cores_own_it_asks_and_puts_steps_together, 0, 4);
+    tcase_add_loop_test(tests, test_frames_of_a_call_are_counted_from_where_its_own_video_begins, 0,
+                        2);
+    tcase_add_test(tests, test_a_function_of_frames_is_asked_about_and_leaves_its_shape);
+    tcase_add_test(tests, test_what_a_layer_keeps_and_its_norms_factors_count_to_the_end);
+    tcase_add_loop_test(tests, test_an_error_and_a_wrong_answer_about_a_call_come_through, 0, 20);
+    tcase_add_loop_test(tests, test_the_host_beside_a_device_has_a_place_of_its_own, 0, 2);
+    tcase_add_test(tests,
+                   test_of_alike_nodes_one_is_asked_about_unless_their_sources_lie_in_another_way);
+    tcase_add_loop_test(
+        tests, test_a_call_that_takes_too_much_is_of_a_candidate_that_is_not_offered, 0, 4);
+    tcase_add_test(tests, test_places_that_are_none_are_refused);
+    tcase_add_loop_test(tests, test_prepared_weights_have_the_layout_of_a_nodes_first_convolution,
+                        0, 2);
+    tcase_add_loop_test(tests, test_prepared_weights_of_tiles_follow_the_tile, 0, 2);
     return tests;
 }

@@ -60,7 +60,7 @@ def schedule(graph: Any, x: Any, **request: Any) -> Any:
     rules = OperatorWorkspace(GPU)
     asked = StepWorkspace(graph, backend(x.dtype), rules, x.dtype)
     more = {"is_host": 0, "may_spill": 1, "input_bytes": 0 if x.is_cuda else x.element_size()}
-    return compiled(graph, x, workspace=asked, **(more | request))
+    return compiled(graph, x, asked=asked, **(more | request))
 
 
 def carried_out(graph: Any, x: Any, program: Any, recover: Callable[..., bool] = never) -> Any:

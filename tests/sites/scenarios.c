@@ -128,8 +128,8 @@ static hy3d_status draw(hy3d_context *context, const scenario *self)
 static hy3d_status interpolate(hy3d_context *context, const scenario *self)
 {
     const meshes *const m = self->argument;
-    return hy3d_interpolate(context, SHEET_VERTICES, 3, SHEET_FACES, POINTS, m->positions,
-                            m->faces, m->face_index, m->barycentric, 2, NULL, NULL,
+    return hy3d_interpolate(context, SHEET_VERTICES, 3, SHEET_FACES, POINTS, m->positions, m->faces,
+                            m->face_index, m->barycentric, 2, NULL, NULL,
                             (float *)(void *)self->result);
 }
 
@@ -156,9 +156,8 @@ static hy3d_status scatter_nearest(hy3d_context *context, const scenario *self)
 static hy3d_status normals(hy3d_context *context, const scenario *self)
 {
     const meshes *const m = self->argument;
-    return hy3d_vertex_normals(context, SHEET_VERTICES, SHEET_FACES, m->positions,
-                               m->faces, HY3D_NORMALS_BY_ANGLE, 2, NULL, NULL,
-                               (float *)(void *)self->result);
+    return hy3d_vertex_normals(context, SHEET_VERTICES, SHEET_FACES, m->positions, m->faces,
+                               HY3D_NORMALS_BY_ANGLE, 2, NULL, NULL, (float *)(void *)self->result);
 }
 
 /* Texture and mask are read and written: each call begins with the same ones, and a failed call
@@ -167,8 +166,8 @@ static hy3d_status inpaint(hy3d_context *context, const scenario *self)
 {
     enum { TEXELS = SIDE_PIXELS * SIDE_PIXELS };
     const meshes *const m = self->argument;
-    const hy3d_vertex_inpaint_desc desc = {SIDE_PIXELS,    SIDE_PIXELS, 3, SHEET_VERTICES,
-                                           SHEET_VERTICES, SHEET_FACES};
+    const hy3d_vertex_inpaint_desc desc = {SIDE_PIXELS,    SIDE_PIXELS,    3,
+                                           SHEET_VERTICES, SHEET_VERTICES, SHEET_FACES};
     float *const texture = (float *)(void *)self->result;
     uint8_t *const mask = self->result + 3 * TEXELS * sizeof(float);
     int64_t filled = 0;
@@ -176,8 +175,8 @@ static hy3d_status inpaint(hy3d_context *context, const scenario *self)
         mask[i] = i % 5 == 0 ? 255 : 0;
         texture[3 * i] = texture[3 * i + 1] = texture[3 * i + 2] = (float)(i % 7);
     }
-    return hy3d_vertex_inpaint(context, &desc, m->positions, m->corners, m->faces,
-                               m->faces, NULL, NULL, texture, mask, &filled);
+    return hy3d_vertex_inpaint(context, &desc, m->positions, m->corners, m->faces, m->faces, NULL,
+                               NULL, texture, mask, &filled);
 }
 
 static hy3d_status fingerprint(hy3d_context *context, const scenario *self)
@@ -206,24 +205,34 @@ static hy3d_status compile_all(hy3d_context *context, graphs_case *made, const s
     return status;
 }
 
+static hy3d_status no_call(void *user, const hy3d_call *asked, hy3d_step_memory *taken)
+{
+    (void)user, (void)asked, (void)taken;
+    return HY3D_OK;
+}
+
 /* HunyuanVideo's decoder with less on the device than all, then tiles, and the host. */
 static hy3d_status compile_decode(hy3d_context *context, const scenario *self)
 {
     static graphs_case made;
     static int32_t alike[sizeof made.nodes / sizeof made.nodes[0]];
-    static hy3d_host_layer layers[sizeof made.nodes / sizeof made.nodes[0]];
+    static hy3d_layer layers[sizeof made.nodes / sizeof made.nodes[0]];
     graphs_make_known(GRAPHS_HUNYUAN, 8, &made);
     graphs_request(&made, 2, 4, 4);
     for (int32_t i = 0; i < made.request.graph.count; i++) {
         alike[i] = i; /* each of its own kind */
-        layers[i].is_known = made.nodes[i].op != HY3D_OP_MAP && made.nodes[i].op != HY3D_OP_OPAQUE;
+        layers[i].is_native =
+            made.nodes[i].op == HY3D_OP_CONV || made.nodes[i].op == HY3D_OP_ATTENTION;
     }
     made.request.alike = alike;
-    made.request.host_layers = (hy3d_host_layers){.layers = layers,
-                                                  .dtype = HY3D_F16,
-                                                  .threads = 1,
-                                                  .block_elements = 1 << 20,
-                                                  .score_bytes = 1 << 20};
+    for (int i = 0; i < 2; i++) {
+        made.request.places[i] = (hy3d_place){.layers = layers,
+                                              .dtype = HY3D_F16,
+                                              .threads = 1,
+                                              .block_elements = 1 << 20,
+                                              .score_bytes = 1 << 20};
+    }
+    made.request.inside = no_call; /* all that is computed is native */
     made.request.halos[1].smallest = 0;
     made.request.device.slice_bytes[0] = 20000;
     made.request.device_budget = 60000;
@@ -385,9 +394,8 @@ int scenarios_make(scenario list[MOST_SCENARIOS])
     const size_t pixels = (size_t)(m->drawn.desc.width * m->drawn.desc.height);
     const size_t texture = SIDE_PIXELS * SIDE_PIXELS * 4 * sizeof(float);
     const hy3d_context_options two = {.max_threads = 2}, all = {.max_threads = 0};
-    const hy3d_context_options named = {.cpu_level = "ref",
-                                        .blas_library = getenv("HY3D_BLAS_LIBRARY"),
-                                        .max_threads = 1};
+    const hy3d_context_options named = {
+        .cpu_level = "ref", .blas_library = getenv("HY3D_BLAS_LIBRARY"), .max_threads = 1};
     const scenario rest[] = {
         {"rasterize", draw, m, NULL, pixels * 5 * sizeof(float), two, false},
         {"interpolate", interpolate, m, NULL, 3 * POINTS * sizeof(float), two, false},

@@ -118,15 +118,16 @@ def rules() -> OperatorWorkspace:
 def compiled(graph: Graph, x: Any, **request: Any) -> Any:
     """The schedule of a graph for x (1, C, T, H, W), streamed."""
     slice_bytes, chunk = request.pop("slice_bytes", ALL), request.pop("chunk", 1)
-    workspace = request.pop("workspace", None)
-    if workspace is None:
-        workspace = StepWorkspace(graph, torch_backend(x.dtype), rules(), x.dtype)
+    asked = request.pop("asked", None)
+    if asked is None:
+        asked = StepWorkspace(graph, torch_backend(x.dtype), rules(), x.dtype)
     machine = ((slice_bytes, 0), (chunk, 0, 0), 1e12, 1e11, 1e-5, 1.0)
     wanted: dict[str, Any] = {
         "size": tuple(x.shape[2:]), "element_bytes": x.element_size(), "is_host": 1,
         "strategies": STREAMED, "copy_bytes_per_second": 1e10, "device": machine, "host": machine,
     }  # fmt: skip
-    return _core.compile_schedule(graph.nodes, workspace=workspace, **(wanted | request))
+    wanted |= {"workspace": lambda *step: (0, 0, 0, 0)} | asked.request
+    return _core.compile_schedule(graph.nodes, **(wanted | request))
 
 
 def programs(graph: Graph, x: Any, **request: Any) -> Iterator[Any]:
@@ -249,7 +250,7 @@ class LateMover:
     def __init__(self, seed: int = 0, copies_that_fail: int = 0) -> None:
         self.rng = random.Random(seed)
         self.under_way: list[_Late] = []
-        self.parked: set[int] = set()
+        self.parked: weakref.WeakSet[_Host] = weakref.WeakSet()
         self.sent = 0
         self.failed = False
         self.copies_that_fail = copies_that_fail
@@ -265,19 +266,15 @@ class LateMover:
         self._may_fail()
         with _disable_current_modes():
             host = _Host(torch.full_like(tensor, float("nan")))
-        self.parked.add(id(host))
+        self.parked.add(host)
         self.sent += 1
         return host, _Late(self, weakref.ref(tensor), host.tensor, host)
 
     def bring(self, parked: Any) -> Any:
         assert not parked.pending, "it was asked back before it was out"
-        assert id(parked) in self.parked, "it was asked back after it was let go"
         self._may_fail()
         tensor = torch.full_like(parked.tensor, float("nan"))
         return tensor, _Late(self, lambda: parked.tensor, tensor, None)
-
-    def free(self, parked: Any) -> None:
-        self.parked.remove(id(parked))
 
 
 class _Host:

@@ -140,9 +140,12 @@ def launch(item: Launch, operands: Operands) -> None:
     for (name, _), (number, offset) in zip(item.operands, operands.at(item), strict=True):
         is_aligned = (operands.addresses[number] + offset) % 16 == 0
         known = known_with(known, name not in operands.far, is_aligned)
-    compiled = item.compiled.get((known, operands.device)) if _direct.usable else None
-    if compiled is None or not _ready(item, compiled, operands):
+    compiled = item.compiled.get((known, operands.device))
+    call = ready(item, compiled, operands.at(item), operands.addresses, operands.device)
+    if call is None:
         _first(item, operands, known)
+    else:
+        item.calls[operands.key] = call
 
 
 def is_small(size_bytes: int) -> bool:
@@ -155,19 +158,20 @@ def known_with(known: int, small: bool, is_aligned: bool) -> int:
     return known * 4 + 2 * small + is_aligned
 
 
-def _ready(item: Launch, compiled: Any, operands: Operands) -> bool:
-    """Launches a compiled kernel, keeping the call for the next time; False: not this Triton's way
-    (nothing was launched then).
-    """
+def ready(
+    item: Launch, compiled: Any, at: Sequence[tuple[int, int]], addresses: Sequence[int],
+    device: Any,
+) -> Call | None:  # fmt: skip
+    """Launches a compiled kernel; the call for the next time. None where none is compiled yet, or
+    it is not this Triton's way: nothing was launched then. at: as bind()."""
+    if compiled is None or not _direct.usable:
+        return None
     try:
-        call = bind(item, compiled, operands.at(item))
+        call = bind(item, compiled, at)
     except _direct.misfits as error:
         _direct.give_up(error)
-        return False
-    if not launch_ready((call,), operands.addresses, operands.device):
-        return False
-    item.calls[operands.key] = call
-    return True
+        return None
+    return call if launch_ready((call,), addresses, device) else None
 
 
 def bind(item: Launch, compiled: Any, at: Sequence[tuple[int, int]]) -> Call:

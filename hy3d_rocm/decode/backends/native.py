@@ -13,11 +13,10 @@ from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.prepared import cache
 from hy3d_rocm.conv.router import note
-from hy3d_rocm.conv.running import format_of
 from hy3d_rocm.decode import geometry
 from hy3d_rocm.decode.backends.statistics import NAMES, Affine
 from hy3d_rocm.decode.backends.torch_ops import TorchBackend, not_fused, overlaps, own_norm
-from hy3d_rocm.decode.layers import Conv, Norm, Pieces, Range, Triple, Weights
+from hy3d_rocm.decode.layers import Conv, Norm, Pieces, Range, Weights
 
 
 def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -39,8 +38,8 @@ class NativeBackend(TorchBackend):
     What it can't compute goes to TorchBackend; `delegated` counts those calls by reason. cancel: a
     CancelFlag that ends a convolution under way; check: called before each, may raise. compute:
     instead of functional.fused_conv3d. Nothing is written to `add` before all memory that the call
-    needs is there, so a call that ran out of it may be made again. What it takes the core knows
-    (hy3d_host_layers); workspace_bytes() is of what goes to TorchBackend.
+    needs is there, so a call that ran out of it may be made again. workspace() is of what goes to
+    TorchBackend: the rest the core knows (hy3d_place).
     """
 
     def __init__(
@@ -92,6 +91,11 @@ class NativeBackend(TorchBackend):
             note(read_size, size[1], x.dtype, "cpu, fused", time.perf_counter() - start)
         return made
 
+    def is_native(self, layer: Conv) -> bool:
+        """See Backend.is_native."""
+        known = self._weight(layer).dtype in NAMES and set(layer.modes) <= {"zeros", "replicate"}
+        return known and not_fused(layer, Pieces((), 0, None), "") is None
+
     def _refusal(self, layer: Conv, source: Pieces) -> str | None:
         """Why this layer can't be computed by the C convolution, in a few words, or None."""
         dtype = source.tensors[0].dtype
@@ -111,9 +115,7 @@ class NativeBackend(TorchBackend):
             return known[2]
         own, kernel = getattr(layer.module, "weight", None), weight
         if isinstance(own, torch.Tensor) and own.device.type == "cpu" == weight.device.type:
-            same = own.dtype is weight.dtype and own.data_ptr() == weight.data_ptr()
-            if same and own.shape == weight.shape and own.stride() == weight.stride():
-                kernel = own
+            kernel = own if own.dtype is weight.dtype and own.is_set_to(weight) else weight
         if kernel.dim() != 5:
             kernel = weight.detach().view(*weight.shape[:2], *geometry.kernel_size(weight))
         self._kernels[id(layer.module)] = (layer.module, weight, kernel)
@@ -126,24 +128,6 @@ class NativeBackend(TorchBackend):
             made[key] = torch.empty_like(frame, memory_format=torch.contiguous_format)
             own_norm(frame[:, None], norm, self.weights, made[key][:, None])
         return [None if frame is None else made[id(frame)] for frame in read]
-
-
-# The layouts of prepared weights, before anything runs
-
-
-def prepared_layout(
-    layer: Conv, weight: tuple[int, ...], size: tuple[int, int], frames: Range, dtype: torch.dtype
-) -> tuple[int, int]:
-    """Number (0: none of its own) and bytes of the layout that the call may keep its weights in."""
-    kernel: Triple = ((1,) * 3 + weight[2:])[-3:]  # type: ignore[assignment]
-    first, last = geometry.read_frames(layer, frames, kernel[0])
-    up = (1, *layer.up[1:])
-    number, _, nbytes = format_of(
-        (last - first, size[0] * up[1], size[1] * up[2]), weight[1], weight[0], kernel,
-        layer.stride, (1, 1, 1), (0, *layer.before[1:]), (0, *layer.after[1:]),
-        ("zeros", *layer.modes[1:]), 1, NAMES[dtype], "fast", up, 1,
-    )  # fmt: skip
-    return number, nbytes
 
 
 def growth_bytes(decoder: Any, wanted: Iterable[tuple[int, int, int]]) -> int:

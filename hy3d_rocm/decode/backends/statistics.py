@@ -71,16 +71,11 @@ def channel_moments(x: Tensor) -> Moments:
         source, *into = (_View(t) for t in (x.detach().resolve_neg(), found[0], found[1]))
         _native.channel_moments(source, into[0], into[1], torch.get_num_threads())
         return Moments(count, found[0], found[1])
-    if x.is_meta:  # shapes alone: what one block takes, and the result's
-        _block_moments(body[next(blocks(body, block_elements(x.device)))])
-        return Moments(count, *(body.new_empty(len(body), dtype=torch.float64) for _ in range(2)))
     per_channel: dict[int, list[Moments]] = {}
     for channels, frames in blocks(body, block_elements(x.device)):
         part = _block_moments(body[channels, frames])
         per_channel.setdefault(channels.start, []).append(part)
     columns = [combine(parts) for parts in per_channel.values()]
-    if len(columns) == 1:
-        return columns[0]
     return Moments(
         count, torch.cat([m.mean for m in columns]), torch.cat([m.deviations for m in columns])
     )
@@ -101,13 +96,8 @@ class _View:
 
 
 def _block_moments(part: Tensor) -> Moments:
-    count = part.shape[1] * part.shape[2] * part.shape[3]
+    count = part[0].numel()
     wide = part.to(wide_type(part.dtype))
-    if part.device.type == "cpu":
-        # torch.var_mean takes 6 ns an element here, these passes 1 (one AVX-512 core).
-        mean = wide.mean(dim=(1, 2, 3))
-        deviations = (wide - mean[:, None, None, None]).square_().sum(dim=(1, 2, 3))
-        return Moments(count, mean.double(), deviations.double())
     variance, mean = torch.var_mean(wide, dim=(1, 2, 3), correction=0)
     return Moments(count, mean.double(), variance.double() * count)
 
@@ -133,13 +123,8 @@ def group_affine(
 ) -> Affine:
     """Factor and summand (C,) that stand for the "group" norm of a video of `dtype` with these
     moments, its weight, bias, scale and shift included: float32, for a float64 video float64."""
-    mean, deviations = moments.mean.double(), moments.deviations.double()
-    channels = len(mean)
-    if channels % norm.groups:
-        raise ValueError(f"{channels} channels can't be normalised in {norm.groups} groups")
-    variance = deviations.view(norm.groups, -1).mean(dim=1) / moments.count
-    found = _over_groups(mean.view(norm.groups, -1), variance)
-    return found.affine(norm, weights, channels, dtype)
+    found = grouped(moments, norm.groups)
+    return found.affine(norm, weights, len(moments.mean), dtype)
 
 
 def norm_parameters(norm: Norm, weights: Weights) -> tuple[Tensor | None, Tensor | None]:
@@ -193,13 +178,12 @@ class Statistics:
 
 def grouped(moments: Moments, groups: int) -> Statistics:
     """Statistics of groups of channels."""
-    variance = moments.deviations.double().view(groups, -1) / moments.count
-    return _over_groups(moments.mean.double().view(groups, -1), variance.mean(dim=1))
-
-
-def _over_groups(mean: Tensor, variance: Tensor) -> Statistics:
-    """Of channels' means (G, C / G), and the mean of their variances in each group."""
+    channels = len(moments.mean)
+    if channels % groups:
+        raise ValueError(f"{channels} channels can't be normalised in {groups} groups")
+    mean = moments.mean.double().view(groups, -1)
     centre = mean.mean(dim=1)
+    variance = moments.deviations.double().view(groups, -1).mean(dim=1) / moments.count
     return Statistics(centre, variance + (mean - centre[:, None]).square().mean(dim=1))
 
 

@@ -30,6 +30,8 @@ class TorchBackend:
     may simply be made again.
     """
 
+    is_channels_last = False
+
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
         self.delegated: dict[str, int] = {}  # what a backend above leaves to this one, by reason
@@ -57,9 +59,9 @@ class TorchBackend:
         del x  # a residual of another type is converted as it is added
         return result if add is None else result.add_(add)
 
-    def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
-        """See Backend.workspace_bytes: the padded input, what the convolution holds inside (by the
-        rules of memory/workspace.py), a float block of norm or moments, the shuffled copy."""
+    def workspace(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool]:
+        """See Backend.workspace: the padded input, what the convolution holds inside (by the rules
+        of memory/workspace.py), a float block of norm or moments, the shuffled copy."""
         weight = self._weight(layer).to("meta")
         kernel, x = geometry.kernel_size(weight), source.tensors[0]
         size, item = (x.shape[3], x.shape[4]), x.element_size()
@@ -77,7 +79,16 @@ class TorchBackend:
         block = min(statistics.block_elements(x.device), max(math.prod(padded), math.prod(out)))
         block *= 2 * wide_type(x.dtype).itemsize
         shuffled = math.prod(out) * item if layer.shuffle is not None else 0
-        return max(buffer + block, buffer + hidden, shuffled)
+        return max(buffer + block, buffer + hidden, shuffled), False
+
+    def kept_bytes(self, layer: Conv, is_first: bool) -> int:
+        """See Backend.kept_bytes: nothing but what a library takes."""
+        rules = workspace_rules()
+        return rules.once(torch.ops.aten.mm.default) if is_first and rules is not None else 0
+
+    def is_native(self, layer: Conv) -> bool:
+        """See Backend.is_native."""
+        return False
 
     def _weight(self, layer: Conv) -> Tensor:
         weight = self.weights.of(layer.module, "weight")
@@ -322,8 +333,6 @@ def finished(made: Tensor, shuffle: Shuffle, frames: Range, add: Tensor | None) 
     if len(parts) == 1 and add is not None:  # in place: no shuffled copy is made
         add[0].view(parts[0].shape).add_(parts[0])
         return add
-    if len(parts) == 1:
-        return parts[0].reshape(1, channels, *sizes[0])
     counts = [t for t, _, _ in sizes]
     result = made.new_empty((1, channels, sum(counts), *sizes[0][1:]))
     for target, part in zip(result[0].split_with_sizes(counts, 1), parts, strict=True):

@@ -37,7 +37,6 @@ from hy3d_rocm.decode.planning.planner import (
     plan_of,
 )
 from hy3d_rocm.decode.report import DecodeOptions
-from hy3d_rocm.decode.run import OPS, ProgramStep
 from hy3d_rocm.units import MB, size_text
 
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Compiled", "plan_job"]
 
-# hy3d_section_kind
-_ALL_OF_IT, _PREFIX = 0, 1
 # Strategies as bits.
 _BITS = {"whole": 1, "streamed": 2, "tiled": 4, "cpu": 8, "auto": 15}
 _ASKED = -2  # HY3D_OWN_BYTES_ASKED
@@ -125,10 +122,12 @@ class Compiled:
         self.halos = _halos(options, making)
         self.graph: Graph = record(job.family, job.encode) if like is None else like.graph
         self.workspace: StepWorkspace = (
-            StepWorkspace(self.graph, *_place(job, job.device), job.dtype, _place(job, _CPU))
-            if like is None else like.workspace
+            StepWorkspace(
+                self.graph, *_place(job, job.device), job.dtype,
+                None if job.device.type == "cpu" else _place(job, _CPU),
+            ) if like is None else like.workspace
         )  # fmt: skip
-        takes, last = self.workspace, len(self.graph.nodes) - 1
+        takes = self.workspace
         self._untold = untold = list[str]()  # why nobody can tell what the VAE's own code takes
         allowed, on_cpu = _BITS[strategy], job.device.type == "cpu"
         if strategy == "auto" and job.is_fused:
@@ -136,9 +135,10 @@ class Compiled:
         if job.encode:
             allowed &= ~_BITS["tiled"]
 
-        def own_bytes() -> tuple[int, ...] | None:
+        def own_bytes(*_step: Any) -> tuple[int, ...] | None:
             """What the VAE's own code takes of the device (on the CPU: of all memory), found when
             it is asked for: all of it is run on shapes. The core adds its margin."""
+            check()
             try:
                 found = predicted(job, Way("whole"))
             except ValueError as error:
@@ -146,15 +146,15 @@ class Compiled:
                 return None
             return (found.both_bytes if on_cpu else found.device_bytes), 0, 0, 0
 
-        def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, ...] | None:
+        def inside(*call: Any) -> tuple[int, ...]:
             check()
-            return own_bytes() if step[1] == last else takes(step, source, on_host)
+            return takes(*call)
 
         if allowed == _BITS["whole"] and own_bytes() is None:
             raise nothing_fits(self._refused(), budget, strategy, ())
         self.schedule: Schedule = _native.compile_schedule(
-            self.graph.nodes, workspace=workspace, alike=takes.alike,
-            host_layers=takes.host_layers(), size=job.shape[2:],
+            self.graph.nodes, workspace=own_bytes, **takes.request | {"inside": inside},
+            size=job.shape[2:],
             element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
             result_bytes=job.host_bytes, device_budget=max(budget.device_bytes, 1),
             host_budget=max(budget.host_bytes, 1),
@@ -276,33 +276,11 @@ class Compiled:
 
         if not self.job.is_native(way) or way.parameters.get("engine") == "layers":
             return 0
-        return growth_bytes(self.job.family.decoder, self._prepared_weights())
-
-    def _prepared_weights(self) -> set[tuple[int, int, int]]:
-        """(id of a module, layout, bytes) of what convolutions may keep; of each its first step
-        tells."""
-        from hy3d_rocm.decode.backends.native import prepared_layout
-
-        sizes = _native.graph_sizes(self.graph.nodes, self.job.shape[2:])
-        cut = max(self.program.cut["node"], 0)
-        seen: dict[int, tuple[int, int, int]] = {}
-        known: set[int] = set()
-        for number, section in enumerate(self.program.sections):
-            if section["first_step"] in known:
-                continue  # tiles of one size share their steps
-            known.add(section["first_step"])
-            whole = section["kind"] in (_ALL_OF_IT, _PREFIX)
-            rows, columns = (sizes[0] if whole else sizes[cut])[2:]
-            for step in map(ProgramStep._make, self.program.steps(number)):
-                layer = self.graph.layers[step.node]
-                if OPS[step.op] != "conv" or step.node in seen or not isinstance(layer, Conv):
-                    continue
-                of = sizes[self.graph.nodes[step.node].source]
-                size = of[2] * section["size"][1] // rows, of[3] * section["size"][2] // columns
-                shape = tuple(layer.module.weight.shape)
-                layout = prepared_layout(layer, shape, size, step.own, self.job.dtype)
-                seen[step.node] = (id(layer.module), *layout)
-        return {kept for kept in seen.values() if kept[1]}
+        kept = zip(self.graph.layers, self.program.prepared(), strict=True)
+        wanted = {
+            (id(layer.module), *of) for layer, of in kept if isinstance(layer, Conv) and of[0]
+        }
+        return growth_bytes(self.job.family.decoder, wanted)
 
 
 def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:

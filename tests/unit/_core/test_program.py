@@ -33,40 +33,102 @@ def test_alike_names_the_first_node_of_each_kind(alike: Any) -> None:
         compiled(alike=alike)
 
 
-KNOWN, OTHER = (1, (1, 1), 0, 0, 0, 7), (0, (0, 0), 0, 0, 0, 0)
+NATIVE, OTHER = (1, (1, 1), 0, 0, 0, 7), (0, (0, 0), 0, 0, 0, 0)
 
 
-def test_of_layers_that_the_core_knows_on_the_host_nothing_is_asked() -> None:
-    asked: list[tuple[int, bool]] = []
+def place(*layers: Any, **fields: Any) -> tuple[Any, ...]:
+    sizes = {"dtype": 0, "threads": 2, "fewest_shuffled": 8, "block": 1000, "scores": 1 << 20}
+    return (*(sizes | fields).values(), layers)
 
-    def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int]:
-        asked.append((step[1], on_host))
+
+def test_only_of_layers_that_the_core_does_not_compute_something_is_asked() -> None:
+    asked: list[tuple[int, int, bool]] = []
+
+    def inside(node: int, part: int, on_host: bool, *more: Any) -> tuple[int, int, int, int]:
+        asked.append((node, part, on_host))
         return 0, 0, 0, 0
 
-    layers = (0, 2, 8, 1000, 1 << 20, (KNOWN, KNOWN, OTHER, KNOWN))
-    assert compiled(workspace, host_layers=layers, is_host=1).program is not None
-    assert {node for node, _ in asked} == {2}
+    def workspace(*step: Any) -> Any:
+        raise AssertionError("the core knows what steps take")
+
+    host, device = place(OTHER, NATIVE, OTHER, OTHER), place(*(OTHER,) * 4)
+    assert compiled(workspace, inside=inside, places=(host,), is_host=1).program is not None
+    assert set(asked) == {(2, 0, False)}
     asked.clear()
-    compiled(workspace, host_layers=layers, strategies=10, compiles_all=1)
-    assert {node for node, on_host in asked if on_host} == {2}
-    assert {node for node, on_host in asked if not on_host} >= {1, 2}
+    compiled(workspace, inside=inside, places=(device, host), strategies=10, compiles_all=1)
+    assert {node for node, _, on_host in asked if on_host} == {2}
+    assert {node for node, _, on_host in asked if not on_host} == {1, 2}
+
+
+@pytest.mark.parametrize("in_place", [0, 1])
+def test_a_call_tells_what_it_reads_and_makes_and_the_residual_is_the_cores(in_place: int) -> None:
+    calls = []
+
+    def inside(*call: Any) -> tuple[int, int, int, int]:
+        calls.append(call)
+        return 1000 * call[0], in_place, 0, 0
+
+    whole = ((1 << 30, 0), *MACHINE[1:])
+    found = compiled(inside=inside, places=(place(*(OTHER,) * 4),), device=whole)
+    assert calls == [
+        (1, 0, False, (4, 5, 6, 7), False, (0, 5), (0, 5)),
+        (2, 0, False, (8, 5, 6, 7), True, (0, 5), (0, 5)),
+    ]
+    told = {step[1]: step[-1] for step in found.program.steps(0) if step[0] == 1}
+    beside = 0 if in_place else 8 * 5 * 6 * 7 * 4  # node 1's value is its residual
+    assert told == {1: 1000, 2: 2000 + beside}
 
 
 @pytest.mark.parametrize(
-    ("layers", "sentence"),
+    ("answer", "sentence"),
     [
-        (3, "host_layers must be a tuple of 6"),
-        ((0, 2, 8, 1000, 1 << 20), "host_layers must be a tuple of 6"),
-        (("f32", 2, 8, 1000, 1 << 20, (KNOWN,) * 4), "host_layers.dtype must be an integer"),
-        ((0, 2, 8, 1000, 1 << 20, (KNOWN,) * 3), "has 3 records: the graph has 4 nodes"),
-        ((0, 2, 8, 1000, 1 << 20, (KNOWN[1:],) * 4), r"host_layers\[0\] has 5 values: it needs 6"),
-        ((0, 2, 8, 1000, 1 << 20, 3), "host_layers must be a tuple, not"),
-        ((0, 0, 8, 1000, 1 << 20, (KNOWN,) * 4), "refused, an argument is out of its range"),
+        ((0, 0, 0), "the inside's answer"), (None, "the inside's answer"),
+        ((-1, 0, 0, 0), "The inside's answer is"), ((0, 0, 0, 1 << 16), "number below 65536"),
+    ],
+)  # fmt: skip
+def test_an_answer_about_a_call_that_is_none_is_refused(answer: Any, sentence: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        compiled(inside=lambda *call: answer, places=(place(*(OTHER,) * 4),))
+
+
+@pytest.mark.parametrize(
+    ("places", "sentence"),
+    [
+        (3, "places must be a tuple, not"),
+        ((place(), place(), place()), "places has 3 entries: it may have 2"),
+        ((3,), "A place must be a tuple of 6"),
+        ((place()[:5],), "A place must be a tuple of 6"),
+        ((place(*(OTHER,) * 4, dtype="f32"),), "places.dtype must be an integer"),
+        ((place(*(OTHER,) * 3),), "has 3 layers: the graph has 4 nodes"),
+        ((place(*(OTHER[1:],) * 4),), r"layers\[0\] has 5 values: it needs 6"),
+        (((*place()[:5], 3),), "layers must be a tuple, not"),
+        ((place(OTHER, NATIVE, OTHER, OTHER, threads=0),), "refused, an argument is out of its"),
     ],
 )
-def test_layers_of_the_host_that_are_none_are_refused(layers: Any, sentence: str) -> None:
+def test_places_that_are_none_are_refused(places: Any, sentence: str) -> None:
     with pytest.raises((ValueError, TypeError), match=sentence):
-        compiled(host_layers=layers)
+        compiled(inside=lambda *call: (0, 0, 0, 0), places=places)
+
+
+def test_layouts_of_prepared_weights_are_those_of_the_c_convolution() -> None:
+    found = compiled(places=(place(OTHER, NATIVE, OTHER, OTHER),), inside=lambda *call: (0,) * 4)
+    program = found.program
+    first, stop = next(step[4] for step in program.steps(0) if step[:2] == (1, 1))
+    number, _, nbytes = _core.conv3d_format(
+        (stop - first + 2, 6, 7), 4, 8, (3, 3, 3), ONES, ONES, (0, 1, 1), AROUND,
+        ("zeros", "replicate", "replicate"), 1, "f32", "fast", ONES, 1,
+    )  # fmt: skip
+    assert program.prepared() == ((0, 0), (number, nbytes), (0, 0), (0, 0))
+    assert program.fallback(3, "no kernel") == "stop"
+    with pytest.raises(ValueError, match="This program was given up"):
+        program.prepared()
+
+
+def test_a_place_needs_somebody_to_ask() -> None:
+    with pytest.raises(ValueError, match="refused, an argument is out of its range"):
+        compiled(places=(place(*(OTHER,) * 4),))
+    with pytest.raises(TypeError, match="callable"):
+        compiled(inside=3)
 
 
 def test_nodes_that_are_alike_are_asked_of_once() -> None:

@@ -151,7 +151,7 @@ def test_what_the_fused_kernels_hold_is_what_the_program_states(kind: str) -> No
     for graph, job in jobs:
         backend = fused_on_meta()
         asked = StepWorkspace(graph, backend, gpu, x.dtype)
-        program = compiled(graph, x, workspace=asked, is_host=0, **job).program
+        program = compiled(graph, x, asked=asked, is_host=0, **job).program
 
         def run(graph: Any = graph, program: Any = program) -> None:
             here = Run(graph, fused_on_meta(), torch.device("meta"), x.dtype)

@@ -94,8 +94,7 @@ class TritonBackend(TorchBackend):
         self.device = torch.device(device)
         if str(self.device) == "cuda":
             self.device = torch.device("cuda", torch.cuda.current_device())
-        self._machine = machine
-        self._is_given = machine is not None
+        self._machine, self._is_given = machine, machine is not None
         self._known: dict[tuple[Any, ...], _Layer] = {}
         self._packed: dict[tuple[Any, ...], tuple[Tensor, Tensor | None, Any]] = {}
         self._affines: dict[tuple[Any, ...], tuple[Affine | None, Any]] = {}
@@ -130,30 +129,20 @@ class TritonBackend(TorchBackend):
             out = add
         else:
             out = add.to(tensors[0].dtype, memory_format=torch.channels_last_3d, copy=True)
-        if len(known.parts) == 1:
-            found = self._run(known.parts[0], tensors, affine, out)
-        else:
-            every, at = [], 0
-            for part in known.parts:
-                end = at + part.work.job.out_frames
-                every.append(self._run(part, tensors, affine, out[:, :, at:end]))
-                at = end
-            kept = [m for m in every if m is not None]
-            found = statistics.combine(kept) if kept else None
+        every, at = [], 0
+        for part in known.parts:
+            end = at + part.work.job.out_frames
+            every.append(self._run(part, tensors, affine, out[:, :, at:end]))
+            at = end
+        kept = [m for m in every if m is not None]
         if known.by_copy and layer.shuffle is not None:  # few channels a phase
             return torch_ops.finished(out, layer.shuffle, frames, add), None
         if known.alone and add is not None:  # in the store its masks would cost all registers
             return out.add_(add), None
-        return out, found
+        return out, statistics.combine(kept) if kept else None
 
-    def workspace_bytes(self, layer: Conv, source: Pieces, frames: Range) -> int:
-        """As Backend.workspace_bytes: rows, moments' parts; an upper bound for all options."""
-        return self.step_bytes(layer, source, frames)[0]
-
-    def step_bytes(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool, int]:
-        """workspace_bytes; whether a residual that is laid out as results are becomes the result;
-        bytes of the packed weight and bias, which are kept."""
-        affine = layer.norm is not None and layer.norm.kind == "group"
+    def workspace(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool]:
+        """As Backend.workspace: rows, moments' parts; an upper bound for all options."""
         reason, total = self._refusal(layer, source), 0
         if reason is None:
             if layer.norm is not None and layer.norm.kind == "frame":
@@ -162,25 +151,44 @@ class TritonBackend(TorchBackend):
                 total = whole(8 * min(statistics.block_elements(frame.device), frame.numel()))
                 total += sum(whole(t.nbytes) for t in source.tensors)
             source, frames = self._at_start(layer, source, frames)
+            affine = layer.norm is not None and layer.norm.kind == "group"
             job = self._job(layer, source, frames, affine, False, True)
             reason = work.refusal(job)
         if reason is not None:
-            return total + super().workspace_bytes(layer, source, frames), False, 0
-        parts, item, packed = _parts(layer, job), ITEMSIZE[job.dtype], 0
+            return total + super().workspace(layer, source, frames)[0], False
+        parts, item = _parts(layer, job), ITEMSIZE[job.dtype]
         for part in parts:
             made = work.work_of(part, self._target(), last_strides(part.outputs, part.out_size))
             total += whole(made.rows_elems * item) + whole(made.parts_elems * 4)
             total += whole(16 * part.outputs)
-            outputs = part.outputs * made.phases
-            if made.view.phases == ONES:  # all that the weight has
-                outputs = len(self._weight(layer))
-            packed += whole(outputs * made.view.taps * made.length * item) + whole(outputs * item)
         by_copy = layer.shuffle is not None and job.shuffle == ONES
         if by_copy:  # the result before the shuffle
             total += 2 * whole(job.outputs * job.out_frames * math.prod(job.out_size) * item)
         if job.folds[1] or job.shuffle != ONES:  # the first call puts taps or phases in order
-            total += packed
-        return total, by_copy or (job.outputs % 8 == 0 and len(parts) == 1), packed
+            total += self._packed_bytes(layer, parts)
+        return total, by_copy or (job.outputs % 8 == 0 and len(parts) == 1)
+
+    def kept_bytes(self, layer: Conv, is_first: bool) -> int:
+        """As Backend.kept_bytes: packed weights."""
+        weight = self._weight(layer)
+        x = weight.new_empty((1, weight.shape[1], self._kernel_t(layer) + 1, 8, 8), device="meta")
+        source = Pieces((x,), 0, None)
+        if self._refusal(layer, source) is not None:
+            return 0
+        job = self._job(layer, source, (0, 2), False, False, False)
+        return 0 if work.refusal(job) is not None else self._packed_bytes(layer, _parts(layer, job))
+
+    def _packed_bytes(self, layer: Conv, parts: Sequence[Job]) -> int:
+        """Of packed weights and biases."""
+        total = 0
+        for part in parts:
+            view, item = work.view_of(part), ITEMSIZE[part.dtype]
+            outputs = part.outputs * math.prod(view.phases)
+            if view.phases == ONES:  # all that the weight has
+                outputs = len(self._weight(layer))
+            taps = view.taps * part.row_channels * view.kernel[2]
+            total += whole(outputs * taps * item) + whole(outputs * item)
+        return total
 
     def _target(self) -> Machine:
         if self._machine is None:
@@ -391,13 +399,8 @@ def _is_target(add: Tensor, dtype: torch.dtype) -> bool:
     strides = _strides_of(add)
     whole_rows = strides[0] == 1 and not any(n % 8 for n in strides[1:])
     aligned = add.data_ptr() % 16 == 0
-    return (
-        whole_rows
-        and aligned
-        and add.dtype is dtype
-        and not add.is_neg()
-        and not torch_ops.overlaps(add)
-    )
+    plain = add.dtype is dtype and not add.is_neg() and not torch_ops.overlaps(add)
+    return whole_rows and aligned and plain
 
 
 def _parts(layer: Conv, job: Job) -> list[Job]:
@@ -463,13 +466,12 @@ def number_of(name: str) -> int:
 def run_launches(part: Part, tensors: Sequence[Tensor | None], device: int | None) -> None:
     """All launches of a part on the current stream of the current device, which is `device`.
     tensors: the operands, by number."""
-    addresses, odd = [0 if t is None else t.data_ptr() for t in tensors], 0
-    for address in addresses:
-        odd |= address
+    addresses = [0 if t is None else t.data_ptr() for t in tensors]
+    ends = tuple([a & 15 for a in addresses])
     if not part.small:  # by the storage's size, as Triton's HIPBackend.is_within_2gb goes
         part.small = tuple(t is None or jit.is_small(t.untyped_storage().nbytes()) for t in tensors)
     bias = None if part.bias is None else part.bias.dtype
-    form = (tuple([a & 15 for a in addresses]) if odd & 15 else None, part.small, device, bias)
+    form = (ends, part.small, device, bias)
     launches, calls = part.work.launches, part.work.calls.get(form)
     done = 0 if calls is None else jit.launch_ready(calls, addresses, device)
     if done == len(launches):
@@ -500,19 +502,11 @@ def launch(
     kept = (item.kernel, item.constants, item.num_warps, item.num_stages, blocks)
     key = (*kept, tuple(facts), device)
     compiled = _compiled.get(key)
-    if compiled is not None and jit._direct.usable:
-        try:
-            call = jit.bind(item, compiled, at)
-        except jit._FIRST_MISFITS as error:
-            jit._direct.give_up(error)
-        else:
-            if jit.launch_ready((call,), addresses, device):
-                return call
-    through_triton = jit.by_triton(kernels, item, operands)
-    if compiled is not None:  # launched this way for good
-        through_triton()
-        return None
-    launched = jit._shown(item.kernel, through_triton)
-    if hasattr(launched, "metadata"):  # the interpreter returns none
-        _compiled[key] = launched
-    return None
+    call = jit.ready(item, compiled, at, addresses, device)
+    if call is None:
+        through_triton = jit.by_triton(kernels, item, operands)
+        first = compiled is None  # else it is launched this way for good
+        launched = jit._shown(item.kernel, through_triton) if first else through_triton()
+        if hasattr(launched, "metadata"):  # the interpreter returns none
+            _compiled[key] = launched
+    return call

@@ -256,7 +256,7 @@ def workspace_in_program(layer: Conv, x: Any) -> int:
     asked = StepWorkspace(graph, backend_of(None, x.dtype), rules, x.dtype)
     machine = ((1 << 40, 0), (64, 0, 0), 1e9, 1e9, 1e-6, 1.0)
     found = _native.compile_schedule(
-        graph.nodes, workspace=asked, host_layers=asked.host_layers(), size=x.shape[2:],
+        graph.nodes, workspace=lambda *step: (0, 0, 0, 0), **asked.request, size=x.shape[2:],
         element_bytes=x.element_size(), is_host=1, strategies=2, host=machine, device=machine,
         copy_bytes_per_second=1e9, halos=((-1, 0, 1),),
     )  # fmt: skip

@@ -217,7 +217,7 @@ def test_weights_are_converted_once_and_never_written() -> None:
 def test_beside_operands_and_result_there_is_only_the_predicted_workspace(
     dtype: Any, up: Any
 ) -> None:
-    """Live storages with real tensors against workspace_bytes; and no tensor of the up-sampled
+    """Live storages with real tensors against what was said; and no tensor of the up-sampled
     size but the padded input."""
     rng = random.Random(5)
     layer = Conv(
@@ -236,7 +236,7 @@ def test_beside_operands_and_result_there_is_only_the_predicted_workspace(
     pieces = Pieces((x[:, :, :3], x[:, :, 3:]), 0, 6)
     frames = (2, 5)
     affine = (torch.ones(8), torch.zeros(8))
-    predicted = backend.workspace_bytes(layer, pieces, frames)
+    predicted, _ = backend.workspace(layer, pieces, frames)
     known = [x, weights.of(layer.module, "weight"), weights.of(layer.module, "bias"), *affine]
     with LiveStorages(known, CPU) as live:
         result, _ = backend.convolve(layer, pieces, frames, affine=affine, moments=True)

@@ -137,6 +137,15 @@ def test_tiles_that_do_not_fit_get_less_halo_and_overlap_never_more() -> None:
         assert others == [(most[0], min(overlap, 12), 8), (most[1], min(overlap, 8), 8)]
 
 
+def test_of_float64_the_c_convolution_keeps_no_weights() -> None:
+    """On the host beside a GPU torch computes it, though the C convolution is there."""
+    family = family_for(tiny_vae("wan").double())
+    shape = (1, family.latent_channels, 2, 4, 4)
+    job = Job(family, shape, torch.device("cuda"), torch.float64, torch.float64, host_backend)
+    plan = Compiled(job, Budget(1, 1 << 40, False, "the test's"), "cpu").plan()
+    assert plan.prepared_bytes == 0
+
+
 def test_slices_are_larger_where_the_c_convolution_computes() -> None:
     def slices(made: Job, device: Any, **options: Any) -> list[int]:
         return [n for n in machine(made, DecodeOptions(**options), device)[0] if n]

@@ -105,7 +105,7 @@ def test_the_workspace_is_never_more_than_was_said(monkeypatch: pytest.MonkeyPat
         backend = TritonBackend(check_fused.Plain(), "cpu", machine)
         layer, affine = made["layer"], made["affine"]
         call = (layer, check_fused.pieces_of(case, made["x"], made["frames"]), made["frames"])
-        said = backend.workspace_bytes(*call)
+        said, _ = backend.workspace(*call)
         backend.convolve(*call, affine=affine)  # packs the weight
         with Counting() as mode:
             out, _ = backend.convolve(*call, affine=affine, moments=case.shuffle is None)
