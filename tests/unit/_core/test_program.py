@@ -12,11 +12,13 @@ from core_memory import memory
 pytest.importorskip("hy3d_rocm._core")
 
 from core_program import (
+    AROUND,
     CONV,
     INPUT,
     MACHINE,
     NODES,
     NONE,
+    ONES,
     OUTPUT,
     REQUEST,
     compiled,
