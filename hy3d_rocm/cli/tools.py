@@ -109,7 +109,7 @@ def run_tool_command(arguments: argparse.Namespace) -> int:
 
 
 def _capture(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.decode.capture import VARIABLE
+    from hy3d_rocm.capture import VARIABLE
     from hy3d_rocm.files import DEBUG
 
     folder = arguments.out or DEBUG
@@ -124,8 +124,8 @@ def _capture(arguments: argparse.Namespace) -> int:
 
 
 def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
+    from hy3d_rocm.capture import capturing
     from hy3d_rocm.conv.router import protect
-    from hy3d_rocm.decode.capture import capturing
     from hy3d_rocm.decode.executor import decode_with_report
     from hy3d_rocm.tools import loading
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from hy3d_rocm import _native, meter
+from hy3d_rocm.capture import around
 from hy3d_rocm.conv.prepared import cache, give_back, steady
 from hy3d_rocm.conv.room import within
 from hy3d_rocm.decode import black_box, checks, faults, precision, stages
 from hy3d_rocm.decode.backends.native import NativeBackend
-from hy3d_rocm.decode.capture import around
 from hy3d_rocm.decode.copies import converted_family, tensors_of
 from hy3d_rocm.decode.families import check_unchanged, family_or_unknown
 from hy3d_rocm.decode.families.unknown import UnknownFamily

@@ -14,10 +14,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.capture import fingerprint, read_capture
 from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.decode.backends.statistics import wide_type
 from hy3d_rocm.decode.black_box import is_opaque
-from hy3d_rocm.decode.capture import fingerprint, read_capture
 from hy3d_rocm.decode.executor import decode_with_report
 from hy3d_rocm.decode.families import family_or_unknown
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport

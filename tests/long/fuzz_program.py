@@ -72,6 +72,7 @@ PROGRAM_CALLS: dict[str, Any] = {
     "Program.steps": member("Program", lambda rng: rng.randrange(2)),
     "Program.kept": member("Program", lambda rng: rng.randrange(2)),
     "Program.slices": member("Program", lambda rng: rng.randrange(2)),
+    "Program.prepared": member("Program"),
     "Program.start": member("Program", lambda rng: rng.randrange(-1, 9)),
     "Program.fallback": member(
         "Program", lambda rng: rng.randrange(20), lambda rng: rng.choice(REASONS)

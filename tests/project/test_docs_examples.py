@@ -280,7 +280,7 @@ BLOCKS: dict[str, tuple[Prepare, Callable[[dict[str, Any]], bool]]] = {
         vae_and_latents,
         lambda n: n["guard"].stats.calls > 0 and n["guard"].stats.passed_through == 0,
     ),
-    "docs/decode_tools.md: from hy3d_rocm.decode.capture import cap": (
+    "docs/decode_tools.md: from hy3d_rocm.capture import capturing": (
         vae_and_latents, lambda n: len(n["written"]) > 0
     ),
     "docs/offload.md: import hy3d_rocm.offload": (

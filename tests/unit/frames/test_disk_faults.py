@@ -19,7 +19,7 @@ from disk_damage import READERS, begun, went_on  # noqa: E402
 from disk_faults import Fault  # noqa: E402
 from disk_writers import WRITERS, array, capture, old_pictures  # noqa: E402
 
-from hy3d_rocm.decode.capture import CaptureError, read_capture  # noqa: E402
+from hy3d_rocm.capture import CaptureError, read_capture  # noqa: E402
 from hy3d_rocm.frames.output import OutputError  # noqa: E402
 from hy3d_rocm.frames.sinks import sink_for  # noqa: E402
 

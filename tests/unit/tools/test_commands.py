@@ -19,7 +19,7 @@ from decode_doubles import tiles_of_level, tiny_latents, tiny_vae  # noqa: E402
 
 from hy3d_rocm import cli  # noqa: E402
 from hy3d_rocm.bench import decode_cases  # noqa: E402
-from hy3d_rocm.decode.capture import capturing  # noqa: E402
+from hy3d_rocm.capture import capturing  # noqa: E402
 from hy3d_rocm.decode.planning import compiled  # noqa: E402
 from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
 from hy3d_rocm.tools import optimize, runs, validate  # noqa: E402

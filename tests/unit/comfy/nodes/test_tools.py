@@ -19,7 +19,7 @@ pytest.importorskip("diffusers")
 from comfy_doubles import Comfy, Interrupt, comfy, door, execute, module  # noqa: E402
 from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 
-from hy3d_rocm.decode import capture  # noqa: E402
+from hy3d_rocm import capture  # noqa: E402
 
 __all__ = ["comfy", "door", "execute"]  # fixtures
 

@@ -16,17 +16,17 @@ pytest.importorskip("safetensors")
 
 from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 
-from hy3d_rocm.decode import (  # noqa: E402
-    DecodeCancelled,
-    DecodeOptions,
-    capture,
-    decode_with_report,
-)
-from hy3d_rocm.decode.capture import (  # noqa: E402
+from hy3d_rocm import capture  # noqa: E402
+from hy3d_rocm.capture import (  # noqa: E402
     CaptureError,
     capturing,
     fingerprint,
     read_capture,
+)
+from hy3d_rocm.decode import (  # noqa: E402
+    DecodeCancelled,
+    DecodeOptions,
+    decode_with_report,
 )
 from hy3d_rocm.decode.executor import decode, encode  # noqa: E402
 from hy3d_rocm.files import plain, stamped, write_whole  # noqa: E402
