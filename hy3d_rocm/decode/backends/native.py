@@ -92,7 +92,7 @@ class NativeBackend(TorchBackend):
         return made
 
     def is_native(self, layer: Conv) -> bool:
-        """See Backend.is_native."""
+        """Whether the C convolution computes it: the core knows what that takes."""
         known = self._weight(layer).dtype in NAMES and set(layer.modes) <= {"zeros", "replicate"}
         return known and not_fused(layer, Pieces((), 0, None), "") is None
 

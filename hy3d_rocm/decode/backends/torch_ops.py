@@ -86,10 +86,6 @@ class TorchBackend:
         rules = workspace_rules()
         return rules.once(torch.ops.aten.mm.default) if is_first and rules is not None else 0
 
-    def is_native(self, layer: Conv) -> bool:
-        """See Backend.is_native."""
-        return False
-
     def _weight(self, layer: Conv) -> Tensor:
         weight = self.weights.of(layer.module, "weight")
         if weight is None or weight.dim() not in (2, 4, 5):
