@@ -235,7 +235,7 @@ static int32_t *read_alike(PyObject *value, int32_t count)
 }
 
 /* (dtype, threads, ..., a record for each node); the records are PyMem_Malloc'ed. */
-static bool read_place(PyObject *value, int32_t count, hy3d_place *out)
+static bool read_place(PyObject *value, int32_t count, hy3d_place *out, void **layers_out)
 {
     const int last = LENGTH(place_fields);
     if (!PyTuple_Check(value) || PyTuple_Size(value) != last + 1) {
@@ -247,20 +247,21 @@ static bool read_place(PyObject *value, int32_t count, hy3d_place *out)
         }
     }
     int32_t found = 0;
-    out->layers = read_records(PyTuple_GetItem(value, last), "layers", layer_fields,
+    *layers_out = read_records(PyTuple_GetItem(value, last), "layers", layer_fields,
                                LENGTH(layer_fields), sizeof *out->layers, &found);
+    out->layers = *layers_out;
     return out->layers != NULL &&
            (found == count || hy3d_py_value_error("A place has %d layers: the graph has %d nodes.",
                                                   (int)found, (int)count));
 }
 
 /* The device's, then the host's. The caller frees their layers, also with an exception. */
-static bool read_places(PyObject *value, int32_t count, hy3d_place places[2])
+static bool read_places(PyObject *value, int32_t count, hy3d_place places[2], void *layers[2])
 {
     PyObject *const items = items_of(value, "places", 2);
     bool good = items != NULL;
     for (Py_ssize_t i = 0; good && i < PyTuple_Size(items); i++) {
-        good = read_place(PyTuple_GetItem(items, i), count, &places[i]);
+        good = read_place(PyTuple_GetItem(items, i), count, &places[i], &layers[i]);
     }
     Py_XDECREF(items);
     return good;
@@ -654,13 +655,13 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
     request.graph.nodes = nodes;
     int32_t *const kinds = given[2] == NULL ? NULL : read_alike(given[2], request.graph.count);
     request.alike = kinds;
+    void *layers[2] = {NULL, NULL};
     const bool good =
         (given[2] == NULL || kinds != NULL) &&
-        (given[3] == NULL || read_places(given[3], request.graph.count, request.places));
+        (given[3] == NULL || read_places(given[3], request.graph.count, request.places, layers));
     PyObject *const self = good ? compile(module, state, &request, workspace, inside) : NULL;
-    /* The core has copied all of them. */
-    PyMem_Free((void *)(uintptr_t)request.places[0].layers);
-    PyMem_Free((void *)(uintptr_t)request.places[1].layers);
+    PyMem_Free(layers[0]); /* the core has copied all of them */
+    PyMem_Free(layers[1]);
     PyMem_Free(kinds);
     PyMem_Free(nodes);
     return self;

@@ -153,7 +153,7 @@ static int64_t asked(question *q, hy3d_part part, const hy3d_size *source, const
     const hy3d_schedule_request *r = q->request;
     const hy3d_call call = {
         .node = q->step->node,
-        .part = part,
+        .part = (int32_t)part,
         .on_host = q->on_host,
         .is_made = part == HY3D_PART_OUT || is_made(r, q->place, q->node->source),
         .source = *source,

@@ -230,9 +230,6 @@ class Backend(Protocol):
         """What the first call with this layer makes and keeps. is_first: no matrix product was
         computed before."""
 
-    def is_native(self, layer: Conv) -> bool:
-        """Whether the C convolution computes it: the core knows what that takes."""
-
 
 class Engine(Protocol):
     """What a family calls its layers on. A handle may be given to as many calls as read it."""

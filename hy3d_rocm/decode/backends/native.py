@@ -92,7 +92,7 @@ class NativeBackend(TorchBackend):
         return made
 
     def is_native(self, layer: Conv) -> bool:
-        """See Backend.is_native."""
+        """Whether the C convolution computes it: the core knows what that takes."""
         known = self._weight(layer).dtype in NAMES and set(layer.modes) <= {"zeros", "replicate"}
         return known and not_fused(layer, Pieces((), 0, None), "") is None
 
@@ -130,14 +130,13 @@ class NativeBackend(TorchBackend):
         return [None if frame is None else made[id(frame)] for frame in read]
 
 
-def growth_bytes(decoder: Any, wanted: Iterable[tuple[int, int, int]]) -> int:
-    """By how much the cache grows if all that is `wanted` is kept, (id of a module, layout, bytes):
-    no further than its limit."""
+def growth_bytes(wanted: Iterable[tuple[Any, int, int]]) -> int:
+    """By how much the cache grows if all that is `wanted` is kept, (module, layout or 0, bytes): no
+    further than its limit."""
     kept = cache()
     held = kept.stats()
-    modules = {id(module): module for module in decoder.modules()}
-    missing = sum(
-        nbytes for name, layout, nbytes in wanted
-        if name not in modules or not kept.holds(getattr(modules[name], "weight", None), layout)
-    )  # fmt: skip
-    return max(min(missing, held.limit_bytes - held.bytes), 0)
+    missing = {
+        (id(module), layout): nbytes for module, layout, nbytes in wanted
+        if layout and not kept.holds(getattr(module, "weight", None), layout)
+    }  # fmt: skip
+    return max(min(sum(missing.values()), held.limit_bytes - held.bytes), 0)

@@ -130,20 +130,14 @@ def group_affine(
 def norm_parameters(norm: Norm, weights: Weights) -> tuple[Tensor | None, Tensor | None]:
     """The norm's weight and bias (C,) with its scale and shift folded in: float32, of float64
     weights float64."""
-
-    def flat(value: Tensor, like: Tensor) -> Tensor:
-        return value.reshape(-1).to(like.device, wide_type(like.dtype))
-
     named = [None if n is None else weights.of(norm.module, n) for n in (norm.weight, norm.bias)]
-    weight, bias = (None if found is None else flat(found, found) for found in named)
-    like = weight if bias is None else bias
-    if norm.scale is not None:
-        scale = 1 + flat(norm.scale, norm.scale if like is None else like)
-        weight = scale if weight is None else weight * scale
-        bias = None if bias is None else bias * scale
-    if norm.shift is not None:
-        like = weight if bias is None else bias
-        shift = flat(norm.shift, norm.shift if like is None else like)
+    given = [*named, norm.scale, norm.shift]
+    kinds = [(p.device, wide_type(p.dtype)) for p in given if p is not None]  # the weights' first
+    weight, bias, scale, shift = (None if p is None else p.reshape(-1).to(*kinds[0]) for p in given)
+    if scale is not None:
+        weight = 1 + scale if weight is None else weight * (1 + scale)
+        bias = None if bias is None else bias * (1 + scale)
+    if shift is not None:
         bias = shift if bias is None else bias + shift
     return weight, bias
 

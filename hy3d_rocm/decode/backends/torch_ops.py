@@ -86,10 +86,6 @@ class TorchBackend:
         rules = workspace_rules()
         return rules.once(torch.ops.aten.mm.default) if is_first and rules is not None else 0
 
-    def is_native(self, layer: Conv) -> bool:
-        """See Backend.is_native."""
-        return False
-
     def _weight(self, layer: Conv) -> Tensor:
         weight = self.weights.of(layer.module, "weight")
         if weight is None or weight.dim() not in (2, 4, 5):
@@ -291,12 +287,12 @@ def _takes_onednn(x: Tensor, weight: Tensor, stride: Triple) -> bool:
     if x.device.type != "cpu" or x.dtype != torch.float32 or workspace.is_watched():
         return False
     sizes = zip(x.shape[1:], weight.shape[2:], stride, strict=True)
-    out = (1, weight.shape[0], *((n - k) // s + 1 for n, k, s in sizes))
+    columns = weight[0].nbytes * math.prod((n - k) // s + 1 for n, k, s in sizes)
     backend = workspace.conv_backend(
         (1, *x.shape), tuple(weight.shape), x.dtype, "cpu", tuple(stride), (0, 0, 0), (1, 1, 1), 1,
         torch.get_num_threads(),
     )  # fmt: skip
-    return workspace.instead_of_im2col(backend, tuple(weight.shape), out, x.dtype)
+    return workspace.instead_of_im2col(backend, x.dtype, columns)
 
 
 def by_phase(x: Tensor, factor: Triple, order: str) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch._C import DisableTorchFunction
 from torch.utils._python_dispatch import _disable_current_modes
 
+from hy3d_rocm.decode.backends.native import NativeBackend
 from hy3d_rocm.decode.backends.statistics import block_elements
 from hy3d_rocm.decode.backends.triton.work import FEWEST_SHUFFLED
 from hy3d_rocm.decode.graph import ATTENTION, CONV
@@ -138,7 +139,9 @@ class StepWorkspace:
                     backend.kept_bytes(one, number == self._first and one is convolutions[0])
                     for one in convolutions
                 )
-            native = bool(convolutions) and all(map(backend.is_native, convolutions))
+            native = bool(convolutions) and all(
+                isinstance(backend, NativeBackend) and backend.is_native(c) for c in convolutions
+            )
             modes = layer.modes[1:] if isinstance(layer, Conv) else ("zeros", "zeros")
             pads = int(modes[0] == "replicate"), int(modes[1] == "replicate")
             found.append((int(native), pads, *flags, kept))

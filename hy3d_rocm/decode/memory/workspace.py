@@ -116,13 +116,12 @@ class OperatorWorkspace:
         )  # fmt: skip
         on_cpu = self.device.type == "cpu"
         copied: int = 0 if _is_dense(x) else int(x.nbytes)
-        may_avoid = by_layer and on_cpu and not self.is_watched
-        if backend.startswith("Slow") and not (
-            may_avoid and instead_of_im2col(backend, weight.shape, out.shape, x.dtype)
-        ):
+        if backend.startswith("Slow"):
             positions = out.shape[0] * math.prod(out.shape[2:])
             columns: int = math.prod(weight.shape[2:]) * x.shape[1] * positions * x.itemsize
-            return copied + columns
+            may_avoid = by_layer and on_cpu and not self.is_watched
+            if not (may_avoid and instead_of_im2col(backend, x.dtype, columns)):
+                return copied + columns
         if not on_cpu:
             return copied + int(x.nbytes) + int(out.nbytes) + 2 * int(weight.nbytes)
         shape = x.shape, weight.shape, x.dtype, tuple(stride), tuple(padding)
@@ -165,21 +164,16 @@ def is_watched() -> bool:
     )
 
 
-def instead_of_im2col(
-    backend: str, weight: tuple[int, ...], out: tuple[int, ...], dtype: torch.dtype
-) -> bool:
+def instead_of_im2col(backend: str, dtype: torch.dtype, columns_bytes: int) -> bool:
     """Whether oneDNN is taken in place of torch's im2col, by TorchBackend and in its plan alike.
 
     On the CPU torch sends a float32 convolution in 3D whose N*C*T*H is at most 20480 to its native
     code, which builds im2col: 27 times the input for 3x3x3. oneDNN does the same layer in input
     plus output. It is called directly only where nobody would miss the call to F.conv3d: under
     protect() the router must see it, as any mode over torch's functions or operators must, and
-    autocast. Of a convolution on the CPU that is not watched: weight (O, C, t, h, w), out (N, O, T,
-    H, W), backend as conv_backend() names torch's choice."""
-    if backend != "Slow3d" or dtype != torch.float32:
-        return False
-    columns = math.prod(weight[1:]) * out[0] * math.prod(out[2:]) * dtype.itemsize
-    return columns >= _COLUMNS_BYTES
+    autocast. Of a convolution on the CPU that is not watched, backend as conv_backend() names
+    torch's choice."""
+    return backend == "Slow3d" and dtype == torch.float32 and columns_bytes >= _COLUMNS_BYTES
 
 
 @lru_cache(maxsize=4096)

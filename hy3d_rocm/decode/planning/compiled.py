@@ -277,10 +277,7 @@ class Compiled:
         if not self.job.is_native(way) or way.parameters.get("engine") == "layers":
             return 0
         kept = zip(self.graph.layers, self.program.prepared(), strict=True)
-        wanted = {
-            (id(layer.module), *of) for layer, of in kept if isinstance(layer, Conv) and of[0]
-        }
-        return growth_bytes(self.job.family.decoder, wanted)
+        return growth_bytes((layer.module, *of) for layer, of in kept if isinstance(layer, Conv))
 
 
 def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:

@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -105,7 +106,7 @@ class TritonBackend(TorchBackend):
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
         """As Backend.convolve. ValueError where a frame of the source is missing."""
         norm, tensors = layer.norm, source.tensors
-        if norm is not None and norm.kind == "frame" and self._refusal(layer, source) is None:
+        if self._is_framed(layer, source):
             layer, source = self._framed(layer, source, frames)
             return self.convolve(layer, source, frames, add=add, moments=moments)
         source, frames = self._at_start(layer, source, frames)
@@ -143,18 +144,15 @@ class TritonBackend(TorchBackend):
 
     def workspace(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool]:
         """As Backend.workspace: rows, moments' parts; an upper bound for all options."""
-        reason, total = self._refusal(layer, source), 0
-        if reason is None:
-            if layer.norm is not None and layer.norm.kind == "frame":
-                layer, source = self._framed(layer, source, frames, asks=True)
-                frame = source.tensors[0][0, :, 0]  # their moments are taken in blocks
-                total = whole(8 * min(statistics.block_elements(frame.device), frame.numel()))
-                total += sum(whole(t.nbytes) for t in source.tensors)
-            source, frames = self._at_start(layer, source, frames)
-            affine = layer.norm is not None and layer.norm.kind == "group"
-            job = self._job(layer, source, frames, affine, False, True)
-            reason = work.refusal(job)
-        if reason is not None:
+        total, affine = 0, layer.norm is not None and layer.norm.kind == "group"
+        if self._is_framed(layer, source):
+            layer, source = self._framed(layer, source, frames, asks=True)
+            frame = source.tensors[0][0, :, 0]  # their moments are taken in blocks
+            total = whole(8 * min(statistics.block_elements(frame.device), frame.numel()))
+            total += sum(whole(t.nbytes) for t in source.tensors)
+        source, frames = self._at_start(layer, source, frames)
+        job = self._job(layer, source, frames, affine, False, True)
+        if isinstance(job, str):
             return total + super().workspace(layer, source, frames)[0], False
         parts, item = _parts(layer, job), ITEMSIZE[job.dtype]
         for part in parts:
@@ -172,11 +170,8 @@ class TritonBackend(TorchBackend):
         """As Backend.kept_bytes: packed weights."""
         weight = self._weight(layer)
         x = weight.new_empty((1, weight.shape[1], self._kernel_t(layer) + 1, 8, 8), device="meta")
-        source = Pieces((x,), 0, None)
-        if self._refusal(layer, source) is not None:
-            return 0
-        job = self._job(layer, source, (0, 2), False, False, False)
-        return 0 if work.refusal(job) is not None else self._packed_bytes(layer, _parts(layer, job))
+        job = self._job(layer, Pieces((x,), 0, None), (0, 2), False, False, False)
+        return 0 if isinstance(job, str) else self._packed_bytes(layer, _parts(layer, job))
 
     def _packed_bytes(self, layer: Conv, parts: Sequence[Job]) -> int:
         """Of packed weights and biases."""
@@ -195,9 +190,7 @@ class TritonBackend(TorchBackend):
             found = tier.target_of(self.device)
             self._machine = Machine(found.arch, found.units, found.tf32)
         tf32 = self.device.type == "cuda" and allows_tf32()
-        if tf32 != self._machine.tf32:
-            self._machine = self._machine._replace(tf32=tf32)
-        return self._machine
+        return self._machine._replace(tf32=tf32)
 
     def _kernel_t(self, layer: Conv) -> int:
         shape = self._weight(layer).shape
@@ -232,15 +225,11 @@ class TritonBackend(TorchBackend):
         add: Tensor | None, moments: bool,
     ) -> _Layer:  # fmt: skip
         """All that follows from the form of a call."""
-        reason = self._refusal(layer, source)
-        if layer.norm is not None and layer.norm.kind == "group" and affine is None:
-            reason = reason or "a group norm came without its moments"
-        if reason is not None:
-            return _Layer(layer, reason)
         job = self._job(layer, source, frames, affine is not None, add is not None, moments)
-        reason = work.refusal(job)
-        if reason is not None:
-            return _Layer(layer, reason)
+        if isinstance(job, str):
+            return _Layer(layer, job)
+        if layer.norm is not None and layer.norm.kind == "group" and affine is None:
+            return _Layer(layer, "a group norm came without its moments")
         alone = job.add and job.outputs % 8 != 0
         if alone:
             job = job._replace(add=False, moments=False)
@@ -272,8 +261,11 @@ class TritonBackend(TorchBackend):
 
     def _job(
         self, layer: Conv, source: Pieces, frames: Range, affine: bool, add: bool, moments: bool
-    ) -> Job:
-        """The call in integers."""
+    ) -> Job | str:
+        """The call in integers, or why the kernels can't compute it."""
+        reason = self._refusal(layer, source)
+        if reason is not None:
+            return reason
         weight, tensors, shuffle = self._weight(layer), source.tensors, ONES
         _, channels, _, height, width = tensors[0].shape
         if layer.shuffle is not None:
@@ -285,7 +277,7 @@ class TritonBackend(TorchBackend):
             affine = self._affine(norm, channels) is not None
         t, h, w = (mode == "replicate" for mode in layer.modes)
         pieces = tuple(Piece(x.shape[2], _strides_of(x), x.data_ptr() % 16 == 0) for x in tensors)
-        return Job(
+        job = Job(
             dtype=NAMES[tensors[0].dtype], channels=channels,
             outputs=len(weight) // math.prod(shuffle), kernel=geometry.kernel_size(weight),
             size=(height, width), pieces=pieces, first=source.first, total=source.total,
@@ -296,6 +288,12 @@ class TritonBackend(TorchBackend):
             bias=self.weights.of(layer.module, "bias") is not None, add=add and whole,
             moments=moments and whole,
         )  # fmt: skip
+        return work.refusal(job) or job
+
+    def _is_framed(self, layer: Conv, source: Pieces) -> bool:
+        """Whether frames are normalised by themselves before the kernels read them."""
+        framed = layer.norm is not None and layer.norm.kind == "frame"
+        return framed and self._refusal(layer, source) is None
 
     def _framed(
         self, layer: Conv, source: Pieces, frames: Range, asks: bool = False
@@ -360,11 +358,9 @@ class TritonBackend(TorchBackend):
         if device.type != "meta":
             start = time.perf_counter()
             operands = (out, part.weight, part.bias, factor, summand, rows, parts, moments)
-            if device.index is None or device.index == torch.cuda.current_device():
+            is_here = device.index is None or device.index == torch.cuda.current_device()
+            with nullcontext() if is_here else torch.cuda.device(device.index):
                 run_launches(part, (*operands, *tensors), device.index)
-            else:
-                with torch.cuda.device(device.index):
-                    run_launches(part, (*operands, *tensors), device.index)
             size = (1, job.channels, job.end - job.first, *job.size)
             note(size, job.outputs, out.dtype, "triton, fused", time.perf_counter() - start)
         if moments is None:
@@ -470,8 +466,7 @@ def run_launches(part: Part, tensors: Sequence[Tensor | None], device: int | Non
     ends = tuple([a & 15 for a in addresses])
     if not part.small:  # by the storage's size, as Triton's HIPBackend.is_within_2gb goes
         part.small = tuple(t is None or jit.is_small(t.untyped_storage().nbytes()) for t in tensors)
-    bias = None if part.bias is None else part.bias.dtype
-    form = (ends, part.small, device, bias)
+    form = (ends, part.small, device, None if part.bias is None else part.bias.dtype)
     launches, calls = part.work.launches, part.work.calls.get(form)
     done = 0 if calls is None else jit.launch_ready(calls, addresses, device)
     if done == len(launches):
