@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from hy3d_rocm import _native
+from hy3d_rocm.aliasing import overlaps
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.prepared import cache
 from hy3d_rocm.conv.router import note
 from hy3d_rocm.decode import geometry
 from hy3d_rocm.decode.backends.statistics import NAMES, Affine
-from hy3d_rocm.decode.backends.torch_ops import TorchBackend, not_fused, overlaps, own_norm
+from hy3d_rocm.decode.backends.torch_ops import TorchBackend, not_fused, own_norm
 from hy3d_rocm.decode.layers import Conv, Norm, Pieces, Range, Weights
 
 

@@ -235,17 +235,6 @@ def not_fused(layer: Conv, source: Pieces, where: str) -> str | None:
     return None
 
 
-def overlaps(tensor: Tensor) -> bool:
-    """Whether two positions may be one in memory (an expanded tensor)."""
-    sides = sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)
-    end = 0
-    for stride, length in sides:
-        if stride <= end:
-            return True
-        end += stride * (length - 1)
-    return False
-
-
 def _pointwise(weight: Tensor) -> bool:
     return math.prod(weight.shape[2:]) == 1
 

@@ -16,7 +16,7 @@ from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 from torch import nn  # noqa: E402
 
 from hy3d_rocm import decode  # noqa: E402
-from hy3d_rocm.decode.checks import shares_memory  # noqa: E402
+from hy3d_rocm.aliasing import shares_memory  # noqa: E402
 
 LIES = "out lies in the memory of the "
 

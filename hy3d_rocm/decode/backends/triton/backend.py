@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hy3d_rocm.aliasing import overlaps
 from hy3d_rocm.conv.router import note
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import configs, jit
@@ -395,7 +396,7 @@ def _is_target(add: Tensor, dtype: torch.dtype) -> bool:
     strides = _strides_of(add)
     whole_rows = strides[0] == 1 and not any(n % 8 for n in strides[1:])
     aligned = add.data_ptr() % 16 == 0
-    plain = add.dtype is dtype and not add.is_neg() and not torch_ops.overlaps(add)
+    plain = add.dtype is dtype and not add.is_neg() and not overlaps(add)
     return whole_rows and aligned and plain
 
 
