@@ -9,8 +9,10 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 OUT ?= demo_out
 # Processes of pytest: auto is one a core, or one if there is a GPU, which its tests measure.
 TEST_JOBS ?= auto
-# Files of tests that do less in the gate than they can.
-FULL_TESTS := tests/unit/decode/families/test_changes.py tests/unit/decode/test_decode.py tests/unit/pipeline/test_seed_modes.py
+# What `make test-long` runs: all there is, or the files that are named.
+LONG_TESTS ?=
+# `make quick PKG=conv`: one folder of the package. With none: all of it.
+PKG ?=
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -32,10 +34,13 @@ VENDORED_BLAS := ls $(CURDIR)/hy3d_rocm/_vendor/libhy3d_openblas.so 2>/dev/null 
 
 include csrc/core.mk
 
-.PHONY: help env demo test bench lint asan pytest pytest-full site check-library clean
+.PHONY: help env demo test test-long quick bench lint lint-python lint-types lint-c asan pytest site \
+	check-library clean
 help:
 	@echo "make demo   install, build, decode a real clip through failing convolutions, show the result in $(OUT)/"
-	@echo "make test   lint, C tests, Python tests (a quarter of an hour on two cores)"
+	@echo "make quick  lint and all tests that are not slow; PKG=conv: of one folder of the package"
+	@echo "make test   lint, C tests, Python tests (about six minutes on two cores)"
+	@echo "make test-long  C and Python tests with every draw that the gate takes fewer of"
 	@echo "make bench  convolution, router and decode measurements"
 	@echo "make lint   ruff, mypy, clang-format, clang-tidy, lines of C"
 	@echo "make asan   C tests under AddressSanitizer and UndefinedBehaviorSanitizer"
@@ -60,35 +65,55 @@ demo: $(STAMP)
 check-library:
 	@tools/install_check.sh
 
-lint: $(STAMP)
+# Each by itself, so that they run beside each other and beside the C tests.
+lint-python: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+lint-types: $(STAMP)
+	$(PY) -m mypy
+lint-c: $(STAMP)
 	@echo "clang-format --dry-run -Werror on csrc, include and examples/c"
 	@$(PY) -c 'from clang_format import clang_format; clang_format()' --dry-run -Werror $(wildcard csrc/*/*.[ch] include/hy3d/*.h examples/c/*.c)
 	@! grep -nHE '^.{101,}$$' $(wildcard csrc/*/*.[ch] csrc/*/*.inc include/hy3d/*.h examples/c/*.c) || \
 		{ echo "lines of C of over 100 columns (above): wrap them" >&2; exit 1; }
-	@$(MAKE) --no-print-directory -k -j$(CORES) ctidy
+LINT := lint-python lint-c lint-types ctidy
+lint: $(STAMP)
+	@$(MAKE) --no-print-directory -k -Otarget -j$(CORES) $(LINT)
 	@echo "clang-tidy on csrc and examples/c: $(words $(CTIDY_SOURCES)) files"
-	$(PY) -m mypy
 
 site: $(STAMP)
 	@PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
 	@echo "the documentation: build/site/index.html"
 
+PYTEST := $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile
 pytest: $(STAMP)
-	$(PY) -m pytest -n $(TEST_JOBS) --dist loadfile
+	$(PYTEST)
 
-# All that tests do less of in the gate, for want of time; tests/nightly.py runs it.
-pytest-full: $(STAMP)
-	HY3D_TESTS=full $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile $(FULL_TESTS)
-
-# pytest comes last: its closing line is the result.
+# The C tests and what needs no result of theirs, as many at a time as there are cores. The suites
+# come first: they take longest. Then pytest, alone, since some of its tests measure; its closing
+# line is the result.
+GATE := ctest csites $(LINT) cbits-quick
 test: check-library $(STAMP)
-	$(MAKE) --no-print-directory lint
-	$(MAKE) --no-print-directory -j$(CORES) -Otarget ctest HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
-	$(MAKE) --no-print-directory -j$(CORES) -Otarget csites HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
-	$(MAKE) --no-print-directory -j$(CORES) -Otarget cbits-quick HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
+	$(MAKE) --no-print-directory -j$(CORES) -Otarget $(GATE) HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
 	$(MAKE) --no-print-directory pytest
+
+# All that the gate takes fewer draws of; tests/nightly.py runs it.
+test-long: check-library $(STAMP)
+	$(if $(LONG_TESTS),,HY3D_TESTS=full $(MAKE) --no-print-directory -j$(CORES) -Otarget ctest \
+		HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))")
+	HY3D_TESTS=full $(PYTEST) $(LONG_TESTS)
+
+# What an edit can be tried with: no C test, and no test of tests/slow.txt.
+quick: $(STAMP)
+ifdef PKG
+	$(PY) -m ruff check $(wildcard hy3d_rocm/$(PKG) hy3d_rocm/$(PKG).py tests/unit/$(PKG))
+	$(PY) -m ruff format --check $(wildcard hy3d_rocm/$(PKG) hy3d_rocm/$(PKG).py tests/unit/$(PKG))
+	$(PY) -m mypy $(wildcard hy3d_rocm/$(PKG) hy3d_rocm/$(PKG).py)
+	$(PYTEST) -q -m "not slow" $(or $(wildcard tests/unit/$(PKG)),tests/unit/test_$(PKG).py)
+else
+	$(MAKE) --no-print-directory lint
+	$(PYTEST) -q -m "not slow"
+endif
 
 asan: check-library $(STAMP)
 	$(MAKE) --no-print-directory casan HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"

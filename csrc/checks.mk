@@ -20,7 +20,7 @@ CLANG ?= clang
 VALGRIND ?= valgrind
 JOBS ?= $(shell nproc)
 QUICK ?=
-RUN_SUITES := JOBS=$(JOBS) CK_TIMEOUT_MULTIPLIER=100 tests/c/run_suites.sh
+RUN_SUITES := HY3D_TESTS=full JOBS=$(JOBS) CK_TIMEOUT_MULTIPLIER=100 tests/c/run_suites.sh
 
 # $(call shares,SUITES,N,MOST): the suites in N shares each; with QUICK only MOST of them.
 shares = $(foreach suite,$(1),$(suite):$(2)$(if $(QUICK),:$(3)))
@@ -194,7 +194,7 @@ ccov:
 		$(CCOV_SUITES) || exit 1; \
 	done
 	for case in thin conv3d fused; do \
-		CK_RUN_CASE=$$case $(CCOV_BUILD)/tests-compat/check_hy3d conv3d || exit 1; \
+		HY3D_TESTS=full CK_RUN_CASE=$$case $(CCOV_BUILD)/tests-compat/check_hy3d conv3d || exit 1; \
 	done
 	$(CCOV_BUILD)/check_bits exact --count 3000 --jobs $(JOBS)
 	$(CCOV_BUILD)/check_bits stable --count 4 --jobs $(JOBS)

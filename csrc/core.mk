@@ -224,7 +224,8 @@ casan: $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d $(if $(CHECK_ARGS),,$(CASAN_BUILD)
 	@leaks=0; ASAN_OPTIONS=detect_leaks=1 $(CASAN_BUILD)/leak_probe 2>/dev/null && leaks=1; \
 	echo "casan: detect_leaks=$$leaks"; \
 	ASAN_OPTIONS=detect_leaks=$$leaks:allocator_may_return_null=1:abort_on_error=0 \
-	UBSAN_OPTIONS=print_stacktrace=1 $(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d $(CHECK_ARGS) && \
+	HY3D_TESTS=full UBSAN_OPTIONS=print_stacktrace=1 \
+	$(CASAN_BUILD)/$(CTEST_DIR)/check_hy3d $(CHECK_ARGS) && \
 	$(if $(CHECK_ARGS),true,ASAN_OPTIONS=detect_leaks=$$leaks:allocator_may_return_null=1 \
 	UBSAN_OPTIONS=print_stacktrace=1 $(CASAN_BUILD)/fuzz/replay $(FUZZ_CORPORA))
 

@@ -110,7 +110,7 @@ cwintest: cwin $(CORE_BUILD)/same_bits
 	failed=0; \
 	for level in $(CWIN_LEVELS); do \
 		echo "cwintest: HY3D_CPU=$$level"; \
-		HY3D_CPU=$$level $(WINE) $(CWIN_BUILD)/check_hy3d.exe $(CHECK_ARGS) || failed=1; \
+		HY3D_TESTS=full HY3D_CPU=$$level $(WINE) $(CWIN_BUILD)/check_hy3d.exe $(CHECK_ARGS) || failed=1; \
 	done; \
 	exit $$failed
 

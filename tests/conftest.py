@@ -14,6 +14,7 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import core_memory  # noqa: F401  (puts the core on memory that is counted)
+import slow_tests
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -22,6 +23,13 @@ def pytest_xdist_auto_num_workers() -> int:
     import torch
 
     return 0 if torch.cuda.is_available() else os.cpu_count() or 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    slow = slow_tests.listed()
+    for item in items:
+        if slow_tests.name_of(item) in slow:
+            item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

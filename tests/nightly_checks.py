@@ -21,9 +21,9 @@ def script(name: str, full: str, quick: str) -> tuple[str, str]:
 CHECKS = (
     Check(
         "tests",
-        "the Python tests that the gate has no time for: whole products and large counts",
-        "make pytest-full",
-        "make pytest-full FULL_TESTS=tests/unit/pipeline/test_seed_modes.py",
+        "the tests with all that the gate has no time for: whole products and large counts",
+        "make test-long",
+        "make test-long LONG_TESTS=tests/unit/pipeline/test_seed_modes.py",
     ),
     Check(
         "exact",

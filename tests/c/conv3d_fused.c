@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONFIGURATIONS = 150 };
-
 static hy3d_conv3d_desc random_desc(test_random *random)
 {
     hy3d_conv3d_desc desc = conv_random_desc(random);
@@ -73,8 +71,9 @@ START_TEST(test_random_fusions_equal_the_input_made_the_long_way)
     }
     hy3d_context *const context = test_context(levels[_i], 3);
     test_random random = test_rng(600 + (uint64_t)_i);
+    const int configurations = test_draws(50, 150);
 
-    for (int i = 0; i < CONFIGURATIONS; i++) {
+    for (int i = 0; i < configurations; i++) {
         const hy3d_conv3d_desc desc = random_desc(&random);
         conv_fused_make(&fused, &desc, HY3D_IDENTITY, &random, 3);
         check_fused(context, &fused, i);

@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { CONFIGURATIONS = 80 };
-
 /* The largest error as a fraction of its bound: inputs are off by their own errors, and every term
  * passes at most K + 3 roundings (its product, K + 1 additions with bias and residual; one more is
  * the oracle's share). */
@@ -48,7 +46,8 @@ START_TEST(test_silu_and_reals_stay_within_the_proven_bound)
     hy3d_context *const context = test_context(levels[_i], 2);
     test_random random = test_rng(640 + (uint64_t)_i);
 
-    for (int i = 0; i < CONFIGURATIONS; i++) {
+    const int configurations = test_draws(30, 80);
+    for (int i = 0; i < configurations; i++) {
         hy3d_conv3d_desc desc = conv_random_desc(&random);
         char text[640];
         desc.batch = 1;

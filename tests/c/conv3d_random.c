@@ -5,8 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { CONFIGURATIONS = 1000, REAL_CONFIGURATIONS = 200 };
-
 static int64_t pick(test_random *random, const int64_t *values, size_t count)
 {
     return values[test_between(random, 0, (int64_t)count - 1)];
@@ -71,8 +69,9 @@ START_TEST(test_random_integer_configurations_equal_the_reference)
     }
     hy3d_context *const context = test_context(levels[_i], 3);
     test_random random = test_rng(100 + (uint64_t)_i);
+    const int configurations = test_draws(300, 1000);
 
-    for (int i = 0; i < CONFIGURATIONS; i++) {
+    for (int i = 0; i < configurations; i++) {
         conv_problem problem = random_problem(&random, 3);
         char text[512];
         conv_problem_text(&problem, text, sizeof text);
@@ -158,8 +157,9 @@ START_TEST(test_real_values_stay_within_the_proven_bound)
 {
     hy3d_context *const context = test_context(NULL, 2);
     test_random random = test_rng(200);
+    const int configurations = test_draws(60, 200);
 
-    for (int i = 0; i < REAL_CONFIGURATIONS; i++) {
+    for (int i = 0; i < configurations; i++) {
         conv_problem problem = random_problem(&random, 0);
         char text[512];
         conv_problem_text(&problem, text, sizeof text);

@@ -49,6 +49,10 @@ uint64_t test_next(test_random *random);
 /* Uniform in low .. high, both included. */
 int64_t test_between(test_random *random, int64_t low, int64_t high);
 
+/* How many random cases a test takes: `gate` in make test, `full` where HY3D_TESTS=full (make
+ * test-long and all tools of checks.mk). The first ones are the same. */
+int test_draws(int gate, int full);
+
 /* Small integers in -limit .. limit, exact in every dtype while limit <= 8 (sums of up to
  * 2^24 / limit^2 products are then exact in float). */
 void test_fill_f32(test_random *random, float *out, size_t n, int limit);

@@ -7,7 +7,7 @@
 
 Suite *hy3d_schedule_suite(void);
 
-enum { CASES = 3000, SHARES = 20 };
+enum { SHARES = 20 };
 
 static void count_up(const judge_report *report)
 {
@@ -25,7 +25,8 @@ START_TEST(test_random_programs_keep_every_promise)
 {
     hy3d_context *const context = test_context("ref", 1);
     judge_report report = {0};
-    for (uint64_t i = (uint64_t)_i; i < CASES; i += SHARES) {
+    const uint64_t cases = (uint64_t)test_draws(1000, 3000);
+    for (uint64_t i = (uint64_t)_i; i < cases; i += SHARES) {
         graphs_case made;
         graphs_seed seed;
         const graphs_numbers numbers = graphs_of_number(&seed, i, &made);

@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { CONFIGURATIONS = 8 };
-
 static const char *const levels[] = {"ref", "avx2", "avx512"};
 
 static void check_one(hy3d_context *context, hy3d_conv3d_format format, test_random *random,
@@ -46,8 +44,9 @@ START_TEST(test_random_shapes_of_every_kind_stay_within_the_proven_bound)
     hy3d_context *const context = test_context(levels[level], 3);
     test_random random = test_rng(800 + (uint64_t)_i);
     double worst = 0.0;
+    const int configurations = test_draws(4, 8);
 
-    for (int i = 0; i < CONFIGURATIONS; i++) {
+    for (int i = 0; i < configurations; i++) {
         check_one(context, format, &random, &fused, i, &worst);
     }
     hy3d_context_destroy(context);

@@ -83,7 +83,7 @@ def test_a_caller_who_gives_the_global_generator_shares_it_with_encode_images() 
 
 
 def test_the_promises_hold_for_many_seeds() -> None:
-    """150 in the gate, a thousand in `make pytest-full`."""
+    """150 in the gate, a thousand in `make test-long`."""
     chosen = random.Random(SEED)
     pipeline = Painter()
     proxies = {mode: PipelineProxy(pipeline, seed_mode=mode) for mode in ("stream", "legacy")}

@@ -1,0 +1,59 @@
+"""Which tests are slow: measured, listed in tests/slow.txt, marked when they are collected.
+
+    python tests/support/slow_tests.py [FILE ...]
+
+runs all tests, or these files, in one process and writes their lines anew. A test function is slow
+if its cases together take more than SECONDS of processor time, children's included, which depends
+less on what else the machine does than time on the wall.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from places import TESTS
+
+LIST = TESTS / "slow.txt"
+SECONDS = 0.5
+
+
+def name_of(item: Any) -> str:
+    """unit/decode/test_run.py::test_it, whatever the parameters."""
+    return f"{item.path.relative_to(TESTS).as_posix()}::{item.originalname}"
+
+
+def listed() -> set[str]:
+    return set(LIST.read_text(encoding="utf-8").split())
+
+
+class Measured:
+    """A pytest plugin: seconds of each test function."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: Any) -> Generator[None, object, object]:
+        before = sum(os.times()[:4])
+        result = yield
+        self.seconds[name_of(item)] += sum(os.times()[:4]) - before  # type: ignore[assignment]
+        return result
+
+
+def main() -> int:
+    measured = Measured()
+    code = pytest.main(["-q", "-n", "0", *sys.argv[1:]], plugins=[measured])
+    files = {name.partition("::")[0] for name in measured.seconds}
+    kept = {name for name in listed() if name.partition("::")[0] not in files}
+    slow = {name for name, seconds in measured.seconds.items() if seconds > SECONDS}
+    LIST.write_text("\n".join(sorted(kept | slow)) + "\n", encoding="utf-8")
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
