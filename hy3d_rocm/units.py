@@ -8,6 +8,7 @@ on a card's box. A budget copied from any of these lines is the budget that was 
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Sequence
 
@@ -81,3 +82,27 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         )
         for row in rows
     ]
+
+
+def budget_bytes(budget: str | int | None) -> int | None:
+    """Bytes of "6GB", "512 MiB", "1.5g", 6000000000 or None (no limit).
+
+    Units are powers of 1024 however they are spelt, as in all that is shown.
+    ValueError for anything else, zero included.
+    """
+    if budget is None:
+        return None
+    shown, others = brief(budget), "a text such as '6GB', or None"
+    if isinstance(budget, bool):
+        raise ValueError(f"budget is {budget}; give bytes, {others}")
+    try:
+        count = parse_size(budget) if isinstance(budget, str) else operator.index(budget)
+    except TypeError:
+        raise ValueError(f"budget is {shown}; give whole bytes, {others}") from None
+    except ValueError:
+        raise ValueError(
+            f'budget is {shown}; write it like "6GB", "512MB" or a number of bytes'
+        ) from None
+    if not 0 < count < 2**63:
+        raise ValueError(f"budget is {shown}; give more than nothing, or None for no limit")
+    return count

@@ -15,8 +15,7 @@ from typing import Any
 from hy3d_rocm import _native, units
 
 __all__ = [
-    "BudgetTooSmallError", "DecodePlan", "Grain", "GrainCost", "Grains", "parse_budget",
-    "plan_decode",
+    "BudgetTooSmallError", "DecodePlan", "Grain", "GrainCost", "Grains", "plan_decode",
 ]  # fmt: skip
 
 Three = tuple[int, int, int]
@@ -182,30 +181,6 @@ class DecodePlan:
         return "\n".join(lines)
 
 
-def parse_budget(budget: Budget) -> int | None:
-    """Bytes of "6GB", "512 MiB", "1.5g", 6000000000 or None (no limit).
-
-    Units are powers of 1024 however they are spelt, as in all that is shown (hy3d_rocm/units.py).
-    ValueError for anything else, zero included.
-    """
-    if budget is None:
-        return None
-    shown, others = units.brief(budget), "a text such as '6GB', or None"
-    if isinstance(budget, bool):
-        raise ValueError(f"budget is {budget}; give bytes, {others}")
-    try:
-        count = units.parse_size(budget) if isinstance(budget, str) else operator.index(budget)
-    except TypeError:
-        raise ValueError(f"budget is {shown}; give whole bytes, {others}") from None
-    except ValueError:
-        raise ValueError(
-            f'budget is {shown}; write it like "6GB", "512MB" or a number of bytes'
-        ) from None
-    if not 0 < count < 2**63:
-        raise ValueError(f"budget is {shown}; give more than nothing, or None for no limit")
-    return count
-
-
 def plan_decode(
     latent_size: Sequence[int], *, budget: Budget = None, factors: Sequence[int] = (4, 8, 8),
     causal: bool = True, overlap: Sequence[int] = (1, 4, 4), halo: Sequence[int] = (2, 2, 2),
@@ -222,7 +197,7 @@ def plan_decode(
     of its range, Hy3dError where a size does not fit in 63 bits.
     """
     size = _three(latent_size, "latent_size")
-    limit = parse_budget(budget)
+    limit = units.budget_bytes(budget)
     price = GrainCost() if cost is None else cost
     sizes = {"overlap": overlap, "halo": halo, "min_tile": min_tile}
     fields: dict[str, Any] = {

@@ -13,9 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import ROOT
 
-from hy3d_rocm.decode.plan import parse_budget
 from hy3d_rocm.memory_lines import stage_line
-from hy3d_rocm.units import GB, KB, MB, TB, parse_size, short_text, size_text, whole_number
+from hy3d_rocm.units import (
+    GB,
+    KB,
+    MB,
+    TB,
+    budget_bytes,
+    parse_size,
+    short_text,
+    size_text,
+    whole_number,
+)
 
 SIZES = {"B": 1, "kB": KB, "MB": MB, "GB": GB, "TB": TB}
 PACKAGE = ROOT / "hy3d_rocm"
@@ -59,7 +68,7 @@ def test_what_is_shown_can_be_typed_back(count: int) -> None:
 def test_a_budget_copied_from_a_memory_line_is_what_was_free() -> None:
     free = re.search(r"Free: ([0-9.]+ GB)", stage_line("Now", 6 * GB, 0, None))
     assert free is not None
-    assert parse_budget(free[1]) == 6 * GB
+    assert budget_bytes(free[1]) == 6 * GB
     assert size_text(6 * GB, 2) == "6.00 GB"
 
 
@@ -122,7 +131,7 @@ def test_a_size_of_endless_digits_is_a_short_sentence(text: str) -> None:
         parse_size(text)
     assert len(str(told.value)) < 120
     with pytest.raises(ValueError, match="budget is") as told:
-        parse_budget(text)
+        budget_bytes(text)
     assert len(str(told.value)) < 200
     assert parse_size("0" * 400 + "1kB") == KB
 
@@ -132,7 +141,7 @@ def test_a_size_of_endless_digits_is_a_short_sentence(text: str) -> None:
 )
 def test_a_number_of_endless_digits_is_a_short_sentence(number: float) -> None:
     with pytest.raises(ValueError, match="budget is") as told:
-        parse_budget(number)  # type: ignore[arg-type]
+        budget_bytes(number)  # type: ignore[arg-type]
     assert len(str(told.value)) < 200
 
 

@@ -17,9 +17,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hy3d_rocm.decode import plan
 from hy3d_rocm.memory import Machine
-from hy3d_rocm.units import MB, brief, size_text
+from hy3d_rocm.units import MB, brief, budget_bytes, size_text
 
 __all__ = [
     "DEVICE_HEADROOM_BYTES", "HOST_HEADROOM_BYTES", "MEMORY_THRESHOLD", "NO_LIMIT", "Budget",
@@ -79,7 +78,7 @@ def parse_budget(budget: str | int | float | None) -> Request:
     try:
         if isinstance(budget, float):
             raise ValueError(f"budget is {brief(budget)}; give whole bytes")
-        return plan.parse_budget(budget)
+        return budget_bytes(budget)
     except ValueError as error:
         text = str(error).rstrip(".")
         raise ValueError(f'{text}. A share is written "80%", what is free now "auto"') from None

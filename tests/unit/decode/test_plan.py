@@ -12,9 +12,9 @@ from places import ROOT
 from hy3d_rocm.decode.plan import (
     BudgetTooSmallError,
     GrainCost,
-    parse_budget,
     plan_decode,
 )
+from hy3d_rocm.units import budget_bytes
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,13 @@ from hy3d_rocm.decode.plan import (
 def test_budgets_are_read_in_the_units_that_people_write(
     text: str | int | None, count: int | None
 ) -> None:
-    assert parse_budget(text) == count
+    assert budget_bytes(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "lots", "6 XB", "-1GB", "0", 0, -5, True, 1.5, "1e9", 2**63])
 def test_other_budgets_are_refused_with_what_was_given(text: object) -> None:
     with pytest.raises(ValueError, match="budget is") as caught:
-        parse_budget(text)  # type: ignore[arg-type]
+        budget_bytes(text)  # type: ignore[arg-type]
     assert str(text) in str(caught.value)
 
 

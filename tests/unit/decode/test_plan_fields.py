@@ -11,10 +11,9 @@ from hy3d_rocm.decode.plan import (
     BudgetTooSmallError,
     Grain,
     GrainCost,
-    parse_budget,
     plan_decode,
 )
-from hy3d_rocm.units import size_text
+from hy3d_rocm.units import budget_bytes, size_text
 
 GRAIN = Grain(
     index=3,
@@ -172,11 +171,11 @@ def test_costs_are_from_0_to_what_63_bits_hold(name: str) -> None:
 
 
 def test_budgets_are_from_1_to_what_63_bits_hold() -> None:
-    assert parse_budget(1) == 1
-    assert parse_budget(2**63 - 1) == 2**63 - 1
+    assert budget_bytes(1) == 1
+    assert budget_bytes(2**63 - 1) == 2**63 - 1
     for wrong in (0, 2**63):
         with pytest.raises(ValueError, match=rf"^budget is {wrong}; give more than nothing"):
-            parse_budget(wrong)
+            budget_bytes(wrong)
 
 
 @pytest.mark.parametrize("name", ["factors", "overlap", "halo", "min_tile"])
