@@ -41,7 +41,7 @@ def good_places(rng: random.Random) -> Any:
     layers: list[Any] = [OTHER, rng.choice([NATIVE, OTHER]), rng.choice([NATIVE, OTHER]), OTHER]
     if rng.random() < 0.1:
         layers[rng.randrange(4)] = rng.choice([None, (), NATIVE[1:], (0, (0, 0, 0), 0, 0, 0, 0)])
-    return (place(*layers),) * rng.randrange(3)
+    return (place(*layers),) * rng.choice([1, 2, 0])
 
 
 def good_request(rng: random.Random) -> dict[str, Any]:
