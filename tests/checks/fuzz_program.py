@@ -41,7 +41,7 @@ def good_places(rng: random.Random) -> Any:
     layers: list[Any] = [OTHER, rng.choice([NATIVE, OTHER]), rng.choice([NATIVE, OTHER]), OTHER]
     if rng.random() < 0.1:
         layers[rng.randrange(4)] = rng.choice([None, (), NATIVE[1:], (0, (0, 0, 0), 0, 0, 0, 0)])
-    return (place(*layers),) * rng.choice([1, 2, 0])
+    return (place(*layers),) * rng.randrange(3)
 
 
 def good_request(rng: random.Random) -> dict[str, Any]:
@@ -50,7 +50,8 @@ def good_request(rng: random.Random) -> dict[str, Any]:
         "strategies": rng.choice([2, 6]), "copy_bytes_per_second": 1e10, "device": MACHINE,
         "host": MACHINE, "device_budget": rng.choice([0, 1, 20000]), "may_spill": 1,
         "halos": rng.choice([(), ((4, 2, 4),)]), "is_host": rng.choice([0, 1]),
-        "most_shape_bytes": rng.choice([0, 7]), "inside": inside, "places": good_places(rng),
+        "most_shape_bytes": rng.choice([0, 7]), "inside": inside,
+        "places": good_places(random.Random(rng.random())),
     }  # fmt: skip
 
 
