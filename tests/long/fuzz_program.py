@@ -25,18 +25,42 @@ def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int
     return 100, 10, 5, 7
 
 
+NATIVE, OTHER = (1, (1, 1), 0, 0, 0, 7), (0, (0, 0), 0, 0, 0, 0)
+
+
+def place(*layers: Any) -> tuple[Any, ...]:
+    return 0, 2, 8, 1000, 1 << 20, layers
+
+
+def inside(*call: Any) -> tuple[int, int, int, int]:
+    return 100, 1, 5, 7
+
+
+def good_places(rng: random.Random) -> Any:
+    """None, the device's, or the host's beside it; now and then with a layer that is none."""
+    layers: list[Any] = [OTHER, rng.choice([NATIVE, OTHER]), rng.choice([NATIVE, OTHER]), OTHER]
+    if rng.random() < 0.1:
+        layers[rng.randrange(4)] = rng.choice([None, (), NATIVE[1:], (0, (0, 0, 0), 0, 0, 0, 0)])
+    return (place(*layers),) * rng.randrange(3)
+
+
 def good_request(rng: random.Random) -> dict[str, Any]:
     return {
         "workspace": workspace, "size": (rng.randrange(1, 6), 6, 7), "element_bytes": 4,
         "strategies": rng.choice([2, 6]), "copy_bytes_per_second": 1e10, "device": MACHINE,
         "host": MACHINE, "device_budget": rng.choice([0, 1, 20000]), "may_spill": 1,
         "halos": rng.choice([(), ((4, 2, 4),)]), "is_host": rng.choice([0, 1]),
-        "most_shape_bytes": rng.choice([0, 7]),
+        "most_shape_bytes": rng.choice([0, 7]), "inside": inside,
+        "places": good_places(random.Random(rng.random())),
     }  # fmt: skip
 
 
 def good_schedule(rng: random.Random) -> Any:
-    return _core.compile_schedule(NODES, **(good_request(rng) | {"device_budget": 0}))
+    fits = {
+        "device_budget": 0,
+        "places": (place(OTHER, NATIVE, rng.choice([NATIVE, OTHER]), OTHER),),
+    }
+    return _core.compile_schedule(NODES, **(good_request(rng) | fits))
 
 
 def good_nodes(rng: random.Random) -> list[Any]:
@@ -67,7 +91,7 @@ PROGRAM_CALLS: dict[str, Any] = {
     "Program": lambda _rng: [],
     **{
         f"Program.{n}": member("Program")
-        for n in ("candidate", "cut", "prefix_bytes", "tiles", "sections")
+        for n in ("candidate", "cut", "prefix_bytes", "tiles", "sections", "prepared")
     },
     "Program.steps": member("Program", lambda rng: rng.randrange(2)),
     "Program.kept": member("Program", lambda rng: rng.randrange(2)),
