@@ -42,4 +42,4 @@ $(CSITES_BUILD)/core.a: $(CSITES_OBJECTS)
 csites: $(CSITES_BUILD)/check_sites
 	$< $(CSITES_ARGS)
 
--include $(wildcard $(CSITES_BUILD)/*.d $(CSITES_BUILD)/csrc/*/*.d)
+-include $(wildcard $(CSITES_BUILD)/*.d $(CSITES_BUILD)/helpers/*.d $(CSITES_BUILD)/csrc/*/*.d)
