@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 
 from hy3d_rocm.decode.geometry import kernel_size, out_frames, own_size
 from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, StrangeModuleError, Triple
@@ -91,15 +90,15 @@ class Value(NamedTuple):
         return self.channels, self.frames, self.rows, self.columns
 
 
-def record(family: Any, encode: bool = False) -> Graph:
+def record(family: Any, encode: bool = False, sizes_only: bool = False) -> Graph:
     """The decode(), or the encode(), of a family (families/base.py) as a graph, in 1 to 5 ms: it is
-    made anew for each decode, since a timestep is in its layers. TypeError or ValueError
-    (sentences) as the family's function raises them."""
+    made anew for each decode, since a timestep is in its layers. sizes_only: as graph_of() does.
+    TypeError or ValueError (sentences) as the family's function raises them."""
     time, space = family.factor if encode else (1, 1)
     channels = family.out_channels if encode else family.latent_channels
     frames = 1 if family.is_image else 1 + (_LATENTS - 1) * time
     size = (channels, frames, _ROWS * space, _ROWS * space)
-    return graph_of(family.encode if encode else family.decode, size)
+    return graph_of(family.encode if encode else family.decode, size, sizes_only)
 
 
 def graph_of(
@@ -129,11 +128,6 @@ class Recorder:
         return Value(len(self.nodes) - 1, *size)
 
     def conv(self, x: Value, layer: Conv, *, add: Value | None = None) -> Value:
-        if "reflect" in layer.modes:
-            x = self.local(x, _reflected(layer))
-            before, after = ((side[0], 0, 0) for side in (layer.before, layer.after))
-            modes = (layer.modes[0], "zeros", "zeros")
-            layer = replace(layer, before=before, after=after, modes=modes)
         weight, shuffle = layer.module.weight, layer.shuffle
         if weight.shape[1] != x.channels:
             raise StrangeModuleError(
@@ -191,17 +185,6 @@ class Recorder:
         if x.size != y.size:
             raise StrangeModuleError(f"a sum has sides of {(1, *x.size)} and {(1, *y.size)}")
         return self.add_node(Node(ADD, x.node, y.node, channels=x.channels), None, x.size)
-
-
-def _reflected(layer: Conv) -> Local:
-    """A layer's padding by reflection, and of its other sides in space. Norms per position and
-    activations give the same before the padding as behind it."""
-    if layer.modes[0] == "reflect" or layer.modes[1] != layer.modes[2]:
-        raise StrangeModuleError("a convolution reflects in time, or along one side only")
-    if layer.up != _ONES or (layer.norm is not None and layer.norm.kind in ("group", "frame")):
-        raise StrangeModuleError("a convolution reflects what a GroupNorm or up-sampling makes")
-    sides = (layer.before[2], layer.after[2], layer.before[1], layer.after[1], 0, 0)
-    return Local(lambda frames, first: F.pad(frames, sides, mode="reflect"), lambda n: n)
 
 
 def _norm_of(norm: Norm | None) -> int:

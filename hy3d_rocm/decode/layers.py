@@ -75,9 +75,8 @@ class Conv:
 
     module: has weight (O, C, kt, kh, kw), (O, C, kh, kw) (each frame by itself) or (O, C) (1x1x1),
     and bias or None.
-    before, after: padding of the up-sampled input; modes: "zeros" or "replicate", one an axis;
-    "reflect" for rows and columns where nothing normalises or up-samples before it but by position
-    (the recorder makes a Local of it: no backend knows it).
+    before, after: padding of the up-sampled input; modes: "zeros" or "replicate", one an axis, or
+    "reflect" for rows and columns (torch computes that, no other backend).
     up: nearest up-sampling; with keep_first the video's first frame stays one frame in time.
     skip_first: so many frames at the start of the video pass by (only `shuffle` of time may be set
     then): the convolution's own video begins behind them (Wan's time_conv).

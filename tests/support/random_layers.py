@@ -47,8 +47,8 @@ def padded(layer: Conv, x: Any) -> Any:
     for axis in range(3):
         pad = [0] * 6
         pad[4 - 2 * axis], pad[5 - 2 * axis] = layer.before[axis], layer.after[axis]
-        mode = "constant" if layer.modes[axis] == "zeros" else "replicate"
-        x = F.pad(x, pad, mode=mode)
+        mode = layer.modes[axis]
+        x = F.pad(x, pad, mode="constant" if mode == "zeros" else mode)
     return x
 
 
@@ -93,8 +93,9 @@ def shuffled_by(factor: Any, order: str, y: Any) -> Any:
     return out
 
 
-def random_layer(rng: random.Random) -> Conv:
-    """Any layer that Conv can say, without skip_first and drop, which are the engine's."""
+def random_layer(rng: random.Random, *more: str) -> Conv:
+    """Any layer that Conv can say, without skip_first and drop, which are the engine's. more: ways
+    to pad rows and columns beside zeros and replicate."""
     kind = rng.choice(["5d", "5d", "5d", "4d", "2d"])
     kernel = tuple(rng.choice([1, 1, 2, 3]) for _ in range(3))
     if kind == "4d":
@@ -113,7 +114,8 @@ def random_layer(rng: random.Random) -> Conv:
     shape = {"5d": (o, c, *kernel), "4d": (o, c, *kernel[1:]), "2d": (o, c)}[kind]
     shapes = {"weight": shape} | ({"bias": (o,)} if rng.random() < 0.7 else {})
     up = rng.choice([(1, 1, 1), (1, 1, 1), (2, 2, 2), (1, 2, 2), (2, 1, 1), (3, 1, 2)])
-    modes = tuple(rng.choice(["zeros", "replicate"]) for _ in range(3))
+    known = ["zeros", "replicate"]
+    modes = (rng.choice(known), *(rng.choice([*known, *more]) for _ in range(2)))
     return Conv(
         Holder(rng, **shapes),
         before=tuple(rng.randint(0, k - 1) for k in kernel),

@@ -94,7 +94,7 @@ class NativeBackend(TorchBackend):
 
     def is_native(self, layer: Conv) -> bool:
         """Whether the C convolution computes it: the core knows what that takes."""
-        known = self._weight(layer).dtype in NAMES and set(layer.modes) <= {"zeros", "replicate"}
+        known = self._weight(layer).dtype in NAMES
         return known and not_fused(layer, Pieces((), 0, None), "") is None
 
     def _refusal(self, layer: Conv, source: Pieces) -> str | None:

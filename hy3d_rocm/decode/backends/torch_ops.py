@@ -211,15 +211,24 @@ def _normed(x: Tensor, norm: Norm, weight: Tensor | None, bias: Tensor | None) -
 
 def _border(x: Tensor, axis: int, before: int, after: int, mode: str) -> None:
     """Fills `before` first and `after` last entries of an axis of x."""
-    if mode not in ("zeros", "replicate"):
-        raise ValueError(f"the padding {mode!r} is not known; known are zeros and replicate")
+    if mode not in ("zeros", "replicate", "reflect"):
+        raise ValueError(f"the padding {mode!r} is not known; known are zeros, replicate, reflect")
     end = x.shape[axis] - after
+    if mode == "reflect" and max(before, after) >= end - before:
+        side = "rows" if axis == 2 else "columns"
+        raise ValueError(
+            f"{end - before} {side} can't be padded by reflection of {max(before, after)}: at least"
+            f" {max(before, after) + 1} are needed"
+        )
     for start, count, edge in ((0, before, before), (end, after, end - 1)):
         part = x.narrow(axis, start, count)
         if mode == "zeros":
             part.zero_()
-        elif count:
+        elif count and mode == "replicate":
             part.copy_(x.narrow(axis, edge, 1).expand_as(part))
+        elif count:
+            inner = before + 1 if start == 0 else end - 1 - count
+            part.copy_(x.narrow(axis, inner, count).flip(axis))
 
 
 def not_fused(layer: Conv, source: Pieces, where: str) -> str | None:
@@ -230,6 +239,8 @@ def not_fused(layer: Conv, source: Pieces, where: str) -> str | None:
         return "the convolution has groups"
     if getattr(layer.module, "dilation", 1) not in (1, (1,), (1, 1), (1, 1, 1)):
         return "the convolution is dilated"
+    if "reflect" in layer.modes:
+        return "the convolution pads by reflection"
     if layer.act not in (None, "silu"):
         return f"the activation {layer.act!r} is not in {where}"
     return None

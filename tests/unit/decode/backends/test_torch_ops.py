@@ -45,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "no_gradients")
 def test_any_frames_of_any_layer_equal_the_whole_layers(seed: int) -> None:
     """Whole numbers: equal bit for bit. Replay: the seed is the test's number."""
     rng = random.Random(seed)
-    layer = random_layer(rng)
+    layer = random_layer(rng, "reflect")
     weights = ModuleWeights(torch.float32, CPU)
     weight = layer.module.weight
     kernel = kernel_size(weight)
@@ -71,6 +71,18 @@ def test_any_frames_of_any_layer_equal_the_whole_layers(seed: int) -> None:
     result, _ = TorchBackend(weights).convolve(layer, pieces, (a, b), affine=affine, add=add)
     assert torch.equal(result, part)
     assert torch.equal(x, before)
+
+
+def test_a_picture_too_small_to_be_reflected_is_refused() -> None:
+    weight = {"weight": (2, 2, 1, 3, 3)}
+    layer = Conv(
+        Holder(random.Random(0), **weight), before=(0, 1, 1), after=(0, 1, 1),
+        modes=("zeros", "reflect", "reflect"),
+    )  # fmt: skip
+    backend = TorchBackend(ModuleWeights(torch.float32, CPU))
+    words = "1 columns can't be padded by reflection of 1: at least 2 are needed"
+    with pytest.raises(ValueError, match=words):
+        backend.convolve(layer, Pieces((torch.zeros(1, 2, 1, 2, 1),), 0, 1), (0, 1))
 
 
 def test_missing_frames_are_named() -> None:
@@ -248,7 +260,7 @@ def test_beside_operands_and_result_there_is_only_the_predicted_workspace(
 def test_shapes_alone_take_the_same_path() -> None:
     rng = random.Random(6)
     for _ in range(30):
-        layer = random_layer(rng)
+        layer = random_layer(rng, "reflect")
         weights = ModuleWeights(torch.float32, "meta")
         c = layer.module.weight.shape[1]
         kernel_t = layer.module.weight.shape[2] if layer.module.weight.dim() == 5 else 1

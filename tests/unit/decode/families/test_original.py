@@ -25,6 +25,8 @@ from decode_originals import (  # noqa: E402
 )
 from plain_engine import PlainEngine  # noqa: E402
 
+from hy3d_rocm import decode  # noqa: E402
+from hy3d_rocm.decode import DecodeOptions, decode_with_report  # noqa: E402
 from hy3d_rocm.decode.families import family_for  # noqa: E402
 
 WANS = ("wan", "wan22", "qwen")
@@ -129,7 +131,8 @@ def test_ltxs_own_layout_decodes_and_encodes_as_its_own_code(kind: str, border: 
             module.padding_mode = border
             _, height, width = module.padding  # torch's own state for what is not "zeros"
             module._reversed_padding_repeated_twice = [width, width, height, height, 0, 0]
-    family = family_for(ltx_original(vae, TIMESTEP.get(kind)))
+    original = ltx_original(vae, TIMESTEP.get(kind))
+    family = family_for(original)
     assert family.timestep == TIMESTEP.get(kind)
     for frames in (1, 2, 5):
         z = tiny_latents(vae, frames, 2, 3, seed=frames)
@@ -137,6 +140,17 @@ def test_ltxs_own_layout_decodes_and_encodes_as_its_own_code(kind: str, border: 
             wanted = family.whole(z)
         assert relative_error(family.decode(PlainEngine(), z), wanted) <= 1e-5
         assert tuple(wanted.shape) == family.out_shape(tuple(z.shape))
+    z = tiny_latents(vae, 2, 3, 40)
+    with torch.no_grad():
+        wanted = family.whole(z)
+    assert relative_error(decode(original, z), wanted) <= 1e-5
+    tiled: Any = {"strategy": "tiled", "options": DecodeOptions(halo_pixels=None)}
+    _, report = decode_with_report(original, z, **tiled)
+    less = report.predicted_peak_bytes - 1  # of one tile
+    made, report = decode_with_report(original, z, budget=less, **tiled)
+    parameters = report.plan["parameters"]
+    assert parameters["level"] > 0 and parameters["halo_pixels"] is None
+    assert relative_error(made, wanted) <= 1e-5
     pixels = tiny_pixels(9, 2 * family.factor[1], 3 * family.factor[1])
     with torch.no_grad():
         wanted = family.whole_encode(pixels)
