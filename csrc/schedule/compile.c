@@ -727,12 +727,12 @@ static hy3d_status consider(hy3d_context *context, hy3d_schedule *s)
     if (status == HY3D_OK && hy3d__allows(s, HY3D_STRATEGY_TILED) && (goes_on || best_of(s) < 0)) {
         status = hy3d__search_tiles(context, s, 0);
     }
-    const bool host = hy3d__allows(s, HY3D_STRATEGY_HOST);
-    if (status == HY3D_OK && host && (goes_on || best_of(s) < 0)) {
+    if (status == HY3D_OK && hy3d__moves(s, HY3D_STRATEGY_STREAMED) &&
+        (goes_on || best_of(s) < 0)) {
         status = streamed(context, s, 1);
         status = status == HY3D_OK ? instead_of_chunks(context, s, 1) : status;
     }
-    if (status == HY3D_OK && host && (goes_on || best_of(s) < 0)) {
+    if (status == HY3D_OK && hy3d__moves(s, HY3D_STRATEGY_TILED) && (goes_on || best_of(s) < 0)) {
         status = hy3d__search_tiles(context, s, 1);
     }
     return status;

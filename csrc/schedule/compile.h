@@ -59,6 +59,14 @@ static inline bool hy3d__allows(const hy3d_schedule *s, hy3d_strategy strategy)
     return (s->request.strategies >> strategy & 1u) != 0;
 }
 
+/* Whether what this strategy does on the device is looked at on the host as well: not where the
+ * device is the host. */
+static inline bool hy3d__moves(const hy3d_schedule *s, hy3d_strategy strategy)
+{
+    return hy3d__allows(s, HY3D_STRATEGY_HOST) &&
+           !(s->request.is_host && hy3d__allows(s, strategy));
+}
+
 static inline const hy3d_machine *hy3d__machine_of(const hy3d_schedule *s, int32_t on_host)
 {
     return on_host || s->request.is_host ? &s->request.host : &s->request.device;

@@ -280,9 +280,10 @@ hy3d_status hy3d__find_smallest(hy3d_context *context, hy3d_schedule *s)
 {
     given_up list = {.levels = NULL};
     hy3d_status status = HY3D_OK;
-    const hy3d_strategy strategies[2] = {HY3D_STRATEGY_TILED, HY3D_STRATEGY_HOST};
+    const bool looked_at[2] = {hy3d__allows(s, HY3D_STRATEGY_TILED),
+                               hy3d__moves(s, HY3D_STRATEGY_TILED)};
     for (int32_t i = 0; i < 2 && s->can_tile && s->request.only_level == 0; i++) {
-        if (hy3d__allows(s, strategies[i]) && status == HY3D_OK) {
+        if (looked_at[i] && status == HY3D_OK) {
             status = list_given_up(context, s, i, &list);
         }
     }

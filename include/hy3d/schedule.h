@@ -132,7 +132,8 @@ typedef enum hy3d_strategy {
     HY3D_STRATEGY_WHOLE = 0,    /* the VAE's own code, at once */
     HY3D_STRATEGY_STREAMED = 1, /* exact: by layers, by chunks, or a prefix by layers then chunks */
     HY3D_STRATEGY_TILED = 2,    /* tiles of the picture, blended; exact only where a halo can be */
-    HY3D_STRATEGY_HOST = 3,     /* either of the two before, on the host */
+    HY3D_STRATEGY_HOST = 3,     /* either of the two before, on the host; where the device is that
+                                   (is_host), the one of them that is not allowed itself */
 } hy3d_strategy;
 
 typedef enum hy3d_order {

@@ -329,6 +329,35 @@ static graphs_case tiled_case(void)
     return made;
 }
 
+START_TEST(test_where_the_device_is_the_host_nothing_is_looked_at_twice)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    graphs_case made = tiled_case();
+    hy3d_schedule *schedule = NULL;
+    const hy3d_candidate *all;
+    made.request.is_host = 1;
+    made.request.device_budget = 1;
+    made.request.strategies |= 1U << HY3D_STRATEGY_STREAMED;
+    ck_assert_int_eq(hy3d_schedule_compile(context, &made.request, &schedule),
+                     HY3D_ERR_BUDGET_TOO_SMALL);
+    const int32_t count = hy3d_schedule_candidates(schedule, &all);
+    ck_assert_int_gt(count, 2);
+    for (int32_t i = 0; i < count; i++) {
+        ck_assert(!all[i].on_host);
+    }
+    hy3d_schedule_destroy(context, schedule);
+    made.request.strategies = 1U << HY3D_STRATEGY_HOST;
+    ck_assert_int_eq(hy3d_schedule_compile(context, &made.request, &schedule),
+                     HY3D_ERR_BUDGET_TOO_SMALL);
+    ck_assert_int_eq(hy3d_schedule_candidates(schedule, &all), count);
+    for (int32_t i = 0; i < count; i++) {
+        ck_assert(all[i].on_host);
+    }
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 /* tries: programs in tiles of each halo, on the device and on the host; levels: theirs there. */
 START_TEST(test_tiles_that_no_kernel_can_compute_are_tried_in_three_sizes_and_then_on_the_host)
 {
@@ -618,6 +647,7 @@ Suite *hy3d_schedule_suite(void)
         2);
     tcase_add_test(
         tests, test_tiles_that_no_kernel_can_compute_are_tried_in_three_sizes_and_then_on_the_host);
+    tcase_add_test(tests, test_where_the_device_is_the_host_nothing_is_looked_at_twice);
     tcase_add_test(tests, test_nodes_that_are_alike_share_their_answers);
     tcase_add_test(tests, test_tiles_whose_slices_do_not_fit_are_given_up_without_a_question);
     tcase_add_test(tests, test_the_bytes_of_own_code_are_asked_for_where_they_decide);

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from hy3d_rocm import _native
 from hy3d_rocm.decode.families.original import Processing, View, inner_vae, view_of
 from hy3d_rocm.decode.families.parts import (
     FixedWeight,
@@ -28,7 +29,7 @@ from hy3d_rocm.decode.families.parts import (
     resnet,
 )
 from hy3d_rocm.decode.families.proof import on_shapes
-from hy3d_rocm.decode.graph import GROUP, Graph, graph_of
+from hy3d_rocm.decode.graph import GROUP, Graph, Node, graph_of, record
 from hy3d_rocm.decode.layers import (
     Attention,
     Conv,
@@ -187,7 +188,6 @@ class StructuredFamily(Family):
         self.quant_conv: Any = getattr(self.view, "quant_conv", None)
         self.span = self.span or getattr(self.view, "attention_span", "causal")
         self._pairs: dict[tuple[Any, ...], FixedWeight] = {}
-        self._sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def over(self, vae: Any) -> StructuredFamily:
         """The same of the VAE, or of a copy of it, as it is without a host."""
@@ -387,22 +387,34 @@ class StructuredFamily(Family):
 
     def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:
         """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W)."""
-        size = tuple(latent[1:])
-        if size not in self._sizes:
-            self._sizes[size] = graph_of(self.decode, size, True).made
-        return latent[0], *self._sizes[size]
+        return latent[0], *self._made(latent[1:], False)
 
     def moments_shape(self, pixels: tuple[int, ...]) -> tuple[int, ...]:
         """(B, C, T, H, W) of what encode() makes of pixels (B, C, T, H, W)."""
-        return pixels[0], *graph_of(self.encode, pixels[1:], True).made
+        return pixels[0], *self._made(pixels[1:], True)
+
+    def _made(self, size: tuple[int, ...], encode: bool) -> tuple[int, ...]:
+        """(C, T, H, W) of what decode(), or encode(), makes of an input of `size`."""
+        if not _native.available:
+            return graph_of(self.encode if encode else self.decode, size, True).made
+        nodes = self._encoder_nodes if encode else self._two_frames.nodes
+        return _native.graph_sizes(nodes, size[1:])[-1]
 
     def _graph(self, frames: int) -> Graph:
         return graph_of(self.decode, (self.latent_channels, frames, _ROWS, _ROWS), True)
 
     @cached_property
+    def _two_frames(self) -> Graph:
+        return self._graph(2)
+
+    @cached_property
+    def _encoder_nodes(self) -> tuple[Node, ...]:
+        return record(self, True, True).nodes
+
+    @cached_property
     def facts(self) -> Facts:
         """What the layers tell. Time is not cut: later latents may change earlier frames."""
-        first, two = self._graph(1).made[1], self._graph(2)
+        first, two = self._graph(1).made[1], self._two_frames
         channels, frames, rows, _ = two.made
         has_global_norms = any(node.norm == GROUP for node in two.nodes)
         return Facts(
@@ -413,7 +425,7 @@ class StructuredFamily(Family):
         """StrangeModuleError or AttributeError where the decoder is not what the family takes it
         for: a part is missing, does not fit the one before, or has parameters nothing reads."""
         read = set()
-        for layer in self._graph(2).layers:
+        for layer in self._two_frames.layers:
             norm = getattr(layer, "norm", None)
             modules = [getattr(layer, name, None) for name in ("module", "q", "k", "v", "out")]
             for module in (*modules, None if norm is None else norm.module):

@@ -55,9 +55,11 @@ class StepWorkspace:
             if node.op == ATTENTION or (node.op == CONV and node.kernel == (1, 1, 1))
         ), -1)  # fmt: skip
         kinds: dict[Any, int] = {}  # equal for layers that differ in their weights only
-        numbers = range(len(graph.nodes))
-        self._alike = tuple(kinds.setdefault(self._kind(n), n) for n in numbers)
-        told = {n: self._layer(n) for n in kinds.values()}
+        converted = [self._converted(n) for n in range(len(graph.nodes))]
+        self._alike = tuple(
+            kinds.setdefault((*self._kind(n), *bytes_), n) for n, bytes_ in enumerate(converted)
+        )
+        told = {n: self._layer(n, converted[n]) for n in kinds.values()}
         self._layers = tuple(zip(*(told[n] for n in self._alike), strict=True))  # of each place
         self._known: dict[tuple[Any, ...], tuple[int, int, int, int]] = {}
         self._shapes: dict[frozenset[Any], int] = {}  # their numbers
@@ -107,8 +109,7 @@ class StepWorkspace:
         """What a node's answers depend on, but for how its sources are laid out."""
         node, layer = self._graph.nodes[number], self._graph.layers[number]
         fields = node._replace(source=0, other=min(node.other, 0))
-        own = *map(_likeness, _parts(layer)), *self._converted(number)
-        return fields, number == self._first, *own
+        return fields, number == self._first, *map(_likeness, _parts(layer))
 
     def _converted(self, number: int) -> list[int]:
         """At each place, bytes of the node's parameters that are not as it computes with them."""
@@ -124,10 +125,10 @@ class StepWorkspace:
             for _, rules in self._places
         ]  # fmt: skip
 
-    def _layer(self, number: int) -> list[tuple[Any, ...]]:
+    def _layer(self, number: int, converted: list[int]) -> list[tuple[Any, ...]]:
         """hy3d_layer at each place."""
         node, layer, found = self._graph.nodes[number], self._graph.layers[number], []
-        for (backend, rules), kept in zip(self._places, self._converted(number), strict=True):
+        for (backend, rules), kept in zip(self._places, converted, strict=True):
             flags, convolutions = (0, 0, 0), [layer] if isinstance(layer, Conv) else []
             if isinstance(layer, Attention):
                 composed = rules.composes(self._dtype, node.width // node.heads)
