@@ -149,7 +149,8 @@ def test_ltxs_own_layout_decodes_and_encodes_as_its_own_code(kind: str, border: 
     less = report.predicted_peak_bytes - 1  # of one tile
     made, report = decode_with_report(original, z, budget=less, **tiled)
     parameters = report.plan["parameters"]
-    assert parameters["level"] > 0 and parameters["halo_pixels"] is None
+    assert parameters["level"] > 0
+    assert parameters["halo_pixels"] is None
     assert relative_error(made, wanted) <= 1e-5
     pixels = tiny_pixels(9, 2 * family.factor[1], 3 * family.factor[1])
     with torch.no_grad():
