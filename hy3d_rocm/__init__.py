@@ -7,8 +7,6 @@ torch nor numpy is imported here (ComfyUI's prestart step must come before torch
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 
 TYPE_CHECKING = False  # as typing's; importing typing would be most of this package's import time
 if TYPE_CHECKING:
@@ -19,9 +17,10 @@ if TYPE_CHECKING:
     from hy3d_rocm.conv.functional import conv2d as conv2d
     from hy3d_rocm.conv.functional import conv3d as conv3d
     from hy3d_rocm.conv.router import protect as protect
-    from hy3d_rocm.decode.executor import encode as encode
-    from hy3d_rocm.decode.plan import DecodePlan as DecodePlan
-    from hy3d_rocm.decode.plan import plan_decode as plan_decode
+    from hy3d_rocm.decoding.executor import decode as decode
+    from hy3d_rocm.decoding.executor import encode as encode
+    from hy3d_rocm.decoding.plan import DecodePlan as DecodePlan
+    from hy3d_rocm.decoding.plan import plan_decode as plan_decode
     from hy3d_rocm.device import ResolvedDevice as ResolvedDevice
     from hy3d_rocm.device import resolve_device as resolve_device
     from hy3d_rocm.pipeline import PipelineProxy as PipelineProxy
@@ -31,16 +30,17 @@ __version__ = "0.1.0"
 
 # Public name -> module that has it.
 _HOME = {
-    "DecodePlan": "decode.plan",
+    "DecodePlan": "decoding.plan",
     "Hy3dError": "_native",
     "PipelineProxy": "pipeline",
     "ResolvedDevice": "device",
     "conv2d": "conv.functional",
     "conv3d": "conv.functional",
-    "encode": "decode.executor",
+    "decode": "decoding.executor",
+    "encode": "decoding.executor",
     "inject_faults": "conv.faults",
     "make_generator": "seed",
-    "plan_decode": "decode.plan",
+    "plan_decode": "decoding.plan",
     "protect": "conv.router",
     "resolve_device": "device",
 }
@@ -63,31 +63,7 @@ __all__ = [
 ]
 
 
-class _DecodeModule(ModuleType):
-    """`hy3d_rocm.decode` is a package and the public function at once: the package is callable.
-
-    The import system binds a sub-package to its name in the parent, whatever stood there, so a
-    function of that name would vanish at the first `import hy3d_rocm.decode.plan`.
-    """
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Decodes latents within a budget; see hy3d_rocm.decode.executor.decode."""
-        return importlib.import_module("hy3d_rocm.decode.executor").decode(*args, **kwargs)
-
-
-class _Package(ModuleType):
-    def __setattr__(self, name: str, value: object) -> None:
-        if name == "decode" and type(value) is ModuleType:
-            value.__class__ = _DecodeModule
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
-
-
 def __getattr__(name: str) -> Any:
-    if name == "decode":
-        return importlib.import_module("hy3d_rocm.decode")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -139,8 +139,7 @@ def test_both_refuse_the_same_plans(fields: dict[str, object]) -> None:
             plan(**(good | fields))  # type: ignore[operator]
 
 
-def test_the_package_s_decode_is_callable_before_and_after_its_sub_modules() -> None:
-    assert callable(hy3d_rocm.decode)
-    plan = importlib.import_module("hy3d_rocm.decode.plan")
-    assert callable(hy3d_rocm.decode)
-    assert hy3d_rocm.decode.plan is plan
+def test_decode_and_encode_are_functions_before_and_after_their_package_is_loaded() -> None:
+    functions = hy3d_rocm.decode, hy3d_rocm.encode
+    executor = importlib.import_module("hy3d_rocm.decoding.executor")
+    assert functions == (executor.decode, executor.encode) == (hy3d_rocm.decode, hy3d_rocm.encode)
