@@ -1,5 +1,4 @@
-"""`hy3d-rocm bench`: the advice of a tuning guide, measured on the machine it is given for.
+"""`hy3d-rocm bench`: the delight pipeline and a video decode, measured on the machine at hand.
 
-Each bench measures the delight pipeline (StableDiffusionInstructPix2PixPipeline), prints a table
-and ends in a recommendation that is computed from the table. See docs/bench.md.
+Each bench prints a table and ends in a recommendation that is computed from it. See docs/bench.md.
 """

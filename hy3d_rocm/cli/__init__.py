@@ -1,7 +1,7 @@
-"""Command line: `hy3d-rocm decode`, `plan`, `doctor`, `diagnose`, `miopen`, `bench`, `compare`,
-`tune`, `db`; in a checkout `demo` and `render`.
+"""The command line, `hy3d-rocm` or `python -m hy3d_rocm`: one module a command.
 
-The same as `python -m hy3d_rocm`.
+decode, plan, doctor, diagnose, miopen, bench, compare, tune, db, capture, optimize, validate; in a
+checkout demo and render. Commands that lie with what they run are only listed here.
 """
 
 from __future__ import annotations

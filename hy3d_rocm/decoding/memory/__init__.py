@@ -1,1 +1,1 @@
-"""What a decode may take, and what it will take (run on shapes)."""
+"""Memory of a decode: how much it may take, and what calls take inside (asked, or run on shapes)."""

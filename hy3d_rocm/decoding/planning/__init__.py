@@ -1,1 +1,1 @@
-"""The ways to do a decode, what each takes, and which one is chosen."""
+"""What a decode could do: the candidates with what each takes, and which one is chosen."""
