@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.env.shown import first_line
 
 if TYPE_CHECKING:
@@ -151,14 +152,6 @@ def _reason(error: Exception) -> str:
         return str(error)
     text = first_line(error)
     return f"out of memory ({text})" if is_out_of_memory(error) else text
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    import torch
-
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
-    )
 
 
 def _progress(row: Measured, turn: int, repeats: int) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.conv.router import aside
 from hy3d_rocm.decoding.copies import copied_family
 from hy3d_rocm.decoding.families.base import UNCUT, Facts, Family, WarmUp
@@ -163,9 +164,9 @@ class UnknownFamily(Family):
         try:
             with aside():
                 return tuple(self.whole(x).shape)
-        except torch.OutOfMemoryError:
-            raise
         except CALL_ERRORS as error:
+            if is_out_of_memory(error):
+                raise
             said = f"{self.why}. Its own {self._verb}() fails for {shape}, too: {one_line(error)}"
             stored = next(self.decoder.parameters(), x).dtype
             if only_stores(stored):
