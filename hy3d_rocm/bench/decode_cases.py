@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import sys
 import time
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm import files
-from hy3d_rocm.bench.terminal import BenchError, Check
+from hy3d_rocm.bench.terminal import BenchError, Target, ending
 from hy3d_rocm.tools import loading, metrics
 from hy3d_rocm.tools.loading import random_latents
 from hy3d_rocm.tools.runs import Outcome, ProgressLine, Setting, Subject, exact_frames, run_once
@@ -266,7 +265,7 @@ def _line_of(row: CaseRow) -> str:
     return f"{row.case.name}: {row.best:.2f} s, {row.ended[-1].way}"
 
 
-def checks(report: CasesReport) -> list[Check]:
+def checks(report: CasesReport) -> list[Target]:
     """The specification's targets; None as a value where there is no figure to judge, also of time
     and memory where pictures and channels were made smaller. Pure."""
     full = report.is_full_size
@@ -274,18 +273,18 @@ def checks(report: CasesReport) -> list[Check]:
     for row in report.rows:
         if row.case.seconds is not None:
             value = row.best if full and row.ended else None
-            found.append(Check(f"{row.case.frames} frames of {row.case.width}x{row.case.height}",
+            found.append(Target(f"{row.case.frames} frames of {row.case.width}x{row.case.height}",
                                value, row.case.seconds, " s"))  # fmt: skip
     peaks = [row.peak_bytes for row in report.rows if row.ended]
     peak = max(peaks) / GB if peaks and full else None
-    found.append(Check("peak of all cases", peak, _PEAK_TARGET_GB, " GB"))
+    found.append(Target("peak of all cases", peak, _PEAK_TARGET_GB, " GB"))
     outcomes = [o for row in report.rows for o in row.outcomes if o.kind != "cancelled"]
     failed = (
         100.0 * sum(o.error is not None for o in outcomes) / len(outcomes) if outcomes else None
     )
-    found.append(Check(f"errors in {len(outcomes)} decodes", failed, _ERROR_TARGET_PERCENT, " %"))
+    found.append(Target(f"errors in {len(outcomes)} decodes", failed, _ERROR_TARGET_PERCENT, " %"))
     found += [
-        Check(
+        Target(
             f"{row.case.name}: PSNR lost against the VAE's own decode", _lost(row), LOST_DB, " dB"
         )
         for row in report.rows
@@ -293,7 +292,9 @@ def checks(report: CasesReport) -> list[Check]:
     ]
     on_gpu = not report.device.startswith("CPU")
     found.append(
-        Check("memory kept after decodes", _leaked(report), 0 if on_gpu else LEAK_BYTES / MB, " MB")
+        Target(
+            "memory kept after decodes", _leaked(report), 0 if on_gpu else LEAK_BYTES / MB, " MB"
+        )
     )
     return found
 
@@ -375,11 +376,7 @@ def cases_text(report: CasesReport) -> str:
     lines += [f"{r.case.name}: {r.note}" for r in report.rows if r.note]
     lines += ["Targets:", *(f"  {check.line()}" for check in checks(report)), ""]
     lines += [f"- {sentence}" for sentence in _advice(report.rows)]
-    if report.left_out:
-        lines.append(f"Left out for want of time (--seconds): {', '.join(report.left_out)}")
-    if report.interrupted:
-        lines.append("Interrupted: these are the figures so far.")
-    lines.append(f"Took {report.seconds:.0f} s.")
+    lines += ending(report.left_out, report.interrupted, report.seconds)
     return "\n".join(lines) + "\n"
 
 
@@ -430,7 +427,7 @@ def cases_dict(report: CasesReport) -> dict[str, Any]:
             for r in report.rows
         ],
         "held_bytes": report.held,
-        "targets": [{**dataclasses.asdict(c), "verdict": c.verdict} for c in checks(report)],
+        "targets": [c.as_dict() for c in checks(report)],
         "left_out": report.left_out,
         "interrupted": report.interrupted,
         "seconds": report.seconds,

@@ -280,14 +280,14 @@ def decode_targets(report: CpuDecodeReport) -> list[Target]:
         return []
     ours, theirs = report.sides[OURS], report.sides[TORCH]
     found = [
-        Target("speed", report.ratio, 2.8, unit=" x"),
-        Target("PSNR against torch's frames", report.psnr, 80, unit=" dB"),
+        Target("speed", report.ratio, 2.8, " x", is_least=True),
+        Target("PSNR against torch's frames", report.psnr, 80, " dB", is_least=True),
     ]
     if ours.peaks and theirs.peaks:
         cache = float(ours.cache.get("limit_bytes", 0))
         most = (max(theirs.peaks) + cache) / GB
         text = "peak, torch's and the cache's limit"
-        found.append(Target(text, max(ours.peaks) / GB, most, False, " GB"))
+        found.append(Target(text, max(ours.peaks) / GB, most, " GB"))
     return found
 
 
@@ -295,7 +295,7 @@ def cpu_decode_dict(report: CpuDecodeReport) -> dict[str, Any]:
     """JSON-able, but for infinities."""
     settings = dataclasses.asdict(report.settings)
     settings.pop("say")
-    found = [{**dataclasses.asdict(t), "verdict": t.verdict} for t in decode_targets(report)]
+    found = [target.as_dict() for target in decode_targets(report)]
     return {
         "bench": "decode", "device": "cpu",
         "machine": machine(report.settings.threads),

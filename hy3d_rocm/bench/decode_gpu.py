@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import torch
 
 import hy3d_rocm
 from hy3d_rocm._rng import seeded_on
-from hy3d_rocm.bench.terminal import BenchError, Check
+from hy3d_rocm.bench.terminal import BenchError, Target, ending
 from hy3d_rocm.bench.timing import Measured, Meter, Variant, interleave
 from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB, aligned, size_text
@@ -233,15 +232,11 @@ def decode_text(report: DecodeReport) -> str:
     if report.table:
         lines += ["What protect() did with the library off:", report.table, ""]
     lines += ["Targets:", *(f"  {check.line()}" for check in decode_checks(report)), ""]
-    if report.left_out:
-        lines.append(f"Left out for want of time (--seconds): {', '.join(report.left_out)}")
-    if report.interrupted:
-        lines.append("Interrupted: these are the figures so far.")
-    lines.append(f"Took {report.seconds:.0f} s.")
+    lines += ending(report.left_out, report.interrupted, report.seconds)
     return "\n".join(lines) + "\n"
 
 
-def decode_checks(report: DecodeReport) -> list[Check]:
+def decode_checks(report: DecodeReport) -> list[Target]:
     """The targets; the overhead of a scope only where nobody but AMD's users pays it."""
     plain, shielded = _median(report, LIBRARY), _median(report, PROTECTED)
     guarded = _median(report, GUARDED)
@@ -250,17 +245,17 @@ def decode_checks(report: DecodeReport) -> list[Check]:
         same = report.psnr[LIBRARY] == report.psnr[PROTECTED]
         loss = 0.0 if same else report.psnr[LIBRARY] - report.psnr[PROTECTED]
     found = [
-        Check(
+        Target(
             "protect() without the library: time over the library's", _over(shielded, plain), 1.1
         ),
-        Check("protect() without the library: peak", _peak_gb(report, PROTECTED), 16, " GB"),
-        Check("protect() without the library: PSNR lost", loss, 0.5, " dB"),
-        Check("768x1280: peak", _peak_gb(report, LARGE), 40, " GB"),
+        Target("protect() without the library: peak", _peak_gb(report, PROTECTED), 16, " GB"),
+        Target("protect() without the library: PSNR lost", loss, 0.5, " dB"),
+        Target("768x1280: peak", _peak_gb(report, LARGE), 40, " GB"),
     ]
     if torch.version.hip is None:
         ratio = _over(guarded, plain)
         percent = None if ratio is None else 100 * (ratio - 1)
-        found.append(Check("protect() with the library: overhead", percent, 2, " %"))
+        found.append(Target("protect() with the library: overhead", percent, 2, " %"))
     return found
 
 
@@ -272,7 +267,7 @@ def decode_dict(report: DecodeReport) -> dict[str, Any]:
         "base_bytes": report.base_bytes,
         "rows": [row.as_dict() for row in report.rows.values()],
         "psnr": report.psnr,
-        "targets": [{**dataclasses.asdict(c), "verdict": c.verdict} for c in decode_checks(report)],
+        "targets": [c.as_dict() for c in decode_checks(report)],
         "left_out": report.left_out,
         "interrupted": report.interrupted,
         "measured": any(row.first_seconds is not None for row in report.rows.values()),

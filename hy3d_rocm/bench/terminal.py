@@ -4,10 +4,11 @@ and written."""
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,38 +63,15 @@ def deliver(
 
 
 @dataclass(frozen=True)
-class Check:
-    """One target: `value` None where there is nothing to hold against it."""
-
-    text: str
-    value: float | None
-    limit: float
-    unit: str = "x"
-    at: str = ""
-
-    @property
-    def verdict(self) -> str:
-        """pass, FAIL, or "no figure". NaN fails."""
-        if self.value is None:
-            return "no figure"
-        return "pass" if self.value <= self.limit else "FAIL"
-
-    def line(self) -> str:
-        value = "-" if self.value is None else f"{self.value:.3g}{self.unit}"
-        where = f"  ({self.at})" if self.at else ""
-        return f"{self.verdict:9}  {self.text}: {value} of at most {self.limit:g}{self.unit}{where}"
-
-
-@dataclass(frozen=True)
 class Target:
-    """`value` at least (or at most) `limit`; None where there is no figure."""
+    """`value` at most (is_least: at least) `limit`; None where there is no figure."""
 
     text: str
     value: float | None
     limit: float
-    is_least: bool = True
     unit: str = "x"
     at: str = ""
+    is_least: bool = False
 
     @property
     def verdict(self) -> str:
@@ -108,3 +86,15 @@ class Target:
         bound = f"at {'least' if self.is_least else 'most'} {self.limit:.3g}{self.unit}"
         where = f"  ({self.at})" if self.at else ""
         return f"{self.verdict:9}  {self.text}: {value} of {bound}{where}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**dataclasses.asdict(self), "verdict": self.verdict}
+
+
+def ending(left_out: Sequence[str], interrupted: bool, seconds: float) -> list[str]:
+    """The last lines of a bench that looks at the clock."""
+    lines = [f"Left out for want of time (--seconds): {', '.join(left_out)}"] if left_out else []
+    if interrupted:
+        lines.append("Interrupted: these are the figures so far.")
+    return [*lines, f"Took {seconds:.0f} s."]

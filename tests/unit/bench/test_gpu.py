@@ -18,7 +18,7 @@ from router_doubles import one_thread
 
 from hy3d_rocm import cli
 from hy3d_rocm.bench.decode_gpu import exact_float32
-from hy3d_rocm.bench.terminal import BenchError, Check
+from hy3d_rocm.bench.terminal import BenchError, Target
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.probe import Case, Outcome
 from hy3d_rocm.conv.tiers import make_call
@@ -316,9 +316,9 @@ def test_the_geometric_mean_shows_what_is_no_number() -> None:
     assert geomean([]) is None
     assert geomean([0.5, 2.0]) == 1.0
     assert math.isnan(geomean([1.0, math.nan]) or 0.0)
-    assert Check("t", math.nan, 1.0).verdict == "FAIL"
-    assert Check("t", None, 1.0).verdict == "no figure"
-    assert Check("t", 1.0, 1.0).verdict == "pass"
+    assert Target("t", math.nan, 1.0).verdict == "FAIL"
+    assert Target("t", None, 1.0).verdict == "no figure"
+    assert Target("t", 1.0, 1.0).verdict == "pass"
 
 
 def test_nothing_beats_arithmetic_and_memory() -> None:

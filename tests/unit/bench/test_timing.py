@@ -48,8 +48,12 @@ def test_variants_run_in_turn_and_each_is_prepared_first() -> None:
     [
         (UnavailableError("no accelerator"), "no accelerator"),
         (torch.OutOfMemoryError("HIP out of memory. Tried to"), "out of memory (OutOfMemoryError"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
-         "out of memory (RuntimeError"),
+        (
+            RuntimeError(
+                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+            ),
+            "out of memory (RuntimeError",
+        ),
         (RuntimeError("raised:\nNo compiler\nat"), "RuntimeError: raised: No compiler"),
         (ValueError(), "ValueError"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hy3d_rocm.bench.terminal import Target
 from hy3d_rocm.units import MB
@@ -12,6 +13,7 @@ from tools.dev.bench.cpu_conv import COLD, OURS, TORCH, ConvReport, ConvRow
 from tools.dev.bench.cpu_layers import OTHER, WIDE, group_of
 from tools.dev.bench.gpu_summary import geomean
 
+_at_least = partial(Target, is_least=True)
 _Named = tuple[float, str]  # a figure and the layer it is of
 
 
@@ -92,23 +94,23 @@ def _wide(sums: Sums, report: ConvReport, level: str) -> list[Target]:
     if settings.dtype in ("float16", "float64"):
         return []
     if settings.accuracy == "exact":
-        return [Target(f"{name}: speed, geometric mean", sums.geomean, 0.95)]
+        return [_at_least(f"{name}: speed, geometric mean", sums.geomean, 0.95)]
     is_half = settings.dtype != "float32"
     least = 2.5 if is_half or level == "avx2" else 3.0
     found = [
-        Target(f"{name}: speed, geometric mean", sums.geomean, least),
-        Target(f"{name}: speed, all calls of the decodes", sums.total_ratio, least),
+        _at_least(f"{name}: speed, geometric mean", sums.geomean, least),
+        _at_least(f"{name}: speed, all calls of the decodes", sums.total_ratio, least),
     ]
     error = sums.error or (None, "")
     if is_half:
         most = sums.torch_error[0] if sums.torch_error else math.inf
-        found.append(Target(f"{name}: error, beside torch's", error[0], most, False, "", error[1]))
+        found.append(Target(f"{name}: error, beside torch's", error[0], most, "", error[1]))
     else:
-        found.append(Target(f"{name}: speed, lowest", lowest[0], 1.5, at=lowest[1]))
-        found.append(Target(f"{name}: error", error[0], 2e-5, False, "", error[1]))
+        found.append(_at_least(f"{name}: speed, lowest", lowest[0], 1.5, at=lowest[1]))
+        found.append(Target(f"{name}: error", error[0], 2e-5, "", error[1]))
     if workspace is not None:
         used = workspace[0] / MB
-        found.append(Target(f"{name}: workspace a thread", used, 64, False, " MB", workspace[1]))
+        found.append(Target(f"{name}: workspace a thread", used, 64, " MB", workspace[1]))
     return found
 
 
@@ -117,6 +119,6 @@ def _others(sums: Sums, report: ConvReport, _level: str) -> list[Target]:
         return []
     lowest = sums.lowest or (None, "")
     return [
-        Target(f"{sums.group}: speed, geometric mean", sums.geomean, 1.0),
-        Target(f"{sums.group}: speed, lowest", lowest[0], 0.8, at=lowest[1]),
+        _at_least(f"{sums.group}: speed, geometric mean", sums.geomean, 1.0),
+        _at_least(f"{sums.group}: speed, lowest", lowest[0], 0.8, at=lowest[1]),
     ]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hy3d_rocm.bench.terminal import Check
+from hy3d_rocm.bench.terminal import Target
 from hy3d_rocm.units import MB
 from tools.dev.bench.gpu import GpuReport, Peak
 from tools.dev.bench.gpu_cells import DEFAULT, LAYOUTS, Cell
@@ -87,31 +87,31 @@ def geomean(values: Iterable[float]) -> float | None:
     return math.exp(sum(map(math.log, found)) / len(found))
 
 
-def checks(summaries: Sequence[Summary]) -> list[Check]:
+def checks(summaries: Sequence[Summary]) -> list[Target]:
     """The targets of the tiers "triton" and "gemm", for each dtype that was measured."""
-    found: list[Check] = []
+    found: list[Target] = []
     for s in summaries:
         name = f"{s.tier}, {s.dtype}, {s.layout}"
         if s.tier == "triton":
             is_first = s.layout == LAYOUTS[0]
             most = 1.0 if is_first or s.dtype == "f32" else 1.15
-            found.append(Check(f"{name}: time, geometric mean", s.geomean, most))
+            found.append(Target(f"{name}: time, geometric mean", s.geomean, most))
             if is_first:
                 slower = s.slower or (None, "")
-                found.append(Check(f"{name}: time, worst layer", slower[0], 1.3, at=slower[1]))
+                found.append(Target(f"{name}: time, worst layer", slower[0], 1.3, at=slower[1]))
             found += _shared(s, name, 64)
         elif s.tier == "gemm":
-            found.append(Check(f"{name}: time, geometric mean", s.geomean, 2.5))
+            found.append(Target(f"{name}: time, geometric mean", s.geomean, 2.5))
             found += _shared(s, name, 256)
     return found
 
 
-def _shared(s: Summary, name: str, megabytes: int) -> list[Check]:
+def _shared(s: Summary, name: str, megabytes: int) -> list[Target]:
     extra = s.extra or (None, "")
     used = None if extra[0] is None else extra[0] / MB
     rms = s.rms or (None, "")
     return [
-        Check(f"{name}: memory beyond the result", used, megabytes, " MB", extra[1]),
-        Check(f"{name}: RMS error, worst layer", rms[0], 1.2, at=rms[1]),
-        Check(f"{name}: largest error, geometric mean", s.worst, 1.2),
+        Target(f"{name}: memory beyond the result", used, megabytes, " MB", extra[1]),
+        Target(f"{name}: RMS error, worst layer", rms[0], 1.2, at=rms[1]),
+        Target(f"{name}: largest error, geometric mean", s.worst, 1.2),
     ]

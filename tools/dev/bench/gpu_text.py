@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from hy3d_rocm.bench.terminal import Check
+from hy3d_rocm.bench.terminal import Target
 from hy3d_rocm.units import aligned, size_text
 from tools.dev.bench.gpu import GpuReport
 from tools.dev.bench.gpu_cells import DEFAULT, Cell
@@ -35,7 +35,7 @@ def gpu_text(report: GpuReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _verdict(report: GpuReport, found: Sequence[Check]) -> str:
+def _verdict(report: GpuReport, found: Sequence[Target]) -> str:
     failed = sum(check.verdict == "FAIL" for check in found)
     empty = sum(check.verdict == "no figure" for check in found)
     text = f"{len(found)} targets: {len(found) - failed - empty} met, {failed} missed"
