@@ -78,79 +78,23 @@ if TYPE_CHECKING:
         vertex_normals,
     )
 else:
+    _names = [name for name in __all__ if name not in ("available", "missing")]
     try:
-        from hy3d_rocm._core import (
-            CancelFlag,
-            Hy3dError,
-            PreparedWeights,
-            Program,
-            Schedule,
-            blas_info,
-            blend_accumulate,
-            channel_moments,
-            compile_schedule,
-            conv3d,
-            conv3d_format,
-            conv3d_out_size,
-            conv3d_prepare,
-            cpu_info,
-            fingerprint,
-            graph_sizes,
-            inpaint_vertices,
-            interpolate,
-            rasterize,
-            resolve_device,
-            scatter,
-            schedule_grain,
-            schedule_plan,
-            schedule_window,
-            seed_image,
-            trim,
-            vertex_normals,
-        )
-    except ImportError as error:
-        from hy3d_rocm._fallback import (
-            INSTALL,
-            CancelFlag,
-            Hy3dError,
-            PreparedWeights,
-            Program,
-            Schedule,
-            blas_info,
-            channel_moments,
-            compile_schedule,
-            conv3d,
-            conv3d_format,
-            conv3d_out_size,
-            conv3d_prepare,
-            cpu_info,
-            fingerprint,
-            graph_sizes,
-            inpaint_vertices,
-            interpolate,
-            rasterize,
-            scatter,
-            trim,
-            vertex_normals,
-        )
-        from hy3d_rocm._fallback.device import resolve_device
-        from hy3d_rocm._fallback.schedule import (
-            blend_accumulate,
-            schedule_grain,
-            schedule_plan,
-            schedule_window,
-        )
-        from hy3d_rocm._fallback.seed import seed_image
+        import hy3d_rocm._core as _source
 
-        available = False
-        missing = str(error)
+        globals().update({name: getattr(_source, name) for name in _names})
+        available, missing = True, ""
+    except (ImportError, AttributeError) as error:  # AttributeError: it is of another version
+        from hy3d_rocm import _fallback
+        from hy3d_rocm._fallback import device, schedule, seed
+
+        _twins = {**vars(device), **vars(schedule), **vars(seed), **vars(_fallback)}
+        globals().update({name: _twins[name] for name in _names})
+        available, missing = False, str(error)
         # No warning: a pack cloned without a compiler is a supported way to use it.
         logger.info(
             "The C core is not there (%s): everything but the CPU convolution, the rasteriser and "
             "exact decodes within a budget works; to get those too, %s.",
             missing,
-            INSTALL,
+            _fallback.INSTALL,
         )
-    else:
-        available = True
-        missing = ""
