@@ -29,7 +29,13 @@ from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.budget import make_budget
 from hy3d_rocm.decoding.placing import Placing
 from hy3d_rocm.decoding.planning.compiled import Compiled, plan_job
-from hy3d_rocm.decoding.planning.jobs import Job, best_backend, torch_backend, unused_sizes
+from hy3d_rocm.decoding.planning.jobs import (
+    Job,
+    best_backend,
+    making_of,
+    torch_backend,
+    unused_sizes,
+)
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
 from hy3d_rocm.decoding.run import Run
 from hy3d_rocm.decoding.transfers import StreamMover
@@ -84,8 +90,9 @@ def decode(
     Raises TypeError or ValueError (sentences) for input it can't decode, BudgetTooSmallError with
     the smallest budget that would do, DecodeCancelled.
     """
-    asked = DecodeRequest(budget, strategy, precision, progress, cancel, out=out)
-    return _execute(vae, latents, asked)[0]  # type: ignore[no-any-return]
+    return decode_with_report(
+        vae, latents, budget, strategy, precision, progress, cancel, out=out
+    )[0]  # fmt: skip
 
 
 def decode_with_report(
@@ -108,9 +115,7 @@ def decode_into(
     went. making: what the sink was told at begin() by a decode that goes on here. On any exception
     the sink is aborted."""
     chosen = options or DecodeOptions()
-    asked = DecodeRequest(
-        budget, strategy, precision, progress, cancel, chosen, None, sink, making
-    )  # fmt: skip
+    asked = DecodeRequest(budget, strategy, precision, progress, cancel, chosen, None, sink, making)
     try:
         return _execute(vae, latents, asked)
     except BaseException:
@@ -279,24 +284,27 @@ class Execution:
         )  # fmt: skip
         self._tried: list[tuple[Any, ...]] = []
 
+    @property
+    def device(self) -> torch.device:
+        """Where the plan computes."""
+        return self.job.device_of(self.plan.way)
+
     def run(self) -> None:
         """Frames to `placing`. Raises what the last way raised."""
-        encode, began = self.job.encode, time.perf_counter()
+        encode, report, began = self.job.encode, self.report, time.perf_counter()
         self._take(self._chosen())
-        self.report.planning_seconds = time.perf_counter() - began
-        began = time.perf_counter()
-        device = self.job.device
-        stages.say_attempt(self.job.device_of(self.plan.way), encode)
-        with meter.PeakMeter(device, exact=False) as peak:
+        planned = time.perf_counter()
+        report.planning_seconds = planned - began
+        stages.say_attempt(self.device, encode)
+        with meter.PeakMeter(self.job.device, exact=False) as peak:
             while (failure := self._attempt()) is not None:
-                meter.give_back(device)  # outside of the except block, which held tensors
+                meter.give_back(self.job.device)  # the except block held tensors
                 self._step_down(failure)
-            stages.synchronize(device)
-        self.report.measured_peak_bytes = peak.peak_bytes
-        self.report.seconds = time.perf_counter() - began
-        self.report.steps = self.counter.done
+            stages.synchronize(self.job.device)
+        report.measured_peak_bytes, report.steps = peak.peak_bytes, self.counter.done
+        report.seconds = time.perf_counter() - planned
         result = f"device cpu, shape {self.job.out_shape}"
-        stages.say_success(self.job.device_of(self.plan.way), result, self.report.seconds, encode)
+        stages.say_success(self.device, result, report.seconds, encode)
 
     # Plans
 
@@ -308,8 +316,7 @@ class Execution:
         try:
             if making is not None and strategy not in ("auto", making["strategy"]):
                 raise ValueError(f"the strategy {strategy!r} was asked for")
-            plan = plan_job(self.job, self.budget, strategy, options, wanted, making)
-            return plan if making is None else _plan_going_on(self.job, plan, making)
+            return plan_job(self.job, self.budget, strategy, options, wanted, making)
         except ValueError as error:
             if making is None:
                 raise
@@ -403,58 +410,55 @@ class Execution:
 
     def _attempt(self) -> faults.Failure | None:
         """Carries the plan out; what ended it."""
-        way, scope, pinned = self.plan.way, cast("Any", nullcontext()), cast("Any", nullcontext())
-        device, self.counter.done = self.job.device_of(way), 0
+        self.counter.done, pinned = 0, cast("Any", nullcontext())
         narrowing = faults.Narrowing(self.job.dtype)
-        if self.job.dtype == torch.float64:
-            scope = narrowing
-        if way.strategy == "cpu":
+        scope: Any = narrowing if self.job.dtype == torch.float64 else nullcontext()
+        if self.plan.strategy == "cpu":
             from hy3d_rocm.conv.router import protect
 
             pinned = protect(policy="pin:cpu", cancel=stages.native_flag(self.counter.cancel))
         try:
             with steady(), within(self._most_prepared()), pinned:  # nobody writes to the weights
-                job, backend = self._begin(way, device, scope)
+                job, backend = self._begin(scope)
                 for sample in range(self.z.shape[0]):
-                    if black_box.is_tiled(way):
+                    if black_box.is_tiled(self.plan.way):
                         with scope:
-                            self._in_tiles(job, way, sample, backend)
+                            self._in_tiles(job, sample, backend)
                         self.placing.put_whole(sample)
-                        self._clean_up(self.asked.options.cleanup_frequency or 1, device)
+                        self._clean_up(self.asked.options.cleanup_frequency or 1)
                         continue
-                    at, made = self._frames(job, way, sample, backend)
-                    made = made if scope is not narrowing else _within(scope, made)
+                    at, made = self._frames(job, sample, backend)
                     number = 0  # enumerate() would keep frames while the next are made
-                    for first, frames in made:
+                    for first, frames in _within(scope, made):
                         self.placing.put(sample, first + at, frames)
                         del frames
                         number += 1  # noqa: SIM113
-                        self._clean_up(number, device)
+                        self._clean_up(number)
                 self.placing.arrive()
-                stages.synchronize(device)
+                stages.synchronize(self.device)
         except precision.NonFiniteError as error:
             return faults.Failure(faults.NOT_FINITE, str(error))
         except DecodeCancelled:
             raise
         except (RuntimeError, MemoryError) as error:
             self.counter.check_cancel()  # it may have cut a convolution short
-            return faults.failure_of(error, device.type == "cpu")
+            return faults.failure_of(error, self.device.type == "cpu")
         if narrowing.found:
             self.report.precision_reason += f", {narrowing.words()}"
             logger.info("[VAE Decode] The frames are float64, %s", narrowing.words())
         self.report.delegated = dict(getattr(backend, "delegated", {}))
         return None
 
-    def _begin(self, way: Way, device: torch.device, scope: Any) -> tuple[Job, Backend | None]:
+    def _begin(self, scope: Any) -> tuple[Job, Backend | None]:
         """The job over weights of its type, and what computes its layers, None for the VAE's own
         code."""
-        job, backend = self.job, None
-        if job.runs_own_code(way):
+        job, device, backend = self.job, self.device, None
+        if job.runs_own_code(self.plan.way):
             job = replace(job, family=converted_family(job.family, job.dtype))
         else:
             make_weights = getattr(job.family, "make_weights", ModuleWeights)
             backend = job.make_backend(make_weights(job.dtype, device), device)
-            if isinstance(scope, faults.Narrowing):
+            if job.dtype == torch.float64:
                 with scope:
                     record(job.family, job.encode)  # what a timestep becomes is in the layers
         if isinstance(backend, NativeBackend):
@@ -463,8 +467,8 @@ class Execution:
         self.counter.watch(device, self.asked.options.synchronization, job.encode)
         stages.synchronize(device)
         self.report.estimate_error = None  # that of an attempt that failed says nothing now
-        self.placing.begin(making_of(self.job, way))
-        self.counter.total = self._steps(way)
+        self.placing.begin(making_of(self.job, self.plan.way))
+        self.counter.total = self._steps()
         return job, backend
 
     def _most_prepared(self) -> int:
@@ -475,9 +479,10 @@ class Execution:
         planned = plan.way.strategy == "cpu" or self.job.is_native(plan.way)
         return cache().stats().bytes + (plan.prepared_bytes if planned else plan.host_room)
 
-    def _steps(self, way: Way) -> int:
+    def _steps(self) -> int:
         """That will be counted; 0 where some of a sample's frames are there already."""
-        frames, compiled, tiled = self.job.out_shape[2], self.plan.compiled, black_box.is_tiled(way)
+        frames, compiled, way = self.job.out_shape[2], self.plan.compiled, self.plan.way
+        tiled = black_box.is_tiled(way)
         wanted = [0 if tiled else self.placing.first_wanted(n) for n in range(self.z.shape[0])]
         if any(0 < first < frames for first in wanted):
             return 0
@@ -487,70 +492,71 @@ class Execution:
         return due * black_box.grains(self.job, way)
 
     def _frames(
-        self, job: Job, way: Way, sample: int, backend: Backend | None
+        self, job: Job, sample: int, backend: Backend | None
     ) -> tuple[int, Iterator[Frames]]:
         """Those of one sample that are wanted, in order; what is to be added to their numbers."""
         wanted, z = self.placing.first_wanted(sample), self.z[sample : sample + 1]
         if wanted >= job.out_shape[2]:
             return 0, iter(())
         if backend is None:
-            return 0, self._own_code(job, way, sample, z)
-        compiled, start = self.plan.compiled, 0
+            return 0, self._own_code(job, sample, z)
+        compiled, way, start = self.plan.compiled, self.plan.way, 0
         if wanted and "chunk" in way.parameters and not job.encode:
             start = compiled.program.start(wanted)
         if start:
             rest = replace(job, shape=(*job.shape[:2], job.shape[2] - start, *job.shape[3:]))
-            making, options = making_of(job, way), self.asked.options
-            found = Compiled(rest, self.budget, way.strategy, options, making=making)
-            compiled = _plan_going_on(job, found.plan(), making).compiled
+            compiled = Compiled(
+                rest, self.budget, way.strategy, self.asked.options, making=making_of(job, way)
+            ).plan().compiled  # fmt: skip
             z = z[:, :, start:]
-        run = self._interpreter(compiled, job, backend, sample)
+        run = self._interpreter(compiled, backend, sample)
         made = run.section(compiled.program, 0, lambda r: z[:, :, slice(*r)])
         return start * job.family.factor[0], made
 
-    def _own_code(self, job: Job, way: Way, sample: int, z: Tensor) -> Iterator[Frames]:
+    def _own_code(self, job: Job, sample: int, z: Tensor) -> Iterator[Frames]:
         """All frames at once."""
         with faults.LayerByLayer(self.counter.check):
-            made = black_box.own_code(job)(z.to(job.device_of(way), job.dtype))
+            made = black_box.own_code(job)(z.to(self.device, job.dtype))
         yield 0, made
         sizes = ((0, n) for n in job.out_shape[2:])
         self.counter.tick(Step("whole", sample, 0, 0, *sizes))
 
-    def _interpreter(self, compiled: Any, job: Job, backend: Backend, sample: int) -> Run:
-        device = job.device_of(self.plan.way)
+    def _recover(self) -> faults.Recover:
+        return faults.retry_out_of_memory(partial(_relieve, self.device))
+
+    def _interpreter(self, compiled: Any, backend: Backend, sample: int) -> Run:
         stores = compiled.program.candidate["stored_bytes"] > 0
         return Run(
-            compiled.graph, backend, device, job.dtype, counter=self.counter, sample=sample,
-            recover=faults.retry_out_of_memory(partial(_relieve, device)),
-            mover=StreamMover(device) if stores else None,
+            compiled.graph, backend, self.device, self.job.dtype, counter=self.counter,
+            sample=sample, recover=self._recover(),
+            mover=StreamMover(self.device) if stores else None,
         )  # fmt: skip
 
-    def _in_tiles(self, job: Job, way: Way, sample: int, backend: Backend | None) -> None:
+    def _in_tiles(self, job: Job, sample: int, backend: Backend | None) -> None:
         """Tiles are added up in one tensor."""
-        here = slice(sample, sample + 1)
-        z, out, device = self.z[here], self.placing.whole()[here], job.device_of(way)
+        here, compiled = slice(sample, sample + 1), self.plan.compiled
+        z, out = self.z[here], self.placing.whole()[here]
         if backend is None:
-            plan = black_box.plan_own_tiles(job.family, job.shape, way.parameters)
-            recover = faults.retry_out_of_memory(partial(_relieve, device))
+            plan = black_box.plan_own_tiles(job.family, job.shape, self.plan.way.parameters)
             black_box.in_own_tiles(
-                job.family, plan, z, out, device, job.dtype, recover, self.counter, sample
-            )
+                job.family, plan, z, out, self.device, job.dtype, self._recover(), self.counter,
+                sample,
+            )  # fmt: skip
             return
-        compiled = self.plan.compiled
-        run = self._interpreter(compiled, job, backend, sample)
+        run = self._interpreter(compiled, backend, sample)
         run.tiles(compiled.program, z, out)
         if not compiled.cuts_norms:
             error = max(run.estimate_error, self.report.estimate_error or 0.0)
             self.report.estimate_error = error
 
-    def _clean_up(self, number: int, device: torch.device) -> None:
+    def _clean_up(self, number: int) -> None:
         """After each result the host's heap, or glibc's fragments add up (2 MB a grain measured);
         a GPU's allocator only if it was asked for, since filling it again takes time."""
         frequency = self.asked.options.cleanup_frequency
         if frequency is None:
             meter.trim_malloc()
         elif frequency and number % frequency == 0:
-            meter.give_back(device)
+            meter.give_back(self.device)
 
 
 def _within(scope: Any, made: Iterator[Frames]) -> Iterator[Frames]:
@@ -569,24 +575,6 @@ def _relieve(device: torch.device) -> None:
     if device.type == "cpu":
         give_back()
     meter.give_back(device)
-
-
-def making_of(job: Job, way: Way) -> dict[str, Any]:
-    """What the frames of a way depend on, JSON-able; not where activations lie meanwhile."""
-    parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
-    dtype = precision.name_of(job.dtype)
-    made = {"strategy": way.strategy, "dtype": dtype, "parameters": parameters}
-    if job.is_native(way):
-        made["backend"] = "native"
-    return made
-
-
-def _plan_going_on(job: Job, plan: Plan, making: Mapping[str, Any]) -> Plan:
-    """The plan whose frames depend on what those depend on that are there; ValueError: none."""
-    while plan.compiled is not None and making_of(job, plan.way) != making:
-        plan.compiled.program.fallback(faults.ATTEMPTS, "no kernel")
-        plan = plan.compiled.plan()
-    return plan
 
 
 _TILED_NORMS = (

@@ -20,11 +20,6 @@ from dataclasses import dataclass
 from hy3d_rocm.memory import Machine
 from hy3d_rocm.units import MB, brief, budget_bytes, size_text
 
-__all__ = [
-    "DEVICE_HEADROOM_BYTES", "HOST_HEADROOM_BYTES", "MEMORY_THRESHOLD", "NO_LIMIT", "Budget",
-    "Request", "make_budget", "parse_budget",
-]  # fmt: skip
-
 # Bytes, a share of the device's memory, or None for "auto".
 Request = int | float | None
 

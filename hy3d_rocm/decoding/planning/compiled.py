@@ -16,6 +16,7 @@ import torch
 from hy3d_rocm import _native
 from hy3d_rocm.decoding.black_box import left_out, own_ways, planned, predicted
 from hy3d_rocm.decoding.checks import check_choice
+from hy3d_rocm.decoding.faults import ATTEMPTS
 from hy3d_rocm.decoding.graph import Graph, record
 from hy3d_rocm.decoding.layers import Conv, ModuleWeights
 from hy3d_rocm.decoding.memory.dry_run import (
@@ -25,7 +26,7 @@ from hy3d_rocm.decoding.memory.dry_run import (
 )
 from hy3d_rocm.decoding.memory.steps import StepWorkspace
 from hy3d_rocm.decoding.memory.workspace import CODE_LIMIT, OperatorWorkspace
-from hy3d_rocm.decoding.planning.jobs import Job, is_opaque
+from hy3d_rocm.decoding.planning.jobs import Job, is_opaque, making_of
 from hy3d_rocm.decoding.planning.planner import (
     STRATEGIES,
     Candidate,
@@ -42,8 +43,6 @@ from hy3d_rocm.units import MB, size_text
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program, Schedule
     from hy3d_rocm.decoding.memory.budget import Budget
-
-__all__ = ["Compiled", "plan_job"]
 
 # Strategies as bits.
 _BITS = {"whole": 1, "streamed": 2, "tiled": 4, "cpu": 8, "auto": 15}
@@ -92,11 +91,11 @@ def plan_job(
 class Compiled:
     """The schedule of a job whose layers are known. graph: what its programs are of.
 
-    making: what frames depend on that are there already (executor.making_of): only its strategy and
-    sizes are taken. compiles_all: all candidates, though an earlier one fits. check: called before
-    each question of what a step takes; what it raises ends the planning. like: one of the same job,
-    whose graph and whose knowledge of what steps take serve again. ValueError (a sentence) for a
-    strategy that is not known or can't be taken.
+    making: what frames depend on that are there already (jobs.making_of): its strategy and sizes
+    are taken, and the plan makes frames alike. compiles_all: all candidates, though an earlier one
+    fits. check: called before each question of what a step takes; what it raises ends the planning.
+    like: one of the same job, whose graph and whose knowledge of what steps take serve again.
+    ValueError (a sentence) for a strategy that is not known or can't be taken.
     """
 
     def __init__(
@@ -119,17 +118,16 @@ class Compiled:
         if making is not None:
             options, strategy = _sizes_of(making, options), making["strategy"]
         self.job, self.budget, self.strategy, self.options = job, budget, strategy, options
-        self.halos = _halos(options, making)
+        self.halos, self.making = _halos(options, making), making
+        allowed, on_cpu = _BITS[strategy], job.device.type == "cpu"
+        self.passes = options.statistic_passes if job.family.has_global_norms else 0
+        self.may_spill = options.cpu_offload and not on_cpu
         self.graph: Graph = record(job.family, job.encode) if like is None else like.graph
-        self.workspace: StepWorkspace = (
-            StepWorkspace(
-                self.graph, *_place(job, job.device), job.dtype,
-                None if job.device.type == "cpu" else _place(job, _CPU),
-            ) if like is None else like.workspace
+        self.workspace: StepWorkspace = like.workspace if like is not None else StepWorkspace(
+            self.graph, *_place(job, job.device), job.dtype, None if on_cpu else _place(job, _CPU)
         )  # fmt: skip
         takes = self.workspace
         self._untold = untold = list[str]()  # why nobody can tell what the VAE's own code takes
-        allowed, on_cpu = _BITS[strategy], job.device.type == "cpu"
         if strategy == "auto" and job.is_fused:
             allowed &= ~_BITS["whole"]  # it would be slower as well as larger
         if job.encode:
@@ -151,21 +149,19 @@ class Compiled:
             return takes(*call)
 
         if allowed == _BITS["whole"] and own_bytes() is None:
-            raise nothing_fits(self._refused(), budget, strategy, ())
+            raise nothing_fits(self._refused(), budget, strategy)
         self.schedule: Schedule = _native.compile_schedule(
             self.graph.nodes, workspace=own_bytes, **takes.request | {"inside": inside},
-            size=job.shape[2:],
-            element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
+            size=job.shape[2:], element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
             result_bytes=job.host_bytes, device_budget=max(budget.device_bytes, 1),
             host_budget=max(budget.host_bytes, 1),
             margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
             margin_permille=round(1000 * PLANNED_SHARE),
             is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu),
-            may_spill=int(options.cpu_offload and not on_cpu), most_shape_bytes=CODE_LIMIT,
+            may_spill=int(self.may_spill), most_shape_bytes=CODE_LIMIT,
             pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
             device=machine(job, options, job.device), host=machine(job, options, _CPU),
-            copy_bytes_per_second=_COPY_RATE, halos=self.halos,
-            statistic_passes=options.statistic_passes if job.family.has_global_norms else 0,
+            copy_bytes_per_second=_COPY_RATE, halos=self.halos, statistic_passes=self.passes,
             own_bytes=_ASKED if allowed & _BITS["whole"] else -1,
             only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
         )  # fmt: skip
@@ -190,10 +186,14 @@ class Compiled:
 
     def plan(self) -> Plan:
         """The program's. DoesNotFitError, or ValueError, where there is none."""
-        program, looked = self.schedule.program, self.candidates()
-        if program is None:
-            raise nothing_fits(looked, self.budget, self.strategy, ())
-        taken = self._candidate(program.candidate)
+        while True:
+            program, looked = self.schedule.program, self.candidates()
+            if program is None:
+                raise nothing_fits(looked, self.budget, self.strategy)
+            taken = self._candidate(program.candidate)
+            if self.making in (None, making_of(self.job, taken.way)):
+                break
+            program.fallback(ATTEMPTS, "no kernel")
         assert taken.need is not None
         taken = replace(taken, need=replace(taken.need, prepared_bytes=self._prepared(taken.way)))
         return plan_of(looked, taken, self.budget, self.strategy, compiled=self)
@@ -203,13 +203,12 @@ class Compiled:
 
     def _candidate(self, found: dict[str, Any]) -> Candidate:
         way = self._way(found)
-        if found["status"] == "HY3D_ERR_OVERFLOW":
-            return Candidate(way, None, False, "it has too many steps")
-        if found["status"] != "HY3D_OK":
-            return Candidate(way, None, False, found["status"])
+        status = found["status"]
+        if status != "HY3D_OK":
+            overflow = "it has too many steps" if status == "HY3D_ERR_OVERFLOW" else ""
+            return Candidate(way, None, False, overflow or status)
         fits, note = bool(found["fits"]), ""
-        may_spill = self.options.cpu_offload and self.job.device.type != "cpu"
-        if not fits and may_spill and self.budget.is_unified and way.strategy == "streamed":
+        if not fits and self.may_spill and self.budget.is_unified and way.strategy == "streamed":
             note = "spilling gains nothing where host and device share their memory"
         device, host = found["device_bytes"], found["host_bytes"]
         if found["on_host"] and self.job.device.type != "cpu":
@@ -253,11 +252,10 @@ class Compiled:
 
     def _tiled(self, strategy: str, c: dict[str, Any]) -> Way:
         halo, overlap, smallest = self.halos[c["halo_row"]]
-        passes = self.options.statistic_passes if self.job.family.has_global_norms else 0
         parameters = {
             "engine": "tiles", "chunk": c["chunk"], "slice_bytes": self.options.slice_bytes,
             "halo_pixels": None if halo < 0 else halo, "overlap_pixels": overlap,
-            "min_tile_pixels": smallest, "passes": passes, "level": c["level"],
+            "min_tile_pixels": smallest, "passes": self.passes, "level": c["level"],
         }  # fmt: skip
         rows, columns = c["tile"]
         count, again = c["tiles"], c["halo_row"] > 0

@@ -11,16 +11,12 @@ import torch
 from hy3d_rocm.decoding.backends import native
 from hy3d_rocm.decoding.memory.dry_run import modelled
 from hy3d_rocm.decoding.placing import on_their_way
+from hy3d_rocm.decoding.precision import name_of
 
 if TYPE_CHECKING:
     from hy3d_rocm.decoding.layers import Backend, Weights
     from hy3d_rocm.decoding.planning.planner import Way
     from hy3d_rocm.decoding.report import DecodeOptions
-
-__all__ = [
-    "Job", "MakeBackend", "best_backend", "fused_backend", "host_backend", "is_opaque",
-    "torch_backend", "unused_sizes",
-]  # fmt: skip
 
 Shape = tuple[int, ...]  # (B, C, T, H, W)
 _HOST = torch.device("cpu")
@@ -152,6 +148,13 @@ class Job:
 def is_opaque(family: Any) -> bool:
     """Whether of its VAE nothing but its own decode() is known (families/unknown.py)."""
     return bool(getattr(family, "is_opaque", False))
+
+
+def making_of(job: Job, way: Way) -> dict[str, Any]:
+    """What the frames of a way depend on, JSON-able; not where activations lie meanwhile."""
+    parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
+    made = {"strategy": way.strategy, "dtype": name_of(job.dtype), "parameters": parameters}
+    return made | ({"backend": "native"} if job.is_native(way) else {})
 
 
 def unused_sizes(job: Job, way: Way, options: DecodeOptions) -> list[str]:

@@ -18,11 +18,6 @@ from hy3d_rocm.decoding.memory.budget import NO_LIMIT, Budget
 from hy3d_rocm.decoding.plan import BudgetTooSmallError
 from hy3d_rocm.units import MB, size_text
 
-__all__ = [
-    "STRATEGIES", "Candidate", "DoesNotFitError", "Need", "Plan", "Way", "choose", "nothing_fits",
-    "plan_of", "smallest_budget",
-]  # fmt: skip
-
 STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
 # So many of a row are priced though its smallest does not fit.
 _BETWEEN = 4
@@ -201,7 +196,7 @@ def choose(
         looked += _first_of(row, look)
         if looked[-1].fits:
             return plan_of(looked, looked[-1], budget, strategy)
-    raise nothing_fits(looked, budget, strategy, tuple(excluded))
+    raise nothing_fits(looked, budget, strategy, excluded)
 
 
 def _first_of(row: Iterator[Way], look: Callable[[Way], Candidate]) -> list[Candidate]:
@@ -318,7 +313,7 @@ def _room(budget: Budget) -> str:
 
 
 def nothing_fits(
-    looked: list[Candidate], budget: Budget, strategy: str, excluded: tuple[str, ...]
+    looked: list[Candidate], budget: Budget, strategy: str, excluded: Iterable[str] = ()
 ) -> ValueError:
     """The sentence that says why, and what would do."""
     asked = "no strategy" if strategy == "auto" else f"the strategy {strategy!r}"

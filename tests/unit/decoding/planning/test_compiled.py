@@ -20,7 +20,6 @@ from program_doubles import carried_out  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decoding.black_box import predicted  # noqa: E402
-from hy3d_rocm.decoding.executor import _plan_going_on, making_of  # noqa: E402
 from hy3d_rocm.decoding.families import family_for  # noqa: E402
 from hy3d_rocm.decoding.families.proof import rounding_bound  # noqa: E402
 from hy3d_rocm.decoding.memory.budget import Budget  # noqa: E402
@@ -31,6 +30,7 @@ from hy3d_rocm.decoding.planning.jobs import (  # noqa: E402
     Job,
     best_backend,
     host_backend,
+    making_of,
     torch_backend,
     unused_sizes,
 )
@@ -278,10 +278,9 @@ def test_what_was_begun_by_layers_does_not_go_on_in_chunks_nor_the_other_way_rou
     making = making_of(made, begun.way)
     assert making["parameters"]["engine"] == order
     plenty = budget_of(NO_LIMIT, unified=False)
-    plan = _plan_going_on(made, plan_job(made, plenty, "auto", options, making=making), making)
+    plan = plan_job(made, plenty, "auto", options, making=making)
     assert making_of(made, plan.way) == making
     if order == "chunks":
         less = budget_of(least["layers"], unified=False)
-        other = plan_job(made, less, "auto", options, making=making)
         with pytest.raises(ValueError, match="budget"):
-            _plan_going_on(made, other, making)
+            plan_job(made, less, "auto", options, making=making)
