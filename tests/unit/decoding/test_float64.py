@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -87,12 +88,18 @@ def family_of(kind: str) -> Any:
     return family
 
 
-@pytest.mark.parametrize("kind", EVERY_KIND)
-def test_a_decode_in_parts_has_float64s_error(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@functools.cache
+def decode_of(kind: str) -> Any:
+    """A family, latents of three frames and their decode in float64 throughout; only to be read."""
     family = family_of(kind)
     z = tiny_latents(family.vae, 1 if family.is_image else 3, 6, 5).double()
-    with all_wide(monkeypatch):
-        want = unsplit(family.vae, z, TIMESTEP.get(kind))
+    with pytest.MonkeyPatch.context() as patch, all_wide(patch):
+        return family, z, unsplit(family.vae, z, TIMESTEP.get(kind))
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_a_decode_in_parts_has_float64s_error(kind: str) -> None:
+    family, z, want = decode_of(kind)
     for strategy in ("streamed", "cpu"):
         got, report = decode_with_report(family, z, strategy=strategy)
         assert error_of(got, want) <= 1, strategy
@@ -115,12 +122,9 @@ def test_an_encode_in_parts_has_float64s_error(kind: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_the_vaes_own_code_has_it_too_or_the_report_says_in_what_it_computes(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str,
 ) -> None:
-    family = family_of(kind)
-    z = tiny_latents(family.vae, 1 if family.is_image else 3, 6, 5).double()
-    with all_wide(monkeypatch):
-        want = unsplit(family.vae, z, TIMESTEP.get(kind))
+    family, z, want = decode_of(kind)
     got, report = decode_with_report(family, z, strategy="whole")
     assert torch.equal(got, unsplit(family.vae, z, TIMESTEP.get(kind)))
     says = "computes in float32 on the way" in report.precision_reason

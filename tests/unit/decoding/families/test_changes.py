@@ -48,7 +48,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 WHEN = ("first", "second")
 SEVERAL = ("hunyuan", "image", "ltx")
 LARGER = ("hunyuan15", "wan", "wan22")
-OF_LARGER = (forward_hook, own_forward, subclassed_convolution, block_forward_of_the_class)
+OF_LARGER = how_much.of(
+    (forward_hook, own_forward, block_forward_of_the_class),
+    (forward_hook, own_forward, subclassed_convolution, block_forward_of_the_class),
+)
 
 
 def pairs(k: int, kinds: tuple[str, ...]) -> list[tuple[str, str]]:
