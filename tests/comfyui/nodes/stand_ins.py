@@ -91,6 +91,9 @@ def _model_hooks(pipeline: Any) -> dict[str, Any]:
     if target().type != "cpu":
         pipeline.enable_model_cpu_offload(device=target())
         return {}
+    # After each call diffusers hooks the parts anew, for this device. Up to 0.40 it takes "cuda"
+    # where none is known.
+    pipeline._offload_device = torch.device("cpu")
     pipeline._all_hooks, hook = [], None
     for _name, part in parts(pipeline):
         _part, hook = cpu_offload_with_hook(part, torch.device("cpu"), prev_module_hook=hook)

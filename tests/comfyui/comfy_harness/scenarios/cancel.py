@@ -59,13 +59,17 @@ def _one(
     _wait_for_the_middle(heard, before, seconds)
     asked = time.monotonic()
     server.interrupt()
+    answered = time.monotonic()
     result = server.finish(identity)
     took = time.monotonic() - asked
     report.equal(f"{name}: the prompt is interrupted", result.status, "interrupted")
-    after = sum(when > asked for when in heard.ticks("decode"))
-    has_bar = grain is not None
+    later = [when for when in heard.ticks("decode") if when > asked]
+    after, has_bar = len(later), grain is not None
     if has_bar:
-        report.check(f"{name}: within one grain", after <= TICKS_AFTER, f"{after} grains more")
+        # A busy machine may let a grain pass before the server has read the request.
+        before_answer = sum(when < answered for when in later)
+        saw = f"{after} grains more, {before_answer} of them before the POST was answered"
+        report.check(f"{name}: within one grain", after <= TICKS_AFTER, saw)
     of = f"{took:.2f} s of {seconds:.2f} s"
     report.check(f"{name}: before half of the decode's time", took < SHARE * seconds, of)
     grains = f"{after} grains more (the longest takes {grain:.2f} s), " if has_bar else ""
