@@ -188,7 +188,7 @@ def deliver(
 
     return decode_into(
         sink, vae, latents, arguments.budget, arguments.strategy, arguments.precision, progress,
-        cancel, options=DecodeOptions(chunk_size=arguments.chunk_size), making=plan,
+        cancel, options=DecodeOptions(chunk_size=arguments.chunk_size), resume_key=plan,
     )  # fmt: skip
 
 

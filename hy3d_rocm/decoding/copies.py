@@ -30,9 +30,9 @@ def copied_family(family: Any, convert: Callable[[Tensor], Tensor]) -> Any:
         is_parameter = isinstance(found, torch.nn.Parameter)
         memo[id(found)] = torch.nn.Parameter(made, requires_grad=False) if is_parameter else made
     try:
-        ghost = copy.deepcopy(vae, memo)
-        _uncast(ghost)
-        return family.over(ghost)
+        copied = copy.deepcopy(vae, memo)
+        _uncast(copied)
+        return family.over(copied)
     except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
         raise ValueError(f"{type(vae).__name__} can't be copied: {error}") from error
 

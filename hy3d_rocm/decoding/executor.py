@@ -32,13 +32,13 @@ from hy3d_rocm.decoding.planning.compiled import Compiled, plan_job
 from hy3d_rocm.decoding.planning.jobs import (
     Job,
     best_backend,
-    making_of,
+    resume_key_of,
     torch_backend,
     unused_sizes,
 )
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
 from hy3d_rocm.decoding.run import Run
-from hy3d_rocm.decoding.transfers import StreamMover
+from hy3d_rocm.decoding.transfers import Transfers
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:
@@ -109,13 +109,15 @@ def decode_with_report(
 def decode_into(
     sink: Sink, vae: Any, latents: Any, budget: Request = None, strategy: str = "auto",
     precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
-    options: DecodeOptions | None = None, making: Mapping[str, Any] | None = None,
+    options: DecodeOptions | None = None, resume_key: Mapping[str, Any] | None = None,
 ) -> tuple[Any, DecodeReport]:  # fmt: skip
     """decode() into a sink of output.py, as frames are made: what sink.finish() gives, and how it
-    went. making: what the sink was told at begin() by a decode that goes on here. On any exception
-    the sink is aborted."""
+    went. resume_key: what the sink was told at begin() by a decode that goes on here. On any
+    exception the sink is aborted."""
     chosen = options or DecodeOptions()
-    asked = DecodeRequest(budget, strategy, precision, progress, cancel, chosen, None, sink, making)
+    asked = DecodeRequest(
+        budget, strategy, precision, progress, cancel, chosen, None, sink, resume_key
+    )  # fmt: skip
     try:
         return _execute(vae, latents, asked)
     except BaseException:
@@ -166,7 +168,7 @@ class DecodeRequest:
     options: DecodeOptions = field(default_factory=DecodeOptions)
     out: Tensor | None = None
     sink: Sink | None = None
-    making: Mapping[str, Any] | None = None
+    resume_key: Mapping[str, Any] | None = None
     encode: bool = False
 
 
@@ -219,8 +221,8 @@ def _prepare(family: Any, source: Tensor, asked: DecodeRequest) -> Execution:
         device = torch.device(host.device)
     else:
         device = resolve_device(getattr(family, "vae", None), default=family.device).device
-    if asked.making is not None:  # what goes on is of the type that it was begun in
-        dtype = getattr(torch, str(asked.making["dtype"]))
+    if asked.resume_key is not None:  # what goes on is of the type that it was begun in
+        dtype = getattr(torch, str(asked.resume_key["dtype"]))
         chosen = precision.Precision(dtype, "as it was begun")
     else:
         chosen = precision.choose_precision(
@@ -264,8 +266,8 @@ class Execution:
     its ways are chosen here.
 
     job: what is decoded. z: the latents (B, C, T, H, W), where the caller has them. placing:
-    where the frames go. making: what an earlier run's frames depend on, which goes on here. plan:
-    what is carried out, from run() on.
+    where the frames go. resume_key: what an earlier run's frames depend on, which goes on here.
+    plan: what is carried out, from run() on.
     """
 
     plan: Plan
@@ -274,7 +276,7 @@ class Execution:
         self, job: Job, z: Tensor, budget: Budget, asked: DecodeRequest, chosen: Precision
     ) -> None:
         self.job, self.z, self.budget, self.asked = job, z, budget, asked
-        self.fallback, self.making = chosen.fallback, asked.making
+        self.fallback, self.resume_key = chosen.fallback, asked.resume_key
         self.counter = stages.Counter(asked.progress, asked.cancel)
         self.placing = Placing(job.out_shape, job.result_dtype, asked.out, asked.sink)
         self.report = DecodeReport(
@@ -309,27 +311,28 @@ class Execution:
     # Plans
 
     def _chosen(self) -> Plan:
-        making, strategy, options = self.making, self.asked.strategy, self.asked.options
+        resume_key, strategy, options = self.resume_key, self.asked.strategy, self.asked.options
         # A schedule keeps what it asks: that must not lead here.
         opaque = black_box.is_opaque(self.job.family)
         wanted = self._may_be_taken if opaque else self.counter.check_cancel
         try:
-            if making is not None and strategy not in ("auto", making["strategy"]):
+            if resume_key is not None and strategy not in ("auto", resume_key["strategy"]):
                 raise ValueError(f"the strategy {strategy!r} was asked for")
-            return plan_job(self.job, self.budget, strategy, options, wanted, making)
+            return plan_job(self.job, self.budget, strategy, options, wanted, resume_key)
         except ValueError as error:
-            if making is None:
+            if resume_key is None:
                 raise
             raise ValueError(
-                f"what is there was made by {making['strategy']!r} in {making['dtype']}, and it "
-                f"can't go on so ({error}): give the same budget and strategy as then, or --restart"
+                f"what is there was made by {resume_key['strategy']!r} in {resume_key['dtype']}, "
+                f"and it can't go on so ({error}): give the same budget and strategy as then, or "
+                "--restart"
             ) from error
 
     def _may_be_taken(self, way: Way) -> bool:
         """Of a VAE's own code: not one that failed; one whose frames are made as those that are
         there. Asked before each way is priced, so a cancel is looked at."""
         self.counter.check_cancel()
-        goes_on = self.making is None or making_of(self.job, way) == self.making
+        goes_on = self.resume_key is None or resume_key_of(self.job, way) == self.resume_key
         return goes_on and black_box.key_of(way) not in self._tried
 
     def _take(self, plan: Plan) -> None:
@@ -361,7 +364,7 @@ class Execution:
                 dtype = precision.wider(self.job.dtype, self.fallback)
                 if dtype is None:
                     raise ValueError("no wider type is left")
-                self.job, self.making = replace(self.job, dtype=dtype), None
+                self.job, self.resume_key = replace(self.job, dtype=dtype), None
                 event["next_dtype"] = report.dtype = precision.name_of(dtype)
                 plan = self._chosen()
             elif failed.compiled is None:
@@ -380,8 +383,8 @@ class Execution:
 
     def _next_program(self, plan: Plan, failure: faults.Failure) -> Plan:
         """The one that the C core gives."""
-        if self.making is not None:  # now others can be had than those that could go on
-            self.making, failed = None, black_box.key_of(plan.way)
+        if self.resume_key is not None:  # now others can be had than those that could go on
+            self.resume_key, failed = None, black_box.key_of(plan.way)
             plan = self._chosen()
             if black_box.key_of(plan.way) != failed:
                 return plan
@@ -392,7 +395,7 @@ class Execution:
     def _next_own_way(self, failed: Plan, failure: faults.Failure) -> Plan:
         """Of a VAE's own code: where memory was planned with that is not there, with less; else
         what is left."""
-        self.making, taken = None, black_box.key_of(failed.way)
+        self.resume_key, taken = None, black_box.key_of(failed.way)
         if failure.what == faults.OUT_OF_MEMORY and not failed.need.unknown:
             before, on_cpu = self.budget, self.job.device.type == "cpu"
             self.budget = black_box.lowered(before, failed, failure, on_cpu)
@@ -467,7 +470,7 @@ class Execution:
         self.counter.watch(device, self.asked.options.synchronization, job.encode)
         stages.synchronize(device)
         self.report.estimate_error = None  # that of an attempt that failed says nothing now
-        self.placing.begin(making_of(self.job, self.plan.way))
+        self.placing.begin(resume_key_of(self.job, self.plan.way))
         self.counter.total = self._steps()
         return job, backend
 
@@ -505,9 +508,9 @@ class Execution:
             start = compiled.program.start(wanted)
         if start:
             rest = replace(job, shape=(*job.shape[:2], job.shape[2] - start, *job.shape[3:]))
-            compiled = Compiled(
-                rest, self.budget, way.strategy, self.asked.options, making=making_of(job, way)
-            ).plan().compiled  # fmt: skip
+            key, options = resume_key_of(job, way), self.asked.options
+            found = Compiled(rest, self.budget, way.strategy, options, resume_key=key)
+            compiled = found.plan().compiled
             z = z[:, :, start:]
         run = self._interpreter(compiled, backend, sample)
         made = run.section(compiled.program, 0, lambda r: z[:, :, slice(*r)])
@@ -529,7 +532,7 @@ class Execution:
         return Run(
             compiled.graph, backend, self.device, self.job.dtype, counter=self.counter,
             sample=sample, recover=self._recover(),
-            mover=StreamMover(self.device) if stores else None,
+            transfers=Transfers(self.device) if stores else None,
         )  # fmt: skip
 
     def _in_tiles(self, job: Job, sample: int, backend: Backend | None) -> None:

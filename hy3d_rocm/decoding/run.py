@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decoding.graph import Graph
     from hy3d_rocm.decoding.layers import Backend
     from hy3d_rocm.decoding.stages import Counter
-    from hy3d_rocm.decoding.transfers import StreamMover, Ticket
+    from hy3d_rocm.decoding.transfers import Ticket, Transfers
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -121,8 +121,8 @@ class _Slice:
 class Run:
     """Carries sections of programs out, one at a time, or those of one sample's tiles.
 
-    mover: where slices go that leave the device; needed only by programs that store some. counter:
-    check() before each attempt at a step, tick(Step) after it. recover(step, attempts, error):
+    transfers: to the host and back; needed only by programs that store slices. counter: check()
+    before each attempt at a step, tick(Step) after it. recover(step, attempts, error):
     after a step (of the section) failed so often; True where it is to be made again; it raises, or
     gives False, where not. affines: factor and summand (C,) of each node with a GroupNorm, given or
     left by the section that reduced them. estimate_error: how far the estimated statistics of tiles
@@ -132,14 +132,14 @@ class Run:
 
     def __init__(
         self, graph: Graph, backend: Backend, device: torch.device, dtype: torch.dtype, *,
-        mover: StreamMover | None = None, counter: Counter | None = None,
+        transfers: Transfers | None = None, counter: Counter | None = None,
         recover: Recover | None = None, sample: int = 0,
     ) -> None:  # fmt: skip
         self.graph = graph
         self.backend = backend
         self.device = device
         self.dtype = dtype
-        self.mover = mover
+        self.transfers = transfers
         self.counter = counter
         self.recover = recover or retry_out_of_memory(lambda: meter.give_back(device))
         self.sample = sample
@@ -489,17 +489,17 @@ class Run:
         return self._slices[step.slice].ready()
 
     def _store(self, step: ProgramStep) -> None:
-        assert self.mover is not None, "a program that stores slices needs a mover"
+        assert self.transfers is not None, "a program that stores slices needs a transfers"
         entry = self._slices[step.slice]
-        entry.host, entry.leaving = self.mover.send(entry.ready())
+        entry.host, entry.leaving = self.transfers.store(entry.ready())
 
     def _drop(self, step: ProgramStep) -> None:
         self._forget(self._slices[step.slice])
 
     def _load(self, step: ProgramStep) -> None:
-        assert self.mover is not None
+        assert self.transfers is not None
         entry = self._slices[step.slice]
-        entry.tensor, entry.coming = self.mover.bring(entry.host)
+        entry.tensor, entry.coming = self.transfers.load(entry.host)
 
     def _free(self, number: int) -> None:
         """Nobody reads the slice any more."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-class StreamMover:
+class Transfers:
     """Moves tensors between the device and pinned host memory, one stream a direction. Torch's host
     allocator waits itself for copies from and to a pinned block that is given back."""
 
@@ -18,13 +18,13 @@ class StreamMover:
         self._out = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._in = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def send(self, tensor: Tensor) -> tuple[Any, Ticket]:
+    def store(self, tensor: Tensor) -> tuple[Any, Ticket]:
         """Begins a copy on the host. `tensor` must live until the ticket was waited for."""
         like: Any = torch.empty_like(tensor, device="meta")
         host = pinned(like.size(), like.stride(), tensor.dtype)
         return host, self._copied(self._out, host, tensor)
 
-    def bring(self, on_host: Any) -> tuple[Tensor, Ticket]:
+    def load(self, on_host: Any) -> tuple[Tensor, Ticket]:
         """Begins a copy back, in the layout it had; not to be read before join or wait."""
         tensor = torch.empty_strided(
             on_host.size(), on_host.stride(), dtype=on_host.dtype, device=self.device

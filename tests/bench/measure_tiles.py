@@ -40,9 +40,9 @@ def compiled_tiles(
         "level": level, "chunk": chunk, "passes": passes, "halo_pixels": halo,
         "overlap_pixels": 16, "min_tile_pixels": 32,
     }  # fmt: skip
-    making = {"strategy": "tiled", "parameters": parameters}
+    resume_key = {"strategy": "tiled", "parameters": parameters}
     room = Budget(1 << 50, 1 << 50, False, "no limit")
-    return Compiled(job, room, "tiled", making=making)
+    return Compiled(job, room, "tiled", resume_key=resume_key)
 
 
 def run_of(compiled: Compiled) -> Run:

@@ -31,7 +31,7 @@ from hy3d_rocm.decoding.layers import (  # noqa: E402
 from hy3d_rocm.decoding.memory.steps import StepWorkspace  # noqa: E402
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace  # noqa: E402
 from hy3d_rocm.decoding.run import Run  # noqa: E402
-from hy3d_rocm.decoding.transfers import StreamMover  # noqa: E402
+from hy3d_rocm.decoding.transfers import Transfers  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA or HIP device here"),
@@ -65,7 +65,7 @@ def schedule(graph: Any, x: Any, **request: Any) -> Any:
 
 def carried_out(graph: Any, x: Any, program: Any, recover: Callable[..., bool] = never) -> Any:
     """The frames, in host memory as decode() keeps them."""
-    run = Run(graph, backend(x.dtype), GPU, x.dtype, mover=StreamMover(GPU), recover=recover)
+    run = Run(graph, backend(x.dtype), GPU, x.dtype, transfers=Transfers(GPU), recover=recover)
     parts = []
     for _, frames in run.section(program, 0, lambda r: x[:, :, slice(*r)]):
         parts.append(frames.cpu())

@@ -249,17 +249,19 @@ class Job:
         return tuple(next(iter(self.wanted.values())).shape)
 
     def plan(
-        self, plan_job: Any, job: Any, budget: Any, strategy: str, more: Any, may: Any, making: Any
-    ) -> Any:
+        self, plan_job: Any, job: Any, budget: Any, strategy: str, more: Any, may: Any,
+        resume_key: Any,
+    ) -> Any:  # fmt: skip
         """As the planner, but several tiles where these are wanted."""
         if not self.is_cut:
-            return plan_job(job, budget, strategy, more, may, making)
+            return plan_job(job, budget, strategy, more, may, resume_key)
         if not is_opaque(job.family):
             with tiles_of_level(1):
-                return plan_job(job, budget, strategy, more, may, making)
+                return plan_job(job, budget, strategy, more, may, resume_key)
         return plan_job(
-            job, budget, strategy, more, lambda way: "tiles of" in way.name and may(way), making
-        )
+            job, budget, strategy, more, lambda way: "tiles of" in way.name and may(way),
+            resume_key,
+        )  # fmt: skip
 
     def run(
         self, chosen: Faults, placing: int = 0, plan_with: Any = None

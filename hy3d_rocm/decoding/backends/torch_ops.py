@@ -215,10 +215,9 @@ def _border(x: Tensor, axis: int, before: int, after: int, mode: str) -> None:
         raise ValueError(f"the padding {mode!r} is not known; known are zeros, replicate, reflect")
     end = x.shape[axis] - after
     if mode == "reflect" and max(before, after) >= end - before:
-        side = "rows" if axis == 2 else "columns"
         raise ValueError(
-            f"{end - before} {side} can't be padded by reflection of {max(before, after)}: at least"
-            f" {max(before, after) + 1} are needed"
+            f"{end - before} {'rows' if axis == 2 else 'columns'} can't be padded by reflection of "
+            f"{max(before, after)}: at least {max(before, after) + 1} are needed"
         )
     for start, count, edge in ((0, before, before), (end, after, end - 1)):
         part = x.narrow(axis, start, count)

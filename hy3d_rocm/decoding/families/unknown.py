@@ -150,9 +150,9 @@ class UnknownFamily(Family):
         its own code fails."""
         if shape not in self._shapes:
             try:
-                ghost = copied_family(self, lambda t: torch.empty_like(t, device="meta"))
+                shadow = copied_family(self, lambda t: torch.empty_like(t, device="meta"))
                 x = torch.empty(shape, dtype=self.dtype, device="meta")
-                self._shapes[shape] = tuple(apart(lambda: ghost.whole(x)).shape)
+                self._shapes[shape] = tuple(apart(lambda: shadow.whole(x)).shape)
             except ValueError as error:
                 logger.info("[VAE Decode] %s runs once to learn the size of what it makes: %s",
                             self.name, error)  # fmt: skip

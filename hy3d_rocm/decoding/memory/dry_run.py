@@ -262,9 +262,9 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         device = torch.device(kwargs.get("device") or "meta")
         if device.type == "meta":
             return ("host" if pinned and not self.on_cpu else ""), kwargs
-        ghost = {**kwargs, "device": "meta"}
-        if args[0].is_meta if func is _MOVE else func(*args, **ghost).nbytes >= _REAL_BYTES:
-            kwargs = ghost
+        on_meta = {**kwargs, "device": "meta"}
+        if args[0].is_meta if func is _MOVE else func(*args, **on_meta).nbytes >= _REAL_BYTES:
+            kwargs = on_meta
         return self._place_of(device), kwargs
 
     def _scalar(self, tensor: Tensor) -> Any:

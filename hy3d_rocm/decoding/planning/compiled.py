@@ -26,7 +26,7 @@ from hy3d_rocm.decoding.memory.dry_run import (
 )
 from hy3d_rocm.decoding.memory.steps import StepWorkspace
 from hy3d_rocm.decoding.memory.workspace import CODE_LIMIT, OperatorWorkspace
-from hy3d_rocm.decoding.planning.jobs import Job, is_opaque, making_of
+from hy3d_rocm.decoding.planning.jobs import Job, is_opaque, resume_key_of
 from hy3d_rocm.decoding.planning.planner import (
     STRATEGIES,
     Candidate,
@@ -70,19 +70,19 @@ _BUSY_POSITIONS = 16384
 
 def plan_job(
     job: Job, budget: Budget, strategy: str = "auto", options: DecodeOptions | None = None,
-    wanted: Callable[[Way], bool] = lambda way: True, making: Mapping[str, Any] | None = None,
+    wanted: Callable[[Way], bool] = lambda way: True, resume_key: Mapping[str, Any] | None = None,
 ) -> Plan:  # fmt: skip
     """The best way to do the job within the budget, or of the strategy that was asked for.
 
     wanted: says of each way of a VAE's own code whether it may be taken; where the layers are known
-    its answer means nothing, but it is called all along, and may raise. making: see Compiled.
+    its answer means nothing, but it is called all along, and may raise. resume_key: see Compiled.
     Raises DoesNotFitError with the least budget that would do, ValueError (sentences) for a
     strategy that is not known or that this VAE can't be run with.
     """
     check_choice("strategy", strategy, STRATEGIES)
     if not is_opaque(job.family):
         check = partial(wanted, Way("whole"))
-        return Compiled(job, budget, strategy, options, making=making, check=check).plan()
+        return Compiled(job, budget, strategy, options, resume_key=resume_key, check=check).plan()
     options = options or DecodeOptions()
     offered = filter(wanted, own_ways(job, options))
     return choose(offered, budget, strategy, partial(planned, job), left_out(job, options))
@@ -91,16 +91,16 @@ def plan_job(
 class Compiled:
     """The schedule of a job whose layers are known. graph: what its programs are of.
 
-    making: what frames depend on that are there already (jobs.making_of): its strategy and sizes
-    are taken, and the plan makes frames alike. compiles_all: all candidates, though an earlier one
-    fits. check: called before each question of what a step takes; what it raises ends the planning.
-    like: one of the same job, whose graph and whose knowledge of what steps take serve again.
-    ValueError (a sentence) for a strategy that is not known or can't be taken.
+    resume_key: what frames depend on that are there already (jobs.resume_key_of): its strategy and
+    sizes are taken, and the plan makes frames alike. compiles_all: all candidates, though an
+    earlier one fits. check: called before each question of what a step takes; what it raises ends
+    the planning. like: one of the same job, whose graph and whose knowledge of what steps take
+    serve again. ValueError (a sentence) for a strategy that is not known or can't be taken.
     """
 
     def __init__(
         self, job: Job, budget: Budget, strategy: str = "auto",
-        options: DecodeOptions | None = None, *, making: Mapping[str, Any] | None = None,
+        options: DecodeOptions | None = None, *, resume_key: Mapping[str, Any] | None = None,
         compiles_all: bool = False, check: Callable[[], object] = lambda: None,
         like: Compiled | None = None,
     ) -> None:  # fmt: skip
@@ -115,10 +115,10 @@ class Compiled:
                 '"auto"'
             )
         options = options or DecodeOptions()
-        if making is not None:
-            options, strategy = _sizes_of(making, options), making["strategy"]
+        if resume_key is not None:
+            options, strategy = _sizes_of(resume_key, options), resume_key["strategy"]
         self.job, self.budget, self.strategy, self.options = job, budget, strategy, options
-        self.halos, self.making = _halos(options, making), making
+        self.halos, self.resume_key = _halos(options, resume_key), resume_key
         allowed, on_cpu = _BITS[strategy], job.device.type == "cpu"
         self.passes = options.statistic_passes if job.family.has_global_norms else 0
         self.may_spill = options.cpu_offload and not on_cpu
@@ -163,7 +163,7 @@ class Compiled:
             device=machine(job, options, job.device), host=machine(job, options, _CPU),
             copy_bytes_per_second=_COPY_RATE, halos=self.halos, statistic_passes=self.passes,
             own_bytes=_ASKED if allowed & _BITS["whole"] else -1,
-            only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
+            only_level=0 if resume_key is None else resume_key["parameters"].get("level", -1) + 1,
         )  # fmt: skip
 
     @property
@@ -191,7 +191,7 @@ class Compiled:
             if program is None:
                 raise nothing_fits(looked, self.budget, self.strategy)
             taken = self._candidate(program.candidate)
-            if self.making in (None, making_of(self.job, taken.way)):
+            if self.resume_key in (None, resume_key_of(self.job, taken.way)):
                 break
             program.fallback(ATTEMPTS, "no kernel")
         assert taken.need is not None
@@ -306,12 +306,12 @@ def machine(job: Job, options: DecodeOptions, device: torch.device) -> tuple[Any
 
 
 def _halos(
-    options: DecodeOptions, making: Mapping[str, Any] | None
+    options: DecodeOptions, resume_key: Mapping[str, Any] | None
 ) -> tuple[tuple[int, int, int], ...]:
     """Halo (-1: all that is felt), overlap and smallest tile in pixels, tried in this order."""
     halo = -1 if options.halo_pixels is None else options.halo_pixels
     given = (halo, options.overlap_pixels, options.min_tile_pixels)
-    if making is not None:
+    if resume_key is not None:
         return (given,)
     rows = [given]
     for sizes in _LESS_HALO:
@@ -320,9 +320,9 @@ def _halos(
     return tuple(rows)
 
 
-def _sizes_of(making: Mapping[str, Any], options: DecodeOptions) -> DecodeOptions:
+def _sizes_of(resume_key: Mapping[str, Any], options: DecodeOptions) -> DecodeOptions:
     """The options with the sizes of a decode that goes on."""
     names = {"chunk": "chunk_size", "passes": "statistic_passes"}
-    made = {names.get(name, name): value for name, value in making["parameters"].items()}
+    made = {names.get(name, name): value for name, value in resume_key["parameters"].items()}
     sizes: Any = {n: None if v == "None" else v for n, v in made.items() if hasattr(options, n)}
     return replace(options, **sizes)

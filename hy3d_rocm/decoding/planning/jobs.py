@@ -150,7 +150,7 @@ def is_opaque(family: Any) -> bool:
     return bool(getattr(family, "is_opaque", False))
 
 
-def making_of(job: Job, way: Way) -> dict[str, Any]:
+def resume_key_of(job: Job, way: Way) -> dict[str, Any]:
     """What the frames of a way depend on, JSON-able; not where activations lie meanwhile."""
     parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
     made = {"strategy": way.strategy, "dtype": name_of(job.dtype), "parameters": parameters}

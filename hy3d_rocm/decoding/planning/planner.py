@@ -19,7 +19,7 @@ from hy3d_rocm.decoding.plan import BudgetTooSmallError
 from hy3d_rocm.units import MB, size_text
 
 STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
-# So many of a row are priced though its smallest does not fit.
+# So many of a row are looked at though its smallest does not fit.
 _BETWEEN = 4
 # A larger budget is told of where it saves so many times the work.
 _CLEARLY = 1.2
@@ -84,7 +84,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way that was looked at. need: None where it could not be priced (`note` says why)."""
+    """A way that was looked at. need: None where it could not be told (`note` says why)."""
 
     way: Way
     need: Need | None
@@ -170,22 +170,23 @@ class DoesNotFitError(BudgetTooSmallError):
     """Nothing that was asked for fits; `smallest` is the least budget in bytes that would do."""
 
 
-Price = Callable[[Way], Need]
+Predict = Callable[[Way], Need]
 
 
 def choose(
-    ways: Iterable[Way], budget: Budget, strategy: str, price: Price, excluded: Iterable[str] = ()
-) -> Plan:
+    ways: Iterable[Way], budget: Budget, strategy: str, predict: Predict,
+    excluded: Iterable[str] = (),
+) -> Plan:  # fmt: skip
     """The first of `ways` that fits `budget`; of those of `strategy` unless it is "auto".
 
-    ways: in the order of preference; looked at one by one, so it may be a generator. price: what a
-    way takes, planned; ValueError (a sentence) where it can't be taken. excluded: sentences about
+    ways: in the order of preference; looked at one by one, so it may be a generator. predict: what
+    a way takes, planned; ValueError (a sentence) where it can't be taken. excluded: sentences about
     ways that are not offered, for the error. Raises DoesNotFitError.
     """
 
     def look(way: Way) -> Candidate:
         try:
-            need = price(way)
+            need = predict(way)
         except ValueError as error:
             return Candidate(way, None, False, str(error))
         return Candidate(way, need, budget.fits(need.device_bytes, need.host_bytes))
@@ -202,7 +203,7 @@ def choose(
 def _first_of(row: Iterator[Way], look: Callable[[Way], Candidate]) -> list[Candidate]:
     """Of a row up to the first that fits, by halving, those that were looked at; where the last
     does not fit, some between are, since a smaller one may take more (see black_box._contained).
-    The very first is looked at before there are others: it is the cheapest to price, and to know
+    The very first is looked at before there are others: it is the cheapest to look at, and to know
     the others may take decodes (families/unknown.py)."""
     ways = [next(row)]
     found = {0: look(ways[0])}
@@ -320,15 +321,15 @@ def nothing_fits(
     advice = "decode fewer frames or a smaller picture"
     if strategy != "auto":
         advice = f'use strategy="auto", or {advice}'
-    priced = [(c, c.need, smallest_budget(c.need, budget)) for c in looked if c.need is not None]
-    if not priced:
+    known = [(c, c.need, smallest_budget(c.need, budget)) for c in looked if c.need is not None]
+    if not known:
         notes = [c.note if c.way.name == strategy else _refused(c) for c in looked]
         why = "; ".join([*notes, *excluded]) or "there is no way to run it so"
         verb = "can" if strategy == "auto" else "can't"
         return ValueError(f"{asked} {verb} be taken for this VAE: {why}")
     # What was given up before all of it was counted needs more than is known of it.
-    order = [(size, bool(need.unknown), need.host_bytes) for _, need, size in priced]
-    least, need, smallest = priced[order.index(min(order))]
+    order = [(size, bool(need.unknown), need.host_bytes) for _, need, size in known]
+    least, need, smallest = known[order.index(min(order))]
     given = [f"a budget of at least {smallest} bytes ({size_text(smallest, 2)})"]
     if not budget.is_unified and need.host_bytes > budget.host_bytes:
         host = (

@@ -95,7 +95,7 @@ def test_a_decode_that_goes_on_gives_the_rest_and_takes_the_same_way() -> None:
     first = Recording()
     whole, _ = executor.decode_into(first, vae, z, strategy="streamed")
     rest = Recording(there=11)
-    made, _ = executor.decode_into(rest, vae, z, strategy="auto", making=first.plans[0])
+    made, _ = executor.decode_into(rest, vae, z, strategy="auto", resume_key=first.plans[0])
     assert rest.plans == first.plans
     assert torch.equal(made[:, :, 11:], whole[:, :, 11:])
 
@@ -106,7 +106,7 @@ def test_a_way_that_cannot_be_had_any_more_is_told() -> None:
     plan = {"strategy": "streamed", "parameters": {"engine": "of another version"},
             "dtype": "float32"}  # fmt: skip
     with pytest.raises(ValueError):
-        executor.decode_into(Recording(), vae, z, making=plan)
+        executor.decode_into(Recording(), vae, z, resume_key=plan)
 
 
 def test_frames_of_another_strategy_than_asked_for_are_not_gone_on_with() -> None:
@@ -115,7 +115,7 @@ def test_frames_of_another_strategy_than_asked_for_are_not_gone_on_with() -> Non
     first = Recording()
     executor.decode_into(first, vae, z, strategy="streamed")
     with pytest.raises(ValueError, match=r"can't go on so \(the strategy 'tiled' was asked for\)"):
-        executor.decode_into(Recording(11), vae, z, strategy="tiled", making=first.plans[0])
+        executor.decode_into(Recording(11), vae, z, strategy="tiled", resume_key=first.plans[0])
 
 
 def test_a_decode_that_goes_on_and_fails_begins_anew_in_another_way() -> None:
@@ -126,7 +126,7 @@ def test_a_decode_that_goes_on_and_fails_begins_anew_in_another_way() -> None:
     executor.decode_into(first, vae, z, strategy="streamed", options=options)
     rest = Recording(there=11)
     rest.fail_at = 0
-    _, report = executor.decode_into(rest, vae, z, options=options, making=first.plans[0])
+    _, report = executor.decode_into(rest, vae, z, options=options, resume_key=first.plans[0])
     assert [e["event"] for e in report.events] == ["a convolution that failed"]
     assert rest.plans[0] == first.plans[0]
     assert len(rest.plans) == 2

@@ -1,4 +1,4 @@
-"""The order of events in StreamMover and Placing, on streams that only write down what is asked."""
+"""The order of events in Transfers and Placing, on streams that only write down what is asked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decoding.placing import ON_THEIR_WAY_BYTES, Placing, on_their_way  # noqa: E402
 from hy3d_rocm.decoding.precision import NonFiniteError  # noqa: E402
 from hy3d_rocm.decoding.run import OPS  # noqa: E402
-from hy3d_rocm.decoding.transfers import StreamMover  # noqa: E402
+from hy3d_rocm.decoding.transfers import Transfers  # noqa: E402
 
 
 class World:
@@ -73,15 +73,15 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def test_copies_wait_for_the_computing_stream_and_it_for_them(world: World) -> None:
-    mover = StreamMover(CPU)
+    transfers = Transfers(CPU)
     x = torch.randn(1, 2, 3, 4, 5).to(memory_format=torch.channels_last_3d)
-    parked, out = mover.send(x)
+    parked, out = transfers.store(x)
     sent = [("wait for", "stream 2", "stream 1"), ("enter", "stream 2"), ("record", "stream 2")]
     assert world.log == [*sent, ("leave", "stream 2")]
     out.wait()
     assert world.log[-1] == ("block", "copy on stream 2")
     world.log.clear()
-    back, ticket = mover.bring(parked)
+    back, ticket = transfers.load(parked)
     ticket.join()
     came = [("wait for", "stream 3", "stream 1"), ("enter", "stream 3"), ("record", "stream 3")]
     joined_by = ("wait for event", "stream 1", "copy on stream 3")
@@ -117,7 +117,7 @@ def test_no_slice_is_read_before_the_computing_stream_waits_for_its_copy(
             joins = sum(e[:2] == ("wait for event", "stream 1") for e in world.log)
             told.append((len(fresh), joins))
 
-    got = carried_out(graph, x, program, mover=StreamMover(CPU), counter=Watching())
+    got = carried_out(graph, x, program, transfers=Transfers(CPU), counter=Watching())
     assert torch.equal(got, wanted)
     waits = [(n, joins - before) for (n, joins), (_, before) in zip(told[1:], told, strict=False)]
     assert all(n == joined for n, joined in waits), "a step read what had not come"

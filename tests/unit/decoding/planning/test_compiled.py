@@ -31,7 +31,7 @@ from hy3d_rocm.decoding.planning.jobs import (  # noqa: E402
     Job,
     best_backend,
     host_backend,
-    making_of,
+    resume_key_of,
     torch_backend,
     unused_sizes,
 )
@@ -277,12 +277,12 @@ def test_what_was_begun_by_layers_does_not_go_on_in_chunks_nor_the_other_way_rou
     options = DecodeOptions(slice_bytes=1)
     least = {which: least_of(made, options, which) for which in ("chunks", "layers")}
     begun = plan_job(made, budget_of(least[order], unified=False), "auto", options)
-    making = making_of(made, begun.way)
-    assert making["parameters"]["engine"] == order
+    resume_key = resume_key_of(made, begun.way)
+    assert resume_key["parameters"]["engine"] == order
     plenty = budget_of(NO_LIMIT, unified=False)
-    plan = plan_job(made, plenty, "auto", options, making=making)
-    assert making_of(made, plan.way) == making
+    plan = plan_job(made, plenty, "auto", options, resume_key=resume_key)
+    assert resume_key_of(made, plan.way) == resume_key
     if order == "chunks":
         less = budget_of(least["layers"], unified=False)
         with pytest.raises(ValueError, match="budget"):
-            plan_job(made, less, "auto", options, making=making)
+            plan_job(made, less, "auto", options, resume_key=resume_key)
