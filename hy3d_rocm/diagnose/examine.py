@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 from hy3d_rocm.diagnose.found import (
     EVIDENCE_LINES,
@@ -19,17 +20,14 @@ from hy3d_rocm.diagnose.found import (
 from hy3d_rocm.diagnose.machine import Machine
 from hy3d_rocm.diagnose.outcome import Outcome
 from hy3d_rocm.diagnose.read import Line, lines_of_text, without_prefix
-from hy3d_rocm.diagnose.rule import ANY, Rule
-from hy3d_rocm.diagnose.rules import BY_ID, ORDER, RULES
+from hy3d_rocm.diagnose.rules import ANY, Rule, WordIndex, by_id, table
 from hy3d_rocm.diagnose.sizes import memory_note
 from hy3d_rocm.diagnose.stages import STAGE_WORDS, TRACEBACK_LINES, Stages, names_a_decode
-from hy3d_rocm.diagnose.words import WordIndex
 
 __all__ = ["EVIDENCE_LINES", "UNKNOWN_LINES", "Diagnosis", "Evidence", "Examination", "diagnose",
            "examine"]  # fmt: skip
 UNKNOWN_LINES = 5
 RIGHT_ABOVE = 12  # lines between an error and the crash that it ended in
-_WORDS = WordIndex(RULES)
 _JOINED_CHARS = 300
 
 _ERROR = re.compile(
@@ -70,7 +68,8 @@ class Examination:
 
 class _Reader:
     def __init__(self, rules: tuple[Rule, ...]) -> None:
-        self.words = _WORDS if rules is RULES else WordIndex(rules)
+        self.rules = by_id()
+        self.words = _all_words() if rules is table() else WordIndex(rules)
         self.order = [rule.id for rule in sorted(rules, key=lambda rule: not rule.alone)]
         self.synthetic = {rule.id for rule in rules if not rule.patterns}
         self.stages = Stages()
@@ -118,7 +117,7 @@ class _Reader:
         found = []
         bare = without_prefix(line.text)
         for name in [name for name in self.order if name in tried or name in pending]:
-            rule = BY_ID[name]
+            rule = self.rules[name]
             if any(rule.search(text) for text in (line.text, bare)) or self._joined_match(
                 rule, line.text
             ):
@@ -167,7 +166,7 @@ class _Reader:
 
     def _add(self, name: str, line: Line, stage: str) -> None:
         where = STAGE_WORDS["decode"] if stage == "decode" else ""
-        self.hits.setdefault(name, Hits(BY_ID[name], where, "")).add(line)
+        self.hits.setdefault(name, Hits(self.rules[name], where, "")).add(line)
 
     def _look_for_place(self, line: Line) -> None:
         """The traceback below an exception's text says whether it was a decode."""
@@ -210,7 +209,8 @@ class _Reader:
                 del self.hits[name]
         self._what_came_before_a_crash()
         hits = [row for row in self.hits.values() if not (row.rule.unfinished and over)]
-        found = grouped(hits, ORDER, self.machine, stages.own_lines, self.went_on)
+        order = {name: place for place, name in enumerate(self.rules)}
+        found = grouped(hits, order, self.machine, stages.own_lines, self.went_on)
         unknown, count = tuple(self.unknown), self.unknown_count
         told = any(diagnosis.severity == "error" for diagnosis in found)
         if not count and not told:
@@ -233,16 +233,21 @@ class _Reader:
                 if any(0 < hits.begins - number <= NEAR_AFTER for number in lines):
                     del self.hits[hits.rule.id]
             elif above and "error-before-crash" in self.synthetic:
-                first = Hits(BY_ID["error-before-crash"], self.outcome.origin, "")
+                first = Hits(self.rules["error-before-crash"], self.outcome.origin, "")
                 first.add(Line(above[-1].line, above[-1].text))
                 self.hits.setdefault("error-before-crash", first)
                 self.unknown_count -= 1
                 self.unknown.remove(above[-1])
 
 
-def examine(lines: Iterable[Line], rules: tuple[Rule, ...] = RULES) -> Examination:
+@cache
+def _all_words() -> WordIndex:
+    return WordIndex(table())
+
+
+def examine(lines: Iterable[Line], rules: tuple[Rule, ...] | None = None) -> Examination:
     """Everything that `lines` tell. `rules`: a part of the table, for tests."""
-    reader = _Reader(rules)
+    reader = _Reader(table() if rules is None else rules)
     for line in lines:
         reader.feed(line)
     return reader.finish()

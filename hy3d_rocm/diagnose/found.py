@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from hy3d_rocm.diagnose.machine import Machine
 from hy3d_rocm.diagnose.read import Line
-from hy3d_rocm.diagnose.rule import ANY, Confidence, Rule, Severity
+from hy3d_rocm.diagnose.rules import ANY, Confidence, Rule, Severity
 from hy3d_rocm.diagnose.stages import STAGE_WORDS
 
 EVIDENCE_LINES = 3  # the first ones; the last one comes on top

@@ -78,6 +78,10 @@ _SYSFS_VRAM = re.compile(r"^(\d{9,13})\b(?! ?[KMG]i?B)")
 _NO_WHEELS = {"gfx1036"}  # the small GPU of a desktop processor: never the card that is meant
 _INTEGRATED = {"gfx1035", "gfx1036", "gfx1103"}
 _ARCHITECTURE = re.compile(r"\bgfx(\d{3,4}[a-f]?)\b", re.IGNORECASE)
+SHOWN = {  # what `Machine.holds` can be asked
+    "amd", "torch", "comfy", "zluda", "zluda loaded", "stranger", "torch works", "by choice",
+    "nvidia", "root", "container", "devices given", "memory unseen",
+}  # fmt: skip
 _CLAIMED = "hsa_override_gfx_version"
 _CARDS = (  # of one name: what ComfyUI's "Device:" line shows
     (r"RX 7900", "gfx1100"), (r"RX 7[78]00(?!S)", "gfx1101"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from hy3d_rocm.diagnose.machine import Machine
-from hy3d_rocm.diagnose.rule import Rule
-from hy3d_rocm.diagnose.rules import FAMILIES
+from hy3d_rocm.diagnose.rules import Rule, families
 
 HEAD = """# Every cause it knows
 
@@ -57,7 +56,7 @@ def entry(rule: Rule) -> str:
 
 def page() -> str:
     parts = [HEAD]
-    for title, rules in FAMILIES.items():
+    for title, rules in families().items():
         parts.append(f"## {title}")
         parts += [entry(rule) for rule in rules]
     return "\n\n".join(parts) + "\n"
