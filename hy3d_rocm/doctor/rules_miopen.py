@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hy3d_rocm.doctor.finding import Facts, Rule, Said, Severity
-from hy3d_rocm.env.table_miopen import FILLED
+from hy3d_rocm.env.checks import FILLED
 from hy3d_rocm.units import GB, size_text
 
 _FIND_MODES = "https://rocm.docs.amd.com/projects/MIOpen/en/latest/how-to/find-and-immediate.html"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -28,11 +29,13 @@ def read(
     row: type[_Row],
     *,
     makers: Mapping[str, Callable[[Any], Any]] | None = None,
+    shared: Mapping[str, Any] | None = None,
 ) -> tuple[str, tuple[_Row, ...]]:
     """The heading and the rules of a file.
 
     row: the dataclass that a rule becomes. makers: field -> what makes its value from what is
-    written there; a LookupError of it says that there is no such thing. Raises TableError.
+    written there; a LookupError of it says that there is no such thing. shared: beside what the
+    file shares. Raises TableError.
     """
     import tomllib
 
@@ -42,14 +45,14 @@ def read(
         raise TableError(f"{path.name} is no TOML: {error}") from None
     for name in table.keys() - {"heading", "shared", "rule"}:
         raise TableError(f"{path.name}: {name!r} is none of heading, shared, rule")
-    reader = _Reader(row, makers or {})
+    reader = _Reader(row, makers or {}, shared or {})
     rows = []
     where = "shared"
     try:
         for name, written in table.get("shared", {}).items():
             reader.shared[name] = reader.filled(written)
         for place, written in enumerate(table.get("rule", ()), 1):
-            where = f"rule {written.get(reader.key, place)}"
+            where = f"rule {written.get(reader.needed[0], place)}"
             rows.append(row(**reader.values(written)))
     except _WrongError as error:
         raise TableError(f"{path.name}, {where}: {error}") from None
@@ -60,32 +63,37 @@ class _WrongError(Exception):
     """What is wrong, without the place."""
 
 
+@cache
+def _fields_of(row: type) -> tuple[dict[str, tuple[Any, tuple[Any, ...]]], tuple[str, ...]]:
+    """Each field's type with what is in its brackets, and the fields without a default."""
+    found = [field for field in fields(row) if field.init]
+    hints = get_type_hints(row)
+    kinds = {field.name: hints[field.name] for field in found}
+    needed = tuple(field.name for field in found if field.default is MISSING)
+    return {
+        name: (get_origin(kind) or kind, get_args(kind)) for name, kind in kinds.items()
+    }, needed
+
+
 class _Reader:
-    def __init__(self, row: type, makers: Mapping[str, Callable[[Any], Any]]) -> None:
-        found = [field for field in fields(row) if field.init]
-        self.key = found[0].name
-        self.needed = [
-            field.name
-            for field in found
-            if field.default is MISSING and field.default_factory is MISSING
-        ]
-        hints = get_type_hints(row)
-        self.hints = {field.name: hints[field.name] for field in found}
+    def __init__(
+        self, row: type, makers: Mapping[str, Callable[[Any], Any]], shared: Mapping[str, Any]
+    ) -> None:
+        self.kinds, self.needed = _fields_of(row)
         self.makers = makers
-        self.shared: dict[str, Any] = {}
+        self.shared = dict(shared)
 
     def values(self, written: Mapping[str, Any]) -> dict[str, Any]:
         """A rule's fields."""
         for name in written:
-            if name not in self.hints:
-                raise _WrongError(f"{name!r} is none of {', '.join(self.hints)}")
+            if name not in self.kinds:
+                raise _WrongError(f"{name!r} is none of {', '.join(self.kinds)}")
         for name in self.needed:
             if written.get(name, "") in ("", []):
                 raise _WrongError(f"{name} is missing")
         return {name: self._value(name, value) for name, value in written.items()}
 
     def _value(self, name: str, written: Any) -> Any:
-        hint = self.hints[name]
         if name in self.makers:
             try:
                 return self.makers[name](self.filled(written))
@@ -93,13 +101,16 @@ class _Reader:
                 raise _WrongError(f"{name}: there is no {written!r}") from None
             except (TypeError, ValueError) as error:
                 raise _WrongError(f"{name}: {error}") from None
-        kind, parts = get_origin(hint) or hint, get_args(hint)
+        kind, parts = self.kinds[name]
         if kind is tuple and parts[0] is not str:  # pairs of texts
             pairs = _of(dict, name, written).items()
             return tuple((key, self._text(name, text)) for key, text in pairs)
         if kind is tuple:
             items = self.filled(_of(list, name, written))
-            return tuple(_LINE_BREAK.sub("", _of(str, name, item)) for item in items)
+            return tuple(
+                _LINE_BREAK.sub("", item) if "\n" in _of(str, name, item) else item
+                for item in items
+            )
         if kind is Literal and written not in parts:
             raise _WrongError(f"{name}: {written!r} is none of {', '.join(map(str, parts))}")
         if kind is Literal:
@@ -119,8 +130,8 @@ class _Reader:
         return written
 
     def _part(self, written: Any) -> list[Any]:
-        name = _NAME.fullmatch(written) if isinstance(written, str) else None
-        shared = self._shared(name[1]) if name else None
+        is_name = isinstance(written, str) and written.startswith("{") and written.endswith("}")
+        shared = self.shared.get(written[1:-1]) if is_name else None
         return shared if isinstance(shared, list) else [self.filled(written)]
 
     def _shared(self, name: str) -> Any:

@@ -24,7 +24,7 @@ spec = importlib.util.spec_from_file_location("prestartup_script", {script!r})
 spec.loader.exec_module(importlib.util.module_from_spec(spec))
 took, cpu = time.perf_counter() - start, time.process_time() - cpu
 assert not {{"torch", "numpy"}} & set(sys.modules)
-assert "hy3d_rocm.env.table_miopen" in sys.modules or {light}
+assert "hy3d_rocm.env.checks" in sys.modules or {light}
 print(took * 1000, cpu * 1000)
 """
 IN_COMFYUI = "import argparse, asyncio, dataclasses, enum, logging, pathlib, re, typing, shutil"

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import ROOT
 
-from hy3d_rocm.env import apply, choices, rules, startup, variables_page
+from hy3d_rocm.env import choices, rules, startup, variables_page
 from hy3d_rocm.env.machine import Machine, find_results
-from hy3d_rocm.env.rule import Verdict
+from hy3d_rocm.env.rules import Verdict
 
 AMD = Machine(("gfx1151",), True, (2, 9, 1), True, (7, 1))
 WINDOWS = Machine((), False, (2, 9, 1), True, (7, 1), system="windows")
@@ -152,7 +152,7 @@ def test_a_failure_costs_one_line(monkeypatch: pytest.MonkeyPatch, broken: str) 
         raise OSError("no such luck")
 
     owner, name = {
-        "detect": (startup, "detect"), "judge": (rules, "judge"), "set": (apply, "_set"),
+        "detect": (startup, "detect"), "judge": (rules, "judge"), "set": (startup, "_set"),
     }[broken]  # fmt: skip
     monkeypatch.setattr(owner, name, fail)
     lines = startup.run({}, None if broken == "detect" else AMD)
