@@ -14,10 +14,11 @@ from typing import Any
 from hy3d_rocm import __version__
 from hy3d_rocm.doctor import selftest
 from hy3d_rocm.doctor.facts import disks, driver, memory, torch_side
-from hy3d_rocm.doctor.finding import Facts, Finding, Rule, Severity
+from hy3d_rocm.doctor.finding import Facts, Finding, Severity
 from hy3d_rocm.doctor.lines import headline
 from hy3d_rocm.doctor.miopen import contents
 from hy3d_rocm.doctor.page import as_html
+from hy3d_rocm.doctor.rules import Rule, table
 from hy3d_rocm.doctor.text import as_text
 from hy3d_rocm.env import doctor as env_doctor
 from hy3d_rocm.env import gpu, rules, variables
@@ -140,16 +141,6 @@ def judge(facts: Mapping[str, Any]) -> list[Finding]:
             logger.debug("hy3d_rocm: the doctor's rule %s failed", rule.id, exc_info=True)
             findings.append(_failed(rule, error))
     return sorted(findings, key=lambda finding: finding.severity.rank)
-
-
-def table() -> tuple[Rule, ...]:
-    """All rules."""
-    from hy3d_rocm.doctor import rules_memory, rules_miopen, rules_pack, rules_torch, rules_versions
-
-    return (
-        *rules_torch.RULES, *rules_versions.RULES, *rules_pack.RULES, *rules_memory.RULES,
-        *rules_miopen.RULES,
-    )  # fmt: skip
 
 
 def _detected(environ: Mapping[str, str], topology: Path) -> Machine:

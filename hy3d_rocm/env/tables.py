@@ -69,7 +69,11 @@ def _fields_of(row: type) -> tuple[dict[str, tuple[Any, tuple[Any, ...]]], tuple
     found = [field for field in fields(row) if field.init]
     hints = get_type_hints(row)
     kinds = {field.name: hints[field.name] for field in found}
-    needed = tuple(field.name for field in found if field.default is MISSING)
+    needed = tuple(
+        field.name
+        for field in found
+        if field.default is MISSING and field.default_factory is MISSING
+    )
     return {
         name: (get_origin(kind) or kind, get_args(kind)) for name, kind in kinds.items()
     }, needed
@@ -102,6 +106,12 @@ class _Reader:
             except (TypeError, ValueError) as error:
                 raise _WrongError(f"{name}: {error}") from None
         kind, parts = self.kinds[name]
+        if kind is Mapping:  # name -> a row of its own
+            inner = _Reader(parts[1], self.makers, self.shared)
+            return {
+                key: parts[1](**inner.values(value))
+                for key, value in _of(dict, name, written).items()
+            }
         if kind is tuple and parts[0] is not str:  # pairs of texts
             pairs = _of(dict, name, written).items()
             return tuple((key, self._text(name, text)) for key, text in pairs)
