@@ -15,11 +15,9 @@ from hy3d_rocm import __version__
 from hy3d_rocm.doctor import selftest
 from hy3d_rocm.doctor.facts import disks, driver, memory, torch_side
 from hy3d_rocm.doctor.finding import Facts, Finding, Severity
-from hy3d_rocm.doctor.lines import headline
 from hy3d_rocm.doctor.miopen import contents
-from hy3d_rocm.doctor.page import as_html
+from hy3d_rocm.doctor.report import as_html, as_text, headline
 from hy3d_rocm.doctor.rules import Rule, table
-from hy3d_rocm.doctor.text import as_text
 from hy3d_rocm.env import doctor as env_doctor
 from hy3d_rocm.env import gpu, rules, variables
 from hy3d_rocm.env.machine import Machine, detect
@@ -50,7 +48,7 @@ class Examination:
         """JSON-able: "version" of this package, "headline", "exit_code", "findings", "facts"."""
         return {
             "version": __version__,
-            "headline": headline(self),
+            "headline": headline(self.facts, self.findings),
             "exit_code": self.exit_code,
             "findings": [finding.as_dict() for finding in self.findings],
             "facts": dict(self.facts),
@@ -58,11 +56,11 @@ class Examination:
 
     def text(self) -> str:
         """For a console."""
-        return as_text(self)
+        return as_text(self.facts, self.findings)
 
     def html(self) -> str:
         """One page that needs no other file."""
-        return as_html(self)
+        return as_html(self.facts, self.findings)
 
 
 def examine(

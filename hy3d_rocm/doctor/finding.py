@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 
 class Severity(StrEnum):
@@ -19,16 +19,6 @@ class Severity(StrEnum):
     @property
     def rank(self) -> int:
         return list(Severity).index(self)
-
-
-class Examined(Protocol):
-    """What those who write an examination down read of it."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]: ...
-
-    @property
-    def findings(self) -> tuple[Finding, ...]: ...
 
 
 @dataclass(frozen=True)

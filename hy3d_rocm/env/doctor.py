@@ -53,7 +53,11 @@ def collect(
 
 def format_text(facts: Mapping[str, Any]) -> str:
     """`collect()`'s facts for people."""
-    found = sections(facts)
+    return columns(sections(facts))
+
+
+def columns(found: Mapping[str, list[str]]) -> str:
+    """Headings in one column, their lines in another."""
     width = max(map(len, found)) + 2
     lines = []
     for title, body in found.items():

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.doctor.facts.driver import ROOT
-from hy3d_rocm.doctor.facts.files import entries, number, text
 from hy3d_rocm.doctor.miopen.users import name_of
+from hy3d_rocm.env.files import entries, number, text
 from hy3d_rocm.memory import host_free_bytes, host_total_bytes
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}

@@ -1,32 +1,39 @@
-"""The facts as short lines for people, by section: what console and page have in common."""
+"""An examination for people: on a console, and as one page of HTML that loads nothing."""
 
 from __future__ import annotations
 
+import html
+import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.doctor.finding import Examined, Facts, Severity
+from hy3d_rocm import __version__
+from hy3d_rocm.doctor.finding import Facts, Finding, Severity
 from hy3d_rocm.doctor.selftest import tier_name
-from hy3d_rocm.env.doctor import sections as basic_sections
+from hy3d_rocm.env import doctor as basic
 from hy3d_rocm.units import size_text
 
+_WIDTH = 100
+_INDENT = 10
+_STYLE = Path(__file__).with_name("page.css")
 _SEVERITIES = {
     Severity.ERROR: ("error", "errors"), Severity.WARNING: ("warning", "warnings"),
     Severity.ADVICE: ("piece of advice", "pieces of advice"),
 }  # fmt: skip
 
 
-def headline(examination: Examined) -> str:
+def headline(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
     """ "1 error, 2 warnings"; said with it where there is no AMD GPU that could be examined."""
-    counts = Counter(finding.severity for finding in examination.findings)
+    counts = Counter(finding.severity for finding in findings)
     parts = [
         f"{count} {one if count == 1 else many}"
         for severity, (one, many) in _SEVERITIES.items()
         if (count := counts.get(severity, 0))
     ]
     counted = ", ".join(parts)
-    if Facts(examination.facts).is_without_amd:
+    if Facts(facts).is_without_amd:
         return f"{counted}; no AMD GPU was found" if counted else "no AMD GPU was found"
     return counted or "nothing wrong was found"
 
@@ -35,7 +42,7 @@ def sections(facts: Mapping[str, Any]) -> dict[str, list[str]]:
     """Heading -> lines. A section that could not be read says so."""
     seen = Facts(facts)
     try:
-        found = basic_sections(facts)
+        found = basic.sections(facts)
     except (KeyError, TypeError, AttributeError) as error:
         found = {"system": [f"can't be shown: {error!r}"]}
     found["kernel driver"] = _kernel(seen)
@@ -125,3 +132,69 @@ def _comfyui(facts: Facts) -> list[str]:
         lines.append(f"{model.get('name')}: {size_text(model.get('bytes'))} on "
                      f"{model.get('device')}")  # fmt: skip
     return [*lines, *facts.get("comfyui.settings", []), *facts.get("comfyui.patches", [])]
+
+
+def as_text(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
+    """Findings, worst first, then the facts by section."""
+    blocks = [f"hy3d-rocm doctor: {headline(facts, findings)}", *map(_finding, findings)]
+    return "\n\n".join([*blocks, basic.columns(sections(facts))])
+
+
+def _finding(finding: Finding) -> str:
+    parts = [finding.title, finding.evidence]
+    parts += [f"-> {finding.remedy}"] if finding.remedy else []
+    lines = [line for part in parts if part for line in _wrapped(part)]
+    lines += [f"   {address}" for address in finding.source.split()]
+    first = f"{str(finding.severity).upper():{_INDENT}}{lines[0]}"
+    return "\n".join([first, *(" " * _INDENT + line for line in lines[1:])])
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False,
+        subsequent_indent="   " if text.startswith("->") else "",
+    ) or [""]  # fmt: skip
+
+
+def as_html(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
+    """A whole document. All text is escaped; only http(s) addresses become links."""
+    said = headline(facts, findings)
+    rows = "".join(_row(title, lines) for title, lines in sections(facts).items())
+    style = "\n" + _STYLE.read_text(encoding="utf-8")
+    when = html.escape(str(facts.get("when", "")))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>hy3d-rocm doctor: {html.escape(said)}</title>\n<style>{style}</style>\n</head>\n"
+        f"<body>\n<h1>{html.escape(said[0].upper() + said[1:])}</h1>\n"
+        f'<p class="lead">hy3d-rocm {html.escape(__version__)}, {when}</p>\n'
+        + "".join(map(_article, findings))
+        + f"<h2>What was found out</h2>\n<table>{rows}</table>\n</body>\n</html>\n"
+    )
+
+
+def _article(finding: Finding) -> str:
+    parts = [
+        f'<span class="label">{html.escape(str(finding.severity))}</span>',
+        f"<h3>{html.escape(finding.title)}</h3>",
+        f'<p class="evidence">{html.escape(finding.evidence)}</p>',
+    ]
+    if finding.remedy:
+        parts.append(f'<p class="remedy">{html.escape(finding.remedy)}</p>')
+    links = [_link(address) for address in finding.source.split()]
+    if links:
+        parts.append(f'<p class="source">{"<br>".join(links)}</p>')
+    kind = finding.severity if finding.severity in Severity else Severity.ADVICE
+    return f'<article class="{kind}" id="{html.escape(finding.id)}">{"".join(parts)}</article>\n'
+
+
+def _link(address: str) -> str:
+    shown = html.escape(address)
+    if not address.startswith(("https://", "http://")):
+        return shown
+    return f'<a href="{shown}" rel="noreferrer">{shown}</a>'
+
+
+def _row(title: str, lines: list[str]) -> str:
+    body = "".join(f"<div>{html.escape(line)}</div>" for line in lines)
+    return f"<tr><th>{html.escape(title)}</th><td>{body}</td></tr>"
