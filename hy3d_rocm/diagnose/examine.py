@@ -236,8 +236,9 @@ class _Reader:
                 first = Hits(self.rules["error-before-crash"], self.outcome.origin, "")
                 first.add(Line(above[-1].line, above[-1].text))
                 self.hits.setdefault("error-before-crash", first)
-                self.unknown_count -= 1
-                self.unknown.remove(above[-1])
+                if above[-1] in self.unknown:  # not where two rules tell of the crash
+                    self.unknown_count -= 1
+                    self.unknown.remove(above[-1])
 
 
 @cache

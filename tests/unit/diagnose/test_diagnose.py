@@ -186,6 +186,15 @@ def test_an_error_right_above_a_crash_came_first() -> None:
     assert far.unknown_count == 1
 
 
+def test_two_rules_that_tell_of_one_crash_have_the_same_error_above_them() -> None:
+    crash = "Segmentation fault (core dumped)\nWindows fatal exception: access violation\n"
+    found = examined("KeyError: 'images'\n" + crash)
+    (cause,) = found.causes
+    assert cause.rule == "error-before-crash"
+    assert {row.rule for row in cause.follow_ups} == {"native-crash", "windows-access-violation"}
+    assert found.unknown_count == 0
+
+
 def test_a_symbol_that_is_missing_right_above_a_crash_is_the_cause() -> None:
     crash = "Segmentation fault (core dumped)\n"
     (found,) = diagnose("ImportError: /v/foo.so: undefined symbol: foo_open\n" + crash)
