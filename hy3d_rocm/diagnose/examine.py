@@ -21,6 +21,7 @@ from hy3d_rocm.diagnose.machine import Machine
 from hy3d_rocm.diagnose.outcome import Outcome
 from hy3d_rocm.diagnose.read import Line, lines_of_text, without_prefix
 from hy3d_rocm.diagnose.rules import ANY, Rule, WordIndex, by_id, table
+from hy3d_rocm.diagnose.signs import signs
 from hy3d_rocm.diagnose.sizes import memory_note
 from hy3d_rocm.diagnose.stages import STAGE_WORDS, TRACEBACK_LINES, Stages, names_a_decode
 
@@ -30,18 +31,7 @@ UNKNOWN_LINES = 5
 RIGHT_ABOVE = 12  # lines between an error and the crash that it ended in
 _JOINED_CHARS = 300
 
-_ERROR = re.compile(
-    r"^(?:E )?(?:[\w.]{1,120}\.)?[A-Z]\w{0,60}(?:Error|Exception|Fault)\b(?::|$)"
-    r"|!!! Exception during processing|^-? ?\*{0,2}Exception Message:"
-    r"|Assertion .{1,200} failed"
-)
-# What stands beside an error that is told in another line: its heading, or how the process ended.
-_END = re.compile(
-    r"\bcore dumped\b|Segmentation fault|^Fatal Python error|^Aborted\b|terminate called after"
-    r"|\bBus error\b|^Error occurred when executing|^Exception Code: 0x|\*ERROR\*"
-)
 _CARETS = re.compile(r"[\^~ ]+")  # what Python draws under a line of a traceback
-_WORDS_OF_ERRORS = ("error", "exception", "fault", "dumped", "aborted", "terminate", "failed")
 
 
 @dataclass(frozen=True)
@@ -69,6 +59,7 @@ class Examination:
 class _Reader:
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = by_id()
+        self.error, self.end = signs()["error"], signs()["end"]
         self.words = _all_words() if rules is table() else WordIndex(rules)
         self.order = [rule.id for rule in sorted(rules, key=lambda rule: not rule.alone)]
         self.synthetic = {rule.id for rule in rules if not rule.patterns}
@@ -101,7 +92,7 @@ class _Reader:
         matched = self._matched(line, low)
         for rule in matched:
             self._hit(rule, line)
-        if matched and _ERROR.search(without_prefix(line.text)):
+        if matched and self.error.pattern.search(without_prefix(line.text)):
             self.outcome.told(line)
         self._look_for_place(line)
         if not any(not rule.needs and not rule.when for rule in matched):
@@ -180,11 +171,11 @@ class _Reader:
         if "traceback (most recent call last)" in low:
             self._failed()
         self.outcome.error_word(line, low)
-        if not any(word in low for word in _WORDS_OF_ERRORS):
+        if not any(word in low for word in self.error.words):
             return
         bare = without_prefix(line.text)
-        if not _ERROR.search(bare):
-            if not _END.search(bare) or self._was_told(line):
+        if not self.error.pattern.search(bare):
+            if not self.end.pattern.search(bare) or self._was_told(line):
                 return
             self.ends.add(line.number)
         self._failed()

@@ -7,45 +7,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hy3d_rocm.diagnose.read import Line, without_prefix
+from hy3d_rocm.diagnose.read import Line
+from hy3d_rocm.diagnose.signs import signs
 from hy3d_rocm.diagnose.stages import TRACEBACK_LINES
 
-_FINISHED = re.compile(
-    r"Prompt executed in \d|\[VAE Decode\] .{0,200}\bSUCCESS\b"
-    r"|\b(?:saved|written|wrote)\b.{0,200}\.(?:png|jpe?g|webp|mp4|webm|gif|glb|obj|safetensors)\b"
-    r"|\bexit(?:ed)?(?: with)? (?:code|status):? 0\b|\bStopped server$",
-    re.IGNORECASE,
-)
-_BEGUN = re.compile(r"\bgot prompt\b")
-_STARTED = re.compile(
-    r"^(?:\S{1,40} )?(?:Starting server|To see the GUI go to: |Running on local URL: )"
-    r"|^\W{0,4}Unsloth: Will patch your computer|^\W{0,12}Running training\b"
-)
-_GOING = re.compile(r"\b[1-9]\d{0,5}/\d{1,6} \[[\d:]{4,9}<[\d:?]{1,9}, .{1,12}(?:it/s|s/it)")
 _FINISH_WORDS = ("prompt", "success", "saved", "written", "wrote", "exit", "starting server",
                  "stopped server", "to see the gui", "running on local", "unsloth: ",
                  "running training", "it/s", "s/it")  # fmt: skip
 Mark = Literal["", "started", "begun", "going", "finished"]
-_ERROR_WORDS = re.compile(
-    r"\berrors?\b|error:|(?<![a-z])\w{0,60}(?:Error|Exception)\b|\bexception\b|\btraceback\b"
-    r"|(?:\b|seg)fault|\bfail(?:ed|ure|s)\b|\bfatal\b|\babort(?:ed|ing)?\b|\bkill(?:ed|ing)\b"
-    r"|\b(?:hang|hung|hangs)\b|\btime(?:d )?-?out\b|\bcrash(?:ed)?\b|core dumped|!!!"
-    r"|\bexit(?:ed)?(?: with)?(?: code| status)[ :=]{1,3}(?!0\b)-?\d|\b0x[c8]0[\da-f]{6}\b"
-    r"|\bunmet dependencies\b|\bheld broken packages\b"
-    r"|\bhresult\b|\berrno\b|\bwinerror\b|^File \"[^\"]{1,300}\", line \d",
-    re.IGNORECASE,
-)
-_NO_ERROR = re.compile(
-    r"\b(?:0|no) (?:errors?|fail\w+)\b|errors?=['\"]?(?:0|None|ignore)"
-    r"|Failed to create model quickly; will retry"
-    r"|\b(?:the|this|an|same|following) errors?\b(?!:)",  # prose
-    re.IGNORECASE,
-)
-_WORDS = (
-    "err", "xception", "traceback", "fault", "fail", "fatal", "abort", "kill", "hang", "hung",
-    "time", "crash", "unmet", "broken", "dumped", "!!!", "exit", "0xc0", "0x80", "hresult",
-    "file \"",
-)  # fmt: skip
 _FRAME = re.compile(r'^(?:\S{0,40} )?File "([^"]{1,300})", line \d{1,7}')
 _PACK = re.compile(r"custom_nodes[\\/]{1,2}([^\\/]{1,80})[\\/]")
 _PACKAGE = re.compile(r"(?:site|dist)-packages[\\/]{1,2}([^\\/]{1,80})[\\/]")
@@ -79,18 +48,21 @@ class Outcome:
     last_pack: str = ""
     traceback: tuple[int, int] = (0, 0)  # the line of the last heading, the suspicious ones before
 
+    def __post_init__(self) -> None:
+        self._signs = signs()
+
     def feed(self, line: Line, low: str) -> Mark:
         """What the line shows of the program: it started, a run began, it takes steps, a run
         came to its end."""
         mark: Mark = ""
         if any(word in low for word in _FINISH_WORDS):
-            if _FINISHED.search(line.text):
+            if self._signs["finished"].shown(line.text, low):
                 self.finished, mark = True, "finished"
-            elif _BEGUN.search(line.text):
+            elif self._signs["begun"].shown(line.text, low):
                 self.finished, mark = False, "begun"
-            elif _STARTED.search(without_prefix(line.text)):
+            elif self._signs["started"].shown(line.text, low):
                 mark = "started"
-            elif _GOING.search(line.text):
+            elif self._signs["going"].shown(line.text, low):
                 mark = "going"
         if 'file "' in low and (found := _FRAME.search(line.text)):
             self.last_frame = found[1]
@@ -105,9 +77,8 @@ class Outcome:
 
     def error_word(self, line: Line, low: str) -> None:
         """A line that no rule knows."""
-        if not any(word in low for word in _WORDS):
-            return
-        if _ERROR_WORDS.search(_NO_ERROR.sub("", line.text)):
+        no_error = self._signs["no error"].pattern
+        if self._signs["error word"].shown(no_error.sub("", line.text), low):
             self.suspicious_count += 1
             self.suspicious.append(line)
 

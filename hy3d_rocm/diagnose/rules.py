@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from hy3d_rocm.diagnose.machine import SHOWN
+from hy3d_rocm.diagnose.signs import any_of
 from hy3d_rocm.diagnose.sizes import FIGURES
 from hy3d_rocm.env.tables import TableError, read
 
@@ -87,11 +88,11 @@ class Rule:
 
     @cached_property
     def compiled(self) -> re.Pattern[str] | None:
-        return _any_of(self.patterns)
+        return any_of(self.patterns) if self.patterns else None
 
     @cached_property
     def refused(self) -> re.Pattern[str] | None:
-        return _any_of(self.unless)
+        return any_of(self.unless) if self.unless else None
 
     def search(self, text: str) -> re.Match[str] | None:
         """The match in a line without colours, its white space collapsed."""
@@ -101,11 +102,6 @@ class Rule:
         if found is not None and self.figures and not FIGURES[self.figures](text):
             return None
         return found
-
-
-def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
-    joined = "|".join(f"(?:{pattern})" for pattern in patterns)
-    return re.compile(joined, re.IGNORECASE) if patterns else None
 
 
 def rules_of(paths: Iterable[Path], compiled: bool = False) -> dict[str, tuple[Rule, ...]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hy3d_rocm.diagnose.read import Line
+from hy3d_rocm.diagnose.signs import signs
 
 Stage = Literal["", "load", "sampling", "sampled", "decode", "after"]
 STAGE_WORDS: dict[Stage, str] = {
@@ -34,22 +35,6 @@ _WORDS = (
     "loaded ",
     "interrupt",
 )
-_OWN_START = re.compile(r"\[VAE (?:De|En)code\] (?:Starting|Attempting)")
-_DONE = re.compile(
-    r"\[VAE (?:De|En)code\] .{0,200}\bSUCCESS\b|Decoded\. Current latent shape"
-    r"|Unloaded AutoencoderKL|Prompt executed in|Processing interrupted|Interrupted by user"
-)
-_OFFLOAD = re.compile(r"Offloading DynamicSwap_\w*Transformer\w* from \S+ to preserve memory", re.I)
-_VAE_LOADED = re.compile(
-    r"Loaded AutoencoderKL\w* to"
-    r"|Requested to load (?:\w*VAE\w*|AutoencoderKL\w*|AutoencodingEngine)"
-)
-_MODEL_LOADED = re.compile(r"Moving DynamicSwap_|Loaded \w+ to |Requested to load \w+")
-_LOADED = re.compile(r"\bloaded (?:completely|partially)|full load: True", re.IGNORECASE)
-_FRAMES = re.compile(
-    r"\bvae_decode\(|\bvae\.decode(?:_tiled)?\(|first_stage_model\.decode|\bdecode_tiled_?\("
-    r"|Node Type:\W{0,4}\s?VAEDecode|executing VAEDecode|\bin decode_first_stage"
-)
 _BAR = re.compile(r"(?<!shards: )(?<!\d)(\d{1,3})%\|(?!.*[kKMG]i?B/s)")  # not of a download
 
 
@@ -64,30 +49,36 @@ class Stages:
     offloaded: Line | None = None  # a transformer that was only partly moved away
     sampled: bool = field(default=False)
 
+    def __post_init__(self) -> None:
+        self._signs = signs()
+
     def feed(self, line: Line, low: str) -> None:
         """`low`: the line's text in lower case."""
         self.last = line
         if not any(word in low for word in _WORDS):
             return
-        if _DONE.search(line.text):
+        if self._shows("decode done", line, low):
             self._ended("after" if self.begun else self.stage)
             self.offloaded = None
-        elif _OWN_START.search(line.text):
+        elif self._shows("own start", line, low):
             self._begins(line, own=True)
-        elif _OFFLOAD.search(line.text):
+        elif self._shows("offload", line, low):
             self.offloaded = line
-        elif _VAE_LOADED.search(line.text):
+        elif self._shows("vae loaded", line, low):
             # Before sampling the same line belongs to an encode.
             if self.sampled or self.offloaded:
                 self._begins(line, own=False)
             else:
                 self.stage = "load"
-        elif _MODEL_LOADED.search(line.text):
+        elif self._shows("model loaded", line, low):
             self._ended("load")
-        elif _LOADED.search(line.text) and self.stage == "load":
+        elif self._shows("loaded", line, low) and self.stage == "load":
             self.stage = ""  # what it is used for is not shown
         else:
             self._progress(line)
+
+    def _shows(self, name: str, line: Line, low: str) -> bool:
+        return self._signs[name].shown(line.text, low)
 
     def _progress(self, line: Line) -> None:
         bar = _BAR.search(line.text)
@@ -119,4 +110,4 @@ class Stages:
 
 def names_a_decode(text: str) -> bool:
     """Whether a line of a traceback or of an error report lies in a VAE's decode."""
-    return _FRAMES.search(text) is not None
+    return signs()["decode frame"].pattern.search(text) is not None

@@ -14,7 +14,7 @@ log and it finds the one that fits; [Diagnose a log](diagnose.md) says how. "Cer
 text itself says, "likely" and "possible" are told as that.
 """
 MACHINE = Machine()  # no card and no system: commands in their general form
-CONTAINER = Machine(container=True)
+CONTAINER = Machine(shown={"container"})
 SHOWN = {  # what a log shows (Rule.instead) -> heading
     "container": "In a container",
     "no amd": "Where nothing in the log is AMD's",

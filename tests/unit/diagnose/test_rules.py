@@ -8,6 +8,7 @@ import pytest
 from places import ROOT
 
 from hy3d_rocm.diagnose.rules import FILES, FOLDER, rules_of
+from hy3d_rocm.diagnose.signs import signs
 from hy3d_rocm.env.tables import TableError
 
 RULE = """
@@ -85,3 +86,15 @@ def test_two_rules_of_one_id_are_refused(tmp_path: Path) -> None:
         path.write_text(RULE)
     with pytest.raises(TableError, match=r"two.toml: one.toml has a rule some as well"):
         rules_of(paths)
+
+
+def test_every_sign_is_asked_for_and_its_patterns_compile() -> None:
+    code = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "hy3d_rocm/diagnose").glob("*.py")
+    )
+    for name, sign in signs().items():
+        assert f'"{name}"' in code, name
+        assert sign.words or sign.patterns, name
+        assert all(word == word.lower() for word in sign.words), name
+        if sign.patterns:
+            assert sign.pattern.pattern
