@@ -8,6 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
+from hy3d_rocm.diagnose.events import (
+    STAGE_WORDS,
+    TRACEBACK_LINES,
+    Outcome,
+    Stages,
+    names_a_decode,
+)
 from hy3d_rocm.diagnose.found import (
     EVIDENCE_LINES,
     NEAR_AFTER,
@@ -18,12 +25,10 @@ from hy3d_rocm.diagnose.found import (
     grouped,
 )
 from hy3d_rocm.diagnose.machine import Machine
-from hy3d_rocm.diagnose.outcome import Outcome
 from hy3d_rocm.diagnose.read import Line, lines_of_text, without_prefix
 from hy3d_rocm.diagnose.rules import ANY, Rule, WordIndex, by_id, table
 from hy3d_rocm.diagnose.signs import signs
 from hy3d_rocm.diagnose.sizes import memory_note
-from hy3d_rocm.diagnose.stages import STAGE_WORDS, TRACEBACK_LINES, Stages, names_a_decode
 
 __all__ = ["EVIDENCE_LINES", "UNKNOWN_LINES", "Diagnosis", "Evidence", "Examination", "diagnose",
            "examine"]  # fmt: skip
@@ -171,7 +176,7 @@ class _Reader:
         if "traceback (most recent call last)" in low:
             self._failed()
         self.outcome.error_word(line, low)
-        if not any(word in low for word in self.error.words):
+        if not self.error.has_word(low):
             return
         bare = without_prefix(line.text)
         if not self.error.pattern.search(bare):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from hy3d_rocm.diagnose.read import without_prefix
-from hy3d_rocm.diagnose.signs import signs
+from hy3d_rocm.diagnose.signs import any_of, signs
+from hy3d_rocm.env.tables import read
 
 System = Literal["", "linux", "windows", "wsl"]
 _LOOKED_FOR = (
@@ -24,26 +27,43 @@ _SEEN_VRAM = re.compile(
     r"|^Size: (\d{7,10})\(0x[\da-f]+\) ?KB"
 )
 _SYSFS_VRAM = re.compile(r"^(\d{9,13})\b(?! ?[KMG]i?B)")
-_NO_WHEELS = {"gfx1036"}  # the small GPU of a desktop processor: never the card that is meant
-_INTEGRATED = {"gfx1035", "gfx1036", "gfx1103"}
 _ARCHITECTURE = re.compile(r"\bgfx(\d{3,4}[a-f]?)\b", re.IGNORECASE)
-_CARDS = (  # of one name: what ComfyUI's "Device:" line shows
-    (r"RX 7900", "gfx1100"), (r"RX 7[78]00(?!S)", "gfx1101"),
-    (r"RX 7(?:6[05]|4[05])0|RX 7700S", "gfx1102"),
-    # Of the mobile ones the S and some of the M have a smaller chip than the card of that number.
-    (r"RX 6[89][05]0(?![SM])", "gfx1030"), (r"RX 67[05]0(?!S)|RX 68[05]0M", "gfx1031"),
-    (r"RX 66[05]0|RX 6[78]00S", "gfx1032"), (r"RX 6[345]00", "gfx1034"),
-    (r"RX 5[67]00", "gfx1010"),
-    (r"RX 9070", "gfx1201"), (r"RX 9060", "gfx1200"),
-    (r"8060S|Strix Halo", "gfx1151"), (r"\b780M", "gfx1103"), (r"\b8[89]0M", "gfx1150"),
-)  # fmt: skip
-_PROCESSORS = {"gfx1150", "gfx1151"}
-_NAMES = [(re.compile(pattern, re.IGNORECASE), name) for pattern, name in _CARDS]
-_RELATIVES = (  # the override that AMD's own builds of one generation take
-    (re.compile(r"gfx103[1-6]$"), "10.3.0"),
-    (re.compile(r"gfx110[1-3]$"), "11.0.0"),
-)
-_INDEX = "https://rocm.nightlies.amd.com/whl-multi-arch/"
+
+
+@dataclass(frozen=True)
+class _Card:
+    """See the head of cards.toml."""
+
+    architecture: str
+    names: tuple[str, ...] = ()
+    override: str = ""
+    kind: Literal["", "beside", "apu"] = ""
+    never_meant: bool = False
+
+
+@dataclass(frozen=True)
+class _Command:
+    """See the head of commands.toml."""
+
+    name: str
+    text: str
+    when: tuple[str, ...] = ()
+
+
+@cache
+def _cards() -> dict[str, _Card]:
+    rows = read(Path(__file__).with_name("cards.toml"), _Card)[1]
+    return {card.architecture: card for card in rows}
+
+
+@cache
+def _names() -> list[tuple[re.Pattern[str], str]]:
+    return [(any_of(card.names), name) for name, card in _cards().items() if card.names]
+
+
+@cache
+def _commands() -> tuple[_Command, ...]:
+    return read(Path(__file__).with_name("commands.toml"), _Command)[1]
 
 
 @dataclass
@@ -74,7 +94,7 @@ class Machine:
         if "gfx" in low:
             self.architectures.update(f"gfx{n.lower()}" for n in _ARCHITECTURE.findall(text))
         if "rx " in low or "radeon" in low:
-            self.named.update(name for pattern, name in _NAMES if pattern.search(text))
+            self.named.update(name for pattern, name in _names() if pattern.search(text))
 
     def _look_for_system(self, text: str, low: str) -> None:
         if self.system != "wsl" and self._signs["windows declared"].shown(text, low):
@@ -120,69 +140,41 @@ class Machine:
     @property
     def beside(self) -> bool:
         """Whether the log shows a GPU of a processor, and by its name a card beside it."""
-        shown = self.architectures | self.named
-        return bool(shown & _INTEGRATED and self.named - _INTEGRATED - _PROCESSORS)
+        kinds = {name: card.kind for name, card in _cards().items() if card.kind}
+        shown = (kinds.get(name) for name in self.architectures | self.named)
+        return "beside" in shown and bool(self.named - kinds.keys())
 
     @property
     def architecture(self) -> str:
         """The one architecture that the log shows, or "" where it shows none or several."""
-        for shown in (
-            self.named,
-            set() if "claimed" in self.shown else self.architectures - _NO_WHEELS,
-        ):
+        meant = {n for n in self.architectures if n not in _cards() or not _cards()[n].never_meant}
+        for shown in (self.named, set() if "claimed" in self.shown else meant):
             if len(shown) == 1:
                 return next(iter(shown))
         return ""
 
     def filled(self, text: str) -> str:
         """`text` with {wheels}, {override}, {card} and {access} in place."""
-        if "{access}" in text:
-            text = text.replace("{access}", self._access())
-        if "{wheels}" in text:
-            text = text.replace("{wheels}", self._wheels())
+        for name in ("access", "wheels", "override"):
+            if f"{{{name}}}" in text:
+                text = text.replace(f"{{{name}}}", self._command(name))
         if "nvidia" in self.shown and not self.named:
             text = text.replace("the current Adrenalin driver", "the card's current driver")
-        text = text.replace("{card}", self.architecture or "gfx1100 (your card's)")
-        return text.replace("{override}", self._override()).strip()
+        return text.replace("{card}", self.architecture or "gfx1100 (your card's)").strip()
 
-    def _wheels(self) -> str:
-        """ROCm/TheRock#5954: the multi-arch index took the place of one index a family in 2026."""
-        if "nvidia" in self.shown and not self.named:
-            return (
-                "the commands of https://pytorch.org/get-started for torch, torchvision, torchaudio"
-            )
-        device = f"device-{self.architecture or 'all'}"
-        return (
-            f"python -m pip install --force-reinstall --index-url {_INDEX}"
-            f' "torch[{device}]" "torchvision[{device}]" torchaudio'
-        )
-
-    def _access(self) -> str:
-        """What lets this user or container use /dev/kfd. Groups do not hold root."""
-        if "container" not in self.shown:
-            if "root" in self.shown:
-                return "dmesg | grep -i -e kfd -e amdgpu"
-            return "sudo usermod -aG render,video $USER"
-        if "devices given" in self.shown:
-            return "On the host: sudo setfacl -m u:$USER:rw /dev/kfd /dev/dri/renderD128"
-        return (
-            'docker run --device /dev/kfd --device /dev/dri --group-add "$(stat -c %g /dev/kfd)"'
-            ' --group-add "$(stat -c %g /dev/dri/renderD128)" IMAGE'
-        )
-
-    def _override(self) -> str:
-        """Only within a generation, and "" where the card has no such relative."""
+    def _command(self, name: str) -> str:
         card = self.architecture
-        if not card:
-            return (
-                "Only on Linux and only within one generation, where no wheel knows the card:"
-                " HSA_OVERRIDE_GFX_VERSION=10.3.0 for gfx1031 to gfx1036, 11.0.0 for gfx1101 to"
-                " gfx1103; across generations it crashes or computes nonsense."
-            )
-        for pattern, version in _RELATIVES:
-            if pattern.search(card):
-                return (
-                    f"On Linux, where no wheel knows {card}: HSA_OVERRIDE_GFX_VERSION={version}"
-                    " (the same generation, so its code runs)."
-                )
+        version = _cards()[card].override if card in _cards() else ""
+        shown = self.shown | {
+            what
+            for what, is_so in (("card", card), ("relative", version), ("amd card", self.named))
+            if is_so
+        }
+        for command in _commands():
+            if command.name == name and all(
+                (sign.removeprefix("no ") in shown) is not sign.startswith("no ")
+                for sign in command.when
+            ):
+                device = f"device-{card or 'all'}"
+                return command.text.format(card=card, device=device, version=version)
         return ""

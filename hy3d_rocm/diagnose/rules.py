@@ -44,7 +44,7 @@ class Rule:
     (it started, or a run went without an error) and no pack failed to load by it. `excused`: rules
     that take its place where they are close to it. `when`: what the whole log has to show
     (Machine.holds), else the rule says nothing. A rule without patterns is decided by the order
-    of events (`stages.py`, or an error right above a crash), not by one line.
+    of events (`events.py`, or an error right above a crash), not by one line.
 
     `do`: one action, as it can be copied; `windows`, `wsl`: the one where the log shows that;
     `decode`: where it shows a VAE decode; `gfx1151`: where it shows that card on Linux; `beside`:

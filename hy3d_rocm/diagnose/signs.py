@@ -30,9 +30,12 @@ class Sign:
     def pattern(self) -> re.Pattern[str]:
         return any_of(self.patterns, 0 if self.exact else re.IGNORECASE)
 
+    def has_word(self, low: str) -> bool:
+        return any(word in low for word in self.words)
+
     def shown(self, text: str, low: str) -> bool:
         """Whether a line shows it. `low`: the text in lower case."""
-        if self.words and not any(word in low for word in self.words):
+        if self.words and not self.has_word(low):
             return False
         seen = without_prefix(text) if self.bare else text
         return not self.patterns or self.pattern.search(seen) is not None
