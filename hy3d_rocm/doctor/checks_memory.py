@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hy3d_rocm.doctor.finding import Facts, Said, check
+from hy3d_rocm.doctor.finding import Facts, Said
 from hy3d_rocm.env.checks import FILLED
 from hy3d_rocm.memory import is_apu
 from hy3d_rocm.units import GB, MB, size_text
@@ -15,7 +15,6 @@ _LITTLE_DISK_BYTES, _NO_DISK_BYTES = 5 * GB, 500 * MB
 _DATABASES = ("find", "performance", "compiled")
 
 
-@check
 def held_by_others(facts: Facts) -> Iterator[Said]:
     total = max((card.get("vram_total_bytes") or 0 for card in _cards(facts)), default=0)
     others = [h for h in facts.rows("memory.holders") if not h.get("own")]
@@ -24,12 +23,11 @@ def held_by_others(facts: Facts) -> Iterator[Said]:
         return
     who = ", ".join(f"{_name(h)} {size_text(h.get('vram_bytes'))}" for h in others[:4])
     yield Said(
-        *(["much"] if held >= total // 4 else []),
+        "much" if held >= total // 4 else "",
         held=size_text(held), total=size_text(total), who=who, largest=_name(others[0]),
     )  # fmt: skip
 
 
-@check
 def held_by_nobody(facts: Facts) -> Iterator[Said]:
     """What the driver counts as used and no process that may be looked at holds."""
     cards = _cards(facts)
@@ -40,7 +38,6 @@ def held_by_nobody(facts: Facts) -> Iterator[Said]:
         yield Said(used=size_text(used), total=size_text(total), held=size_text(held))
 
 
-@check
 def idle_in_allocator(facts: Facts) -> Iterator[Said]:
     for gpu in facts.rows("torch.gpus"):
         reserved = int(gpu.get("reserved_bytes") or 0)
@@ -49,7 +46,6 @@ def idle_in_allocator(facts: Facts) -> Iterator[Said]:
             yield Said(idle=size_text(idle), reserved=size_text(reserved))
 
 
-@check
 def card_full(facts: Facts) -> Iterator[Said]:
     for gpu in facts.rows("torch.gpus"):
         total, free = int(gpu.get("total_bytes") or 0), gpu.get("free_bytes")
@@ -57,7 +53,6 @@ def card_full(facts: Facts) -> Iterator[Said]:
             yield Said(free=size_text(free), total=size_text(total), name=gpu.get("name"))
 
 
-@check
 def apu_share(facts: Facts) -> Iterator[Said]:
     """On an APU the GPU has the firmware's carve-out and, beyond it, what TTM lets it take."""
     card = next((c for c in _cards(facts) if c.get("gtt_total_bytes")), None)
@@ -76,7 +71,6 @@ def apu_share(facts: Facts) -> Iterator[Said]:
         yield Said("carve-out", **words)
 
 
-@check
 def host_low(facts: Facts) -> Iterator[Said]:
     total = facts.number("memory.host.total_bytes")
     free = facts.get("memory.host.available_bytes")
@@ -84,13 +78,12 @@ def host_low(facts: Facts) -> Iterator[Said]:
         yield Said(free=size_text(free), total=size_text(total))
 
 
-@check
 def disk_full(facts: Facts) -> Iterator[Said]:
     for disk in facts.rows("disks"):
         free = disk.get("free_bytes")
         if isinstance(free, int) and free < _LITTLE_DISK_BYTES:
             yield Said(
-                *(["full"] if free < _NO_DISK_BYTES else []),
+                "full" if free < _NO_DISK_BYTES else "",
                 free=size_text(free), uses=", ".join(disk.get("uses") or ()), path=disk.get("path"),
             )  # fmt: skip
 
@@ -140,42 +133,37 @@ def _found(facts: Facts) -> tuple[int, int]:
     return mine, others
 
 
-@check
 def empty(facts: Facts) -> Iterator[Said]:
     mine, others = _found(facts)
     mode = _mode(facts)
     if not _concerned(facts) or mine or mode == "FAST" or not facts.get("miopen"):
         return
     mode = mode or "not set, so DYNAMIC_HYBRID"
-    yield Said(*(["others"] if others else []), others=others, mode=mode)
+    yield Said("others" if others else "", others=others, mode=mode)
 
 
-@check
 def filled(facts: Facts) -> Iterator[Said]:
     mine, _ = _found(facts)
     if _concerned(facts) and mine >= FILLED and _mode(facts) == "FAST":
         yield Said(results=mine)
 
 
-@check
 def not_writable(facts: Facts) -> Iterator[Said]:
     if not _concerned(facts):
         return
     for place in facts.rows("miopen.places"):
         error = place.get("error")
         if error or not place.get("writable", True):
-            sayings = ["error"] if error else []
-            yield Said(*sayings, kind=place.get("kind"), path=place.get("path"), error=error)
+            saying = "error" if error else ""
+            yield Said(saying, kind=place.get("kind"), path=place.get("path"), error=error)
 
 
-@check
 def on_network_disk(facts: Facts) -> Iterator[Said]:
     network = [p for p in facts.rows("miopen.places") if p.get("chosen_by") == "network"]
     if _concerned(facts) and network:
         yield Said(path=network[0].get("path"))
 
 
-@check
 def damaged(facts: Facts) -> Iterator[Said]:
     bad = [
         str(file.get("path"))
@@ -188,7 +176,6 @@ def damaged(facts: Facts) -> Iterator[Said]:
         yield Said(files=", ".join(bad[:4]))
 
 
-@check
 def outgrown(facts: Facts) -> Iterator[Said]:
     """Files of versions that are no longer used."""
     by_version: dict[str, int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hy3d_rocm.doctor.finding import Facts, Said, check
+from hy3d_rocm.doctor.finding import Facts, Said
 from hy3d_rocm.doctor.selftest import is_wrong, tier_name
 from hy3d_rocm.env.choices import PATCH_VARIABLE, read_patch_choice
 
@@ -13,7 +13,6 @@ _VERDICTS = ("throws", "harmful", "does nothing")
 _SWITCHES = ("HY3D_ROCM", "HY3D_ROCM_ENV", "HY3D_ROCM_VAE")
 
 
-@check
 def variables(facts: Facts) -> Iterator[Said]:
     """One finding for each rule of the variables' table, with all variables that it speaks of."""
     by_rule: dict[str, list[Mapping[str, Any]]] = {}
@@ -23,7 +22,7 @@ def variables(facts: Facts) -> Iterator[Said]:
     for rule, group in by_rule.items():
         first = group[0]
         yield Said(
-            str(first["verdict"]), *([] if first.get("remedy") else ["no-remedy"]),
+            str(first["verdict"]), "" if first.get("remedy") else "no-remedy",
             names=", ".join(str(judged.get("subject") or judged.get("name")) for judged in group),
             values=", ".join(f"{judged.get('name')}={judged.get('value')}" for judged in group),
             rule=rule, effect=first.get("effect"), remedy=first.get("remedy"),
@@ -31,7 +30,6 @@ def variables(facts: Facts) -> Iterator[Said]:
         )  # fmt: skip
 
 
-@check
 def switched_off(facts: Facts) -> Iterator[Said]:
     off = [
         f"{name}=off"
@@ -49,42 +47,36 @@ def switched_off(facts: Facts) -> Iterator[Said]:
         yield Said(off=", ".join(off))
 
 
-@check
 def core_missing(facts: Facts) -> Iterator[Said]:
     if facts.get("core.available") is False:
         error = facts.get("core.blas.error")
         missing = facts.get("core.missing", "")
-        yield Said(*(["why"] if error else []), missing=missing, error=error)
+        yield Said("why" if error else "", missing=missing, error=error)
 
 
-@check
 def blas_missing(facts: Facts) -> Iterator[Said]:
     if facts.get("core.available") and facts.get("core.blas.available") is False:
         yield Said(error=facts.get("core.blas.error", ""))
 
 
-@check
 def core_lowered(facts: Facts) -> Iterator[Said]:
     level, detected = facts.get("core.cpu.level"), facts.get("core.cpu.detected")
     if level and detected and level != detected:
         yield Said(level=level, detected=detected)
 
 
-@check
 def hung_before(facts: Facts) -> Iterator[Said]:
     count = facts.number("knowledge.verdicts.hang")
     if count:
         yield Said(count=count, path=facts.get("knowledge.path"))
 
 
-@check
 def knowledge_unreadable(facts: Facts) -> Iterator[Said]:
     error = facts.get("knowledge.error", "")
     if error and "no such table" not in error:
         yield Said(path=facts.get("knowledge.path"), error=error)
 
 
-@check
 def tiers(facts: Facts) -> Iterator[Said]:
     """One finding for each back-end that was wrong, hung or failed."""
     is_amd = bool(facts.get("torch.hip"))
@@ -93,10 +85,11 @@ def tiers(facts: Facts) -> Iterator[Said]:
         verdict = "wrong" if is_wrong(result) else verdict
         if verdict not in ("wrong", "hang", "error", "slow-find", "oom"):
             continue
-        sayings = [str(verdict)]
-        if tier == "vendor" and verdict in ("wrong", "hang", "error"):
-            sayings.append(f"{verdict} vendor")
-            sayings += ["hang miopen"] if is_amd and verdict == "hang" else []
+        is_vendor = tier == "vendor" and verdict in ("wrong", "hang", "error")
+        sayings = (
+            str(verdict), f"{verdict} vendor" if is_vendor else "",
+            "hang miopen" if is_vendor and is_amd and verdict == "hang" else "",
+        )  # fmt: skip
         where = f"{result.get('shape')} on {result.get('device')}"
         left_out = "" if tier == "cpu" else "; protect() does without it"
         detail = str(result.get("detail") or "") or result.get("verdict")
@@ -107,7 +100,6 @@ def tiers(facts: Facts) -> Iterator[Said]:
         )  # fmt: skip
 
 
-@check
 def no_gpu_tier(facts: Facts) -> Iterator[Said]:
     on_gpu = [
         r for r in facts.rows("self_test.results")
@@ -123,14 +115,12 @@ def no_gpu_tier(facts: Facts) -> Iterator[Said]:
         )
 
 
-@check
 def not_tested(facts: Facts) -> Iterator[Said]:
     why = facts.get("self_test.why", "")
     if facts.get("self_test") and not facts.get("self_test.ran") and why:
         yield Said(why=why)
 
 
-@check
 def all_well(facts: Facts) -> Iterator[Said]:
     is_amd = bool(facts.get("torch.hip"))
     good = [r for r in facts.rows("self_test.results") if r.get("verdict") == "ok"]

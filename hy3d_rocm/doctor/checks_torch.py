@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from hy3d_rocm.conv.verdict_store.machine import overridden
-from hy3d_rocm.doctor.finding import Facts, Said, check
+from hy3d_rocm.doctor.finding import Facts, Said
 from hy3d_rocm.env.machine import dotted, parse_version
 from hy3d_rocm.units import GB, size_text
 
@@ -21,32 +21,26 @@ _SIBLINGS = {r"gfx103[1-6]": ("gfx1030", "10.3.0"), r"gfx110[1-3]": ("gfx1100", 
 _BAD_MES = 0x83
 
 
-@check
 def torch_missing(facts: Facts) -> Iterator[Said]:
     error = facts.get("torch.error", "")
     if not error or facts.get("torch.version") or facts.get("torch.is_hang"):
         return
-    sayings = ["amd"] if facts.is_amd else []
-    if "No module named 'torch'" in error:
-        sayings.append("not-installed")
-    elif "librocm_sysdeps" in error:
-        sayings.append("rocm-libraries")
-    yield Said(*sayings, error=error, target=_target(facts))
+    why = "not-installed" if "No module named 'torch'" in error else ""
+    if not why and "librocm_sysdeps" in error:
+        why = "rocm-libraries"
+    yield Said("amd" if facts.is_amd else "", why, error=error, target=_target(facts))
 
 
-@check
 def torch_hangs(facts: Facts) -> Iterator[Said]:
     if facts.get("torch.is_hang"):
         yield Said(error=facts.get("torch.error", ""))
 
 
-@check
 def gpu_does_not_start(facts: Facts) -> Iterator[Said]:
     if facts.get("torch.version") and facts.get("torch.error"):
-        yield Said(*_linux(facts), error=facts.get("torch.error"))
+        yield Said(_linux(facts), error=facts.get("torch.error"))
 
 
-@check
 def not_for_amd(facts: Facts) -> Iterator[Said]:
     version, cuda = facts.get("torch.version"), facts.get("torch.cuda")
     is_rocm = facts.get("machine.torch_is_rocm") or facts.get("torch.hip")
@@ -54,20 +48,18 @@ def not_for_amd(facts: Facts) -> Iterator[Said]:
         return
     if facts.has_amd_card:
         cards = ", ".join(facts.architectures) or "an AMD card"
-        sayings = ["cuda"] if cuda else []
-        yield Said(*sayings, version=version, cuda=cuda, cards=cards, target=_target(facts))
+        saying = "cuda" if cuda else ""
+        yield Said(saying, version=version, cuda=cuda, cards=cards, target=_target(facts))
 
 
-@check
 def no_amd_gpu(facts: Facts) -> Iterator[Said]:
     """Not on NVIDIA's cards, which need none; not where torch's own error says why."""
     if not facts.is_without_amd or facts.computes_elsewhere or facts.get("torch.error"):
         return
     version, rocm = facts.get("torch.version", "not installed"), facts.get("torch.hip")
-    yield Said(*_linux(facts), *(["rocm"] if rocm else []), version=version, rocm=rocm)
+    yield Said(_linux(facts), "rocm" if rocm else "", version=version, rocm=rocm)
 
 
-@check
 def architecture_missing(facts: Facts) -> Iterator[Said]:
     """An error where no card has kernels; beside one that has, advice to hide the other."""
     built = facts.get("torch.architectures", [])
@@ -78,14 +70,12 @@ def architecture_missing(facts: Facts) -> Iterator[Said]:
     is_partly = len(missing) < len(set(own))
     for name in missing:
         told = _as_told(name, facts)
-        sayings = ["told"] if told != name else []
         sibling, value = _sibling(name, built, facts)
         first = next((place for place, other in enumerate(own) if other not in missing), 0)
-        if is_partly or sibling:
-            sayings.append("partly" if is_partly else "sibling")
         yield Said(
-            *sayings, name=name, told=told, version=facts.get("torch.version"),
-            built=", ".join(built), first=first, sibling=sibling, value=value,
+            "told" if told != name else "", "partly" if is_partly else "sibling" if sibling else "",
+            name=name, told=told, version=facts.get("torch.version"), built=", ".join(built),
+            first=first, sibling=sibling, value=value,
         )  # fmt: skip
 
 
@@ -116,15 +106,14 @@ def _target(facts: Facts) -> str:
     return ", ".join(sorted(set(facts.architectures))) or "your card"
 
 
-def _linux(facts: Facts) -> list[str]:
-    return ["linux"] if facts.is_linux else []
+def _linux(facts: Facts) -> str:
+    return "linux" if facts.is_linux else ""
 
 
-def _container(facts: Facts) -> list[str]:
-    return ["container"] if facts.get("kernel.container") else []
+def _container(facts: Facts) -> str:
+    return "container" if facts.get("kernel.container") else ""
 
 
-@check
 def sees_no_gpu(facts: Facts) -> Iterator[Said]:
     is_rocm = facts.get("torch.hip")
     if not is_rocm or facts.rows("torch.gpus") or facts.get("torch.error"):
@@ -136,13 +125,12 @@ def sees_no_gpu(facts: Facts) -> Iterator[Said]:
     values = {name: facts.get(f"variables.{name}.value") for name in names}
     hidden = [f"{name}={value}" for name, value in values.items() if value is not None]
     yield Said(
-        *(["hidden"] if hidden else []), listed=", ".join(facts.architectures),
+        "hidden" if hidden else "", listed=", ".join(facts.architectures),
         version=facts.get("torch.version"), hidden=", ".join(hidden),
         first=hidden[0].partition("=")[0] if hidden else "",
     )  # fmt: skip
 
 
-@check
 def device_not_usable(facts: Facts) -> Iterator[Said]:
     if not facts.has_amd_card and not facts.get("torch.hip"):
         return
@@ -151,7 +139,7 @@ def device_not_usable(facts: Facts) -> Iterator[Said]:
         return
     groups = sorted({str(device.get("group")) for device in closed})
     yield Said(
-        *_container(facts),
+        _container(facts),
         what="; ".join(
             f"{d.get('path')} is {d.get('mode')}, group {d.get('group')}" for d in closed
         ),
@@ -161,15 +149,13 @@ def device_not_usable(facts: Facts) -> Iterator[Said]:
     )
 
 
-@check
 def kfd_missing(facts: Facts) -> Iterator[Said]:
     driven = [card for card in facts.amd_cards if card.get("driver") == "amdgpu"]
     kfd = [d for d in facts.rows("kernel.devices") if d.get("path") == "/dev/kfd"]
     if driven and kfd and not kfd[0].get("exists"):
-        yield Said(*_container(facts), pci=driven[0].get("pci"))
+        yield Said(_container(facts), pci=driven[0].get("pci"))
 
 
-@check
 def card_without_driver(facts: Facts) -> Iterator[Said]:
     cards = facts.amd_cards
     if not cards or any(card.get("driver") == "amdgpu" for card in cards):
@@ -180,19 +166,17 @@ def card_without_driver(facts: Facts) -> Iterator[Said]:
     )
 
 
-@check
 def triton_missing(facts: Facts) -> Iterator[Said]:
     if not facts.get("torch.hip") or not facts.get("torch.triton"):
         return
     error = facts.get("torch.triton.error", "")
     if "No module named 'triton'" in error:
         on_windows = facts.get("machine.system") == "windows"
-        yield Said("not-installed", *(["windows"] if on_windows else []), error=error)
+        yield Said("not-installed", "windows" if on_windows else "", error=error)
     elif error:
         yield Said("broken", error=error)
 
 
-@check
 def miopen_off(facts: Facts) -> Iterator[Said]:
     """Only in ComfyUI, which switches it off by itself."""
     if not facts.get("comfyui") or not facts.get("torch.hip"):
@@ -208,7 +192,6 @@ def _cards(facts: Facts, *prefixes: str) -> list[str]:
     return sorted({name for name in facts.architectures if name.startswith(prefixes)})
 
 
-@check
 def mes_firmware(facts: Facts) -> Iterator[Said]:
     """The firmware of the card that the architecture belongs to: APUs have one card."""
     cards = _cards(facts, "gfx1150", "gfx1151")
@@ -217,7 +200,6 @@ def mes_firmware(facts: Facts) -> Iterator[Said]:
         yield Said(card=cards[0], pci=bad[0].get("pci"), firmware=f"{_BAD_MES:#x}")
 
 
-@check
 def kernel_hides_memory(facts: Facts) -> Iterator[Said]:
     """Up to 6.15 by the thread, solved in 6.16.9; what AMD's own module has is not known."""
     release = facts.get("kernel.release", "")
@@ -229,7 +211,6 @@ def kernel_hides_memory(facts: Facts) -> Iterator[Said]:
         yield Said(release=release, total=size_text(large[0].get("vram_total_bytes")))
 
 
-@check
 def register_count(facts: Facts) -> Iterator[Said]:
     rocm = facts.version("machine.rocm")
     affected = (
@@ -245,31 +226,27 @@ def _nightly(facts: Facts) -> int:
     return int(found[1]) if found else 0
 
 
-@check
 def slow_decode(facts: Facts) -> Iterator[Said]:
     cards = _cards(facts, "gfx1100", "gfx1102")
     if facts.get("machine.system") == "windows" and cards and _nightly(facts) == 20251201:
         yield Said(version=facts.get("torch.version"), cards=", ".join(cards))
 
 
-@check
 def wrong_on_windows(facts: Facts) -> Iterator[Said]:
     if facts.get("machine.system") == "windows" and 20251106 <= _nightly(facts) <= 20251213:
         yield Said(version=facts.get("torch.version"))
 
 
-@check
 def slow_navi1(facts: Facts) -> Iterator[Said]:
     cards, rocm = _cards(facts, "gfx1010"), facts.version("machine.rocm")
     if cards and rocm[:3] == (7, 1, 1):
         yield Said(cards=", ".join(cards), rocm=dotted(rocm))
 
 
-@check
 def find_times_out(facts: Facts) -> Iterator[Said]:
     """Reported with the default mode; FAST was the way out."""
     rocm, mode = facts.version("machine.rocm"), facts.get("variables.MIOPEN_FIND_MODE.value", "")
     cards = _cards(facts, "gfx120")
     if cards and rocm[:2] == (6, 3) and mode.strip().upper() not in ("FAST", "2"):
         words = {"cards": ", ".join(cards), "rocm": dotted(rocm), "mode": mode}
-        yield Said(*(["set"] if mode else []), **words)
+        yield Said("set" if mode else "", **words)

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,7 @@ def collect(
     facts["miopen"] = _guarded(lambda: contents.collect(environ))
     facts.update(_guarded(lambda: disks.collect(environ)))
     for name, function in host_facts.items():
-        facts[name] = _guarded(partial(_called, function))
+        facts[name] = _guarded(function)
     facts["when"] = time.strftime("%Y-%m-%d %H:%M:%S")
     return facts
 
@@ -147,10 +146,6 @@ def _detected(environ: Mapping[str, str], topology: Path) -> Machine:
     except Exception as error:  # noqa: BLE001  (nothing is known of it then)
         logger.debug("hy3d_rocm: the machine can't be told: %s", error)
         return Machine()
-
-
-def _called(function: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    return dict(function())
 
 
 def _machine(machine: Machine) -> dict[str, Any]:
@@ -190,9 +185,9 @@ def _failed(rule: Rule, error: Exception) -> Finding:
     )  # fmt: skip
 
 
-def _guarded(function: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _guarded(function: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     try:
-        return function()
+        return dict(function())
     except Exception as error:  # that it failed is the fact
         from hy3d_rocm.conv.cancels import is_cancel
 

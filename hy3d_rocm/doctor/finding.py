@@ -40,21 +40,14 @@ class Finding:
 
 
 class Said:
-    """What a check found out. sayings: which of the rule's `says` hold, the last one first;
-    words: what stands in braces in its texts."""
+    """What a check found out. sayings: which of the rule's `says` hold, the last one first, "" for
+    none; words: what stands in braces in its texts."""
 
     def __init__(self, *sayings: str, **words: object) -> None:
-        self.sayings, self.words = sayings, words
+        self.sayings, self.words = tuple(filter(None, sayings)), words
 
 
 Check = Callable[["Facts"], Iterable[Said]]
-CHECKS: dict[str, Check] = {}
-
-
-def check(function: Check) -> Check:
-    """Makes a function one that rules/*.toml may name."""
-    CHECKS[function.__name__] = function
-    return function
 
 
 class Facts:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from hy3d_rocm.doctor import checks_memory, checks_pack, checks_torch  # noqa: F401  (in CHECKS)
-from hy3d_rocm.doctor.finding import CHECKS, Check, Facts, Finding, Severity
-from hy3d_rocm.env.tables import read
+from hy3d_rocm.doctor import checks_memory, checks_pack, checks_torch
+from hy3d_rocm.doctor.finding import Check, Facts, Finding, Severity
+from hy3d_rocm.env.tables import functions_of, read
 
 FOLDER = Path(__file__).with_name("rules")
 FILES = ("torch", "versions", "pack", "memory", "miopen")
+CHECKS: dict[str, Check] = functions_of(checks_torch, checks_memory, checks_pack)
 
 
 @dataclass(frozen=True)

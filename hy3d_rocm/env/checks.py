@@ -1,7 +1,8 @@
 """What the rules of rules/*.toml find in a variable's value: functions that are named there.
 
-A check says True or False, or the words that fill {found} in its rule's effect. One with arguments
-is made by a function of the same name from the texts that follow it in the file.
+A check takes a Case and says True or False, or the words that fill {found} in its rule's effect.
+One with arguments is made from the texts that follow its name in the file, by a function that
+returns a Check.
 """
 
 from __future__ import annotations
@@ -11,19 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from hy3d_rocm.env import allocator
 from hy3d_rocm.env.gpu import architecture
 from hy3d_rocm.env.machine import Machine
 
 FILLED = 50  # find results: two resolutions; a video VAE has about 25 different convolutions
-_FIND_MODES = (
-    "NORMAL", "FAST", "HYBRID", "DYNAMIC_HYBRID", "TRUST_VERIFY", "TRUST_VERIFY_FULL",
-)  # fmt: skip
-_FIND_ENFORCE = ("NONE", "DB_UPDATE", "SEARCH", "SEARCH_DB_UPDATE", "DB_CLEAN")
-_NO = ("0", "DISABLE", "DISABLED", "NO", "OFF", "FALSE")
-_YES = ("1", "ENABLE", "ENABLED", "YES", "ON", "TRUE")
 _CUDA, _HIP, _PLAIN = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 _NEW_PARSER_SINCE = (2, 9)
 _KEYS_READ_BEFORE = (2, 14)  # keys of later versions were not read
@@ -41,10 +35,6 @@ class Case:
 
 
 Check = Callable[[Case], "bool | str"]
-
-
-def always(case: Case) -> bool:
-    return True
 
 
 def one_of(*values: str) -> Check:
@@ -67,6 +57,15 @@ def differs_from(*values: str) -> Check:
     return lambda case: case.value not in values
 
 
+def is_word(*words: str) -> Check:
+    """The value is one of these, in upper or lower case, with no blanks around it."""
+    return lambda case: case.value.upper() in words
+
+
+def is_no_word(*words: str) -> Check:
+    return lambda case: case.value.upper() not in words
+
+
 # MIOpen's variables
 
 
@@ -86,16 +85,11 @@ def _number_of(text: str) -> int | None:
     return int(found[1]) if found and abs(int(found[1])) < 2**64 else None
 
 
-def is_no_find_mode(case: Case) -> bool:
-    return _is_no_word_of(_FIND_MODES, case.value)
-
-
-def is_no_find_enforce(case: Case) -> bool:
-    return _is_no_word_of(_FIND_ENFORCE, case.value)
-
-
-def _is_no_word_of(known: tuple[str, ...], value: str) -> bool:
-    return value != "" and value.upper() not in known and _number_of(value) is None
+def is_no_choice_of(*known: str) -> Check:
+    """The value is none of these words and no number."""
+    return lambda case: (
+        case.value != "" and case.value.upper() not in known and _number_of(case.value) is None
+    )
 
 
 def is_number_outside(low: str, high: str) -> Check:
@@ -104,14 +98,6 @@ def is_number_outside(low: str, high: str) -> Check:
         return number is not None and not int(low) <= number <= int(high)
 
     return check
-
-
-def is_no_truth_value(case: Case) -> bool:
-    return case.value.upper() not in {*_YES, *_NO}
-
-
-def takes_the_last_solver(case: Case) -> bool:
-    return case.value.upper() in _NO
 
 
 def has_filled_database(case: Case) -> str:
@@ -272,27 +258,3 @@ def is_megabytes(case: Case) -> bool:
         return 0.0 <= float(case.value) < 2.0**40
     except ValueError:
         return False
-
-
-_MADE = {
-    make.__name__: make
-    for make in (equals, differs_from, has, is_number_outside, none_of, one_of, read_first)
-}
-_PLAIN_CHECKS: dict[str, Check] = {
-    check.__name__: check
-    for check in (
-        collects_nothing, has_filled_database, is_megabytes, is_no_find_enforce, is_no_find_mode,
-        is_no_megabytes, is_no_share, is_no_size, is_no_truth_value, is_off_with_tunableop, is_own,
-        is_refused, is_unknown_to_miopen, mixes, more_than_rocr, other_generation, refused_if_read,
-        takes_the_last_solver,
-    )
-}  # fmt: skip
-
-
-def named(written: Any) -> Check:
-    """The check of this name, or of the name and the arguments in this list. Raises LookupError,
-    or TypeError where the arguments are too few or too many."""
-    if isinstance(written, str):
-        return _PLAIN_CHECKS[written]
-    name, *arguments = written
-    return _MADE[name](*arguments)

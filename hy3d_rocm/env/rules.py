@@ -18,7 +18,7 @@ from hy3d_rocm.env import checks
 from hy3d_rocm.env.checks import Case, Check
 from hy3d_rocm.env.machine import Machine, Version, dotted, parse_version
 from hy3d_rocm.env.shown import SHOWN_CHARACTERS, printable
-from hy3d_rocm.env.tables import read
+from hy3d_rocm.env.tables import functions_of, read
 
 FOLDER = Path(__file__).with_name("rules")
 FILES = ("miopen", "allocator", "torch", "rocm", "pack")  # in the order of docs/variables.md
@@ -91,7 +91,7 @@ class Rule:
     effect: str
     source: str
     remedy: str = ""
-    check: Check = checks.always
+    check: Check = lambda case: True
     rocm: Span = _ANY
     torch: Span = _ANY
     architectures: tuple[str, ...] = ()  # prefixes; all GPUs must match one
@@ -169,9 +169,23 @@ def _finding(rule: Rule, case: Case, found: bool | str) -> Finding:
     return Finding(rule, case.name, case.value, found if isinstance(found, str) else "", kept)
 
 
+_CHECKS = functions_of(checks)
+
+
+def _named(written: Any) -> Check:
+    """The check of this name, or the one that the function of this name makes of what follows."""
+    name, arguments = (written, ()) if isinstance(written, str) else (written[0], written[1:])
+    function = _CHECKS[name]
+    is_maker = function.__annotations__["return"] == "Check"
+    if is_maker is isinstance(written, str):
+        raise ValueError(f"{name} {'needs' if is_maker else 'takes no'} arguments")
+    check: Check = function(*arguments) if is_maker else function
+    return check
+
+
 _MAKERS: dict[str, Callable[[Any], Any]] = {
-    "verdict": Verdict, "check": checks.named, "rocm": Span.of, "torch": Span.of,
-    "repair": {"repaired": checks.repaired}.__getitem__,
+    "verdict": Verdict, "check": _named, "rocm": Span.of, "torch": Span.of,
+    "repair": _CHECKS.__getitem__,
 }  # fmt: skip
 
 

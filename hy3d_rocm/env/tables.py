@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 _NAME = re.compile(r"\{([A-Z][A-Z_]*)\}")
@@ -57,6 +58,18 @@ def read(
     except _WrongError as error:
         raise TableError(f"{path.name}, {where}: {error}") from None
     return table.get("heading", ""), tuple(rows)
+
+
+def functions_of(*modules: ModuleType) -> dict[str, Callable[..., Any]]:
+    """The public functions of these modules by their names, for rules to name them."""
+    return {
+        name: function
+        for module in modules
+        for name, function in vars(module).items()
+        if isinstance(function, FunctionType)
+        and function.__module__ == module.__name__
+        and not name.startswith("_")
+    }
 
 
 class _WrongError(Exception):

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hy3d_rocm.doctor.finding import CHECKS
-from hy3d_rocm.doctor.rules import FILES, FOLDER, rules_of_file, table
+from hy3d_rocm.doctor.rules import CHECKS, FILES, FOLDER, rules_of_file, table
 from hy3d_rocm.env.tables import TableError
 
 RULE = """

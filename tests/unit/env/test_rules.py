@@ -301,6 +301,8 @@ def test_the_number_of_find_results_is_the_same_in_words() -> None:
     [
         ('"fine"', '"good"', "verdict: 'good' is not a valid Verdict"),
         ('["one_of", "1"]', '"rains"', "check: there is no 'rains'"),
+        ('["one_of", "1"]', '"one_of"', "check: one_of needs arguments"),
+        ('["one_of", "1"]', '["is_own", "1"]', "check: is_own takes no arguments"),
         ('["one_of", "1"]', '["has"]', "check: has() missing 1 required positional argument"),
         ("since", "after", "rocm: "),
         ('["SOME"]', '["{SOME}"]', "{SOME} is not in the file's [shared]"),
