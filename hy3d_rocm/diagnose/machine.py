@@ -165,16 +165,14 @@ class Machine:
     def _command(self, name: str) -> str:
         card = self.architecture
         version = _cards()[card].override if card in _cards() else ""
-        shown = self.shown | {
-            what
-            for what, is_so in (("card", card), ("relative", version), ("amd card", self.named))
-            if is_so
-        }
-        for command in _commands():
-            if command.name == name and all(
+        more = {"card": card, "relative": version, "amd card": self.named}
+        shown = self.shown | {what for what, is_so in more.items() if is_so}
+        for command in (command for command in _commands() if command.name == name):
+            signs_held = (
                 (sign.removeprefix("no ") in shown) is not sign.startswith("no ")
                 for sign in command.when
-            ):
+            )
+            if all(signs_held):
                 device = f"device-{card or 'all'}"
                 return command.text.format(card=card, device=device, version=version)
         return ""

@@ -149,15 +149,9 @@ def _detected(environ: Mapping[str, str], topology: Path) -> Machine:
 
 
 def _machine(machine: Machine) -> dict[str, Any]:
-    return {
-        "architectures": list(machine.architectures),
-        "torch": list(machine.torch),
-        "torch_is_rocm": machine.torch_is_rocm,
-        "rocm": list(machine.rocm),
-        "zluda": machine.zluda,
-        "system": machine.system,
-        "runs_on_amd": machine.runs_on_amd,
-    }
+    names = ("architectures", "torch", "torch_is_rocm", "rocm", "zluda", "system", "runs_on_amd")
+    found = {name: getattr(machine, name) for name in names}
+    return {n: list(value) if isinstance(value, tuple) else value for n, value in found.items()}
 
 
 def _judged(environ: Mapping[str, str], machine: Machine) -> list[dict[str, str]]:

@@ -17,9 +17,9 @@ def amd_gpus(topology: Path = TOPOLOGY) -> list[dict[str, Any]]:
 
     `memory_bytes` is what the driver calls local: on an APU the carve-out, not the unified memory.
     """
-    nodes = sorted((n for n in entries(topology) if n.name.isdigit()), key=_number)
+    numbers = sorted(int(node.name) for node in entries(topology) if node.name.isdigit())
     gpus = []
-    for node in nodes:
+    for node in (topology / str(number) for number in numbers):
         properties = _properties(node / "properties")
         target = properties.get("gfx_target_version", 0)
         if target:
@@ -41,10 +41,6 @@ def architecture(target: int) -> str:
 def rocm_version(folder: Path = ROCM) -> str:
     """Version of a ROCm installed on the system, "" without one."""
     return text(folder / ".info" / "version")
-
-
-def _number(node: Path) -> int:
-    return int(node.name)
 
 
 def _is_local(bank: dict[str, int]) -> bool:

@@ -17,7 +17,7 @@ from hy3d_rocm.env.shown import SHOWN_CHARACTERS, printable
 from hy3d_rocm.env.streams import guard_log
 
 if TYPE_CHECKING:
-    from hy3d_rocm.env.rules import Finding
+    from hy3d_rocm.env.rules import Finding, Rule
 
 LOGGER = logging.getLogger("hy3d_rocm")
 _OWN = "HY3D_"  # of these the doctor speaks; whoever reads them says what is wrong with them
@@ -55,7 +55,7 @@ def _fill(lines: list[_Line], environ: MutableMapping[str, str], machine: Machin
         if finding.rule.leave_out:
             lines.append(_leave_out(environ, finding))
     if machine.runs_on_amd:
-        _set(lines, environ, machine)
+        _set(lines, environ, [rule for rule in rules.table() if rule.fits(machine)])
         # Judged again: of what was left out nothing more is to be said.
         _name(lines, [f for f in rules.judge(environ, machine) if not f.name.startswith(_OWN)])
 
@@ -87,12 +87,10 @@ def _subject(finding: Finding) -> str:
     return f"{finding.name}={printable(finding.value, SHOWN_CHARACTERS)}"
 
 
-def _set(lines: list[_Line], environ: MutableMapping[str, str], machine: Machine) -> None:
-    from hy3d_rocm.env import rules
-
-    for rule in rules.table():
+def _set(lines: list[_Line], environ: MutableMapping[str, str], fitting: list[Rule]) -> None:
+    for rule in fitting:
         name = rule.variables[0]
-        if rule.proposes and rule.fits(machine) and name not in environ:
+        if rule.proposes and name not in environ:
             environ[name] = rule.proposes
             lines.append((
                 logging.INFO,
