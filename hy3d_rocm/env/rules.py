@@ -21,7 +21,16 @@ from hy3d_rocm.env.shown import SHOWN_CHARACTERS, printable
 from hy3d_rocm.env.tables import functions_of, read
 
 FOLDER = Path(__file__).with_name("rules")
-FILES = ("miopen", "allocator", "torch", "rocm", "pack")  # in the order of docs/variables.md
+# How the names in a file of rules begin, in the order of docs/variables.md: ComfyUI's start reads
+# only those files that speak of a variable that is set, and those that propose a value.
+FILES = {
+    "miopen": ("MIOPEN_",),
+    "allocator": ("PYTORCH_",),
+    "torch": ("PYTORCH_", "TORCH_", "FLASH_", "SAGE_", "DISABLE_ADDMM_"),
+    "rocm": ("HSA_", "HIP_", "GPU_", "AMD_", "ROCR_", "CUDA_", "ROCBLAS_", "HIPBLASLT_"),
+    "pack": ("HY3D_", "COMFYUI_"),
+}
+PROPOSING = ("miopen", "torch")
 
 
 class Verdict(StrEnum):
@@ -101,6 +110,10 @@ class Rule:
     part: bool = False
     rest: bool = False
     confirmed: bool = True
+
+    def speaks_of(self, name: str) -> bool:
+        beginnings = tuple(part[:-1] for part in self.variables if part.endswith("*"))
+        return name in self.variables or name.startswith(beginnings)
 
     def fits(self, machine: Machine) -> bool:
         found = machine.architectures
@@ -189,42 +202,31 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def rules_of_file(path: Path) -> tuple[str, tuple[Rule, ...]]:
-    """Heading and rules. Raises TableError."""
-    return read(path, Rule, makers=_MAKERS, shared=checks.miopen_names())
-
-
 @cache
+def rules_of(file: str, folder: Path = FOLDER) -> tuple[str, tuple[Rule, ...]]:
+    """Heading and rules of a file. Raises TableError."""
+    return read(folder / f"{file}.toml", Rule, makers=_MAKERS, shared=checks.miopen_names())
+
+
 def families() -> tuple[tuple[str, tuple[Rule, ...]], ...]:
     """(heading, its rules), in the order of docs/variables.md."""
-    return tuple(rules_of_file(FOLDER / f"{name}.toml") for name in FILES)
+    return tuple(map(rules_of, FILES))
 
 
-@cache
 def table() -> tuple[Rule, ...]:
     """All rules, in the order of docs/variables.md."""
     return tuple(rule for _, rules in families() for rule in rules)
 
 
-@cache
-def _by_name() -> tuple[dict[str, list[int]], list[tuple[str, int]]]:
-    """Where in the table a name, and a pattern's beginning, is spoken of."""
-    names: dict[str, list[int]] = {}
-    patterns: list[tuple[str, int]] = []
-    for place, rule in enumerate(table()):
-        for variable in rule.variables:
-            if variable.endswith("*"):
-                patterns.append((variable[:-1], place))
-            else:
-                names.setdefault(variable, []).append(place)
-    return names, patterns
+def proposing() -> list[Rule]:
+    """The rules that propose a value where a variable is not set."""
+    return [rule for name in PROPOSING for rule in rules_of(name)[1] if rule.proposes]
 
 
 def rules_about(name: str) -> list[Rule]:
     """The rules about a variable, whatever its value, in the table's order."""
-    names, patterns = _by_name()
-    places = {*names.get(name, ()), *(place for start, place in patterns if name.startswith(start))}
-    return [table()[place] for place in sorted(places)]
+    files = [file for file, beginnings in FILES.items() if name.startswith(beginnings)]
+    return [rule for file in files for rule in rules_of(file)[1] if rule.speaks_of(name)]
 
 
 def is_known(name: str) -> bool:

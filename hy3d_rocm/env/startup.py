@@ -55,7 +55,7 @@ def _fill(lines: list[_Line], environ: MutableMapping[str, str], machine: Machin
         if finding.rule.leave_out:
             lines.append(_leave_out(environ, finding))
     if machine.runs_on_amd:
-        _set(lines, environ, [rule for rule in rules.table() if rule.fits(machine)])
+        _set(lines, environ, [rule for rule in rules.proposing() if rule.fits(machine)])
         # Judged again: of what was left out nothing more is to be said.
         _name(lines, [f for f in rules.judge(environ, machine) if not f.name.startswith(_OWN)])
 
@@ -87,10 +87,10 @@ def _subject(finding: Finding) -> str:
     return f"{finding.name}={printable(finding.value, SHOWN_CHARACTERS)}"
 
 
-def _set(lines: list[_Line], environ: MutableMapping[str, str], fitting: list[Rule]) -> None:
-    for rule in fitting:
+def _set(lines: list[_Line], environ: MutableMapping[str, str], proposing: list[Rule]) -> None:
+    for rule in proposing:
         name = rule.variables[0]
-        if rule.proposes and name not in environ:
+        if name not in environ:
             environ[name] = rule.proposes
             lines.append((
                 logging.INFO,

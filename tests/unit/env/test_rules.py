@@ -291,6 +291,14 @@ def test_every_file_of_rules_is_read() -> None:
     assert len(set(names)) == len(names)
 
 
+def test_a_file_is_read_for_the_variables_that_it_speaks_of_and_for_what_it_proposes() -> None:
+    for (name, beginnings), (_, family) in zip(rules.FILES.items(), rules.families(), strict=True):
+        for rule in family:
+            assert all(variable.startswith(beginnings) for variable in rule.variables), rule.name
+            assert not rule.proposes or name in rules.PROPOSING
+    assert rules.proposing() == [rule for rule in rules.table() if rule.proposes]
+
+
 def test_the_number_of_find_results_is_the_same_in_words() -> None:
     (rule,) = (rule for rule in rules.table() if rule.name == "find-mode-filled")
     assert f"with {checks.FILLED} find results and more" in rule.values
@@ -313,11 +321,10 @@ def test_the_number_of_find_results_is_the_same_in_words() -> None:
 def test_what_is_wrong_in_a_file_is_said_with_file_and_rule(
     tmp_path: Path, old: str, new: str, told: str
 ) -> None:
-    path = tmp_path / "some.toml"
-    path.write_text(RULE)
-    assert rules.rules_of_file(path)[1][0].rocm == Span(since=(6, 4))
+    (tmp_path / "good.toml").write_text(RULE)
+    assert rules.rules_of("good", tmp_path)[1][0].rocm == Span(since=(6, 4))
     assert old in RULE
-    path.write_text(RULE.replace(old, new, 1))
+    (tmp_path / "some.toml").write_text(RULE.replace(old, new, 1))
     with pytest.raises(TableError) as caught:
-        rules.rules_of_file(path)
+        rules.rules_of("some", tmp_path)
     assert str(caught.value).startswith(f"some.toml, rule some: {told}")
