@@ -8,13 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from hy3d_rocm.diagnose.events import (
-    STAGE_WORDS,
-    TRACEBACK_LINES,
-    Outcome,
-    Stages,
-    names_a_decode,
-)
+from hy3d_rocm.diagnose.events import STAGE_WORDS, TRACEBACK_LINES, Outcome, Stages, names_a_decode
 from hy3d_rocm.diagnose.found import (
     EVIDENCE_LINES,
     NEAR_AFTER,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -40,6 +40,10 @@ class _Card:
     kind: Literal["", "beside", "apu"] = ""
     never_meant: bool = False
 
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return any_of(self.names or ("(?!)",))
+
 
 @dataclass(frozen=True)
 class _Command:
@@ -54,11 +58,6 @@ class _Command:
 def _cards() -> dict[str, _Card]:
     rows = read(Path(__file__).with_name("cards.toml"), _Card)[1]
     return {card.architecture: card for card in rows}
-
-
-@cache
-def _names() -> list[tuple[re.Pattern[str], str]]:
-    return [(any_of(card.names), name) for name, card in _cards().items() if card.names]
 
 
 @cache
@@ -94,7 +93,7 @@ class Machine:
         if "gfx" in low:
             self.architectures.update(f"gfx{n.lower()}" for n in _ARCHITECTURE.findall(text))
         if "rx " in low or "radeon" in low:
-            self.named.update(name for pattern, name in _names() if pattern.search(text))
+            self.named.update(n for n, card in _cards().items() if card.pattern.search(text))
 
     def _look_for_system(self, text: str, low: str) -> None:
         if self.system != "wsl" and self._signs["windows declared"].shown(text, low):

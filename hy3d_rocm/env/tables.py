@@ -1,9 +1,10 @@
 """Reads tables of rules: TOML files, so that a text can be read and changed without Python.
 
-A file has a `heading`, what several of its rules share (`[shared]`) and the rules (`[[rule]]`).
-The fields of a rule are those of a dataclass. In a text a line break counts as a blank; in an
-item of a list (a pattern, say) it and the blanks after it count as nothing. {NAME}, in capitals,
-stands for what is shared under that name: a text within a text, a list within a list.
+A file has a `heading`, what several of its rules share (`[shared]`) and the rules (`[[rule]]`), or
+rows of another name. The fields of a row are those of a dataclass. In a text a line break counts
+as a blank; in an item of a list (a pattern, say) it and the blanks after it count as nothing.
+{NAME}, in capitals, stands for what is shared under that name: a text within a text, a list within
+a list.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ def read(
     makers: Mapping[str, Callable[[Any], Any]] | None = None,
     shared: Mapping[str, Any] | None = None,
 ) -> tuple[str, tuple[_Row, ...]]:
-    """The heading and the rules of a file.
+    """The heading and the rows of a file.
 
-    row: the dataclass that a rule becomes. makers: field -> what makes its value from what is
-    written there; a LookupError of it says that there is no such thing. shared: beside what the
-    file shares. Raises TableError.
+    row: the dataclass that a row becomes; of Rule the rows are [[rule]]. makers: field -> what
+    makes its value from what is written there; a LookupError of it says that there is no such
+    thing. shared: beside what the file shares. Raises TableError.
     """
     import tomllib
 
@@ -44,16 +45,17 @@ def read(
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise TableError(f"{path.name} is no TOML: {error}") from None
-    for name in table.keys() - {"heading", "shared", "rule"}:
-        raise TableError(f"{path.name}: {name!r} is none of heading, shared, rule")
+    kind = row.__name__.strip("_").lower()
+    for name in table.keys() - {"heading", "shared", kind}:
+        raise TableError(f"{path.name}: {name!r} is none of heading, shared, {kind}")
     reader = _Reader(row, makers or {}, shared or {})
     rows = []
-    where = "shared"
+    where = "outside its rows"
     try:
-        for name, written in table.get("shared", {}).items():
+        for name, written in _of(dict, "shared", table.get("shared", {})).items():
             reader.shared[name] = reader.filled(written)
-        for place, written in enumerate(table.get("rule", ()), 1):
-            where = f"rule {written.get(reader.needed[0], place)}"
+        for place, written in enumerate(_of(list, kind, table.get(kind, [])), 1):
+            where = f"{kind} {written.get(reader.needed[0], place)}"
             rows.append(row(**reader.values(written)))
     except _WrongError as error:
         raise TableError(f"{path.name}, {where}: {error}") from None
@@ -102,7 +104,7 @@ class _Reader:
 
     def values(self, written: Mapping[str, Any]) -> dict[str, Any]:
         """A rule's fields."""
-        for name in written:
+        for name in _of(dict, "it", written):
             if name not in self.kinds:
                 raise _WrongError(f"{name!r} is none of {', '.join(self.kinds)}")
         for name in self.needed:
@@ -116,7 +118,7 @@ class _Reader:
                 return self.makers[name](self.filled(written))
             except LookupError:
                 raise _WrongError(f"{name}: there is no {written!r}") from None
-            except (TypeError, ValueError) as error:
+            except (AttributeError, TypeError, ValueError) as error:
                 raise _WrongError(f"{name}: {error}") from None
         kind, parts = self.kinds[name]
         if kind is Mapping:  # name -> a row of its own

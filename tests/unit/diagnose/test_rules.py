@@ -65,6 +65,7 @@ def test_line_breaks_are_blanks_in_a_text_and_nothing_in_a_pattern(tmp_path: Pat
         ('"A."', "1", "rule some: cause: 1 is not a text"),
         ("AGAIN =", "ONCE =", "rule some: {AGAIN} is not in the file's [shared]"),
         ("[[rule]]", "[[rules]]", "some.toml: 'rules' is none of heading, shared, rule"),
+        ("[[rule]]", "[rule]", "some.toml, outside its rows: rule: {"),
         ('do = "b"', "do = b", "some.toml is no TOML: Invalid value"),
     ],
 )

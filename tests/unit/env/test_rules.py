@@ -313,6 +313,7 @@ def test_the_number_of_find_results_is_the_same_in_words() -> None:
         ('["one_of", "1"]', '["is_own", "1"]', "check: is_own takes no arguments"),
         ('["one_of", "1"]', '["has"]', "check: has() missing 1 required positional argument"),
         ("since", "after", "rocm: "),
+        ('{ since = "6.4" }', '"6.4"', "rocm: "),
         ('["SOME"]', '["{SOME}"]', "{SOME} is not in the file's [shared]"),
         ('source = "docs/x.md"', "", "source is missing"),
         ('effect = "', 'effects = "', "'effects' is none of name, variables, values, verdict, "),
