@@ -27,7 +27,7 @@ from hy3d_rocm.comfy.settings import Settings
 from hy3d_rocm.comfy.vaes import is_managed
 from hy3d_rocm.conv.mode import LOCAL
 from hy3d_rocm.conv.router import Guard
-from hy3d_rocm.decode.stages import stage_of, tensors_in
+from hy3d_rocm.decoding.stages import stage_of, tensors_in
 
 logger = logging.getLogger("hy3d_rocm")
 
