@@ -6,7 +6,9 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
+from hy3d_rocm.diagnose.events import STAGE_WORDS, TRACEBACK_LINES, Outcome, Stages, names_a_decode
 from hy3d_rocm.diagnose.found import (
     EVIDENCE_LINES,
     NEAR_AFTER,
@@ -17,33 +19,18 @@ from hy3d_rocm.diagnose.found import (
     grouped,
 )
 from hy3d_rocm.diagnose.machine import Machine
-from hy3d_rocm.diagnose.outcome import Outcome
 from hy3d_rocm.diagnose.read import Line, lines_of_text, without_prefix
-from hy3d_rocm.diagnose.rule import ANY, Rule
-from hy3d_rocm.diagnose.rules import BY_ID, ORDER, RULES
+from hy3d_rocm.diagnose.rules import ANY, Rule, WordIndex, by_id, table
+from hy3d_rocm.diagnose.signs import signs
 from hy3d_rocm.diagnose.sizes import memory_note
-from hy3d_rocm.diagnose.stages import STAGE_WORDS, TRACEBACK_LINES, Stages, names_a_decode
-from hy3d_rocm.diagnose.words import WordIndex
 
 __all__ = ["EVIDENCE_LINES", "UNKNOWN_LINES", "Diagnosis", "Evidence", "Examination", "diagnose",
            "examine"]  # fmt: skip
 UNKNOWN_LINES = 5
 RIGHT_ABOVE = 12  # lines between an error and the crash that it ended in
-_WORDS = WordIndex(RULES)
 _JOINED_CHARS = 300
 
-_ERROR = re.compile(
-    r"^(?:E )?(?:[\w.]{1,120}\.)?[A-Z]\w{0,60}(?:Error|Exception|Fault)\b(?::|$)"
-    r"|!!! Exception during processing|^-? ?\*{0,2}Exception Message:"
-    r"|Assertion .{1,200} failed"
-)
-# What stands beside an error that is told in another line: its heading, or how the process ended.
-_END = re.compile(
-    r"\bcore dumped\b|Segmentation fault|^Fatal Python error|^Aborted\b|terminate called after"
-    r"|\bBus error\b|^Error occurred when executing|^Exception Code: 0x|\*ERROR\*"
-)
 _CARETS = re.compile(r"[\^~ ]+")  # what Python draws under a line of a traceback
-_WORDS_OF_ERRORS = ("error", "exception", "fault", "dumped", "aborted", "terminate", "failed")
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,9 @@ class Examination:
 
 class _Reader:
     def __init__(self, rules: tuple[Rule, ...]) -> None:
-        self.words = _WORDS if rules is RULES else WordIndex(rules)
+        self.rules = by_id()
+        self.error, self.end = signs()["error"], signs()["end"]
+        self.words = _all_words() if rules is table() else WordIndex(rules)
         self.order = [rule.id for rule in sorted(rules, key=lambda rule: not rule.alone)]
         self.synthetic = {rule.id for rule in rules if not rule.patterns}
         self.stages = Stages()
@@ -102,7 +91,7 @@ class _Reader:
         matched = self._matched(line, low)
         for rule in matched:
             self._hit(rule, line)
-        if matched and _ERROR.search(without_prefix(line.text)):
+        if matched and self.error.pattern.search(without_prefix(line.text)):
             self.outcome.told(line)
         self._look_for_place(line)
         if not any(not rule.needs and not rule.when for rule in matched):
@@ -118,7 +107,7 @@ class _Reader:
         found = []
         bare = without_prefix(line.text)
         for name in [name for name in self.order if name in tried or name in pending]:
-            rule = BY_ID[name]
+            rule = self.rules[name]
             if any(rule.search(text) for text in (line.text, bare)) or self._joined_match(
                 rule, line.text
             ):
@@ -167,7 +156,7 @@ class _Reader:
 
     def _add(self, name: str, line: Line, stage: str) -> None:
         where = STAGE_WORDS["decode"] if stage == "decode" else ""
-        self.hits.setdefault(name, Hits(BY_ID[name], where, "")).add(line)
+        self.hits.setdefault(name, Hits(self.rules[name], where, "")).add(line)
 
     def _look_for_place(self, line: Line) -> None:
         """The traceback below an exception's text says whether it was a decode."""
@@ -181,11 +170,11 @@ class _Reader:
         if "traceback (most recent call last)" in low:
             self._failed()
         self.outcome.error_word(line, low)
-        if not any(word in low for word in _WORDS_OF_ERRORS):
+        if not self.error.has_word(low):
             return
         bare = without_prefix(line.text)
-        if not _ERROR.search(bare):
-            if not _END.search(bare) or self._was_told(line):
+        if not self.error.pattern.search(bare):
+            if not self.end.pattern.search(bare) or self._was_told(line):
                 return
             self.ends.add(line.number)
         self._failed()
@@ -210,7 +199,8 @@ class _Reader:
                 del self.hits[name]
         self._what_came_before_a_crash()
         hits = [row for row in self.hits.values() if not (row.rule.unfinished and over)]
-        found = grouped(hits, ORDER, self.machine, stages.own_lines, self.went_on)
+        order = {name: place for place, name in enumerate(self.rules)}
+        found = grouped(hits, order, self.machine, stages.own_lines, self.went_on)
         unknown, count = tuple(self.unknown), self.unknown_count
         told = any(diagnosis.severity == "error" for diagnosis in found)
         if not count and not told:
@@ -233,16 +223,22 @@ class _Reader:
                 if any(0 < hits.begins - number <= NEAR_AFTER for number in lines):
                     del self.hits[hits.rule.id]
             elif above and "error-before-crash" in self.synthetic:
-                first = Hits(BY_ID["error-before-crash"], self.outcome.origin, "")
+                first = Hits(self.rules["error-before-crash"], self.outcome.origin, "")
                 first.add(Line(above[-1].line, above[-1].text))
                 self.hits.setdefault("error-before-crash", first)
-                self.unknown_count -= 1
-                self.unknown.remove(above[-1])
+                if above[-1] in self.unknown:  # not where two rules tell of the crash
+                    self.unknown_count -= 1
+                    self.unknown.remove(above[-1])
 
 
-def examine(lines: Iterable[Line], rules: tuple[Rule, ...] = RULES) -> Examination:
+@cache
+def _all_words() -> WordIndex:
+    return WordIndex(table())
+
+
+def examine(lines: Iterable[Line], rules: tuple[Rule, ...] | None = None) -> Examination:
     """Everything that `lines` tell. `rules`: a part of the table, for tests."""
-    reader = _Reader(rules)
+    reader = _Reader(table() if rules is None else rules)
     for line in lines:
         reader.feed(line)
     return reader.finish()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
+from hy3d_rocm.diagnose.events import STAGE_WORDS
 from hy3d_rocm.diagnose.machine import Machine
 from hy3d_rocm.diagnose.read import Line
-from hy3d_rocm.diagnose.rule import ANY, Confidence, Rule, Severity
-from hy3d_rocm.diagnose.stages import STAGE_WORDS
+from hy3d_rocm.diagnose.rules import ANY, Confidence, Rule, Severity
 
 EVIDENCE_LINES = 3  # the first ones; the last one comes on top
 NEAR_BEFORE, NEAR_AFTER = 400, 40  # lines within which one thing may follow from another

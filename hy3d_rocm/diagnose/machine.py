@@ -4,68 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Literal
 
 from hy3d_rocm.diagnose.read import without_prefix
+from hy3d_rocm.diagnose.signs import any_of, signs
+from hy3d_rocm.env.tables import read
 
 System = Literal["", "linux", "windows", "wsl"]
-_WINDOWS = re.compile(
-    r"\b[A-Za-z]:\\\\?\w|\bWinError\b|Windows fatal exception|\b0xC0000005\b|win_amd64|3221225477"
-    r"|\bwin32\b|ZLUDA load: path='[^'/]{1,200}\\|Platform: Windows"
-    r"|MSC v\.\d+|\bamdhip64\w*\.dll|\b(?:torch|c10)_hip\.dll"
-    r"|\btorch_directml\b|\bDirectML\b|Press any key to continue|\bHIP SDK\b",
-    re.IGNORECASE,
-)
-_LINUX = re.compile(
-    r"(?:^|[\s\"'(=])/(?:home|usr|opt|root|mnt|workspace|var)/|\.so\b|\bamdgpu [\da-f]{4}:|/dev/kfd"
-    r"|\bkernel: |core dumped|\[drm:",
-)
-_WINDOWS_PARTS = (":\\", "win", "0xc0000005", "3221225477", "msc v.", ".dll", "directml",
-                  "press any key", "hip sdk", "zluda load")  # fmt: skip
-_LINUX_PARTS = ("/home/", "/usr/", "/opt/", "/root/", "/mnt/", "/workspace/", "/var/", ".so",
-                "amdgpu ", "/dev/kfd", "kernel: ", "core dumped", "[drm:")  # fmt: skip
-# What a report says of itself counts for more than the paths in it.
-_DECLARED = re.compile(
-    r"^\W{0,8}(?:OS|Operating System|System|Platform)\b[^:]{0,30}: ?\W{0,4}(?:Microsoft )?Windows\b"
-    r"|^\W{0,4}(?:Microsoft )?Windows (?:10|11|Server)\b[^:]{0,40}$",
-    re.IGNORECASE,
-)
-_WSL = re.compile(
-    r"WSL environment detected|microsoft-standard-WSL|usecase=\S{0,20}\bwsl\b|/usr/lib/wsl/"
-    r"|/wsl/libhsakmt|/dev/dxg\b|\blibrocdxg\b|\blibdxcore\b|\bmisc dxg: |No WDDM adapters",
-    re.IGNORECASE,
-)
-_WSL_PARTS = ("wsl", "dxg", "dxcore", "wddm")
-_CONTAINER = re.compile(
-    r"--device[= ]/dev/(?:kfd|dri)|--group-add\b|\b(?:docker|podman)[ -](?:run|exec|compose)\b"
-    r"|\b(?:docker|podman) container\b|/\.dockerenv\b|\broot@[\da-f]{12}[: ]"
-    r"|\bmember of nogroup\b|\bbuildah (?:from|run)\b",
-    re.IGNORECASE,
-)
-_CONTAINER_PARTS = ("/dev/", "--group-add", "docker", "podman", "root@", "nogroup", "buildah")
-_ROOT = re.compile(r"^\W{0,3}root(?:@[\w.-]{1,60})?:\S{0,80}[#$]|^\W{0,3}\[root@", re.IGNORECASE)
-_AMD = re.compile(
-    r"rocm|radeon|\bamd(?!64|[ -](?:ryzen|epyc|athlon))|zluda|\bgfx\d|miopen|(?:hip|roc)blas"
-    r"|\bhip\b|\bHSA_|_hip\b|directml|\bRX ?[5-9]\d{3}|\bRDNA",
-    re.IGNORECASE,
-)
-_AMD_PARTS = ("rocm", "radeon", "amd", "zluda", "gfx", "miopen", "hip", "rocblas", "hsa_",
-              "directml", "rx", "rdna")  # fmt: skip
-_COMFY_PARTS = ("comfy", "custom_nodes", "got prompt", "prompt executed", "requested to load",
-                "exception during processing", "node type:", "nodes.py",
-                "[vae decode]")  # fmt: skip
-_TORCH_WORKS = re.compile(
-    r"\b(?:GPU|CUDA|HIP|ROCm)[\w ()/]{0,20} ?available\W{1,4}(?:True|yes)\b"
-    r"|is_available\(\)\W{1,6}True\b|\bDevice: cuda:\d|\btorch_geometric\b",
-    re.IGNORECASE,
-)
-_TORCH_WORKS_PARTS = ("available", "device: cuda", "torch_geometric")
-_BY_CHOICE = re.compile(r"--(?:cpu|use-cpu|no-gpu|directml)\b|\bdirectml\b", re.IGNORECASE)
-_ZLUDA_LOADED = ("zluda load: ", "via zluda", "[zluda]")
-_GIVEN = re.compile(
-    r"--group-add[= ][\"']?\d.{0,300}--device[= ]/dev/kfd"
-    r"|--device[= ]/dev/kfd.{0,300}--group-add[= ][\"']?\d"
-)
+_LOOKED_FOR = (
+    "torch", "zluda", "zluda loaded", "comfy", "amd", "torch works", "by choice", "root",
+    "devices given", "nvidia", "claimed", "container",
+)  # fmt: skip
+SHOWN = {*_LOOKED_FOR, "stranger", "memory unseen"}  # what `Machine.holds` can be asked
 _DRIVER_VRAM = re.compile(
     r"amdgpu\b.{0,30}VRAM: (\d{3,7})M|Detected VRAM RAM=(\d{3,7})M"
     r"|amdgpu: (\d{3,7})M of VRAM memory ready"
@@ -75,27 +27,42 @@ _SEEN_VRAM = re.compile(
     r"|^Size: (\d{7,10})\(0x[\da-f]+\) ?KB"
 )
 _SYSFS_VRAM = re.compile(r"^(\d{9,13})\b(?! ?[KMG]i?B)")
-_NO_WHEELS = {"gfx1036"}  # the small GPU of a desktop processor: never the card that is meant
-_INTEGRATED = {"gfx1035", "gfx1036", "gfx1103"}
 _ARCHITECTURE = re.compile(r"\bgfx(\d{3,4}[a-f]?)\b", re.IGNORECASE)
-_CLAIMED = "hsa_override_gfx_version"
-_CARDS = (  # of one name: what ComfyUI's "Device:" line shows
-    (r"RX 7900", "gfx1100"), (r"RX 7[78]00(?!S)", "gfx1101"),
-    (r"RX 7(?:6[05]|4[05])0|RX 7700S", "gfx1102"),
-    # Of the mobile ones the S and some of the M have a smaller chip than the card of that number.
-    (r"RX 6[89][05]0(?![SM])", "gfx1030"), (r"RX 67[05]0(?!S)|RX 68[05]0M", "gfx1031"),
-    (r"RX 66[05]0|RX 6[78]00S", "gfx1032"), (r"RX 6[345]00", "gfx1034"),
-    (r"RX 5[67]00", "gfx1010"),
-    (r"RX 9070", "gfx1201"), (r"RX 9060", "gfx1200"),
-    (r"8060S|Strix Halo", "gfx1151"), (r"\b780M", "gfx1103"), (r"\b8[89]0M", "gfx1150"),
-)  # fmt: skip
-_PROCESSORS = {"gfx1150", "gfx1151"}
-_NAMES = [(re.compile(pattern, re.IGNORECASE), name) for pattern, name in _CARDS]
-_RELATIVES = (  # the override that AMD's own builds of one generation take
-    (re.compile(r"gfx103[1-6]$"), "10.3.0"),
-    (re.compile(r"gfx110[1-3]$"), "11.0.0"),
-)
-_INDEX = "https://rocm.nightlies.amd.com/whl-multi-arch/"
+
+
+@dataclass(frozen=True)
+class _Card:
+    """See the head of cards.toml."""
+
+    architecture: str
+    names: tuple[str, ...] = ()
+    override: str = ""
+    kind: Literal["", "beside", "apu"] = ""
+    never_meant: bool = False
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return any_of(self.names or ("(?!)",))
+
+
+@dataclass(frozen=True)
+class _Command:
+    """See the head of commands.toml."""
+
+    name: str
+    text: str
+    when: tuple[str, ...] = ()
+
+
+@cache
+def _cards() -> dict[str, _Card]:
+    rows = read(Path(__file__).with_name("cards.toml"), _Card)[1]
+    return {card.architecture: card for card in rows}
+
+
+@cache
+def _commands() -> tuple[_Command, ...]:
+    return read(Path(__file__).with_name("commands.toml"), _Command)[1]
 
 
 @dataclass
@@ -105,67 +72,39 @@ class Machine:
     system: System = ""
     architectures: set[str] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
-    nvidia: bool = False  # an NVIDIA card is named
-    container: bool = False  # it was run in one
-    claimed: bool = False  # by HSA_OVERRIDE_GFX_VERSION, so the architecture may not be the card's
     declared: bool = False  # the report says itself that the system is Windows
-    shown: set[str] = field(default_factory=set)  # "amd", "torch", "zluda", ...: see `holds`
+    shown: set[str] = field(default_factory=set)  # names of signs, see `holds`
     driver_mib: list[float] = field(default_factory=list)  # of each card, as its driver says
     seen_mib: float = 0.0  # the most that a program or ROCm says it sees
     sysfs: bool = False  # the line before asked the driver for the memory's size
 
+    def __post_init__(self) -> None:
+        self._signs = signs()
+        self._awaited = [self._signs[name] for name in _LOOKED_FOR]
+
     def feed(self, text: str, low: str) -> None:
         """`low`: the text in lower case."""
-        self._programs(text, low)
+        found = {sign.name for sign in self._awaited if sign.shown(text, low)}
+        if found:
+            self.shown |= found
+            self._awaited = [sign for sign in self._awaited if sign.name not in found]
         self._memory(text, low)
-        if "windows" in low and self.system != "wsl" and _DECLARED.search(text):
-            self.system, self.declared = "windows", True
-        if (
-            (self.system in ("", "linux") or self.declared)
-            and any(part in low for part in _WSL_PARTS)
-            and _WSL.search(text)
-        ):
-            self.system = "wsl"
-        elif not self.system:
-            if any(part in low for part in _WINDOWS_PARTS) and _WINDOWS.search(text):
-                self.system = "windows"
-            elif any(part in low for part in _LINUX_PARTS) and _LINUX.search(text):
-                self.system = "linux"
+        self._look_for_system(text, low)
         if "gfx" in low:
             self.architectures.update(f"gfx{n.lower()}" for n in _ARCHITECTURE.findall(text))
         if "rx " in low or "radeon" in low:
-            self.named.update(name for pattern, name in _NAMES if pattern.search(text))
-        if "geforce" in low or "nvidia rtx" in low:
-            self.nvidia = True
-        if _CLAIMED in low:
-            self.claimed = True
-        if any(part in low for part in _CONTAINER_PARTS) and _CONTAINER.search(text):
-            self.container = True
+            self.named.update(n for n, card in _cards().items() if card.pattern.search(text))
 
-    def _programs(self, text: str, low: str) -> None:
-        show = self.shown.add
-        if "torch" in low:
-            show("torch")
-        if "zluda" in low:
-            show("zluda")
-            if any(part in low for part in _ZLUDA_LOADED):
-                show("zluda loaded")
-        if "comfy" not in self.shown and any(part in low for part in _COMFY_PARTS):
-            show("comfy")
-        if (
-            "amd" not in self.shown
-            and any(part in low for part in _AMD_PARTS)
-            and _AMD.search(without_prefix(text))
-        ):
-            show("amd")
-        if any(part in low for part in _TORCH_WORKS_PARTS) and _TORCH_WORKS.search(text):
-            show("torch works")
-        if ("cpu" in low or "directml" in low or "--no-gpu" in low) and _BY_CHOICE.search(text):
-            show("by choice")
-        if "root" in low and _ROOT.search(text):
-            show("root")
-        if "/dev/kfd" in low and _GIVEN.search(text):
-            show("devices given")
+    def _look_for_system(self, text: str, low: str) -> None:
+        if self.system != "wsl" and self._signs["windows declared"].shown(text, low):
+            self.system, self.declared = "windows", True
+        if self.system in ("", "linux") or self.declared:
+            if self._signs["wsl"].shown(text, low):
+                self.system = "wsl"
+            elif not self.system and self._signs["windows"].shown(text, low):
+                self.system = "windows"
+            elif not self.system and self._signs["linux"].shown(text, low):
+                self.system = "linux"
 
     def _memory(self, text: str, low: str) -> None:
         if self.sysfs and (found := _SYSFS_VRAM.search(without_prefix(text))):
@@ -185,8 +124,9 @@ class Machine:
         "amd": a word of AMD's cards or software; "torch", "comfy", "zluda", "zluda loaded";
         "stranger": neither amd nor torch; "torch works": it sees a card; "by choice": the program
         was told to use no card of ROCm; "nvidia": a card; "root", "container"; "devices given": to
-        the container, with the numbers of groups; "memory unseen": a program sees less than half
-        of what the driver has on each card.
+        the container, with the numbers of groups; "claimed": the architecture, by
+        HSA_OVERRIDE_GFX_VERSION, so it may not be the card's; "memory unseen": a program sees less
+        than half of what the driver has on each card.
         """
         if what.startswith("no "):
             return not self.holds(what[3:])
@@ -194,71 +134,44 @@ class Machine:
             return not self.shown & {"amd", "torch"}
         if what == "memory unseen":
             return 1024 < self.seen_mib < min(self.driver_mib, default=0.0) / 2
-        return {"container": self.container, "nvidia": self.nvidia}.get(what, what in self.shown)
+        return what in self.shown
 
     @property
     def beside(self) -> bool:
         """Whether the log shows a GPU of a processor, and by its name a card beside it."""
-        shown = self.architectures | self.named
-        return bool(shown & _INTEGRATED and self.named - _INTEGRATED - _PROCESSORS)
+        kinds = {name: card.kind for name, card in _cards().items() if card.kind}
+        shown = (kinds.get(name) for name in self.architectures | self.named)
+        return "beside" in shown and bool(self.named - kinds.keys())
 
     @property
     def architecture(self) -> str:
         """The one architecture that the log shows, or "" where it shows none or several."""
-        for shown in (self.named, set() if self.claimed else self.architectures - _NO_WHEELS):
+        meant = {n for n in self.architectures if n not in _cards() or not _cards()[n].never_meant}
+        for shown in (self.named, set() if "claimed" in self.shown else meant):
             if len(shown) == 1:
                 return next(iter(shown))
         return ""
 
     def filled(self, text: str) -> str:
         """`text` with {wheels}, {override}, {card} and {access} in place."""
-        if "{access}" in text:
-            text = text.replace("{access}", self._access())
-        if "{wheels}" in text:
-            text = text.replace("{wheels}", self._wheels())
-        if self.nvidia and not self.named:
+        for name in ("access", "wheels", "override"):
+            if f"{{{name}}}" in text:
+                text = text.replace(f"{{{name}}}", self._command(name))
+        if "nvidia" in self.shown and not self.named:
             text = text.replace("the current Adrenalin driver", "the card's current driver")
-        text = text.replace("{card}", self.architecture or "gfx1100 (your card's)")
-        return text.replace("{override}", self._override()).strip()
+        return text.replace("{card}", self.architecture or "gfx1100 (your card's)").strip()
 
-    def _wheels(self) -> str:
-        """ROCm/TheRock#5954: the multi-arch index took the place of one index a family in 2026."""
-        if self.nvidia and not self.named:
-            return (
-                "the commands of https://pytorch.org/get-started for torch, torchvision, torchaudio"
-            )
-        device = f"device-{self.architecture or 'all'}"
-        return (
-            f"python -m pip install --force-reinstall --index-url {_INDEX}"
-            f' "torch[{device}]" "torchvision[{device}]" torchaudio'
-        )
-
-    def _access(self) -> str:
-        """What lets this user or container use /dev/kfd. Groups do not hold root."""
-        if not self.container:
-            if "root" in self.shown:
-                return "dmesg | grep -i -e kfd -e amdgpu"
-            return "sudo usermod -aG render,video $USER"
-        if "devices given" in self.shown:
-            return "On the host: sudo setfacl -m u:$USER:rw /dev/kfd /dev/dri/renderD128"
-        return (
-            'docker run --device /dev/kfd --device /dev/dri --group-add "$(stat -c %g /dev/kfd)"'
-            ' --group-add "$(stat -c %g /dev/dri/renderD128)" IMAGE'
-        )
-
-    def _override(self) -> str:
-        """Only within a generation, and "" where the card has no such relative."""
+    def _command(self, name: str) -> str:
         card = self.architecture
-        if not card:
-            return (
-                "Only on Linux and only within one generation, where no wheel knows the card:"
-                " HSA_OVERRIDE_GFX_VERSION=10.3.0 for gfx1031 to gfx1036, 11.0.0 for gfx1101 to"
-                " gfx1103; across generations it crashes or computes nonsense."
+        version = _cards()[card].override if card in _cards() else ""
+        more = {"card": card, "relative": version, "amd card": self.named}
+        shown = self.shown | {what for what, is_so in more.items() if is_so}
+        for command in (command for command in _commands() if command.name == name):
+            signs_held = (
+                (sign.removeprefix("no ") in shown) is not sign.startswith("no ")
+                for sign in command.when
             )
-        for pattern, version in _RELATIVES:
-            if pattern.search(card):
-                return (
-                    f"On Linux, where no wheel knows {card}: HSA_OVERRIDE_GFX_VERSION={version}"
-                    " (the same generation, so its code runs)."
-                )
+            if all(signs_held):
+                device = f"device-{card or 'all'}"
+                return command.text.format(card=card, device=device, version=version)
         return ""

@@ -11,6 +11,10 @@ from hy3d_rocm.env.shown import anonymous, printable
 WIDTH = 100
 FINE, FOUND, UNKNOWN, EMPTY = 0, 1, 3, 4
 _LINE_CHARS = 2 * WIDTH
+_TEXTS = (
+    "rule", "severity", "symptom", "where", "cause", "note", "confidence", "do", "rank", "here",
+    "otherwise", "remedy",
+)  # fmt: skip
 _WHAT_TO_SEND = (
     "No rule knows what went wrong here. To have it looked at, send the whole log from the start of"
     " the program (not only its end), what `hy3d-rocm doctor --json` prints, the workflow, and"
@@ -150,18 +154,7 @@ def as_dict(found: Examination, source: str) -> dict[str, Any]:
 
 def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
-        "rule": diagnosis.rule,
-        "severity": diagnosis.severity,
-        "symptom": diagnosis.symptom,
-        "where": diagnosis.where,
-        "cause": diagnosis.cause,
-        "note": diagnosis.note,
-        "confidence": diagnosis.confidence,
-        "do": diagnosis.do,
-        "rank": diagnosis.rank,
-        "here": diagnosis.here,
-        "otherwise": diagnosis.otherwise,
-        "remedy": diagnosis.remedy,
+        **{name: getattr(diagnosis, name) for name in _TEXTS},
         "evidence": [{"line": row.line, "text": _shown(row.text)} for row in diagnosis.evidence],
         "count": diagnosis.count,
         "source": diagnosis.source,

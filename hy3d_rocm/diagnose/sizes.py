@@ -29,14 +29,19 @@ def _free_but_refused(text: str) -> bool:
     return total / 4 < free <= total and asked < 0.8 * free
 
 
-def _held_elsewhere(text: str) -> bool:
-    """Less than a third of what is taken is PyTorch's in this process."""
+def _own_and_rest(text: str) -> tuple[float, float, float, float] | None:
+    """What was asked for, the whole card, what was free, and what this process holds of it."""
     asked, total, free = _bytes(_ASKED, text), _bytes(_TOTAL, text), _bytes(_FREE, text)
     held = _bytes(_HELD, text)
-    if asked is None or total is None or free is None or held is None or free < 0:
-        return False
-    own = held + (_bytes(_RESERVED, text) or 0.0)
-    return asked > free and total - free > 3 * own and asked < total - own
+    if asked is None or total is None or free is None or held is None:
+        return None
+    return asked, total, free, held + (_bytes(_RESERVED, text) or 0.0)
+
+
+def _held_elsewhere(text: str) -> bool:
+    """Less than a third of what is taken is PyTorch's in this process."""
+    asked, total, free, own = _own_and_rest(text) or (0.0, 0.0, 0.0, 0.0)
+    return 0 <= free < asked < total - own and total - free > 3 * own
 
 
 def _most_of_the_card(text: str) -> bool:
@@ -47,11 +52,7 @@ def _most_of_the_card(text: str) -> bool:
 
 def _first_request(text: str) -> bool:
     """Less than a hundredth of the card is PyTorch's, nine tenths are free, and it was too much."""
-    asked, total, free = _bytes(_ASKED, text), _bytes(_TOTAL, text), _bytes(_FREE, text)
-    held = _bytes(_HELD, text)
-    if asked is None or total is None or free is None or held is None:
-        return False
-    own = held + (_bytes(_RESERVED, text) or 0.0)
+    asked, total, free, own = _own_and_rest(text) or (0.0, 0.0, 0.0, 0.0)
     return own < 0.01 * total and 0.9 * total <= free <= total and asked > free
 
 
@@ -69,11 +70,9 @@ def memory_note(rule: str, text: str) -> str:
         return ""
     asked, free = _bytes(_ASKED, text), _bytes(_FREE, text)
     reserved = _bytes(_RESERVED, text)
-    if asked is None or free is None or reserved is None or asked <= free:
+    if asked is None or free is None or reserved is None or not free < asked < reserved + free:
         return ""
-    if reserved + free > asked:
-        return (
-            "PyTorch holds as much as was asked for, in pieces: emptying its allocator once between"
-            " the sampler and the decode helps."
-        )
-    return ""
+    return (
+        "PyTorch holds as much as was asked for, in pieces: emptying its allocator once between"
+        " the sampler and the decode helps."
+    )

@@ -12,18 +12,10 @@ if TYPE_CHECKING:
     from hy3d_rocm.doctor.examination import Examination, examine
     from hy3d_rocm.doctor.finding import Finding, Severity
 
-_HOME = {
-    "Examination": "examination",
-    "Finding": "finding",
-    "Severity": "finding",
-    "examine": "examination",
-}
-
 __all__ = ["Examination", "Finding", "Severity", "examine"]
 
 
 def __getattr__(name: str) -> object:
-    home = _HOME.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    return getattr(importlib.import_module(f"{__name__}.examination"), name)

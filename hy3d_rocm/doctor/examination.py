@@ -7,18 +7,16 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hy3d_rocm import __version__
 from hy3d_rocm.doctor import selftest
 from hy3d_rocm.doctor.facts import disks, driver, memory, torch_side
-from hy3d_rocm.doctor.finding import Facts, Finding, Rule, Severity
-from hy3d_rocm.doctor.lines import headline
+from hy3d_rocm.doctor.finding import Facts, Finding, Severity
 from hy3d_rocm.doctor.miopen import contents
-from hy3d_rocm.doctor.page import as_html
-from hy3d_rocm.doctor.text import as_text
+from hy3d_rocm.doctor.report import as_html, as_text, headline
+from hy3d_rocm.doctor.rules import Rule, table
 from hy3d_rocm.env import doctor as env_doctor
 from hy3d_rocm.env import gpu, rules, variables
 from hy3d_rocm.env.machine import Machine, detect
@@ -49,7 +47,7 @@ class Examination:
         """JSON-able: "version" of this package, "headline", "exit_code", "findings", "facts"."""
         return {
             "version": __version__,
-            "headline": headline(self),
+            "headline": headline(self.facts, self.findings),
             "exit_code": self.exit_code,
             "findings": [finding.as_dict() for finding in self.findings],
             "facts": dict(self.facts),
@@ -57,11 +55,11 @@ class Examination:
 
     def text(self) -> str:
         """For a console."""
-        return as_text(self)
+        return as_text(self.facts, self.findings)
 
     def html(self) -> str:
         """One page that needs no other file."""
-        return as_html(self)
+        return as_html(self.facts, self.findings)
 
 
 def examine(
@@ -124,7 +122,7 @@ def collect(
     facts["miopen"] = _guarded(lambda: contents.collect(environ))
     facts.update(_guarded(lambda: disks.collect(environ)))
     for name, function in host_facts.items():
-        facts[name] = _guarded(partial(_called, function))
+        facts[name] = _guarded(function)
     facts["when"] = time.strftime("%Y-%m-%d %H:%M:%S")
     return facts
 
@@ -142,16 +140,6 @@ def judge(facts: Mapping[str, Any]) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.severity.rank)
 
 
-def table() -> tuple[Rule, ...]:
-    """All rules."""
-    from hy3d_rocm.doctor import rules_memory, rules_miopen, rules_pack, rules_torch, rules_versions
-
-    return (
-        *rules_torch.RULES, *rules_versions.RULES, *rules_pack.RULES, *rules_memory.RULES,
-        *rules_miopen.RULES,
-    )  # fmt: skip
-
-
 def _detected(environ: Mapping[str, str], topology: Path) -> Machine:
     try:
         return detect(environ, topology=topology)
@@ -160,20 +148,10 @@ def _detected(environ: Mapping[str, str], topology: Path) -> Machine:
         return Machine()
 
 
-def _called(function: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    return dict(function())
-
-
 def _machine(machine: Machine) -> dict[str, Any]:
-    return {
-        "architectures": list(machine.architectures),
-        "torch": list(machine.torch),
-        "torch_is_rocm": machine.torch_is_rocm,
-        "rocm": list(machine.rocm),
-        "zluda": machine.zluda,
-        "system": machine.system,
-        "runs_on_amd": machine.runs_on_amd,
-    }
+    names = ("architectures", "torch", "torch_is_rocm", "rocm", "zluda", "system", "runs_on_amd")
+    found = {name: getattr(machine, name) for name in names}
+    return {n: list(value) if isinstance(value, tuple) else value for n, value in found.items()}
 
 
 def _judged(environ: Mapping[str, str], machine: Machine) -> list[dict[str, str]]:
@@ -201,9 +179,9 @@ def _failed(rule: Rule, error: Exception) -> Finding:
     )  # fmt: skip
 
 
-def _guarded(function: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _guarded(function: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     try:
-        return function()
+        return dict(function())
     except Exception as error:  # that it failed is the fact
         from hy3d_rocm.conv.cancels import is_cancel
 

@@ -1,11 +1,11 @@
-"""What a finding is, what a rule is made of, and how rules look at facts."""
+"""What a finding is, and how checks look at facts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 
 class Severity(StrEnum):
@@ -19,16 +19,6 @@ class Severity(StrEnum):
     @property
     def rank(self) -> int:
         return list(Severity).index(self)
-
-
-class Examined(Protocol):
-    """What those who write an examination down read of it."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]: ...
-
-    @property
-    def findings(self) -> tuple[Finding, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -49,35 +39,15 @@ class Finding:
         return {**asdict(self), "severity": str(self.severity)}
 
 
-class Said(NamedTuple):
-    """What a rule's check says; severity, id and source where they differ from the rule's."""
+class Said:
+    """What a check found out. sayings: which of the rule's `says` hold, the last one first, "" for
+    none; words: what stands in braces in its texts."""
 
-    title: str
-    evidence: str
-    remedy: str = ""
-    severity: Severity | None = None
-    id: str = ""
-    source: str = ""
+    def __init__(self, *sayings: str, **words: object) -> None:
+        self.sayings, self.words = tuple(filter(None, sayings)), words
 
 
 Check = Callable[["Facts"], Iterable[Said]]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One row of a table of rules."""
-
-    id: str
-    severity: Severity
-    check: Check
-    source: str = ""
-
-    def findings(self, facts: Facts) -> Iterator[Finding]:
-        for said in self.check(facts):
-            yield Finding(
-                said.id or self.id, said.severity or self.severity, said.title, said.evidence,
-                said.remedy, said.source or self.source,
-            )  # fmt: skip
 
 
 class Facts:

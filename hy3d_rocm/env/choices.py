@@ -12,7 +12,6 @@ What cannot be read is "off": nothing is patched of which somebody may have wish
 
 from __future__ import annotations
 
-import difflib
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -113,6 +112,8 @@ def read_vae_mode(environ: Mapping[str, str]) -> VaeMode:
 def _wrong(word: str, known: tuple[str, ...], sign: str = "") -> str:
     """The word, and the known one that it is nearest to: of the other kind too, as `-off` and
     `delight` are."""
+    import difflib
+
     others = (*_MODES, *(f"-{name}" for name in NAMES))
     for choices in ([sign + name for name in known], others):
         if near := difflib.get_close_matches(sign + word, choices, 1):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,11 @@ def collect(
 
 def format_text(facts: Mapping[str, Any]) -> str:
     """`collect()`'s facts for people."""
-    found = sections(facts)
+    return columns(sections(facts))
+
+
+def columns(found: Mapping[str, list[str]]) -> str:
+    """Headings in one column, their lines in another."""
     width = max(map(len, found)) + 2
     lines = []
     for title, body in found.items():
@@ -181,8 +185,8 @@ def _gpu_line(facts: Mapping[str, Any]) -> str:
 
 
 def _variable_lines(found: Mapping[str, Mapping[str, str]]) -> list[str]:
-    lines: Iterable[str] = (
+    lines = [
         f"{name}={entry['value']}" + (f"  ({entry['note']})" if entry["note"] else "")
         for name, entry in found.items()
-    )
-    return list(lines) or ["none of those that matter is set"]
+    ]
+    return lines or ["none of those that matter is set"]

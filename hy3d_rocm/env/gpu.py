@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.env.files import entries, text
+
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
 ROCM = Path("/opt/rocm")
 _LOCAL_HEAPS = (1, 2)  # memory on the card: public and private
@@ -15,17 +17,14 @@ def amd_gpus(topology: Path = TOPOLOGY) -> list[dict[str, Any]]:
 
     `memory_bytes` is what the driver calls local: on an APU the carve-out, not the unified memory.
     """
-    try:
-        nodes = sorted((n for n in topology.iterdir() if n.name.isdigit()), key=_number)
-    except OSError:
-        return []
+    numbers = sorted(int(node.name) for node in entries(topology) if node.name.isdigit())
     gpus = []
-    for node in nodes:
+    for node in (topology / str(number) for number in numbers):
         properties = _properties(node / "properties")
         target = properties.get("gfx_target_version", 0)
         if target:
-            name = _text(node / "name")
-            banks = map(_properties, _bank_files(node))
+            name = text(node / "name")
+            banks = (_properties(bank / "properties") for bank in entries(node / "mem_banks"))
             memory = sum(b.get("size_in_bytes", 0) for b in banks if _is_local(b))
             gpus.append(
                 {"name": name, "architecture": architecture(target), "memory_bytes": memory}
@@ -41,35 +40,17 @@ def architecture(target: int) -> str:
 
 def rocm_version(folder: Path = ROCM) -> str:
     """Version of a ROCm installed on the system, "" without one."""
-    return _text(folder / ".info" / "version")
-
-
-def _number(node: Path) -> int:
-    return int(node.name)
-
-
-def _bank_files(node: Path) -> list[Path]:
-    try:
-        return [bank / "properties" for bank in (node / "mem_banks").iterdir()]
-    except OSError:
-        return []
+    return text(folder / ".info" / "version")
 
 
 def _is_local(bank: dict[str, int]) -> bool:
     return bank.get("heap_type") in _LOCAL_HEAPS
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
-
-
 def _properties(path: Path) -> dict[str, int]:
     """Lines of a name and a whole number; others are passed over."""
     found = {}
-    for line in _text(path).splitlines():
+    for line in text(path).splitlines():
         name, _, value = line.partition(" ")
         if value.strip().isdigit():
             found[name] = int(value)

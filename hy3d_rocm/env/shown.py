@@ -7,16 +7,16 @@ printed or logged goes through printable().
 
 from __future__ import annotations
 
-import getpass
 import os
-import platform
 import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 MASK = "..."
+SHOWN_CHARACTERS = 120  # of a value, in a line
 
+# Compiled by re where they are used first: this module is read at each start of ComfyUI.
 # A folder's name may hold spaces where a separator follows it, not directly beside one.
 _PART = r"[^\s/\\:*?\"'<>|,;()\[\]]+"
 _SPACED = rf"{_PART}(?: {_PART}){{0,3}}"
@@ -25,7 +25,7 @@ _SEPARATOR = r"[/\\]{1,2}"
 # Not the rest of an address such as https://host/page, nor of a relative path.
 _FREE = r"(?<![\w:/.\\~%])"
 _ROOT = rf"(?:[\\/]{{2,4}}[?.][\\/]{{1,2}})?[A-Za-z]:{_SEPARATOR}"
-_PATHS = re.compile(
+_PATHS = (
     rf"(?P<quote>['\"])(?P<quoted>(?:file:|{_ROOT}|\\\\|~|/)[^'\"\r\n]*)(?P=quote)"
     rf"|(?P<url>\bfile:/+[^\s'\"<>]+(?: {_PART}{_SEPARATOR}{_LAST})*)"
     rf"|(?<![\w])(?P<drive>{_ROOT}(?:{_SPACED}{_SEPARATOR})*{_LAST})"
@@ -34,14 +34,13 @@ _PATHS = re.compile(
     rf"|{_FREE}(?P<path>/(?:{_SPACED}/)+{_LAST})"
 )
 # Folders beside each other in these are people's.
-_HOMES = re.compile(
+_HOMES = (
     rf"(?:{_ROOT}(?:Users|Documents and Settings)|(?<![\w.])(?:/(?:mnt|media)/[a-z])?"
     rf"/(?:home|Users|var/home|export/home|media|run/media)){_SEPARATOR}"
-    rf"(?:{_SPACED}(?=[/\\'\"])|{_PART} [A-Z]{_PART}$|{_PART})",
-    re.IGNORECASE,
+    rf"(?:{_SPACED}(?=[/\\'\"])|{_PART} [A-Z]{_PART}$|{_PART})"
 )
-_CREDENTIALS = re.compile(r"(?<=://)[^\s/@'\"]+@")
-_ADDRESS = re.compile(r"(?<![\w.+-])\w[\w.+-]*@(?:[\w-]+\.)+[A-Za-z]{2,}\b")
+_CREDENTIALS = r"(?<=://)[^\s/@'\"]+@"
+_ADDRESS = r"(?<![\w.+-])\w[\w.+-]*@(?:[\w-]+\.)+[A-Za-z]{2,}\b"
 
 # Names that tell nobody apart, and words that facts are made of.
 _ANYBODY = frozenset(
@@ -100,11 +99,11 @@ def _text(text: str, names: tuple[str, str], keep_paths: bool) -> str:
     if home:
         text = re.sub(rf"{home}(?![^/\\\s'\":,;)])", "~", text)
     if "/" in text or "\\" in text or "~" in text:
-        text = _CREDENTIALS.sub(f"{MASK}@", text)
-        text = _HOMES.sub("~", text)
-        text = _PATHS.sub(_kept if keep_paths else _last_part, text)
+        text = re.sub(_CREDENTIALS, f"{MASK}@", text)
+        text = re.sub(_HOMES, "~", text, flags=re.IGNORECASE)
+        text = re.sub(_PATHS, _kept if keep_paths else _last_part, text)
     if "@" in text:
-        text = _ADDRESS.sub(MASK, text)
+        text = re.sub(_ADDRESS, MASK, text)
     return re.sub(own, MASK, text, flags=re.IGNORECASE) if own else text
 
 
@@ -126,12 +125,16 @@ def _kept(found: re.Match[str]) -> str:
 
 @cache
 def _host() -> tuple[str, ...]:
+    import platform
+
     name = platform.node()
     return name, name.partition(".")[0]
 
 
 def _names(environ: Mapping[str, str]) -> tuple[str, str]:
     """Patterns of the user's home folder and of the user's and the host's names, or ""."""
+    import getpass
+
     names = {*_host(), *(environ.get(key, "") for key in ("USERDOMAIN", "COMPUTERNAME"))}
     try:
         names.add(getpass.getuser())

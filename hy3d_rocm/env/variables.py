@@ -8,8 +8,8 @@ from functools import cache
 
 from hy3d_rocm.env import allocator, choices, rules
 from hy3d_rocm.env.machine import Machine
-from hy3d_rocm.env.rule import SHOWN_CHARACTERS, Finding, Verdict
-from hy3d_rocm.env.shown import MASK, printable
+from hy3d_rocm.env.rules import Finding, Verdict
+from hy3d_rocm.env.shown import MASK, SHOWN_CHARACTERS, printable
 
 # What a token of a variable's value may be: a number, a version, an architecture, a device.
 _HARMLESS = re.compile(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 
 from hy3d_rocm.env import rules
-from hy3d_rocm.env.rule import Rule
+from hy3d_rocm.env.rules import Rule
 
 SHOWN_NAMES = 6
 _HEAD = """\
 # Environment variables on AMD cards
 
 Made by `python -m hy3d_rocm.env.variables_page`; a test holds this page against the rules, so
-change hy3d_rocm/env/table_*.py and make it anew.
+change hy3d_rocm/env/rules/*.toml and make it anew.
 
 At ComfyUI's start, before torch is imported, `prestartup_script.py` looks at the variables below.
 

@@ -3,7 +3,7 @@
     python tests/bench/measure_startup.py [--runs 20]
 
 "in ComfyUI" has those standard modules imported already that ComfyUI's main.py imports before it
-runs the scripts; the tables are read, the machine is looked at, and nothing of that is cached.
+runs the scripts; the rules are read, the machine is looked at, and nothing of that is cached.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ spec = importlib.util.spec_from_file_location("prestartup_script", {script!r})
 spec.loader.exec_module(importlib.util.module_from_spec(spec))
 took, cpu = time.perf_counter() - start, time.process_time() - cpu
 assert not {{"torch", "numpy"}} & set(sys.modules)
-assert "hy3d_rocm.env.table_miopen" in sys.modules or {light}
+assert "hy3d_rocm.env.checks" in sys.modules or {light}
 print(took * 1000, cpu * 1000)
 """
 IN_COMFYUI = "import argparse, asyncio, dataclasses, enum, logging, pathlib, re, typing, shutil"
-# A case on an AMD machine, so that the whole table is read.
+# A case on an AMD machine, where the rules that the start needs are read.
 AMD = """
 from hy3d_rocm.env import machine, startup
 detect = machine.detect

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from hy3d_rocm.diagnose.machine import Machine
-from hy3d_rocm.diagnose.rule import Rule
-from hy3d_rocm.diagnose.rules import FAMILIES
+from hy3d_rocm.diagnose.rules import Rule, families
 
 HEAD = """# Every cause it knows
 
@@ -15,7 +14,7 @@ log and it finds the one that fits; [Diagnose a log](diagnose.md) says how. "Cer
 text itself says, "likely" and "possible" are told as that.
 """
 MACHINE = Machine()  # no card and no system: commands in their general form
-CONTAINER = Machine(container=True)
+CONTAINER = Machine(shown={"container"})
 SHOWN = {  # what a log shows (Rule.instead) -> heading
     "container": "In a container",
     "no amd": "Where nothing in the log is AMD's",
@@ -57,7 +56,7 @@ def entry(rule: Rule) -> str:
 
 def page() -> str:
     parts = [HEAD]
-    for title, rules in FAMILIES.items():
+    for title, rules in families().items():
         parts.append(f"## {title}")
         parts += [entry(rule) for rule in rules]
     return "\n\n".join(parts) + "\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.conv.verdict_store.machine import amd_driver
-from hy3d_rocm.doctor.facts.files import entries, link_name, number, text
+from hy3d_rocm.env.files import entries, link_name, number, text
 
 AMD = 0x1002
 _DISPLAY_CLASS = 0x03

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.doctor.facts.driver import ROOT
-from hy3d_rocm.doctor.facts.files import entries, number, text
-from hy3d_rocm.doctor.miopen.users import name_of
+from hy3d_rocm.doctor.miopen.users import name_of, open_files, pids
+from hy3d_rocm.env.files import entries, number, text
 from hy3d_rocm.memory import host_free_bytes, host_total_bytes
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -52,7 +52,7 @@ def holders(root: Path = ROOT, own: int | None = None) -> list[dict[str, Any]]:
     if sys.platform != "linux":
         return []
     own = os.getpid() if own is None else own
-    shares = {pid: share for pid in _pids(root) if any(share := _by_files(root, pid))}
+    shares = {pid: share for pid in pids(root / "proc") if any(share := _by_files(root, pid))}
     for pid, held in _by_compute_driver(root).items():
         vram, gtt = shares.get(pid, (0, 0))
         shares[pid] = max(vram, held), gtt
@@ -66,24 +66,16 @@ def holders(root: Path = ROOT, own: int | None = None) -> list[dict[str, Any]]:
     return sorted(found, key=lambda holder: (-holder["vram_bytes"], -holder["gtt_bytes"]))
 
 
-def _pids(root: Path) -> list[int]:
-    return [int(path.name) for path in entries(root / "proc") if path.name.isdigit()]
-
-
 def _by_files(root: Path, pid: int) -> tuple[int, int]:
     """VRAM and GTT of a process; a client that it has open twice counts once."""
     process = root / "proc" / str(pid)
     clients: dict[tuple[str, str], tuple[int, int]] = {}
-    for descriptor in entries(process / "fd"):
-        try:
-            target = os.readlink(descriptor)
-        except OSError:
-            continue
+    for descriptor, target in open_files(process):
         if "/dev/dri/" not in target and "/dev/kfd" not in target:
             continue
-        fields = _fields(text(process / "fdinfo" / descriptor.name))
+        fields = _fields(text(process / "fdinfo" / descriptor))
         if fields.get("drm-driver") == "amdgpu":
-            client = fields.get("drm-pdev", ""), fields.get("drm-client-id", descriptor.name)
+            client = fields.get("drm-pdev", ""), fields.get("drm-client-id", descriptor)
             clients[client] = _resident(fields, "vram"), _resident(fields, "gtt")
     return sum(vram for vram, _ in clients.values()), sum(gtt for _, gtt in clients.values())
 

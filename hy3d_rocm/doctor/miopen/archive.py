@@ -156,7 +156,7 @@ def _put_file(put: _Put, name: str, path: Path) -> Saved:
     """Exactly as many bytes as the file had when it was opened, or OSError."""
     with open(path, "rb") as source:
         stat = os.fstat(source.fileno())
-        reader = _Hashed(source)
+        reader = Hashed(source)
         put(name, reader, stat.st_size, stat.st_mtime)
     if reader.count != stat.st_size:
         raise OSError(f"{path} became shorter while it was read; close what uses it")
@@ -172,7 +172,7 @@ def _index(places: list[Place], files: Mapping[Path, Saved]) -> dict[str, Any]:
     }
 
 
-class _Hashed(io.RawIOBase):
+class Hashed(io.RawIOBase):
     """A file that counts and hashes what is read from it."""
 
     def __init__(self, source: IO[bytes]) -> None:
@@ -249,12 +249,11 @@ def read_backup(path: Path, like: Path | None = None) -> list[Saved]:
     try:
         with open_archive(path, like=like) as archive:
             for name, wanted in archive.index().items():
-                digest, count = hashlib.sha256(), 0
                 with archive.open(name) as source:
-                    while data := source.read(_CHUNK):
-                        digest.update(data)
-                        count += len(data)
-                if (count, digest.hexdigest()) != wanted:
+                    reader = Hashed(source)
+                    while reader.read(_CHUNK):
+                        pass
+                if (reader.count, reader.digest()) != wanted:
                     raise ArchiveError(f"{shown}: {name!r} is not what it was when it was saved")
                 found.append(Saved(name, *wanted))
     except BROKEN as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import stat
@@ -19,6 +18,7 @@ from hy3d_rocm.doctor.miopen.archive import (
     Archive,
     ArchiveError,
     Backup,
+    Hashed,
     Saved,
     open_archive,
     read_backup,
@@ -26,8 +26,6 @@ from hy3d_rocm.doctor.miopen.archive import (
 )
 from hy3d_rocm.doctor.miopen.places import Place, files_of, is_database, side_files
 from hy3d_rocm.units import size_text
-
-_CHUNK = 1 << 20
 
 
 @dataclass
@@ -237,8 +235,6 @@ def _umask() -> int:
 
 
 def _copy(source: IO[bytes], file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while data := source.read(_CHUNK):
-        digest.update(data)
-        file.write(data)
-    return digest.hexdigest()
+    reader = Hashed(source)
+    shutil.copyfileobj(reader, file)
+    return reader.digest()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from hy3d_rocm.env.files import entries, text
 
 PROC = Path("/proc")
 
@@ -31,16 +33,24 @@ def users_of(folders: Iterable[Path], proc: Path = PROC, own: int | None = None)
     """Processes other than `own` (this one). Those that may not be looked at are not in it."""
     roots = [os.path.realpath(folder) for folder in folders]
     own = os.getpid() if own is None else own
-    try:
-        pids = sorted(int(name) for name in os.listdir(proc) if name.isdigit())
-    except OSError:
-        return []
-    users = []
-    for pid in pids:
-        why = "" if pid == own else _why(proc / str(pid), roots)
-        if why:
-            users.append(User(pid, name_of(proc / str(pid)), why))
-    return users
+    others = [pid for pid in pids(proc) if pid != own]
+    why = {pid: _why(proc / str(pid), roots) for pid in others}
+    return [User(pid, name_of(proc / str(pid)), why[pid]) for pid in others if why[pid]]
+
+
+def pids(proc: Path = PROC) -> list[int]:
+    """Of all processes, the lowest first."""
+    return sorted(int(path.name) for path in entries(proc) if path.name.isdigit())
+
+
+def open_files(process: Path) -> Iterator[tuple[str, str]]:
+    """The descriptors of a process, and what each leads to."""
+    for descriptor in entries(process / "fd"):
+        try:
+            target = os.readlink(descriptor)
+        except OSError:
+            continue
+        yield descriptor.name, target
 
 
 def name_of(process: Path) -> str:
@@ -50,44 +60,25 @@ def name_of(process: Path) -> str:
     except OSError:
         words = []
     shown = [os.path.basename(word) for word in words[:1] + _scripts(words[1:])]
-    text = " ".join(filter(None, shown))
-    return "".join(c if c.isprintable() else "?" for c in text)[:80] or _short_name(process)
+    name = " ".join(filter(None, shown))
+    return (
+        "".join(c if c.isprintable() else "?" for c in name)[:80] or text(process / "comm") or "?"
+    )
 
 
 def _scripts(words: list[str]) -> list[str]:
     return [word for word in words if word.endswith((".py", "hy3d-rocm"))][:1]
 
 
-def _short_name(process: Path) -> str:
-    try:
-        return (process / "comm").read_text(errors="replace").strip() or "?"
-    except OSError:
-        return "?"
-
-
 def _why(process: Path, roots: list[str]) -> str:
-    open_file = _open_file(process / "fd", roots)
-    if open_file:
-        return f"has {os.path.basename(open_file)} open"
+    inside = tuple(root.rstrip(os.sep) + os.sep for root in roots)
+    for _, target in open_files(process):
+        if target.startswith(inside):
+            return f"has {os.path.basename(target)} open"
     try:
         with open(process / "maps", "rb") as maps:
             if any(b"libMIOpen" in line or b"MIOpen.dll" in line for line in maps):
                 return "has MIOpen loaded"
     except OSError:
         pass
-    return ""
-
-
-def _open_file(descriptors: Path, roots: list[str]) -> str:
-    try:
-        names = os.listdir(descriptors)
-    except OSError:
-        return ""
-    for name in names:
-        try:
-            target = os.readlink(descriptors / name)
-        except OSError:
-            continue
-        if any(target.startswith(root.rstrip(os.sep) + os.sep) for root in roots):
-            return target
     return ""

@@ -13,7 +13,7 @@ from diagnose_cases import BLOCKS, FRAMEPACK_START, OFFLOADED, OURS, VAE_LOADED,
 
 from hy3d_rocm.diagnose.command import add_diagnose_parser, run_diagnose_command
 from hy3d_rocm.diagnose.report import WIDTH
-from hy3d_rocm.diagnose.rules import BY_ID
+from hy3d_rocm.diagnose.rules import by_id
 
 FAILED = FRAMEPACK_START + OFFLOADED + VAE_LOADED + OURS + BLOCKS * 9
 NOTICE = "MIOpen(HIP): Warning [IsEnoughWorkspace] [EvaluateInvokers] Solver <GemmFwdRest>\n"
@@ -114,8 +114,8 @@ def test_every_report_fits_100_columns_and_names_line_rule_and_source(
             longest_word = max(map(len, row.split()), default=0)
             assert len(row) <= WIDTH or longest_word > WIDTH - 15, row
         for rule in found["expected"]:
-            if BY_ID[rule].severity == "error":
-                assert f"[{rule}]" in told or BY_ID[rule].symptom in " ".join(told.split()), rule
+            if by_id()[rule].severity == "error":
+                assert f"[{rule}]" in told or by_id()[rule].symptom in " ".join(told.split()), rule
 
 
 def test_an_unknown_log_says_so_and_what_to_send(

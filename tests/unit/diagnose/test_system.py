@@ -11,8 +11,7 @@ from diagnose_cases import all_cases
 from places import ROOT
 
 from hy3d_rocm.diagnose import diagnose
-from hy3d_rocm.diagnose.rule import Rule
-from hy3d_rocm.diagnose.rules import BY_ID
+from hy3d_rocm.diagnose.rules import Rule, by_id
 
 CASES = all_cases()
 NO_GPU = "RuntimeError: No HIP GPUs are available\n"
@@ -290,7 +289,7 @@ PROCESSOR_BESIDE = "GPU 0: gfx1103\nDevice: cuda:1 AMD Radeon RX 7900 XTX : nati
 
 @pytest.mark.parametrize("shown", ["", "Platform: Windows\n", WSL[0], "podman exec -it x bash\n"])
 @pytest.mark.parametrize(
-    "rule", [rule for rule in BY_ID.values() if rule.beside], ids=lambda r: r.id
+    "rule", [rule for rule in by_id().values() if rule.beside], ids=lambda r: r.id
 )
 def test_a_gpu_in_the_processor_beside_a_card_is_hidden_before_anything_else(
     rule: Rule, shown: str
@@ -311,7 +310,7 @@ def test_an_nvidia_card_is_not_told_of_amds_driver() -> None:
 
 
 def test_only_the_card_that_the_sources_name_is_told_to_switch_cwsr_off() -> None:
-    for rule in BY_ID.values():
+    for rule in by_id().values():
         assert "cwsr" not in f"{rule.do} {rule.windows} {rule.wsl} {rule.otherwise}", rule.id
     fault = "Memory access fault by GPU node-1 on address 0x7. Reason: Page not present.\n"
     (found,) = diagnose("Device: cuda:0 AMD Radeon 8060S Graphics : native\n" + fault)
@@ -335,7 +334,7 @@ def page_of_causes() -> ModuleType:
 
 def test_the_page_of_causes_shows_every_action_of_every_rule() -> None:
     causes = page_of_causes()
-    for rule in BY_ID.values():
+    for rule in by_id().values():
         entry = causes.entry(rule)
         actions = (rule.do, rule.windows, rule.wsl, rule.decode, rule.beside, rule.gfx1151,
                    *(action for _, action in rule.instead))  # fmt: skip

@@ -22,8 +22,9 @@ from doctor_machines import (
 from places import ROOT
 
 from hy3d_rocm.doctor import examination
-from hy3d_rocm.doctor.examination import Examination, judge, table
-from hy3d_rocm.doctor.finding import Finding, Rule, Severity
+from hy3d_rocm.doctor.examination import Examination, judge
+from hy3d_rocm.doctor.finding import Finding, Severity
+from hy3d_rocm.doctor.rules import FOLDER, Rule, rules_of_file, table
 from hy3d_rocm.env.variables import public_value
 
 E, W, A = Severity.ERROR, Severity.WARNING, Severity.ADVICE
@@ -318,9 +319,7 @@ def test_every_rule_has_a_row() -> None:
 
 
 def test_known_bad_versions_have_a_public_source() -> None:
-    from hy3d_rocm.doctor.rules_versions import TABLE
-
-    for row in TABLE:
+    for row in rules_of_file(FOLDER / "versions.toml"):
         for address in row.source.split():
             assert address.startswith("https://github.com/"), row.id
         assert row.source

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hy3d_rocm.env import allocator, rules
 from hy3d_rocm.env.machine import Machine, parse_version
-from hy3d_rocm.env.rule import Finding
+from hy3d_rocm.env.rules import Finding
 
 OWN_PARSER = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
 needs_own_parser = pytest.mark.skipif(

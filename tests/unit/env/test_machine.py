@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hy3d_rocm.doctor.miopen import contents  # noqa: F401  (detect() does; without sys.path)
 from hy3d_rocm.env import gpu, machine
 from hy3d_rocm.env.machine import Machine
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
-from hy3d_rocm.env import rules, table_miopen
+from hy3d_rocm.env import checks, rules
 from hy3d_rocm.env.machine import Machine
-from hy3d_rocm.env.rule import Span, Verdict
+from hy3d_rocm.env.rules import Span, Verdict
+from hy3d_rocm.env.tables import TableError
 
 STRIX = Machine(("gfx1151",), True, (2, 9, 1), True, (7, 1))
 OLD = Machine(("gfx1100",), True, (2, 5, 1), True, (6, 2))
@@ -18,7 +20,7 @@ NAVI22 = Machine(("gfx1031",), True, (2, 9, 1), True, (7, 1))
 INSTINCT = Machine(("gfx942",), True, (2, 9, 1), True, (7, 1))
 TWO_CARDS = Machine(("gfx1030", "gfx1100"), True, (2, 9, 1), True, (7, 1))
 MIXED_ROCM = Machine(("gfx1100",), True, (2, 11), True, (6, 4))
-FILLED_STRIX = dataclasses.replace(STRIX, find_results=table_miopen.FILLED)
+FILLED_STRIX = dataclasses.replace(STRIX, find_results=checks.FILLED)
 HIP, CUDA, PLAIN = "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 EXPANDABLE = "expandable_segments:True"
 
@@ -246,7 +248,7 @@ def test_find_modes_are_read_as_stoul_reads_them(value: str, verdict: str) -> No
     ],
 )  # fmt: skip
 def test_overrides_are_read_as_the_runtime_reads_them(value: str, architecture: str) -> None:
-    from hy3d_rocm.env.table_rocm import override_architecture
+    from hy3d_rocm.env.checks import override_architecture
 
     assert override_architecture(value) == architecture
 
@@ -268,3 +270,62 @@ def test_what_nobody_has_a_rule_for_is_not_known() -> None:
     assert rules.is_known("MIOPEN_ANYTHING")
     assert not rules.is_known("PATH")
     assert rules.judge({"PATH": "/bin", "MIOPENX": "1"}, STRIX) == []
+
+
+RULE = """
+[[rule]]
+name = "some"
+variables = ["SOME"]
+values = "1"
+verdict = "fine"
+effect = "it is {found}"
+source = "docs/x.md"
+check = ["one_of", "1"]
+rocm = { since = "6.4" }
+"""
+
+
+def test_every_file_of_rules_is_read() -> None:
+    assert sorted(rules.FILES) == sorted(path.stem for path in rules.FOLDER.iterdir())
+    names = [rule.name for rule in rules.table()]
+    assert len(set(names)) == len(names)
+
+
+def test_a_file_is_read_for_the_variables_that_it_speaks_of_and_for_what_it_proposes() -> None:
+    for (name, beginnings), (_, family) in zip(rules.FILES.items(), rules.families(), strict=True):
+        for rule in family:
+            assert all(variable.startswith(beginnings) for variable in rule.variables), rule.name
+            assert not rule.proposes or name in rules.PROPOSING
+    assert rules.proposing() == [rule for rule in rules.table() if rule.proposes]
+
+
+def test_the_number_of_find_results_is_the_same_in_words() -> None:
+    (rule,) = (rule for rule in rules.table() if rule.name == "find-mode-filled")
+    assert f"with {checks.FILLED} find results and more" in rule.values
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"fine"', '"good"', "verdict: 'good' is not a valid Verdict"),
+        ('["one_of", "1"]', '"rains"', "check: there is no 'rains'"),
+        ('["one_of", "1"]', '"one_of"', "check: one_of needs arguments"),
+        ('["one_of", "1"]', '["is_own", "1"]', "check: is_own takes no arguments"),
+        ('["one_of", "1"]', '["has"]', "check: has() missing 1 required positional argument"),
+        ("since", "after", "rocm: "),
+        ('{ since = "6.4" }', '"6.4"', "rocm: "),
+        ('["SOME"]', '["{SOME}"]', "{SOME} is not in the file's [shared]"),
+        ('source = "docs/x.md"', "", "source is missing"),
+        ('effect = "', 'effects = "', "'effects' is none of name, variables, values, verdict, "),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_file_and_rule(
+    tmp_path: Path, old: str, new: str, told: str
+) -> None:
+    (tmp_path / "good.toml").write_text(RULE)
+    assert rules.rules_of("good", tmp_path)[1][0].rocm == Span(since=(6, 4))
+    assert old in RULE
+    (tmp_path / "some.toml").write_text(RULE.replace(old, new, 1))
+    with pytest.raises(TableError) as caught:
+        rules.rules_of("some", tmp_path)
+    assert str(caught.value).startswith(f"some.toml, rule some: {told}")
