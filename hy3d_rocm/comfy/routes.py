@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from hy3d_rocm.comfy import settings
+from hy3d_rocm.comfy import comfy_server, settings
 from hy3d_rocm.doctor import Examination, examine
 from hy3d_rocm.doctor.examination import DEFAULT_SECONDS, host_facts
 from hy3d_rocm.env.shown import anonymous
@@ -97,7 +97,7 @@ def add_routes() -> bool:
     The doctor hears of ComfyUI's models and settings from now on, in nodes too.
     """
     host_facts["comfyui"] = about_comfyui
-    server = _server()
+    server = comfy_server()
     if server is None or getattr(server, _MARK, False):
         return False
     server.routes.get(PATH)(answer)
@@ -197,7 +197,7 @@ def _body(examination: Examination, kind: str) -> str:
 
 def is_busy() -> bool:
     """Whether a prompt runs or waits."""
-    queue = getattr(_server(), "prompt_queue", None)
+    queue = getattr(comfy_server(), "prompt_queue", None)
     return bool(queue is not None and queue.get_tasks_remaining())
 
 
@@ -205,7 +205,7 @@ def about_comfyui() -> dict[str, Any]:
     """{"version", "device", "models", "settings", "switched_off", "patches"}; JSON-able."""
     import comfy.model_management as management
 
-    from hy3d_rocm.comfy.patch import installed
+    from hy3d_rocm.comfy.patches.install import installed
 
     installation = installed()
     now = settings.current()
@@ -230,8 +230,3 @@ def _model(loaded: Any) -> dict[str, Any]:
         "device": str(loaded.device),
         "bytes": int(loaded.model_loaded_memory()) if patcher is not None else 0,
     }
-
-
-def _server() -> Any:
-    """ComfyUI's server if it runs. Not imported: ComfyUI used as a library has none."""
-    return getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)

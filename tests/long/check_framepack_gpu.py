@@ -27,12 +27,10 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.framepack.again import restorer
-from hy3d_rocm.framepack.card import TorchCard
 from hy3d_rocm.framepack.importing import answered
 from hy3d_rocm.framepack.preservation import Preservation, begin
 from hy3d_rocm.framepack.residency import move, parts_of
-from hy3d_rocm.framepack.sections import SectionRunner
+from hy3d_rocm.framepack.sections import SectionRunner, TorchCard, restorer
 from hy3d_rocm.units import GB, MB, size_text
 
 SECTIONS, WINDOW = 3, 9

@@ -24,34 +24,34 @@ def test_prestartup_serves_it_and_imports_neither_torch_nor_numpy() -> None:
 
 @pytest.mark.parametrize("choice", ["", "auto", "on", "off", "auto,-raster", "auto,-render"])
 def test_the_packs_variable_switches_it_off(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hy3d_rocm.comfy import raster_door
+    from hy3d_rocm.comfy import import_hooks
 
     monkeypatch.delenv(finder.VARIABLE, raising=False)
     try:
-        raster_door.prepare({"HY3D_ROCM_PATCH": choice})
+        import_hooks.prepare_raster({"HY3D_ROCM_PATCH": choice})
         assert finder.status().active == (choice in ("", "auto", "on", "auto,-render"))
     finally:
         finder.uninstall()
 
 
 def test_its_own_variable_switches_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hy3d_rocm.comfy import raster_door
+    from hy3d_rocm.comfy import import_hooks
 
     monkeypatch.setenv(finder.VARIABLE, "off")
     try:
-        raster_door.prepare({})
+        import_hooks.prepare_raster({})
         assert not finder.status().active
     finally:
         finder.uninstall()
 
 
 def test_the_settings_switch_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hy3d_rocm.comfy import raster_door, settings
+    from hy3d_rocm.comfy import import_hooks, settings
 
     monkeypatch.delenv(finder.VARIABLE, raising=False)
     monkeypatch.setattr(settings, "_file_values", lambda: {"hy3d_rocm.patch.raster": False})
     try:
-        raster_door.prepare({})
+        import_hooks.prepare_raster({})
         assert not finder.status().active
     finally:
         finder.uninstall()

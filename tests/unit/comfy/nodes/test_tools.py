@@ -189,7 +189,7 @@ def test_a_cancel_ends_the_comparison_with_comfyuis_own_exception(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Whichever decode is running: the exact one, or any of the strategies."""
-    from hy3d_rocm.comfy import validation
+    from hy3d_rocm.comfy.nodes import tools as validation
 
     for at in (0, 1, 2):
         begun: list[str] = []
@@ -212,7 +212,7 @@ def test_a_cancel_ends_the_comparison_with_comfyuis_own_exception(
 def test_the_bar_goes_on_over_all_decodes_and_never_back(comfy: Comfy) -> None:
     from comfy_doubles import FakeBar
 
-    from hy3d_rocm.comfy import validation
+    from hy3d_rocm.comfy.nodes import tools as validation
 
     bar = validation.Bar(3)
     for total in (4, 0, 2):  # 0: a decode whose grains can't be counted
@@ -246,7 +246,7 @@ def doctor(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_findings_are_shown_with_evidence_and_remedy(execute: Execute, doctor: ModuleType) -> None:
-    from hy3d_rocm.comfy import checkup
+    from hy3d_rocm.comfy.nodes import machine as checkup
 
     out = execute("Hy3DRocmDoctor", self_test=True, seconds=5)
     text, image = out.values

@@ -155,7 +155,7 @@ def test_what_ends_by_an_error_says_so_and_does_not_look_like_a_hang(
 
 
 def test_the_status_tells_of_a_decode_that_went_well(core: SimpleNamespace) -> None:
-    from hy3d_rocm.comfy import status
+    from hy3d_rocm.comfy.nodes import machine as status
 
     with core_patched():
         call(managed(core), "decode")
@@ -189,7 +189,7 @@ def test_cpu_asks_our_decode_and_encode_for_the_cpu(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hy3d_rocm.comfy import running
-    from hy3d_rocm.comfy.patches import core_vae
+    from hy3d_rocm.comfy.patches import vaes as core_vae
     from hy3d_rocm.decode.report import DecodeReport
 
     asked: list[Any] = []

@@ -89,7 +89,7 @@ IMAGES = torch.linspace(0, 1, 2 * SIZE * SIZE * 3).reshape(2, SIZE, SIZE, 3)
 def flow(fake_comfy: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Flow]:
     from hy3d_rocm import offload
     from hy3d_rocm.comfy import memory
-    from hy3d_rocm.comfy.patches import room
+    from hy3d_rocm.comfy.patches import common as room
 
     simulated = SimulatedAccelerator().install(monkeypatch)
     made = Flow(fake_comfy, simulated)

@@ -20,7 +20,7 @@ from patch_targets import (
     values,
 )
 
-from hy3d_rocm.comfy.patch import MISSING, Change, PatchError, PatchSet
+from hy3d_rocm.comfy.patches.engine import MISSING, Change, PatchError, PatchSet
 
 
 class Refusing(type):

@@ -12,8 +12,8 @@ import pytest
 import vae_patch_doubles
 
 from hy3d_rocm.comfy import settings
-from hy3d_rocm.comfy.patch.gate import amd_gpu, should_patch
-from hy3d_rocm.comfy.switches import switched_on
+from hy3d_rocm.comfy.import_hooks import switched_on
+from hy3d_rocm.comfy.patches.install import amd_gpu, should_patch
 from hy3d_rocm.env.choices import Choice, read_patch_choice
 
 fake_comfy, core = patches_doubles.fake_comfy, vae_patch_doubles.core
@@ -150,9 +150,7 @@ def test_mode_and_names_are_read_in_any_order() -> None:
 
 
 def test_every_patch_can_be_left_out_by_its_name(core: Any) -> None:
-    from hy3d_rocm.comfy import patches
-    from hy3d_rocm.comfy.patch.packs import PACKS
+    from hy3d_rocm.comfy.patches.upstream import PACKS
 
     names = [spec.name for pack in PACKS for spec in pack.specs()]
-    names += [spec.name for spec in patches.SPECS]
     assert read(",".join(f"-{name}" for name in names)).problem is None

@@ -1,4 +1,5 @@
-"""When upstream is patched: once all packs are loaded, and again before a prompt for later ones.
+"""When upstream is patched, and whether: once all packs are loaded, and again before a prompt for
+later ones; where the user says so, else where the GPU is AMD's.
 
 ComfyUI loads packs in an order that nobody promises. Its web application calls `on_startup` after
 all of them and before the first request is answered; its prompt handlers are called at each
@@ -11,51 +12,101 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hy3d_rocm.comfy import settings
-from hy3d_rocm.comfy.patch import gate, packs
-from hy3d_rocm.comfy.patch.engine import PatchError, PatchSet
-from hy3d_rocm.comfy.patch.packs import Found, Pack, Specs
-from hy3d_rocm.comfy.patch.upstream import PatchSpec, UpstreamError
-from hy3d_rocm.env.choices import PATCH_VARIABLE, read_patch_choice
+from hy3d_rocm.comfy import comfy_server, settings
+from hy3d_rocm.comfy.patches.engine import PatchError, PatchSet
+from hy3d_rocm.comfy.patches.upstream import PACKS, Pack, PatchSpec, Place, UpstreamError
+from hy3d_rocm.env.choices import PATCH_VARIABLE, is_off, read_patch_choice
 
 logger = logging.getLogger("hy3d_rocm")
+
+
+_AMD_NAME = re.compile(r"\b(amd|radeon|zluda)\b", re.IGNORECASE)
+
+
+def should_patch(environ: Mapping[str, str] | None = None) -> tuple[bool, str]:
+    """Whether to patch, and the reason as the rest of a sentence ("there is no AMD GPU here ...").
+
+    HY3D_ROCM=off comes first, then HY3D_ROCM_PATCH. torch is asked only for "auto".
+    """
+    environ = os.environ if environ is None else environ
+    if is_off(environ, "HY3D_ROCM"):
+        return False, "HY3D_ROCM=off"
+    choice = read_patch_choice(environ)
+    if choice.problem is not None:
+        return False, f"{PATCH_VARIABLE}={environ.get(PATCH_VARIABLE, '')} is not understood"
+    if choice.mode == "on":
+        return True, f"{PATCH_VARIABLE}=on"
+    if choice.mode == "off":
+        return False, (
+            f"{PATCH_VARIABLE}=off switches its corrections off; set it to auto or on and restart "
+            "ComfyUI to have them"
+        )
+    found, reason = amd_gpu()
+    return found, reason if found else f"{reason}; {PATCH_VARIABLE}=on patches it all the same"
+
+
+def amd_gpu() -> tuple[bool, str]:
+    """Whether torch computes on an AMD GPU, through ROCm or ZLUDA, and what was found.
+
+    Never raises: what cannot be asked counts as no.
+    """
+    try:
+        import torch
+    except Exception as error:  # noqa: BLE001  (a broken torch fails in many ways)
+        return False, f"torch cannot be imported ({type(error).__name__}: {error})"
+    names = _gpu_names(torch)
+    hip = getattr(getattr(torch, "version", None), "hip", None)
+    if hip and names:
+        return True, f"AMD GPU: {names[0]} (ROCm {hip})"
+    for name in names:
+        if _AMD_NAME.search(name):
+            return True, f"AMD GPU: {name}"
+    if hip:
+        return False, f"there is no GPU here that torch (ROCm {hip}) can use"
+    return False, f"there is no AMD GPU here ({', '.join(names) or 'torch sees no GPU'})"
+
+
+def _gpu_names(torch: Any) -> list[str]:
+    """Names of the GPUs that torch sees; one that has no name to tell is "GPU <number>"."""
+    try:
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    except Exception:  # noqa: BLE001  (a driver that cannot be asked is a GPU that cannot be used)
+        return []
+    names = []
+    for index in range(count):
+        try:
+            names.append(str(torch.cuda.get_device_name(index)))
+        except Exception:  # noqa: BLE001
+            names.append(f"GPU {index}")
+    return names
+
 
 # On the server, not in this module: a reload of this package must find what it did before.
 _MARK = "_hy3d_rocm_patches"
 
 
-def install_patches() -> None:
-    """Have upstream patched when ComfyUI is ready. Called once the nodes are made; never raises."""
-    install(_OWN_SPECS, others=packs.PACKS)
-
-
-_OWN_SPECS = packs.specs_in("hy3d_rocm.comfy.patches")
-
-
-def install(
-    specs: Specs, environ: Mapping[str, str] | None = None, others: Sequence[Pack] = ()
+def install_patches(
+    environ: Mapping[str, str] | None = None, packs: Sequence[Pack] = PACKS
 ) -> Installation | None:
-    """Hook into ComfyUI's server, once; None (and nothing done) where there is none or it fails.
-
-    specs: gives the patches of ComfyUI-Hunyuan3DWrapper, asked when it has been found. others:
-    what else is patched.
-    """
+    """Have upstream patched when ComfyUI is ready: hook into its server, once. None (and nothing
+    done) where there is none or it fails; never raises. Called once the nodes are made."""
     try:
-        server = _server()
+        server = comfy_server()
         if server is None:
             logger.debug("hy3d_rocm: there is no ComfyUI server here; nothing will be patched")
             return None
         before = getattr(server, _MARK, None)
-        if isinstance(before, Installation) and before.specs is specs:
+        if isinstance(before, Installation) and before.packs == tuple(packs):
             return before
         if before is not None:
             before.uninstall()
-        installation = Installation(specs, environ, others)
+        installation = Installation(packs, environ)
         installation.hook(server)
     except Exception as error:  # noqa: BLE001  (ComfyUI must start)
         logger.warning("hy3d_rocm: nothing is patched: %s", _in_words(error))
@@ -65,7 +116,7 @@ def install(
 
 def installed() -> Installation | None:
     """What `install` has hooked into the server; `lines` of it is what was said."""
-    found = getattr(_server(), _MARK, None)
+    found = getattr(comfy_server(), _MARK, None)
     return found if isinstance(found, Installation) else None
 
 
@@ -76,17 +127,12 @@ def uninstall() -> tuple[str, ...]:
     return () if found is None else found.uninstall()
 
 
-def _server() -> Any:
-    """ComfyUI's server if it runs. Not imported: ComfyUI used as a library has none."""
-    return getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
-
-
 class _Copy:
     """One loaded copy of somebody's code and what was done to it."""
 
-    def __init__(self, upstream: Found, done: str) -> None:
+    def __init__(self, pack: Pack, upstream: Place) -> None:
+        self.pack = pack
         self.upstream = upstream
-        self.done = done
         self.specs: tuple[PatchSpec, ...] = ()
         self.wanted: tuple[str, ...] | None = None  # names, as of the last time; None: never looked
         self.sets: list[PatchSet] = []
@@ -106,14 +152,8 @@ class _Copy:
 class Installation:
     """The hooks in one server and the patches that they have made. Thread-safe."""
 
-    def __init__(
-        self,
-        specs: Specs,
-        environ: Mapping[str, str] | None = None,
-        others: Sequence[Pack] = (),
-    ) -> None:
-        self.specs = specs
-        self.packs = (packs.hunyuan3d(specs), *others)
+    def __init__(self, packs: Sequence[Pack], environ: Mapping[str, str] | None = None) -> None:
+        self.packs = tuple(packs)
         self.lines: list[str] = []
         self._environ = os.environ if environ is None else environ
         self._lock = threading.Lock()
@@ -195,37 +235,37 @@ class Installation:
         for copy in gone:  # a pack that was loaded anew left its old classes behind
             self._copies.remove(copy)
             copy.revert()
-        alone: list[tuple[Pack, Found]] = []
+        alone: list[_Copy] = []
         for pack, upstream in found:
             if any(copy.upstream.same_as(upstream) for copy in self._copies):
                 continue
-            copy = _Copy(upstream, pack.done)
+            copy = _Copy(pack, upstream)
             self._copies.append(copy)
             if self._permitted()[0]:
-                copy.specs = self._specs(pack, copy)
+                copy.specs = self._specs(copy)
             else:
-                alone.append((pack, upstream))
+                alone.append(copy)
         self._leave_alone(alone)
         self._apply_wanted()
 
     def _permitted(self) -> tuple[bool, str]:
         """The gate's answer, asked once."""
         if self._gate is None:
-            self._gate = gate.should_patch(self._environ)
+            self._gate = should_patch(self._environ)
         return self._gate
 
-    def _leave_alone(self, found: list[tuple[Pack, Found]]) -> None:
+    def _leave_alone(self, found: list[_Copy]) -> None:
         """One line for all of them, once. ComfyUI's own code alone is worth none in the log."""
-        is_told = any(not pack.always_there for pack, _ in found)
+        is_told = any(not copy.pack.always_there for copy in found)
         if not found or self.said_alone or (self._kept_alone and not is_told):
             return
         self._kept_alone, self.said_alone = True, is_told
-        names = ", ".join(dict.fromkeys(upstream.name for _, upstream in found))
+        names = ", ".join(dict.fromkeys(copy.upstream.name for copy in found))
         verb = "is" if len(found) == 1 else "are"
         level = logging.INFO if is_told else logging.DEBUG
         self._say(level, "%s %s left alone: %s", names, verb, self._permitted()[1])
 
-    def _specs(self, pack: Pack, copy: _Copy) -> tuple[PatchSpec, ...]:
+    def _specs(self, copy: _Copy) -> tuple[PatchSpec, ...]:
         """The patches that the user has not left out; one line for each that was."""
         name = copy.upstream.name
         strange = copy.upstream.strange()
@@ -234,9 +274,13 @@ class Installation:
             return ()
         left_out = read_patch_choice(self._environ).left_out
         kept = []
-        for spec in pack.specs():
+        for spec in copy.pack.specs():
             if spec.name in left_out:
-                reason = gate.why_left_out(spec.name, self._environ.get(PATCH_VARIABLE, ""))
+                reason = (
+                    f'switched off by "-{spec.name}" in {PATCH_VARIABLE}='
+                    f"{self._environ.get(PATCH_VARIABLE, '').strip()}; take that out of the "
+                    "variable and restart ComfyUI to have it corrected"
+                )
                 self._say(logging.INFO, "%s: %s is left alone: %s", name, spec.name, reason)
             else:
                 kept.append(spec)
@@ -269,7 +313,7 @@ class Installation:
         if applied:
             self._say(
                 logging.INFO, "%s: %s %s (%s=off leaves them alone)",
-                name, ", ".join(applied), copy.done, PATCH_VARIABLE,
+                name, ", ".join(applied), copy.pack.done, PATCH_VARIABLE,
             )  # fmt: skip
 
     def _say(self, level: int, text: str, *values: object) -> None:

@@ -1,9 +1,10 @@
-"""Finds ComfyUI-Hunyuan3DWrapper among the loaded packs and compares it with what we know of it.
+"""Whose code is patched (ComfyUI's own and that of packs), found by what it is, and compared with
+what we know of it.
 
-A pack's folder may have any name, and ComfyUI names its module after the folder's path, so the
-wrapper is known by what it is: node classes with its ids from one package whose modules include
-its paint pipeline. The comparisons answer None or a sentence that says what is different; they
-read signatures and compiled code and run nothing.
+A pack's folder may have any name, and ComfyUI names its module after the folder's path. So a pack
+is known by a node id whose class comes from a package that has a certain module. What is not loaded
+is not there. The comparisons answer None or a sentence that says what is different; they read
+signatures and compiled code and run nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from types import CodeType, ModuleType
@@ -30,39 +31,71 @@ NODE_IDS = (
     "Hy3DRenderSingleView",
     "Hy3DRenderMultiViewDepth",
 )
+FRAMEPACK_IDS = (
+    "FramePackSampler",
+    "FramePackSingleFrameSampler",
+    "LoadFramePackModel",
+    "DownloadAndLoadFramePackModel",
+)
 
 
 class UpstreamError(LookupError):
     """Upstream lacks something that we know of it. The text is a sentence."""
 
 
-class Upstream:
-    """One loaded copy of the wrapper.
+class Place:
+    """One loaded copy of somebody's code. name: for messages. parts: the objects in it that the
+    patches change (classes, modules), by name."""
+
+    def __init__(self, name: str, parts: Mapping[str, Any]) -> None:
+        self.name = name
+        self.parts = dict(parts)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {', '.join(self.parts)})"
+
+    def part(self, name: str) -> Any:
+        """The object of this name; UpstreamError if there is none."""
+        if name not in self.parts:
+            raise UpstreamError(f"it has no {name}")
+        return self.parts[name]
+
+    def same_as(self, other: Place) -> bool:
+        """Whether both are one copy, not loaded anew in between."""
+        return (
+            self.name == other.name
+            and self.parts.keys() == other.parts.keys()
+            and all(self.parts[key] is other.parts[key] for key in self.parts)
+        )
+
+    def strange(self) -> str | None:
+        """Why nothing of it can be patched, as a sentence; None where nothing speaks against."""
+        return None
+
+
+class Upstream(Place):
+    """One loaded copy of ComfyUI-Hunyuan3DWrapper.
 
     package: its module name in sys.modules (ComfyUI makes it of the folder's path).
-    name: its folder, for messages.
+    name: its folder, for messages. parts: its node classes by id, its paint pipeline's module.
     """
 
     def __init__(self, package: str, nodes: Mapping[str, type]) -> None:
+        pipeline = sys.modules.get(f"{package}.{PAINT_PIPELINE}")
+        super().__init__(folder_name(package), {**nodes, PAINT_PIPELINE: pipeline})
         self.package = package
-        self.name = PurePath(package.replace("\\", "/")).name.replace("_x_", ".")
-        self._nodes = dict(nodes)
-        self._pipeline = sys.modules.get(f"{package}.{PAINT_PIPELINE}")
-
-    def __repr__(self) -> str:
-        return f"Upstream({self.package!r}, {len(self._nodes)} nodes)"
 
     @property
     def node_ids(self) -> tuple[str, ...]:
         """The ids that this copy defines."""
-        return tuple(self._nodes)
+        return tuple(name for name in self.parts if name != PAINT_PIPELINE)
 
     def node(self, node_id: str) -> type:
         """The class of a node of this copy; UpstreamError if it has none of that id."""
-        try:
-            return self._nodes[node_id]
-        except KeyError:
-            raise UpstreamError(f"it has no node {node_id}") from None
+        if node_id not in self.node_ids:
+            raise UpstreamError(f"it has no node {node_id}")
+        found: type = self.parts[node_id]
+        return found
 
     def module(self, suffix: str) -> ModuleType:
         """Module `<package>.<suffix>` ("hy3dgen.texgen.hunyuanpaint.pipeline"), imported if it
@@ -78,20 +111,9 @@ class Upstream:
             raise UpstreamError(f"its module {suffix} cannot be imported ({reason})") from error
 
     def strange(self) -> str | None:
-        """Why nothing of it can be patched; None where nothing speaks against."""
         if any(is_v1(self.node(node_id)) for node_id in self.node_ids):
             return None
         return "its nodes are no V1 classes"
-
-    def same_as(self, other: Any) -> bool:
-        """Whether both are one copy, not loaded anew in between."""
-        return (
-            isinstance(other, Upstream)
-            and self.package == other.package
-            and self._pipeline is other._pipeline
-            and self._nodes.keys() == other._nodes.keys()
-            and all(self._nodes[key] is other._nodes[key] for key in self._nodes)
-        )
 
 
 @dataclass(frozen=True)
@@ -99,9 +121,8 @@ class PatchSpec:
     """One switchable patch.
 
     name: in HY3D_ROCM_PATCH and in the settings ("delight"). title: for people.
-    expects: of an Upstream, or what else a Pack finds (packs.py): None if it is as we know it, else
-    a sentence ("Hy3DDelightImage.process has no parameter seed"). It may also raise UpstreamError,
-    as Upstream.node and Upstream.module do.
+    expects: of a Place: None if it is as we know it, else a sentence ("Hy3DDelightImage.process
+    has no parameter seed"). It may also raise UpstreamError, as Upstream.node does.
     changes: what to replace; asked only if `expects` answered None.
     wanted: whether it has anything to do as the settings stand; nothing is replaced while it has
     not. Its switch in the settings is looked at all the same.
@@ -250,53 +271,155 @@ def _missing(function: Any, kind: str, absent: list[str]) -> str | None:
     return f"{_label(function)} has no {kind} {', '.join(absent)}"
 
 
+def folder_name(package: str) -> str:
+    """The folder of a pack's package, for messages."""
+    return PurePath(package.replace("\\", "/")).name.replace("_x_", ".")
+
+
+def packages_with(
+    suffix: str, node_ids: Sequence[str], node_class_mappings: Mapping[str, Any]
+) -> list[str]:
+    """Names of loaded packages that have a module `<package>.<suffix>` and whose classes ComfyUI
+    runs for one of the ids; copies whose nodes a later copy has replaced come last."""
+    found: dict[str, None] = {}
+    for node_id in node_ids:
+        module = getattr(node_class_mappings.get(node_id), "__module__", "")
+        while module and f"{module}.{suffix}" not in sys.modules:
+            module = module.rpartition(".")[0]
+        if module:
+            found[module] = None
+    ending = "." + suffix
+    for name in list(sys.modules):  # other threads may import
+        package = name.removesuffix(ending)
+        if name.endswith(ending) and any(
+            set(node_ids) & table.keys() for table in _tables(package)
+        ):
+            found[package] = None
+    return list(found)
+
+
+def _tables(package: str) -> list[Mapping[str, Any]]:
+    """The tables of nodes that a package itself holds."""
+    modules = (sys.modules.get(name) for name in (package, f"{package}.nodes"))
+    tables = [getattr(module, "NODE_CLASS_MAPPINGS", None) for module in modules]
+    return [table for table in tables if isinstance(table, Mapping)]
+
+
 def find_upstreams(node_class_mappings: Mapping[str, Any]) -> list[Upstream]:
-    """All loaded copies of the wrapper, those whose nodes ComfyUI runs first.
+    """All loaded copies of ComfyUI-Hunyuan3DWrapper, those whose nodes ComfyUI runs first.
 
     node_class_mappings: ComfyUI's table. Of two copies it has the classes of the one loaded last;
     the other is found by its paint pipeline, with the table that its own package holds.
     """
-    packages: dict[str, None] = {}
-    for node_id in NODE_IDS:
-        package = _package_of(getattr(node_class_mappings.get(node_id), "__module__", ""))
-        if package:
-            packages[package] = None
-    ending = "." + PAINT_PIPELINE
-    for name in list(sys.modules):  # other threads may import
-        if name.endswith(ending):
-            packages[name.removesuffix(ending)] = None
-    found = [Upstream(package, _nodes_of(package, node_class_mappings)) for package in packages]
-    return [upstream for upstream in found if upstream.node_ids]
-
-
-def find_upstream(node_class_mappings: Mapping[str, Any]) -> Upstream | None:
-    """The copy whose nodes ComfyUI runs; None if the wrapper is not loaded."""
-    return next(iter(find_upstreams(node_class_mappings)), None)
-
-
-def _package_of(module: str) -> str:
-    """The package that a node's module belongs to and that has the paint pipeline, or ""."""
-    while module and f"{module}.{PAINT_PIPELINE}" not in sys.modules:
-        module = module.rpartition(".")[0]
-    return module
-
-
-def _nodes_of(package: str, node_class_mappings: Mapping[str, Any]) -> dict[str, type]:
-    """The classes of our ids that the package defines: by its own table, else by ComfyUI's."""
-    found: dict[str, type] = {}
-    own = [
-        getattr(sys.modules.get(name), "NODE_CLASS_MAPPINGS", None)
-        for name in (package, f"{package}.nodes")
-    ]
-    for table in (*own, node_class_mappings):
-        if not isinstance(table, Mapping):
-            continue
-        for node_id in NODE_IDS:
-            node_class = table.get(node_id)
-            if isinstance(node_class, type) and _is_in(node_class.__module__, package):
-                found.setdefault(node_id, node_class)
+    found = []
+    for package in packages_with(PAINT_PIPELINE, NODE_IDS, node_class_mappings):
+        nodes: dict[str, type] = {}
+        for table in (*_tables(package), node_class_mappings):
+            for node_id in NODE_IDS:
+                node = table.get(node_id)
+                if isinstance(node, type) and f"{node.__module__}.".startswith(f"{package}."):
+                    nodes.setdefault(node_id, node)
+        if nodes:
+            found.append(Upstream(package, nodes))
     return found
 
 
-def _is_in(module: str, package: str) -> bool:
-    return module == package or module.startswith(package + ".")
+def finder(
+    suffix: str, node_ids: Sequence[str], classes: Sequence[str]
+) -> Callable[[Mapping[str, Any]], list[Place]]:
+    """`find` of a Pack whose patches change classes of its module `suffix`. Classes that the
+    module has not are missing from the Place."""
+
+    def find(node_class_mappings: Mapping[str, Any]) -> list[Place]:
+        places = []
+        for package in packages_with(suffix, node_ids, node_class_mappings):
+            module = sys.modules.get(f"{package}.{suffix}")
+            parts = {name: vars(module)[name] for name in classes if hasattr(module, name)}
+            places.append(Place(folder_name(package), parts))
+        return places
+
+    return find
+
+
+def find_core(_node_class_mappings: Mapping[str, Any]) -> list[Place]:
+    """ComfyUI itself: its class VAE and its module that runs prompts."""
+    parts = {
+        "VAE": getattr(sys.modules.get("comfy.sd"), "VAE", None),
+        "execution": sys.modules.get("execution"),
+    }
+    parts = {name: part for name, part in parts.items() if part is not None}
+    return [Place("ComfyUI", parts)] if parts else []
+
+
+def find_framepack(node_class_mappings: Mapping[str, Any]) -> list[Place]:
+    """Copies of ComfyUI-FramePackWrapper: its module of nodes, its module of memory, its nodes."""
+    places = []
+    for package in packages_with("diffusers_helper.memory", FRAMEPACK_IDS, node_class_mappings):
+        nodes = sys.modules.get(f"{package}.nodes")
+        parts = {
+            "nodes": nodes,
+            "memory": sys.modules.get(f"{package}.diffusers_helper.memory"),
+            **{name: getattr(nodes, name, None) for name in FRAMEPACK_IDS},
+        }
+        found = {name: part for name, part in parts.items() if part is not None}
+        places.append(Place(folder_name(package), found))
+    return places
+
+
+Specs = Callable[[], Sequence[PatchSpec]]
+
+
+@dataclass(frozen=True)
+class Pack:
+    """find: ComfyUI's table of nodes -> the loaded copies. specs: its patches, asked when a copy
+    has been found. done: how the line that lists the applied ones ends. always_there: part of
+    ComfyUI, so that leaving it alone on other machines than AMD's is said to nobody but the status.
+    """
+
+    find: Callable[[Mapping[str, Any]], Sequence[Place]]
+    specs: Specs
+    done: str
+    always_there: bool = False
+
+
+def specs_in(module: str, name: str = "SPECS") -> Specs:
+    """A tuple of a module that is imported when it is asked for: the patches import this package,
+    and are needed only where upstream is loaded."""
+
+    def specs() -> Sequence[PatchSpec]:
+        found: Sequence[PatchSpec] = getattr(importlib.import_module(module), name)
+        return found
+
+    return specs
+
+
+_AS_SET = "run as the VAE settings say"
+
+# In the order in which they are patched.
+HUNYUAN3D = Pack(
+    find_upstreams, specs_in("hy3d_rocm.comfy.patches.hunyuan3d"), "run on the right device"
+)
+PACKS: tuple[Pack, ...] = (
+    HUNYUAN3D,
+    Pack(
+        find_core,
+        specs_in("hy3d_rocm.comfy.patches.vaes", "CORE_SPECS"),
+        _AS_SET,
+        always_there=True,
+    ),
+    Pack(
+        finder("wanvideo.wan_video_vae", ("WanVideoDecode", "WanVideoEncode"), ("WanVideoVAE",)),
+        specs_in("hy3d_rocm.comfy.patches.vaes", "WAN_SPECS"),
+        _AS_SET,
+    ),
+    Pack(
+        finder(
+            "hyvideo.vae.autoencoder_kl_causal_3d",
+            ("HyVideoDecode", "HyVideoEncode"),
+            ("AutoencoderKLCausal3D",),
+        ),
+        specs_in("hy3d_rocm.comfy.patches.vaes", "HUNYUAN_SPECS"),
+        _AS_SET,
+    ),
+    Pack(find_framepack, specs_in("hy3d_rocm.comfy.patches.framepack"), "are in place"),
+)

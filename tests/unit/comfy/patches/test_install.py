@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from patch_doubles import Core, FakeServer, assert_identical, attributes_of, specs
+from patch_doubles import Core, FakeServer, assert_identical, attributes_of, install, specs
 from patch_fixtures import (  # noqa: F401
     ON,
     ORIGINAL,
@@ -21,10 +21,11 @@ from patch_fixtures import (  # noqa: F401
     said_above_debug,
 )
 
-from hy3d_rocm.comfy.patch import find_upstreams, install, install_patches, installed, uninstall
+from hy3d_rocm.comfy.patches.install import install_patches, installed, uninstall
+from hy3d_rocm.comfy.patches.upstream import find_upstreams
 
 # What install() asks, by object: another test may have loaded the package's modules anew.
-GATE = vars(install.__globals__["gate"])
+GATE = install_patches.__globals__
 
 
 @pytest.mark.parametrize("upstream_first", [True, False])
@@ -209,13 +210,13 @@ def test_install_patches_reads_the_pack_s_own_specs_when_upstream_is_there(
     core: Core, monkeypatch: pytest.MonkeyPatch, said: Callable[[], list[str]]
 ) -> None:
     monkeypatch.setenv("HY3D_ROCM_PATCH", "on")
-    monkeypatch.setitem(sys.modules, "hy3d_rocm.comfy.patches", None)
+    monkeypatch.setitem(sys.modules, "hy3d_rocm.comfy.patches.hunyuan3d", None)
     install_patches()
     core.server.start()
     assert said() == []  # not asked for without upstream
-    own = type(sys)("hy3d_rocm.comfy.patches")
+    own = type(sys)("hy3d_rocm.comfy.patches.hunyuan3d")
     own.__dict__["SPECS"] = specs()
-    monkeypatch.setitem(sys.modules, "hy3d_rocm.comfy.patches", own)
+    monkeypatch.setitem(sys.modules, "hy3d_rocm.comfy.patches.hunyuan3d", own)
     table = core.load()
     core.server.prompt()
     assert decoded(table) == PATCHED

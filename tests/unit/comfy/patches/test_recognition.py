@@ -7,18 +7,17 @@ import sys
 from typing import Any
 
 import pytest
-from patch_doubles import FOLDER, Core
+from patch_doubles import FOLDER, Core, find_upstream
 
-from hy3d_rocm.comfy.patch import (
+from hy3d_rocm.comfy.patches.upstream import (
+    PAINT_PIPELINE,
     UpstreamError,
     constants_missing,
     defaults_differ,
-    find_upstream,
     is_v1,
     names_missing,
     parameters_missing,
 )
-from hy3d_rocm.comfy.patch.upstream import PAINT_PIPELINE
 
 
 @pytest.fixture

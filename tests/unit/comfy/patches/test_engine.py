@@ -21,7 +21,7 @@ from patch_targets import (
     values,
 )
 
-from hy3d_rocm.comfy.patch import MISSING, Change, PatchError, PatchSet
+from hy3d_rocm.comfy.patches.engine import MISSING, Change, PatchError, PatchSet
 
 
 def test_every_kind_of_attribute_is_replaced_and_put_back() -> None:

@@ -4,21 +4,22 @@ What stands at the attribute afterwards is a guard, a small function that asks a
 its set is active and calls the replacement or the original. That makes three things simple: a set
 that is being applied takes effect at one moment, a revert takes effect although somebody has kept
 or wrapped the guard, and whoever asks for the signature, name or doc sees the original's. An error
-that the original raises leaves the guard without a frame of ours.
+that the original raises leaves the guard without a frame of ours: who reads "hy3d_rocm" in the
+traceback of a node that has failed by itself looks in the wrong place.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from pathlib import Path
+from types import FunctionType, TracebackType
 from typing import Any, Final
-
-from hy3d_rocm.comfy.patch.tracebacks import without_ours
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -339,3 +340,40 @@ def where(change: Change) -> str:
     owner = change.owner
     label = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", None)
     return f"{label or type(owner).__name__}.{change.name}"
+
+
+_OURS = str(Path(__file__).resolve().parents[2])
+_RAISE = dis.opmap["RAISE_VARARGS"]
+
+
+def without_ours(error: BaseException, original: Callable[..., Any]) -> TracebackType | None:
+    """The traceback of `error` without this package's frames; as it is where the error is ours.
+
+    original: what stood where we stand. An error is ours if it did not come out of that, or if a
+    `raise` of ours has made it; what a function of C raised that we called is not. To be set as
+    `error.__traceback__` before a bare `raise`, which adds no frame.
+    """
+    kept = list(_entries(error.__traceback__))
+    code = getattr(inspect.unwrap(original), "__code__", None)
+    if not any(entry.tb_frame.f_code is code for entry in kept) or _raised_by_us(kept[-1]):
+        return error.__traceback__
+    found: TracebackType | None = None
+    for entry in reversed(kept):
+        if not _is_ours(entry):
+            found = TracebackType(found, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return found
+
+
+def _entries(entry: TracebackType | None) -> Iterator[TracebackType]:
+    while entry is not None:
+        yield entry
+        entry = entry.tb_next
+
+
+def _is_ours(entry: TracebackType) -> bool:
+    return entry.tb_frame.f_code.co_filename.startswith(_OURS)
+
+
+def _raised_by_us(last: TracebackType) -> bool:
+    code = last.tb_frame.f_code.co_code
+    return _is_ours(last) and code[last.tb_lasti] == _RAISE

@@ -15,7 +15,7 @@ import vae_patch_doubles
 from places import ROOT
 from vae_patch_doubles import Model, core_patched, latents, run_source
 
-from hy3d_rocm.comfy.patch import Change, PatchSet
+from hy3d_rocm.comfy.patches.engine import Change, PatchSet
 
 fake_comfy, core = patches_doubles.fake_comfy, vae_patch_doubles.core
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hy3d_rocm.comfy.patch import names_missing, parameters_missing, written
+from hy3d_rocm.comfy.patches.upstream import names_missing, parameters_missing, written
 
 
 def apply_forward_hook(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from patch_doubles import NODES, PIPELINE, Core, assert_identical, attributes_of, marking, specs
+from patch_doubles import (
+    NODES,
+    PIPELINE,
+    Core,
+    assert_identical,
+    attributes_of,
+    install,
+    marking,
+    specs,
+)
 from patch_fixtures import (  # noqa: F401
     ON,
     PATCHED,
@@ -17,7 +26,8 @@ from patch_fixtures import (  # noqa: F401
     said_above_debug,
 )
 
-from hy3d_rocm.comfy.patch import Change, PatchSpec, Upstream, install
+from hy3d_rocm.comfy.patches.engine import Change
+from hy3d_rocm.comfy.patches.upstream import PatchSpec, Upstream
 
 V3_DELIGHT = """
 class Hy3DDelightImage:
