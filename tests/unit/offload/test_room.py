@@ -16,7 +16,7 @@ from hy3d_rocm.offload import (
     current_mode,
     diffusers_changes,
     estimate,
-    measure,
+    memory as measure,
     needed_bytes,
     offload_scope,
 )

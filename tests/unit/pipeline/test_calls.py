@@ -15,7 +15,8 @@ import torch
 from wrapper_pipelines import tiny_delight
 
 from hy3d_rocm import _rng
-from hy3d_rocm.pipeline import PipelineProxy, reasons
+from hy3d_rocm.pipeline import PipelineProxy
+from hy3d_rocm.pipeline import hooks as reasons
 
 CPU = torch.device("cpu")
 IMAGE = torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))

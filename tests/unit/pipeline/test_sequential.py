@@ -9,7 +9,8 @@ import pytest
 import torch
 from wrapper_pipelines import multiview, tiny_paint
 
-from hy3d_rocm.pipeline import PipelineProxy, shadows
+from hy3d_rocm.pipeline import PipelineProxy
+from hy3d_rocm.pipeline import hooks as shadows
 from hy3d_rocm.scopes import cuda_literals
 
 accelerate = pytest.importorskip("accelerate")

@@ -166,7 +166,7 @@ def test_a_node_asks_for_weights_activations_and_headroom(
 
 def test_measured_activations_replace_the_assumption(card: Card, fake_comfy: Any) -> None:
     from hy3d_rocm.comfy.patches.common import make_room
-    from hy3d_rocm.offload import measure
+    from hy3d_rocm.offload import memory as measure
 
     pipeline = Resident(3 * GB)
     measure.record(pipeline, {"unet": 3 * GB}, (64, 64), GB // 2)

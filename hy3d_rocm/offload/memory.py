@@ -1,4 +1,6 @@
-"""Peak of a pipeline's activations, measured during its calls. Kept in memory only.
+"""How much memory a pipeline needs: weights counted from its tensors, activations if measured.
+
+Peak of a pipeline's activations, measured during its calls. Kept in memory only.
 
 Activations are here everything that a call allocates beside the pipeline's weights: latents,
 what layers hold, a library's workspace that comes from torch's allocator. What a call needs with
@@ -31,7 +33,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hy3d_rocm.offload import hooks
 from hy3d_rocm.offload.components import (
     bytes_on,
     components_of,
@@ -40,14 +41,57 @@ from hy3d_rocm.offload.components import (
     indexed,
     unwrapped,
 )
+from hy3d_rocm.offload.policy import HEADROOM_BYTES, Estimate
+from hy3d_rocm.offload.transfer import Listener, watched
 
 if TYPE_CHECKING:
     import torch
 
 logger = logging.getLogger("hy3d_rocm")
 
+
 Size = tuple[int, ...]
 Key = tuple[str, tuple[tuple[str, int], ...]]
+
+
+def estimate(pipeline: Any, size: Size | None = None) -> Estimate:
+    """Bytes of the pipeline's weights by component, and of its activations where known.
+
+    Parameters and buffers count with the bytes that they take when moved. What is shared, inside
+    a component or between two, counts once, for the first that has it. Weights that sequential
+    offload keeps elsewhere count too. Not seen: weights inside torch.ao's packed modules, which
+    run on a CPU only.
+    size: (height, width) of the picture to come. Activations are then those measured at this size
+    or, for want of it, at a larger one; without `size` the largest ever measured.
+    """
+    component_bytes = count_components(pipeline)
+    known = recorded(pipeline, component_bytes, size)
+    return Estimate(
+        parameter_bytes=sum(component_bytes.values()),
+        component_bytes=component_bytes,
+        activation_bytes=None if known is None else known.activation_bytes,
+        source="not measured" if known is None else known.source,
+    )
+
+
+def needed_bytes(pipeline: Any, device: torch.device, size: Size | None = None) -> int:
+    """Bytes that must be free on `device` for a call of the pipeline as its weights are placed now.
+
+    Resident: weights, activations and headroom, less what lies there already. Under model offload
+    the largest component in place of all weights. 0 under sequential offload, whose need nobody
+    has estimated. Activations that were not measured count as much as all weights, as in decide().
+    """
+    mode = current_mode(pipeline)
+    if mode == "sequential":
+        return 0
+    known = estimate(pipeline, size)
+    if known.parameter_bytes == 0:
+        return 0
+    beside = known.assumed_activation_bytes + HEADROOM_BYTES
+    if mode == "model":
+        return known.largest_component[1] + beside
+    return max(known.parameter_bytes + beside - bytes_on(components_of(pipeline), device), 0)
+
 
 _lock = threading.Lock()
 _records: dict[Key, dict[Size | None, int]] = {}
@@ -172,14 +216,14 @@ def measuring(
         yield
         return
     meter = _Meter(pipeline, target, counters)
-    with hooks.watched(pipeline, meter) as complete:
+    with watched(pipeline, Listener(before=meter.before, after=meter.after)) as complete:
         meter.start()
         yield
     peak = meter.stop(by_stretches=complete)
     record(pipeline, count_components(pipeline), size, peak)
 
 
-class _Meter(hooks.Listener):
+class _Meter:
     """Peak of the activations, from counters and from where the weights are."""
 
     def __init__(self, pipeline: Any, device: torch.device, counters: Counters) -> None:
