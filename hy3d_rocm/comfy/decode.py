@@ -20,7 +20,7 @@ import comfy.model_management as management
 import torch
 
 from hy3d_rocm.comfy import memory, reports, timeline, vaes
-from hy3d_rocm.comfy.reports import report_text
+from hy3d_rocm.comfy.reports import own_code_text, report_text
 from hy3d_rocm.comfy.running import (
     Asked,
     Made,
@@ -32,6 +32,7 @@ from hy3d_rocm.comfy.running import (
     said,
 )
 from hy3d_rocm.conv.errors import is_out_of_memory
+from hy3d_rocm.conv.router import Guard
 from hy3d_rocm.decode.checks import check_latents
 from hy3d_rocm.decode.memory.budget import parse_budget
 from hy3d_rocm.decode.report import DecodeReport
@@ -83,31 +84,24 @@ def encode_pixels(vae: Any, pixels: Any, asked: Asked) -> tuple[dict[str, torch.
     return {"samples": done.made}, done.text(pixels, "pixels")
 
 
-def decode_samples(
-    vae: Any, latents: torch.Tensor, *, budget: str | int | float | None = None,
-    strategy: str = "auto", precision: str = "auto", own: Own | None = None,
-    who: str = "VAE.decode",
+def run_vae(
+    vae: Any, given: torch.Tensor, *, encode: bool = False,
+    budget: str | int | float | None = None, strategy: str = "auto", precision: str = "auto",
+    own: Own | None = None, who: str = "VAE.decode",
 ) -> Made:  # fmt: skip
-    """Images as VAE.decode gives them, (B, H, W, C) or (B, T, H, W, C), and how they came about.
+    """What VAE.decode gives of latents, (B, H, W, C) or (B, T, H, W, C), or VAE.encode of images,
+    and how it came about.
 
-    own: what is called with the latents where nothing else can be done (report.strategy is then
-    "own"), None for the VAE's own decode: a patch of that gives what was there before. who: for the
-    log. Errors as decode_latent() has them.
+    own: what is called with `given` where nothing else can be done (report.strategy is then "own"),
+    None for the VAE's own method: a patch of that gives what was there before. who: for the log.
+    Errors as decode_latent() and encode_pixels() have them.
     """
+    if encode:
+        check_images(given)
+    if own is None:
+        own = vae.encode if encode else vae.decode
     asked = Asked(parse_budget(budget), strategy, precision, who=who)
-    done = _done(vae, latents, asked, own or vae.decode)
-    return done.made, done.report
-
-
-def encode_images(
-    vae: Any, pixels: torch.Tensor, *, budget: str | int | float | None = None,
-    strategy: str = "auto", precision: str = "auto", own: Own | None = None,
-    who: str = "VAE.encode",
-) -> Made:  # fmt: skip
-    """Latents as VAE.encode gives them, and how they came about. See decode_samples()."""
-    check_images(pixels)
-    asked = Asked(parse_budget(budget), strategy, precision, who=who)
-    done = _done(vae, pixels, asked, own or vae.encode, encode=True)
+    done = _done(vae, given, asked, own, encode)
     return done.made, done.report
 
 
@@ -290,6 +284,23 @@ def _given_back(vae: Any, latents: torch.Tensor) -> torch.Tensor:
     latents = latents.to(getattr(vae, "output_device", latents.device)).to(dtype)
     shaped = getattr(vae, "format_encoded", None)
     return latents if shaped is None else shaped(latents)
+
+
+def run_own_code(
+    what: str, vae: Any, work: Callable[[], Any], given: Any, encode: bool,
+    tell: Callable[[Guard], None] = lambda guard: None,
+) -> Any:  # fmt: skip
+    """`work()`, a method of a VAE, with failing convolutions caught; the status hears of it.
+    tell: is called with what was recorded, also where it failed."""
+    began = time.perf_counter()
+    with running() as run:
+        try:
+            made = own_code(vae, work, given, encode)
+        finally:
+            tell(run.guard)
+    seconds = time.perf_counter() - began
+    reports.remember(own_code_text(what, caught(), given, made, seconds, run.guard.stats))
+    return made
 
 
 def _as_a_whole(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 KEPT = 5
 
 _reports: deque[str] = deque(maxlen=KEPT)
-_known: dict[int, weakref.ref[Any]] = {}
+_known: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -30,15 +30,11 @@ def remember(report: str) -> None:
 
 def know(pipeline: Any) -> None:
     """Lets the status name this pipeline as long as it lives; it is not kept alive by that."""
-    pipeline = unwrap(pipeline)
-    try:
-        reference = weakref.ref(pipeline)
-    except TypeError:  # an object without weak references cannot be watched
-        return
     with _lock:
-        for key in [key for key, ref in _known.items() if ref() is None]:
-            del _known[key]
-        _known[id(pipeline)] = reference
+        try:
+            _known[unwrap(pipeline)] = None
+        except TypeError:  # an object without weak references cannot be watched
+            return
 
 
 def remembered() -> list[str]:
@@ -50,7 +46,7 @@ def remembered() -> list[str]:
 def known_pipelines() -> list[Any]:
     """Those that know() was told of and that still live."""
     with _lock:
-        return [pipeline for ref in _known.values() if (pipeline := ref()) is not None]
+        return list(_known)
 
 
 def report_text(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -29,27 +29,11 @@ _MOST = 16
 _known: dict[Hashable, Preservation] = {}  # how runs of a shape ended, for the next prompt
 
 
-class Card(Protocol):
-    """The memory of one card as the sections need it. All sizes in bytes."""
+class Card:
+    """The memory of one of torch's GPUs as the sections need it; all sizes in bytes.
 
-    def free(self) -> int:
-        """What can still be allocated."""
-
-    def empty(self) -> None:
-        """Give the allocator's cache back."""
-
-    def start(self) -> None:
-        """Begin to measure."""
-
-    def need(self) -> int:
-        """The most that was allocated above what was at `start`."""
-
-    def retries(self) -> int:
-        """How often since `start` the allocator had to give its cache back to get memory."""
-
-
-class TorchCard:
-    """A GPU of torch's. free: what is free on it, if something else than the driver knows it."""
+    free: what is free on it, if something else than the driver knows it.
+    """
 
     def __init__(self, device: torch.device, free: Callable[[], int] | None = None) -> None:
         self.device = device
@@ -58,20 +42,25 @@ class TorchCard:
         self._retries = 0
 
     def free(self) -> int:
+        """What can still be allocated."""
         return max(gpu_bytes(self.device)[0] if self._free is None else self._free(), 0)
 
     def empty(self) -> None:
+        """Give the allocator's cache back."""
         torch.cuda.empty_cache()
 
     def start(self) -> None:
+        """Begin to measure."""
         torch.cuda.reset_peak_memory_stats(self.device)
         self._base = int(torch.cuda.memory_allocated(self.device))
         self._retries = self._all_retries()
 
     def need(self) -> int:
+        """The most that was allocated above what was at `start`."""
         return max(int(torch.cuda.max_memory_allocated(self.device)) - self._base, 0)
 
     def retries(self) -> int:
+        """How often since `start` the allocator had to give its cache back to get memory."""
         return self._all_retries() - self._retries
 
     def _all_retries(self) -> int:
@@ -81,7 +70,7 @@ class TorchCard:
 def card_of(device: torch.device, free: Callable[[], int] | None = None) -> Card | None:
     """The card behind `device`; None where there is none that torch.cuda could be asked about,
     and nothing needs to be moved or measured."""
-    return TorchCard(device, free) if device.type == "cuda" else None
+    return Card(device, free) if device.type == "cuda" else None
 
 
 def restorer(arguments: Mapping[str, Any]) -> Callable[[], None]:

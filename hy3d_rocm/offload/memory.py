@@ -31,7 +31,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.offload.components import (
     bytes_on,
@@ -105,36 +105,26 @@ class Measured:
     source: str
 
 
-class Counters(Protocol):
-    """An allocator's counters for one device, in bytes."""
-
-    def allocated(self) -> int:
-        """Live now."""
-
-    def peak(self) -> int:
-        """Most that was live at once since reset()."""
-
-    def reset(self) -> None:
-        """The peak is what is live now."""
-
-
-class TorchCounters:
-    """The counters of torch's allocator for a CUDA or HIP device."""
+class Counters:
+    """The counters of torch's allocator for a CUDA or HIP device, in bytes."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def allocated(self) -> int:
+        """Live now."""
         import torch
 
         return int(torch.cuda.memory_allocated(self._device))
 
     def peak(self) -> int:
+        """Most that was live at once since reset()."""
         import torch
 
         return int(torch.cuda.max_memory_allocated(self._device))
 
     def reset(self) -> None:
+        """The peak is what is live now."""
         import torch
 
         torch.cuda.reset_peak_memory_stats(self._device)
@@ -209,7 +199,7 @@ def measuring(
     """
     target, mode = indexed(device), current_mode(pipeline)
     if counters is None and target.type == "cuda":
-        counters = TorchCounters(target)
+        counters = Counters(target)
     if counters is None or mode == "sequential":
         why = "sequential offload is active" if mode == "sequential" else f"the device is {target}"
         logger.debug("activations are not measured: %s", why)

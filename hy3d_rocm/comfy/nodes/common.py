@@ -102,6 +102,12 @@ class EachTime(io.ComfyNode):  # type: ignore[misc]
         return never_the_same()
 
 
+def output(kind: Any, name: str, tooltip: str) -> Any:
+    """An output, shown by its name. (Inputs and outputs of one node have different ids: of what is
+    passed on, the output's ends in "_out".)"""
+    return kind.Output(name, display_name=name.removesuffix("_out"), tooltip=tooltip)
+
+
 def text_and_picture(text: str, image: Any) -> dict[str, Any]:
     """What a node shows of both."""
     return {**ui.PreviewImage(image).as_dict(), **ui.PreviewText(text).as_dict()}

@@ -8,9 +8,8 @@ and weights, other methods. The VAE that came in keeps its own.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import nodes as core_nodes
@@ -18,21 +17,21 @@ import torch
 from comfy_api.v0_0_2 import io
 
 from hy3d_rocm.comfy import memory, reports, vaes
-from hy3d_rocm.comfy.decode import decode_latent, decode_samples, encode_images, encode_pixels
+from hy3d_rocm.comfy.decode import decode_latent, encode_pixels, run_own_code, run_vae
 from hy3d_rocm.comfy.nodes.common import (
     STRATEGY_TOOLTIP,
     EitherVae,
     asked,
     budget_input,
     memory_inputs,
+    output,
     precision_input,
     running_inputs,
     schema,
     strategy_input,
     tile_inputs,
 )
-from hy3d_rocm.comfy.reports import own_code_text, report_text
-from hy3d_rocm.comfy.running import caught, own_code, running
+from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.decode.checks import STRATEGIES, check_choice
 from hy3d_rocm.decode.memory.budget import parse_budget
 from hy3d_rocm.decode.planning.planner import DoesNotFitError
@@ -70,18 +69,12 @@ class Hy3DRocmVAEDecode(io.ComfyNode):  # type: ignore[misc]
                 *tile_inputs(),
             ],
             outputs=[
-                io.Image.Output(
-                    "images",
-                    display_name="images",
-                    tooltip="The frames of all videos in one batch.",
-                ),
-                io.String.Output(
-                    "report", display_name="report", tooltip="What was done, in how much memory."
-                ),
-                io.Image.Output(
+                output(io.Image, "images", "The frames of all videos in one batch."),
+                output(io.String, "report", "What was done, in how much memory."),
+                output(
+                    io.Image,
                     "timeline",
-                    display_name="timeline",
-                    tooltip="Memory over time against the budget, with the steps marked.",
+                    "Memory over time against the budget, with the steps marked.",
                 ),
             ],
         )
@@ -124,12 +117,8 @@ class Hy3DRocmVAEEncode(io.ComfyNode):  # type: ignore[misc]
                 *memory_inputs(),
             ],
             outputs=[
-                io.Latent.Output(
-                    "samples", display_name="samples", tooltip="As the core's VAE Encode gives it."
-                ),
-                io.String.Output(
-                    "report", display_name="report", tooltip="What was done, in how much memory."
-                ),
+                output(io.Latent, "samples", "As the core's VAE Encode gives it."),
+                output(io.String, "report", "What was done, in how much memory."),
             ],
         )
 
@@ -168,12 +157,8 @@ class Hy3DRocmProtectVAE(io.ComfyNode):  # type: ignore[misc]
                 precision_input(),
             ],
             outputs=[
-                EitherVae.Output(
-                    "vae_out", display_name="vae", tooltip="Use it wherever a VAE is asked for."
-                ),
-                io.String.Output(
-                    "report", display_name="report", tooltip="What is protected, and how."
-                ),
+                output(EitherVae, "vae_out", "Use it wherever a VAE is asked for."),
+                output(io.String, "report", "What is protected, and how."),
             ],
         )
 
@@ -221,20 +206,18 @@ def _method(source: Any, name: str, wishes: Wishes | None) -> Callable[..., Any]
     @wraps(own)
     def protected(self: Any, *given: Any, **more: Any) -> Any:
         first = next(iter((*given, *more.values())), None)
-        what, encodes = f"Protect VAE: {name}", name.startswith("encode")
-        stage, began = stage_of(encodes), time.perf_counter()
+        encodes = name.startswith("encode")
+        stage = stage_of(encodes)
         before = "VAE Load" if vaes.is_managed(source) else stage
-        with memory.stage_lines(before, stage), running() as run:
-            made = own_code(source, lambda: own(self, *given, **more), first, encodes)
-        seconds, stats = time.perf_counter() - began, run.guard.stats
-        reports.remember(own_code_text(what, caught(), first, made, seconds, stats))
-        return made
+        with memory.stage_lines(before, stage):
+            work = partial(own, self, *given, **more)
+            return run_own_code(f"Protect VAE: {name}", source, work, first, encodes)
 
-    if wishes is None or name not in _FULL:
+    # The tiled methods keep their tiles: somebody has chosen them.
+    if wishes is None or name not in ("decode", "encode"):
         return protected
-    run, (budget, strategy, precision) = _FULL[name], wishes
-    # An encode has no tiles.
-    possible = "auto" if strategy == "tiled" and name == "encode" else strategy
+    encode, (budget, strategy, precision) = name == "encode", wishes
+    possible = "auto" if encode and strategy == "tiled" else strategy  # an encode has no tiles
 
     @wraps(own)
     def full(self: Any, first: Any, *given: Any, **more: Any) -> Any:
@@ -245,22 +228,18 @@ def _method(source: Any, name: str, wishes: Wishes | None) -> Callable[..., Any]
             return own(self, tensor, *given, **more)
 
         try:
-            made, report = run(
-                source, first, budget=budget, strategy=possible, precision=precision,
-                own=as_before, who=f"Protect VAE: {name}",
+            made, report = run_vae(
+                source, first, encode=encode, budget=budget, strategy=possible,
+                precision=precision, own=as_before, who=f"Protect VAE: {name}",
             )  # fmt: skip
         except DoesNotFitError as error:
             raise ValueError(f"Protect VAE: {error}") from error
-        kind = "pixels" if name == "encode" else "latents"
+        kind = "pixels" if encode else "latents"
         text = report_text(report, first, made, report.seconds, "", kind)
         reports.remember(f"Protect VAE: {name}, {text}")
         return made
 
     return full
-
-
-# The tiled methods keep their tiles: somebody has chosen them.
-_FULL: dict[str, Callable[..., Any]] = {"decode": decode_samples, "encode": encode_images}
 
 
 def _report(source: Any, mode: str, found: list[str], wishes: Wishes | None) -> str:

@@ -15,6 +15,7 @@ from hy3d_rocm.comfy.nodes.common import (
     EitherPipeline,
     Pipeline,
     looked_up,
+    output,
     schema,
     seed_mode_input,
 )
@@ -54,11 +55,7 @@ class Hy3DRocmPipeline(io.ComfyNode):  # type: ignore[misc]
                     "on: each model is there only while it works. auto: on if they would not fit.",
                 ),
             ],
-            outputs=[
-                Pipeline.Output(
-                    "pipeline_out", display_name="pipeline", tooltip="Use it as the loader's."
-                )
-            ],
+            outputs=[output(Pipeline, "pipeline_out", "Use it as the loader's.")],
         )
 
     @classmethod
@@ -101,11 +98,7 @@ class Hy3DRocmSeedMode(io.ComfyNode):  # type: ignore[misc]
                     "in the whole one, counted from 0.",
                 ),
             ],
-            outputs=[
-                EitherPipeline.Output(
-                    "pipeline_out", display_name="pipeline", tooltip="Use it as the loader's."
-                )
-            ],
+            outputs=[output(EitherPipeline, "pipeline_out", "Use it as the loader's.")],
         )
 
     @classmethod

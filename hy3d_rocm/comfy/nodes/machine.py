@@ -7,6 +7,7 @@ import contextvars
 import re
 import threading
 import time
+from concurrent.futures import Future, wait
 from typing import Any
 
 import comfy.utils
@@ -19,6 +20,7 @@ from hy3d_rocm.comfy.nodes.common import (
     Anything,
     EachTime,
     EitherPipeline,
+    output,
     schema,
     text_and_picture,
 )
@@ -61,10 +63,8 @@ class Hy3DRocmDoctor(EachTime):
                 ),
             ],
             outputs=[
-                io.String.Output("text", display_name="text", tooltip="The report in lines."),
-                io.Image.Output(
-                    "picture", display_name="picture", tooltip="The findings as a picture."
-                ),
+                output(io.String, "text", "The report in lines."),
+                output(io.Image, "picture", "The findings as a picture."),
             ],
             is_output_node=True,
         )
@@ -93,10 +93,8 @@ class Hy3DRocmFreeMemory(EachTime):
                 )
             ],
             outputs=[
-                Anything.Output("anything_out", display_name="anything", tooltip="The input."),
-                io.String.Output(
-                    "report", display_name="report", tooltip="Memory before and after, in lines."
-                ),
+                output(Anything, "anything_out", "The input."),
+                output(io.String, "report", "Memory before and after, in lines."),
             ],
             is_output_node=True,
         )
@@ -125,10 +123,8 @@ class Hy3DRocmStatus(EachTime):
                 )
             ],
             outputs=[
-                io.String.Output("text", display_name="text", tooltip="The status in lines."),
-                io.Image.Output(
-                    "picture", display_name="picture", tooltip="The status as a picture."
-                ),
+                output(io.String, "text", "The status in lines."),
+                output(io.Image, "picture", "The status as a picture."),
             ],
             is_output_node=True,
         )
@@ -168,36 +164,33 @@ def _listed(text: Any) -> list[str]:
 
 def _watched(self_test: bool, seconds: int) -> Any:
     """examine() in a thread of its own; raises what it raises, and ComfyUI's interrupt."""
-    done: list[Any] = []
-    failed: list[BaseException] = []
+    found: Future[Any] = Future()
     context = contextvars.copy_context()
     worker = threading.Thread(
-        target=context.run, args=(_examine, done, failed, self_test, seconds),
+        target=context.run, args=(_examine, found, self_test, seconds),
         name="hy3d_rocm doctor", daemon=True,
     )  # fmt: skip
     bar, began = comfy.utils.ProgressBar(100), time.monotonic()
     expected = (seconds if self_test else 0) + _GRACE_S
     with Watcher() as watcher:
         worker.start()
-        while worker.is_alive():
-            worker.join(_LOOK_S)
+        while not wait([found], _LOOK_S).done:
             share = min((time.monotonic() - began) / expected, 0.99)
             bar.update_absolute(round(share * 100), 100)
             if watcher.cancelled():  # the watcher makes ComfyUI's own exception of this
                 raise RuntimeError("the examination was cancelled; queue it again")
-    if failed:
-        raise failed[0]
+    examination = found.result()
     bar.update_absolute(100, 100)
-    return done[0]
+    return examination
 
 
-def _examine(done: list[Any], failed: list[BaseException], self_test: bool, seconds: int) -> None:
+def _examine(found: Future[Any], self_test: bool, seconds: int) -> None:
     from hy3d_rocm.doctor import examine
 
     try:
-        done.append(examine(self_test=self_test, seconds=seconds))
-    except Exception as error:  # noqa: BLE001  (raised again in ComfyUI's own thread)
-        failed.append(error)
+        found.set_result(examine(self_test=self_test, seconds=seconds))
+    except BaseException as error:  # noqa: BLE001  (raised again in ComfyUI's own thread)
+        found.set_exception(error)
 
 
 def report(pipeline: Any = None) -> list[Section]:

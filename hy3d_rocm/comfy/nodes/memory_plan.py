@@ -20,6 +20,7 @@ from hy3d_rocm.comfy.nodes.common import (
     latent_shape,
     memory_inputs,
     never_the_same,
+    output,
     precision_input,
     schema,
     size_inputs,
@@ -91,16 +92,14 @@ class Hy3DRocmMemoryPlan(io.ComfyNode):  # type: ignore[misc]
                 *tile_inputs(),
             ],
             outputs=[
-                io.String.Output("text", display_name="text", tooltip="The plan in lines."),
-                io.Image.Output(
-                    "picture",
-                    display_name="picture",
-                    tooltip="A bar for each way, its estimated time, and the budget.",
+                output(io.String, "text", "The plan in lines."),
+                output(
+                    io.Image, "picture", "A bar for each way, its estimated time, and the budget."
                 ),
-                io.String.Output(
+                output(
+                    io.String,
                     "budget_out",
-                    display_name="budget",
-                    tooltip="The budget that was planned with, in bytes: for VAE Decode (ROCm), "
+                    "The budget that was planned with, in bytes: for VAE Decode (ROCm), "
                     "which then takes the way that is named here.",
                 ),
             ],

@@ -17,7 +17,14 @@ from comfy_api.v0_0_2 import io, ui
 from hy3d_rocm import capture
 from hy3d_rocm.comfy import picture, vaes
 from hy3d_rocm.comfy.decode import latents_of
-from hy3d_rocm.comfy.nodes.common import CATEGORY, DEFAULTS, EitherVae, schema, text_and_picture
+from hy3d_rocm.comfy.nodes.common import (
+    CATEGORY,
+    DEFAULTS,
+    EitherVae,
+    output,
+    schema,
+    text_and_picture,
+)
 from hy3d_rocm.comfy.running import Asked, Watcher, current_device
 from hy3d_rocm.decode.checks import check_latents
 from hy3d_rocm.decode.families.proof import CALL_ERRORS
@@ -66,19 +73,13 @@ class Hy3DRocmCaptureLatent(io.ComfyNode):  # type: ignore[misc]
                 ),
             ],
             outputs=[
-                io.Latent.Output(
+                output(
+                    io.Latent,
                     "samples_out",
-                    display_name="samples",
-                    tooltip="The input, once both files are written: decode this one.",
+                    "The input, once both files are written: decode this one.",
                 ),
-                io.String.Output(
-                    "path",
-                    display_name="path",
-                    tooltip="The capture's JSON file; the latents lie beside it.",
-                ),
-                io.String.Output(
-                    "report", display_name="report", tooltip="What was written, and where."
-                ),
+                output(io.String, "path", "The capture's JSON file; the latents lie beside it."),
+                output(io.String, "report", "What was written, and where."),
             ],
             is_output_node=True,
         )
@@ -131,15 +132,15 @@ class Hy3DRocmValidateDecode(io.ComfyNode):  # type: ignore[misc]
                 ),
             ],
             outputs=[
-                io.Image.Output(
+                output(
+                    io.Image,
                     "picture",
-                    display_name="picture",
-                    tooltip="Mean error of each pixel, one panel a strategy, one scale for all.",
+                    "Mean error of each pixel, one panel a strategy, one scale for all.",
                 ),
-                io.String.Output(
+                output(
+                    io.String,
                     "table",
-                    display_name="table",
-                    tooltip="Time, memory, PSNR, SSIM, seams and flicker of each, and what holds.",
+                    "Time, memory, PSNR, SSIM, seams and flicker of each, and what holds.",
                 ),
             ],
             is_output_node=True,

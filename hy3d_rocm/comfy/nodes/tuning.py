@@ -21,6 +21,7 @@ from hy3d_rocm.comfy.nodes.common import (
     Wanted,
     advanced,
     latent_shape,
+    output,
     schema,
     size_inputs,
 )
@@ -81,10 +82,10 @@ class Hy3DRocmTuneVAE(EachTime):
                 ),
             ],
             outputs=[
-                io.String.Output(
+                output(
+                    io.String,
                     "report",
-                    display_name="report",
-                    tooltip="Each convolution's ways by time, and what the decode gains.",
+                    "Each convolution's ways by time, and what the decode gains.",
                 )
             ],
             is_output_node=True,

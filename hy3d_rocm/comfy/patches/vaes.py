@@ -18,9 +18,8 @@ import inspect
 import logging
 import math
 import threading
-import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +28,7 @@ import comfy.model_management as management
 import torch
 
 from hy3d_rocm.comfy import memory, reports, settings, vaes
-from hy3d_rocm.comfy.decode import decode_samples, encode_images
+from hy3d_rocm.comfy.decode import run_own_code, run_vae
 from hy3d_rocm.comfy.memory import is_managed
 from hy3d_rocm.comfy.patches.common import Make, by_name
 from hy3d_rocm.comfy.patches.engine import Change
@@ -41,13 +40,12 @@ from hy3d_rocm.comfy.patches.upstream import (
     parameters_missing,
     written,
 )
-from hy3d_rocm.comfy.reports import own_code_text, report_text
+from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.comfy.running import (
     caught,
     checked,
     current_device,
     on_cpu,
-    own_code,
     running,
     said,
 )
@@ -141,21 +139,10 @@ class Work:
                 return made
             # Outside of the except block, which would keep what the attempt held.
             _say_once(f"{self.what} runs in its own way, {caught()}: {why}")
-        began = time.perf_counter()
-        with running() as scope:
-            try:
-                made = own_code(self.vae, self.original, self.source, self.encodes)
-            finally:
-                tell(self.what, scope.guard)
-        seconds = time.perf_counter() - began
-        what, stats = f"{self.what}, in place,", scope.guard.stats
-        reports.remember(own_code_text(what, caught(), self.source, made, seconds, stats))
-        return made
-
-
-def is_wanted() -> bool:
-    """Whether the setting `vae` has VAEs' methods looked after at all."""
-    return settings.current().vae != "off"
+        return run_own_code(
+            f"{self.what}, in place,", self.vae, self.original, self.source, self.encodes,
+            functools.partial(tell, self.what),
+        )  # fmt: skip
 
 
 def is_finite(value: Any) -> bool:
@@ -291,27 +278,6 @@ PROMPTS = PatchSpec(
 )
 
 
-# Of comfy.sd.VAE: a method's parameters, and what its code is known to use.
-_CORE_METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "decode": (
-        ("samples_in", "vae_options"),
-        ("first_stage_model", "memory_used_decode", "load_models_gpu", "process_output"),
-    ),
-    "decode_tiled": (
-        ("samples", "tile_x", "tile_y", "overlap", "tile_t", "overlap_t"),
-        ("decode_tiled_", "decode_tiled_3d", "load_models_gpu"),
-    ),
-    "encode": (
-        ("pixel_samples",),
-        ("first_stage_model", "memory_used_encode", "load_models_gpu", "process_input"),
-    ),
-    "encode_tiled": (
-        ("pixel_samples", "tile_x", "tile_y", "overlap", "tile_t", "overlap_t"),
-        ("encode_tiled_", "encode_tiled_3d", "load_models_gpu"),
-    ),
-}
-
-
 def is_untouched(vae: Any) -> bool:
     """Previews' tiny VAEs, and what makes sound or meshes: their convolutions are none of those
     that fail, and their axes are not those of frames."""
@@ -332,11 +298,12 @@ def _core_in_parts(
         asked.append(True)
         return own(tensor)
 
-    work, kind = (decode_samples, "latents") if name == "decode" else (encode_images, "pixels")
+    encode = name == "encode"
     try:
-        made, report = work(
-            vae, given, budget=budget, strategy=strategy, own=own_noted, who=f"VAE.{name}"
-        )
+        made, report = run_vae(
+            vae, given, encode=encode, budget=budget, strategy=strategy, own=own_noted,
+            who=f"VAE.{name}",
+        )  # fmt: skip
     except management.InterruptProcessingException:
         raise
     except Exception as error:
@@ -344,14 +311,13 @@ def _core_in_parts(
             raise
         why = said(error)
     else:
+        kind = "pixels" if encode else "latents"
         return made, report_text(report, given, made, report.seconds, "", kind)
     raise LeftAlone(why)
 
 
-def _core_wrapped(name: str) -> Make:
+def _core_wrapped(spec: str, owner: str, name: str, parameter: str) -> Make:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        parameter = next(iter(_CORE_METHODS[name][0]))
-
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             given = args[0] if args else kwargs.get(parameter)
             if is_untouched(self) or not isinstance(given, torch.Tensor):
@@ -363,26 +329,14 @@ def _core_wrapped(name: str) -> Make:
                 own = functools.partial(original, self)
                 in_parts = functools.partial(_core_in_parts, name, self, own, given)
             own_way = functools.partial(original, self, *args, **kwargs)
-            return Work(self, "VAE", name, own_way, in_parts, given).run("core-vae")
+            return Work(self, owner, name, own_way, in_parts, given).run(spec)
 
         return method
 
     return make
 
 
-_CORE_MAKERS = {name: _core_wrapped(name) for name in _CORE_METHODS}
-
-
-def _core_expects(core: Place) -> str | None:
-    return methods_differ(core.part("VAE"), "VAE", _CORE_METHODS)
-
-
-def _core_changes(core: Place) -> list[Change]:
-    return [Change(core.part("VAE"), name, make) for name, make in _CORE_MAKERS.items()]
-
-
-WAN, HUNYUAN = "wan-vae", "hunyuan-vae"
-_WAN_CLASS, _HUNYUAN_CLASS = "WanVideoVAE", "AutoencoderKLCausal3D"
+_HUNYUAN_CLASS = "AutoencoderKLCausal3D"
 # What the HunyuanVideoWrapper's nodes set where "auto_tile_size" is on: its choice, not the user's.
 _AUTOMATIC = {"tile_latent_min_tsize": 16, "tile_sample_min_size": 256, "tile_latent_min_size": 32}
 # Arguments of WanVideoVAE's methods under which the frames are those of the plain decode.
@@ -469,12 +423,61 @@ def _wrapped(spec: str, owner: str, name: str, split: Split) -> Make:
     return by_name(around)
 
 
-# Of the wrappers, by class: its patch, and for each method what makes the wrapper, its parameters,
-# what its code uses.
-Methods = dict[str, tuple[Split, tuple[str, ...], tuple[str, ...]]]
-_WRAPPER_METHODS: dict[str, tuple[str, Methods]] = {
-    _WAN_CLASS: (
-        WAN,
+def _spec(
+    spec: str, title: str, owner: str, wrapped: Callable[[str, str, str, Any], Make],
+    methods: Mapping[str, tuple[Any, tuple[str, ...], tuple[str, ...]]],
+) -> PatchSpec:  # fmt: skip
+    """Methods of the class `owner`, each with what `wrapped` makes its wrapper of, its parameters,
+    and what its code is known to use."""
+    known = {name: (parameters, names) for name, (_, parameters, names) in methods.items()}
+    makers = {name: wrapped(spec, owner, name, how) for name, (how, _, _) in methods.items()}
+    return PatchSpec(
+        spec,
+        title,
+        lambda place: methods_differ(place.part(owner), owner, known),
+        lambda place: [Change(place.part(owner), name, make) for name, make in makers.items()],
+        lambda: settings.current().vae != "off",
+    )
+
+
+_TILES = ("tile_x", "tile_y", "overlap", "tile_t", "overlap_t")
+CORE_SPECS = (
+    _spec(
+        "core-vae",
+        "ComfyUI's VAE: failing convolutions, memory",
+        "VAE",
+        _core_wrapped,
+        {
+            "decode": (
+                "samples_in",
+                ("samples_in", "vae_options"),
+                ("first_stage_model", "memory_used_decode", "load_models_gpu", "process_output"),
+            ),
+            "decode_tiled": (
+                "samples",
+                ("samples", *_TILES),
+                ("decode_tiled_", "decode_tiled_3d", "load_models_gpu"),
+            ),
+            "encode": (
+                "pixel_samples",
+                ("pixel_samples",),
+                ("first_stage_model", "memory_used_encode", "load_models_gpu", "process_input"),
+            ),
+            "encode_tiled": (
+                "pixel_samples",
+                ("pixel_samples", *_TILES),
+                ("encode_tiled_", "encode_tiled_3d", "load_models_gpu"),
+            ),
+        },
+    ),
+    PROMPTS,
+)
+WAN_SPECS = (
+    _spec(
+        "wan-vae",
+        "WanVideoWrapper's VAE",
+        "WanVideoVAE",
+        _wrapped,
         {
             "decode": (
                 _wan_decode, ("hidden_states", "device", "tiled"), ("single_decode", "append")
@@ -482,43 +485,20 @@ _WRAPPER_METHODS: dict[str, tuple[str, Methods]] = {
             "encode": (_wan_encode, ("videos", "device", "tiled"), ("single_encode", "stack")),
         },
     ),
-    _HUNYUAN_CLASS: (
-        HUNYUAN,
+)  # fmt: skip
+HUNYUAN_SPECS = (
+    _spec(
+        "hunyuan-vae",
+        "HunyuanVideoWrapper's VAE",
+        _HUNYUAN_CLASS,
+        _wrapped,
         {
             "decode": (_hunyuan_decode, ("z", "return_dict"), ("_decode", "DecoderOutput")),
             "encode": (
-                _hunyuan_encode, ("x", "return_dict"),
+                _hunyuan_encode,
+                ("x", "return_dict"),
                 ("DiagonalGaussianDistribution", "AutoencoderKLOutput", "quant_conv"),
             ),
         },
     ),
-}  # fmt: skip
-_WRAPPER_MAKERS = {
-    (owner, name): _wrapped(spec, owner, name, split)
-    for owner, (spec, methods) in _WRAPPER_METHODS.items()
-    for name, (split, _, _) in methods.items()
-}
-
-
-def _spec(owner: str, title: str) -> PatchSpec:
-    spec, methods = _WRAPPER_METHODS[owner]
-
-    def expects(pack: Place) -> str | None:
-        known = {name: (parameters, names) for name, (_, parameters, names) in methods.items()}
-        return methods_differ(pack.part(owner), owner, known)
-
-    def changes(pack: Place) -> list[Change]:
-        return [Change(pack.part(owner), name, _WRAPPER_MAKERS[owner, name]) for name in methods]
-
-    return PatchSpec(spec, title, expects, changes, is_wanted)
-
-
-WAN_SPECS = (_spec(_WAN_CLASS, "WanVideoWrapper's VAE"),)
-HUNYUAN_SPECS = (_spec(_HUNYUAN_CLASS, "HunyuanVideoWrapper's VAE"),)
-CORE_SPECS = (
-    PatchSpec(
-        "core-vae", "ComfyUI's VAE: failing convolutions, memory", _core_expects, _core_changes,
-        is_wanted,
-    ),
-    PROMPTS,
-)  # fmt: skip
+)

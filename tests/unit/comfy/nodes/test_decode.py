@@ -156,15 +156,15 @@ def test_what_makes_no_pictures_is_left_to_comfyuis_own_decode(
 
 
 def test_a_patch_of_vae_decode_gets_the_images_in_the_cores_shape(loads: list[Any]) -> None:
-    from hy3d_rocm.comfy.decode import decode_samples
+    from hy3d_rocm.comfy.decode import run_vae
 
     vae, z = video_vae(), tiny_latents(tiny_vae("hunyuan"), 2, 2, 2)
-    images, report = decode_samples(vae, z, strategy="streamed")
+    images, report = run_vae(vae, z, strategy="streamed")
     assert images.shape == (1, 5, 16, 16, 3)
     assert report.strategy == "streamed"
     other: Any = object()
     kept = torch.zeros(1, 2, 2, 3)
-    images, report = decode_samples(other, torch.zeros(1, 4, 2, 2), own=lambda z: kept)
+    images, report = run_vae(other, torch.zeros(1, 4, 2, 2), own=lambda z: kept)
     assert images is kept
     assert report.strategy == "own"
 

@@ -108,8 +108,7 @@ def full_is(monkeypatch: pytest.MonkeyPatch, work: Callable[..., Any]) -> None:
     from hy3d_rocm.comfy.patches import vaes as core_vae
 
     monkeypatch.setenv("HY3D_ROCM_VAE", "full")
-    monkeypatch.setattr(core_vae, "decode_samples", work)
-    monkeypatch.setattr(core_vae, "encode_images", work)
+    monkeypatch.setattr(core_vae, "run_vae", work)
 
 
 def report(**fields: Any) -> Any:

@@ -199,8 +199,7 @@ def test_cpu_asks_our_decode_and_encode_for_the_cpu(
         return given, DecodeReport("X", (), (), "cpu", "float32", 0, "none")
 
     monkeypatch.setenv("HY3D_ROCM_VAE", "cpu")
-    monkeypatch.setattr(core_vae, "decode_samples", work)
-    monkeypatch.setattr(core_vae, "encode_images", work)
+    monkeypatch.setattr(core_vae, "run_vae", work)
     with core_patched():
         call(managed(core), "decode")
         call(managed(core), "encode")
