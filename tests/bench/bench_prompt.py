@@ -96,14 +96,13 @@ def main() -> int:
     import execution
     import torch
 
-    from hy3d_rocm.comfy.patches import upstream as packs
-    from hy3d_rocm.comfy.patches import vaes as prompt
+    from hy3d_rocm.comfy.patches import upstream, vaes
     from hy3d_rocm.comfy.patches.engine import PatchSet
 
     torch.set_num_threads(1)
-    (place,) = packs.find_core({})
+    (place,) = upstream.find_core({})
     patches = PatchSet("prompts")
-    patches.apply(prompt.PROMPTS.changes(place))
+    patches.apply(vaes.PROMPTS.changes(place))
     found = measured(execution, options.rounds)
     patches.revert()
     if options.json:

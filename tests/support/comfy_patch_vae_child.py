@@ -32,8 +32,7 @@ import nodes as core_nodes  # noqa: E402
 import torch  # noqa: E402
 from comfy_vaes_tiny import tiny_comfy_vae  # noqa: E402
 
-from hy3d_rocm.comfy.patches import upstream as packs  # noqa: E402
-from hy3d_rocm.comfy.patches import vaes as core_vae  # noqa: E402
+from hy3d_rocm.comfy.patches import upstream, vaes  # noqa: E402
 from hy3d_rocm.comfy.patches.engine import PatchSet  # noqa: E402
 from hy3d_rocm.conv import faults, forget  # noqa: E402
 
@@ -45,11 +44,11 @@ KINDS = ("hunyuan", "wan", "image")
 def patched(mode: str) -> Iterator[None]:
     os.environ["HY3D_ROCM_VAE"] = mode
     os.environ["HY3D_ROCM_VAE_BUDGET"] = "300MB"
-    (place,) = packs.find_core({})
-    different = core_vae.CORE_SPECS[0].expects(place)
+    (place,) = upstream.find_core({})
+    different = vaes.CORE_SPECS[0].expects(place)
     assert different is None, different
     patches = PatchSet("core-vae")
-    patches.apply(core_vae.CORE_SPECS[0].changes(place))
+    patches.apply(vaes.CORE_SPECS[0].changes(place))
     try:
         yield
     finally:

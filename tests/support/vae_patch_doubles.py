@@ -197,9 +197,8 @@ def applied(place: Any, *specs: Any) -> Iterator[None]:
 
 @contextmanager
 def core_patched() -> Iterator[None]:
-    from hy3d_rocm.comfy.patches import upstream as packs
-    from hy3d_rocm.comfy.patches import vaes as core_vae
+    from hy3d_rocm.comfy.patches import upstream, vaes
 
-    (place,) = packs.find_core({})
-    with applied(place, *core_vae.CORE_SPECS):
+    (place,) = upstream.find_core({})
+    with applied(place, *vaes.CORE_SPECS):
         yield

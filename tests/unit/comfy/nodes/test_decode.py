@@ -522,29 +522,29 @@ def callbacks(comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_prepared_weights_go_when_comfyui_unloads_the_vae(
     callbacks: None, kept: Any, loads: list[Any]
 ) -> None:
-    from hy3d_rocm.comfy import vaes as vae_memory
+    from hy3d_rocm.comfy import vaes
 
     vae = video_vae()
     vae.patcher = Patcher()
     for _ in range(3):
-        vae_memory._load(vae, 0)
+        vaes._load(vae, 0)
     assert len(vae.patcher.callbacks["on_detach_after"]["hy3d_rocm"]) == 1, "asked for once"
     assert kept.stats().bytes == 300, "loading is no reason"
     vae.patcher.detach()
     assert kept.stats().bytes == 0
     vae.patcher = object()  # of a ComfyUI without callbacks
-    vae_memory._load(vae, 0)
+    vaes._load(vae, 0)
 
 
 def test_prepared_weights_go_when_comfyui_unloads_a_part_of_the_vae(
     callbacks: None, kept: Any, loads: list[Any]
 ) -> None:
-    from hy3d_rocm.comfy import vaes as vae_memory
+    from hy3d_rocm.comfy import vaes
 
     vae = video_vae()
     patcher = vae.patcher = Patcher()
     for _ in range(3):
-        vae_memory._load(vae, 0)
+        vaes._load(vae, 0)
     assert patcher.partially_unload("cpu", memory_to_free=7) == 7, "ComfyUI's own answer"
     assert patcher.partial == [("cpu", 7)], "called once"
     assert kept.stats().bytes == 0

@@ -339,7 +339,6 @@ def test_room_is_asked_for_by_the_same_door_as_a_decodes_plan(
 ) -> None:
     """Without the C core a decode plans no layers, so no room is asked for by them either."""
     from hy3d_rocm.comfy import vaes
-    from hy3d_rocm.comfy import vaes as vae_memory
     from hy3d_rocm.comfy.running import Asked
     from hy3d_rocm.decode.memory.budget import Budget
     from hy3d_rocm.decode.planning import compiled
@@ -349,11 +348,11 @@ def test_room_is_asked_for_by_the_same_door_as_a_decodes_plan(
     family = vaes.family_of(vae)
     shape = (1, family.latent_channels, 2, 4, 4)
     everything = Budget(1 << 40, 1 << 40, True, "given")
-    monkeypatch.setattr(vae_memory, "largest", lambda *_: everything)
+    monkeypatch.setattr(vaes, "largest", lambda *_: everything)
 
     def room(strategy: str) -> int | None:
         asked = Asked(1 << 40, strategy, "auto", DecodeOptions())
-        return vae_memory._planned_bytes(vae, family, shape, asked, None, False)
+        return vaes._planned_bytes(vae, family, shape, asked, None, False)
 
     assert (room("cpu") or 0) > 0
     monkeypatch.setattr(compiled._native, "available", False)
@@ -366,14 +365,13 @@ def test_room_is_asked_for_by_the_same_door_as_a_decodes_plan(
 
 def shapes_of(vae: ManagedVae) -> Any:
     from hy3d_rocm.comfy import vaes
-    from hy3d_rocm.comfy import vaes as vae_memory
-    from hy3d_rocm.comfy.nodes import common as sizes
+    from hy3d_rocm.comfy.nodes import common
     from hy3d_rocm.decode.planning.jobs import torch_backend
     from hy3d_rocm.tune.decodes import collect_decode
 
     family = vaes.family_of(vae)
-    shape = sizes.latent_shape(family, sizes.Wanted(64, 64, 9))
-    made = vae_memory.job_of(family, shape, family.dtype)
+    shape = common.latent_shape(family, common.Wanted(64, 64, 9))
+    made = vaes.job_of(family, shape, family.dtype)
     return replace(made, make_backend=torch_backend), collect_decode
 
 
@@ -461,10 +459,10 @@ class Knowledge:
 
 
 def measured(comfy: Comfy, lab: Lab, known: Knowledge, seconds: float = 60) -> str:
-    from hy3d_rocm.comfy.nodes import tuning as tuned
+    from hy3d_rocm.comfy.nodes import tuning
 
     job, collect = shapes_of(wan())
-    return tuned.measure(collect(job, None)[0], torch.device("cpu"), seconds, lab=lab, known=known)
+    return tuning.measure(collect(job, None)[0], torch.device("cpu"), seconds, lab=lab, known=known)
 
 
 def test_all_is_measured_once_and_the_report_is_that_of_the_command(

@@ -166,15 +166,15 @@ def test_a_node_asks_for_weights_activations_and_headroom(
 
 def test_measured_activations_replace_the_assumption(card: Card, fake_comfy: Any) -> None:
     from hy3d_rocm.comfy.patches.common import make_room
-    from hy3d_rocm.offload import memory as measure
+    from hy3d_rocm.offload import memory
 
     pipeline = Resident(3 * GB)
-    measure.record(pipeline, {"unet": 3 * GB}, (64, 64), GB // 2)
+    memory.record(pipeline, {"unet": 3 * GB}, (64, 64), GB // 2)
     try:
         make_room(call(), pipeline, (64, 64))
         assert fake_comfy.freed == [(3 * GB + GB // 2 + HEADROOM_BYTES, GPU)]
     finally:
-        measure.forget()
+        memory.forget()
 
 
 def test_a_model_on_a_cpu_asks_for_nothing(card: Card, fake_comfy: Any) -> None:
