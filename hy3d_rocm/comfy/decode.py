@@ -33,7 +33,6 @@ from hy3d_rocm.comfy.running import (
 )
 from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.conv.router import Guard
-from hy3d_rocm.decode.checks import check_latents
 from hy3d_rocm.decode.memory.budget import parse_budget
 from hy3d_rocm.decode.report import DecodeReport
 from hy3d_rocm.decode.stages import stage_of
@@ -196,22 +195,19 @@ def _decoded(vae: Any, latents: torch.Tensor, asked: Asked, run: Run) -> Made | 
         family = vaes.family_of(vae)
     except TypeError as error:
         return _unknown(vae, latents, asked, run, said(error))
-    if family.is_image and latents.ndim == 5:  # as ComfyUI's decode() does
-        latents = latents[:, :, 0]
-    video = latents.unsqueeze(2) if latents.ndim == 4 else latents
-    vaes.check_channels(video, family)
-    check_latents(video, family)
+    video = vaes.as_video(latents, family)
     place = vaes.place_of(family)
     with current_device(place), torch.no_grad():
         if vaes.is_managed(vae):
             vaes.load(vae, family, tuple(video.shape), asked, run.watcher)
         why = _doubt(family)
         if why:
-            return _unknown(vae, latents, asked, run, why)
+            given = video[:, :, 0] if family.is_image else latents
+            return _unknown(vae, given, asked, run, why)
         if family.view is not family.vae:  # under its authors' names
             video = family.noised(video.to(place, family.dtype))
         images, report = _carried_out(vae, family, video, asked, run, place, False)
-    return images[:, 0] if latents.ndim == 4 else images, report
+    return images[:, 0] if latents.ndim == 4 or family.is_image else images, report
 
 
 def _doubt(family: Any) -> str:

@@ -20,6 +20,7 @@ from hy3d_rocm.comfy.running import POLICY, Asked
 from hy3d_rocm.conv.mode import LOCAL
 from hy3d_rocm.conv.router import aside, protect
 from hy3d_rocm.decode.black_box import meta_family
+from hy3d_rocm.decode.checks import check_latents
 from hy3d_rocm.decode.families import proof, unproven_family
 from hy3d_rocm.decode.families.base import Host
 from hy3d_rocm.decode.families.proof import CALL_ERRORS
@@ -142,6 +143,17 @@ def check_channels(latents: Tensor, family: Any) -> None:
             f"this {family.name} VAE decodes {family.latent_channels}: connect the VAE that "
             "belongs to the model"
         )
+
+
+def as_video(latents: Tensor, family: Any) -> Tensor:
+    """Latents of one or more images or videos as the family takes them, (B, C, T, H, W). ValueError
+    (a sentence) for what it can't decode; see check_channels."""
+    if family.is_image and latents.ndim == 5:  # as ComfyUI's decode() does
+        latents = latents[:, :, 0]
+    video = latents.unsqueeze(2) if latents.ndim == 4 else latents
+    check_channels(video, family)
+    check_latents(video, family)
+    return video
 
 
 class ManagedUnknown(UnknownFamily):

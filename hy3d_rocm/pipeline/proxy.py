@@ -66,14 +66,6 @@ class PipelineProxy:
     `callback_on_step_end`; what it raises ends the call.
     """
 
-    _hy3d_pipeline: Any
-    _hy3d_default: torch.device | str | None
-    _hy3d_mode: SeedMode
-    _hy3d_label: str
-    _hy3d_first: int
-    _hy3d_on_step: OnStep | None
-    _hy3d_local: threading.local
-
     def __init__(
         self,
         pipeline: Any,

@@ -26,7 +26,6 @@ from hy3d_rocm.comfy.nodes.common import (
     text_and_picture,
 )
 from hy3d_rocm.comfy.running import Asked, Watcher, current_device
-from hy3d_rocm.decode.checks import check_latents
 from hy3d_rocm.decode.families.proof import CALL_ERRORS
 from hy3d_rocm.decode.memory.budget import parse_budget
 from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions
@@ -365,11 +364,7 @@ def _subject(
     vae: Any, family: Any, latents: torch.Tensor, options: DecodeOptions, watcher: Watcher
 ) -> Subject:
     """The VAE's family with its weights in place, and latents as the family takes them."""
-    if family.is_image and latents.ndim == 5:  # as ComfyUI's decode() does
-        latents = latents[:, :, 0]
-    video = latents.unsqueeze(2) if latents.ndim == 4 else latents
-    vaes.check_channels(video, family)
-    check_latents(video, family)
+    video = vaes.as_video(latents, family)
     if vaes.is_managed(vae):
         vaes.load(vae, family, tuple(video.shape), Asked(None, "auto", "auto", options), watcher)
     if not vaes.is_proven(family):
