@@ -186,7 +186,8 @@ def _in_parts(vae: Any, given: torch.Tensor, asked: Asked, run: Run, encode: boo
     except Exception as error:
         if run.watcher.cancelled():
             raise
-        logger.debug("hy3d_rocm: %s in parts", stage_of(encode), exc_info=True)
+        what = "encode" if encode else "decode"
+        logger.debug("hy3d_rocm: the %s in parts", what, exc_info=True)
         return said(error)
 
 

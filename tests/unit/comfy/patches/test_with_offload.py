@@ -20,6 +20,7 @@ from patches_doubles import DOUBLE, InterruptAsBase, load_upstream, patched, run
 from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.device import ResolvedDevice
 from hy3d_rocm.offload import HEADROOM_BYTES, components_of, current_mode, estimate
+from hy3d_rocm.offload import memory as measure
 
 fake_comfy = patches_doubles.fake_comfy
 
@@ -63,7 +64,7 @@ class Flow:
         self.free = 20 * GB
         self.asked: list[tuple[int, int]] = []  # bytes, and what lay on the accelerator then
 
-    def common(self, count: int, device: torch.device) -> int:
+    def room(self, count: int, device: torch.device) -> int:
         assert device == ACCELERATOR
         self.asked.append((count, self.simulated.live[ACCELERATOR]))
         return self.free
@@ -89,7 +90,7 @@ IMAGES = torch.linspace(0, 1, 2 * SIZE * SIZE * 3).reshape(2, SIZE, SIZE, 3)
 def flow(fake_comfy: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Flow]:
     from hy3d_rocm import offload
     from hy3d_rocm.comfy import memory
-    from hy3d_rocm.comfy.patches import common
+    from hy3d_rocm.comfy.patches import common as room
 
     simulated = SimulatedAccelerator().install(monkeypatch)
     made = Flow(fake_comfy, simulated)
@@ -98,15 +99,15 @@ def flow(fake_comfy: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Flow]:
     monkeypatch.setattr(memory, "make_room", made.room)
     # torch forgets the simulated accelerator's number, and only a CUDA device has counters.
     there = ResolvedDevice(ACCELERATOR, "simulated")
-    monkeypatch.setattr(common, "resolve_device", lambda *arguments: there)
+    monkeypatch.setattr(room, "resolve_device", lambda *arguments: there)
     monkeypatch.setattr(
         offload, "measuring", functools.partial(offload.measuring, counters=simulated)
     )
     settings_are(monkeypatch)
-    memory.forget()
+    measure.forget()
     with patched(made.upstream, "loaders", "delight"):
         yield made
-    memory.forget()
+    measure.forget()
 
 
 @pytest.fixture(scope="module")
