@@ -33,9 +33,9 @@ from hy3d_rocm.comfy.running import (
 )
 from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.conv.router import Guard
-from hy3d_rocm.decode.memory.budget import parse_budget
-from hy3d_rocm.decode.report import DecodeReport
-from hy3d_rocm.decode.stages import stage_of
+from hy3d_rocm.decoding.memory.budget import parse_budget
+from hy3d_rocm.decoding.report import DecodeReport
+from hy3d_rocm.decoding.stages import stage_of
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -173,7 +173,7 @@ def _in_parts(vae: Any, given: torch.Tensor, asked: Asked, run: Run, encode: boo
     What ends the node goes on: an interrupt, a cancel, a given budget that is too small, latents of
     another model.
     """
-    from hy3d_rocm.decode.plan import BudgetTooSmallError
+    from hy3d_rocm.decoding.plan import BudgetTooSmallError
 
     try:
         return (_encoded if encode else _decoded)(vae, given, asked, run)
@@ -263,7 +263,7 @@ def _carried_out(
     vae: Any, family: Any, video: torch.Tensor, asked: Asked, run: Run, place: torch.device,
     encode: bool,
 ) -> Made:  # fmt: skip
-    from hy3d_rocm.decode.executor import decode_with_report, encode_with_report
+    from hy3d_rocm.decoding.executor import decode_with_report, encode_with_report
 
     work = encode_with_report if encode else decode_with_report
     budget = vaes.budget_for(asked, place)

@@ -24,15 +24,15 @@ import torch
 from hy3d_rocm import _native
 from hy3d_rocm.comfy import during
 from hy3d_rocm.comfy.memory import own_care
-from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
-from hy3d_rocm.decode.stages import told
+from hy3d_rocm.decoding.report import DecodeOptions, DecodeReport
+from hy3d_rocm.decoding.stages import told
 from hy3d_rocm.meter import PeakMeter
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from hy3d_rocm.conv.router import Guard
-    from hy3d_rocm.decode.memory.budget import Request
+    from hy3d_rocm.decoding.memory.budget import Request
 
 logger = logging.getLogger("hy3d_rocm")
 

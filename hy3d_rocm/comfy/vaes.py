@@ -19,29 +19,29 @@ from hy3d_rocm.comfy.memory import is_managed as is_managed
 from hy3d_rocm.comfy.running import POLICY, Asked
 from hy3d_rocm.conv.mode import LOCAL
 from hy3d_rocm.conv.router import aside, protect
-from hy3d_rocm.decode.black_box import meta_family
-from hy3d_rocm.decode.checks import check_latents
-from hy3d_rocm.decode.families import proof, unproven_family
-from hy3d_rocm.decode.families.base import Host
-from hy3d_rocm.decode.families.proof import CALL_ERRORS
-from hy3d_rocm.decode.families.unknown import UnknownFamily
-from hy3d_rocm.decode.faults import retried
-from hy3d_rocm.decode.layers import ModuleWeights
-from hy3d_rocm.decode.memory.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHOLD, make_budget
-from hy3d_rocm.decode.planning.compiled import plan_job
-from hy3d_rocm.decode.planning.jobs import Job, best_backend
-from hy3d_rocm.decode.report import DecodeCancelled
-from hy3d_rocm.decode.stages import asked_to_stop, flush, stage_of
+from hy3d_rocm.decoding.black_box import meta_family
+from hy3d_rocm.decoding.checks import check_latents
+from hy3d_rocm.decoding.families import proof, unproven_family
+from hy3d_rocm.decoding.families.base import Host
+from hy3d_rocm.decoding.families.proof import CALL_ERRORS
+from hy3d_rocm.decoding.families.unknown import UnknownFamily
+from hy3d_rocm.decoding.faults import retried
+from hy3d_rocm.decoding.layers import ModuleWeights
+from hy3d_rocm.decoding.memory.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHOLD, make_budget
+from hy3d_rocm.decoding.planning.compiled import plan_job
+from hy3d_rocm.decoding.planning.jobs import Job, best_backend
+from hy3d_rocm.decoding.report import DecodeCancelled
+from hy3d_rocm.decoding.stages import asked_to_stop, flush, stage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from hy3d_rocm.decode.families.base import StructuredFamily
-    from hy3d_rocm.decode.memory.budget import Budget, Request
-    from hy3d_rocm.decode.planning.planner import Way
-    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decoding.families.base import StructuredFamily
+    from hy3d_rocm.decoding.memory.budget import Budget, Request
+    from hy3d_rocm.decoding.planning.planner import Way
+    from hy3d_rocm.decoding.report import DecodeOptions
 
 logger = logging.getLogger("hy3d_rocm")
 

@@ -33,8 +33,8 @@ from hy3d_rocm.comfy import decode as node  # noqa: E402
 from hy3d_rocm.comfy.running import Asked, Steps  # noqa: E402
 from hy3d_rocm.comfy.vaes import family_of  # noqa: E402
 from hy3d_rocm.conv import prepared  # noqa: E402
-from hy3d_rocm.decode.executor import decode, encode  # noqa: E402
-from hy3d_rocm.decode.memory.budget import parse_budget  # noqa: E402
+from hy3d_rocm.decoding.executor import decode, encode  # noqa: E402
+from hy3d_rocm.decoding.memory.budget import parse_budget  # noqa: E402
 
 torch.set_num_threads(1)
 

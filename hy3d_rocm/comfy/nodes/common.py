@@ -15,10 +15,10 @@ from comfy_api.v0_0_2 import io, ui
 from hy3d_rocm.comfy import settings
 from hy3d_rocm.comfy.decode import latents_of
 from hy3d_rocm.comfy.running import Asked
-from hy3d_rocm.decode.checks import STRATEGIES
-from hy3d_rocm.decode.memory.budget import parse_budget
-from hy3d_rocm.decode.precision import PRECISIONS
-from hy3d_rocm.decode.report import DecodeOptions
+from hy3d_rocm.decoding.checks import STRATEGIES
+from hy3d_rocm.decoding.memory.budget import parse_budget
+from hy3d_rocm.decoding.precision import PRECISIONS
+from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.seed import SEED_MODES
 from hy3d_rocm.units import MB
 

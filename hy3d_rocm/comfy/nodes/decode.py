@@ -32,11 +32,11 @@ from hy3d_rocm.comfy.nodes.common import (
     tile_inputs,
 )
 from hy3d_rocm.comfy.reports import report_text
-from hy3d_rocm.decode.checks import STRATEGIES, check_choice
-from hy3d_rocm.decode.memory.budget import parse_budget
-from hy3d_rocm.decode.planning.planner import DoesNotFitError
-from hy3d_rocm.decode.precision import PRECISIONS
-from hy3d_rocm.decode.stages import stage_of
+from hy3d_rocm.decoding.checks import STRATEGIES, check_choice
+from hy3d_rocm.decoding.memory.budget import parse_budget
+from hy3d_rocm.decoding.planning.planner import DoesNotFitError
+from hy3d_rocm.decoding.precision import PRECISIONS
+from hy3d_rocm.decoding.stages import stage_of
 
 ENCODE_STRATEGIES = tuple(name for name in STRATEGIES if name != "tiled")
 MODES = ("protect", "full")

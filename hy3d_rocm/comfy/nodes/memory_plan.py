@@ -42,16 +42,16 @@ from hy3d_rocm.comfy.picture import (
     new_page,
 )
 from hy3d_rocm.comfy.running import Watcher, current_device, said
-from hy3d_rocm.decode.checks import STRATEGIES, check_choice
-from hy3d_rocm.decode.memory.budget import Budget, make_budget, parse_budget
-from hy3d_rocm.decode.precision import PRECISIONS, choose_precision
+from hy3d_rocm.decoding.checks import STRATEGIES, check_choice
+from hy3d_rocm.decoding.memory.budget import Budget, make_budget, parse_budget
+from hy3d_rocm.decoding.precision import PRECISIONS, choose_precision
 from hy3d_rocm.tools.planning import explain, seconds_text
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from hy3d_rocm.comfy.running import Asked
-    from hy3d_rocm.decode.memory.budget import Request
-    from hy3d_rocm.decode.planning.planner import Candidate, Need
+    from hy3d_rocm.decoding.memory.budget import Request
+    from hy3d_rocm.decoding.planning.planner import Candidate, Need
     from hy3d_rocm.tools.planning import Explained
 
 _ROW, _BAR, _TOP, _FOOT = 64, 20, 116, 100

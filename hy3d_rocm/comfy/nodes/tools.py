@@ -26,9 +26,9 @@ from hy3d_rocm.comfy.nodes.common import (
     text_and_picture,
 )
 from hy3d_rocm.comfy.running import Asked, Watcher, current_device
-from hy3d_rocm.decode.families.proof import CALL_ERRORS
-from hy3d_rocm.decode.memory.budget import parse_budget
-from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions
+from hy3d_rocm.decoding.families.proof import CALL_ERRORS
+from hy3d_rocm.decoding.memory.budget import parse_budget
+from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions
 from hy3d_rocm.tools import validate
 from hy3d_rocm.tools.runs import Listener, Subject
 from hy3d_rocm.units import brief, size_text

@@ -52,7 +52,7 @@ from hy3d_rocm.comfy.patches.common import (
 from hy3d_rocm.comfy.patches.engine import Change, PatchSet
 from hy3d_rocm.comfy.patches.upstream import PatchSpec, Upstream
 from hy3d_rocm.comfy.running import where_of
-from hy3d_rocm.decode.stages import told
+from hy3d_rocm.decoding.stages import told
 from hy3d_rocm.pipeline import unwrap
 from hy3d_rocm.scopes import cuda_literals
 

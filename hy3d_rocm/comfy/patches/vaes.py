@@ -52,8 +52,8 @@ from hy3d_rocm.comfy.running import (
 from hy3d_rocm.comfy.settings import Settings
 from hy3d_rocm.conv.mode import LOCAL
 from hy3d_rocm.conv.router import Guard, protect
-from hy3d_rocm.decode.memory.budget import parse_budget
-from hy3d_rocm.decode.stages import stage_of, tensors_in
+from hy3d_rocm.decoding.memory.budget import parse_budget
+from hy3d_rocm.decoding.stages import stage_of, tensors_in
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -203,7 +203,7 @@ def wrapper_in_parts(
     Frames of latents; encode: the mean of pixels, moments: mean and log variance, 2 C channels.
     LeftAlone for any reason; interrupts go through.
     """
-    from hy3d_rocm.decode.executor import decode_with_report, encode_with_report
+    from hy3d_rocm.decoding.executor import decode_with_report, encode_with_report
 
     try:
         family = vaes.family_of(vae, encode)
