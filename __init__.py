@@ -140,13 +140,11 @@ def prestartup() -> None:
 
         startup.run(os.environ)
         what = "FramePackWrapper is imported as it is"
-        from hy3d_rocm.comfy import framepack_door
+        from hy3d_rocm.comfy import import_hooks
 
-        framepack_door.prepare(os.environ)
+        import_hooks.prepare_framepack(os.environ)
         what = "custom_rasterizer is not served"
-        from hy3d_rocm.comfy import raster_door
-
-        raster_door.prepare(os.environ)
+        import_hooks.prepare_raster(os.environ)
     except Exception as error:  # noqa: BLE001  (a broken pack must not break ComfyUI)
         _LOGGER.error("hy3d_rocm: %s: %s: %s", what, type(error).__name__, error)
 

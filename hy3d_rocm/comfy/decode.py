@@ -1,7 +1,11 @@
-"""What the decode node does: a LATENT and a VAE to images, a report and a timeline.
+"""What the decode and encode nodes do: a LATENT and a VAE to images, images and a VAE to a LATENT,
+with a report and a timeline.
 
-Three ways, in this order: the VAE's layers in parts (decode()), the VAE's own module in tiles where
-its layers are not known, ComfyUI's own decode. All of them with failing convolutions caught.
+A decode goes one of three ways, in this order: the VAE's layers in parts (decode()), the VAE's own
+module in tiles where its layers are not known, ComfyUI's own decode. All of them with failing
+convolutions caught. An encode has the first and the last. Pixels are cropped, put in order and
+scaled as comfy.sd.VAE.encode does it, by the VAE object's own methods, and the latent comes back as
+it gives it.
 """
 
 from __future__ import annotations
@@ -9,15 +13,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import comfy.model_management as management
 import torch
 
-from hy3d_rocm.comfy import memory, status, timeline, vae_memory, vaes
-from hy3d_rocm.comfy.option_values import decode_options
-from hy3d_rocm.comfy.reports import report_text
+from hy3d_rocm.comfy import memory, reports, timeline, vaes
+from hy3d_rocm.comfy.reports import own_code_text, report_text
 from hy3d_rocm.comfy.running import (
     Asked,
     Made,
@@ -25,21 +28,14 @@ from hy3d_rocm.comfy.running import (
     caught,
     current_device,
     own_code,
-    own_report,
-    parts_or_why,
     running,
     said,
 )
 from hy3d_rocm.conv.errors import is_out_of_memory
-from hy3d_rocm.decoding.checks import STRATEGIES, check_latents
+from hy3d_rocm.conv.router import Guard
 from hy3d_rocm.decoding.memory.budget import parse_budget
-from hy3d_rocm.decoding.precision import PRECISIONS
-from hy3d_rocm.decoding.report import DecodeOptions
-
-if TYPE_CHECKING:
-    from hy3d_rocm.decoding.report import DecodeReport
-
-__all__ = ["PRECISIONS", "STRATEGIES", "decode_latent", "decode_samples", "latents_of"]
+from hy3d_rocm.decoding.report import DecodeReport
+from hy3d_rocm.decoding.stages import stage_of
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -47,67 +43,65 @@ Own = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Decoded:
-    """images: as VAE.decode gives them, (B, H, W, C) or (B, T, H, W, C). run: what was recorded."""
+class Done:
+    """made: as the VAE's own method gives it, images (B, H, W, C) or (B, T, H, W, C), or latents.
+    run: what was recorded."""
 
-    images: torch.Tensor
+    made: torch.Tensor
     report: DecodeReport
     run: Run
     seconds: float
 
+    def text(self, given: torch.Tensor, kind: str) -> str:
+        """The report, which the status node shows too. kind: what `given` is."""
+        text = report_text(
+            self.report, given, self.made, self.seconds, self.run.guard.stats.table(), kind
+        )
+        reports.remember(text)
+        return text
 
-def decode_latent(
-    vae: Any,
-    samples: Any,
-    budget: str,
-    strategy: str,
-    precision: str,
-    options: dict[str, Any] | None = None,
-) -> tuple[torch.Tensor, str, torch.Tensor]:
+
+def decode_latent(vae: Any, samples: Any, asked: Asked) -> tuple[torch.Tensor, str, torch.Tensor]:
     """Images (frames of all videos in one batch, H, W, C) in 0..1, a report, a timeline.
 
-    options: the node's optional inputs. Interrupts go through. ValueError, in a sentence, for a
-    LATENT that is none or of another model, a budget that is none, or one that was given and is too
-    small, an option that can't be.
+    Interrupts go through. ValueError, in a sentence, for a LATENT that is none or of another model,
+    and a given budget that is too small.
     """
     latents = latents_of(samples)
-    asked = Asked(
-        parse_budget(budget.strip() or None), strategy, precision, decode_options(options or {}),
-        "VAE Decode (ROCm)",
-    )  # fmt: skip
-    made = _decoded(vae, latents, asked, vae.decode)
-    images = made.images
-    if images.ndim == 5:
-        images = images.flatten(0, 1)
-    text = report_text(
-        made.report, latents, images, made.seconds, made.run.guard.stats.table()
-    )  # fmt: skip
-    status.remember(text)
-    shown = timeline.of_decode(made.report, made.run, made.seconds, asked.options.synchronization)
-    return images, text, shown
+    done = _done(vae, latents, asked, vae.decode)
+    if done.made.ndim == 5:
+        done = replace(done, made=done.made.flatten(0, 1))
+    text = done.text(latents, "latents")
+    waits = asked.options.synchronization
+    return done.made, text, timeline.of_decode(done.report, done.run, done.seconds, waits)
 
 
-def decode_samples(
-    vae: Any,
-    samples: Any,
-    *,
-    budget: str | int | float | None = None,
-    strategy: str = "auto",
-    precision: str = "auto",
-    options: DecodeOptions | None = None,
-    own: Own | None = None,
-    who: str = "VAE.decode",
-) -> tuple[torch.Tensor, DecodeReport]:
-    """Images as VAE.decode gives them, (B, H, W, C) or (B, T, H, W, C), and how they came about.
+def encode_pixels(vae: Any, pixels: Any, asked: Asked) -> tuple[dict[str, torch.Tensor], str]:
+    """A LATENT of pixels (frames, H, W, C) in 0..1, and a report. Errors as decode_latent()."""
+    check_images(pixels)
+    done = _done(vae, pixels, asked, vae.encode, encode=True)
+    return {"samples": done.made}, done.text(pixels, "pixels")
 
-    samples: a LATENT or its tensor. own: what is called with the tensor where nothing else can be
-    done (report.strategy is then "own"), None for the VAE's own decode: a patch of that gives what
-    was there before. who: for the log. Errors as decode_latent() has them.
+
+def run_vae(
+    vae: Any, given: torch.Tensor, *, encode: bool = False,
+    budget: str | int | float | None = None, strategy: str = "auto", precision: str = "auto",
+    own: Own | None = None, who: str = "VAE.decode",
+) -> Made:  # fmt: skip
+    """What VAE.decode gives of latents, (B, H, W, C) or (B, T, H, W, C), or VAE.encode of images,
+    and how it came about.
+
+    own: what is called with `given` where nothing else can be done (report.strategy is then "own"),
+    None for the VAE's own method: a patch of that gives what was there before. who: for the log.
+    Errors as decode_latent() and encode_pixels() have them.
     """
-    latents = samples if isinstance(samples, torch.Tensor) else latents_of(samples)
-    asked = Asked(parse_budget(budget), strategy, precision, options or DecodeOptions(), who)
-    made = _decoded(vae, latents, asked, own or vae.decode)
-    return made.images, made.report
+    if encode:
+        check_images(given)
+    if own is None:
+        own = vae.encode if encode else vae.decode
+    asked = Asked(parse_budget(budget), strategy, precision, who=who)
+    done = _done(vae, given, asked, own, encode)
+    return done.made, done.report
 
 
 def latents_of(samples: Any) -> torch.Tensor:
@@ -120,6 +114,16 @@ def latents_of(samples: Any) -> torch.Tensor:
     if getattr(latents, "is_nested", False):  # several streams, as video with sound: the first
         latents = latents.unbind()[0]
     return latents  # type: ignore[no-any-return]
+
+
+def check_images(pixels: Any) -> None:
+    """ValueError (a sentence) for what is no IMAGE."""
+    if not isinstance(pixels, torch.Tensor) or pixels.ndim not in (4, 5) or 0 in pixels.shape:
+        got = tuple(pixels.shape) if isinstance(pixels, torch.Tensor) else type(pixels).__name__
+        raise ValueError(
+            f"pixels is {got}, not an IMAGE (images, height, width, channels): connect an output "
+            "of that type"
+        )
 
 
 def as_images(vae: Any, video: torch.Tensor) -> torch.Tensor:
@@ -140,45 +144,71 @@ def as_images(vae: Any, video: torch.Tensor) -> torch.Tensor:
     return frames.movedim(1, -1)
 
 
-def _decoded(vae: Any, latents: torch.Tensor, asked: Asked, own: Own) -> Decoded:
+def prepared(vae: Any, pixels: torch.Tensor, time_step: int) -> torch.Tensor:
+    """(B, C, T, H, W) or, for an image VAE, (B, C, H, W) as VAE.encode makes it of an IMAGE: sides
+    cropped to what the VAE encodes, frames of one video in order, at most 1 + k * time_step of them
+    (the rest is left out, as the VAEs' own encode() does), in the VAE's range and type.
+    """
+    x = vae.vae_encode_crop_pixels(pixels).movedim(-1, 1)
+    if vae.latent_dim == 3 and x.ndim < 5:
+        x = x.unsqueeze(2) if getattr(vae, "not_video", False) else x.movedim(1, 0).unsqueeze(0)
+    if x.ndim == 5:
+        x = x[:, :, : 1 + (x.shape[2] - 1) // time_step * time_step]
+    scaled: torch.Tensor = vae.process_input(x).to(vae.vae_dtype)
+    return scaled
+
+
+def _done(vae: Any, given: torch.Tensor, asked: Asked, own: Own, encode: bool = False) -> Done:
     started = time.perf_counter()
-    with memory.stage_lines("VAE Load", "VAE Decode"), running() as run:
-        made = _in_parts(vae, latents, asked, run)
+    with memory.stage_lines("VAE Load", stage_of(encode)), running() as run:
+        made = _in_parts(vae, given, asked, run, encode)
         if isinstance(made, str):
-            made = _as_a_whole(vae, latents, made, run, own, asked.who)
-    return Decoded(*made, run, time.perf_counter() - started)
+            made = _as_a_whole(vae, given, made, run, own, asked.who, encode)
+    return Done(*made, run, time.perf_counter() - started)
 
 
-def _in_parts(vae: Any, latents: torch.Tensor, asked: Asked, run: Run) -> Made | str:
-    """Images and a report, or why ComfyUI's own decode has to make them."""
+def _in_parts(vae: Any, given: torch.Tensor, asked: Asked, run: Run, encode: bool) -> Made | str:
+    """What is made in parts and a report, or why ComfyUI's own code has to make it.
 
-    def work() -> Made | str:
-        try:
-            family = vaes.family_of(vae)
-        except TypeError as error:
-            return _unknown(vae, latents, asked, run, said(error))
-        return _known(vae, family, latents, asked, run)
+    What ends the node goes on: an interrupt, a cancel, a given budget that is too small, latents of
+    another model.
+    """
+    from hy3d_rocm.decoding.plan import BudgetTooSmallError
 
-    return parts_or_why("decode", work, asked, run, (vaes.OtherModelError,))
+    try:
+        return (_encoded if encode else _decoded)(vae, given, asked, run)
+    except (management.InterruptProcessingException, vaes.OtherModelError):
+        raise
+    except BudgetTooSmallError as error:
+        if asked.budget is not None:
+            raise
+        return said(error)
+    except Exception as error:
+        if run.watcher.cancelled():
+            raise
+        what = "encode" if encode else "decode"
+        logger.debug("hy3d_rocm: the %s in parts", what, exc_info=True)
+        return said(error)
 
 
-def _known(vae: Any, family: Any, latents: torch.Tensor, asked: Asked, run: Run) -> Made | str:
-    if family.is_image and latents.ndim == 5:  # as ComfyUI's decode() does
-        latents = latents[:, :, 0]
-    video = latents.unsqueeze(2) if latents.ndim == 4 else latents
-    vaes.check_channels(video, family)
-    check_latents(video, family)
+def _decoded(vae: Any, latents: torch.Tensor, asked: Asked, run: Run) -> Made | str:
+    try:
+        family = vaes.family_of(vae)
+    except TypeError as error:
+        return _unknown(vae, latents, asked, run, said(error))
+    video = vaes.as_video(latents, family)
     place = vaes.place_of(family)
     with current_device(place), torch.no_grad():
         if vaes.is_managed(vae):
-            vae_memory.load(vae, family, tuple(video.shape), asked, run.watcher)
+            vaes.load(vae, family, tuple(video.shape), asked, run.watcher)
         why = _doubt(family)
         if why:
-            return _unknown(vae, latents, asked, run, why)
+            given = video[:, :, 0] if family.is_image else latents
+            return _unknown(vae, given, asked, run, why)
         if family.view is not family.vae:  # under its authors' names
             video = family.noised(video.to(place, family.dtype))
-        images, report = _carried_out(vae, family, video, asked, run, place)
-    return images[:, 0] if latents.ndim == 4 else images, report
+        images, report = _carried_out(vae, family, video, asked, run, place, False)
+    return images[:, 0] if latents.ndim == 4 or family.is_image else images, report
 
 
 def _doubt(family: Any) -> str:
@@ -201,42 +231,94 @@ def _unknown(vae: Any, latents: torch.Tensor, asked: Asked, run: Run, why: str) 
         return said(error)
     place = torch.device(vae.device)
     with current_device(place), torch.no_grad():
-        vae_memory.load_for_own_code(vae, tuple(latents.shape), asked)
+        vaes.load_for_own_code(vae, tuple(latents.shape), asked)
         image = latents.ndim == 4 or vae.latent_dim == 2
         if latents.ndim == 5 and vae.latent_dim == 2:
             latents = latents[:, :, 0]
         video = latents.unsqueeze(2) if latents.ndim == 4 else latents
-        images, report = _carried_out(vae, family, video, asked, run, place)
+        images, report = _carried_out(vae, family, video, asked, run, place, False)
     return images[:, 0] if image else images, report
 
 
+def _encoded(vae: Any, pixels: torch.Tensor, asked: Asked, run: Run) -> Made | str:
+    if not vaes.is_managed(vae) or not hasattr(vae, "vae_encode_crop_pixels"):
+        return "it is no VAE of ComfyUI's own"
+    family = vaes.family_of(vae, encode=True)
+    if family.processing.no_encode:
+        return family.processing.no_encode
+    x = prepared(vae, pixels, family.pixel_steps[0])
+    video = x.unsqueeze(2) if x.ndim == 4 else x
+    place = vaes.place_of(family)
+    with current_device(place), torch.no_grad():
+        vaes.load(vae, family, tuple(video.shape), asked, run.watcher, encode=True)
+        if not vaes.is_proven(family, encode=True):
+            return f"this {family.name} VAE encodes otherwise than its layers say"
+        latents, report = _carried_out(vae, family, video, asked, run, place, True)
+    if x.ndim == 4:
+        latents = latents[:, :, 0]
+    return _given_back(vae, latents), report
+
+
 def _carried_out(
-    vae: Any, family: Any, video: torch.Tensor, asked: Asked, run: Run, place: torch.device
-) -> Made:
-    from hy3d_rocm.decoding.executor import decode_with_report
+    vae: Any, family: Any, video: torch.Tensor, asked: Asked, run: Run, place: torch.device,
+    encode: bool,
+) -> Made:  # fmt: skip
+    from hy3d_rocm.decoding.executor import decode_with_report, encode_with_report
 
-    budget = vae_memory.budget_for(asked, place)
+    work = encode_with_report if encode else decode_with_report
+    budget = vaes.budget_for(asked, place)
     with run.metered(place), memory.own_care(vae):
-        frames, report = decode_with_report(
+        made, report = work(
             family, video, budget, asked.strategy, asked.precision, run.steps, run.watcher,
-            asked.options,
+            options=asked.options,
         )  # fmt: skip
-        images = as_images(vae, frames)
-    return images, report
+        return made if encode else as_images(vae, made), report
 
 
-def _as_a_whole(vae: Any, latents: torch.Tensor, why: str, run: Run, own: Own, who: str) -> Made:
+def _given_back(vae: Any, latents: torch.Tensor) -> torch.Tensor:
+    """Where and in which type VAE.encode gives them."""
+    dtype = vae.vae_output_dtype() if hasattr(vae, "vae_output_dtype") else torch.float32
+    latents = latents.to(getattr(vae, "output_device", latents.device)).to(dtype)
+    shaped = getattr(vae, "format_encoded", None)
+    return latents if shaped is None else shaped(latents)
+
+
+def run_own_code(
+    what: str, vae: Any, work: Callable[[], Any], given: Any, encode: bool,
+    tell: Callable[[Guard], None] = lambda guard: None,
+) -> Any:  # fmt: skip
+    """`work()`, a method of a VAE, with failing convolutions caught; the status hears of it.
+    tell: is called with what was recorded, also where it failed."""
+    began = time.perf_counter()
+    with running() as run:
+        try:
+            made = own_code(vae, work, given, encode)
+        finally:
+            tell(run.guard)
+    seconds = time.perf_counter() - began
+    reports.remember(own_code_text(what, caught(), given, made, seconds, run.guard.stats))
+    return made
+
+
+def _as_a_whole(
+    vae: Any, given: torch.Tensor, why: str, run: Run, own: Own, who: str, encode: bool
+) -> Made:
+    """By ComfyUI's own code, because of `why`."""
     inner = getattr(vae, "first_stage_model", vae)
+    cannot = "is not encoded in parts" if encode else "cannot be cut into parts here"
     logger.info(
-        "%s: %s cannot be cut into parts here (%s): ComfyUI's own decode runs, %s; "
-        "budget, strategy and precision have no effect",
-        who, type(inner).__name__, why, caught(),
+        "%s: %s %s (%s): ComfyUI's own %s runs, %s; budget, strategy and precision have no effect",
+        who, type(inner).__name__, cannot, why, "encode" if encode else "decode", caught(),
     )  # fmt: skip
     began = time.perf_counter()
     place = torch.device(getattr(vae, "device", None) or management.get_torch_device())
     with run.metered(place):
-        images = own_code(vae, lambda: own(latents), latents)
-    seconds = time.perf_counter() - began
-    report = own_report(vae, tuple(latents.shape), tuple(images.shape), why, seconds)
-    report.measured_peak_bytes = run.meters[0].peak_bytes
-    return images, report
+        made = own_code(vae, lambda: own(given), given, encode)
+    report = DecodeReport(
+        type(inner).__name__, tuple(given.shape), tuple(made.shape),
+        str(getattr(vae, "device", "its device")),
+        str(getattr(vae, "vae_dtype", "its type")).removeprefix("torch."), 0, "none",
+        strategy="own", reason=why, plan={"how": caught()}, seconds=time.perf_counter() - began,
+        measured_peak_bytes=run.meters[0].peak_bytes,
+    )  # fmt: skip
+    return made, report

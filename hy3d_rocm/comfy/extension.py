@@ -37,8 +37,8 @@ def start() -> None:
     """The memory cap, the missing rasteriser, the patches of upstream's nodes, the doctor's route,
     the lines that tell of them; each that fails costs one line."""
     _guarded("the memory cap", "hy3d_rocm.comfy.memory", "cap_at_start")
-    _guarded("custom_rasterizer", "hy3d_rocm.comfy.raster_door", "prepare")
-    _guarded("the patches", "hy3d_rocm.comfy.patch.install", "install_patches")
+    _guarded("custom_rasterizer", "hy3d_rocm.comfy.import_hooks", "prepare_raster")
+    _guarded("the patches", "hy3d_rocm.comfy.patches.install", "install_patches")
     _guarded("the doctor's route", "hy3d_rocm.comfy.routes", "add_routes")
     _guarded("the lines at the start", "hy3d_rocm.comfy.welcome", "arrange")
 

@@ -55,7 +55,21 @@ def draw(title: str, sections: Sequence[Section]) -> torch.Tensor:
     for section in shown:
         _draw_section(pen, section, y, fonts[0], aside)
         y += _height(section, aside) + GAP
-    return torch.from_numpy(np.asarray(image, dtype=np.float32) / 255.0)[None]
+    return as_image(image)
+
+
+def as_image(image: Image.Image) -> torch.Tensor:
+    """As ComfyUI has images: (1, H, W, 3) float32 in 0..1."""
+    return torch.from_numpy(np.asarray(image.convert("RGB"), dtype=np.float32) / 255.0)[None]
+
+
+def new_page(height: int, title: str, about: str) -> tuple[Image.Image, Any, Any]:
+    """A picture WIDTH wide with two lines at its top, what draws on it, the font of its texts."""
+    image = Image.new("RGB", (WIDTH, height), BACKGROUND)
+    pen, large, small = ImageDraw.Draw(image), load_font(TEXT + 8), load_font(TEXT)
+    pen.text((MARGIN, 20), cut(title, large), BRIGHT, large)
+    pen.text((MARGIN, 62), cut(about, small), DIM, small)
+    return image, pen, small
 
 
 def load_font(size: int) -> Any:

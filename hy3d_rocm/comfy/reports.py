@@ -1,17 +1,52 @@
-"""Reports of decodes and encodes as lines."""
+"""Reports of decodes and encodes as lines, and the memory of what this session has met."""
 
 from __future__ import annotations
 
+import threading
+import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.decoding.stages import shapes_of
+from hy3d_rocm.pipeline import unwrap
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.stats import Stats
     from hy3d_rocm.decoding.report import DecodeReport
 
-__all__ = ["copies_of", "own_code_text", "report_lines", "report_text"]
+KEPT = 5
+
+_reports: deque[str] = deque(maxlen=KEPT)
+_known: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def remember(report: str) -> None:
+    """Keeps the report of a decode or encode for the status node; the last KEPT stay."""
+    with _lock:
+        _reports.append(report)
+
+
+def know(pipeline: Any) -> None:
+    """Lets the status name this pipeline as long as it lives; it is not kept alive by that."""
+    with _lock:
+        try:
+            _known[unwrap(pipeline)] = None
+        except TypeError:  # an object without weak references cannot be watched
+            return
+
+
+def remembered() -> list[str]:
+    """The reports that are kept, the newest first."""
+    with _lock:
+        return list(reversed(_reports))
+
+
+def known_pipelines() -> list[Any]:
+    """Those that know() was told of and that still live."""
+    with _lock:
+        return list(_known)
 
 
 def report_text(

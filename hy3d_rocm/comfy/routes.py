@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from hy3d_rocm.comfy import settings
+from hy3d_rocm.comfy import comfy_server, settings
 from hy3d_rocm.doctor import Examination, examine
 from hy3d_rocm.doctor.examination import DEFAULT_SECONDS, host_facts
 from hy3d_rocm.env.shown import anonymous
@@ -33,16 +33,12 @@ _LOOK_S = 0.5  # how often it is seen whether a client is still there
 _MARK = "_hy3d_rocm_routes"
 
 
-class RequestError(Exception):
-    """The text is the sentence for who asked."""
+class RefusedError(Exception):
+    """The text is the sentence for who asked; status: HTTP's."""
 
-
-class BusyError(Exception):
-    """The text is the sentence for who asked."""
-
-
-class _AbandonedError(Exception):
-    """Nobody waits for the examination any more."""
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class _Job:
@@ -60,7 +56,7 @@ class _Job:
             with _one_at_a_time:
                 self._check()
                 if self.self_test and is_busy():
-                    raise BusyError(_BUSY)
+                    raise RefusedError(409, _BUSY)
                 found = examine(self_test=self.self_test, seconds=self.seconds, cancel=self._check)
         except BaseException as error:  # noqa: BLE001  (goes to who waits)
             self._leave_table()
@@ -74,7 +70,7 @@ class _Job:
         with _lock:
             if not self.waiting:
                 _jobs.pop(self.self_test, None)
-                raise _AbandonedError("nobody waits for this examination any more")
+                raise RefusedError(503, "nobody waits for this examination any more")
 
     def _leave_table(self) -> None:
         with _lock:
@@ -97,7 +93,7 @@ def add_routes() -> bool:
     The doctor hears of ComfyUI's models and settings from now on, in nodes too.
     """
     host_facts["comfyui"] = about_comfyui
-    server = _server()
+    server = comfy_server()
     if server is None or getattr(server, _MARK, False):
         return False
     server.routes.get(PATH)(answer)
@@ -113,16 +109,11 @@ async def answer(request: Any) -> Any:
     self_test = request.method == "POST"
     try:
         kind, seconds = parse(request.query, self_test)
-    except RequestError as error:
-        return web.json_response({"error": str(error)}, status=400)
-    try:
         examination = await _examined(request, self_test, seconds)
         # What it says is large enough to be put together beside the loop, too.
         body = await asyncio.to_thread(_body, examination, kind)
-    except BusyError as error:
-        return web.json_response({"error": str(error)}, status=409)
-    except _AbandonedError as error:  # nobody hears it
-        return web.json_response({"error": str(error)}, status=503)
+    except RefusedError as error:
+        return web.json_response({"error": str(error)}, status=error.status)
     except Exception as error:  # noqa: BLE001  (said to who asked; ComfyUI goes on)
         logger.warning("hy3d_rocm: the doctor failed: %s: %s", type(error).__name__, error)
         said = {"error": anonymous(f"the doctor failed: {type(error).__name__}: {error}")}
@@ -132,21 +123,22 @@ async def answer(request: Any) -> Any:
 
 
 def parse(query: Mapping[str, str], self_test: bool) -> tuple[str, float]:
-    """(format, seconds) of a request's parameters; RequestError with a sentence."""
+    """(format, seconds) of a request's parameters; RefusedError with a sentence."""
     kind = query.get("format", "json")
     if kind not in FORMATS:
-        raise RequestError(f"format is {kind!r}; give one of {', '.join(FORMATS)}")
+        raise RefusedError(400, f"format is {kind!r}; give one of {', '.join(FORMATS)}")
     unknown = sorted(set(query) - {"format", "seconds"} if self_test else set(query) - {"format"})
     if unknown:
         hint = "" if self_test else "; send POST for an examination with the self-test"
-        raise RequestError(f"there is no parameter {unknown[0]!r} here{hint}")
+        raise RefusedError(400, f"there is no parameter {unknown[0]!r} here{hint}")
     try:
         seconds = float(query.get("seconds", DEFAULT_SECONDS))
     except ValueError:
         seconds = -1.0
     if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
-        raise RequestError(
-            f"seconds is {query.get('seconds')!r}; give {_LEAST_SECONDS:g} to {_MOST_SECONDS:g}"
+        raise RefusedError(
+            400,
+            f"seconds is {query.get('seconds')!r}; give {_LEAST_SECONDS:g} to {_MOST_SECONDS:g}",
         )
     return kind, seconds
 
@@ -162,7 +154,7 @@ async def _examined(request: Any, self_test: bool, seconds: float) -> Examinatio
         while not (await asyncio.wait([found], timeout=_LOOK_S))[0]:
             if request.transport is None or request.transport.is_closing():
                 found.add_done_callback(_heard)
-                raise _AbandonedError("the client hung up")
+                raise RefusedError(503, "the client hung up")
         return found.result()
     finally:
         with _lock:
@@ -197,7 +189,7 @@ def _body(examination: Examination, kind: str) -> str:
 
 def is_busy() -> bool:
     """Whether a prompt runs or waits."""
-    queue = getattr(_server(), "prompt_queue", None)
+    queue = getattr(comfy_server(), "prompt_queue", None)
     return bool(queue is not None and queue.get_tasks_remaining())
 
 
@@ -205,7 +197,7 @@ def about_comfyui() -> dict[str, Any]:
     """{"version", "device", "models", "settings", "switched_off", "patches"}; JSON-able."""
     import comfy.model_management as management
 
-    from hy3d_rocm.comfy.patch import installed
+    from hy3d_rocm.comfy.patches.install import installed
 
     installation = installed()
     now = settings.current()
@@ -230,8 +222,3 @@ def _model(loaded: Any) -> dict[str, Any]:
         "device": str(loaded.device),
         "bytes": int(loaded.model_loaded_memory()) if patcher is not None else 0,
     }
-
-
-def _server() -> Any:
-    """ComfyUI's server if it runs. Not imported: ComfyUI used as a library has none."""
-    return getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)

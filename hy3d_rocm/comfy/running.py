@@ -1,40 +1,111 @@
-"""What decode and encode run in: protection, a cancel that is seen, a progress bar, a record."""
+"""What decode and encode run in: protection, a cancel that is seen, a progress bar, a record.
+
+ComfyUI's interrupt is a flag that is reset by whoever raises for it
+(throw_exception_if_processing_interrupted). What computes in parts only needs to know: a Watcher
+reads the flag, and once the work has ended by that, ComfyUI's own exception is raised, which resets
+the flag and ends the prompt as any other node would.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import comfy.model_management as management
 import comfy.utils
 import torch
 
+from hy3d_rocm import _native
+from hy3d_rocm.comfy import during
 from hy3d_rocm.comfy.memory import own_care
-from hy3d_rocm.comfy.watching import Watcher
+from hy3d_rocm.decoding.report import DecodeOptions, DecodeReport
 from hy3d_rocm.decoding.stages import told
 from hy3d_rocm.meter import PeakMeter
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from hy3d_rocm.conv.router import Guard
     from hy3d_rocm.decoding.memory.budget import Request
-    from hy3d_rocm.decoding.report import DecodeOptions, DecodeReport
-
-__all__ = [
-    "Asked", "Made", "Run", "Steps", "caught", "checked", "current_device", "on_cpu", "own_code",
-    "own_report", "parts_or_why", "running", "said",
-]  # fmt: skip
 
 logger = logging.getLogger("hy3d_rocm")
 
-Made = tuple[torch.Tensor, "DecodeReport"]
+Made = tuple[torch.Tensor, DecodeReport]
 
+# The C convolution's flag is set so much later than ComfyUI's at most, plus a switch of threads.
+INTERVAL_S = 0.05
 # Memory is looked at this often. As decode() itself does.
 SAMPLE_S = 0.02
+
+
+class Watcher:
+    """A scope around work that can be cancelled; an instance is for one scope at a time.
+
+        with Watcher() as watcher:
+            decode(..., cancel=watcher)
+
+    `requested` (and `cancelled()`) is ComfyUI's flag as it is now. `flag` is the C core's: a thread
+    sets it INTERVAL_S after ComfyUI's at the latest, so that a long convolution on the CPU ends,
+    too. What leaves the scope while the flag is up, if it is an Exception, becomes ComfyUI's own
+    InterruptProcessingException; a result that was ready by then is kept, and the executor sees the
+    flag before the next node.
+    """
+
+    def __init__(self) -> None:
+        self.flag = _native.CancelFlag()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="hy3d-cancel")
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if isinstance(error, Exception) and self.cancelled():
+            error.__traceback__ = None  # whose frames hold the decode's tensors
+            self.throw()
+
+    @property
+    def requested(self) -> bool:
+        """See cancelled()."""
+        return self.cancelled()
+
+    def cancelled(self) -> bool:
+        """Whether the user has cancelled; nothing is reset."""
+        return bool(self.flag.requested) or _is_interrupted()
+
+    def throw(self, *_: Any) -> None:
+        """Raises ComfyUI's exception, and resets its flag, if the user has cancelled; usable as a
+        listener of protect()."""
+        management.throw_exception_if_processing_interrupted()
+        if self.flag.requested:  # somebody has reset ComfyUI's flag meanwhile
+            raise management.InterruptProcessingException
+
+    def _watch(self) -> None:
+        while not self._stop.wait(INTERVAL_S):
+            if _is_interrupted():
+                self.flag.request()
+                return
+
+
+def _is_interrupted() -> bool:
+    return bool(management.processing_interrupted())
 
 
 @dataclass(frozen=True)
@@ -45,7 +116,7 @@ class Asked:
     budget: Request
     strategy: str
     precision: str
-    options: DecodeOptions
+    options: DecodeOptions = field(default_factory=DecodeOptions)
     who: str = "VAE.decode"
 
 
@@ -102,33 +173,21 @@ class Run:
             yield
 
 
-# Whether each running() of this context looks through each convolution's values, see protect().
-CHECKED: ContextVar[bool] = ContextVar("hy3d_rocm_checked", default=False)
-
-
-@contextmanager
-def checked() -> Iterator[None]:
-    """Every running() inside looks through each convolution's values."""
-    token = CHECKED.set(True)
-    try:
-        yield
-    finally:
-        CHECKED.reset(token)
-
-
-# How each running() of this context has convolutions computed, see protect().
+# How each running() of this context has convolutions computed, and whether it looks through each
+# one's values; see protect().
 POLICY: ContextVar[str] = ContextVar("hy3d_rocm_policy", default="auto")
+CHECKED: ContextVar[bool] = ContextVar("hy3d_rocm_checked", default=False)
 ON_CPU = "pin:cpu"
 
 
-@contextmanager
-def on_cpu() -> Iterator[None]:
+def checked() -> AbstractContextManager[None]:
+    """Every running() inside looks through each convolution's values."""
+    return during(CHECKED, True)
+
+
+def on_cpu() -> AbstractContextManager[None]:
     """Every running() inside has each convolution computed on the CPU."""
-    token = POLICY.set(ON_CPU)
-    try:
-        yield
-    finally:
-        POLICY.reset(token)
+    return during(POLICY, ON_CPU)
 
 
 def caught() -> str:
@@ -186,45 +245,6 @@ def where_of(vae: Any) -> tuple[torch.device, object]:
 def said(error: BaseException) -> str:
     """The first line of an error."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def parts_or_why(
-    what: str, work: Callable[[], Made | str], asked: Asked, run: Run,
-    refusals: tuple[type[Exception], ...] = (),
-) -> Made | str:  # fmt: skip
-    """What `work` makes in parts, or why the VAE's own code has to make it.
-
-    What ends the node goes on: an interrupt, a cancel, a given budget that is too small, refusals.
-    """
-    from hy3d_rocm.decoding.plan import BudgetTooSmallError
-
-    try:
-        return work()
-    except (management.InterruptProcessingException, *refusals):
-        raise
-    except BudgetTooSmallError as error:
-        if asked.budget is not None:
-            raise
-        return said(error)
-    except Exception as error:
-        if run.watcher.cancelled():
-            raise
-        logger.debug("hy3d_rocm: the %s in parts", what, exc_info=True)
-        return said(error)
-
-
-def own_report(
-    vae: Any, given: tuple[int, ...], made: tuple[int, ...], why: str, seconds: float
-) -> DecodeReport:
-    """Of ComfyUI's own decode or encode, which was run because of `why`."""
-    from hy3d_rocm.decoding.report import DecodeReport
-
-    inner = getattr(vae, "first_stage_model", vae)
-    return DecodeReport(
-        type(inner).__name__, given, made, str(getattr(vae, "device", "its device")),
-        str(getattr(vae, "vae_dtype", "its type")).removeprefix("torch."), 0, "none",
-        strategy="own", reason=why, plan={"how": caught()}, seconds=seconds,
-    )  # fmt: skip
 
 
 def _before_compiling(kernel: str, number: int) -> None:

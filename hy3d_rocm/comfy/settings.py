@@ -46,9 +46,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "seed_mode": SEED_MODES, "offload": OFFLOADS, "vae": VAE_MODES,
 }  # fmt: skip
 _DEFAULTS = {"seed_mode": "stream", "offload": "auto", "vae": "protect", "vae_budget": "auto"}
-_YES_NO = {"on": True, "true": True, "yes": True, "1": True} | {
-    "off": False, "false": False, "no": False, "0": False
-}  # fmt: skip
+_YES_NO = dict.fromkeys(("on", "true", "yes", "1"), "on") | dict.fromkeys(
+    ("off", "false", "no", "0"), "off"
+)
 
 _read: tuple[tuple[str, int, int], dict[str, Any]] | None = None  # what of which file: values
 
@@ -125,68 +125,55 @@ def offload_for(asked: str) -> Policy:
 
 def _found(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) -> tuple[str, str]:
     """The value of a setting, and where it comes from. A switch is "on" or "off"."""
+    asked = _asked(name, environ)
+    if asked is not None:
+        return asked, f"{VARIABLES[name]} in the environment"
+    stored = _stored(name, values)
+    if stored is not None:
+        return stored, "ComfyUI's settings"
+    return _DEFAULTS.get(name, "off"), "default"
+
+
+def _asked(name: str, environ: Mapping[str, str]) -> str | None:
+    variable = VARIABLES[name]
     if name == "vae_budget":
-        return _budget(name, environ, values)
+        return _budget(variable, environ.get(variable, ""))
     if name in _CHOICES:
-        return _choice(name, environ, values)
-    asked = read_choice(environ, VARIABLES[name], tuple(_YES_NO))
-    if asked is not None:
-        return "on" if _YES_NO[asked] else "off", f"{VARIABLES[name]} in the environment"
-    is_on = _switch(name, values, default=False)
-    return "on" if is_on else "off", _source_of_switch(name, values)
+        return read_choice(environ, variable, _CHOICES[name])
+    return _YES_NO.get(read_choice(environ, variable, tuple(_YES_NO)) or "")
 
 
-def _budget(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) -> tuple[str, str]:
-    """The first of the environment's and ComfyUI's text that parse_budget can read."""
-    variable = VARIABLES[name]
-    asked: tuple[tuple[Any, str, str], ...] = (
-        (environ.get(variable, ""), variable, f"{variable} in the environment"),
-        (values.get(PREFIX + name, ""), f"ComfyUI's setting {PREFIX}{name}", "ComfyUI's settings"),
-    )
-    for value, what, source in asked:
-        if value == "" or (isinstance(value, str) and not value.strip()):
-            continue
-        if not isinstance(value, str):
-            say_wrong(what, value, ("auto", '"6GB"', '"80%"'))
-            continue
-        try:
-            parse_budget(value.strip())
-        except ValueError as error:
-            say_once(f"{what} is passed over: {error}")
-            continue
-        return value.strip(), source
-    return _DEFAULTS[name], "default"
+def _stored(name: str, values: Mapping[str, Any]) -> str | None:
+    """What ComfyUI's settings say; what is none of _CHOICES is a switch."""
+    what, value = f"ComfyUI's setting {PREFIX}{name}", values.get(PREFIX + name)
+    if value is None:
+        return None
+    if name == "vae_budget":
+        return _budget(what, value)
+    choices = _CHOICES.get(name)
+    if choices is None and isinstance(value, bool):
+        return "on" if value else "off"
+    if choices is not None and isinstance(value, str) and value in choices:
+        return value
+    say_wrong(what, value, choices or ("true", "false"))
+    return None
 
 
-def _choice(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) -> tuple[str, str]:
-    """The value of a setting, and where it comes from."""
-    variable = VARIABLES[name]
-    asked = read_choice(environ, variable, _CHOICES[name])
-    if asked is not None:
-        return asked, f"{variable} in the environment"
-    value = values.get(PREFIX + name)
-    if isinstance(value, str) and value in _CHOICES[name]:
-        return value, "ComfyUI's settings"
-    if value is not None:
-        say_wrong(f"ComfyUI's setting {PREFIX}{name}", value, _CHOICES[name])
-    return _DEFAULTS[name], "default"
+def _budget(what: str, value: Any) -> str | None:
+    """A text that parse_budget can read."""
+    if not isinstance(value, str):
+        say_wrong(what, value, ("auto", '"6GB"', '"80%"'))
+        return None
+    try:
+        parse_budget(value.strip() or None)
+    except ValueError as error:
+        say_once(f"{what} is passed over: {error}")
+        return None
+    return value.strip() or None
 
 
 def _switched_off(values: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset(name for name in PATCHES if not _switch(f"patch.{name}", values))
-
-
-def _switch(name: str, values: Mapping[str, Any], default: bool = True) -> bool:
-    value = values.get(PREFIX + name)
-    if isinstance(value, bool):
-        return value
-    if value is not None:
-        say_wrong(f"ComfyUI's setting {PREFIX}{name}", value, ("true", "false"))
-    return default
-
-
-def _source_of_switch(name: str, values: Mapping[str, Any]) -> str:
-    return "ComfyUI's settings" if isinstance(values.get(PREFIX + name), bool) else "default"
+    return frozenset(name for name in PATCHES if _stored(f"patch.{name}", values) == "off")
 
 
 def _settings_file() -> Path | None:

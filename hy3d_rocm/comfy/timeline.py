@@ -3,17 +3,16 @@ only."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import ImageFont
 
 from hy3d_rocm.comfy.picture import (
     ACCENT,
-    BACKGROUND,
     BRIGHT,
     CARD,
     DIM,
@@ -21,11 +20,11 @@ from hy3d_rocm.comfy.picture import (
     TEXT,
     WARM,
     WIDTH,
+    as_image,
     cut,
-    load_font,
+    new_page,
 )
 from hy3d_rocm.comfy.reports import copies_of
-from hy3d_rocm.comfy.scales import nice_ticks
 from hy3d_rocm.tools.planning import seconds_text
 from hy3d_rocm.units import size_text
 
@@ -33,7 +32,24 @@ if TYPE_CHECKING:
     from hy3d_rocm.comfy.running import Run
     from hy3d_rocm.decoding.report import DecodeReport
 
-__all__ = ["Timeline", "draw", "of_decode"]
+
+def nice_ticks(top: float, binary: bool = False, about: int = 4) -> list[float]:
+    """0 and up to `top`, in round steps, some `about` of them.
+
+    binary: steps that are round in kB, MB or GB of powers of 1024 (as sizes of memory are told).
+    ValueError unless top is a number above 0.
+    """
+    if not (top > 0 and math.isfinite(top)):
+        raise ValueError(f"an axis ends at {top!r}; give a number above 0")
+    unit = 1024.0 ** math.floor(math.log(top, 1024) + 1e-12) if binary and top >= 1024 else 1.0
+    rough = top / unit / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = min((m * power for m in (1, 2, 5, 10) if m * power >= rough), default=10 * power)
+    if binary and step < 1 and unit == 1:
+        step = 1.0
+    count = math.floor(top / unit / step + 1e-9)
+    return [round(i * step, 12) * unit for i in range(count + 1)]
+
 
 HEIGHT = 556
 _LEFT, _TOP, _BOTTOM = 150, 112, 350  # of the curve, pixels
@@ -122,11 +138,7 @@ def _size(shape: Sequence[int]) -> str:
 
 def draw(timeline: Timeline) -> torch.Tensor:
     """(1, HEIGHT, WIDTH, 3) float32 in 0..1."""
-    image = Image.new("RGB", (WIDTH, HEIGHT), BACKGROUND)
-    pen = ImageDraw.Draw(image)
-    large, small = load_font(TEXT + 8), load_font(TEXT)
-    pen.text((MARGIN, 20), cut(timeline.title, large), BRIGHT, large)
-    pen.text((MARGIN, 62), cut(timeline.about, small), DIM, small)
+    image, pen, small = new_page(HEIGHT, timeline.title, timeline.about)
     frame = _Frame(pen, small, timeline.seconds, _top_of(timeline))
     pen.rectangle((_LEFT, _TOP, _RIGHT, _BOTTOM), fill=CARD)
     frame.axes()
@@ -135,7 +147,7 @@ def draw(timeline: Timeline) -> torch.Tensor:
     _limits(frame, timeline)
     _steps(frame, timeline)
     _words(frame, timeline)
-    return torch.from_numpy(np.asarray(image, dtype=np.float32) / 255.0)[None]
+    return as_image(image)
 
 
 def _top_of(timeline: Timeline) -> int:

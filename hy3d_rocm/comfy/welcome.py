@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping
 
 from hy3d_rocm import __version__
+from hy3d_rocm.comfy import comfy_server
 from hy3d_rocm.doctor.miopen.contents import in_a_line
 from hy3d_rocm.units import short_text, size_text
 
@@ -21,8 +21,7 @@ logger = logging.getLogger("hy3d_rocm")
 def arrange() -> None:
     """Has the lines logged once all packs are loaded and corrected. To be called after the
     patches' hook, whose work is looked at. Nothing where ComfyUI is used without its server."""
-    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
-    startup = getattr(getattr(server, "app", None), "on_startup", None)
+    startup = getattr(getattr(comfy_server(), "app", None), "on_startup", None)
     if startup is None:
         return
     try:
@@ -64,13 +63,14 @@ def _made(make: Callable[[Mapping[str, str]], str], environ: Mapping[str, str]) 
 
 
 def _corrected(environ: Mapping[str, str]) -> str:
-    from hy3d_rocm.comfy.patch import gate, installed
+    from hy3d_rocm.comfy.patches import install
+    from hy3d_rocm.comfy.patches.install import installed
 
     found = installed()
     applied = {} if found is None else found.applied()
     if applied:
         return "; ".join(f"{name} ({', '.join(names)})" for name, names in applied.items())
-    permitted, reason = gate.should_patch(environ)
+    permitted, reason = install.should_patch(environ)
     if permitted:
         return "nothing that is known is loaded, or the settings switch it off"
     is_said = found is not None and found.said_alone
@@ -90,7 +90,7 @@ def _memory(_environ: Mapping[str, str]) -> str:
 
 def _framepack(_environ: Mapping[str, str]) -> str:
     from hy3d_rocm.comfy import memory, settings
-    from hy3d_rocm.framepack.recommend import recommend
+    from hy3d_rocm.framepack.preservation import recommend
     from hy3d_rocm.memory import host_free_bytes
 
     device = memory.comfy_device()

@@ -1,10 +1,15 @@
-"""FramePack's memory module where torch.cuda can't be asked which GPU is the current one.
+"""Changes to modules of somebody's program as these are imported.
 
+FramePack's memory module where torch.cuda can't be asked which GPU is the current one:
 `diffusers_helper/memory.py` asks `torch.cuda.current_device()` in its fourth line, so on a machine
 without a GPU (also an AMD one whose torch sees none, or DirectML) the whole pack cannot be
 imported. An import hook answers that one call from that one module with 0 where the driver cannot,
 and then puts ComfyUI's own device, or the CPU, into the module's `gpu`. Where the driver answers,
 the module is left as it is. Nothing is imported here: this runs before torch is.
+
+`AfterImport` has modules of the stand-alone program changed right after each has been imported. The
+program keeps its own order of imports: what it sets before it imports diffusers (HF_HOME) must
+still come first.
 """
 
 from __future__ import annotations
@@ -12,8 +17,9 @@ from __future__ import annotations
 import importlib.machinery
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,7 +58,7 @@ def uninstall() -> None:
 
 
 class Hook(MetaPathFinder):
-    """Finds FramePack's memory module as Python does and has it loaded by `_Loading`."""
+    """Finds FramePack's memory module as Python does and runs it."""
 
     def __init__(self, allowed: Callable[[], bool], device: DeviceName) -> None:
         self.allowed = allowed
@@ -60,53 +66,91 @@ class Hook(MetaPathFinder):
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         """The spec of FramePack's memory module; None for anything else."""
         if not (fullname == MODULE or fullname.endswith("." + MODULE)):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None or not _is_framepacks(spec.origin):
             return None
-        spec.loader = _Loading(spec.loader, self)
+        spec.loader = _Loading(spec.loader, self.run)
         return spec
+
+    def run(self, inner: Loader, module: ModuleType) -> None:
+        """Runs FramePack's memory module, with the query answered meanwhile if need be."""
+        reason = why_not_asked() if self._allowed() else ""
+        if not reason:
+            inner.exec_module(module)
+            return
+        with answered(module.__name__):
+            inner.exec_module(module)
+        place(module, self.device())
+        logger.info(
+            "hy3d_rocm: %s: torch.cuda has no current device here (%s), so it computes on %s",
+            module.__name__.removesuffix("." + MODULE).rpartition("/")[2], reason, module.gpu,
+        )  # fmt: skip
+
+    def _allowed(self) -> bool:
+        try:
+            return self.allowed()
+        except Exception as error:  # noqa: BLE001  (a setting must not cost the import)
+            logger.debug("whether imports may be corrected is not known: %s", error)
+            return True
 
 
 def _is_framepacks(origin: str | None) -> bool:
     return origin is not None and (Path(origin).parent / SIBLING).is_file()
 
 
+class AfterImport(MetaPathFinder):
+    """While open (`with`), `changes` by a module's full name are made once it has been run."""
+
+    def __init__(self, changes: Mapping[str, Callable[[ModuleType], None]]) -> None:
+        self.changes = dict(changes)
+
+    def __enter__(self) -> AfterImport:
+        sys.meta_path.insert(0, self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec that the other finders give, with the change behind its loader."""
+        if fullname not in self.changes:
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loading(spec.loader, self._run)
+                return spec
+        return None
+
+    def _run(self, inner: Loader, module: ModuleType) -> None:
+        inner.exec_module(module)
+        self.changes[module.__name__](module)
+
+
 class _Loading(Loader):
-    """Python's own loader, with the query answered while the module runs."""
+    """Another loader, with `run(inner, module)` in place of its running the module."""
 
-    def __init__(self, inner: Loader, hook: Hook) -> None:
+    def __init__(self, inner: Loader, run: Callable[[Loader, ModuleType], None]) -> None:
         self._inner = inner
-        self._hook = hook
+        self._run = run
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._inner.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        reason = why_not_asked() if self._allowed() else ""
-        if not reason:
-            self._inner.exec_module(module)
-            return
-        with answered(module.__name__):
-            self._inner.exec_module(module)
-        place(module, self._hook.device())
-        logger.info(
-            "hy3d_rocm: %s: torch.cuda has no current device here (%s), so it computes on %s",
-            module.__name__.removesuffix("." + MODULE).rpartition("/")[2], reason, module.gpu,
-        )  # fmt: skip
+        self._run(self._inner, module)
 
     def __getattr__(self, name: str) -> Any:  # get_source and so on, for tracebacks
         return getattr(self._inner, name)
-
-    def _allowed(self) -> bool:
-        try:
-            return self._hook.allowed()
-        except Exception as error:  # noqa: BLE001  (a setting must not cost the import)
-            logger.debug("whether imports may be corrected is not known: %s", error)
-            return True
 
 
 def why_not_asked() -> str:

@@ -8,21 +8,126 @@ the sections before it are not touched.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 
 from hy3d_rocm.conv.errors import first_line, is_out_of_memory
-from hy3d_rocm.framepack.card import Card
-from hy3d_rocm.framepack.preservation import Preservation, Section, after
-from hy3d_rocm.framepack.residency import Part, Placed, place
+from hy3d_rocm.framepack.preservation import Preservation, Section, after, begin
+from hy3d_rocm.framepack.residency import Part, Placed, is_on, parts_of, place
 from hy3d_rocm.framepack.residency import move as move_part
+from hy3d_rocm.memory import gpu_bytes
 from hy3d_rocm.units import size_text
 
 logger = logging.getLogger("hy3d_rocm")
 
 Answer = TypeVar("Answer")
+
+_TEACACHE = ("enable_teacache", "num_steps", "rel_l1_thresh")
+_MOST = 16
+_known: dict[Hashable, Preservation] = {}  # how runs of a shape ended, for the next prompt
+
+
+class Card:
+    """The memory of one of torch's GPUs as the sections need it; all sizes in bytes.
+
+    free: what is free on it, if something else than the driver knows it.
+    """
+
+    def __init__(self, device: torch.device, free: Callable[[], int] | None = None) -> None:
+        self.device = device
+        self._free = free
+        self._base = 0
+        self._retries = 0
+
+    def free(self) -> int:
+        """What can still be allocated."""
+        return max(gpu_bytes(self.device)[0] if self._free is None else self._free(), 0)
+
+    def empty(self) -> None:
+        """Give the allocator's cache back."""
+        torch.cuda.empty_cache()
+
+    def start(self) -> None:
+        """Begin to measure."""
+        torch.cuda.reset_peak_memory_stats(self.device)
+        self._base = int(torch.cuda.memory_allocated(self.device))
+        self._retries = self._all_retries()
+
+    def need(self) -> int:
+        """The most that was allocated above what was at `start`."""
+        return max(int(torch.cuda.max_memory_allocated(self.device)) - self._base, 0)
+
+    def retries(self) -> int:
+        """How often since `start` the allocator had to give its cache back to get memory."""
+        return self._all_retries() - self._retries
+
+    def _all_retries(self) -> int:
+        return int(torch.cuda.memory_stats(self.device).get("num_alloc_retries", 0))
+
+
+def card_of(device: torch.device, free: Callable[[], int] | None = None) -> Card | None:
+    """The card behind `device`; None where there is none that torch.cuda could be asked about,
+    and nothing needs to be moved or measured."""
+    return Card(device, free) if device.type == "cuda" else None
+
+
+def restorer(arguments: Mapping[str, Any]) -> Callable[[], None]:
+    """Puts back what a call of `sample_hunyuan` with these arguments changes: the state of its
+    generator, from which the noise is drawn, and TeaCache's memory of the last steps.
+
+    What TeaCache was told (initialize_teacache, just before the call) is told again.
+    """
+    generator: Any = arguments.get("generator")
+    state = generator.get_state() if generator is not None else None
+    transformer = arguments.get("transformer")
+
+    def restore() -> None:
+        if state is not None:
+            generator.set_state(state)
+        initialize = getattr(transformer, "initialize_teacache", None)
+        if initialize is None:
+            return
+        held = vars(transformer)
+        told = {name: held[name] for name in _TEACACHE if name in held}
+        if told:
+            initialize(**told)
+
+    return restore
+
+
+def runner_for(
+    model: torch.nn.Module, device: torch.device, offload: torch.device, card: Card,
+    wanted_bytes: int | None, key: Hashable,
+) -> SectionRunner:  # fmt: skip
+    """For the sections of a video made by `model`. wanted_bytes: see begin(). key: what a section's
+    need depends on; the last run of the same (see remember) says what is known of it."""
+    parts = parts_of(model)
+    free = card.free() + held_bytes(parts, device)
+    return SectionRunner(
+        parts, device, offload, card, begin(free, wanted_bytes, _known.get(key)), move_part
+    )
+
+
+def held_bytes(parts: Sequence[Part], device: torch.device) -> int:
+    """What the parts have on `device`."""
+    return sum(part.size_bytes for part in parts if is_on(part, device))
+
+
+def remember(key: Hashable, state: Preservation) -> None:
+    """Keep what a run that measured at least one section has ended with."""
+    if not state.need_bytes:
+        return
+    _known.pop(key, None)
+    _known[key] = state
+    while len(_known) > _MOST:
+        del _known[next(iter(_known))]
+
+
+def forget() -> None:
+    """Begin anew."""
+    _known.clear()
 
 
 class SectionRunner:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from hy3d_rocm.framepack import importing
-from hy3d_rocm.framepack.after_import import AfterImport
+from hy3d_rocm.framepack.importing import AfterImport
 
 logger = logging.getLogger("hy3d_rocm")
 

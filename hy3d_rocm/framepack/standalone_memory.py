@@ -1,7 +1,11 @@
-"""Memory of the stand-alone FramePack: each method takes a function of its and gives the one to be
-called in its place.
+"""Memory of the stand-alone FramePack: each method of `Memory` takes a function of its and gives
+the one to be called in its place.
 
-One video after the other is made in one thread, so what is known about them is kept here.
+One video after the other is made in one thread, so what is known about them is kept here. Of an
+error that is one of the four problems of FramePack on AMD cards a line says which: the decision
+tree of specification 003 asks whether there is an error or none, and whether it comes in the
+decode.
+`hy3d-rocm diagnose LOG` knows these and many others from a whole log.
 """
 
 from __future__ import annotations
@@ -10,10 +14,11 @@ import functools
 import inspect
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,18 +27,68 @@ from hy3d_rocm import __version__
 from hy3d_rocm.decoding.stages import flush, told
 from hy3d_rocm.doctor.miopen.contents import in_a_line
 from hy3d_rocm.env.choices import VAE_MODES, VAE_VARIABLE, VaeMode, read_vae_mode
-from hy3d_rocm.framepack import card as cards
-from hy3d_rocm.framepack import known, problems
-from hy3d_rocm.framepack.again import restorer
-from hy3d_rocm.framepack.preservation import Preservation, begin, users_choice
-from hy3d_rocm.framepack.recommend import recommend
-from hy3d_rocm.framepack.residency import Part, is_on, move, own_tensors, parts_of
-from hy3d_rocm.framepack.sections import SectionRunner
+from hy3d_rocm.framepack import sections
+from hy3d_rocm.framepack.preservation import Preservation, recommend, users_choice
+from hy3d_rocm.framepack.residency import move, own_tensors, parts_of
+from hy3d_rocm.framepack.sections import Card, SectionRunner, held_bytes, restorer, runner_for
 from hy3d_rocm.memory import gpu_bytes, host_free_bytes
 from hy3d_rocm.memory_lines import CAP_GB, CAP_SHARE, Kind, stage_line, wanted_cap
 from hy3d_rocm.units import short_text, size_text
 
 logger = logging.getLogger("hy3d_rocm")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """sign: what is seen. cause, remedy: sentences without their full stop."""
+
+    sign: str
+    cause: str
+    remedy: str
+
+    def text(self) -> str:
+        """All of it."""
+        return f"{self.sign}: {self.cause}; {self.remedy}"
+
+
+NO_MEMORY = Problem(
+    '"BlockAllocator::alloc failed" in the VAE decode',
+    "the card's memory is gone, held by the transformer or by another program",
+    "close other programs, start with HY3D_ROCM_VAE=full, or keep 1 GB more free",
+)
+HANG = Problem(
+    'nothing after "[VAE Decode] Attempting GPU decode" and the GPU at 0 %',
+    "MIOpen's search for an algorithm hangs",
+    'end the program, run "hy3d-rocm miopen clear", which makes a backup; if it hangs again start '
+    "with HY3D_ROCM_VAE=cpu",
+)
+NO_ALGORITHM = Problem(
+    '"No suitable algorithm was found" or "miopenStatusUnknownError"',
+    "MIOpen cannot do a convolution; those of the VAE go another way by themselves",
+    "if the program ends all the same start with HY3D_ROCM_VAE=cpu",
+)
+OUT_OF_MEMORY = Problem(
+    '"HIP out of memory" elsewhere',
+    "a section is made again with more left free, until no weight is left to take away",
+    "keep 1 GB more free, or make a shorter or smaller video",
+)
+ALL = (NO_MEMORY, HANG, NO_ALGORITHM, OUT_OF_MEMORY)
+
+_TEXTS = (
+    (NO_ALGORITHM, re.compile(r"no suitable algorithm|miopenStatus", re.IGNORECASE)),
+    (NO_MEMORY, re.compile(r"BlockAllocator", re.IGNORECASE)),
+    (OUT_OF_MEMORY, re.compile(r"out of memory", re.IGNORECASE)),
+)
+
+
+def problem_of(text: str, in_decode: bool) -> Problem | None:
+    """Which of them an error's text names. A lack of memory is another one in the decode."""
+    for problem, pattern in _TEXTS:
+        if pattern.search(text):
+            lacks = problem in (NO_MEMORY, OUT_OF_MEMORY)
+            return (NO_MEMORY if in_decode else OUT_OF_MEMORY) if lacks else problem
+    return None
+
 
 Function = Callable[..., Any]
 CPU = torch.device("cpu")
@@ -47,6 +102,15 @@ HANG_S = 300  # after which a decode on the card is worth a line
 _ALIKE = 1.25  # a decode of up to so many times the frames is taken for one like those before
 
 
+def _replacing(method: Function) -> Function:
+    """Of `method(self, original, ...)`: takes `original` and gives what is called in its place."""
+
+    def make(self: Memory, original: Function) -> Function:
+        return functools.wraps(original)(functools.partial(method, self, original))
+
+    return make
+
+
 class Memory:
     """What is on the card, and what is known of the sections.
 
@@ -56,7 +120,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.device = CPU
-        self.card: cards.Card | None = None
+        self.card: Card | None = None
         self.limit_bytes = 0
         self.is_capped = False
         self.vae_mode = read_vae_mode(os.environ)
@@ -87,7 +151,7 @@ class Memory:
         if cap is not None:
             torch.cuda.set_per_process_memory_fraction(cap / total, self.device)
         self.limit_bytes, self.is_capped = cap or total, cap is not None
-        self.card = cards.card_of(self.device, self._free)
+        self.card = sections.card_of(self.device, self._free)
 
     def _first_lines(self) -> list[str]:
         """By which an installation can be verified, and what the four problems look like."""
@@ -108,7 +172,7 @@ class Memory:
             'DynamicSwap_... to preserve memory"',
             '  if it fails (of a whole log "hy3d-rocm diagnose LOG" tells it):',
         ]
-        return lines + [f"    {problem.text()}" for problem in problems.ALL]
+        return lines + [f"    {problem.text()}" for problem in ALL]
 
     def _recommended(self, free: int) -> str:
         host = host_free_bytes()
@@ -116,134 +180,106 @@ class Memory:
 
     # What stands in place of diffusers_helper.memory's functions.
 
-    def unload_complete_models(self, original: Function) -> Function:
+    @_replacing
+    def unload_complete_models(self, original: Function, *models: torch.nn.Module) -> None:
         """Models off the card, each once and whole; the allocator is emptied once."""
+        self._off(_once_each([*self._done(), *models]))
 
-        @functools.wraps(original)
-        def unload(*models: torch.nn.Module) -> None:
-            self._off(_once_each([*self._done(), *models]))
-
-        return unload
-
-    def load_model_as_complete(self, original: Function) -> Function:
+    @_replacing
+    def load_model_as_complete(
+        self, original: Function, model: torch.nn.Module, target_device: Any, unload: bool = True
+    ) -> None:
         """A whole model onto the card, after what was there whole has left it."""
+        if unload:
+            self._off([one for one in _once_each(self._done()) if one is not model])
+        is_vae = _short(model) == "VAE"
+        self._line(f"Before {_short(model)} Load")
+        model.to(device=CPU if is_vae and self.vae_mode == "cpu" else target_device)
+        self.whole.append(model)
+        if is_vae:
+            self.vae_bytes = _bytes(model)
 
-        @functools.wraps(original)
-        def load(model: torch.nn.Module, target_device: Any, unload: bool = True) -> None:
-            if unload:
-                self._off([one for one in _once_each(self._done()) if one is not model])
-            is_vae = _short(model) == "VAE"
-            self._line(f"Before {_short(model)} Load")
-            model.to(device=CPU if is_vae and self.vae_mode == "cpu" else target_device)
-            self.whole.append(model)
-            if is_vae:
-                self.vae_bytes = _bytes(model)
-
-        return load
-
-    def move_model_to_device_with_memory_preservation(self, original: Function) -> Function:
+    @_replacing
+    def move_model_to_device_with_memory_preservation(
+        self, original: Function, model: Any, target_device: Any, preserved_memory_gb: float = 0
+    ) -> None:
         """Noted here; the weights are placed when the section begins, whose size is known then."""
+        if self.card is None:
+            model.to(device=target_device)
+            return
+        wanted = users_choice(float(preserved_memory_gb))
+        if model is not self.transformer or wanted != self.wanted_bytes:
+            self.sections = self.decodes = None
+        self.transformer, self.wanted_bytes = model, wanted
 
-        @functools.wraps(original)
-        def place(model: Any, target_device: Any, preserved_memory_gb: float = 0) -> None:
-            if self.card is None:
-                model.to(device=target_device)
-                return
-            wanted = users_choice(float(preserved_memory_gb))
-            if model is not self.transformer or wanted != self.wanted_bytes:
-                self.sections = self.decodes = None
-            self.transformer, self.wanted_bytes = model, wanted
-
-        return place
-
-    def offload_model_from_device_for_memory_preservation(self, original: Function) -> Function:
+    @_replacing
+    def offload_model_from_device_for_memory_preservation(
+        self, original: Function, model: Any, target_device: Any, preserved_memory_gb: float = 0
+    ) -> None:
         """The transformer leaves the card before the VAE comes: whole in the first section, later
         except for what the decodes were measured to leave room for."""
+        if self.card is None:
+            self._off([model])
+            return
+        if self.decodes is None:
+            parts = parts_of(model)
+            free = self.card.free() + held_bytes(parts, self.device)
+            # All of it at first: no weight may stay before a decode has been measured.
+            state = Preservation(free, free, reason="no decode has been measured yet")
+            self.decodes = SectionRunner(parts, self.device, CPU, self.card, state, move, "decode")
+        if self.decodes.state.exhausted:
+            self._off([model])
+            return
+        placed = self.decodes.place(self.vae_bytes)
+        if not placed.resident_bytes:
+            logger.info("Unloading %s completely", type(model).__name__)
 
-        @functools.wraps(original)
-        def offload(model: Any, target_device: Any, preserved_memory_gb: float = 0) -> None:
-            if self.card is None:
-                self._off([model])
-                return
-            if self.decodes is None:
-                parts = parts_of(model)
-                free = self.card.free() + _held(parts, self.device)
-                # All of it at first: no weight may stay before a decode has been measured.
-                state = Preservation(free, free, reason="no decode has been measured yet")
-                self.decodes = SectionRunner(
-                    parts, self.device, CPU, self.card, state, move, "decode"
-                )
-            if self.decodes.state.exhausted:
-                self._off([model])
-                return
-            placed = self.decodes.place(self.vae_bytes)
-            if not placed.resident_bytes:
-                logger.info("Unloading %s completely", type(model).__name__)
-
-        return offload
-
-    def fake_diffusers_current_device(self, original: Function) -> Function:
+    @_replacing
+    def fake_diffusers_current_device(
+        self, original: Function, model: torch.nn.Module, target_device: Any
+    ) -> Any:
         """A text encoder that fetches its weights at use: remembered, so that it leaves too."""
-
-        @functools.wraps(original)
-        def use(model: torch.nn.Module, target_device: Any) -> Any:
-            self.encoded = False
-            if not any(one is model for one in self.swapped):
-                self.swapped.append(model)
-            return original(model, target_device)
-
-        return use
+        self.encoded = False
+        if not any(one is model for one in self.swapped):
+            self.swapped.append(model)
+        return original(model, target_device)
 
     # In place of those of diffusers_helper.hunyuan and the pipeline.
 
-    def encode_prompt_conds(self, original: Function) -> Function:
+    @_replacing
+    def encode_prompt_conds(self, original: Function, *args: Any, **kwargs: Any) -> Any:
         """The text encoders have done their work when the next model is loaded."""
+        made = original(*args, **kwargs)
+        self.encoded = True
+        return made
 
-        @functools.wraps(original)
-        def encode(*args: Any, **kwargs: Any) -> Any:
-            made = original(*args, **kwargs)
-            self.encoded = True
-            return made
-
-        return encode
-
-    def vae_encode(self, original: Function) -> Function:
+    @_replacing
+    def vae_encode(self, original: Function, *args: Any, **kwargs: Any) -> Any:
         """With failing convolutions caught. HY3D_ROCM_VAE=cpu: on the CPU."""
-        signature = inspect.signature(original)
+        pixels, vae = _first_two(original, args, kwargs)
+        return self._told(lambda: original(*args, **kwargs), pixels, vae, True)
 
-        @functools.wraps(original)
-        def encode(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs).arguments
-            return self._told(lambda: original(*args, **kwargs), *_first_and_vae(given), True)
-
-        return encode
-
-    def vae_decode(self, original: Function) -> Function:
+    @_replacing
+    def vae_decode(self, original: Function, *args: Any, **kwargs: Any) -> Any:
         """With failing convolutions caught; again without the transformer's weights on the card
         if memory runs out. HY3D_ROCM_VAE=full: in parts within HY3D_ROCM_VAE_BUDGET; cpu: on the
         CPU."""
-        signature = inspect.signature(original)
+        latents, vae = _first_two(original, args, kwargs)
 
-        @functools.wraps(original)
-        def decode(*args: Any, **kwargs: Any) -> Any:
-            latents, vae = _first_and_vae(signature.bind(*args, **kwargs).arguments)
+        def work() -> Any:
+            if self.vae_mode in ("full", "cpu"):
+                return _in_parts(*args, **kwargs)
+            return original(*args, **kwargs)
 
-            def work() -> Any:
-                if self.vae_mode in ("full", "cpu"):
-                    return _in_parts(*args, **kwargs)
-                return original(*args, **kwargs)
+        def protected() -> Any:
+            return self._told(work, latents, vae, False)
 
-            def protected() -> Any:
-                return self._told(work, latents, vae, False)
-
-            self._line("Before VAE Decode")
-            if self.decodes is None or self.vae_mode == "cpu":
-                return self._explained(protected, True)
-            self._longer(latents)
-            decodes = self.decodes
-            return self._explained(lambda: decodes.run(protected, lambda: None), True)
-
-        return decode
+        self._line("Before VAE Decode")
+        if self.decodes is None or self.vae_mode == "cpu":
+            return self._explained(protected, True)
+        self._longer(latents)
+        decodes = self.decodes
+        return self._explained(lambda: decodes.run(protected, lambda: None), True)
 
     def _told(self, work: Callable[[], Any], source: Any, vae: Any, encode: bool) -> Any:
         """`work()` of the VAE, with its lines, as HY3D_ROCM_VAE says."""
@@ -269,7 +305,7 @@ class Memory:
         try:
             return work()
         except Exception as error:
-            found = problems.problem_of(str(error), in_decode)
+            found = problem_of(str(error), in_decode)
             if found is not None:
                 logger.error("hy3d_rocm: %s", found.text())
             raise
@@ -279,7 +315,7 @@ class Memory:
     def _say_hang(self) -> None:
         logger.warning(
             "hy3d_rocm: the decode has not ended after %d minutes. Is it this? %s",
-            HANG_S // 60, problems.HANG.text(),
+            HANG_S // 60, HANG.text(),
         )  # fmt: skip
         flush()
 
@@ -291,22 +327,18 @@ class Memory:
             self.decodes.state = replace(state, preserved_bytes=state.limit_bytes)
         self.decoded_frames = max(self.decoded_frames, frames)
 
-    def sample_hunyuan(self, original: Function) -> Function:
+    @_replacing
+    def sample_hunyuan(self, original: Function, *args: Any, **kwargs: Any) -> Any:
         """One section: weights placed, measured, made again if memory runs out."""
-
-        @functools.wraps(original)
-        def sample(*args: Any, **kwargs: Any) -> Any:
-            runner = self._runner(kwargs)
-            if runner is None:
-                return original(*args, **kwargs)
-            try:
-                return self._explained(
-                    lambda: runner.run(lambda: original(*args, **kwargs), restorer(kwargs)), False
-                )
-            finally:
-                known.remember(self.shape, runner.state)
-
-        return sample
+        runner = self._runner(kwargs)
+        if runner is None:
+            return original(*args, **kwargs)
+        try:
+            return self._explained(
+                lambda: runner.run(lambda: original(*args, **kwargs), restorer(kwargs)), False
+            )
+        finally:
+            sections.remember(self.shape, runner.state)
 
     def _runner(self, given: dict[str, Any]) -> SectionRunner | None:
         """For a section of this size; None where nothing is placed: no card, or all is on it."""
@@ -315,10 +347,9 @@ class Memory:
         names = ("width", "height", "frames", "real_guidance_scale")
         shape = tuple(given.get(name) for name in names)
         if self.sections is None or shape != self.shape:
-            parts = parts_of(self.transformer)
-            free = self.card.free() + _held(parts, self.device)
-            state = begin(free, self.wanted_bytes, known.recall(shape))
-            self.sections = SectionRunner(parts, self.device, CPU, self.card, state, move)
+            self.sections = runner_for(
+                self.transformer, self.device, CPU, self.card, self.wanted_bytes, shape
+            )
             self.shape = shape
         return self.sections
 
@@ -364,10 +395,10 @@ def _in_parts(latents: torch.Tensor, vae: Any, image_mode: bool = False) -> torc
     return torch.cat(frames, dim=2)
 
 
-def _first_and_vae(given: Mapping[str, Any]) -> tuple[Any, Any]:
+def _first_two(function: Function, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """What goes in, and the VAE: the first two arguments of vae_decode and of vae_encode."""
-    source, vae = list(given.values())[:2]
-    return source, vae
+    first, vae = list(inspect.signature(function).bind(*args, **kwargs).arguments.values())[:2]
+    return first, vae
 
 
 def _once_each(models: list[torch.nn.Module]) -> list[torch.nn.Module]:
@@ -376,10 +407,6 @@ def _once_each(models: list[torch.nn.Module]) -> list[torch.nn.Module]:
         if not any(model is one for one in found):
             found.append(model)
     return found
-
-
-def _held(parts: list[Part], device: torch.device) -> int:
-    return sum(part.size_bytes for part in parts if is_on(part, device))
 
 
 def _bytes(model: torch.nn.Module) -> int:

@@ -5,11 +5,9 @@ No part of this imports torch, diffusers or accelerate before a function is call
 
 from __future__ import annotations
 
-from hy3d_rocm.offload.apply import Room, apply
 from hy3d_rocm.offload.components import Mode, components_of, current_mode
-from hy3d_rocm.offload.estimate import estimate, needed_bytes
-from hy3d_rocm.offload.measure import measuring
-from hy3d_rocm.offload.moves import reporting_moves
+from hy3d_rocm.offload.memory import estimate, measuring, needed_bytes
+from hy3d_rocm.offload.placement import Change, Room, Scope, apply, diffusers_changes, offload_scope
 from hy3d_rocm.offload.policy import (
     HEADROOM_BYTES,
     POLICIES,
@@ -19,8 +17,7 @@ from hy3d_rocm.offload.policy import (
     check_policy,
     decide,
 )
-from hy3d_rocm.offload.scope import Change, Scope, diffusers_changes, offload_scope
-from hy3d_rocm.offload.transfer import Progress, move, reporting_transfers
+from hy3d_rocm.offload.transfer import Progress, move, reporting_moves, reporting_transfers
 from hy3d_rocm.units import size_text
 
 __all__ = [

@@ -166,6 +166,14 @@ def is_accelerator(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
+def empty_cache(device: torch.device) -> None:
+    """Has torch's allocator give back what it holds unused on a GPU."""
+    import torch
+
+    if device.type == "cuda" and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 def indexed(device: torch.device | str) -> torch.device:
     """`device` with its number: "cuda" is the current CUDA (or HIP) device."""
     import torch

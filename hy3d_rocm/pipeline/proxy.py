@@ -20,14 +20,16 @@ call without a generator, or with one that is in use (drawn from since it was se
 author wants. "legacy" changes nothing about generators but a device that would raise.
 
 Under accelerate's sequential offload, weights that a pipeline's own code reads while their module
-does not run have their values during a call (`shadows.py`).
+does not run have their values during a call (`hooks.py`).
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -35,11 +37,15 @@ import torch
 
 from hy3d_rocm import _rng
 from hy3d_rocm.device import ResolvedDevice, as_device, resolve_device
-from hy3d_rocm.pipeline import batches, inputs, posterior, reasons, shadows, steps
-from hy3d_rocm.seed import SeedMode, check_first_index, check_mode
+from hy3d_rocm.pipeline import batches, hooks
+from hy3d_rocm.seed import SeedMode, check_first_index, check_mode, seeded
 
 logger = logging.getLogger("hy3d_rocm")
 
+
+OnStep = Callable[[int, int], object]  # (steps done, steps in all)
+
+_CALLBACK = "callback_on_step_end"
 _OWN = "_hy3d_"  # attributes of the proxy; every other one is the pipeline's
 # Wrappers between a loop and its call that are no loop themselves.
 _TRANSPARENT_FILES = (__file__, torch.utils._contextlib.__file__)
@@ -60,14 +66,6 @@ class PipelineProxy:
     `callback_on_step_end`; what it raises ends the call.
     """
 
-    _hy3d_pipeline: Any
-    _hy3d_default: torch.device | str | None
-    _hy3d_mode: SeedMode
-    _hy3d_label: str
-    _hy3d_first: int
-    _hy3d_on_step: steps.OnStep | None
-    _hy3d_local: threading.local
-
     def __init__(
         self,
         pipeline: Any,
@@ -75,7 +73,7 @@ class PipelineProxy:
         seed_mode: SeedMode = "stream",
         label: str = "Hy3DDelightImage",
         first_index: int = 0,
-        on_step: steps.OnStep | None = None,
+        on_step: OnStep | None = None,
     ) -> None:
         pipeline = unwrap(pipeline)
         if not callable(pipeline):
@@ -101,16 +99,16 @@ class PipelineProxy:
                 "%s: Using input device: %s (rule: %s)",
                 self._hy3d_label, target.device, target.rule,
             )  # fmt: skip
-        args = tuple(inputs.place(list(args), target.device))
-        kwargs = inputs.place(kwargs, target.device)
-        kwargs = steps.watched(self._hy3d_pipeline, args, kwargs, self._hy3d_on_step)
-        given = inputs.given_generator(args, kwargs)
-        with _cleaned_up(self._hy3d_pipeline), shadows.readable(self._hy3d_pipeline):
+        args = tuple(place(list(args), target.device))
+        kwargs = place(kwargs, target.device)
+        kwargs = watched(self._hy3d_pipeline, args, kwargs, self._hy3d_on_step)
+        given = given_generator(args, kwargs)
+        with _cleaned_up(self._hy3d_pipeline), hooks.readable(self._hy3d_pipeline):
             if given is None:
                 return self._hy3d_pipeline(*args, **kwargs)
-            views = inputs.views_of(kwargs)
+            views = views_of(kwargs)
             with self._hy3d_drawing(batch, given, target.device, views) as chosen:
-                args, kwargs = inputs.with_generator(args, kwargs, chosen)
+                args, kwargs = with_generator(args, kwargs, chosen)
                 return self._hy3d_pipeline(*args, **kwargs)
 
     @contextmanager
@@ -182,8 +180,8 @@ class PipelineProxy:
         return PipelineProxy, parts
 
     def _hy3d_resolve(self, batch: batches.Batch | None = None) -> ResolvedDevice:
-        """Where the pipeline computes; asked once a batch if its answer has plain reasons."""
-        asked = None if batch is None else reasons.of_device(self._hy3d_pipeline)
+        """Where the pipeline computes; asked once a batch if its answer has plain hooks."""
+        asked = None if batch is None else hooks.of_device(self._hy3d_pipeline)
         if batch is None or asked is None:
             return self._hy3d_ask()
         if batch.resolved is None or batch.resolved[0] != asked:
@@ -191,7 +189,7 @@ class PipelineProxy:
         return batch.resolved[1]
 
     def _hy3d_ask(self) -> ResolvedDevice:
-        known = reasons.answer(self._hy3d_pipeline)
+        known = hooks.answer(self._hy3d_pipeline)
         if known is not None:
             return ResolvedDevice(known, "_execution_device")
         return resolve_device(self._hy3d_pipeline, self._hy3d_default)
@@ -211,7 +209,7 @@ class PipelineProxy:
         self, batch: batches.Batch, given: Any, device: torch.device, views: int | None
     ) -> Iterator[torch.Generator | list[torch.Generator]]:
         """Yields the generator(s) to use instead of `given`; keeps the global states."""
-        mode, given = self._hy3d_mode, inputs.fitting(given, device)
+        mode, given = self._hy3d_mode, fitting(given, device)
         one = isinstance(given, torch.Generator)
         if mode == "legacy" or not one or not _rng.is_fresh(given):
             leave = mode == "legacy" or (one and _rng.is_global(given))
@@ -219,7 +217,7 @@ class PipelineProxy:
                 yield batches.stand_in_for(mode, given) or given
             return
         chosen = batch.generators(mode, given, views)
-        encoding = posterior.redrawn(self._hy3d_pipeline, *batch.encoding(mode, chosen, views))
+        encoding = batches.redrawn(self._hy3d_pipeline, *batch.encoding(mode, chosen, views))
         before, used = _rng.capture(), _rng.GlobalStates()
         try:
             with batch.retried(), encoding:
@@ -250,7 +248,7 @@ def _cleaned_up(pipeline: Any) -> Iterator[None]:
             free = getattr(pipeline, "maybe_free_model_hooks", None)
             if callable(free):
                 free()
-            shadows.put_away(pipeline)
+            hooks.put_away(pipeline)
         except Exception as error:  # noqa: BLE001  (the first error is the one to tell)
             logger.warning("the pipeline could not free its models after an error: %s", error)
         raise
@@ -276,3 +274,99 @@ def _own_generator_device(pipeline: Any) -> torch.device | None:
     except Exception:  # noqa: BLE001  (a strange pipeline's property may raise anything)
         return None
     return device
+
+
+def place(value: Any, device: torch.device) -> Any:
+    """`value` with every tensor in it on `device`; lists, tuples and dicts are looked into.
+
+    Whatever needs no move is returned as the same object. Meta tensors have no data to move.
+    """
+    if isinstance(value, torch.Tensor):
+        return value if value.is_meta else value.to(device)
+    if type(value) is dict:
+        placed: Any = {key: place(item, device) for key, item in value.items()}
+        moved = any(placed[key] is not value[key] for key in value)
+    elif type(value) in (list, tuple):
+        placed = type(value)(place(item, device) for item in value)
+        moved = any(new is not old for new, old in zip(placed, value, strict=True))
+    else:
+        return value
+    return placed if moved else value
+
+
+def given_generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The generator, or list of generators, among the arguments; None if there is none."""
+    candidates = [kwargs.get("generator"), *args]
+    given = next((value for value in candidates if _is_generator(value)), None)
+    one = isinstance(given, (list, tuple)) and len(given) == 1
+    return given[0] if one and given is not None else given
+
+
+def with_generator(
+    args: tuple[Any, ...], kwargs: dict[str, Any], chosen: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with `chosen` in the generator's place."""
+    if _is_generator(kwargs.get("generator")):
+        return args, {**kwargs, "generator": chosen}
+    return tuple(chosen if _is_generator(value) else value for value in args), kwargs
+
+
+def fitting(given: Any, device: torch.device) -> Any:
+    """`given` with each generator replaced that cannot draw for `device`.
+
+    A CPU generator serves every device (diffusers draws on the CPU and moves the numbers); one of
+    an accelerator serves only its own kind. Its replacement on the CPU starts from its seed.
+    """
+    if isinstance(given, (list, tuple)):
+        return [fitting(item, device) for item in given]
+    if given.device.type in ("cpu", device.type):
+        return given
+    logger.info(
+        "a generator on %s cannot draw for %s: one on the CPU with its seed %d takes its place",
+        given.device, device, given.initial_seed(),
+    )  # fmt: skip
+    return seeded(given.initial_seed(), "cpu")
+
+
+def views_of(kwargs: dict[str, Any]) -> int | None:
+    """How many views a multiview call makes (its `num_in_batch`); None for any other call."""
+    views = kwargs.get("num_in_batch")
+    return views if type(views) is int and views > 0 else None
+
+
+def _is_generator(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(isinstance(item, torch.Generator) for item in value)
+    return isinstance(value, torch.Generator)
+
+
+def watched(
+    pipeline: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_step: OnStep | None
+) -> dict[str, Any]:
+    """`kwargs` with a callback that reports to `on_step`; as they are if the call has one.
+
+    A pipeline that does not name the argument in its `__call__` is not given it.
+    """
+    if on_step is None or kwargs.get(_CALLBACK) is not None:
+        return kwargs
+    position = _position(type(pipeline).__call__)
+    if position is None or len(args) > position:
+        return kwargs
+    steps = kwargs.get("num_inference_steps")
+    expected = steps if type(steps) is int else 0
+
+    def report(running: Any, step: int, timestep: Any, state: dict[str, Any]) -> dict[str, Any]:
+        on_step(step + 1, getattr(running, "num_timesteps", None) or expected or step + 1)
+        return state  # the same tensors: the picture cannot change
+
+    return {**kwargs, _CALLBACK: report}
+
+
+@functools.lru_cache(maxsize=32)  # reading a signature takes longer than all the rest
+def _position(call: Any) -> int | None:
+    """Where the argument stands in a class's `__call__`; None if it has none."""
+    try:
+        names = list(inspect.signature(call).parameters)
+    except (TypeError, ValueError):  # a callable without a signature
+        return None
+    return names.index(_CALLBACK) - 1 if _CALLBACK in names else None

@@ -96,13 +96,13 @@ def main() -> int:
     import execution
     import torch
 
-    from hy3d_rocm.comfy.patch import PatchSet, packs
-    from hy3d_rocm.comfy.patches import prompt
+    from hy3d_rocm.comfy.patches import upstream, vaes
+    from hy3d_rocm.comfy.patches.engine import PatchSet
 
     torch.set_num_threads(1)
-    (place,) = packs.find_core({})
-    patches = PatchSet(prompt.NAME)
-    patches.apply(prompt.SPEC.changes(place))
+    (place,) = upstream.find_core({})
+    patches = PatchSet("prompts")
+    patches.apply(vaes.PROMPTS.changes(place))
     found = measured(execution, options.rounds)
     patches.revert()
     if options.json:

@@ -27,12 +27,10 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.framepack.again import restorer
-from hy3d_rocm.framepack.card import TorchCard
 from hy3d_rocm.framepack.importing import answered
 from hy3d_rocm.framepack.preservation import Preservation, begin
 from hy3d_rocm.framepack.residency import move, parts_of
-from hy3d_rocm.framepack.sections import SectionRunner
+from hy3d_rocm.framepack.sections import Card, SectionRunner, restorer
 from hy3d_rocm.units import GB, MB, size_text
 
 SECTIONS, WINDOW = 3, 9
@@ -157,12 +155,12 @@ def card_of(given: argparse.Namespace, limit: int | None) -> Any:
         return HostCard()
     device = torch.device(given.device)
     if limit is None:
-        return TorchCard(device)
+        return Card(device)
 
     def free() -> int:
         return limit - int(torch.cuda.memory_allocated(device))
 
-    return TorchCard(device, free)
+    return Card(device, free)
 
 
 def tried(

@@ -90,15 +90,29 @@ def module(name: str, **attributes: Any) -> ModuleType:
     return made
 
 
-@pytest.fixture
-def comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
-    state = Comfy()
+def node_api() -> list[ModuleType]:
+    """comfy_api."""
     names = ("Latent", "Vae", "String", "Combo", "Image", "Int", "Float", "Boolean")
     io = SimpleNamespace(
         Schema=FakeSchema, ComfyNode=FakeNode, Custom=FakeType,
         NodeOutput=lambda *values, ui=None: SimpleNamespace(values=values, ui=ui),
         **{name: FakeType(name) for name in names},
     )  # fmt: skip
+    api = module(
+        "comfy_api.v0_0_2", io=io, ComfyExtension=type("ComfyExtension", (), {}),
+        ui=SimpleNamespace(PreviewText=FakeText, PreviewImage=FakePreview),
+    )  # fmt: skip
+    core = module(
+        "nodes",
+        VAEDecode=SimpleNamespace(CATEGORY="model/latent"),
+        VAEEncode=SimpleNamespace(CATEGORY="model/latent"),
+    )
+    return [module("comfy_api", v0_0_2=api), api, core]
+
+
+@pytest.fixture
+def comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
+    state = Comfy()
     management = module(
         "comfy.model_management",
         throw_exception_if_processing_interrupted=state.throw,
@@ -114,19 +128,8 @@ def comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
     )
     state.management = management
     utils = module("comfy.utils", ProgressBar=FakeBar)
-    api = module(
-        "comfy_api.v0_0_2", io=io, ComfyExtension=type("ComfyExtension", (), {}),
-        ui=SimpleNamespace(PreviewText=FakeText, PreviewImage=FakePreview),
-    )  # fmt: skip
-    for made in (
-        module("comfy", model_management=management, utils=utils), management, utils,
-        module("comfy_api", v0_0_2=api), api,
-        module(
-            "nodes",
-            VAEDecode=SimpleNamespace(CATEGORY="model/latent"),
-            VAEEncode=SimpleNamespace(CATEGORY="model/latent"),
-        ),
-    ):  # fmt: skip
+    core = module("comfy", model_management=management, utils=utils)
+    for made in (core, management, utils, *node_api()):
         monkeypatch.setitem(sys.modules, made.__name__, made)
     FakeBar.seen.clear()
     yield state

@@ -32,8 +32,8 @@ import nodes as core_nodes  # noqa: E402
 import torch  # noqa: E402
 from comfy_vaes_tiny import tiny_comfy_vae  # noqa: E402
 
-from hy3d_rocm.comfy.patch import PatchSet, packs  # noqa: E402
-from hy3d_rocm.comfy.patches import core_vae  # noqa: E402
+from hy3d_rocm.comfy.patches import upstream, vaes  # noqa: E402
+from hy3d_rocm.comfy.patches.engine import PatchSet  # noqa: E402
 from hy3d_rocm.conv import faults, forget  # noqa: E402
 
 torch.set_num_threads(1)
@@ -44,11 +44,11 @@ KINDS = ("hunyuan", "wan", "image")
 def patched(mode: str) -> Iterator[None]:
     os.environ["HY3D_ROCM_VAE"] = mode
     os.environ["HY3D_ROCM_VAE_BUDGET"] = "300MB"
-    (place,) = packs.find_core({})
-    different = core_vae.SPEC.expects(place)
+    (place,) = upstream.find_core({})
+    different = vaes.CORE_SPECS[0].expects(place)
     assert different is None, different
-    patches = PatchSet(core_vae.NAME)
-    patches.apply(core_vae.SPEC.changes(place))
+    patches = PatchSet("core-vae")
+    patches.apply(vaes.CORE_SPECS[0].changes(place))
     try:
         yield
     finally:

@@ -30,10 +30,11 @@ import torch  # noqa: E402
 from comfy_vaes_tiny import KINDS, tiny_comfy_vae  # noqa: E402
 
 from hy3d_rocm.comfy import decode as node  # noqa: E402
-from hy3d_rocm.comfy.running import Steps  # noqa: E402
+from hy3d_rocm.comfy.running import Asked, Steps  # noqa: E402
 from hy3d_rocm.comfy.vaes import family_of  # noqa: E402
 from hy3d_rocm.conv import prepared  # noqa: E402
 from hy3d_rocm.decoding.executor import decode, encode  # noqa: E402
+from hy3d_rocm.decoding.memory.budget import parse_budget  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -117,7 +118,9 @@ def images(vae: Any, z: Any) -> Any:
 def by_node(vae: Any, z: Any, budget: str = "200MB") -> tuple[Any, str]:
     torch.manual_seed(5)
     source = z[:, :, 0] if vae.latent_dim == 2 else z
-    return node.decode_latent(vae, {"samples": source}, budget, "auto", "auto")[:2]
+    return node.decode_latent(
+        vae, {"samples": source}, Asked(parse_budget(budget), "auto", "auto")
+    )[:2]
 
 
 def nodes() -> dict[str, Any]:

@@ -120,10 +120,10 @@ def comfy_with_a_vae(fake_comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture(name="place")
 def wrapper_found(comfy: Any) -> Iterator[Any]:
     """The stand-in, imported as ComfyUI does, found as the engine does."""
-    from hy3d_rocm.framepack import known
+    from hy3d_rocm.framepack import sections
 
     importing.install(device=lambda: "cpu")
-    known.forget()
+    sections.forget()
     spec = importlib.util.spec_from_file_location(
         PACKAGE, DOUBLE / "__init__.py", submodule_search_locations=[str(DOUBLE)]
     )
@@ -131,7 +131,7 @@ def wrapper_found(comfy: Any) -> Iterator[Any]:
     assert spec.loader is not None
     made = sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
-    from hy3d_rocm.comfy.patch.packs import find_framepack
+    from hy3d_rocm.comfy.patches.upstream import find_framepack
 
     (found,) = find_framepack(made.NODE_CLASS_MAPPINGS)
     yield found
@@ -146,7 +146,7 @@ def applied_and_taken_back(place: Any) -> Iterator[Callable[..., None]]:
     sets: list[Any] = []
 
     def apply(*names: str) -> None:
-        from hy3d_rocm.comfy.patch import PatchSet
+        from hy3d_rocm.comfy.patches.engine import PatchSet
         from hy3d_rocm.comfy.patches.framepack import SPECS
 
         for spec in SPECS:
@@ -163,10 +163,10 @@ def applied_and_taken_back(place: Any) -> Iterator[Callable[..., None]]:
 
 @pytest.fixture(name="card")
 def cpu_is_a_card(comfy: Any, monkeypatch: pytest.MonkeyPatch) -> Card:
-    from hy3d_rocm.framepack import card as cards
+    from hy3d_rocm.framepack import sections
 
     made = Card()
-    monkeypatch.setattr(cards, "card_of", lambda device, free=None: made)
+    monkeypatch.setattr(sections, "card_of", lambda device, free=None: made)
     return made
 
 

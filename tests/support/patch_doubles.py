@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hy3d_rocm.comfy.patch import (
-    Change,
+from hy3d_rocm.comfy.patches.engine import Change
+from hy3d_rocm.comfy.patches.install import Installation, install_patches
+from hy3d_rocm.comfy.patches.upstream import (
+    PAINT_PIPELINE,
+    Pack,
     PatchSpec,
     Upstream,
     constants_missing,
     defaults_differ,
+    find_upstreams,
     node_differs,
 )
-from hy3d_rocm.comfy.patch.upstream import PAINT_PIPELINE
+
+
+def install(
+    specs: Callable[[], Sequence[PatchSpec]], environ: Mapping[str, str]
+) -> Installation | None:
+    """Only these patches of ComfyUI-Hunyuan3DWrapper."""
+    return install_patches(environ, (Pack(find_upstreams, specs, "run on the right device"),))
+
+
+def find_upstream(node_class_mappings: Mapping[str, Any]) -> Upstream | None:
+    """The copy whose nodes ComfyUI runs; None if the wrapper is not loaded."""
+    return next(iter(find_upstreams(node_class_mappings)), None)
+
 
 FOLDER = "/srv/ComfyUI/custom_nodes/ComfyUI-Hunyuan3DWrapper"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from patch_doubles import Core
 
-from hy3d_rocm.comfy.patch import uninstall
+from hy3d_rocm.comfy.patches.install import uninstall
 
 ON = {"HY3D_ROCM_PATCH": "on"}
 ORIGINAL = (5, "decode")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from patch_doubles import marking
 
-from hy3d_rocm.comfy.patch import Change
+from hy3d_rocm.comfy.patches.engine import Change
 
 NAMES = ("plain", "klass", "static", "prop", "inherited", "inherited_klass", "constant", "coro")
 

@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from comfy_doubles import node_api
 
 DOUBLE = Path(__file__).parent / "wrapper_double"
 PACKAGE, REAL_PACKAGE = "wrapper_double_pack", "real_wrapper_pack"
@@ -101,7 +102,7 @@ def fake_comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
     )  # fmt: skip
     paths = module("folder_paths", models_dir="models", get_filename_list=lambda folder: ["m"])
     comfy = module("comfy", model_management=management, utils=utils)
-    for made in (comfy, management, utils, paths):
+    for made in (comfy, management, utils, paths, *node_api()):
         monkeypatch.setitem(sys.modules, made.__name__, made)
     yield state
     for name in [
@@ -141,18 +142,16 @@ def load_upstream(folder: Path, package: str = PACKAGE) -> Any:
     assert spec.loader is not None
     made = sys.modules[package] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
-    from hy3d_rocm.comfy.patch import find_upstream
+    from hy3d_rocm.comfy.patches.upstream import find_upstreams
 
-    found = find_upstream(made.NODE_CLASS_MAPPINGS)
-    assert found is not None
-    return found
+    return next(iter(find_upstreams(made.NODE_CLASS_MAPPINGS)))
 
 
 @contextmanager
 def patched(upstream: Any, *names: str) -> Iterator[None]:
     """The patches of these names applied by the engine, and taken back."""
-    from hy3d_rocm.comfy.patch import PatchSet
-    from hy3d_rocm.comfy.patches import SPECS
+    from hy3d_rocm.comfy.patches.engine import PatchSet
+    from hy3d_rocm.comfy.patches.hunyuan3d import SPECS
 
     sets = []
     for spec in SPECS:

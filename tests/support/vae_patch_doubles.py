@@ -181,7 +181,7 @@ def core(fake_comfy: Any, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @contextmanager
 def applied(place: Any, *specs: Any) -> Iterator[None]:
     """These specs applied to what was found, and taken back without a trace."""
-    from hy3d_rocm.comfy.patch import PatchSet
+    from hy3d_rocm.comfy.patches.engine import PatchSet
 
     sets = []
     for spec in specs:
@@ -197,9 +197,8 @@ def applied(place: Any, *specs: Any) -> Iterator[None]:
 
 @contextmanager
 def core_patched() -> Iterator[None]:
-    from hy3d_rocm.comfy.patch import packs
-    from hy3d_rocm.comfy.patches import core_vae
+    from hy3d_rocm.comfy.patches import upstream, vaes
 
-    (place,) = packs.find_core({})
-    with applied(place, *core_vae.SPECS):
+    (place,) = upstream.find_core({})
+    with applied(place, *vaes.CORE_SPECS):
         yield

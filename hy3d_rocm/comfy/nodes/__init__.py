@@ -1,4 +1,4 @@
-"""The nodes: what they are called and what they ask for. What they do is in hy3d_rocm.comfy."""
+"""The nodes: what they are called, what they ask for, and what they do."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from hy3d_rocm.comfy.nodes.decode import (
     Hy3DRocmVAEDecode,
     Hy3DRocmVAEEncode,
 )
-from hy3d_rocm.comfy.nodes.doctor import Hy3DRocmDoctor
 from hy3d_rocm.comfy.nodes.hunyuan3d import Hy3DRocmPipeline, Hy3DRocmSeedMode
+from hy3d_rocm.comfy.nodes.machine import Hy3DRocmDoctor, Hy3DRocmFreeMemory, Hy3DRocmStatus
 from hy3d_rocm.comfy.nodes.memory_plan import Hy3DRocmMemoryPlan
-from hy3d_rocm.comfy.nodes.system import Hy3DRocmFreeMemory, Hy3DRocmStatus
 from hy3d_rocm.comfy.nodes.tools import Hy3DRocmCaptureLatent, Hy3DRocmValidateDecode
 from hy3d_rocm.comfy.nodes.tuning import Hy3DRocmTuneVAE
 

@@ -1,22 +1,27 @@
-"""The nodes for Hunyuan3D's pipelines. What they do is in hy3d_rocm.comfy.pipelines."""
+"""The nodes for Hunyuan3D's pipelines: a PipelineProxy with the mode that was chosen, and the
+offload."""
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from typing import Any
 
 from comfy_api.v0_0_2 import io
 
-from hy3d_rocm.comfy import pipelines, settings
+from hy3d_rocm.comfy import memory, reports, settings
 from hy3d_rocm.comfy.nodes.common import (
     CATEGORY,
     EitherPipeline,
     Pipeline,
     looked_up,
+    output,
     schema,
     seed_mode_input,
 )
+from hy3d_rocm.pipeline import PipelineProxy, unwrap
 
-__all__ = ["Hy3DRocmPipeline", "Hy3DRocmSeedMode"]
+logger = logging.getLogger("hy3d_rocm")
 
 
 class Hy3DRocmPipeline(io.ComfyNode):  # type: ignore[misc]
@@ -50,11 +55,7 @@ class Hy3DRocmPipeline(io.ComfyNode):  # type: ignore[misc]
                     "on: each model is there only while it works. auto: on if they would not fit.",
                 ),
             ],
-            outputs=[
-                Pipeline.Output(
-                    "pipeline_out", display_name="pipeline", tooltip="Use it as the loader's."
-                )
-            ],
+            outputs=[output(Pipeline, "pipeline_out", "Use it as the loader's.")],
         )
 
     @classmethod
@@ -65,9 +66,9 @@ class Hy3DRocmPipeline(io.ComfyNode):  # type: ignore[misc]
     def execute(
         cls, pipeline: Any, seed_mode: str, offload: str = settings.SETTING
     ) -> io.NodeOutput:
-        proxy = pipelines.proxy(pipeline, seed_mode)
-        pipelines.offload(pipeline, offload)
-        return io.NodeOutput(proxy)
+        made = proxy(pipeline, seed_mode)
+        offload_as_asked(pipeline, offload)
+        return io.NodeOutput(made)
 
 
 class Hy3DRocmSeedMode(io.ComfyNode):  # type: ignore[misc]
@@ -97,11 +98,7 @@ class Hy3DRocmSeedMode(io.ComfyNode):  # type: ignore[misc]
                     "in the whole one, counted from 0.",
                 ),
             ],
-            outputs=[
-                EitherPipeline.Output(
-                    "pipeline_out", display_name="pipeline", tooltip="Use it as the loader's."
-                )
-            ],
+            outputs=[output(EitherPipeline, "pipeline_out", "Use it as the loader's.")],
         )
 
     @classmethod
@@ -110,4 +107,36 @@ class Hy3DRocmSeedMode(io.ComfyNode):  # type: ignore[misc]
 
     @classmethod
     def execute(cls, pipeline: Any, seed_mode: str, first_index: int) -> io.NodeOutput:
-        return io.NodeOutput(pipelines.proxy(pipeline, seed_mode, first_index))
+        return io.NodeOutput(proxy(pipeline, seed_mode, first_index))
+
+
+def proxy(pipeline: Any, seed_mode: str, first_index: int = 0) -> PipelineProxy:
+    """`pipeline` behind a proxy; "setting" is looked up.
+
+    Raises ValueError, in a sentence, for a first_index that the mode cannot use.
+    """
+    reports.know(pipeline)
+    return PipelineProxy(
+        pipeline,
+        default_device=memory.comfy_device(),
+        seed_mode=settings.seed_mode_for(seed_mode),
+        label=type(unwrap(pipeline)).__name__,
+        first_index=first_index,
+    )
+
+
+def offload_as_asked(pipeline: Any, asked: str) -> str:
+    """Puts the offload policy into force on `pipeline`; returns the reason, a sentence.
+
+    "setting" is looked up. Never raises for a pipeline that cannot be offloaded: that is the
+    reason then.
+    """
+    from hy3d_rocm.offload import apply
+
+    device = memory.comfy_device()
+    free, total = memory.counted_free(device)
+    room = partial(memory.make_room, device=device)
+    policy = settings.offload_for(asked)
+    decision = apply(unwrap(pipeline), policy, device, free, total, room=room)
+    logger.info("Hy3DRocmPipeline: offload %s: %s", policy, decision.reason)
+    return decision.reason

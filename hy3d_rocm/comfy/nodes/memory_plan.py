@@ -1,23 +1,72 @@
-"""The node that says beforehand how a decode would go. What it does is in hy3d_rocm.comfy.plans."""
+"""The node that says beforehand how a decode would go: the ways to decode a size, what each takes,
+and which would be taken, as text and as a picture with a bar for each way."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from comfy_api.v0_0_2 import io, ui
+import comfy.utils
+import torch
+from comfy_api.v0_0_2 import io
 
-from hy3d_rocm.comfy import plans
-from hy3d_rocm.comfy.nodes.common import CATEGORY, EitherVae, never_the_same, schema
-from hy3d_rocm.comfy.nodes.options import (
+from hy3d_rocm import meter
+from hy3d_rocm.comfy import picture, vaes
+from hy3d_rocm.comfy.nodes.common import (
+    CATEGORY,
+    EitherVae,
+    Wanted,
+    asked,
     budget_input,
+    latent_shape,
     memory_inputs,
+    never_the_same,
+    output,
     precision_input,
+    schema,
+    size_inputs,
     strategy_input,
+    text_and_picture,
     tile_inputs,
 )
-from hy3d_rocm.comfy.nodes.sizes import size_inputs
+from hy3d_rocm.comfy.picture import (
+    ACCENT,
+    BACKGROUND,
+    BRIGHT,
+    CARD,
+    DIM,
+    MARGIN,
+    WARM,
+    WIDTH,
+    as_image,
+    cut,
+    new_page,
+)
+from hy3d_rocm.comfy.running import Watcher, current_device, said
+from hy3d_rocm.decoding.checks import STRATEGIES, check_choice
+from hy3d_rocm.decoding.memory.budget import Budget, make_budget, parse_budget
+from hy3d_rocm.decoding.precision import PRECISIONS, choose_precision
+from hy3d_rocm.tools.planning import explain, seconds_text
+from hy3d_rocm.units import size_text
 
-__all__ = ["Hy3DRocmMemoryPlan"]
+if TYPE_CHECKING:
+    from hy3d_rocm.comfy.running import Asked
+    from hy3d_rocm.decoding.memory.budget import Request
+    from hy3d_rocm.decoding.planning.planner import Candidate, Need
+    from hy3d_rocm.tools.planning import Explained
+
+_ROW, _BAR, _TOP, _FOOT = 64, 20, 116, 100
+# The node has inputs above its picture: it is wider than tall, so that it can be read there.
+TALLEST = WIDTH * 4 // 5
+_MOST_ROWS = (TALLEST - _TOP - _FOOT) // _ROW
+_FITS, _TOO_MUCH, _HOST = (126, 211, 133), (120, 84, 84), (80, 92, 110)
+_COLOURS = {
+    "taken": ACCENT, "fits": _FITS, "does not fit": _TOO_MUCH, "on the host": _HOST, "budget": WARM,
+}  # fmt: skip
+_TEXT_WIDTH = 300  # right of the bars
+# Where something fits, bars of more than so many budgets are cut, and look so: their size is told.
+_BUDGETS = 2.5
+# A budget of more than so many times the largest need would press the bars flat: it is told.
+_FLAT = 4
 
 
 class Hy3DRocmMemoryPlan(io.ComfyNode):  # type: ignore[misc]
@@ -43,16 +92,14 @@ class Hy3DRocmMemoryPlan(io.ComfyNode):  # type: ignore[misc]
                 *tile_inputs(),
             ],
             outputs=[
-                io.String.Output("text", display_name="text", tooltip="The plan in lines."),
-                io.Image.Output(
-                    "picture",
-                    display_name="picture",
-                    tooltip="A bar for each way, its estimated time, and the budget.",
+                output(io.String, "text", "The plan in lines."),
+                output(
+                    io.Image, "picture", "A bar for each way, its estimated time, and the budget."
                 ),
-                io.String.Output(
+                output(
+                    io.String,
                     "budget_out",
-                    display_name="budget",
-                    tooltip="The budget that was planned with, in bytes: for VAE Decode (ROCm), "
+                    "The budget that was planned with, in bytes: for VAE Decode (ROCm), "
                     "which then takes the way that is named here.",
                 ),
             ],
@@ -61,14 +108,194 @@ class Hy3DRocmMemoryPlan(io.ComfyNode):  # type: ignore[misc]
 
     @classmethod
     def fingerprint_inputs(cls, budget: str = "auto", **inputs: Any) -> float | str:
-        return "" if plans.is_steady(budget, inputs) else never_the_same()
+        return "" if is_steady(budget, inputs) else never_the_same()
 
     @classmethod
     def execute(
         cls, vae: Any, width: int, height: int, frames: int, budget: str, strategy: str,
         precision: str, samples: Any = None, **options: Any,
     ) -> io.NodeOutput:  # fmt: skip
-        wanted = plans.Wanted(width, height, frames, samples)
-        text, image, bytes_text = plans.plan(vae, wanted, budget, strategy, precision, options)
-        shown = {**ui.PreviewImage(image).as_dict(), **ui.PreviewText(text).as_dict()}
-        return io.NodeOutput(text, image, bytes_text, ui=shown)
+        wanted = Wanted(width, height, frames, samples)
+        text, image, bytes_text = plan(vae, wanted, budget, strategy, precision, options)
+        return io.NodeOutput(text, image, bytes_text, ui=text_and_picture(text, image))
+
+
+def is_steady(budget: str, options: dict[str, Any]) -> bool:
+    """Whether the budget is a size, and so the plan the same at any time."""
+    try:
+        request = parse_budget(budget.strip() or None)
+    except (ValueError, AttributeError):
+        return False
+    return isinstance(request, int) and not options.get("memory_fraction")
+
+
+def plan(
+    vae: Any,
+    wanted: Wanted,
+    budget: str,
+    strategy: str,
+    precision: str,
+    options: dict[str, Any],
+) -> tuple[str, torch.Tensor, str]:
+    """Text, picture (1, H, W, 3) and the budget as bytes. Nothing is decoded or loaded.
+
+    ValueError (a sentence) for a size, budget, strategy or option that is none.
+    """
+    check_choice("strategy", strategy, STRATEGIES)
+    check_choice("precision", precision, PRECISIONS)
+    what = asked(budget, strategy, precision, options)
+    try:
+        family = vaes.family_of(vae)
+    except TypeError as error:
+        return _of_unknown(said(error), what.budget, budget)
+    shape = latent_shape(family, wanted)
+    place = vaes.place_of(family)
+    with Watcher() as watcher, current_device(place), torch.no_grad():
+        fallback = what.options.fallback_precision
+        dtype = choose_precision(precision, family.dtype, place, fallback).dtype
+        job = vaes.job_of(family, shape, dtype, device=place)
+        room = _budget(vae, job.device, what)
+        bar = comfy.utils.ProgressBar(1)
+        found = explain(job, room, strategy, what.options, watcher.throw, bar.update_absolute)
+    return "\n".join(found.lines()), draw(found), str(room.device_bytes)
+
+
+def _budget(vae: Any, device: torch.device, what: Asked) -> Budget:
+    """As the decode would have it: ComfyUI gives the room that a plan needs to a VAE of its own."""
+    if vaes.is_managed(vae) and device.type != "cpu":
+        return vaes.largest(vae, device, what.budget, what.options)
+    return make_budget(
+        what.budget,
+        meter.machine_of(device),
+        memory_threshold=what.options.memory_threshold,
+        memory_fraction=what.options.memory_fraction,
+    )
+
+
+def _of_unknown(why: str, request: Request, budget: str) -> tuple[str, torch.Tensor, str]:
+    """A VAE whose layers are not known: only a decode can tell."""
+    text = (
+        f"{why}\nWhat its decode takes can't be told beforehand. VAE Decode (ROCm) tries it whole "
+        "and, where memory runs out, in tiles; failing convolutions are caught."
+    )
+    given = str(request) if isinstance(request, int) else budget.strip() or "auto"
+    shown = picture.draw("Memory plan", [picture.Section("Memory plan", text.splitlines())])
+    return text, shown, given
+
+
+def draw(found: Explained) -> torch.Tensor:
+    """(1, H, WIDTH, 3) float32 in 0..1, H <= TALLEST."""
+    rows, budget = _shown(found), found.budget.device_bytes
+    shape = "x".join(str(n) for n in found.job.out_shape)
+    right, top = WIDTH - MARGIN - _TEXT_WIDTH, _edge(found, rows)
+    about = f"on {found.job.device}, beyond the weights; budget {size_text(budget, 2)}"
+    about += ", above this picture" if budget > top else ""
+    about += "; times are estimates" if any(c.need and c.need.seconds for c in rows) else ""
+    image, pen, small = new_page(
+        _TOP + _ROW * len(rows) + _FOOT, f"Memory plan: {found.job.family.name}, {shape}", about
+    )
+    for number, candidate in enumerate(rows):
+        place = _TOP + number * _ROW, right, top
+        _row(pen, small, candidate, place, found.is_taken(candidate))
+        if budget <= top:
+            x, low = _x(budget, right, top), place[0] + 28
+            pen.line((x, low - 5, x, low + _BAR + 5), fill=WARM, width=2)
+    y = _TOP + _ROW * len(rows)
+    pen.text((MARGIN, y + 14), cut(_last_line(found, len(rows)), small), BRIGHT, small)
+    x = MARGIN
+    for name, colour in _COLOURS.items():
+        pen.rectangle((x, y + 58, x + 12, y + 70), fill=colour)
+        pen.text((x + 20, y + 52), name, DIM, small)
+        x += 48 + int(small.getlength(name))
+    return as_image(image)
+
+
+def _last_line(found: Explained, rows: int) -> str:
+    if found.plan is not None:
+        line = f"taken: {found.plan.way.name}"
+    elif any(c.fits for c in found.candidates):
+        line = "what was asked for does not fit"
+    else:
+        least = _least(found)
+        line = "nothing fits"
+        line += f"; the least is {_bytes(least.need)}" if least and least.need else ""
+    left_out = len(found.candidates) - rows
+    return line + (f"; {left_out} more are in the text" if left_out else "")
+
+
+def _shown(found: Explained) -> list[Candidate]:
+    """The first that there is room for, and in any case what is taken, or, where nothing is, what
+    needs least."""
+    rows = list(found.candidates)
+    kept, others = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
+    wanted = [c for c in others if found.is_taken(c)]
+    if found.plan is None:
+        wanted = [c for c in others if c is _least(found)]
+    return [*kept[:-1], *(wanted[:1] or kept[-1:])]
+
+
+def _least(found: Explained) -> Candidate | None:
+    """What the least budget would do for; nothing that is on the host alone."""
+    known = [
+        (c.need.device_bytes + (c.need.host_bytes if found.budget.is_unified else 0), c)
+        for c in found.candidates
+        if c.need is not None and c.need.device_bytes
+    ]
+    return min(known, key=lambda entry: entry[0])[1] if known else None
+
+
+def _edge(found: Explained, rows: list[Candidate]) -> float:
+    """Bytes at the bars' right end."""
+    most = max((_all_of(c.need) for c in rows if c.need), default=1)
+    budget = max(found.budget.device_bytes, 1)
+    if found.plan is not None:
+        most = min(most, round(_BUDGETS * budget))
+    return (most if budget > _FLAT * most else max(most, budget)) * 1.05
+
+
+def _row(
+    pen: Any, font: Any, candidate: Candidate, place: tuple[int, int, float], taken: bool
+) -> None:
+    y, right, top = place
+    bright = BRIGHT if taken else DIM
+    pen.text((MARGIN, y), cut(candidate.way.name, font, right - MARGIN), bright, font)
+    low = y + 28
+    pen.rectangle((MARGIN, low, right, low + _BAR), fill=CARD)
+    if candidate.need is None:
+        pen.text((right + 12, low - 4), "can't be told", DIM, font)
+        return
+    need = candidate.need
+    colour = ACCENT if taken else _FITS if candidate.fits else _TOO_MUCH
+    first, last = _x(need.device_bytes, right, top), _x(_all_of(need), right, top)
+    if need.device_bytes:
+        pen.rectangle((MARGIN, low, first, low + _BAR), fill=colour)
+    if last > first:
+        pen.rectangle((first, low, last, low + _BAR), fill=_HOST)
+    if _all_of(need) > top:
+        for x in (right - 20, right - 12):
+            pen.line((x, low + _BAR, x + 8, low), fill=BACKGROUND, width=3)
+    pen.text((right + 12, y), _time(need), bright, font)
+    pen.text((right + 12, low - 4), _bytes(need), bright, font)
+
+
+def _all_of(need: Need) -> int:
+    return need.device_bytes + need.host_bytes
+
+
+def _bytes(need: Need) -> str:
+    """ "3.78 GB + host 5.82 GB"."""
+    sizes = [size_text(need.device_bytes, 2)] if need.device_bytes or not need.host_bytes else []
+    sizes += [f"host {size_text(need.host_bytes, 2)}"] if need.host_bytes else []
+    return ("at least " if need.unknown else "") + " + ".join(sizes)
+
+
+def _time(need: Need) -> str:
+    """ "~1.4 s, copies 32.7 GB", "" where nobody estimated anything."""
+    said = [f"~{seconds_text(need.seconds)}"] if need.seconds else []
+    moved = need.stored_bytes + need.loaded_bytes
+    said += [f"copies {size_text(moved)}"] if moved else []
+    return ", ".join(said)
+
+
+def _x(count: int, right: int, top: float) -> int:
+    return MARGIN + round(min(count / top, 1.0) * (right - MARGIN))

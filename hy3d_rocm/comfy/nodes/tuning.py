@@ -1,19 +1,47 @@
-"""The node that measures ahead. What it does is in hy3d_rocm.comfy.tuned."""
+"""The node that measures the convolutions of a VAE's decode ahead, as `hy3d-rocm tune`: the VAE's
+own shapes, those of the way that decode() would take for this size."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import comfy.utils
+import torch
 from comfy_api.v0_0_2 import io, ui
 
-from hy3d_rocm.comfy import tuned
-from hy3d_rocm.comfy.nodes.common import CATEGORY, EitherVae, advanced, never_the_same, schema
-from hy3d_rocm.comfy.nodes.sizes import size_inputs
+from hy3d_rocm.comfy import memory, vaes
+from hy3d_rocm.comfy.nodes.common import (
+    CATEGORY,
+    EachTime,
+    EitherVae,
+    Wanted,
+    advanced,
+    latent_shape,
+    output,
+    schema,
+    size_inputs,
+)
+from hy3d_rocm.comfy.running import Watcher, current_device, said
+from hy3d_rocm.conv import probe as probing
+from hy3d_rocm.decoding.planning.compiled import plan_job
+from hy3d_rocm.decoding.report import DecodeOptions
 
-__all__ = ["Hy3DRocmTuneVAE"]
+if TYPE_CHECKING:
+    from hy3d_rocm.conv.policy import Memory
+    from hy3d_rocm.decoding.planning.jobs import Job
+    from hy3d_rocm.decoding.planning.planner import Plan
+    from hy3d_rocm.tune.measure import Measured
+    from hy3d_rocm.tune.session import Measuring, Probe
+    from hy3d_rocm.tune.shapes import Shape
+
+logger = logging.getLogger("hy3d_rocm")
 
 
-class Hy3DRocmTuneVAE(io.ComfyNode):  # type: ignore[misc]
+class Hy3DRocmTuneVAE(EachTime):
     """`hy3d-rocm tune` for the VAE and size of a workflow."""
 
     @classmethod
@@ -54,24 +82,145 @@ class Hy3DRocmTuneVAE(io.ComfyNode):  # type: ignore[misc]
                 ),
             ],
             outputs=[
-                io.String.Output(
+                output(
+                    io.String,
                     "report",
-                    display_name="report",
-                    tooltip="Each convolution's ways by time, and what the decode gains.",
+                    "Each convolution's ways by time, and what the decode gains.",
                 )
             ],
             is_output_node=True,
         )
 
     @classmethod
-    def fingerprint_inputs(cls, **inputs: Any) -> float:
-        return never_the_same()
-
-    @classmethod
     def execute(
         cls, vae: Any, width: int, height: int, frames: int, seconds: int, samples: Any = None,
         again: bool = False, retry_hung: bool = False,
     ) -> io.NodeOutput:  # fmt: skip
-        wanted = tuned.Wanted(width, height, frames, samples)
-        report = tuned.tune(vae, wanted, seconds, again=again, retry_hung=retry_hung)
+        wanted = Wanted(width, height, frames, samples)
+        report = tune(vae, wanted, seconds, again=again, retry_hung=retry_hung)
         return io.NodeOutput(report, ui=ui.PreviewText(report))
+
+
+def tune(
+    vae: Any, wanted: Wanted, seconds: float, *, again: bool = False, retry_hung: bool = False
+) -> str:
+    """A report in lines. Cancel goes through; what was measured by then is kept.
+
+    ValueError (a sentence) for a size that is none, and for a VAE whose layers are not known.
+    """
+    from hy3d_rocm.tune.decodes import collect_decode
+
+    job, plan = _decode_of(vae, wanted)
+    if job.device.type == "cpu":
+        return (
+            "Nothing was measured: ComfyUI computes this VAE on the CPU, where PyTorch's own "
+            "convolution is left as it is until it fails. Tuning is for GPUs."
+        )
+    freed = memory.free_everything().splitlines()[-1]
+    shapes, whose = collect_decode(job, plan)
+    report = measure(shapes, job.device, seconds, again=again, retry_hung=retry_hung)
+    return f"{len(shapes)} convolutions {whose}\n{freed}\n\n{report}"
+
+
+def measure(
+    shapes: Sequence[Shape],
+    device: torch.device,
+    seconds: float,
+    *,
+    again: bool = False,
+    retry_hung: bool = False,
+    lab: Measuring | None = None,
+    probe: Probe = probing.probe,
+    known: Memory | None = None,
+) -> str:
+    """The table of `hy3d-rocm tune`. lab, probe, known: others than the device's own (tests)."""
+    from hy3d_rocm.tune.measure import Lab
+    from hy3d_rocm.tune.report import tune_text
+    from hy3d_rocm.tune.run import Asked, tune_shapes
+
+    asked = Asked(float(seconds), again=again, retry_hung=retry_hung)
+    # Tensors that inference mode makes are none that every operator takes.
+    with Watcher() as watcher, torch.inference_mode(False), current_device(device):
+        clock = _Clock(float(seconds), watcher)
+        report, default = tune_shapes(
+            shapes,
+            device,
+            asked,
+            clock.heard,
+            lab=_Watched(lab or Lab(), clock.look),
+            probe=functools.partial(probe, cancel=clock.look),
+            memory=known,
+        )
+        clock.end()
+    return tune_text(report, default)
+
+
+def _decode_of(vae: Any, wanted: Wanted) -> tuple[Job, Plan | None]:
+    """What would be decoded, and how it would be, with all of the device's memory."""
+    try:
+        family = vaes.family_of(vae)
+    except TypeError as error:
+        raise ValueError(
+            f"{said(error)}. Its convolutions can't be listed without a decode, so there is "
+            "nothing to measure ahead; what they take is noted while it decodes"
+        ) from error
+    options = DecodeOptions()
+    place = vaes.place_of(family)
+    with current_device(place), torch.no_grad():
+        shape = latent_shape(family, wanted)
+        job = vaes.job_of(family, shape, family.dtype, device=place)
+        if job.device.type == "cpu":
+            return job, None
+        try:
+            budget = vaes.largest(vae, job.device, None, options)
+            return job, plan_job(job, budget)
+        except ValueError:
+            return job, None
+
+
+class _Clock:
+    """The bar in the browser goes by the time that was given; a cancel is looked at with it."""
+
+    def __init__(self, seconds: float, watcher: Watcher) -> None:
+        self.seconds, self.watcher = max(int(seconds), 1), watcher
+        self.bar = comfy.utils.ProgressBar(self.seconds)
+        self._began = time.monotonic()
+        self._shown = -1
+
+    def look(self) -> None:
+        """Raises ComfyUI's exception after a cancel."""
+        self.watcher.throw()
+        now = min(int(time.monotonic() - self._began), self.seconds)
+        if now != self._shown:
+            self._shown = now
+            self.bar.update_absolute(now, self.seconds)
+
+    def heard(self, line: str) -> None:
+        """After each outcome."""
+        logger.info("[Tune VAE] %s", line)
+        self.look()
+
+    def end(self) -> None:
+        """All is done, if sooner than it might have taken."""
+        self.bar.update_absolute(self.seconds, self.seconds)
+
+
+class _Watched:
+    """A lab that looks for a cancel before each shape."""
+
+    def __init__(self, lab: Measuring, look: Callable[[], None]) -> None:
+        self._lab, self._look = lab, look
+
+    @property
+    def running(self) -> str:
+        """See session.Measuring."""
+        return self._lab.running
+
+    @running.setter
+    def running(self, name: str) -> None:
+        self._lab.running = name
+
+    def measure(self, spec: Any, tiers: Sequence[str]) -> Mapping[str, Measured]:
+        """See session.Measuring."""
+        self._look()
+        return self._lab.measure(spec, tiers)

@@ -1,21 +1,8 @@
-"""What is patched in ComfyUI-Hunyuan3DWrapper: one PatchSpec a file, in the order of a workflow.
+"""What is changed in ComfyUI and in other packs, in place, and how.
 
-Each can be switched off by its name, in HY3D_ROCM_PATCH and in ComfyUI's settings.
+`engine` replaces and puts back, `upstream` knows whose code there is, `install` says when; the
+others hold the patches, of which each can be switched off by its name, in HY3D_ROCM_PATCH and in
+ComfyUI's settings. Nothing is imported here: the patches are needed only where upstream is loaded.
 """
 
 from __future__ import annotations
-
-from hy3d_rocm.comfy.patch import PatchSpec
-from hy3d_rocm.comfy.patches import delight, inpaint, loaders, mesh, multiview, render, vae_decode
-
-SPECS: tuple[PatchSpec, ...] = (
-    delight.SPEC,
-    multiview.SPEC,
-    mesh.SPEC,
-    vae_decode.SPEC,
-    loaders.SPEC,
-    render.SPEC,
-    inpaint.SPEC,
-)
-
-__all__ = ["SPECS"]

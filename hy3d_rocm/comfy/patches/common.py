@@ -1,27 +1,42 @@
-"""What every wrapper around a node of upstream's has in common.
+"""What every wrapper around a function of upstream's has in common.
 
 A `NodePatch` says how one node is wrapped, and makes the changes for it: the node's method, its
 IS_CHANGED (so that switching a setting runs it again) and, where it has inputs of ours, its
 INPUT_TYPES. The wrapper calls the method that it found; no line of upstream's is repeated here.
 Nothing is kept between two calls, so a wrapper may be entered from many threads and from itself.
+`sampling` is what is around a node that samples with a pipeline: the proxy, the scopes, what the
+user sees of steps and of models on their way.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import comfy.model_management as management
+import comfy.utils
 import torch
 
-from hy3d_rocm.comfy import memory, settings
-from hy3d_rocm.comfy.patch import MISSING, Change, Upstream, node_differs
-from hy3d_rocm.seed import SEED_MODES
+from hy3d_rocm import offload
+from hy3d_rocm.comfy import comfy_server, memory, reports, settings
+from hy3d_rocm.comfy.patches.engine import MISSING, Change
+from hy3d_rocm.comfy.patches.upstream import PatchSpec, Upstream, node_differs, written
+from hy3d_rocm.device import as_device, resolve_device
+from hy3d_rocm.offload import components
+from hy3d_rocm.pipeline import PipelineProxy, seed_mode_of, unwrap
+from hy3d_rocm.scopes import cuda_literals
+from hy3d_rocm.seed import SEED_MODES, SeedMode
+from hy3d_rocm.units import size_text
 
 logger = logging.getLogger("hy3d_rocm")
 
+Make = Callable[[Callable[..., Any]], Callable[..., Any]]  # of a Change
 OWN_INPUTS: dict[str, tuple[tuple[str, ...], str]] = {
     "seed_mode": (
         SEED_MODES,
@@ -35,6 +50,47 @@ OWN_INPUTS: dict[str, tuple[tuple[str, ...], str]] = {
         "where the model does not fit otherwise. setting: as ComfyUI's settings say.",
     ),
 }
+
+
+def switched(spec: str) -> Callable[[Make], Make]:
+    """Of a Change's `make`: what it makes is called only while the settings leave the patch `spec`
+    on, else the original."""
+
+    def decorate(make: Make) -> Make:
+        @functools.wraps(make)
+        def made(original: Callable[..., Any]) -> Callable[..., Any]:
+            ours = make(original)
+
+            def function(*args: Any, **kwargs: Any) -> Any:
+                is_off = spec in settings.current().patches_off
+                return (original if is_off else ours)(*args, **kwargs)
+
+            return function
+
+        return made
+
+    return decorate
+
+
+def by_name(around: Callable[[Callable[[], Any], inspect.BoundArguments], Any]) -> Make:
+    """`make` of a Change: `around(run, bound)` in the original's place. run: calls the original.
+    bound: its arguments by name, defaults included. A call that cannot be bound is the original's,
+    which says in its own words what is missing."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(written(original))
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError:
+                return original(*args, **kwargs)
+            bound.apply_defaults()
+            return around(functools.partial(original, *args, **kwargs), bound)
+
+        return function
+
+    return make
 
 
 @dataclass
@@ -83,7 +139,7 @@ class NodePatch:
     function: str = "process"
     parameters: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = field(default=())
+    inputs: tuple[str, ...] = ()
 
     def differs(self, upstream: Upstream) -> str | None:
         """None if the node is as we know it, else a sentence."""
@@ -113,7 +169,10 @@ class NodePatch:
             except TypeError:
                 return original(*args, **kwargs)  # which says in its own words what is missing
             bound.apply_defaults()
-            return _run(Call(self, original, bound, own, comfy_device()))
+            call = Call(self, original, bound, own, memory.comfy_device())
+            before = "VAE Load" if self.stage == "VAE Decode" else self.stage
+            with memory.stage_lines(before, self.stage):
+                return self.around(call)
 
         return method
 
@@ -161,17 +220,8 @@ def own_inputs_differ(node_class: type, function: str, inputs: tuple[str, ...]) 
     return None
 
 
-def comfy_device() -> torch.device:
-    """The device on which ComfyUI computes."""
-    import comfy.model_management as management
-
-    return torch.device(management.get_torch_device())
-
-
 def offload_device() -> torch.device:
     """Where ComfyUI keeps diffusion models that are not in use."""
-    import comfy.model_management as management
-
     return torch.device(management.unet_offload_device())
 
 
@@ -183,11 +233,14 @@ def off_the_gpu(model: Any) -> None:
         logger.warning("hy3d_rocm: %s stays where it is: %s", type(model).__name__, error)
 
 
-def _run(call: Call) -> Any:
-    """The call between its two memory lines."""
-    stage = call.patch.stage
-    with memory.stage_lines("VAE Load" if stage == "VAE Decode" else stage, stage):
-        return call.patch.around(call)
+@contextmanager
+def off_the_gpu_after_failure(model: Any) -> Iterator[None]:
+    """Upstream leaves a model whose work has failed on the GPU."""
+    try:
+        yield
+    except BaseException:
+        off_the_gpu(model)
+        raise
 
 
 def _combo(choices: tuple[str, ...], tooltip: str) -> tuple[list[str], dict[str, str]]:
@@ -198,7 +251,7 @@ def _is_ours(types: dict[str, Any], name: str) -> bool:
     return bool(types.get("optional", {}).get(name) == _combo(*OWN_INPUTS[name]))
 
 
-def differs_first(patches: Sequence[NodePatch]) -> Callable[[Upstream], str | None]:
+def differs_first(*patches: NodePatch) -> Callable[[Upstream], str | None]:
     """`expects` of a PatchSpec: the first difference of any of its nodes."""
 
     def expects(upstream: Upstream) -> str | None:
@@ -207,10 +260,157 @@ def differs_first(patches: Sequence[NodePatch]) -> Callable[[Upstream], str | No
     return expects
 
 
-def node_changes(patches: Sequence[NodePatch]) -> Callable[[Upstream], list[Change]]:
+def node_changes(*patches: NodePatch) -> Callable[[Upstream], list[Change]]:
     """`changes` of a PatchSpec: those of all its nodes."""
 
     def changes(upstream: Upstream) -> list[Change]:
         return [c for patch in patches for c in patch.changes(upstream.node(patch.node))]
 
     return changes
+
+
+def node_spec(title: str, *patches: NodePatch) -> PatchSpec:
+    """A PatchSpec that wraps these nodes."""
+    return PatchSpec(patches[0].spec, title, differs_first(*patches), node_changes(*patches))
+
+
+@contextmanager
+def sampling(
+    call: Call, pipeline: Any, images: int = 1, size: tuple[int, int] | None = None
+) -> Iterator[PipelineProxy]:
+    """Yields what the node is given in place of `pipeline`, with everything around it in order.
+
+    While open: inputs go to the device where the pipeline computes, "cuda" written out means that
+    device, all calls are one batch, transfers and steps are shown, activations are measured. Then
+    the global random states are put back, except in "legacy".
+    images: how many calls will come. size: (height, width) of each, for the measurement.
+    TypeError, in a sentence, for something that is no pipeline.
+    """
+    real, mode = unwrap(pipeline), seed_mode(call, pipeline)
+    default = main_device(real) or call.device
+    reports.know(real)
+    first = getattr(pipeline, "_hy3d_first", 0) if mode == "per_image" else 0
+    proxy = PipelineProxy(real, default, mode, call.patch.node, first, Steps(images))
+    device = resolve_device(real, default).device
+    with ExitStack() as stack:
+        transfers = stack.enter_context(Transfers(call.patch.node))
+        stack.enter_context(cuda_literals(device))
+        stack.enter_context(offload.reporting_transfers(real, transfers))
+        stack.enter_context(offload.measuring(real, device, size))
+        if mode != "legacy":
+            stack.enter_context(proxy.batch())
+        yield proxy
+
+
+def seed_mode(call: Call, pipeline: Any) -> SeedMode:
+    """The node's own input, else the mode of a proxy that was handed in, else the settings'."""
+    asked = call.own.get("seed_mode", settings.SETTING)
+    if asked == settings.SETTING:
+        own = seed_mode_of(pipeline)
+        if own is not None:
+            return own
+    return settings.seed_mode_for(asked)
+
+
+def main_device(pipeline: Any) -> torch.device | None:
+    """Where a shape pipeline computes (it has no `_execution_device`); None for any other."""
+    try:
+        return as_device(getattr(pipeline, "main_device", None))
+    except Exception as error:  # noqa: BLE001  (a property may do anything)
+        logger.debug("main_device of %s raised %s", type(pipeline).__name__, error)
+        return None
+
+
+def make_room(call: Call, model: Any, size: tuple[int, int] | None = None) -> None:
+    """Has ComfyUI free what `model` will need for this call, where that is not free already.
+
+    model: a pipeline or a module. size: (height, width) of the picture, for the activations that
+    were measured. Nothing is asked for where the model runs on a CPU. Never raises for a strange
+    model: what is wrong with it, the node says.
+    """
+    real = unwrap(model)
+    try:
+        device = resolve_device(real, call.device).device
+        if not components.is_accelerator(device):
+            return
+        needed = offload.needed_bytes(real, components.indexed(device), size)
+    except Exception as error:  # noqa: BLE001  (a strange model's properties may raise anything)
+        logger.debug("what %s needs is not known: %s", type(real).__name__, error)
+        return
+    if needed:
+        memory.make_room(needed, device)
+
+
+class Steps:
+    """`on_step` of a PipelineProxy: ComfyUI's progress bar over all images, and its cancel.
+
+    images: how many calls of the pipeline the bar stands for.
+    """
+
+    def __init__(self, images: int = 1) -> None:
+        self.images = max(1, images)
+        self.done = 0
+        self.bar: Any = None
+
+    def __call__(self, step: int, total: int) -> None:
+        """One step of `total` is done. ComfyUI's interrupt, if it was asked for, goes out here."""
+        management.throw_exception_if_processing_interrupted()
+        whole = total * self.images
+        self.done = min(self.done + 1, whole)
+        if self.bar is None:
+            self.bar = comfy.utils.ProgressBar(whole)
+        self.bar.update_absolute(self.done, whole)
+
+
+class Transfers:
+    """`progress` of the offload package: shows models that are moved on the node, with bytes.
+
+    A scope: at its end comes the summary. label: what that begins with. bar: whether to move
+    ComfyUI's progress bar too, which also lets an interrupt out; not while the node's own steps
+    move it.
+    """
+
+    def __init__(self, label: str, bar: bool = False) -> None:
+        self.label = label
+        self.count = 0
+        self.moved_bytes = 0
+        self._with_bar = bar
+        self._bar: Any = None
+
+    def __call__(self, done_bytes: int, total_bytes: int, what: str) -> None:
+        """`done_bytes` of `total_bytes` of `what` ("unet to cuda:0") have been moved."""
+        if done_bytes >= total_bytes:
+            self.count += 1
+            self.moved_bytes += total_bytes
+        show_text(f"{what}: {size_text(done_bytes)} of {size_text(total_bytes)}")
+        if self._with_bar and total_bytes > 0:
+            if self._bar is None:
+                self._bar = comfy.utils.ProgressBar(total_bytes)
+            self._bar.update_absolute(done_bytes, total_bytes)
+
+    def __enter__(self) -> Transfers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.summary()
+
+    def summary(self) -> None:
+        """One line with all that was moved, if anything was."""
+        if self.count:
+            logger.info(
+                "%s: models moved %d times, %s in all",
+                self.label, self.count, size_text(self.moved_bytes),
+            )  # fmt: skip
+
+
+def show_text(text: str) -> None:
+    """`text` on the node that is running; nothing where no browser can be reached."""
+    server = comfy_server()
+    utils = sys.modules.get("comfy_execution.utils")
+    context = utils.get_executing_context() if utils is not None else None
+    if server is None or context is None:
+        return
+    try:
+        server.send_progress_text(text, context.node_id)
+    except Exception as error:  # noqa: BLE001  (a text must not cost the picture)
+        logger.debug("progress text was not sent: %s", error)

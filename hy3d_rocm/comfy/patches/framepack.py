@@ -1,18 +1,407 @@
-"""What is patched in ComfyUI-FramePackWrapper, in the order in which it is applied."""
+"""What is patched in ComfyUI-FramePackWrapper: device, unloading, preserved memory.
+
+Device: its memory module where ComfyUI computes on something else than CUDA's current device
+(`--cpu` on a machine with a GPU, a second GPU, DirectML). Its `gpu` is the device that was current
+when it was imported, and its question for free memory raises for a device that is no CUDA device.
+Where not even the import works, the hook of comfy/import_hooks.py has been there before.
+
+Unloading: the models leave the card in order, as a whole, and the allocator is emptied once each.
+ComfyUI unloads what it must to load the next model, and then in part. A part that is left behind is
+what makes the decode run out of memory. In a prompt with a FramePack sampler each kind goes as soon
+as its work is done, in the order of specification 003: the text encoders when the next stage
+begins, the VAE and the image encoder when they have encoded, the transformer after sampling (also
+after a failure or a cancel, where upstream leaves it), the VAE when it has decoded. Other prompts
+are left as they are.
+
+Memory: gpu_memory_preservation is computed from what is free, and adapted from section to section.
+Upstream's value of 6 GB is nobody's choice and means "computed"; any other value is the user's and
+is only exceeded where a section runs out of memory. `move_model_to_device_with_memory_preservation`
+in upstream's module of nodes places the weights, `sample_hunyuan` there is one section: both are
+wrapped, and what they do belongs to the call of a sampler that is running.
+"""
 
 from __future__ import annotations
 
-from hy3d_rocm.comfy.patch import PatchSpec
-from hy3d_rocm.comfy.patches import (
-    framepack_device,
-    framepack_memory,
-    framepack_preview,
-    framepack_unload,
-)
+import inspect
+import logging
+import os
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Literal
 
+import comfy.model_management as management
+import torch
+
+from hy3d_rocm.comfy import comfy_server, during, memory
+from hy3d_rocm.comfy.memory import comfy_device
+from hy3d_rocm.comfy.patches import framepack_preview
+from hy3d_rocm.comfy.patches.common import Make, by_name, off_the_gpu, offload_device, switched
+from hy3d_rocm.comfy.patches.engine import Change
+from hy3d_rocm.comfy.patches.framepack_preview import SAMPLERS, samplers_differ, samplers_of
+from hy3d_rocm.comfy.patches.upstream import PatchSpec, Place, names_missing, parameters_missing
+from hy3d_rocm.comfy.patches.vaes import is_untouched
+from hy3d_rocm.framepack import sections
+from hy3d_rocm.framepack.importing import free_memory_gb
+from hy3d_rocm.framepack.preservation import begin, users_choice
+from hy3d_rocm.units import size_text
+
+logger = logging.getLogger("hy3d_rocm")
+
+Kind = Literal["text encoders", "VAE", "image encoder", "transformer", "other models"]
+Stage = Literal["VAE Encode", "Image Encode", "Transformer", "VAE Decode"]
+
+# What has done its work when a stage begins, and when it ends, however it ends. A text encoder is
+# left alone until the next stage begins, since it is called twice, for the prompt and for the
+# negative one.
+_DONE: dict[Stage, tuple[tuple[Kind, ...], tuple[Kind, ...]]] = {
+    "VAE Encode": (("text encoders",), ("VAE",)),
+    "Image Encode": (("text encoders", "VAE"), ("image encoder",)),
+    "Transformer": (("text encoders", "VAE", "image encoder", "other models"), ()),
+    "VAE Decode": (("text encoders", "image encoder", "transformer"), ("VAE",)),
+}
+_MOVE = "move_model_to_device_with_memory_preservation"
+_OFFLOAD = "offload_model_from_device_for_memory_preservation"
+_SAMPLE = "sample_hunyuan"
+_INPUT = "gpu_memory_preservation"
+
+_inside: ContextVar[bool] = ContextVar("hy3d_rocm_framepack_stage", default=False)
+
+
+def _device_expects(place: Place) -> str | None:
+    memory = place.part("memory")
+    query = getattr(memory, "get_cuda_free_memory_gb", None)
+    if query is None:
+        return "its memory module has no get_cuda_free_memory_gb"
+    if query.__module__ != memory.__name__:
+        return None  # ours, from the import
+    return names_missing(query, ("memory_stats", "mem_get_info"))
+
+
+@switched("framepack-import")
+def _query(original: Callable[..., float]) -> Callable[..., float]:
+    return free_memory_gb(original, comfy_device)
+
+
+def _device_changes(place: Place) -> list[Change]:
+    return [Change(place.part("memory"), "get_cuda_free_memory_gb", _query)]
+
+
+def kind_of(model: Any) -> Kind:
+    """Which of them a model is, by what it has (ComfyUI's classes have no common names)."""
+    if hasattr(model, "encode_token_weights"):
+        return "text encoders"
+    if hasattr(model, "vision_model"):
+        return "image encoder"
+    if hasattr(model, "diffusion_model"):
+        return "transformer"
+    if hasattr(model, "decoder") or hasattr(model, "decode"):
+        return "VAE"
+    return "other models"
+
+
+def unload(kinds: Sequence[Kind]) -> None:
+    """ComfyUI's models of these kinds off the card, whole, one kind after the other. A failure
+    costs one line; ComfyUI's cancel goes on."""
+    for kind in kinds:
+        try:
+            _unload_kind(kind)
+        except management.InterruptProcessingException:
+            raise
+        except Exception as error:  # noqa: BLE001  (the prompt may have room enough without)
+            logger.warning("hy3d_rocm: the %s could not be unloaded: %s", kind, error)
+
+
+def _unload_kind(kind: Kind) -> None:
+    loaded = [one for one in list(management.current_loaded_models) if one.model is not None]
+    going = [one for one in loaded if kind_of(one.model.model) == kind]
+    if not going:
+        return
+    keep = [one for one in loaded if one not in going]
+    for one in going:
+        logger.info("Unloading %s completely", type(one.model.model).__name__)
+    for device in {one.device for one in going}:
+        management.free_memory(1e30, device, keep)  # which empties the allocator once
+    memory.log_stage(f"After {kind} Unload")
+
+
+@contextmanager
+def stage(name: Stage) -> Iterator[None]:
+    """What has done its work goes before and after; memory lines at both ends."""
+    before, after = _DONE[name]
+    unload(before)
+    with memory.stage_lines("VAE Load" if name.startswith("VAE") else name, name):
+        try:
+            yield
+        finally:
+            unload(after)
+
+
+def _unloading(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
+    held = bound.arguments["model"]
+    transformer = held.get("transformer") if isinstance(held, dict) else None
+    with stage("Transformer"):
+        try:
+            return run()
+        except BaseException:
+            if transformer is not None:
+                _unload_transformer(transformer)
+            raise
+
+
+def _unload_transformer(transformer: Any) -> None:
+    """After a failure, where upstream leaves it on the card."""
+    logger.info("Unloading %s completely", type(transformer).__name__)
+    off_the_gpu(transformer)
+    management.soft_empty_cache()
+
+
+def prompt_samples() -> bool:
+    """Whether the prompt that is running has a FramePack sampler in it."""
+    running = getattr(getattr(comfy_server(), "prompt_queue", None), "currently_running", {})
+    try:
+        prompts = [item[2] for item in list(running.values())]
+        return any(
+            node.get("class_type") in SAMPLERS for prompt in prompts for node in prompt.values()
+        )
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return False  # a queue of another shape: nothing is known of the prompt
+
+
+def _in_stage(name: Stage) -> Make:
+    @switched("framepack-unload")
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(*args: Any, **kwargs: Any) -> Any:
+            # A previewer's VAE decodes at every step of the sampler.
+            is_vae = bool(args) and hasattr(args[0], "first_stage_model")
+            is_preview = is_vae and is_untouched(args[0])
+            if is_preview or _inside.get() or not prompt_samples():
+                return original(*args, **kwargs)
+            with during(_inside, True), stage(name):  # decode may call decode_tiled
+                return original(*args, **kwargs)
+
+        return method
+
+    return make
+
+
+_IN_VAE: dict[str, Make] = {
+    "encode": _in_stage("VAE Encode"),
+    "encode_tiled": _in_stage("VAE Encode"),
+    "decode": _in_stage("VAE Decode"),
+    "decode_tiled": _in_stage("VAE Decode"),
+}
+_ENCODE_IMAGE = _in_stage("Image Encode")
+_UNLOADING = switched("framepack-unload")(by_name(_unloading))
+
+
+@switched("framepack-unload")
+def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
+    """offload_model_from_device_for_memory_preservation: upstream stops as soon as so much is
+    free as it was told, and the VAE then finds what is left of the transformer in its way."""
+
+    def offload(model: Any, *args: Any, **kwargs: Any) -> None:
+        _unload_transformer(model)
+
+    return offload
+
+
+def _unload_expects(place: Place) -> str | None:
+    return samplers_differ(place, ("unload_all_models", "unet_offload_device"))
+
+
+def _unload_changes(place: Place) -> list[Change]:
+    import comfy.clip_vision
+    import comfy.sd
+
+    changes = [Change(node, "process", _UNLOADING) for node in samplers_of(place)]
+    changes += [Change(comfy.sd.VAE, name, make) for name, make in _IN_VAE.items()]
+    changes.append(Change(comfy.clip_vision.ClipVisionModel, "encode_image", _ENCODE_IMAGE))
+    for module in (place.part("memory"), place.part("nodes")):
+        if hasattr(module, _OFFLOAD) and not names_missing(getattr(module, _OFFLOAD), ("modules",)):
+            changes.append(Change(module, _OFFLOAD, _whole))
+    return changes
+
+
+@dataclass
+class Sampling:
+    """One call of a sampler. key: what a section's need depends on. runner: None until the weights
+    are placed, and where there is no card to place them on."""
+
+    key: Hashable
+    wanted_bytes: int | None
+    runner: sections.SectionRunner | None = None
+
+
+_sampling: ContextVar[Sampling | None] = ContextVar("hy3d_rocm_framepack_run", default=None)
+
+
+def _around_sampler(default_gb: float) -> Make:
+    def around(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
+        wanted = users_choice(float(bound.arguments[_INPUT]), default_gb)
+        now = Sampling(_key(bound.arguments), wanted)
+        try:
+            with during(_sampling, now):
+                return run()
+        finally:
+            if now.runner is not None:
+                sections.remember(now.key, now.runner.state)
+
+    return switched("framepack-memory")(by_name(around))
+
+
+def _key(arguments: dict[str, Any]) -> Hashable:
+    latent, held = arguments["start_latent"], arguments["model"]
+    samples = latent.get("samples") if isinstance(latent, dict) else None
+    precision = held.get("dtype") if isinstance(held, dict) else None
+    size = tuple(getattr(samples, "shape", ()))[-2:]
+    return (
+        size, arguments["latent_window_size"], arguments["cfg"] != 1.0, str(precision),
+        str(comfy_device()),
+    )  # fmt: skip
+
+
+def _card() -> sections.Card | None:
+    device = comfy_device()
+    return sections.card_of(device, lambda: memory.free_and_total(device)[0])
+
+
+def _moving(original: Callable[..., Any]) -> Callable[..., Any]:
+    def move(model: Any, *args: Any, **kwargs: Any) -> Any:
+        now = _sampling.get()
+        if now is None or not isinstance(model, torch.nn.Module):
+            return original(model, *args, **kwargs)
+        device, card = comfy_device(), _card()
+        if card is None:
+            model.to(device)  # one memory for all: nothing is to be left free for later
+            return None
+        now.runner = sections.runner_for(
+            model, device, _waiting(device), card, now.wanted_bytes, now.key
+        )
+        return None  # the first section places them
+
+    return move
+
+
+def _waiting(device: torch.device) -> torch.device:
+    """Where weights wait: main memory also under --highvram, where ComfyUI would leave them."""
+    offload = offload_device()
+    return torch.device("cpu") if offload.type == device.type else offload
+
+
+def _section(original: Callable[..., Any]) -> Callable[..., Any]:
+    def sample_hunyuan(*args: Any, **kwargs: Any) -> Any:
+        now = _sampling.get()
+        if now is None or now.runner is None:
+            return original(*args, **kwargs)
+        return now.runner.run(lambda: original(*args, **kwargs), sections.restorer(kwargs))
+
+    return sample_hunyuan
+
+
+@switched("framepack-memory")
+def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
+    """LoadFramePackModel: "main_device" only where all weights fit beside what a section needs.
+
+    Upstream's sampler moves nothing off the card that the loader has put there.
+    """
+    signature = inspect.signature(original)
+
+    def loadmodel(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind_partial(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        if given.get("load_device") != "main_device" or _fits(given.get("model")):
+            return original(*args, **kwargs)
+        given["load_device"] = "offload_device"
+        return original(*bound.args, **bound.kwargs)
+
+    return loadmodel
+
+
+def _fits(name: Any) -> bool:
+    import folder_paths
+
+    card = _card()
+    path = folder_paths.get_full_path("diffusion_models", name) if isinstance(name, str) else None
+    if card is None or path is None:
+        return True
+    size, free = os.path.getsize(path), card.free()
+    fits = size + begin(free).preserved_bytes <= free
+    if not fits:
+        logger.info(
+            "LoadFramePackModel: %s of weights and what a section needs do not both fit into %s "
+            "on %s: the weights wait in main memory, the sampler brings what fits",
+            size_text(size), size_text(free), comfy_device(),
+        )  # fmt: skip
+    return fits
+
+
+def _default_gb(node: Any) -> float:
+    """The default of the input, as the node itself says."""
+    return float(node.INPUT_TYPES()["required"][_INPUT][1]["default"])
+
+
+def _memory_expects(place: Place) -> str | None:
+    nodes = place.part("nodes")
+    for name in (_MOVE, _SAMPLE):
+        if not callable(getattr(nodes, name, None)):
+            return f"its module of nodes has no {name}"
+    for node in samplers_of(place):
+        try:
+            _default_gb(node)
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+            return f"{node.__name__} has no input {_INPUT} with a default"
+    return (
+        samplers_differ(place, (_MOVE, _SAMPLE, "unload_all_models"))
+        or parameters_missing(getattr(nodes, _MOVE), ("model", "target_device"))
+        or parameters_missing(getattr(nodes, _SAMPLE), ("transformer", "generator", "callback"))
+        or _transformer_differs(nodes)
+    )
+
+
+def _transformer_differs(nodes: Any) -> str | None:
+    kind = getattr(nodes, "HunyuanVideoTransformer3DModel", None)
+    initialize = getattr(kind, "initialize_teacache", None)
+    if initialize is None:
+        return "its transformer has no initialize_teacache"
+    state = ("cnt", "accumulated_rel_l1_distance", "previous_residual")
+    told = ("enable_teacache", "num_steps", "rel_l1_thresh")
+    return parameters_missing(initialize, told) or names_missing(initialize, state)
+
+
+def _memory_changes(place: Place) -> list[Change]:
+    changes = [
+        Change(node, "process", _around_sampler(_default_gb(node))) for node in samplers_of(place)
+    ]
+    nodes = place.part("nodes")
+    changes += [Change(nodes, _MOVE, _moving), Change(nodes, _SAMPLE, _section)]
+    loader = getattr(nodes, "LoadFramePackModel", None)
+    if loader is not None and not parameters_missing(loader.loadmodel, ("model", "load_device")):
+        changes.append(Change(loader, "loadmodel", _loading))
+    return changes
+
+
+# In the order in which they are applied.
 SPECS: tuple[PatchSpec, ...] = (
-    framepack_device.SPEC,
-    framepack_unload.SPEC,
-    framepack_memory.SPEC,
+    PatchSpec(
+        "framepack-import",
+        "FramePackWrapper: free memory of the device that ComfyUI computes on",
+        _device_expects,
+        _device_changes,
+    ),
+    PatchSpec(
+        "framepack-unload",
+        "FramePackWrapper: models leave the card whole and in order",
+        _unload_expects,
+        _unload_changes,
+    ),
+    PatchSpec(
+        "framepack-memory",
+        "FramePackWrapper: preserved memory from what is free and what sections take",
+        _memory_expects,
+        _memory_changes,
+    ),
     framepack_preview.SPEC,
 )

@@ -1,4 +1,5 @@
-"""The preview of FramePack's samplers shows the finished sections under the frame in work.
+"""The preview of FramePack's samplers shows the finished sections under the frame in work; and what
+the patches of these samplers have in common.
 
 Upstream shows one frame of the section that is being made and starts anew with each section. The
 frames come from ComfyUI's own previewer (latents to RGB, or TAEHV), one latent frame at a time.
@@ -6,22 +7,52 @@ frames come from ComfyUI's own previewer (latents to RGB, or TAEHV), one latent 
 
 from __future__ import annotations
 
+import inspect
 import logging
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.comfy import settings
-from hy3d_rocm.comfy.patch import Change, PatchSpec, Place, parameters_missing
-from hy3d_rocm.comfy.patches import framepack_common as common
-from hy3d_rocm.comfy.patches.common import comfy_device
-from hy3d_rocm.framepack import preview
+import comfy.utils
+
+from hy3d_rocm.comfy import during
+from hy3d_rocm.comfy.memory import comfy_device
+from hy3d_rocm.comfy.patches.common import by_name, switched
+from hy3d_rocm.comfy.patches.engine import Change
+from hy3d_rocm.comfy.patches.upstream import PatchSpec, Place, names_missing, parameters_missing
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 logger = logging.getLogger("hy3d_rocm")
 
-NAME = "framepack-preview"
+SAMPLERS = ("FramePackSampler", "FramePackSingleFrameSampler")
+_PARAMETERS = ("model", "start_latent", "latent_window_size", "cfg", "gpu_memory_preservation")
 _FORMAT = "JPEG"
+MOST_FRAMES = 64  # on one picture; of more, so many are shown, evenly spread
+THUMBNAIL = 96  # longest side of a finished frame, in pixels
+
+
+def samplers_of(place: Place) -> list[type]:
+    """The sampler nodes that this copy has; the second one came later."""
+    found = [place.part(SAMPLERS[0])]
+    if SAMPLERS[1] in repr(place):
+        found.append(place.part(SAMPLERS[1]))
+    return found
+
+
+def samplers_differ(place: Place, names: Sequence[str] = ()) -> str | None:
+    """A sentence if a sampler's method is not as we know it; names: what it must use."""
+    for node in samplers_of(place):
+        method = getattr(node, "process", None)
+        if getattr(node, "FUNCTION", None) != "process" or method is None:
+            return f"{node.__name__} does not run its method process"
+        different = parameters_missing(method, _PARAMETERS) or names_missing(method, names)
+        if different:
+            return different
+    return None
 
 
 class Preview:
@@ -35,16 +66,16 @@ class Preview:
 
     def step(self, step: int, x0: Any, x: Any, total: int) -> None:
         """In place of upstream's callback. ComfyUI's interrupt goes out here."""
-        self._show(step + 1, total, preview.sheet(self._image(x0), self.finished))
+        self._show(step + 1, total, sheet(self._image(x0), self.finished))
 
     def section(self, latents: Any, steps: int) -> None:
         """A section is finished: latents (1, 16, T, H, W). It lies before the earlier ones, since
         FramePack makes a video from its end."""
         frames = [self._image(latents[:, :, t : t + 1]) for t in range(latents.shape[2])]
-        found = [preview.thumbnail(frame) for frame in frames if frame is not None]
+        found = [thumbnail(frame) for frame in frames if frame is not None]
         self.finished[:0] = found
         if found:
-            self._show(steps, steps, preview.sheet(None, self.finished))
+            self._show(steps, steps, sheet(None, self.finished))
 
     def _image(self, latents: Any) -> Any:
         """The previewer's picture; None if it has none, or fails: the video is worth more."""
@@ -56,23 +87,61 @@ class Preview:
             return None
 
     def _show(self, step: int, total: int, image: Any) -> None:
-        import comfy.utils
-
         if self._bar is None:
             self._bar = comfy.utils.ProgressBar(total)
         shown = None if image is None else (_FORMAT, image, self.most_pixels)
         self._bar.update_absolute(step, total, shown)
 
 
+def evenly(count: int, most: int) -> list[int]:
+    """Indices of at most `most` of `count` frames, the first and the last among them."""
+    if count <= most:
+        return list(range(count))
+    if most < 2:
+        return [0][:most]
+    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
+
+
+def thumbnail(image: Image) -> Image:
+    """A copy whose longest side is THUMBNAIL, or smaller as it is."""
+    small = image.copy()
+    small.thumbnail((THUMBNAIL, THUMBNAIL))
+    return small
+
+
+def sheet(current: Image | None, finished: Sequence[Image]) -> Image | None:
+    """The frame in work above the finished frames in reading order; None if there is neither.
+
+    finished: thumbnails of one size, in the order of the video.
+    """
+    from PIL.Image import new
+
+    if not finished:
+        return current
+    shown = [finished[i] for i in evenly(len(finished), MOST_FRAMES)]
+    columns = math.ceil(math.sqrt(len(shown)))
+    rows = math.ceil(len(shown) / columns)
+    width, height = shown[0].size
+    above = None if current is None else _as_wide(current, columns * width)
+    top = 0 if above is None else above.size[1]
+    made = new("RGB", (columns * width, top + rows * height))
+    if above is not None:
+        made.paste(above, (0, 0))
+    for index, frame in enumerate(shown):
+        made.paste(frame, ((index % columns) * width, top + index // columns * height))
+    return made
+
+
+def _as_wide(image: Image, width: int) -> Image:
+    return image.resize((width, max(1, round(image.size[1] * width / image.size[0]))))
+
+
 _running: ContextVar[Preview | None] = ContextVar("hy3d_rocm_framepack_preview", default=None)
 
 
-def _sampling(run: Callable[[], Any], _arguments: dict[str, Any]) -> Any:
-    token = _running.set(_preview())
-    try:
+def _sampling(run: Callable[[], Any], _bound: inspect.BoundArguments) -> Any:
+    with during(_running, _preview()):
         return run()
-    finally:
-        _running.reset(token)
 
 
 def _preview() -> Preview | None:
@@ -89,10 +158,11 @@ def _preview() -> Preview | None:
     return None if made is None else Preview(made, most)
 
 
+@switched("framepack-preview")
 def _section(original: Callable[..., Any]) -> Callable[..., Any]:
     def sample_hunyuan(*args: Any, **kwargs: Any) -> Any:
         now = _running.get()
-        if now is None or kwargs.get("callback") is None or NAME in settings.current().patches_off:
+        if now is None or kwargs.get("callback") is None:
             return original(*args, **kwargs)
         made = original(*args, **{**kwargs, "callback": now.step})
         if getattr(made, "ndim", 0) == 5:
@@ -106,17 +176,19 @@ def _expects(place: Place) -> str | None:
     nodes = place.part("nodes")
     if not callable(getattr(nodes, "sample_hunyuan", None)):
         return "its module of nodes has no sample_hunyuan"
-    return common.samplers_differ(place, ("sample_hunyuan", "prepare_callback")) or (
+    return samplers_differ(place, ("sample_hunyuan", "prepare_callback")) or (
         parameters_missing(nodes.sample_hunyuan, ("callback", "num_inference_steps"))
     )
 
 
-_AROUND_PROCESS = common.around_process(NAME, _sampling)
+_AROUND_PROCESS = switched("framepack-preview")(by_name(_sampling))
 
 
 def _changes(place: Place) -> list[Change]:
-    changes = [Change(node, "process", _AROUND_PROCESS) for node in common.samplers_of(place)]
+    changes = [Change(node, "process", _AROUND_PROCESS) for node in samplers_of(place)]
     return [*changes, Change(place.part("nodes"), "sample_hunyuan", _section)]
 
 
-SPEC = PatchSpec(NAME, "FramePackWrapper: preview of the finished sections", _expects, _changes)
+SPEC = PatchSpec(
+    "framepack-preview", "FramePackWrapper: preview of the finished sections", _expects, _changes
+)

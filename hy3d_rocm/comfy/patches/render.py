@@ -1,10 +1,15 @@
-"""MeshRender and the nodes that say "cuda" themselves: ComfyUI's device instead.
+"""MeshRender and the nodes that say "cuda" themselves: ComfyUI's device instead; and in-painting
+over the mesh: the same bits from the C core.
 
 MeshRender outlives the node that made it, so its device is set where it is made; what else those
 nodes do on "cuda" is sent to ComfyUI's device while they run. Its set_mesh and get_mesh turn
 coordinates in place, on a CPU the mesh's and the renderer's own, so both are given copies: ComfyUI
 keeps renderers between prompts, and a mesh whose texture coordinates were turned is exported with
 its texture upside down.
+
+Upstream's meshVerticeInpaint is plain Python, minutes for what takes the C core a tenth of a
+second. Both have the same bits (tests/unit/raster/test_inpaint.py calls upstream's); what was not
+compared is left to upstream.
 """
 
 from __future__ import annotations
@@ -18,22 +23,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from hy3d_rocm.comfy import settings
-from hy3d_rocm.comfy.patch import (
-    Change,
+from hy3d_rocm import _native
+from hy3d_rocm.comfy.memory import comfy_device
+from hy3d_rocm.comfy.patches.common import (
+    Call,
+    NodePatch,
+    by_name,
+    differs_first,
+    node_changes,
+    switched,
+)
+from hy3d_rocm.comfy.patches.engine import Change
+from hy3d_rocm.comfy.patches.upstream import (
     PatchSpec,
     Upstream,
     UpstreamError,
     defaults_differ,
     is_v1,
+    parameters_missing,
 )
-from hy3d_rocm.comfy.patches.common import (
-    Call,
-    NodePatch,
-    comfy_device,
-    differs_first,
-    node_changes,
-)
+from hy3d_rocm.raster import functional
 from hy3d_rocm.scopes import cuda_literals
 
 logger = logging.getLogger("hy3d_rocm")
@@ -66,6 +75,7 @@ OPTIONAL_NODES = (
 )
 
 
+@switched("render")
 def _on_comfys_device(original: Callable[..., Any]) -> Callable[..., Any]:
     """MeshRender.__init__ with ComfyUI's device unless the caller gives one."""
     signature = inspect.signature(original)
@@ -75,22 +85,21 @@ def _on_comfys_device(original: Callable[..., Any]) -> Callable[..., Any]:
             given = "device" in signature.bind(*args, **kwargs).arguments
         except TypeError:
             given = True  # the original says in its own words what is wrong
-        if not given and "render" not in settings.current().patches_off:
+        if not given:
             kwargs["device"] = comfy_device()
         original(*args, **kwargs)
 
     return __init__
 
 
+@switched("render")
 def _with_copies(original: Callable[..., Any]) -> Callable[..., Any]:
     """MeshRender.set_mesh on copies of arrays: `torch.from_numpy(x).to(device).float()` is x's own
     memory where x is float32 and the device a CPU, and set_mesh writes into it."""
 
     def set_mesh(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if "render" not in settings.current().patches_off:
-            args = tuple(_own(value) for value in args)
-            kwargs = {name: _own(value) for name, value in kwargs.items()}
-        return original(self, *args, **kwargs)
+        owned = {name: _own(value) for name, value in kwargs.items()}
+        return original(self, *map(_own, args), **owned)
 
     return set_mesh
 
@@ -99,13 +108,12 @@ def _own(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
+@switched("render")
 def _of_a_copy(original: Callable[..., Any]) -> Callable[..., Any]:
     """MeshRender.get_mesh on a renderer whose tensors are copies: `.cpu().numpy()` is the tensor's
     own memory where that is the CPU's, and get_mesh writes into it."""
 
     def get_mesh(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if "render" in settings.current().patches_off:
-            return original(self, *args, **kwargs)
         apart = copy.copy(self)
         for name, value in vars(self).items():
             if name in TURNED and isinstance(value, torch.Tensor):
@@ -119,7 +127,7 @@ def _expects(upstream: Upstream) -> str | None:
     renderer = _renderer(upstream)
     if renderer is None:
         return f"{MESH_RENDER} has no class MeshRender"
-    return defaults_differ(renderer.__init__, {"device": "cuda"}) or differs_first(NODES)(upstream)
+    return defaults_differ(renderer.__init__, {"device": "cuda"}) or differs_first(*NODES)(upstream)
 
 
 def _changes(upstream: Upstream) -> list[Change]:
@@ -127,7 +135,7 @@ def _changes(upstream: Upstream) -> list[Change]:
     for name, change in (("set_mesh", _with_copies), ("get_mesh", _of_a_copy)):
         if hasattr(_renderer(upstream), name):
             changes.append(Change(_renderer(upstream), name, change))
-    changes += node_changes(NODES)(upstream)
+    changes += node_changes(*NODES)(upstream)
     for patch in OPTIONAL_NODES:
         node_class = _optional(upstream, patch)
         if node_class is not None:
@@ -164,4 +172,57 @@ SPEC = PatchSpec(
     'MeshRender and what else says "cuda": ComfyUI\'s device',
     _expects,
     _changes,
+)
+
+
+PROCESSOR = "hy3dgen.texgen.differentiable_renderer.mesh_processor"
+FUNCTION = "meshVerticeInpaint"
+PARAMETERS = ("texture", "mask", "vtx_pos", "vtx_uv", "pos_idx", "uv_idx", "method")
+
+
+def _inpaint(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
+    """Upstream's function, computed by the C core where that has been compared with it."""
+    *given, method = (bound.arguments[name] for name in PARAMETERS)
+    if method == "smooth" and _native.available and _as_compared(*given):
+        try:
+            return functional.inpaint_vertices(*given)
+        except (ValueError, TypeError, _native.Hy3dError) as error:
+            logger.debug("%s is left to upstream: %s", FUNCTION, error)
+    return run()
+
+
+_IN_C = switched("inpaint")(by_name(_inpaint))
+
+
+def _as_compared(texture: Any, mask: Any, *mesh: Any) -> bool:
+    """Whether these are arrays of the kinds that upstream's nodes pass, inside the texture."""
+    if not all(isinstance(array, np.ndarray) for array in (texture, mask, *mesh)):
+        return False
+    positions, uv, *indices = mesh
+    floats = all(array.dtype == np.float32 for array in (texture, positions, uv))
+    integers = all(array.dtype.kind == "i" for array in indices)
+    return bool(
+        floats and integers and mask.dtype == np.uint8
+        and uv.size and uv.min() >= 0.0 and uv.max() <= 1.0
+    )  # fmt: skip
+
+
+def _inpaint_expects(upstream: Upstream) -> str | None:
+    for name in (MESH_RENDER, PROCESSOR):
+        found = getattr(upstream.module(name), FUNCTION, None)
+        different = (
+            f"{name} has no {FUNCTION}" if found is None else parameters_missing(found, PARAMETERS)
+        )
+        if different is not None:
+            return different
+    return None
+
+
+def _inpaint_changes(upstream: Upstream) -> list[Change]:
+    """The node imports it from the one module when it runs, MeshRender has it from its import."""
+    return [Change(upstream.module(name), FUNCTION, _IN_C) for name in (PROCESSOR, MESH_RENDER)]
+
+
+INPAINT = PatchSpec(
+    "inpaint", "in-painting over the mesh by the C core", _inpaint_expects, _inpaint_changes
 )

@@ -152,12 +152,12 @@ def test_an_encoder_that_is_left_alone_is_so_for_the_reason_that_is_said(
     managed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is loaded for it: nothing of what is asked is looked at."""
-    from hy3d_rocm.comfy import encode as comfy_encode
+    from hy3d_rocm.comfy import decode
 
     vae = ManagedVae(packed_image_vae(), latent_dim=2)
-    monkeypatch.setattr(comfy_encode.vaes, "is_managed", lambda _: managed)
+    monkeypatch.setattr(decode.vaes, "is_managed", lambda _: managed)
     nothing: Any = None
-    why = comfy_encode._known(vae, torch.rand(1, 16, 16, 3), nothing, nothing)
+    why = decode._encoded(vae, torch.rand(1, 16, 16, 3), nothing, nothing)
     wanted = str(family_for(vae.first_stage_model).processing.no_encode)
     assert why == (wanted if managed else "it is no VAE of ComfyUI's own")
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patches_doubles import Comfy, fake_comfy, module  # noqa: F401
 
-from hy3d_rocm.framepack.recommend import SECOND_BYTES, WEIGHTS_BYTES, recommend
+from hy3d_rocm.framepack.preservation import SECOND_BYTES, WEIGHTS_BYTES, recommend
 from hy3d_rocm.units import GB
 
 SIZES = st.integers(0, 300 * GB)

@@ -141,9 +141,9 @@ def test_prestartup_watches_imports_and_does_not_import_torch() -> None:
 
 @pytest.mark.parametrize("choice", ["", "auto", "on", "off", "auto,-framepack-import"])
 def test_the_variable_switches_it_off(choice: str) -> None:
-    from hy3d_rocm.comfy import framepack_door
+    from hy3d_rocm.comfy import import_hooks
 
-    hook = framepack_door.prepare({"HY3D_ROCM_PATCH": choice})
+    hook = import_hooks.prepare_framepack({"HY3D_ROCM_PATCH": choice})
     try:
         assert hook.allowed() == (choice in ("", "auto", "on"))
     finally:

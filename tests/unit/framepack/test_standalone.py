@@ -23,8 +23,10 @@ import torch
 from places import ROOT, SUPPORT
 
 from hy3d_rocm.conv.mode import LOCAL
-from hy3d_rocm.framepack import known, problems, standalone, standalone_memory
-from hy3d_rocm.framepack.after_import import AfterImport
+from hy3d_rocm.framepack import sections as known
+from hy3d_rocm.framepack import standalone, standalone_memory
+from hy3d_rocm.framepack import standalone_memory as problems
+from hy3d_rocm.framepack.importing import AfterImport
 from hy3d_rocm.framepack.preservation import Preservation
 from hy3d_rocm.framepack.sections import SectionRunner
 from hy3d_rocm.units import GB, MB

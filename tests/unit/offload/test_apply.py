@@ -22,8 +22,8 @@ from torch import nn
 from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.offload import apply, components_of, current_mode, estimate
 
-apply_module = importlib.import_module("hy3d_rocm.offload.apply")
-measure = importlib.import_module("hy3d_rocm.offload.measure")
+apply_module = importlib.import_module("hy3d_rocm.offload.placement")
+measure = importlib.import_module("hy3d_rocm.offload.memory")
 transfer = importlib.import_module("hy3d_rocm.offload.transfer")
 GB = 2**30
 NAMES = ["vae", "text_encoder", "unet"]

@@ -15,7 +15,7 @@ from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.offload import components_of, current_mode, estimate
 
 components_module = importlib.import_module("hy3d_rocm.offload.components")
-measure = importlib.import_module("hy3d_rocm.offload.measure")
+measure = importlib.import_module("hy3d_rocm.offload.memory")
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from torch import nn
 from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.offload import decide, estimate, measuring, move
 
-measure = importlib.import_module("hy3d_rocm.offload.measure")
+measure = importlib.import_module("hy3d_rocm.offload.memory")
 transfer = importlib.import_module("hy3d_rocm.offload.transfer")
 
 

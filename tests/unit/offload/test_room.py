@@ -16,9 +16,11 @@ from hy3d_rocm.offload import (
     current_mode,
     diffusers_changes,
     estimate,
-    measure,
     needed_bytes,
     offload_scope,
+)
+from hy3d_rocm.offload import (
+    memory as measure,
 )
 
 GB = 2**30

@@ -13,7 +13,7 @@ from offload_doubles import ACCELERATOR, SimulatedAccelerator
 
 from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.offload import current_mode, diffusers_changes, offload_scope
-from hy3d_rocm.offload.scope import current_scope, scoped
+from hy3d_rocm.offload.placement import current_scope, scoped
 
 GB = 2**30
 

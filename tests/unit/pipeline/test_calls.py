@@ -15,7 +15,7 @@ import torch
 from wrapper_pipelines import tiny_delight
 
 from hy3d_rocm import _rng
-from hy3d_rocm.pipeline import PipelineProxy, reasons
+from hy3d_rocm.pipeline import PipelineProxy, hooks
 
 CPU = torch.device("cpu")
 IMAGE = torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -295,7 +295,7 @@ def test_the_quick_answer_is_diffusers_own_or_none() -> None:
     from diffusers.hooks import apply_group_offloading
 
     def agrees(quick: bool) -> bool:
-        found = reasons.answer(delight)
+        found = hooks.answer(delight)
         return found == delight._execution_device if quick else found is None
 
     delight = tiny_delight()
@@ -321,5 +321,5 @@ def test_the_quick_answer_is_diffusers_own_or_none() -> None:
 
     delight = tiny_delight()
     delight.__class__ = Own
-    assert reasons.answer(delight) is None
+    assert hooks.answer(delight) is None
     assert PipelineProxy(delight).device == torch.device("cuda:1")

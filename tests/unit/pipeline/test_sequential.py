@@ -9,7 +9,7 @@ import pytest
 import torch
 from wrapper_pipelines import multiview, tiny_paint
 
-from hy3d_rocm.pipeline import PipelineProxy, shadows
+from hy3d_rocm.pipeline import PipelineProxy, hooks
 from hy3d_rocm.scopes import cuda_literals
 
 accelerate = pytest.importorskip("accelerate")
@@ -145,8 +145,8 @@ def test_a_module_that_loads_its_parts_in_advance_works_too() -> None:
 
 def test_weights_beyond_the_limit_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     painter = offloaded()
-    monkeypatch.setattr(shadows, "LIMIT_BYTES", 4 + 16 + 16)  # the scale and two of three rows
-    with shadows.readable(painter):
+    monkeypatch.setattr(hooks, "LIMIT_BYTES", 4 + 16 + 16)  # the scale and two of three rows
+    with hooks.readable(painter):
         inner = painter.unet.unet
         shown = [inner.learned_gen, inner.learned_ref, inner.table]
         assert [tensor.is_meta for tensor in shown].count(True) == 1
@@ -156,7 +156,7 @@ def test_weights_beyond_the_limit_stay_where_they_are(monkeypatch: pytest.Monkey
 def test_a_weight_that_is_set_anew_during_the_call_stays_set() -> None:
     painter = offloaded()
     fresh = torch.nn.Parameter(torch.ones(1, 4), requires_grad=False)
-    with shadows.readable(painter):
+    with hooks.readable(painter):
         painter.unet.unet.learned_ref = fresh
     assert painter.unet.unet.learned_ref is fresh
     assert "learned_ref" not in vars(painter.unet.unet)
@@ -167,9 +167,9 @@ def test_pipelines_without_such_hooks_are_not_touched() -> None:
     accelerate.cpu_offload_with_hook(painter.unet, CPU)  # as model offload does
     before = what_it_is(painter)
     for pipeline in (painter, painter.unet, print, object()):
-        with shadows.readable(pipeline):
+        with hooks.readable(pipeline):
             assert "learned_ref" not in vars(painter.unet.unet)
-        shadows.put_away(pipeline)
+        hooks.put_away(pipeline)
     assert what_it_is(painter) == before
 
 

@@ -17,7 +17,7 @@ from comfy_harness.server import Result, Server
 ANSWERS = {"HY3D_HARNESS_CUDA": "answers"}
 FRAMES = 17
 SAMPLER = "FramePackSampler"
-# In this order the kinds of models leave, each whole (hy3d_rocm.framepack.stages).
+# In this order the kinds of models leave, each whole (hy3d_rocm.comfy.patches.framepack).
 UNLOADED = re.compile(r"Unloading (\w+) completely")
 PARTIAL = ("loaded partially", "Unloaded partially", "partially unloaded")
 

@@ -56,8 +56,9 @@ def encoding_vae(kind: str, times: float = 1.0) -> ManagedVae:
 # Options
 
 
+@pytest.mark.usefixtures("comfy")
 def test_the_options_defaults_are_those_of_decode() -> None:
-    from hy3d_rocm.comfy.option_values import DEFAULTS, decode_options
+    from hy3d_rocm.comfy.nodes.common import DEFAULTS, decode_options
     from hy3d_rocm.decoding.report import DecodeOptions
 
     assert decode_options({}) == decode_options(DEFAULTS) == DecodeOptions()
@@ -73,8 +74,9 @@ def test_validate_decode_corrects_statistics_as_a_decode_does(comfy: Comfy, door
     assert passes.default == DecodeOptions().statistic_passes
 
 
+@pytest.mark.usefixtures("comfy")
 def test_a_number_that_means_none_becomes_none_and_megabytes_bytes() -> None:
-    from hy3d_rocm.comfy.option_values import decode_options
+    from hy3d_rocm.comfy.nodes.common import decode_options
 
     made = decode_options({"slice_mb": 3, "halo_pixels": -1, "chunk_size": 0})
     assert made.slice_bytes == 3 * 2**20
@@ -154,15 +156,15 @@ def test_what_makes_no_pictures_is_left_to_comfyuis_own_decode(
 
 
 def test_a_patch_of_vae_decode_gets_the_images_in_the_cores_shape(loads: list[Any]) -> None:
-    from hy3d_rocm.comfy.decode import decode_samples
+    from hy3d_rocm.comfy.decode import run_vae
 
     vae, z = video_vae(), tiny_latents(tiny_vae("hunyuan"), 2, 2, 2)
-    images, report = decode_samples(vae, z, strategy="streamed")
+    images, report = run_vae(vae, z, strategy="streamed")
     assert images.shape == (1, 5, 16, 16, 3)
     assert report.strategy == "streamed"
     other: Any = object()
     kept = torch.zeros(1, 2, 2, 3)
-    images, report = decode_samples(other, torch.zeros(1, 4, 2, 2), own=lambda z: kept)
+    images, report = run_vae(other, torch.zeros(1, 4, 2, 2), own=lambda z: kept)
     assert images is kept
     assert report.strategy == "own"
 
@@ -171,7 +173,7 @@ def test_a_patch_of_vae_decode_gets_the_images_in_the_cores_shape(loads: list[An
 
 
 def test_looking_for_a_cancel_does_not_take_it_from_comfyui(flag: Flag) -> None:
-    from hy3d_rocm.comfy.watching import INTERVAL_S, Watcher
+    from hy3d_rocm.comfy.running import INTERVAL_S, Watcher
 
     def work() -> None:
         with Watcher() as watcher:
@@ -193,7 +195,7 @@ def test_looking_for_a_cancel_does_not_take_it_from_comfyui(flag: Flag) -> None:
 
 
 def test_an_error_that_is_no_cancel_stays_what_it_is(flag: Flag) -> None:
-    from hy3d_rocm.comfy.watching import Watcher
+    from hy3d_rocm.comfy.running import Watcher
 
     def fail() -> None:
         with Watcher():
@@ -461,7 +463,7 @@ def test_an_empty_or_very_long_timeline_is_drawn_too() -> None:
     ],
 )
 def test_ticks_are_few_round_and_within_the_axis(top: float, binary: bool) -> None:
-    from hy3d_rocm.comfy.scales import nice_ticks
+    from hy3d_rocm.comfy.timeline import nice_ticks
 
     ticks = nice_ticks(top, binary)
     assert ticks[0] == 0
@@ -520,29 +522,29 @@ def callbacks(comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_prepared_weights_go_when_comfyui_unloads_the_vae(
     callbacks: None, kept: Any, loads: list[Any]
 ) -> None:
-    from hy3d_rocm.comfy import vae_memory
+    from hy3d_rocm.comfy import vaes
 
     vae = video_vae()
     vae.patcher = Patcher()
     for _ in range(3):
-        vae_memory._load(vae, 0)
+        vaes._load(vae, 0)
     assert len(vae.patcher.callbacks["on_detach_after"]["hy3d_rocm"]) == 1, "asked for once"
     assert kept.stats().bytes == 300, "loading is no reason"
     vae.patcher.detach()
     assert kept.stats().bytes == 0
     vae.patcher = object()  # of a ComfyUI without callbacks
-    vae_memory._load(vae, 0)
+    vaes._load(vae, 0)
 
 
 def test_prepared_weights_go_when_comfyui_unloads_a_part_of_the_vae(
     callbacks: None, kept: Any, loads: list[Any]
 ) -> None:
-    from hy3d_rocm.comfy import vae_memory
+    from hy3d_rocm.comfy import vaes
 
     vae = video_vae()
     patcher = vae.patcher = Patcher()
     for _ in range(3):
-        vae_memory._load(vae, 0)
+        vaes._load(vae, 0)
     assert patcher.partially_unload("cpu", memory_to_free=7) == 7, "ComfyUI's own answer"
     assert patcher.partial == [("cpu", 7)], "called once"
     assert kept.stats().bytes == 0

@@ -156,7 +156,7 @@ def written(found: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts of its picture."""
     from PIL import ImageDraw
 
-    from hy3d_rocm.comfy import plan_picture
+    from hy3d_rocm.comfy.nodes import memory_plan
 
     texts: list[str] = []
     draw = ImageDraw.ImageDraw.text
@@ -167,54 +167,58 @@ def written(found: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     with monkeypatch.context() as patch:
         patch.setattr(ImageDraw.ImageDraw, "text", text)
-        plan_picture.draw(found)
+        memory_plan.draw(found)
     return texts
 
 
+@pytest.mark.usefixtures("comfy")
 def test_a_plan_of_many_ways_is_wider_than_tall_and_shows_what_is_taken() -> None:
-    from hy3d_rocm.comfy import plan_picture
+    from hy3d_rocm.comfy.nodes import memory_plan
     from hy3d_rocm.decoding.planning.planner import Candidate, Need, Way
 
     ways = [Candidate(Way("tiled", f"in {n} tiles"), Need(2**30 // n), True) for n in range(1, 40)]
     for taken in (ways[0], ways[30]):
         found = explained(ways, taken)
-        rows = plan_picture._shown(found)
+        rows = memory_plan._shown(found)
         assert taken in rows
         assert rows[:-1] == ways[: len(rows) - 1]
-        image = plan_picture.draw(found)
-        assert image.shape[1] <= plan_picture.TALLEST < image.shape[2]
-    assert plan_picture._shown(explained(ways[:3], None)) == ways[:3]
+        image = memory_plan.draw(found)
+        assert image.shape[1] <= memory_plan.TALLEST < image.shape[2]
+    assert memory_plan._shown(explained(ways[:3], None)) == ways[:3]
 
 
+@pytest.mark.usefixtures("comfy")
 def test_where_nothing_fits_the_picture_shows_the_least_and_no_bar_is_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hy3d_rocm.comfy import plan_picture
+    from hy3d_rocm.comfy.nodes import memory_plan
     from hy3d_rocm.decoding.planning.planner import Candidate, Need, Way
 
     ways = [Candidate(Way("tiled", f"in {n} tiles"), Need(2**40 // n), False) for n in range(1, 40)]
     on_host = Candidate(Way("cpu"), Need(0, 2**20), False)
     found = explained([*ways, on_host])
-    rows = plan_picture._shown(found)
+    rows = memory_plan._shown(found)
     assert rows[-1] is ways[-1]
-    assert plan_picture._edge(found, rows) > 2**40
+    assert memory_plan._edge(found, rows) > 2**40
     texts = written(found, monkeypatch)
     assert f"nothing fits; the least is 26.26 GB; {40 - len(rows)} more are in the text" in texts
     other = explained([*ways[:2], Candidate(Way("cpu"), Need(0, 2**20), True)])
     assert "what was asked for does not fit" in written(other, monkeypatch)
 
 
+@pytest.mark.usefixtures("comfy")
 def test_a_large_budget_does_not_press_the_bars_flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hy3d_rocm.comfy import plan_picture
+    from hy3d_rocm.comfy.nodes import memory_plan
     from hy3d_rocm.decoding.planning.planner import Candidate, Need, Way
 
     way = Candidate(Way("whole"), Need(2**20), True)
     for budget, above in ((2**21, False), (2**22, False), (2**23, True)):
         found = explained([way], way, budget)
-        assert plan_picture._edge(found, [way]) == 1.05 * (2**20 if above else budget)
+        assert memory_plan._edge(found, [way]) == 1.05 * (2**20 if above else budget)
         assert any("above this picture" in t for t in written(found, monkeypatch)) is above
 
 
+@pytest.mark.usefixtures("comfy")
 def test_the_picture_tells_time_as_an_estimate_copies_and_where_the_bytes_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -334,7 +338,7 @@ def test_room_is_asked_for_by_the_same_door_as_a_decodes_plan(
     comfy: Comfy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the C core a decode plans no layers, so no room is asked for by them either."""
-    from hy3d_rocm.comfy import vae_memory, vaes
+    from hy3d_rocm.comfy import vaes
     from hy3d_rocm.comfy.running import Asked
     from hy3d_rocm.decoding.memory.budget import Budget
     from hy3d_rocm.decoding.planning import compiled
@@ -344,11 +348,11 @@ def test_room_is_asked_for_by_the_same_door_as_a_decodes_plan(
     family = vaes.family_of(vae)
     shape = (1, family.latent_channels, 2, 4, 4)
     everything = Budget(1 << 40, 1 << 40, True, "given")
-    monkeypatch.setattr(vae_memory, "largest", lambda *_: everything)
+    monkeypatch.setattr(vaes, "largest", lambda *_: everything)
 
     def room(strategy: str) -> int | None:
         asked = Asked(1 << 40, strategy, "auto", DecodeOptions())
-        return vae_memory._planned_bytes(vae, family, shape, asked, None, False)
+        return vaes._planned_bytes(vae, family, shape, asked, None, False)
 
     assert (room("cpu") or 0) > 0
     monkeypatch.setattr(compiled._native, "available", False)
@@ -360,13 +364,14 @@ def test_room_is_asked_for_by_the_same_door_as_a_decodes_plan(
 
 
 def shapes_of(vae: ManagedVae) -> Any:
-    from hy3d_rocm.comfy import sizes, vae_memory, vaes
+    from hy3d_rocm.comfy import vaes
+    from hy3d_rocm.comfy.nodes import common
     from hy3d_rocm.decoding.planning.jobs import torch_backend
     from hy3d_rocm.tune.decodes import collect_decode
 
     family = vaes.family_of(vae)
-    shape = sizes.latent_shape(family, sizes.Wanted(64, 64, 9))
-    made = vae_memory.job_of(family, shape, family.dtype)
+    shape = common.latent_shape(family, common.Wanted(64, 64, 9))
+    made = vaes.job_of(family, shape, family.dtype)
     return replace(made, make_backend=torch_backend), collect_decode
 
 
@@ -454,10 +459,10 @@ class Knowledge:
 
 
 def measured(comfy: Comfy, lab: Lab, known: Knowledge, seconds: float = 60) -> str:
-    from hy3d_rocm.comfy import tuned
+    from hy3d_rocm.comfy.nodes import tuning
 
     job, collect = shapes_of(wan())
-    return tuned.measure(collect(job, None)[0], torch.device("cpu"), seconds, lab=lab, known=known)
+    return tuning.measure(collect(job, None)[0], torch.device("cpu"), seconds, lab=lab, known=known)
 
 
 def test_all_is_measured_once_and_the_report_is_that_of_the_command(

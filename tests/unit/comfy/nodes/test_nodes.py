@@ -97,10 +97,10 @@ def test_a_first_index_without_per_image_is_refused_in_a_sentence(
 def test_the_seed_mode_node_numbers_the_first_image(
     execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hy3d_rocm.comfy import pipelines
+    from hy3d_rocm.comfy.nodes import hunyuan3d
 
     made: list[dict[str, Any]] = []
-    monkeypatch.setattr(pipelines, "PipelineProxy", lambda p, **options: made.append(options))
+    monkeypatch.setattr(hunyuan3d, "PipelineProxy", lambda p, **options: made.append(options))
     given = {"pipeline": TinyPipeline(), "seed_mode": "per_image"}
     execute("Hy3DRocmSeedMode", first_index=3, **given)
     assert made[0]["first_index"] == 3
@@ -151,10 +151,10 @@ def test_anything_may_go_into_the_free_memory_node_in_both_cores(nodes: dict[str
 def test_the_status_names_modes_patches_memory_and_pipelines(
     execute: Execute, offload: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hy3d_rocm.comfy import status
+    from hy3d_rocm.comfy.nodes import machine
 
     said = SimpleNamespace(lines=["hy3d_rocm: delight is patched", "hy3d_rocm: mesh: changed"])
-    monkeypatch.setattr(status, "installed", lambda: said)
+    monkeypatch.setattr(machine, "installed", lambda: said)
     monkeypatch.setenv("HY3D_ROCM_SEED_MODE", "legacy")
     pipeline = TinyPipeline()
     execute("Hy3DRocmPipeline", pipeline=pipeline, seed_mode="setting")
@@ -216,7 +216,7 @@ def test_a_failing_part_at_the_start_costs_one_line_and_no_node(
     def broken() -> None:
         raise RuntimeError("no such upstream")
 
-    install = importlib.import_module("hy3d_rocm.comfy.patch.install")
+    install = importlib.import_module("hy3d_rocm.comfy.patches.install")
     monkeypatch.setattr(install, "install_patches", broken)
     with caplog.at_level(logging.DEBUG):
         assert len(nodes_of(door)) == 12

@@ -189,17 +189,17 @@ def test_a_cancel_ends_the_comparison_with_comfyuis_own_exception(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Whichever decode is running: the exact one, or any of the strategies."""
-    from hy3d_rocm.comfy import validation
+    from hy3d_rocm.comfy.nodes import tools
 
     for at in (0, 1, 2):
         begun: list[str] = []
 
-        class Bar(validation.Bar):
+        class Bar(tools.Bar):
             def begin(self, label: str, at: int = at, begun: list[str] = begun) -> None:
                 begun.append(label)
                 comfy.interrupted = len(begun) > at
 
-        monkeypatch.setattr(validation, "Bar", Bar)
+        monkeypatch.setattr(tools, "Bar", Bar)
         comfy.interrupted = False
         with pytest.raises(Interrupt):
             execute(
@@ -212,9 +212,9 @@ def test_a_cancel_ends_the_comparison_with_comfyuis_own_exception(
 def test_the_bar_goes_on_over_all_decodes_and_never_back(comfy: Comfy) -> None:
     from comfy_doubles import FakeBar
 
-    from hy3d_rocm.comfy import validation
+    from hy3d_rocm.comfy.nodes import tools
 
-    bar = validation.Bar(3)
+    bar = tools.Bar(3)
     for total in (4, 0, 2):  # 0: a decode whose grains can't be counted
         bar.begin("one")
         for done in range(1, 3):
@@ -246,13 +246,13 @@ def doctor(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_findings_are_shown_with_evidence_and_remedy(execute: Execute, doctor: ModuleType) -> None:
-    from hy3d_rocm.comfy import checkup
+    from hy3d_rocm.comfy.nodes import machine
 
     out = execute("Hy3DRocmDoctor", self_test=True, seconds=5)
     text, image = out.values
     assert text == "the text"
     assert image.shape[0] == 1
-    sections = checkup.sections_of(doctor.examine())
+    sections = machine.sections_of(doctor.examine())
     assert [(s.title, list(s.lines)) for s in sections] == [
         ("error: A", ["  one", "  two", "-> do this"]), ("fine: B", ["  three"]),
     ]  # fmt: skip

@@ -27,7 +27,7 @@ def attributes(wrapper: Any) -> dict[str, dict[str, Any]]:
 
 def test_every_spec_has_the_name_that_settings_know(wrapper: Any) -> None:
     from hy3d_rocm.comfy import settings
-    from hy3d_rocm.comfy.patches import SPECS
+    from hy3d_rocm.comfy.patches.hunyuan3d import SPECS
 
     assert tuple(spec.name for spec in SPECS) == settings.HUNYUAN3D_PATCHES
 
@@ -44,7 +44,7 @@ def test_taken_back_nothing_is_left(wrapper: Any) -> None:
 
 
 def test_the_specs_expect_what_they_have_patched_themselves(wrapper: Any) -> None:
-    from hy3d_rocm.comfy.patches import SPECS
+    from hy3d_rocm.comfy.patches.hunyuan3d import SPECS
 
     with patched(wrapper):
         assert [spec.expects(wrapper) for spec in SPECS] == [None] * len(SPECS)
@@ -187,7 +187,7 @@ def other_loader(wrapper: Any) -> None:
 def test_a_changed_upstream_is_said_in_a_sentence(
     wrapper: Any, change: Any, name: str, sentence: str
 ) -> None:
-    from hy3d_rocm.comfy.patches import SPECS
+    from hy3d_rocm.comfy.patches.hunyuan3d import SPECS
 
     change(wrapper)
     said = {spec.name: spec.expects(wrapper) for spec in SPECS}

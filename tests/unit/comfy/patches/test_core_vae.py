@@ -105,11 +105,10 @@ def test_inside_of_somebodys_protect_nothing_is_added(core: SimpleNamespace) -> 
 
 def full_is(monkeypatch: pytest.MonkeyPatch, work: Callable[..., Any]) -> None:
     """The setting is "full" and our nodes' decode and encode are `work`."""
-    from hy3d_rocm.comfy.patches import core_vae
+    from hy3d_rocm.comfy.patches import vaes
 
     monkeypatch.setenv("HY3D_ROCM_VAE", "full")
-    monkeypatch.setattr(core_vae, "decode_samples", work)
-    monkeypatch.setattr(core_vae, "encode_images", work)
+    monkeypatch.setattr(vaes, "run_vae", work)
 
 
 def report(**fields: Any) -> Any:
@@ -262,7 +261,7 @@ def test_nan_that_no_convolution_made_is_given_back_with_a_sentence(
 def test_a_cancel_goes_through_as_it_is(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, kind: Any
 ) -> None:
-    from hy3d_rocm.comfy.patches import protected
+    from hy3d_rocm.comfy.patches import vaes
 
     monkeypatch.setattr(core.comfy.management, "InterruptProcessingException", kind)
     vae = core.VAE(Model())
@@ -272,16 +271,16 @@ def test_a_cancel_goes_through_as_it_is(
             core.comfy.interrupt = kind()
             with core_patched(), pytest.raises(kind):
                 call(vae, name)
-            assert not protected.LOCAL.modes
+            assert not vaes.LOCAL.modes
 
 
 def test_what_went_another_way_is_kept_for_the_status(core: SimpleNamespace) -> None:
-    from hy3d_rocm.comfy import status
+    from hy3d_rocm.comfy.nodes import machine
 
     vae = core.VAE(Model())
     with core_patched(), inject_faults(Fault("current")):
         call(vae, "decode")
-    (decodes,) = [s for s in status.report() if s.title.startswith("Decodes")]
+    (decodes,) = [s for s in machine.report() if s.title.startswith("Decodes")]
     assert decodes.lines[0].startswith("VAE.decode, in place, by its own code, with failing")
     assert "; 1 of 1 convolutions went another way than the first" in decodes.lines[0]
 
@@ -297,12 +296,11 @@ def test_what_went_another_way_is_kept_for_the_status(core: SimpleNamespace) -> 
 def test_a_changed_class_is_not_as_we_know_it(
     core: SimpleNamespace, change: Callable[[Any], None]
 ) -> None:
-    from hy3d_rocm.comfy.patch import packs
-    from hy3d_rocm.comfy.patches import core_vae
+    from hy3d_rocm.comfy.patches import upstream, vaes
 
     change(core.VAE)
-    (place,) = packs.find_core({})
-    assert "has no" in (core_vae.SPEC.expects(place) or "")
+    (place,) = upstream.find_core({})
+    assert "has no" in (vaes.CORE_SPECS[0].expects(place) or "")
 
 
 def test_taken_back_the_class_is_as_it_was(core: SimpleNamespace) -> None:

@@ -155,11 +155,11 @@ def test_what_ends_by_an_error_says_so_and_does_not_look_like_a_hang(
 
 
 def test_the_status_tells_of_a_decode_that_went_well(core: SimpleNamespace) -> None:
-    from hy3d_rocm.comfy import status
+    from hy3d_rocm.comfy.nodes import machine
 
     with core_patched():
         call(managed(core), "decode")
-    (decodes,) = [s for s in status.report() if s.title.startswith("Decodes")]
+    (decodes,) = [s for s in machine.report() if s.title.startswith("Decodes")]
     assert NUMBER.sub("0.0", decodes.lines[-1]) == (
         "VAE.decode, in place, by its own code, with failing convolutions caught: (2, 2, 4, 4) -> "
         "(2, 4, 4, 2) in 0.0 s; 0 of 1 convolutions went another way than the first"
@@ -189,7 +189,7 @@ def test_cpu_asks_our_decode_and_encode_for_the_cpu(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hy3d_rocm.comfy import running
-    from hy3d_rocm.comfy.patches import core_vae
+    from hy3d_rocm.comfy.patches import vaes
     from hy3d_rocm.decoding.report import DecodeReport
 
     asked: list[Any] = []
@@ -199,8 +199,7 @@ def test_cpu_asks_our_decode_and_encode_for_the_cpu(
         return given, DecodeReport("X", (), (), "cpu", "float32", 0, "none")
 
     monkeypatch.setenv("HY3D_ROCM_VAE", "cpu")
-    monkeypatch.setattr(core_vae, "decode_samples", work)
-    monkeypatch.setattr(core_vae, "encode_images", work)
+    monkeypatch.setattr(vaes, "run_vae", work)
     with core_patched():
         call(managed(core), "decode")
         call(managed(core), "encode")

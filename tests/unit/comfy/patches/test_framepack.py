@@ -32,7 +32,7 @@ from patches_doubles import (  # noqa: F401
 
 
 def test_all_four_are_applied_and_taken_back_without_a_trace(place: Any) -> None:
-    from hy3d_rocm.comfy.patch import PatchSet
+    from hy3d_rocm.comfy.patches.engine import PatchSet
     from hy3d_rocm.comfy.patches.framepack import SPECS
 
     before = attributes(place)

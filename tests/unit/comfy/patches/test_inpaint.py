@@ -93,7 +93,7 @@ def test_switched_off_or_without_the_core_upstream_is_asked(
 
 
 def test_another_signature_is_left_alone(wrapper: Any) -> None:
-    from hy3d_rocm.comfy.patches.inpaint import SPEC
+    from hy3d_rocm.comfy.patches.render import INPAINT as SPEC
 
     wrapper.module(PROCESSOR).meshVerticeInpaint = lambda texture, mask, mesh: None
     assert "vtx_pos" in (SPEC.expects(wrapper) or "")

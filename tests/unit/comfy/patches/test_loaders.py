@@ -115,7 +115,7 @@ def test_what_comfyui_would_unload_counts_as_free_and_never_beyond_the_total(
 def test_transfers_move_the_bar_in_bytes_and_end_in_one_line(
     wrapper: Any, fake_comfy: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from hy3d_rocm.comfy.patches.progress import Transfers
+    from hy3d_rocm.comfy.patches.common import Transfers
 
     transfers = Transfers("Loader", bar=True)
     transfers(1 * GB, 2 * GB, "unet to cuda:0")
@@ -134,7 +134,7 @@ def test_a_text_on_the_node_needs_a_server_and_never_costs_the_run(
 ) -> None:
     import sys
 
-    from hy3d_rocm.comfy.patches.progress import show_text
+    from hy3d_rocm.comfy.patches.common import show_text
 
     show_text("nobody listens")
     sent: list[tuple[str, str]] = []

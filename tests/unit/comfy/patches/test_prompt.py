@@ -118,24 +118,23 @@ def test_what_a_node_raises_goes_through_and_the_mode_ends(
 
 
 def test_an_executor_that_is_no_coroutine_is_left_alone(core: SimpleNamespace) -> None:
-    from hy3d_rocm.comfy.patch import packs
-    from hy3d_rocm.comfy.patches import prompt
+    from hy3d_rocm.comfy.patches import upstream, vaes
 
     core.execution.get_output_data = lambda prompt_id, unique_id, obj, input_data_all: None
-    (place,) = packs.find_core({})
-    assert prompt.SPEC.expects(place) == "execution.get_output_data is no coroutine by now"
+    (place,) = upstream.find_core({})
+    assert vaes.PROMPTS.expects(place) == "execution.get_output_data is no coroutine by now"
 
 
 def started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, choice: str
 ) -> list[str]:
     """ComfyUI's start with all packs; the lines about it."""
-    from hy3d_rocm.comfy.patch import install, packs
+    from hy3d_rocm.comfy.patches.install import install_patches
 
     caplog.set_level(logging.INFO, logger="hy3d_rocm")
     caplog.clear()
     server = Core(monkeypatch).server
-    installation = install(lambda: (), {"HY3D_ROCM_PATCH": choice}, packs.PACKS)
+    installation = install_patches({"HY3D_ROCM_PATCH": choice})
     assert installation is not None
     server.start()
     return [record.getMessage() for record in caplog.records]
@@ -144,8 +143,8 @@ def started(
 def test_at_the_start_one_line_says_what_is_in_place_and_all_is_taken_back(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from hy3d_rocm.comfy import status
-    from hy3d_rocm.comfy.patch import uninstall
+    from hy3d_rocm.comfy.nodes import machine
+    from hy3d_rocm.comfy.patches.install import uninstall
 
     monkeypatch.setenv("HY3D_ROCM_PROTECT_PROMPTS", "on")
     before = dict(vars(core.VAE)), core.execution.get_output_data
@@ -154,7 +153,7 @@ def test_at_the_start_one_line_says_what_is_in_place_and_all_is_taken_back(
         "hy3d_rocm: ComfyUI: core-vae, prompts run as the VAE settings say "
         "(HY3D_ROCM_PATCH=off leaves them alone)"
     ]
-    (patches,) = [s for s in status.report() if s.title == "Patches"]
+    (patches,) = [s for s in machine.report() if s.title == "Patches"]
     assert patches.lines == [lines[0].removeprefix("hy3d_rocm: ")]
     assert vars(core.VAE)["decode"] is not before[0]["decode"]
     assert uninstall() == ()
@@ -164,7 +163,7 @@ def test_at_the_start_one_line_says_what_is_in_place_and_all_is_taken_back(
 def test_what_the_settings_switch_off_is_not_wrapped_and_at_each_prompt_they_are_asked(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from hy3d_rocm.comfy.patch import installed, uninstall
+    from hy3d_rocm.comfy.patches.install import installed, uninstall
 
     own = core.VAE.decode, core.execution.get_output_data
     monkeypatch.setenv("HY3D_ROCM_VAE", "off")
@@ -185,13 +184,13 @@ def test_what_the_settings_switch_off_is_not_wrapped_and_at_each_prompt_they_are
 def test_on_other_machines_comfyui_is_left_alone_and_only_the_status_says_so(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from hy3d_rocm.comfy import status
-    from hy3d_rocm.comfy.patch import uninstall
+    from hy3d_rocm.comfy.nodes import machine
+    from hy3d_rocm.comfy.patches.install import uninstall
 
     before = dict(vars(core.VAE))
     assert started(monkeypatch, caplog, "off") == []
     assert dict(vars(core.VAE)) == before
-    (patches,) = [s for s in status.report() if s.title == "Patches"]
+    (patches,) = [s for s in machine.report() if s.title == "Patches"]
     assert patches.lines[0].startswith("ComfyUI is left alone: HY3D_ROCM_PATCH=off")
     uninstall()
 
@@ -199,7 +198,7 @@ def test_on_other_machines_comfyui_is_left_alone_and_only_the_status_says_so(
 def test_one_left_out_by_name_or_changed_costs_one_line_and_not_the_other(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from hy3d_rocm.comfy.patch import uninstall
+    from hy3d_rocm.comfy.patches.install import uninstall
 
     monkeypatch.setenv("HY3D_ROCM_PROTECT_PROMPTS", "on")
     core.VAE.encode = lambda self, pixel_samples: pixel_samples

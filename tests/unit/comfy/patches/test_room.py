@@ -158,27 +158,27 @@ def test_comfyuis_cancel_goes_on(card: Card, fake_comfy: Any, kind: type[BaseExc
 def test_a_node_asks_for_weights_activations_and_headroom(
     card: Card, fake_comfy: Any, weights: int, asked: list[Any]
 ) -> None:
-    from hy3d_rocm.comfy.patches.room import make_room
+    from hy3d_rocm.comfy.patches.common import make_room
 
     make_room(call(), Resident(weights))
     assert fake_comfy.freed == asked
 
 
 def test_measured_activations_replace_the_assumption(card: Card, fake_comfy: Any) -> None:
-    from hy3d_rocm.comfy.patches.room import make_room
-    from hy3d_rocm.offload import measure
+    from hy3d_rocm.comfy.patches.common import make_room
+    from hy3d_rocm.offload import memory
 
     pipeline = Resident(3 * GB)
-    measure.record(pipeline, {"unet": 3 * GB}, (64, 64), GB // 2)
+    memory.record(pipeline, {"unet": 3 * GB}, (64, 64), GB // 2)
     try:
         make_room(call(), pipeline, (64, 64))
         assert fake_comfy.freed == [(3 * GB + GB // 2 + HEADROOM_BYTES, GPU)]
     finally:
-        measure.forget()
+        memory.forget()
 
 
 def test_a_model_on_a_cpu_asks_for_nothing(card: Card, fake_comfy: Any) -> None:
-    from hy3d_rocm.comfy.patches.room import make_room
+    from hy3d_rocm.comfy.patches.common import make_room
 
     pipeline = Resident(50 * GB)
     pipeline._execution_device = torch.device("cpu")
@@ -187,7 +187,7 @@ def test_a_model_on_a_cpu_asks_for_nothing(card: Card, fake_comfy: Any) -> None:
 
 
 def test_what_is_no_model_costs_nothing_here(card: Card, fake_comfy: Any) -> None:
-    from hy3d_rocm.comfy.patches.room import make_room
+    from hy3d_rocm.comfy.patches.common import make_room
 
     for strange in (None, 3, "text", object(), SimpleNamespace(components=7)):
         make_room(call(), strange)

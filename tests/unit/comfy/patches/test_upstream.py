@@ -63,7 +63,7 @@ def views(real: Any, pipe: Any, count: int, seed: int) -> torch.Tensor:
 
 
 def test_upstream_is_as_the_patches_expect_it(real: Any) -> None:
-    from hy3d_rocm.comfy.patches import SPECS
+    from hy3d_rocm.comfy.patches.hunyuan3d import SPECS
 
     assert {spec.name: spec.expects(real) for spec in SPECS} == dict.fromkeys(
         [spec.name for spec in SPECS]

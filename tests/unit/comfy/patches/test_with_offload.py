@@ -19,7 +19,8 @@ from patches_doubles import DOUBLE, InterruptAsBase, load_upstream, patched, run
 
 from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.device import ResolvedDevice
-from hy3d_rocm.offload import HEADROOM_BYTES, components_of, current_mode, estimate, measure
+from hy3d_rocm.offload import HEADROOM_BYTES, components_of, current_mode, estimate
+from hy3d_rocm.offload import memory as measure
 
 fake_comfy = patches_doubles.fake_comfy
 
@@ -89,7 +90,7 @@ IMAGES = torch.linspace(0, 1, 2 * SIZE * SIZE * 3).reshape(2, SIZE, SIZE, 3)
 def flow(fake_comfy: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Flow]:
     from hy3d_rocm import offload
     from hy3d_rocm.comfy import memory
-    from hy3d_rocm.comfy.patches import room
+    from hy3d_rocm.comfy.patches import common as room
 
     simulated = SimulatedAccelerator().install(monkeypatch)
     made = Flow(fake_comfy, simulated)
@@ -235,7 +236,7 @@ def test_diffusers_is_diffusers_for_everybody_but_a_loader_that_runs(
         seen.append(DiffusionPipeline.to is not before[0])
         raise RuntimeError("the loader fails")
 
-    monkeypatch.setattr("hy3d_rocm.offload.scope.apply", asked)
+    monkeypatch.setattr("hy3d_rocm.offload.placement.apply", asked)
     assert (DiffusionPipeline.to, DiffusionPipeline.enable_model_cpu_offload) == before
     with pytest.raises(RuntimeError, match="the loader fails"):
         flow.load(offload="on")

@@ -34,13 +34,13 @@ class Pack(SimpleNamespace):
 
 
 def load(kind: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Pack:
-    from hy3d_rocm.comfy.patch import packs
+    from hy3d_rocm.comfy.patches import upstream
 
     package, suffix, source, node, owner = kind
     defined = run_source(f"{package}.{suffix}", source, monkeypatch)
     mappings = {node: type(node, (), {"__module__": f"{package}.nodes"})}
     monkeypatch.setitem(sys.modules, package, module(package, NODE_CLASS_MAPPINGS=mappings))
-    found = [(pack, place) for pack in packs.PACKS[1:] for place in pack.find(mappings)]
+    found = [(pack, place) for pack in upstream.PACKS[2:] for place in pack.find(mappings)]
     ((pack, place),) = [pair for pair in found if pair[1].name == package]
     vae = getattr(defined, owner)(Model())
     return Pack(place=place, specs=pack.specs(), vae=vae, mappings=mappings)
@@ -60,29 +60,33 @@ def hunyuan(fake_comfy: Any, monkeypatch: pytest.MonkeyPatch) -> Pack:
 
 def budgeted_is(monkeypatch: pytest.MonkeyPatch, seen: list[Any]) -> None:
     """The setting is "full", and what runs in parts is twice what came in."""
-    from hy3d_rocm.comfy import budgeted
+    from hy3d_rocm.comfy.patches import vaes
 
     def twice(
-        vae: Any, given: torch.Tensor, budget: str, strategy: str, moments: bool = False
+        vae: Any,
+        given: torch.Tensor,
+        budget: str,
+        strategy: str,
+        encode: bool = False,
+        moments: bool = False,
     ) -> Any:
         seen.append((tuple(given.shape), budget, strategy, moments))
         return given * 2, "in parts"
 
     monkeypatch.setenv("HY3D_ROCM_VAE", "full")
-    monkeypatch.setattr(budgeted, "decode", twice)
-    monkeypatch.setattr(budgeted, "encode", twice)
+    monkeypatch.setattr(vaes, "wrapper_in_parts", twice)
 
 
 def test_a_pack_is_found_by_what_it_is_and_not_without(
     wan: Pack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hy3d_rocm.comfy.patch import packs
+    from hy3d_rocm.comfy.patches import upstream
 
-    again = packs.PACKS[1].find(wan.mappings)
+    again = upstream.PACKS[2].find(wan.mappings)
     assert len(again) == 1
     assert again[0].same_as(wan.place)
     monkeypatch.delitem(sys.modules, "custom_nodes.Wan.wanvideo.wan_video_vae")
-    assert packs.PACKS[1].find(wan.mappings) == []
+    assert upstream.PACKS[2].find(wan.mappings) == []
 
 
 def test_failing_convolutions_of_wans_vae_end_in_the_same_frames(wan: Pack) -> None:
@@ -121,13 +125,13 @@ def test_in_full_wans_plain_calls_run_in_parts_and_tiles_stay(
 def test_in_full_wans_frames_are_float32_and_videos_of_two_sizes_are_left_to_upstream(
     wan: Pack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hy3d_rocm.comfy import budgeted
+    from hy3d_rocm.comfy.patches import vaes
 
     def half(vae: Any, given: torch.Tensor, budget: str, strategy: str) -> Any:
         return given.bfloat16(), "in parts"
 
     monkeypatch.setenv("HY3D_ROCM_VAE", "full")
-    monkeypatch.setattr(budgeted, "decode", half)
+    monkeypatch.setattr(vaes, "wrapper_in_parts", half)
     z = latents()
     smaller = z[0, :, :, :2]
     with applied(wan.place, *wan.specs):

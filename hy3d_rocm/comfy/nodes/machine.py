@@ -1,0 +1,257 @@
+"""The nodes about the machine: examined as `hy3d-rocm doctor` does it, memory given back, and what
+is known of it."""
+
+from __future__ import annotations
+
+import contextvars
+import re
+import threading
+import time
+from concurrent.futures import Future, wait
+from typing import Any
+
+import comfy.utils
+import torch
+from comfy_api.v0_0_2 import io, ui
+
+from hy3d_rocm.comfy import memory, reports, settings
+from hy3d_rocm.comfy.nodes.common import (
+    CATEGORY,
+    Anything,
+    EachTime,
+    EitherPipeline,
+    output,
+    schema,
+    text_and_picture,
+)
+from hy3d_rocm.comfy.patches.install import installed
+from hy3d_rocm.comfy.picture import Section, draw
+from hy3d_rocm.comfy.running import Watcher
+from hy3d_rocm.device import resolve_device
+from hy3d_rocm.env.doctor import collect, format_text
+from hy3d_rocm.pipeline import seed_mode_of, unwrap
+
+_LOOK_S = 0.1
+_GRACE_S = 20.0  # beyond the time that the self-tests have: for the facts
+
+
+class Hy3DRocmDoctor(EachTime):
+    """Findings, worst first, each with its evidence and one remedy."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return schema(
+            node_id="Hy3DRocmDoctor",
+            display_name="Doctor (ROCm)",
+            category=CATEGORY,
+            search_aliases=["diagnose", "why slow", "gpu not found", "miopen", "rocm version"],
+            description="Examines versions, card, variables, MIOpen's files and memory, and tries "
+            "each way to convolve. What it finds comes worst first, with its evidence and one "
+            "remedy. Runs each time.",
+            inputs=[
+                io.Boolean.Input(
+                    "self_test",
+                    default=True,
+                    tooltip="Whether each way to convolve is tried, in a process of its own.",
+                ),
+                io.Int.Input(
+                    "seconds",
+                    default=60,
+                    min=5,
+                    max=600,
+                    tooltip="Time for all self-tests together; what takes longer is a finding.",
+                ),
+            ],
+            outputs=[
+                output(io.String, "text", "The report in lines."),
+                output(io.Image, "picture", "The findings as a picture."),
+            ],
+            is_output_node=True,
+        )
+
+    @classmethod
+    def execute(cls, self_test: bool, seconds: int) -> io.NodeOutput:
+        text, image = examine_machine(self_test, seconds)
+        return io.NodeOutput(text, image, ui=text_and_picture(text, image))
+
+
+class Hy3DRocmFreeMemory(EachTime):
+    """Gives memory back between two nodes, and says how much."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return schema(
+            node_id="Hy3DRocmFreeMemory",
+            display_name="Free Memory (ROCm)",
+            category=CATEGORY,
+            search_aliases=["unload models", "clear vram", "purge vram", "empty cache"],
+            description="Unloads all of ComfyUI's models, collects garbage and empties the "
+            "allocator once, then passes its input on. Runs each time, and so does what follows.",
+            inputs=[
+                Anything.Input(
+                    "anything", optional=True, tooltip="Passed on as it is, when all is freed."
+                )
+            ],
+            outputs=[
+                output(Anything, "anything_out", "The input."),
+                output(io.String, "report", "Memory before and after, in lines."),
+            ],
+            is_output_node=True,
+        )
+
+    @classmethod
+    def execute(cls, anything: Any = None) -> io.NodeOutput:
+        report = memory.free_everything()
+        return io.NodeOutput(anything, report, ui=ui.PreviewText(report))
+
+
+class Hy3DRocmStatus(EachTime):
+    """What this machine is, what was chosen, what has happened."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return schema(
+            node_id="Hy3DRocmStatus",
+            display_name="ROCm Status",
+            category=CATEGORY,
+            search_aliases=["device info", "gpu info", "vram", "diagnose", "hy3d doctor"],
+            description="Device and why, memory, modes, patches in place, pipelines, CPU kernels, "
+            "variables that matter, and what the decodes of this session met.",
+            inputs=[
+                EitherPipeline.Input(
+                    "pipeline", optional=True, tooltip="A pipeline to say more about."
+                )
+            ],
+            outputs=[
+                output(io.String, "text", "The status in lines."),
+                output(io.Image, "picture", "The status as a picture."),
+            ],
+            is_output_node=True,
+        )
+
+    @classmethod
+    def execute(cls, pipeline: Any = None) -> io.NodeOutput:
+        sections = report(pipeline)
+        text = as_text(sections)
+        image = draw("Hunyuan3D and FramePack on ROCm: status", sections)
+        return io.NodeOutput(text, image, ui=text_and_picture(text, image))
+
+
+def examine_machine(self_test: bool, seconds: int) -> tuple[str, torch.Tensor]:
+    """The report as text, and as an IMAGE (1, H, W, 3).
+
+    seconds: for the self-tests of all tiers together. They run in a thread, so that a cancel is
+    answered at once; what is then still running ends by its own time-out.
+    """
+    found = _watched(self_test, seconds)
+    return str(found.text()), draw("Doctor: findings, worst first", sections_of(found))
+
+
+def sections_of(found: Any) -> list[Section]:
+    """A section for each finding: evidence, and the remedy after an arrow."""
+    made = []
+    for finding in found.findings:
+        lines = [f"  {line}" for line in _listed(finding.evidence)]
+        lines += [f"-> {line}" for line in _listed(finding.remedy)]
+        made.append(Section(f"{finding.severity}: {finding.title}", lines))
+    return made or [Section("fine: nothing was found", [])]
+
+
+def _listed(text: Any) -> list[str]:
+    lines = text.splitlines() if isinstance(text, str) else [str(part) for part in text or ()]
+    return [line for line in lines if line.strip()]
+
+
+def _watched(self_test: bool, seconds: int) -> Any:
+    """examine() in a thread of its own; raises what it raises, and ComfyUI's interrupt."""
+    found: Future[Any] = Future()
+    context = contextvars.copy_context()
+    worker = threading.Thread(
+        target=context.run, args=(_examine, found, self_test, seconds),
+        name="hy3d_rocm doctor", daemon=True,
+    )  # fmt: skip
+    bar, began = comfy.utils.ProgressBar(100), time.monotonic()
+    expected = (seconds if self_test else 0) + _GRACE_S
+    with Watcher() as watcher:
+        worker.start()
+        while not wait([found], _LOOK_S).done:
+            share = min((time.monotonic() - began) / expected, 0.99)
+            bar.update_absolute(round(share * 100), 100)
+            if watcher.cancelled():  # the watcher makes ComfyUI's own exception of this
+                raise RuntimeError("the examination was cancelled; queue it again")
+    examination = found.result()
+    bar.update_absolute(100, 100)
+    return examination
+
+
+def _examine(found: Future[Any], self_test: bool, seconds: int) -> None:
+    from hy3d_rocm.doctor import examine
+
+    try:
+        found.set_result(examine(self_test=self_test, seconds=seconds))
+    except BaseException as error:  # noqa: BLE001  (raised again in ComfyUI's own thread)
+        found.set_exception(error)
+
+
+def report(pipeline: Any = None) -> list[Section]:
+    """Device and rule, memory, modes, patches, pipelines, machine, the last decodes (newest
+    first)."""
+    decodes = [line for text in reports.remembered() for line in text.splitlines()]
+    pipelines = [_pipeline_line(one) for one in reports.known_pipelines()]
+    asked = [] if pipeline is None else [_pipeline_line(pipeline)]
+    return [
+        Section("Device", [f"ComfyUI computes on {memory.comfy_device()}", *asked]),
+        _memory_section(),
+        Section("Modes", settings.explained()),
+        Section("Patches", _patch_lines()),
+        Section("Pipelines", pipelines or ["none seen yet"]),
+        *_machine(),
+        Section(f"Decodes and encodes (the last {reports.KEPT})", decodes or ["none yet"]),
+    ]
+
+
+def as_text(sections: list[Section]) -> str:
+    """The sections' titles and, under them, their lines as they are."""
+    return "\n\n".join("\n".join([f"{s.title}:", *s.lines]) for s in sections)
+
+
+def _pipeline_line(pipeline: Any) -> str:
+    """What it is, where it computes and why, whether its models are offloaded, its seed mode."""
+    from hy3d_rocm.offload import current_mode
+
+    real = unwrap(pipeline)
+    found = resolve_device(real, memory.comfy_device())
+    line = f"{type(real).__name__} computes on {found.device} (rule: {found.rule})"
+    line += f", offload: {current_mode(real)}"
+    mode = seed_mode_of(pipeline)
+    return line if mode is None else f"{line}, seed_mode: {mode}"
+
+
+def _memory_section() -> Section:
+    try:
+        now = memory.usage()
+    except (RuntimeError, OSError) as error:
+        return Section("Memory", [f"cannot be asked for: {error}"])
+    return Section("Memory", [now.line("Now")], now.allocated / now.limit if now.limit else None)
+
+
+def _patch_lines() -> list[str]:
+    """What was said when upstream was patched, or left alone."""
+    installation = installed()
+    if installation is None:
+        return ["not looked at: ComfyUI's server is not running here"]
+    lines = [line.removeprefix("hy3d_rocm: ") for line in installation.lines]
+    return lines or ["ComfyUI-Hunyuan3DWrapper is not installed: nothing to correct"]
+
+
+def _machine() -> list[Section]:
+    """The doctor's text, a section for each of its headings."""
+    sections: list[Section] = []
+    for line in format_text(collect()).splitlines():
+        match = re.fullmatch(r"(\S.*?)?\s{2,}(.*)", line)
+        head, body = (match[1], match[2]) if match else (None, line)
+        if head or not sections:
+            head = head or "machine"
+            sections.append(Section(head[0].upper() + head[1:], []))
+        sections[-1] = sections[-1]._replace(lines=[*sections[-1].lines, body])
+    return sections

@@ -1,0 +1,259 @@
+"""What is patched in ComfyUI-Hunyuan3DWrapper, in the order of a workflow.
+
+Delight: upstream puts the images on ComfyUI's device, which under offload is not always where the
+VAE's weights will be, and calls torch.manual_seed(seed) before each image, so that all images of a
+batch get the same noise. It makes no room for itself either, so ComfyUI is asked for what it needs.
+
+Multiview: upstream makes its generator on `pipeline.device`, which under offload may be a device
+where nothing is computed; its paint pipeline sends pictures to "cuda" and draws the noise of its
+VAE from the global random state of whatever device that is.
+
+Mesh: upstream seeds the global generator of the process; `force_offload` of Hy3DGenerateMesh does
+the contrary of what its tooltip says (True leaves the model on the GPU); after a failure the model
+stays there; its models move without a word; and a memory report that torch refuses costs the
+finished mesh.
+
+VAE decode: upstream moves the VAE to ComfyUI's device, whatever ComfyUI's models leave free there,
+and leaves the latents where the node before left them.
+
+Loaders: upstream calls enable_model_cpu_offload() without a device: accelerate then takes GPU 0,
+whichever ComfyUI computes on, and on a machine without a GPU diffusers raises. Nor does it make
+room: what ComfyUI's own models hold counts as free here, and ComfyUI is asked for it before weights
+move.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from hy3d_rocm import offload
+from hy3d_rocm.comfy import memory, settings
+from hy3d_rocm.comfy.patches import render
+from hy3d_rocm.comfy.patches.common import (
+    Call,
+    NodePatch,
+    Transfers,
+    differs_first,
+    make_room,
+    node_changes,
+    node_spec,
+    off_the_gpu,
+    off_the_gpu_after_failure,
+    sampling,
+    switched,
+)
+from hy3d_rocm.comfy.patches.engine import Change, PatchSet
+from hy3d_rocm.comfy.patches.upstream import PatchSpec, Upstream
+from hy3d_rocm.comfy.running import where_of
+from hy3d_rocm.decoding.stages import told
+from hy3d_rocm.pipeline import unwrap
+from hy3d_rocm.scopes import cuda_literals
+
+logger = logging.getLogger("hy3d_rocm")
+
+
+def _delight(call: Call) -> Any:
+    size = (call.argument("height"), call.argument("width"))
+    shape = getattr(call.argument("image"), "shape", ())  # of something else upstream complains
+    make_room(call, call.argument("delight_pipe"), size)
+    images = int(shape[0]) if shape else 1
+    with sampling(call, call.argument("delight_pipe"), images, size) as proxy:
+        return call.run(delight_pipe=proxy)
+
+
+def _multiview(call: Call) -> Any:
+    view_size = call.argument("view_size")
+    memory.unload_models(call.device)  # upstream's first lines, before it is measured
+    with sampling(call, call.argument("pipeline"), size=(view_size, view_size)) as proxy:
+        result = call.run(pipeline=proxy)
+    _let_go(unwrap(call.argument("pipeline")))
+    return result
+
+
+def _let_go(pipeline: Any) -> None:
+    """The paint pipeline frees its models before it decodes, so its VAE would stay on the GPU."""
+    try:
+        pipeline.maybe_free_model_hooks()
+    except Exception as error:  # noqa: BLE001  (the pictures are there)
+        logger.debug("the VAE of %s stays where it is: %s", type(pipeline).__name__, error)
+
+
+def _mesh(call: Call) -> Any:
+    real = unwrap(call.argument("pipeline"))
+    memory.unload_models(call.device)  # upstream's first lines, before it is measured
+    replaced: dict[str, Any] = {}
+    afterwards = False
+    if call.has("force_offload"):
+        # True leaves the model where it is today, and would move it once upstream acts as its
+        # tooltip says. Either way it is right after what follows here.
+        replaced["force_offload"] = True
+        afterwards = bool(call.argument("force_offload")) and settings.current().offload != "off"
+    with (
+        Transfers(call.patch.node, bar=True) as transfers,
+        off_the_gpu_after_failure(real),
+        sampling(call, call.argument("pipeline")) as proxy,
+        offload.reporting_moves(real, transfers),
+    ):
+        result = call.run(pipeline=proxy, **replaced)
+    if afterwards:
+        off_the_gpu(real)
+    return result
+
+
+def _mesh_node(node: str, stage: str, *parameters: str) -> NodePatch:
+    return NodePatch(
+        spec="mesh",
+        node=node,
+        stage=stage,
+        around=_mesh,
+        parameters=("pipeline", "seed", *parameters),
+        names=("manual_seed", "unet_offload_device"),
+        inputs=("seed_mode",),
+    )
+
+
+_MESH_NODES = (
+    _mesh_node("Hy3DGenerateMesh", "Mesh", "image", "force_offload"),
+    _mesh_node("Hy3DGenerateMeshMultiView", "Mesh MultiView"),
+)
+
+
+@switched("mesh")
+def _report(original: Callable[..., Any]) -> Callable[..., Any]:
+    """print_memory, which raises for devices that torch.cuda does not know (a CPU, with a GPU in
+    the machine), after the mesh has been made."""
+
+    def print_memory(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except (AssertionError, RuntimeError, ValueError) as error:
+            logger.debug("torch.cuda has no figures here: %s", error)
+            memory.log_stage("Mesh done")
+            return None
+
+    return print_memory
+
+
+def _mesh_changes(upstream: Upstream) -> list[Change]:
+    changes = node_changes(*_MESH_NODES)(upstream)
+    modules = {upstream.node(patch.node).__module__ for patch in _MESH_NODES}
+    for name in sorted(modules):
+        module = sys.modules.get(name)
+        if hasattr(module, "print_memory"):
+            changes.append(Change(module, "print_memory", _report))
+    return changes
+
+
+def _vae_decode(call: Call) -> Any:
+    vae, latents = call.argument("vae"), call.argument("latents")
+    if isinstance(latents, torch.Tensor) and not latents.is_meta:
+        latents = latents.to(call.device)
+    make_room(call, vae)
+    with (
+        Transfers(call.patch.node, bar=True) as transfers,
+        off_the_gpu_after_failure(vae),
+        cuda_literals(call.device),
+        offload.reporting_moves(vae, transfers),
+    ):
+        dtype = where_of(vae)[1]
+        return told(lambda: call.run(latents=latents), latents, call.device, dtype)
+
+
+def _load(call: Call) -> Any:
+    policy = offload.check_policy(settings.offload_for(call.own["offload"]))
+    with (
+        Transfers(call.patch.node, bar=True) as transfers,
+        cuda_literals(call.device),
+        _diffusers_changed(),
+        offload.offload_scope(
+            policy,
+            call.device,
+            partial(memory.counted_free, call.device),
+            transfers,
+            partial(memory.make_room, device=call.device),
+        ),
+    ):
+        return call.run()
+
+
+@contextmanager
+def _diffusers_changed() -> Iterator[None]:
+    """diffusers' class is everybody's, so it is as it was unless one of these loaders runs."""
+    patches = PatchSet("diffusers")
+    patches.apply([Change(*change) for change in offload.diffusers_changes()])
+    try:
+        yield
+    finally:
+        patches.revert()
+
+
+def _loader(node: str, stage: str) -> NodePatch:
+    return NodePatch(
+        spec="loaders",
+        node=node,
+        stage=stage,
+        around=_load,
+        function="loadmodel",
+        parameters=("model", "compile_args"),
+        names=("enable_model_cpu_offload",),
+        inputs=("offload",),
+    )
+
+
+SPECS: tuple[PatchSpec, ...] = (
+    node_spec(
+        "Hy3DDelightImage: right device, one generator for the batch",
+        NodePatch(
+            spec="delight",
+            node="Hy3DDelightImage",
+            stage="Delight",
+            around=_delight,
+            parameters=("delight_pipe", "image", "width", "height", "steps", "seed"),
+            names=("manual_seed", "seed", "get_torch_device"),
+            inputs=("seed_mode",),
+        ),
+    ),
+    node_spec(
+        "Hy3DSampleMultiView: right device, noise that does not depend on it",
+        NodePatch(
+            spec="multiview",
+            node="Hy3DSampleMultiView",
+            stage="MultiView",
+            around=_multiview,
+            parameters=("pipeline", "ref_image", "view_size", "steps", "seed"),
+            names=("manual_seed", "Generator", "device"),
+            inputs=("seed_mode",),
+        ),
+    ),
+    PatchSpec(
+        "mesh",
+        "Hy3DGenerateMesh, Hy3DGenerateMeshMultiView: noise, force_offload, failures",
+        differs_first(*_MESH_NODES),
+        _mesh_changes,
+    ),
+    node_spec(
+        "Hy3DVAEDecode: latents on the device of the VAE",
+        NodePatch(
+            spec="vae-decode",
+            node="Hy3DVAEDecode",
+            stage="VAE Decode",
+            around=_vae_decode,
+            parameters=("vae", "latents"),
+            names=("get_torch_device", "scale_factor", "to"),
+        ),
+    ),
+    node_spec(
+        "Loaders: offload policy and device",
+        _loader("DownloadAndLoadHy3DDelightModel", "Delight Load"),
+        _loader("DownloadAndLoadHy3DPaintModel", "Paint Load"),
+    ),
+    render.SPEC,
+    render.INPAINT,
+)

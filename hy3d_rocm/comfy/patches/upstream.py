@@ -1,0 +1,425 @@
+"""Whose code is patched (ComfyUI's own and that of packs), found by what it is, and compared with
+what we know of it.
+
+A pack's folder may have any name, and ComfyUI names its module after the folder's path. So a pack
+is known by a node id whose class comes from a package that has a certain module. What is not loaded
+is not there. The comparisons answer None or a sentence that says what is different; they read
+signatures and compiled code and run nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from types import CodeType, ModuleType
+from typing import Any
+
+PAINT_PIPELINE = "hy3dgen.texgen.hunyuanpaint.pipeline"
+NODE_IDS = (
+    "Hy3DDelightImage",
+    "Hy3DSampleMultiView",
+    "Hy3DGenerateMesh",
+    "Hy3DGenerateMeshMultiView",
+    "Hy3DVAEDecode",
+    "DownloadAndLoadHy3DDelightModel",
+    "DownloadAndLoadHy3DPaintModel",
+    "Hy3DRenderMultiView",
+    "Hy3DRenderSingleView",
+    "Hy3DRenderMultiViewDepth",
+)
+FRAMEPACK_IDS = (
+    "FramePackSampler",
+    "FramePackSingleFrameSampler",
+    "LoadFramePackModel",
+    "DownloadAndLoadFramePackModel",
+)
+
+
+class UpstreamError(LookupError):
+    """Upstream lacks something that we know of it. The text is a sentence."""
+
+
+class Place:
+    """One loaded copy of somebody's code. name: for messages. parts: the objects in it that the
+    patches change (classes, modules), by name."""
+
+    def __init__(self, name: str, parts: Mapping[str, Any]) -> None:
+        self.name = name
+        self.parts = dict(parts)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {', '.join(self.parts)})"
+
+    def part(self, name: str) -> Any:
+        """The object of this name; UpstreamError if there is none."""
+        if name not in self.parts:
+            raise UpstreamError(f"it has no {name}")
+        return self.parts[name]
+
+    def same_as(self, other: Place) -> bool:
+        """Whether both are one copy, not loaded anew in between."""
+        return (
+            self.name == other.name
+            and self.parts.keys() == other.parts.keys()
+            and all(self.parts[key] is other.parts[key] for key in self.parts)
+        )
+
+    def strange(self) -> str | None:
+        """Why nothing of it can be patched, as a sentence; None where nothing speaks against."""
+        return None
+
+
+class Upstream(Place):
+    """One loaded copy of ComfyUI-Hunyuan3DWrapper.
+
+    package: its module name in sys.modules (ComfyUI makes it of the folder's path).
+    name: its folder, for messages. parts: its node classes by id, its paint pipeline's module.
+    """
+
+    def __init__(self, package: str, nodes: Mapping[str, type]) -> None:
+        pipeline = sys.modules.get(f"{package}.{PAINT_PIPELINE}")
+        super().__init__(folder_name(package), {**nodes, PAINT_PIPELINE: pipeline})
+        self.package = package
+
+    @property
+    def node_ids(self) -> tuple[str, ...]:
+        """The ids that this copy defines."""
+        return tuple(name for name in self.parts if name != PAINT_PIPELINE)
+
+    def node(self, node_id: str) -> type:
+        """The class of a node of this copy; UpstreamError if it has none of that id."""
+        if node_id not in self.node_ids:
+            raise UpstreamError(f"it has no node {node_id}")
+        found: type = self.parts[node_id]
+        return found
+
+    def module(self, suffix: str) -> ModuleType:
+        """Module `<package>.<suffix>` ("hy3dgen.texgen.hunyuanpaint.pipeline"), imported if it
+        is not yet; UpstreamError if it cannot be."""
+        full_name = f"{self.package}.{suffix}"
+        found = sys.modules.get(full_name)
+        if found is not None:
+            return found
+        try:
+            return importlib.import_module(full_name)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise UpstreamError(f"its module {suffix} cannot be imported ({reason})") from error
+
+    def strange(self) -> str | None:
+        if any(is_v1(self.node(node_id)) for node_id in self.node_ids):
+            return None
+        return "its nodes are no V1 classes"
+
+
+@dataclass(frozen=True)
+class PatchSpec:
+    """One switchable patch.
+
+    name: in HY3D_ROCM_PATCH and in the settings ("delight"). title: for people.
+    expects: of a Place: None if it is as we know it, else a sentence ("Hy3DDelightImage.process
+    has no parameter seed"). It may also raise UpstreamError, as Upstream.node does.
+    changes: what to replace; asked only if `expects` answered None.
+    wanted: whether it has anything to do as the settings stand; nothing is replaced while it has
+    not. Its switch in the settings is looked at all the same.
+    """
+
+    name: str
+    title: str
+    expects: Callable[[Any], str | None]
+    changes: Callable[[Any], list[Any]]
+    wanted: Callable[[], bool] = lambda: True
+
+
+def is_v1(node_class: type) -> bool:
+    """Whether a node class is written the old way, with the name of its method in FUNCTION.
+
+    Looked up statically: in a V3 class FUNCTION is a property that does things when asked.
+    """
+    return isinstance(inspect.getattr_static(node_class, "FUNCTION", None), str)
+
+
+def node_differs(
+    upstream: Upstream,
+    node_id: str,
+    function: str = "process",
+    parameters: Collection[str] = (),
+    names: Collection[str] = (),
+    constants: Collection[object] = (),
+) -> str | None:
+    """None if the V1 node `node_id` runs its method `function`, and that has the parameters,
+    names and constants (see the functions of these names); else a sentence."""
+    node_class = upstream.node(node_id)
+    if not is_v1(node_class):
+        return f"{node_id} is no V1 node (it has no FUNCTION)"
+    runs = inspect.getattr_static(node_class, "FUNCTION")
+    if runs != function:
+        return f"{node_id} runs its method {runs}, not {function}"
+    method = getattr(node_class, function, None)
+    if method is None:
+        return f"{node_id} has no method {function}"
+    return (
+        parameters_missing(method, parameters)
+        or names_missing(method, names)
+        or constants_missing(method, constants)
+    )
+
+
+def written(function: Any) -> Any:
+    """The function that somebody wrote, under decorators: those that say what they wrap, and
+    diffusers' `apply_forward_hook`, which before 0.35 or so did not and keeps it in a variable."""
+    inner = inspect.unwrap(getattr(function, "__func__", function))
+    while getattr(inner, "__qualname__", "") == "apply_forward_hook.<locals>.wrapper":
+        method = inspect.getclosurevars(inner).nonlocals.get("method")
+        if not callable(method):
+            break
+        inner = inspect.unwrap(method)
+    return inner
+
+
+def parameters_missing(function: Any, names: Collection[str]) -> str | None:
+    """None if all are parameters of `function` that may be given by name, else a sentence."""
+    try:
+        parameters = inspect.signature(written(function)).parameters
+    except (TypeError, ValueError):
+        return f"{_label(function)} has no signature that could be read"
+    by_name = {
+        n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+    return _missing(function, "parameter", [name for name in names if name not in by_name])
+
+
+def defaults_differ(function: Any, defaults: Mapping[str, object]) -> str | None:
+    """None if each parameter has this default (same type and value), else a sentence."""
+    absent = parameters_missing(function, defaults.keys())
+    if absent is not None:
+        return absent
+    parameters = inspect.signature(function).parameters
+    for name, value in defaults.items():
+        found = parameters[name].default
+        if type(found) is not type(value) or found != value:
+            shown = "no default" if found is inspect.Parameter.empty else f"the default {found!r}"
+            return f"{_label(function)} has {shown} for {name}, not {value!r}"
+    return None
+
+
+def names_missing(function: Any, names: Collection[str]) -> str | None:
+    """None if the code of `function`, inner functions included, uses all of these names
+    (globals, attributes, methods, variables); else a sentence."""
+    codes = list(_codes(function))
+    if not codes:
+        return f"{_label(function)} is not written in Python"
+    used = {n for c in codes for n in (*c.co_names, *c.co_varnames, *c.co_cellvars, *c.co_freevars)}
+    return _missing(function, "use of", [name for name in names if name not in used])
+
+
+def methods_differ(
+    owner: Any, label: str, methods: Mapping[str, tuple[Collection[str], Collection[str]]]
+) -> str | None:
+    """None if the class has all these methods with the parameters that can be given by name, and
+    code that uses the names; else a sentence."""
+    for name, (parameters, names) in methods.items():
+        method = getattr(owner, name, None)
+        if method is None:
+            return f"{label} has no method {name}"
+        different = parameters_missing(method, parameters) or names_missing(method, names)
+        if different:
+            return different
+    return None
+
+
+def constants_missing(function: Any, constants: Collection[object]) -> str | None:
+    """None if each is a constant in the code of `function`, with the same type; else a sentence.
+    Names of keyword arguments in calls count as texts."""
+    codes = list(_codes(function))
+    if not codes:
+        return f"{_label(function)} is not written in Python"
+    found = {(type(v), v) for code in codes for const in code.co_consts for v in _flat(const)}
+    absent = [repr(value) for value in constants if (type(value), value) not in found]
+    return _missing(function, "constant", absent)
+
+
+def _codes(function: Any) -> Iterator[CodeType]:
+    """The code objects of a function under its decorators, inner ones included."""
+    inner = written(function)
+    waiting = [getattr(inner, "__code__", None)]
+    while waiting:
+        code = waiting.pop()
+        if isinstance(code, CodeType):
+            yield code
+            waiting += [const for const in code.co_consts if isinstance(const, CodeType)]
+
+
+def _flat(constant: object) -> Iterator[object]:
+    yield constant
+    if isinstance(constant, tuple | frozenset):
+        for part in constant:
+            yield from _flat(part)
+
+
+def _label(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
+def _missing(function: Any, kind: str, absent: list[str]) -> str | None:
+    if not absent:
+        return None
+    return f"{_label(function)} has no {kind} {', '.join(absent)}"
+
+
+def folder_name(package: str) -> str:
+    """The folder of a pack's package, for messages."""
+    return PurePath(package.replace("\\", "/")).name.replace("_x_", ".")
+
+
+def packages_with(
+    suffix: str, node_ids: Sequence[str], node_class_mappings: Mapping[str, Any]
+) -> list[str]:
+    """Names of loaded packages that have a module `<package>.<suffix>` and whose classes ComfyUI
+    runs for one of the ids; copies whose nodes a later copy has replaced come last."""
+    found: dict[str, None] = {}
+    for node_id in node_ids:
+        module = getattr(node_class_mappings.get(node_id), "__module__", "")
+        while module and f"{module}.{suffix}" not in sys.modules:
+            module = module.rpartition(".")[0]
+        if module:
+            found[module] = None
+    ending = "." + suffix
+    for name in list(sys.modules):  # other threads may import
+        package = name.removesuffix(ending)
+        if name.endswith(ending) and any(
+            set(node_ids) & table.keys() for table in _tables(package)
+        ):
+            found[package] = None
+    return list(found)
+
+
+def _tables(package: str) -> list[Mapping[str, Any]]:
+    """The tables of nodes that a package itself holds."""
+    modules = (sys.modules.get(name) for name in (package, f"{package}.nodes"))
+    tables = [getattr(module, "NODE_CLASS_MAPPINGS", None) for module in modules]
+    return [table for table in tables if isinstance(table, Mapping)]
+
+
+def find_upstreams(node_class_mappings: Mapping[str, Any]) -> list[Upstream]:
+    """All loaded copies of ComfyUI-Hunyuan3DWrapper, those whose nodes ComfyUI runs first.
+
+    node_class_mappings: ComfyUI's table. Of two copies it has the classes of the one loaded last;
+    the other is found by its paint pipeline, with the table that its own package holds.
+    """
+    found = []
+    for package in packages_with(PAINT_PIPELINE, NODE_IDS, node_class_mappings):
+        nodes: dict[str, type] = {}
+        for table in (*_tables(package), node_class_mappings):
+            for node_id in NODE_IDS:
+                node = table.get(node_id)
+                if isinstance(node, type) and f"{node.__module__}.".startswith(f"{package}."):
+                    nodes.setdefault(node_id, node)
+        if nodes:
+            found.append(Upstream(package, nodes))
+    return found
+
+
+def finder(
+    suffix: str, node_ids: Sequence[str], classes: Sequence[str]
+) -> Callable[[Mapping[str, Any]], list[Place]]:
+    """`find` of a Pack whose patches change classes of its module `suffix`. Classes that the
+    module has not are missing from the Place."""
+
+    def find(node_class_mappings: Mapping[str, Any]) -> list[Place]:
+        places = []
+        for package in packages_with(suffix, node_ids, node_class_mappings):
+            module = sys.modules.get(f"{package}.{suffix}")
+            parts = {name: vars(module)[name] for name in classes if hasattr(module, name)}
+            places.append(Place(folder_name(package), parts))
+        return places
+
+    return find
+
+
+def find_core(_node_class_mappings: Mapping[str, Any]) -> list[Place]:
+    """ComfyUI itself: its class VAE and its module that runs prompts."""
+    parts = {
+        "VAE": getattr(sys.modules.get("comfy.sd"), "VAE", None),
+        "execution": sys.modules.get("execution"),
+    }
+    parts = {name: part for name, part in parts.items() if part is not None}
+    return [Place("ComfyUI", parts)] if parts else []
+
+
+def find_framepack(node_class_mappings: Mapping[str, Any]) -> list[Place]:
+    """Copies of ComfyUI-FramePackWrapper: its module of nodes, its module of memory, its nodes."""
+    places = []
+    for package in packages_with("diffusers_helper.memory", FRAMEPACK_IDS, node_class_mappings):
+        nodes = sys.modules.get(f"{package}.nodes")
+        parts = {
+            "nodes": nodes,
+            "memory": sys.modules.get(f"{package}.diffusers_helper.memory"),
+            **{name: getattr(nodes, name, None) for name in FRAMEPACK_IDS},
+        }
+        found = {name: part for name, part in parts.items() if part is not None}
+        places.append(Place(folder_name(package), found))
+    return places
+
+
+Specs = Callable[[], Sequence[PatchSpec]]
+
+
+@dataclass(frozen=True)
+class Pack:
+    """find: ComfyUI's table of nodes -> the loaded copies. specs: its patches, asked when a copy
+    has been found. done: how the line that lists the applied ones ends. always_there: part of
+    ComfyUI, so that leaving it alone on other machines than AMD's is said to nobody but the status.
+    """
+
+    find: Callable[[Mapping[str, Any]], Sequence[Place]]
+    specs: Specs
+    done: str
+    always_there: bool = False
+
+
+def specs_in(module: str, name: str = "SPECS") -> Specs:
+    """A tuple of a module that is imported when it is asked for: the patches import this package,
+    and are needed only where upstream is loaded."""
+
+    def specs() -> Sequence[PatchSpec]:
+        found: Sequence[PatchSpec] = getattr(importlib.import_module(module), name)
+        return found
+
+    return specs
+
+
+_AS_SET = "run as the VAE settings say"
+
+# In the order in which they are patched.
+HUNYUAN3D = Pack(
+    find_upstreams, specs_in("hy3d_rocm.comfy.patches.hunyuan3d"), "run on the right device"
+)
+PACKS: tuple[Pack, ...] = (
+    HUNYUAN3D,
+    Pack(
+        find_core,
+        specs_in("hy3d_rocm.comfy.patches.vaes", "CORE_SPECS"),
+        _AS_SET,
+        always_there=True,
+    ),
+    Pack(
+        finder("wanvideo.wan_video_vae", ("WanVideoDecode", "WanVideoEncode"), ("WanVideoVAE",)),
+        specs_in("hy3d_rocm.comfy.patches.vaes", "WAN_SPECS"),
+        _AS_SET,
+    ),
+    Pack(
+        finder(
+            "hyvideo.vae.autoencoder_kl_causal_3d",
+            ("HyVideoDecode", "HyVideoEncode"),
+            ("AutoencoderKLCausal3D",),
+        ),
+        specs_in("hy3d_rocm.comfy.patches.vaes", "HUNYUAN_SPECS"),
+        _AS_SET,
+    ),
+    Pack(find_framepack, specs_in("hy3d_rocm.comfy.patches.framepack"), "are in place"),
+)

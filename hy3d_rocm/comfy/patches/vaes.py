@@ -1,0 +1,504 @@
+"""How methods of other people's VAEs run: as they are, under protect(), in parts, or on the CPU.
+
+The setting `vae` says which, at each call. Inside of somebody's protect() nothing is done: our own
+nodes call a VAE's methods with their own choice, and a patched method may call another.
+
+comfy.sd.VAE: decode, decode_tiled, encode and encode_tiled, by whatever node they are called. Under
+"full" and "cpu" decode and encode are what our nodes do. The tiled methods keep the tiles that they
+were asked for: somebody has chosen them.
+
+ComfyUI-WanVideoWrapper and ComfyUI-HunyuanVideoWrapper: the classes of their VAEs are patched, not
+their nodes: samplers and other nodes of theirs decode too.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import math
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import comfy.model_management as management
+import torch
+
+from hy3d_rocm.comfy import memory, reports, settings, vaes
+from hy3d_rocm.comfy.decode import run_own_code, run_vae
+from hy3d_rocm.comfy.memory import is_managed
+from hy3d_rocm.comfy.patches.common import Make, by_name
+from hy3d_rocm.comfy.patches.engine import Change
+from hy3d_rocm.comfy.patches.upstream import (
+    PatchSpec,
+    Place,
+    methods_differ,
+    names_missing,
+    parameters_missing,
+    written,
+)
+from hy3d_rocm.comfy.reports import report_text
+from hy3d_rocm.comfy.running import (
+    caught,
+    checked,
+    current_device,
+    on_cpu,
+    running,
+    said,
+)
+from hy3d_rocm.comfy.settings import Settings
+from hy3d_rocm.conv.mode import LOCAL
+from hy3d_rocm.conv.router import Guard, protect
+from hy3d_rocm.decoding.memory.budget import parse_budget
+from hy3d_rocm.decoding.stages import stage_of, tensors_in
+
+logger = logging.getLogger("hy3d_rocm")
+
+# Of a budget and a strategy, what the VAE's own code gives and a report; LeftAlone where it can't.
+InParts = Callable[[str, str], tuple[Any, str]]
+
+# Guards around whole nodes (`_around_node`): inside of these a VAE is still to be looked after.
+AROUND_NODES: weakref.WeakSet[Guard] = weakref.WeakSet()
+
+_said: set[str] = set()
+_lock = threading.Lock()
+
+
+class LeftAlone(Exception):  # noqa: N818  (nothing is wrong: the VAE's own code does it)
+    """The VAE's own code has to do it. The text says why."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One call of a VAE's method.
+
+    vae: as its class has it. label, name: for the log, "VAE" and "decode". original: its own code.
+    in_parts: None where this call is not to be split. source: what goes in.
+    """
+
+    vae: Any
+    label: str
+    name: str
+    original: Callable[[], Any]
+    in_parts: InParts | None
+    source: Any
+
+    @property
+    def what(self) -> str:
+        """ "VAE.decode"."""
+        return f"{self.label}.{self.name}"
+
+    @property
+    def encodes(self) -> bool:
+        """Whether it makes latents."""
+        return self.name.startswith("encode")
+
+    def run(self, spec: str) -> Any:
+        """As the settings say for the patch `spec`. If what goes in is finite and the result is
+        not, once more with each convolution's values looked through."""
+        now = settings.current()
+        if now.vae == "off" or spec in now.patches_off or _is_inside():
+            return self.original()
+        stage = stage_of(self.encodes)
+        # ComfyUI's own methods load the VAE; a wrapper's node has done that before.
+        before = "VAE Load" if is_managed(self.vae) else stage
+        with memory.stage_lines(before, stage), on_cpu() if now.vae == "cpu" else nullcontext():
+            return self._finite(now)
+
+    def _finite(self, now: Settings) -> Any:
+        made = self._once(now)
+        if is_finite(made) or not is_finite(self.source):
+            return made
+        del made
+        logger.warning(
+            "hy3d_rocm: %s gave NaN: once more, with each convolution checked", self.what
+        )
+        with checked():
+            made = self._once(now)
+        if not is_finite(made):
+            logger.warning(
+                "hy3d_rocm: %s gives NaN whichever way its convolutions are computed: the VAE's "
+                "type cannot hold its values; start ComfyUI with --fp32-vae, or set the VAE nodes "
+                "to full",
+                self.what,
+            )
+        return made
+
+    def _once(self, now: Settings) -> Any:
+        """In parts where that is asked for and can be, else the VAE's own code under protect()."""
+        if now.vae != "protect" and self.in_parts is not None:
+            try:
+                made, report = self.in_parts(now.vae_budget, "cpu" if now.vae == "cpu" else "auto")
+            except LeftAlone as reason:
+                why = str(reason)
+            else:
+                reports.remember(f"{self.what}, in place: {report}")
+                return made
+            # Outside of the except block, which would keep what the attempt held.
+            _say_once(f"{self.what} runs in its own way, {caught()}: {why}")
+        return run_own_code(
+            f"{self.what}, in place,", self.vae, self.original, self.source, self.encodes,
+            functools.partial(tell, self.what),
+        )  # fmt: skip
+
+
+def is_finite(value: Any) -> bool:
+    """Whether there is no NaN and no infinity in a tensor, or in those that a sequence holds or a
+    VAE's output object. What holds no tensor is finite."""
+    # The sum takes no memory; frames and latents are far from where it would overflow.
+    return all(math.isfinite(float(t.sum(dtype=torch.float32))) for t in tensors_in(value))
+
+
+class _Told(threading.local):
+    """recovered: convolutions of this thread that `tell` has spoken of."""
+
+    recovered = 0
+
+
+TOLD = _Told()
+
+
+def tell(what: str, guard: Guard, since: int | None = None) -> None:
+    """Says what the guard had to do; nothing where all went its first way.
+
+    since: what TOLD.recovered was when the guard began, if there are others inside of it that speak
+    for themselves.
+    """
+    stats = guard.stats
+    recovered = stats.recovered - (0 if since is None else TOLD.recovered - since)
+    if recovered <= 0 and (since is not None or not stats.raised):
+        return
+    TOLD.recovered += recovered
+    line = f"{what}: {recovered} of {stats.calls} convolutions went another way than the first"
+    if stats.raised:
+        line += f", {stats.raised} failed in every way"
+    logger.info("hy3d_rocm: %s", line)
+    if since is not None or stats.raised:  # who has ended well is told of with what was made
+        reports.remember(f"{line}\n{stats.table()}")
+
+
+def _is_inside() -> bool:
+    """Whether this thread is in a protect() that is not that of a whole node."""
+    return any(mode.guards[0] not in AROUND_NODES for mode in LOCAL.modes)
+
+
+def _say_once(text: str) -> None:
+    with _lock:
+        if text in _said:
+            return
+        _said.add(text)
+    logger.info("hy3d_rocm: %s", text)
+
+
+def wrapper_in_parts(
+    vae: Any, given: torch.Tensor, budget: str, strategy: str = "auto", *, encode: bool = False,
+    moments: bool = False,
+) -> tuple[torch.Tensor, str]:  # fmt: skip
+    """A wrapper's VAE in parts within a budget (see parse_budget), as its own methods would give
+    it: tensors (B, C, T, H, W) on the CPU in the VAE's own range, and a report.
+
+    Frames of latents; encode: the mean of pixels, moments: mean and log variance, 2 C channels.
+    LeftAlone for any reason; interrupts go through.
+    """
+    from hy3d_rocm.decoding.executor import decode_with_report, encode_with_report
+
+    try:
+        family = vaes.family_of(vae, encode)
+        place = vaes.place_of(family)
+        with running() as run, current_device(place), torch.no_grad():
+            if not vaes.is_proven(family, encode):
+                raise TypeError(f"this {family.name} VAE does otherwise than its layers say")
+            request = parse_budget(budget)
+            if request is None:
+                request = vaes.automatic(place)
+            arguments = (family, given, request, strategy, "auto", run.steps, run.watcher)
+            with memory.own_care(vae):
+                if encode:
+                    made, report = encode_with_report(*arguments, moments=moments)
+                else:
+                    made, report = decode_with_report(*arguments)
+        kind = "pixels" if encode else "latents"
+        return made, report_text(report, given, made, report.seconds, "", kind)
+    except management.InterruptProcessingException:
+        raise
+    except Exception as error:
+        logger.debug("hy3d_rocm: in parts, in place", exc_info=True)
+        why = said(error)
+    # After the except block: what failed holds tensors.
+    raise LeftAlone(why)
+
+
+_GET_OUTPUT = "get_output_data"
+
+
+def _around_node(original: Callable[..., Any]) -> Callable[..., Any]:
+    """ComfyUI runs each node through `execution.get_output_data`. Nodes that are coroutines are
+    left alone: they may stand still in the middle, where a function mode would act on others' calls
+    and could be left in the wrong order."""
+
+    async def run_node(prompt_id: Any, unique_id: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if not settings.current().protect_prompts or is_asynchronous(obj):
+            return await original(prompt_id, unique_id, obj, *args, **kwargs)
+        guard, since = protect(), TOLD.recovered
+        AROUND_NODES.add(guard)
+        try:
+            with guard:
+                return await original(prompt_id, unique_id, obj, *args, **kwargs)
+        finally:
+            node = obj if isinstance(obj, type) else type(obj)
+            tell(node.__name__, guard, since)
+
+    return run_node
+
+
+def is_asynchronous(node: Any) -> bool:
+    """Whether the node's own function is a coroutine; also where it cannot be told."""
+    function = getattr(node, getattr(node, "FUNCTION", ""), None)
+    return function is None or inspect.iscoroutinefunction(function)
+
+
+def _prompts_expects(core: Place) -> str | None:
+    function = getattr(core.part("execution"), _GET_OUTPUT, None)
+    if not inspect.iscoroutinefunction(function):
+        return f"execution.{_GET_OUTPUT} is no coroutine by now"
+    parameters = ("prompt_id", "unique_id", "obj", "input_data_all")
+    return parameters_missing(function, parameters) or names_missing(function, ("FUNCTION",))
+
+
+# Every node of a prompt under protect(): up-scalers, ControlNet, video packs. Off by default.
+PROMPTS = PatchSpec(
+    "prompts",
+    "Every convolution of a prompt",
+    _prompts_expects,
+    lambda core: [Change(core.part("execution"), _GET_OUTPUT, _around_node)],
+    lambda: settings.current().protect_prompts,
+)
+
+
+def is_untouched(vae: Any) -> bool:
+    """Previews' tiny VAEs, and what makes sound or meshes: their convolutions are none of those
+    that fail, and their axes are not those of frames."""
+    model = getattr(vae, "first_stage_model", None)
+    if model is None or getattr(vae, "extra_1d_channel", None) is not None:
+        return True
+    kind = f"{type(model).__module__}.{type(model).__name__}".lower()
+    return vae.latent_dim not in (2, 3) or "taesd" in kind or "taehv" in kind or "audio" in kind
+
+
+def _core_in_parts(
+    name: str, vae: Any, own: Callable[[torch.Tensor], Any], given: Any, budget: str, strategy: str
+) -> tuple[Any, str]:
+    """What our node gives. own: ComfyUI's method, for where nothing else can be done."""
+    asked: list[bool] = []
+
+    def own_noted(tensor: Any) -> Any:
+        asked.append(True)
+        return own(tensor)
+
+    encode = name == "encode"
+    try:
+        made, report = run_vae(
+            vae, given, encode=encode, budget=budget, strategy=strategy, own=own_noted,
+            who=f"VAE.{name}",
+        )  # fmt: skip
+    except management.InterruptProcessingException:
+        raise
+    except Exception as error:
+        if asked:  # it is ComfyUI's method that failed
+            raise
+        why = said(error)
+    else:
+        kind = "pixels" if encode else "latents"
+        return made, report_text(report, given, made, report.seconds, "", kind)
+    raise LeftAlone(why)
+
+
+def _core_wrapped(spec: str, owner: str, name: str, parameter: str) -> Make:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            given = args[0] if args else kwargs.get(parameter)
+            if is_untouched(self) or not isinstance(given, torch.Tensor):
+                return original(self, *args, **kwargs)
+            in_parts = None
+            # Only where nothing but the tensor is given: other options only its own code knows.
+            others = [value for key, value in kwargs.items() if key != parameter]
+            if name in ("decode", "encode") and not any([*args[1:], *others]):
+                own = functools.partial(original, self)
+                in_parts = functools.partial(_core_in_parts, name, self, own, given)
+            own_way = functools.partial(original, self, *args, **kwargs)
+            return Work(self, owner, name, own_way, in_parts, given).run(spec)
+
+        return method
+
+    return make
+
+
+_HUNYUAN_CLASS = "AutoencoderKLCausal3D"
+# What the HunyuanVideoWrapper's nodes set where "auto_tile_size" is on: its choice, not the user's.
+_AUTOMATIC = {"tile_latent_min_tsize": 16, "tile_sample_min_size": 256, "tile_latent_min_size": 32}
+# Arguments of WanVideoVAE's methods under which the frames are those of the plain decode.
+_WAN_PLAIN = {"tiled": False, "end_": False, "sample": False}
+
+Split = Callable[[inspect.BoundArguments, str, str], tuple[Any, str]]
+
+
+def _wan_decode(call: inspect.BoundArguments, budget: str, strategy: str) -> tuple[Any, str]:
+    """A list of (C, T, H, W) in float32, one for each video, as single_decode leaves them."""
+    _only_plain(call)
+    given = call.arguments
+    latents = _stacked(given["hidden_states"])
+    frames, report = wrapper_in_parts(given["self"], latents, budget, strategy)
+    return list(frames.float()), report
+
+
+def _wan_encode(call: inspect.BoundArguments, budget: str, strategy: str) -> tuple[Any, str]:
+    """(B, C, T, H, W) float32 on the device that was named."""
+    _only_plain(call)
+    given = call.arguments
+    videos = _stacked(given["videos"])
+    latents, report = wrapper_in_parts(given["self"], videos, budget, strategy, encode=True)
+    return latents.to(given["device"], torch.float32), report
+
+
+def _only_plain(call: inspect.BoundArguments) -> None:
+    for name, plain in _WAN_PLAIN.items():
+        if call.arguments.get(name, plain) != plain:
+            raise LeftAlone(f"{name} was asked for")
+
+
+def _stacked(videos: Any) -> torch.Tensor:
+    if isinstance(videos, torch.Tensor):
+        return videos
+    videos = list(videos)
+    if len({video.shape for video in videos}) != 1:
+        raise LeftAlone("the videos have different sizes")
+    # One video, which is the usual call, is not copied.
+    return videos[0][None] if len(videos) == 1 else torch.stack(videos)
+
+
+def _hunyuan_decode(call: inspect.BoundArguments, budget: str, strategy: str) -> tuple[Any, str]:
+    """(frames,), or what DecoderOutput its module has."""
+    vae, z = call.arguments["self"], call.arguments["z"]
+    _only_automatic_tiles(vae)
+    frames, report = wrapper_in_parts(vae, z, budget, strategy)
+    frames = frames.to(z.device)
+    if call.arguments["return_dict"]:
+        return _named(vae, "DecoderOutput")(sample=frames), report
+    return (frames,), report
+
+
+def _hunyuan_encode(call: inspect.BoundArguments, budget: str, strategy: str) -> tuple[Any, str]:
+    """(posterior,), or what AutoencoderKLOutput its module has."""
+    vae, pixels = call.arguments["self"], call.arguments["x"]
+    _only_automatic_tiles(vae)
+    moments, report = wrapper_in_parts(vae, pixels, budget, strategy, encode=True, moments=True)
+    posterior = _named(vae, "DiagonalGaussianDistribution")(moments.to(pixels.device))
+    if call.arguments["return_dict"]:
+        return _named(vae, "AutoencoderKLOutput")(latent_dist=posterior), report
+    return (posterior,), report
+
+
+def _only_automatic_tiles(vae: Any) -> None:
+    tiled = getattr(vae, "use_spatial_tiling", False) or getattr(vae, "use_temporal_tiling", False)
+    if tiled and any(getattr(vae, name, size) != size for name, size in _AUTOMATIC.items()):
+        raise LeftAlone("tile sizes were chosen")
+
+
+def _named(vae: Any, name: str) -> Any:
+    """An object of the module in which the VAE's class was written."""
+    for base in type(vae).__mro__:
+        if base.__name__ == _HUNYUAN_CLASS:
+            return written(base.__dict__["decode"]).__globals__[name]
+    raise LeftAlone(f"{type(vae).__name__} is no {_HUNYUAN_CLASS}")
+
+
+def _wrapped(spec: str, owner: str, name: str, split: Split) -> Make:
+    def around(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
+        vae, source = list(bound.arguments.values())[:2]
+        return Work(vae, owner, name, run, functools.partial(split, bound), source).run(spec)
+
+    return by_name(around)
+
+
+def _spec(
+    spec: str, title: str, owner: str, wrapped: Callable[[str, str, str, Any], Make],
+    methods: Mapping[str, tuple[Any, tuple[str, ...], tuple[str, ...]]],
+) -> PatchSpec:  # fmt: skip
+    """Methods of the class `owner`, each with what `wrapped` makes its wrapper of, its parameters,
+    and what its code is known to use."""
+    known = {name: (parameters, names) for name, (_, parameters, names) in methods.items()}
+    makers = {name: wrapped(spec, owner, name, how) for name, (how, _, _) in methods.items()}
+    return PatchSpec(
+        spec,
+        title,
+        lambda place: methods_differ(place.part(owner), owner, known),
+        lambda place: [Change(place.part(owner), name, make) for name, make in makers.items()],
+        lambda: settings.current().vae != "off",
+    )
+
+
+_TILES = ("tile_x", "tile_y", "overlap", "tile_t", "overlap_t")
+CORE_SPECS = (
+    _spec(
+        "core-vae",
+        "ComfyUI's VAE: failing convolutions, memory",
+        "VAE",
+        _core_wrapped,
+        {
+            "decode": (
+                "samples_in",
+                ("samples_in", "vae_options"),
+                ("first_stage_model", "memory_used_decode", "load_models_gpu", "process_output"),
+            ),
+            "decode_tiled": (
+                "samples",
+                ("samples", *_TILES),
+                ("decode_tiled_", "decode_tiled_3d", "load_models_gpu"),
+            ),
+            "encode": (
+                "pixel_samples",
+                ("pixel_samples",),
+                ("first_stage_model", "memory_used_encode", "load_models_gpu", "process_input"),
+            ),
+            "encode_tiled": (
+                "pixel_samples",
+                ("pixel_samples", *_TILES),
+                ("encode_tiled_", "encode_tiled_3d", "load_models_gpu"),
+            ),
+        },
+    ),
+    PROMPTS,
+)
+WAN_SPECS = (
+    _spec(
+        "wan-vae",
+        "WanVideoWrapper's VAE",
+        "WanVideoVAE",
+        _wrapped,
+        {
+            "decode": (
+                _wan_decode, ("hidden_states", "device", "tiled"), ("single_decode", "append")
+            ),
+            "encode": (_wan_encode, ("videos", "device", "tiled"), ("single_encode", "stack")),
+        },
+    ),
+)  # fmt: skip
+HUNYUAN_SPECS = (
+    _spec(
+        "hunyuan-vae",
+        "HunyuanVideoWrapper's VAE",
+        _HUNYUAN_CLASS,
+        _wrapped,
+        {
+            "decode": (_hunyuan_decode, ("z", "return_dict"), ("_decode", "DecoderOutput")),
+            "encode": (
+                _hunyuan_encode,
+                ("x", "return_dict"),
+                ("DiagonalGaussianDistribution", "AutoencoderKLOutput", "quant_conv"),
+            ),
+        },
+    ),
+)

@@ -1,0 +1,246 @@
+"""How much memory a pipeline needs: weights counted from its tensors, activations if measured.
+
+Peak of a pipeline's activations, measured during its calls. Kept in memory only.
+
+Activations are here everything that a call allocates beside the pipeline's weights: latents,
+what layers hold, a library's workspace that comes from torch's allocator. What a call needs with
+all weights resident is their sum S plus the activations' peak A.
+
+A run with resident weights gives A directly: the allocator's peak less what was there before,
+weights included. Under model offload the weights on the device change during the call. Between
+two transfers they do not, and transfers are where accelerate's hooks are; so the peak is taken
+for each stretch between two of them, with the weights W that lie there then, and
+
+    A = max over stretches of (peak of the stretch - W).
+
+Where the hooks cannot be watched there is one peak P for the whole call, and a bound. At the
+moment t at which the activations are largest, some component is on the device: the one that
+computes, or computed last and still lies there. So P >= W(t) + A >= (smallest component) + A, and
+
+    A <= P - smallest component that ran,    resident need S + A <= S + P - smallest.
+
+If activations peak before the first component has come (then they are inputs only), W(t) is 0 and
+P >= A; P is then at least that component plus the inputs, unless they are dropped before it comes.
+That case, and memory of others that is freed during the call, are outside of the bound.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hy3d_rocm.offload.components import (
+    bytes_on,
+    components_of,
+    count_components,
+    current_mode,
+    indexed,
+    unwrapped,
+)
+from hy3d_rocm.offload.policy import HEADROOM_BYTES, Estimate
+from hy3d_rocm.offload.transfer import Listener, watched
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger("hy3d_rocm")
+
+
+Size = tuple[int, ...]
+Key = tuple[str, tuple[tuple[str, int], ...]]
+
+
+def estimate(pipeline: Any, size: Size | None = None) -> Estimate:
+    """Bytes of the pipeline's weights by component, and of its activations where known.
+
+    Parameters and buffers count with the bytes that they take when moved. What is shared, inside
+    a component or between two, counts once, for the first that has it. Weights that sequential
+    offload keeps elsewhere count too. Not seen: weights inside torch.ao's packed modules, which
+    run on a CPU only.
+    size: (height, width) of the picture to come. Activations are then those measured at this size
+    or, for want of it, at a larger one; without `size` the largest ever measured.
+    """
+    component_bytes = count_components(pipeline)
+    known = recorded(pipeline, component_bytes, size)
+    return Estimate(
+        parameter_bytes=sum(component_bytes.values()),
+        component_bytes=component_bytes,
+        activation_bytes=None if known is None else known.activation_bytes,
+        source="not measured" if known is None else known.source,
+    )
+
+
+def needed_bytes(pipeline: Any, device: torch.device, size: Size | None = None) -> int:
+    """Bytes that must be free on `device` for a call of the pipeline as its weights are placed now.
+
+    Resident: weights, activations and headroom, less what lies there already. Under model offload
+    the largest component in place of all weights. 0 under sequential offload, whose need nobody
+    has estimated. Activations that were not measured count as much as all weights, as in decide().
+    """
+    mode = current_mode(pipeline)
+    if mode == "sequential":
+        return 0
+    known = estimate(pipeline, size)
+    if known.parameter_bytes == 0:
+        return 0
+    beside = known.assumed_activation_bytes + HEADROOM_BYTES
+    if mode == "model":
+        return known.largest_component[1] + beside
+    return max(known.parameter_bytes + beside - bytes_on(components_of(pipeline), device), 0)
+
+
+_lock = threading.Lock()
+_records: dict[Key, dict[Size | None, int]] = {}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Peak of everything but the weights during a call, and where the figure comes from."""
+
+    activation_bytes: int
+    source: str
+
+
+class Counters:
+    """The counters of torch's allocator for a CUDA or HIP device, in bytes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def allocated(self) -> int:
+        """Live now."""
+        import torch
+
+        return int(torch.cuda.memory_allocated(self._device))
+
+    def peak(self) -> int:
+        """Most that was live at once since reset()."""
+        import torch
+
+        return int(torch.cuda.max_memory_allocated(self._device))
+
+    def reset(self) -> None:
+        """The peak is what is live now."""
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+
+def activation_bound(peak_bytes: int, ran_component_bytes: Iterable[int]) -> int:
+    """Most that the activations can have been in an offloaded run with this peak.
+
+    peak_bytes: the run's peak, weights included. ran_component_bytes: weights of the components
+    that ran; too many of them only loosen the bound. See the module's text for the derivation.
+    """
+    return max(peak_bytes - min((b for b in ran_component_bytes if b > 0), default=0), 0)
+
+
+def recorded(
+    pipeline: Any, component_bytes: dict[str, int], size: Size | None = None
+) -> Measured | None:
+    """What is known of this kind of pipeline, with weights of these sizes; None if nothing is.
+
+    size: (height, width), or with more in front, as (views, height, width). Taken is what was
+    measured at that size, or for want of it at the next larger one; nothing is extrapolated to a
+    larger picture. Without `size`: the largest measured.
+    """
+    with _lock:
+        known = dict(_records.get(_key(pipeline, component_bytes), {}))
+    if size is not None:
+        known = {at: peak for at, peak in known.items() if at is not None and _covers(at, size)}
+    if not known:
+        return None
+    choose = max if size is None else min
+    at, peak = choose(known.items(), key=lambda item: item[1])
+    return Measured(peak, "measured" if at is None else f"measured at {'x'.join(map(str, at))}")
+
+
+def record(
+    pipeline: Any, component_bytes: dict[str, int], size: Size | None, activation_bytes: int
+) -> None:
+    """Remembers a measurement; of several at one size the largest counts."""
+    with _lock:
+        known = _records.setdefault(_key(pipeline, component_bytes), {})
+        known[size] = max(activation_bytes, known.get(size, 0))
+
+
+def forget() -> None:
+    """Forgets all measurements."""
+    with _lock:
+        _records.clear()
+
+
+def _key(pipeline: Any, component_bytes: dict[str, int]) -> Key:
+    kind = type(unwrapped(pipeline))
+    return f"{kind.__module__}.{kind.__qualname__}", tuple(component_bytes.items())
+
+
+def _covers(at: Size, size: Size) -> bool:
+    return len(at) == len(size) and all(have >= want for have, want in zip(at, size, strict=True))
+
+
+@contextmanager
+def measuring(
+    pipeline: Any,
+    device: torch.device | str,
+    size: Size | None = None,
+    counters: Counters | None = None,
+) -> Iterator[None]:
+    """Measures the calls made inside; afterwards estimate() knows the activations' peak.
+
+    size: as for recorded(). counters: torch's allocator's for `device` unless given. Resets the
+    allocator's peak counter, of which there is one a device. Nothing is recorded on a CPU, under
+    sequential offload (weights come and go layer by layer), or if the body raises. One call or
+    one thread at a time on the device, or the others' memory is counted too.
+    """
+    target, mode = indexed(device), current_mode(pipeline)
+    if counters is None and target.type == "cuda":
+        counters = Counters(target)
+    if counters is None or mode == "sequential":
+        why = "sequential offload is active" if mode == "sequential" else f"the device is {target}"
+        logger.debug("activations are not measured: %s", why)
+        yield
+        return
+    meter = _Meter(pipeline, target, counters)
+    with watched(pipeline, Listener(before=meter.before, after=meter.after)) as complete:
+        meter.start()
+        yield
+    peak = meter.stop(by_stretches=complete)
+    record(pipeline, count_components(pipeline), size, peak)
+
+
+class _Meter:
+    """Peak of the activations, from counters and from where the weights are."""
+
+    def __init__(self, pipeline: Any, device: torch.device, counters: Counters) -> None:
+        self._pipeline, self._device, self._counters = pipeline, device, counters
+        self._activations = self._peak = 0
+
+    def start(self) -> None:
+        self._modules = components_of(self._pipeline)
+        self._offloaded = current_mode(self._pipeline) == "model"
+        self._weights = self._weights_at_start = bytes_on(self._modules, self._device)
+        self._others = self._counters.allocated() - self._weights
+        self._counters.reset()
+
+    def before(self) -> None:
+        peak = self._counters.peak() - self._others
+        self._peak = max(self._peak, peak)
+        self._activations = max(self._activations, peak - self._weights)
+
+    def after(self) -> None:
+        self._peak = max(self._peak, self._counters.peak() - self._others)
+        self._weights = bytes_on(self._modules, self._device)
+        self._counters.reset()
+
+    def stop(self, by_stretches: bool) -> int:
+        """The activations' peak, or a bound of it where weights moved unseen."""
+        self.before()
+        unseen = bytes_on(self._modules, self._device) != self._weights
+        if by_stretches and not unseen:
+            return self._activations
+        return activation_bound(self._peak, count_components(self._pipeline).values())
