@@ -13,8 +13,7 @@ import torch
 
 from hy3d_rocm import meter
 from hy3d_rocm.comfy.memory import is_managed
-from hy3d_rocm.conv.mode import LOCAL
-from hy3d_rocm.conv.router import aside, protect
+from hy3d_rocm.conv.router import LOCAL, aside, protect
 from hy3d_rocm.decode.families import proof, unproven_family
 from hy3d_rocm.decode.families.base import Host
 from hy3d_rocm.decode.families.proof import CALL_ERRORS

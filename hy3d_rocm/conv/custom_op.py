@@ -24,15 +24,16 @@ import torch
 
 from hy3d_rocm import _fallback, _native
 from hy3d_rocm.conv import functional
-from hy3d_rocm.conv.arguments import (
+from hy3d_rocm.conv.functional import (
+    Geometry,
+    TorchTensors,
+    accuracy_of,
     check_dims,
     default_threads,
     geometry_of,
     modes_of,
     numbers_of,
 )
-from hy3d_rocm.conv.arrays import TorchTensors
-from hy3d_rocm.conv.running import Geometry, accuracy_of
 
 __all__ = ["NAME", "conv3d_op"]
 

@@ -25,8 +25,7 @@ from hy3d_rocm.comfy.reports import own_code_text
 from hy3d_rocm.comfy.running import caught, checked, on_cpu, own_code, running
 from hy3d_rocm.comfy.settings import Settings
 from hy3d_rocm.comfy.vaes import is_managed
-from hy3d_rocm.conv.mode import LOCAL
-from hy3d_rocm.conv.router import Guard
+from hy3d_rocm.conv.router import LOCAL, Guard
 from hy3d_rocm.decode.stages import stage_of, tensors_in
 
 logger = logging.getLogger("hy3d_rocm")

@@ -1,4 +1,4 @@
-"""The tiers of the ladder: one way each to compute a convolution."""
+"""The tiers: one way each to compute a convolution."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def make_call(
 
 
 def conv_on_tier(tier: Tier, x: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-    """The convolution (arguments of make_call) on one tier, without a ladder below it.
+    """The convolution (arguments of make_call) on one tier, without another one below it.
 
     Raises RuntimeError with the tier's own words where it refuses, and what the tier raises.
     """
