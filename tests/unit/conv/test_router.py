@@ -1,4 +1,4 @@
-"""The fallback chain: what fails is computed otherwise, and everything else looks as without protect()."""
+"""The chain: what fails is computed otherwise, and all else looks as without protect()."""
 
 from __future__ import annotations
 
