@@ -16,10 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
 import torch
+from torch import is_grad_enabled as _is_grad_enabled
+from torch._C import _get_cudnn_enabled, _get_mkldnn_enabled, _is_any_autocast_enabled
+from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 
 from hy3d_rocm.conv import errors, faults, gradients
@@ -147,7 +151,9 @@ def note(size: Sequence[int], outputs: int, dtype: torch.dtype, tier: str, secon
     was computed past it. size: (N, C, T, H, W) of what was convolved; outputs: channels."""
     if LOCAL.modes and not LOCAL.busy:
         what = Named("conv3d", f"{size_text(size)} -> {outputs}", dtype_name(dtype))
-        LOCAL.modes[-1].computed(what, tier, seconds)
+        audience = LOCAL.modes[-1].audience
+        book(audience.rows(what, tier), seconds)
+        audience.add("calls")
 
 
 def _check_words(
@@ -280,7 +286,7 @@ class RouterMode(TorchFunctionMode):
         self.budget: ProbeBudget = outer[0].budget if outer else ProbeBudget()
         self.is_nested = bool(outer)
         self.entries: dict[Hashable, Entry] = {}
-        self.overhead = OverheadBudget(time.perf_counter)
+        self.overhead = OverheadBudget(perf_counter)
         self.is_plain = not (self.settings.check_finite or self.settings.synchronize)
 
     def __torch_function__(
@@ -295,7 +301,7 @@ class RouterMode(TorchFunctionMode):
             signature = SIGNATURES.get(func)
         except TypeError:  # a callable that can't be hashed is none of ours
             signature = None
-        if signature is None or LOCAL.busy or torch.compiler.is_compiling():
+        if signature is None or LOCAL.busy or is_compiling():
             return func(*args, **kwargs) if kwargs else func(*args)
         if not self.is_nested:
             return self._route(signature, func, args, kwargs or {})
@@ -314,17 +320,21 @@ class RouterMode(TorchFunctionMode):
             if values is None:
                 return func(*args, **kwargs)
         else:
-            values = args + PLAIN_DEFAULTS[len(args) :]
-        x, weight, bias = values[:3]
-        for tensor in (x, weight, bias):
-            if type(tensor) not in _PLAIN_TYPES and tensor is not None:
-                if isinstance(tensor, torch.Tensor):
-                    self._leave(f"a tensor is a {type(tensor).__name__}")
-                return func(*args, **kwargs)
+            values = args if len(args) == 7 else args + PLAIN_DEFAULTS[len(args) :]
+        x, weight, bias = values[0], values[1], values[2]
+        if not (
+            type(x) in _PLAIN_TYPES
+            and type(weight) in _PLAIN_TYPES
+            and (bias is None or type(bias) in _PLAIN_TYPES)
+        ):
+            odd = next(t for t in values[:3] if t is not None and type(t) not in _PLAIN_TYPES)
+            if isinstance(odd, torch.Tensor):
+                self._leave(f"a tensor is a {type(odd).__name__}")
+            return func(*args, **kwargs)
         ndim = signature.ndim or weight.dim() - 2
         if ndim not in (2, 3):
             return func(*args, **kwargs)
-        wants_grad = torch.is_grad_enabled() and (
+        wants_grad = _is_grad_enabled() and (
             x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
         )
         if wants_grad and (what := recorder()):
@@ -349,26 +359,26 @@ class RouterMode(TorchFunctionMode):
     def entry_of(self, values: tuple[Any, ...], ndim: int) -> Entry:
         """What is known of such calls."""
         x, weight, bias, stride, padding, dilation, groups = values
-        flags = (  # what "current" means (ComfyUI flips the first on RDNA3+)
-            torch._C._get_cudnn_enabled(), torch._C._get_mkldnn_enabled(),
-        )  # fmt: skip
         autocast: Hashable = None
-        if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type):
+        if _is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type):
             autocast = torch.get_autocast_dtype(x.device.type)
+        cudnn, mkldnn = _get_cudnn_enabled(), _get_mkldnn_enabled()  # what "current" means
         key = (
-            ndim, x.shape, x.stride(), x.dtype, x.device, weight.shape, weight.stride(),
-            weight.dtype, weight.device,
+            ndim, x.shape, x.is_contiguous() or x.stride(), x.dtype, x.device, weight.shape,
+            weight.is_contiguous() or weight.stride(), weight.dtype, weight.device,
             None if bias is None else (bias.shape, bias.dtype, bias.device),
             tuple(stride) if type(stride) is list else stride,
             tuple(padding) if type(padding) is list else padding,
-            tuple(dilation) if type(dilation) is list else dilation, groups, flags, autocast,
+            tuple(dilation) if type(dilation) is list else dilation, groups, cudnn, mkldnn,
+            autocast,
         )  # fmt: skip
         entry = self.entries.get(key)
         if entry is None:
             if len(self.entries) >= _MAX_ENTRIES:
                 self.entries.clear()
             spec = make_spec(values, ndim)
-            entry = self.entries[key] = Entry(spec, named(x, weight, ndim), (spec, flags))
+            config = (spec, (cudnn, mkldnn))
+            entry = self.entries[key] = Entry(spec, named(x, weight, ndim), config)
         return entry
 
     def run(
@@ -376,27 +386,23 @@ class RouterMode(TorchFunctionMode):
         args: tuple[Any, ...], kwargs: dict[str, Any],
     ) -> Any:  # fmt: skip
         """The result of the best tier that gives one; autograd is the caller's."""
-        spec = entry.spec
-        if spec is None:
-            return self._run_foreign(entry, values, func, args, kwargs)
-        is_straight = entry.is_straight and entry.generation == VERDICTS.generation
         call: ConvCall | None = None
-        if not is_straight or faults.active():
+        if not entry.is_straight or entry.generation != VERDICTS.generation or faults.active():
+            if entry.spec is None:
+                return self._run_foreign(entry, values, func, args, kwargs)
             if what := recorder():
                 self._leave(f"{what} records")
                 return func(*args, **kwargs)
-            current = functools.partial(func, *args, **kwargs)
-            call = ConvCall(spec, values[0], values[1], values[2], current, self.settings.limits)
+            call = self._call(entry.spec, values, func, args, kwargs)
             is_old = entry.generation != VERDICTS.generation or entry.expires < time.monotonic()
-            if is_old and not self._prepare(entry, call):
+            if is_old and not self._refresh(entry, call):
                 return func(*args, **kwargs)
-            step = None if faults.active() else self._next_step(entry, spec)
+            step = None if faults.active() else self._next_step(entry, entry.spec)
             if step is not None:
                 return self._timed(entry, step, call)
             if entry.fast is None or faults.active():
                 return self._fall_back(entry, call)
-        failed: list[Exception] = []
-        start = time.perf_counter()
+        start = perf_counter()
         try:
             if call is None or isinstance(entry.fast, CurrentTier):
                 result = func(*args, **kwargs)
@@ -405,15 +411,22 @@ class RouterMode(TorchFunctionMode):
                 result = entry.fast.run(call)
                 check_form(result, call, synchronize=False)
         except Exception as error:  # noqa: BLE001  # the chain raises again what is not ours
-            failed.append(error)
+            failed = [error]
         else:
-            self._tell(entry, start, "ok", "")
+            self._tell(entry, start)
             return result
         self._tell_failure(entry, start, failed[0])
-        if call is None:
-            current = functools.partial(func, *args, **kwargs)
-            call = ConvCall(spec, values[0], values[1], values[2], current, self.settings.limits)
-        return self._fall_back(entry, call, failed)
+        assert entry.spec is not None
+        return self._fall_back(
+            entry, call or self._call(entry.spec, values, func, args, kwargs), failed
+        )
+
+    def _call(
+        self, spec: ConvSpec, values: tuple[Any, ...], func: Callable[..., Any],
+        args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> ConvCall:  # fmt: skip
+        current = functools.partial(func, *args, **kwargs)
+        return ConvCall(spec, values[0], values[1], values[2], current, self.settings.limits)
 
     def _fall_back(
         self, entry: Entry, call: ConvCall, failed: list[Exception] | None = None,
@@ -441,16 +454,6 @@ class RouterMode(TorchFunctionMode):
             entry.watching.failed(plan.tiers[0].name)
         return result
 
-    def _prepare(self, entry: Entry, call: ConvCall) -> bool:
-        """Makes the plan; False where that failed, so that PyTorch has to take the call."""
-        try:
-            self._refresh(entry, call)
-        except Exception as error:  # noqa: BLE001  # raises again what is not ours
-            self._not_planned(entry, error)
-            self.audience.add("calls")
-            return False
-        return True
-
     def _not_planned(self, entry: Entry, error: Exception) -> None:
         """What planning raises is never a reason to lose a call, unless the device is lost."""
         if is_cancel(error) or isinstance(error, DeviceLostError):
@@ -463,26 +466,34 @@ class RouterMode(TorchFunctionMode):
                 " by PyTorch as it is set up"
             )
 
-    def _refresh(self, entry: Entry, call: ConvCall) -> None:
-        """The plan, made anew if anything that it hangs on has changed."""
+    def _refresh(self, entry: Entry, call: ConvCall) -> bool:
+        """The plan, made anew if anything that it hangs on has changed; False where that failed, so
+        that PyTorch has to take the call."""
         generation = VERDICTS.generation
-        standing = VERDICTS.standing((t.name for t in self.tiers), entry.config)
-        is_late = entry.expires < time.monotonic()
-        if entry.plan is None or is_late or standing != entry.standing:
-            if self.planner is None:
-                plan = entry.plan or fixed_plan(self.tiers, call)
-            else:
-                plan = self.planner.plan(call, entry.config)
-                if plan.probe is not None and not is_capturing(call.spec.device):
-                    probed = self.budget.probe(
-                        call.spec, plan.probe, entry.config, entry.what, self.audience
-                    )
-                    plan = self.planner.plan(call, entry.config) if probed else plan
-            entry.plan, entry.expires = plan, plan.expires
-            entry.recovers = bool(plan.tiers and plan.tiers[0].name != plan.preferred)
-            entry.watching = Watching.after(entry.watching, plan, call.spec, self.overhead)
-        entry.generation, entry.standing = generation, standing
-        self._look_for_fast(entry)
+        try:
+            standing = VERDICTS.standing((t.name for t in self.tiers), entry.config)
+            is_late = entry.expires < time.monotonic()
+            if entry.plan is None or is_late or standing != entry.standing:
+                entry.plan = plan = self._make_plan(entry, call)
+                entry.expires = plan.expires
+                entry.recovers = bool(plan.tiers and plan.tiers[0].name != plan.preferred)
+                entry.watching = Watching.after(entry.watching, plan, call.spec, self.overhead)
+            entry.generation, entry.standing = generation, standing
+            self._look_for_fast(entry)
+        except Exception as error:  # noqa: BLE001  # raises again what is not ours
+            self._not_planned(entry, error)
+            self.audience.add("calls")
+            return False
+        return True
+
+    def _make_plan(self, entry: Entry, call: ConvCall) -> Plan:
+        if self.planner is None:
+            return entry.plan or fixed_plan(self.tiers, call)
+        plan = self.planner.plan(call, entry.config)
+        if plan.probe is None or is_capturing(call.spec.device):
+            return plan
+        probe = (call.spec, plan.probe, entry.config, entry.what, self.audience)
+        return self.planner.plan(call, entry.config) if self.budget.probe(*probe) else plan
 
     def _look_for_fast(self, entry: Entry) -> None:
         """Whether calls may go straight to the first tier of the plan."""
@@ -517,7 +528,7 @@ class RouterMode(TorchFunctionMode):
             elif watching.is_done:
                 entry.watching = None
             step = watching.next_step()
-        except Exception as error:  # noqa: BLE001  # as in _prepare
+        except Exception as error:  # noqa: BLE001  # as in _refresh
             entry.watching = None
             self._not_planned(entry, error)
             return None
@@ -535,14 +546,14 @@ class RouterMode(TorchFunctionMode):
         with watching.timing(step.tier):
             return self._fall_back(entry, call, plan=plan)
 
-    def _tell(self, entry: Entry, start: float, outcome: str, detail: str) -> None:
+    def _tell(self, entry: Entry, start: float, outcome: str = "ok", detail: str = "") -> None:
         """Books a call and its first attempt in one go."""
-        seconds = time.perf_counter() - start
-        audience = self.audience
+        seconds = perf_counter() - start
         with LOCK:
-            for stats in audience.stats:
+            for stats in self.audience.stats:
                 stats.calls += 1
-                stats.recovered += entry.recovers and not detail
+                if entry.recovers and not detail:
+                    stats.recovered += 1
             for row in entry.rows:
                 row.calls += 1
                 row.seconds += seconds
@@ -550,19 +561,14 @@ class RouterMode(TorchFunctionMode):
                     row.max_seconds = seconds
                 if detail:
                     row.failures += 1
-        if audience.listeners:
+        if self.audience.listeners:
             tier = "current" if entry.fast is None else entry.fast.name
-            audience.tell(start, tier, entry.what, seconds, outcome, detail)
+            self.audience.tell(start, tier, entry.what, seconds, outcome, detail)
 
     def _tell_failure(self, entry: Entry, start: float, error: Exception) -> None:
         found = errors.classify(error)
         is_retried = found is not None and found.kind in errors.RETRIED and entry.spec is not None
         self._tell(entry, start, "failed" if is_retried else "raised", errors.first_line(error))
-
-    def computed(self, what: Named, tier: str, seconds: float) -> None:
-        """Counts a convolution that somebody has computed without asking this mode."""
-        book(self.audience.rows(what, tier), seconds)
-        self.audience.add("calls")
 
     def _run_foreign(
         self, entry: Entry, values: tuple[Any, ...], func: Callable[..., Any],
@@ -572,7 +578,7 @@ class RouterMode(TorchFunctionMode):
         about devices."""
         if not entry.rows and self.tiers[0].name == "current":
             entry.rows = self.audience.rows(entry.what, "current")
-        start = time.perf_counter()
+        start = perf_counter()
         failed: list[Exception] = []
         try:
             result = func(*args, **kwargs)
@@ -583,7 +589,7 @@ class RouterMode(TorchFunctionMode):
                 raise
             failed.append(error)
         else:
-            self._tell(entry, start, "ok", "")
+            self._tell(entry, start)
             return result
         raised = failed.pop()
         found = errors.classify(raised)
