@@ -145,6 +145,12 @@ class ConvSpec:
         ones = all(k == 1 for k in self.kernel) and all(s == 1 for s in self.stride)
         return ones and not any(self.pad_before) and not any(self.pad_after)
 
+    @property
+    def is_padded_plainly(self) -> bool:
+        """Padding that PyTorch's operators have: of zeros, the same on both sides."""
+        pads = zip(self.pad_before, self.pad_after, self.pad_modes, strict=True)
+        return all(a == b and (mode == "zeros" or not a) for a, b, mode in pads)
+
     def column_elems(self) -> int:
         """Elements of the im2col matrix of one sample and one group."""
         taps = self.weight_size[1] * math.prod(self.kernel)
@@ -327,3 +333,8 @@ class ConvCall:
         if x.dtype is dtype and weight.dtype is dtype and (bias is None or bias.dtype is dtype):
             return x, weight, bias  # `to` would return them too, and take longer
         return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+
+    def values(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """The operands without autograd."""
+        x, weight, bias = self.operands()
+        return x.detach(), weight.detach(), None if bias is None else bias.detach()

@@ -58,9 +58,7 @@ class Conv2dTier:
         spec = call.spec
         out = empty_result(spec)
         if out.numel():
-            x, weight, bias = (None if t is None else t.detach() for t in call.operands())
-            assert x is not None
-            assert weight is not None
+            x, weight, bias = call.values()
             work = products.work_dtype(spec.device, spec.dtype)
             folded = _fold(spec, weight.to(work))
             addend = None if bias is None else bias.to(work).view(-1, 1, 1)

@@ -88,7 +88,7 @@ def run_current(
     x = x if spec.batched else x.unsqueeze(0)
     shape = windows.geometry(spec)
     padding = spec.pad_before
-    if spec.pad_before != spec.pad_after or set(spec.pad_modes) != {"zeros"}:
+    if not spec.is_padded_plainly:
         x, padding = windows.window(windows.lifted(x), shape, shape.box), (0,) * spec.ndim
         x = x.squeeze(2) if spec.ndim == 2 else x
     conv = F.conv2d if spec.ndim == 2 else F.conv3d

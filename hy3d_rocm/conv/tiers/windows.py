@@ -161,6 +161,16 @@ def _pad_axis(band: torch.Tensor, shape: Geometry, axis: int, real: Range, box: 
                 slab.copy_(band.narrow(dim, edge, 1).expand_as(slab))
 
 
+def pieces(
+    x: torch.Tensor, out: torch.Tensor, shape: Geometry, steps: Sizes
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The padded input and the place for the result of each sample and box, one at a time: who lets
+    go of an input before the next one is made keeps to one of them."""
+    for n in range(shape.batch):
+        for box in boxes(shape.box, steps):
+            yield window(x[n : n + 1], shape, box), target(out[n : n + 1], box)
+
+
 def cut(count: int, step: int) -> Iterator[Range]:
     """count in parts of about equal size, none above step."""
     parts = -(-count // step)
