@@ -24,6 +24,7 @@ import torch
 
 from hy3d_rocm import _fallback, _native
 from hy3d_rocm.conv import functional
+from hy3d_rocm.conv.call import dtype_name
 from hy3d_rocm.conv.functional import (
     Geometry,
     TorchTensors,
@@ -44,9 +45,6 @@ _SCHEMA = (
     'str padding_mode="zeros", str? accuracy=None, int? threads=None, '
     "int? workspace_limit=None) -> Tensor"
 )
-_WORDS = {
-    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
-}  # fmt: skip
 
 
 def conv3d_op(
@@ -192,11 +190,11 @@ def _check_limits(threads: int | None, workspace_limit: int | None) -> None:
 
 def _check_channels(x: Any, weight: Any, bias: Any, groups: int) -> None:
     """What the C core says of types and channels."""
-    word = _WORDS[x.dtype]
+    word = dtype_name(x.dtype)
     for name, tensor in _named(x, weight, bias).items():
         if tensor.dtype != x.dtype:
             raise ValueError(
-                f"{name} is {_WORDS[tensor.dtype]} but x is {word}: convert one of them."
+                f"{name} is {dtype_name(tensor.dtype)} but x is {word}: convert one of them."
             )
     taken, channels, made = weight.shape[1], x.shape[1], weight.shape[0]
     # Symbols become numbers where there is a refusal to word, and nowhere else.

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
-from typing import NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import torch
 
 from hy3d_rocm import memory
 from hy3d_rocm.conv import errors, faults, learning, policy, releasing
-from hy3d_rocm.conv.call import ConvCall
+from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.errors import Classified, Kind, is_cancel
-from hy3d_rocm.conv.learning import ProbeBudget
+from hy3d_rocm.conv.learning import ProbeBudget, Watching
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.recording import recorder
 from hy3d_rocm.conv.selfcheck import check_form, check_values
-from hy3d_rocm.conv.stats import LOCK, Audience, Named, OnEvent, book
+from hy3d_rocm.conv.stats import LOCK, Audience, Named, OnEvent, Row, book
 from hy3d_rocm.conv.tiers import Limits, Tier, base, select_backend
 from hy3d_rocm.conv.verdicts import VERDICTS, Verdict, breaks_tier
 
@@ -51,6 +52,29 @@ class Failure:
     label: Callable[[], str]
     found: Classified
     error: Exception
+
+
+@dataclass
+class Entry:
+    """What a mode knows about one call signature: read once, used at every call.
+
+    fast: the tier that calls go straight to; None where each call has to be looked at. is_straight:
+    it is PyTorch as it is set up, and nothing is measured or expires.
+    """
+
+    spec: ConvSpec | None
+    what: Named
+    config: Hashable
+    plan: Plan | None = None
+    generation: int = -1
+    expires: float = math.inf
+    standing: tuple[Verdict | None, ...] = ()
+    fast: Tier | None = None
+    is_straight: bool = False
+    recovers: bool = False
+    rows: tuple[Row, ...] = ()
+    watching: Watching | None = None
+    job: Any = None  # gradients.Job, once a gradient was wanted
 
 
 class Mode(Protocol):
@@ -160,11 +184,11 @@ class FallbackChain(Attempts):
     """One call on its way down the tiers; `winner` is the tier that computed it."""
 
     def __init__(
-        self, mode: Mode, call: ConvCall, what: Named, config: Hashable, plan: Plan,
+        self, mode: Mode, call: ConvCall, entry: Entry, plan: Plan,
         widen: Callable[[], Plan] | None = None,
     ) -> None:  # fmt: skip
         """widen: the whole plan, for a brief one whose tier has failed."""
-        super().__init__(mode, call, what, config)
+        super().__init__(mode, call, entry.what, entry.config)
         self.plan, self.widen = plan, widen
         self.skipped: list[tuple[Tier, str]] = []
         self.refused: list[tuple[Tier, str]] = []

@@ -192,8 +192,8 @@ def _convolve(
 
     def lift(array: Any) -> Any:
         """As (N, C, T, H, W): a view with the missing dimensions put in."""
-        whole = array if array.ndim == ndim + 2 else kind.insert(array, 0)
-        return whole if ndim == 3 else kind.insert(whole, 2)
+        whole = array if array.ndim == ndim + 2 else array[None]
+        return whole if ndim == 3 else whole[:, :, None]
 
     source, filters = lift(kind.operand(x, "x")), lift(kind.operand(weight, "weight"))
     addend = None if bias is None else kind.operand(bias, "bias")
@@ -213,8 +213,8 @@ def _convolve(
     ).run(source, target)  # fmt: skip
     if out is not None:
         return out
-    result = target if ndim == 3 else kind.remove(target, 2)
-    return result if batched else kind.remove(result, 0)
+    result = target if ndim == 3 else target.squeeze(2)
+    return result if batched else result.squeeze(0)
 
 
 # What the convolution needs of torch tensors and NumPy arrays, the same words for both.
@@ -249,14 +249,6 @@ class NumpyArrays:
         import numpy as np
 
         return np.empty(size, dtype=like.dtype)
-
-    @staticmethod
-    def insert(value: Any, axis: int) -> Any:
-        return value.reshape((*value.shape[:axis], 1, *value.shape[axis:]))
-
-    @staticmethod
-    def remove(value: Any, axis: int) -> Any:
-        return value.squeeze(axis)
 
 
 class TorchTensors:
@@ -331,14 +323,6 @@ class TorchTensors:
         return torch.empty(
             size, dtype=like.dtype, device=device, memory_format=kept or torch.contiguous_format
         )
-
-    @staticmethod
-    def insert(value: Any, axis: int) -> Any:
-        return value.unsqueeze(axis)
-
-    @staticmethod
-    def remove(value: Any, axis: int) -> Any:
-        return value.squeeze(axis)
 
 
 Kind = type[NumpyArrays] | type[TorchTensors]

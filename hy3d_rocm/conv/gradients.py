@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from hy3d_rocm.conv import fallback, faults, releasing
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.errors import Kind
-from hy3d_rocm.conv.policy import Plan
+from hy3d_rocm.conv.fallback import Entry
 from hy3d_rocm.conv.recording import recorder
 from hy3d_rocm.conv.stats import Named
 from hy3d_rocm.conv.verdicts import VERDICTS
@@ -32,25 +32,15 @@ Values = tuple[Any, ...]
 Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
-class Entry(Protocol):
-    """What a mode knows of calls like one (router.Entry)."""
-
-    spec: ConvSpec | None
-    what: Named
-    config: Hashable
-    plan: Plan | None
-    job: Job | None
-
-
 class Mode(fallback.Mode, Protocol):
     """What a backward needs of the mode that its forward went through."""
 
     pinned: str | None
 
-    def entry_of(self, values: Values, ndim: int) -> Any: ...
+    def entry_of(self, values: Values, ndim: int) -> Entry: ...
 
     def run(
-        self, entry: Any, values: Values, func: Callable[..., Any], args: Values,
+        self, entry: Entry, values: Values, func: Callable[..., Any], args: Values,
         kwargs: dict[str, Any],
     ) -> Any: ...  # fmt: skip
 

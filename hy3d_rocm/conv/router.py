@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
@@ -42,6 +42,7 @@ from hy3d_rocm.conv.call import (
 from hy3d_rocm.conv.choice import parse_policy
 from hy3d_rocm.conv.errors import DeviceLostError, Kind, described, is_cancel, is_lost
 from hy3d_rocm.conv.fallback import (
+    Entry,
     FallbackChain,
     Settings,
     is_capturing,
@@ -54,9 +55,9 @@ from hy3d_rocm.conv.measuring import OverheadBudget, Step
 from hy3d_rocm.conv.policy import TIER_NAMES, Plan, Planner, all_tiers, fixed_plan
 from hy3d_rocm.conv.recording import recorder
 from hy3d_rocm.conv.selfcheck import check_form
-from hy3d_rocm.conv.stats import LOCK, Audience, Named, OnEvent, Row, Stats, book, named
+from hy3d_rocm.conv.stats import LOCK, Audience, Named, OnEvent, Stats, book, named
 from hy3d_rocm.conv.tiers import CurrentTier, Limits, Tier, base, make_tier
-from hy3d_rocm.conv.verdicts import VERDICTS, Verdict
+from hy3d_rocm.conv.verdicts import VERDICTS
 
 __all__ = ["LOCAL", "Guard", "aside", "note", "protect"]
 
@@ -236,29 +237,6 @@ class Guard:
             mode = LOCAL.modes.pop()
             faults.entered(-1)
             mode.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]  # as above
-
-
-@dataclass
-class Entry:
-    """What a mode knows about one call signature: read once, used at every call.
-
-    fast: the tier that calls go straight to; None where each call has to be looked at. is_straight:
-    it is PyTorch as it is set up, and nothing is measured or expires.
-    """
-
-    spec: ConvSpec | None
-    what: Named
-    config: Hashable
-    plan: Plan | None = None
-    generation: int = -1
-    expires: float = math.inf
-    standing: tuple[Verdict | None, ...] = ()
-    fast: Tier | None = None
-    is_straight: bool = False
-    recovers: bool = False
-    rows: tuple[Row, ...] = ()
-    watching: Watching | None = None
-    job: gradients.Job | None = None  # once a gradient was wanted
 
 
 class RouterMode(TorchFunctionMode):
@@ -441,7 +419,7 @@ class RouterMode(TorchFunctionMode):
         widen = None
         if plan.is_brief and self.planner is not None:
             widen = functools.partial(self.planner.plan, call, entry.config, in_full=True)
-        chain = FallbackChain(self, call, entry.what, entry.config, plan, widen)
+        chain = FallbackChain(self, call, entry, plan, widen)
         try:
             result = chain.run(failed)
         except RuntimeError as error:  # of a question to the device; else it is translated already

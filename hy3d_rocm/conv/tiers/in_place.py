@@ -205,8 +205,10 @@ def run(
             view = ((1, outputs, 1), (0, step, 0)) if rows else ((1, 1, outputs), (0, 0, step))
             part = bias.as_strided(*view, first)
         for n in range(found.samples):
-            start = int(x.storage_offset()) + n * x.stride(0) + group * cin * found.source.channel
-            to = n * out.stride(0) + group * outputs * found.place.channel
+            # By the tensors' own strides: a matrix of one channel has any.
+            start = int(x.storage_offset()) + n * x.stride(0)
+            start += group * (shape.cin // shape.groups) * x.stride(1)
+            to = n * out.stride(0) + group * outputs * out.stride(1)
             total: torch.Tensor | None = None
             for piece in found.pieces:
                 place = found.place.view(out, outputs, piece, to, rows=rows)

@@ -100,6 +100,15 @@ def test_the_sums_of_a_1x1x1_are_f32_and_bounded(
     assert max(t.numel() for t in sums) * 4 <= in_place._SUM_BYTES
 
 
+@pytest.mark.parametrize("kernel", [(1, 1, 1), (3, 1, 1)])
+def test_groups_of_one_channel_are_found_in_a_part_of_a_tensor(kernel: tuple[int, ...]) -> None:
+    """Whose channels lie further apart than the positions of one."""
+    x = integers(2, 4, 5, 10, 8)[:, :, :, 1:-3]
+    weight, bias = integers(8, 1, *kernel, seed=1), integers(8, seed=2)
+    got = GemmTier().run(make_call(x, weight, bias, groups=4))
+    assert torch.equal(got, F.conv3d(x, weight, bias, groups=4))
+
+
 def test_gemm_without_f32_sums_of_half_types_is_exact_on_whole_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
