@@ -18,7 +18,7 @@ from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.choice import HEALTHY, Known
 from hy3d_rocm.conv.errors import Classified, Kind, is_lasting
-from hy3d_rocm.conv.measuring import OverheadBudget, Step, Watch
+from hy3d_rocm.conv.measuring import OverheadBudget, Watch
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.stats import Audience, Named
 from hy3d_rocm.conv.verdicts import VERDICTS
@@ -148,11 +148,11 @@ class ProbeBudget:
             self._ended = "none can be started now"
 
 
-class Watching:
+class Watching(Watch):
     """A Watch of one call signature with a GPU's clock. Not shared between threads."""
 
     def __init__(self, plan: Plan, spec: ConvSpec, budget: OverheadBudget) -> None:
-        self._watch = Watch(budget, plan.tiers[0].name, _others(plan), plan.first_seconds)
+        super().__init__(budget, plan.tiers[0].name, _others(plan), plan.first_seconds)
         self._before: Watching | None = None
         self._setting, self._spec = plan.setting, spec
         self._written: set[str] = set()
@@ -165,20 +165,16 @@ class Watching:
         """For a plan made anew, under memory pressure once a second: with the same first tier the
         watch goes on; under another one what is still under way is taken in."""
         worthwhile = bool(plan.unmeasured) and len(plan.tiers) > 1
-        if before is not None and plan.tiers and before._watch.chosen == plan.tiers[0].name:
-            before._watch.offer(_others(plan) if worthwhile else [])
+        if before is not None and plan.tiers and before.chosen == plan.tiers[0].name:
+            before.offer(_others(plan) if worthwhile else [])
             return before
         if worthwhile:
             new = cls(plan, spec, budget)
             new._before = before
             return new
         if before is not None:
-            before._watch.drop()
+            before.drop()
         return None
-
-    def next_step(self) -> Step:
-        """What to do at this call."""
-        return self._watch.next_step()
 
     @contextlib.contextmanager
     def timing(self, tier: str) -> Iterator[None]:
@@ -186,7 +182,7 @@ class Watching:
         if self._spec.device.type != "cuda":
             start = time.perf_counter()
             yield
-            self._watch.told(tier, time.perf_counter() - start)
+            self.told(tier, time.perf_counter() - start)
             return
         make: Any = torch.cuda.Event  # torch has no annotation
         first, last = (make(enable_timing=True) for _ in range(2))
@@ -203,17 +199,17 @@ class Watching:
     def failed(self, tier: str) -> None:
         """It did not compute the call that it was given."""
         self._late = [row for row in self._late if row[0] != tier]
-        self._watch.failed(tier)
+        super().failed(tier)
 
     def collect(self) -> bool:
         """Takes in what has been measured meanwhile; whether the verdict store has grown."""
         while self._late and self._late[0][2].query():
             tier, first, last = self._late.pop(0)
-            self._watch.told(tier, first.elapsed_time(last) / 1e3)
+            self.told(tier, first.elapsed_time(last) / 1e3)
         grown = self._before is not None and self._before.collect()
         if self._before is not None and not self._before._late:
             self._before = None
-        for tier, seconds in self._watch.finished().items():
+        for tier, seconds in self.finished().items():
             if tier not in self._written:
                 self._written.add(tier)
                 measured(self._spec, policy.known_as(tier, self._setting), seconds)
@@ -222,7 +218,7 @@ class Watching:
 
     @property
     def is_done(self) -> bool:
-        return self._watch.is_done and self._before is None and not self._late
+        return super().is_done and self._before is None and not self._late
 
 
 def _others(plan: Plan) -> list[tuple[str, float | None]]:

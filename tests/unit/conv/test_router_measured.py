@@ -316,7 +316,7 @@ def test_a_watch_goes_on_under_a_new_plan_and_no_reserve_is_lost(world: World) -
     for _ in range(3):
         watch.next_step()
     for _ in range(3):
-        watch._watch.told(watch.next_step().tier, 1.0)
+        watch.told(watch.next_step().tier, 1.0)
     assert watch.next_step().tier == "gemm"
     reserved = budget.spent
     assert reserved > 0
@@ -324,7 +324,7 @@ def test_a_watch_goes_on_under_a_new_plan_and_no_reserve_is_lost(world: World) -
     cramped = Plan((tiers["triton"], tiers["gemm"]), ROCM, "triton")
     assert Watching.after(watch, cramped, spec, budget) is watch
     assert watch.next_step().tier == "triton"
-    watch._watch.told("gemm", 1.5)
+    watch.told("gemm", 1.5)
     assert budget.spent == 0.5, "the true price"
     again = replace(plan, unmeasured=(("gemm", 2.0), ("native", 3.0)))
     assert Watching.after(watch, again, spec, budget) is watch
@@ -342,7 +342,7 @@ def test_a_watch_goes_on_under_a_new_plan_and_no_reserve_is_lost(world: World) -
     assert not new.is_done
     new.collect()
     assert new._before is None
-    assert late._watch._trials["gemm"].runs == 1
+    assert late._trials["gemm"].runs == 1
 
 
 class _Passed:
