@@ -305,7 +305,9 @@ class RouterMode(TorchFunctionMode):
             and type(weight) in _PLAIN_TYPES
             and (bias is None or type(bias) in _PLAIN_TYPES)
         ):
-            odd = next(t for t in values[:3] if t is not None and type(t) not in _PLAIN_TYPES)
+            odd = next(
+                (t for t in values[:3] if t is not None and type(t) not in _PLAIN_TYPES), None
+            )
             if isinstance(odd, torch.Tensor):
                 self._leave(f"a tensor is a {type(odd).__name__}")
             return func(*args, **kwargs)
@@ -352,6 +354,8 @@ class RouterMode(TorchFunctionMode):
         )  # fmt: skip
         entry = self.entries.get(key)
         if entry is None:
+            if x.is_mkldnn or weight.is_mkldnn:  # its key is that of a dense one
+                raise RuntimeError("PyTorch's own business")
             if len(self.entries) >= _MAX_ENTRIES:
                 self.entries.clear()
             spec = make_spec(values, ndim)
@@ -368,6 +372,8 @@ class RouterMode(TorchFunctionMode):
         if not entry.is_straight or entry.generation != VERDICTS.generation or faults.active():
             if entry.spec is None:
                 return self._run_foreign(entry, values, func, args, kwargs)
+            if values[0].is_mkldnn or values[1].is_mkldnn:
+                return func(*args, **kwargs)
             if what := recorder():
                 self._leave(f"{what} records")
                 return func(*args, **kwargs)
