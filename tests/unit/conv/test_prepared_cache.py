@@ -1,4 +1,4 @@
-"""Which things stay on a cache that is too small: nothing of this needs a tensor or the core."""
+"""Which things stay in a cache that is too small: nothing of this needs a tensor or the core."""
 
 from __future__ import annotations
 
