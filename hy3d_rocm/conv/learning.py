@@ -10,18 +10,21 @@ import contextlib
 import re
 import time
 from collections.abc import Hashable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import ConvSpec
-from hy3d_rocm.conv.choice import HEALTHY, Known
+from hy3d_rocm.conv.choice import HEALTHY
 from hy3d_rocm.conv.errors import Classified, Kind, is_lasting
 from hy3d_rocm.conv.measuring import OverheadBudget, Watch
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.stats import Audience, Named
 from hy3d_rocm.conv.verdicts import VERDICTS
+
+if TYPE_CHECKING:
+    from hy3d_rocm.conv.verdict_store.records import Record
 
 # As probe.probe()'s: a first call that takes so much longer than later ones is a slow find.
 SLOW_SECONDS = 2.0
@@ -66,18 +69,18 @@ def measured(spec: ConvSpec, tier: str, seconds: float) -> None:
     _put(spec, tier, verdict, old, seconds=seconds, detail=_said(old), measured_by="passing")
 
 
-def _said(old: Known | None) -> str:
+def _said(old: Record | None) -> str:
     """The detail of a row that is healthy from now on."""
     if old is None:
         return ""
     return old.detail if old.verdict in HEALTHY else "".join(_tile_of(old))
 
 
-def _tile_of(old: Known | None) -> list[str]:
+def _tile_of(old: Record | None) -> list[str]:
     return [] if old is None else _TILE.findall(old.detail)[:1]
 
 
-def _put(spec: ConvSpec, tier: str, verdict: str, old: Known | None, **fields: Any) -> None:
+def _put(spec: ConvSpec, tier: str, verdict: str, old: Record | None, **fields: Any) -> None:
     kept: dict[str, Any] = {}
     if old is not None:
         for name in ("seconds", "first_seconds", "peak_bytes"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
@@ -22,17 +21,9 @@ Wait = Callable[[], None]
 Compute = Callable[[torch.Tensor, torch.Tensor], None]
 
 
-class Lanes(Protocol):
-    """How values travel. `fetch` and `store` start a copy and return what waits for its end."""
-
-    def buffer(self, elems: int, dtype: torch.dtype) -> torch.Tensor: ...
-    def fetch(self, make: Callable[[], torch.Tensor], into: torch.Tensor) -> Wait: ...
-    def store(self, values: torch.Tensor, place: torch.Tensor) -> Wait: ...
-    def join(self) -> None: ...
-
-
-class PlainLanes:
-    """Copies that are done when they return."""
+class Lanes:
+    """How values travel: `fetch` and `store` start a copy and return what waits for its end. Here
+    copies are done when they return."""
 
     def buffer(self, elems: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(elems, dtype=dtype, device="cpu")
@@ -46,10 +37,10 @@ class PlainLanes:
         return _done
 
     def join(self) -> None:
-        pass
+        """All copies before what comes after."""
 
 
-class GpuLanes:
+class GpuLanes(Lanes):
     """A CUDA or HIP stream each way, and pinned buffers where the host gives them."""
 
     def __init__(self, device: torch.device) -> None:
@@ -105,7 +96,7 @@ def _synchronize(event: torch.cuda.Event) -> None:
 
 
 def lanes_for(device: torch.device) -> Lanes:
-    return GpuLanes(device) if device.type == "cuda" else PlainLanes()
+    return GpuLanes(device) if device.type == "cuda" else Lanes()
 
 
 def buffer_bytes(spec: ConvSpec, steps: Sizes) -> int:
