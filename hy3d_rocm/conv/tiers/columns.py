@@ -143,7 +143,7 @@ class _Maker:
         pieces: list[Piece] = []
         shapes: dict[Sizes, Shape] = {}
         for inner in windows.boxes(box, plan.inner):
-            counts = _counts(inner)
+            counts = windows.counts(inner)
             source = origin + sum(
                 (inner[a][0] - box[a][0]) * shape.stride[a] * strides[a] for a in range(3)
             )
@@ -155,8 +155,8 @@ class _Maker:
 
     def _fill(self, box: Box, spans: list[Range], elems: int) -> Fill:
         plan, shape = self.plan, self.plan.shape
-        window = shape.window_sizes(_counts(box))
-        _, h, w = plan.copy_sizes(_counts(box))
+        window = shape.window_sizes(windows.counts(box))
+        _, h, w = plan.copy_sizes(windows.counts(box))
         strides = (h * w * plan.channels, w * plan.channels, plan.channels, 1)
         real = [(max(a, 0), min(b, n)) for (a, b), n in zip(spans, shape.size, strict=True)]
         sizes = (*(b - a for a, b in real), plan.cin)
@@ -243,11 +243,6 @@ def _wide(view: View, elems: int) -> View:
         (*(s // elems for s in strides[:-1]), 1),
         offset // elems,
     )
-
-
-def _counts(box: Box) -> Sizes:
-    (t0, t1), (h0, h1), (w0, w1) = box
-    return t1 - t0, h1 - h0, w1 - w0
 
 
 # Elements in which so many bytes are copied at a time (a copy's cost is by element).

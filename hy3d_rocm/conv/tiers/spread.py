@@ -107,7 +107,7 @@ def run(
         for n in range(shape.batch):
             for box in windows.boxes(shape.box, found.steps):
                 each = _matrices(found, x, n, group, box)
-                t, h, w = (b - a for a, b in box)
+                t, h, w = windows.counts(box)
                 place = out.as_strided(
                     (outputs, t, h, w), out.stride()[1:],
                     n * out.stride(0) + group * outputs * out.stride(1)
@@ -153,7 +153,7 @@ def _matrices(found: Plan, x: torch.Tensor, n: int, group: int, box: Box) -> tor
     shape = found.shape
     cin = shape.cin // shape.groups
     if windows.is_inside(shape, box) and x.dtype is found.dtype:
-        counts = (box[0][1] - box[0][0], box[1][1] - box[1][0], box[2][1] - box[2][0])
+        counts = windows.counts(box)
         spans = [shape.span(axis, part)[0] for axis, part in enumerate(box)]
         start = int(x.storage_offset()) + n * x.stride(0) + group * cin * x.stride(1)
         start += sum(a * s for a, s in zip(spans, x.stride()[2:], strict=True))

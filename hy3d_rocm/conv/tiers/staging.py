@@ -14,7 +14,7 @@ import torch
 
 from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.tiers import windows
-from hy3d_rocm.conv.tiers.windows import Box, Geometry, Sizes, geometry
+from hy3d_rocm.conv.tiers.windows import Geometry, Sizes, geometry
 
 _SLOTS = 2
 Wait = Callable[[], None]
@@ -143,7 +143,7 @@ def run(
 
     def fetch(index: int) -> torch.Tensor:
         n, box = jobs[index]
-        counts = _counts(box)
+        counts = windows.counts(box)
         into = _shaped(taken[index % _SLOTS], shape.cin, shape.window_sizes(counts), spec)
         make = functools.partial(windows.window, x[n : n + 1], shape, box)
         arrived[index % _SLOTS] = lanes.fetch(make, into)
@@ -157,16 +157,11 @@ def run(
                 following = fetch(index + 1)
             arrived[slot]()
             left[slot]()
-            result = _shaped(given[slot], shape.cout, _counts(box), spec)
+            result = _shaped(given[slot], shape.cout, windows.counts(box), spec)
             compute(window, result)
             left[slot] = lanes.store(result, windows.target(out[n : n + 1], box))
     finally:
         lanes.join()
-
-
-def _counts(box: Box) -> Sizes:
-    t, h, w = (b - a for a, b in box)
-    return t, h, w
 
 
 def _shaped(flat: torch.Tensor, channels: int, sizes: Sizes, spec: ConvSpec) -> torch.Tensor:

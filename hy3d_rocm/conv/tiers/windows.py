@@ -95,6 +95,12 @@ def lowered(tensor: torch.Tensor, spec: ConvSpec) -> torch.Tensor:
     return tensor if spec.batched else tensor.squeeze(0)
 
 
+def counts(box: Box) -> Sizes:
+    """How many outputs: T, H, W."""
+    (t0, t1), (h0, h1), (w0, w1) = box
+    return t1 - t0, h1 - h0, w1 - w0
+
+
 def is_inside(shape: Geometry, box: Box) -> bool:
     """Whether the box reads no padding."""
     spans = [shape.span(axis, part) for axis, part in enumerate(box)]
