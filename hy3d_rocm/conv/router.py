@@ -533,7 +533,8 @@ class RouterMode(TorchFunctionMode):
     def _tell(self, entry: Entry, start: float, outcome: str = "ok", detail: str = "") -> None:
         """Books a call and its first attempt in one go."""
         seconds = perf_counter() - start
-        with LOCK:
+        LOCK.acquire()  # `with` takes twice as long
+        try:
             for stats in self.audience.stats:
                 stats.calls += 1
                 if entry.recovers and not detail:
@@ -545,6 +546,8 @@ class RouterMode(TorchFunctionMode):
                     row.max_seconds = seconds
                 if detail:
                     row.failures += 1
+        finally:
+            LOCK.release()
         if self.audience.listeners:
             tier = "current" if entry.fast is None else entry.fast.name
             self.audience.tell(start, tier, entry.what, seconds, outcome, detail)
