@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from hy3d_rocm.conv.functional import conv2d as conv2d
     from hy3d_rocm.conv.functional import conv3d as conv3d
     from hy3d_rocm.conv.router import protect as protect
-    from hy3d_rocm.decode.executor import encode as encode
-    from hy3d_rocm.decode.plan import DecodePlan as DecodePlan
-    from hy3d_rocm.decode.plan import plan_decode as plan_decode
+    from hy3d_rocm.decoding.executor import encode as encode
+    from hy3d_rocm.decoding.plan import DecodePlan as DecodePlan
+    from hy3d_rocm.decoding.plan import plan_decode as plan_decode
     from hy3d_rocm.device import ResolvedDevice as ResolvedDevice
     from hy3d_rocm.device import resolve_device as resolve_device
     from hy3d_rocm.pipeline import PipelineProxy as PipelineProxy
@@ -31,16 +31,16 @@ __version__ = "0.1.0"
 
 # Public name -> module that has it.
 _HOME = {
-    "DecodePlan": "decode.plan",
+    "DecodePlan": "decoding.plan",
     "Hy3dError": "_native",
     "PipelineProxy": "pipeline",
     "ResolvedDevice": "device",
     "conv2d": "conv.functional",
     "conv3d": "conv.functional",
-    "encode": "decode.executor",
+    "encode": "decoding.executor",
     "inject_faults": "conv.faults",
     "make_generator": "seed",
-    "plan_decode": "decode.plan",
+    "plan_decode": "decoding.plan",
     "protect": "conv.router",
     "resolve_device": "device",
 }
@@ -67,12 +67,12 @@ class _DecodeModule(ModuleType):
     """`hy3d_rocm.decode` is a package and the public function at once: the package is callable.
 
     The import system binds a sub-package to its name in the parent, whatever stood there, so a
-    function of that name would vanish at the first `import hy3d_rocm.decode.plan`.
+    function of that name would vanish at the first `import hy3d_rocm.decoding.plan`.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Decodes latents within a budget; see hy3d_rocm.decode.executor.decode."""
-        return importlib.import_module("hy3d_rocm.decode.executor").decode(*args, **kwargs)
+        """Decodes latents within a budget; see hy3d_rocm.decoding.executor.decode."""
+        return importlib.import_module("hy3d_rocm.decoding.executor").decode(*args, **kwargs)
 
 
 class _Package(ModuleType):
@@ -87,7 +87,7 @@ sys.modules[__name__].__class__ = _Package
 
 def __getattr__(name: str) -> Any:
     if name == "decode":
-        return importlib.import_module("hy3d_rocm.decode")
+        return importlib.import_module("hy3d_rocm.decoding")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

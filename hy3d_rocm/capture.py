@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.precision import name_of
-from hy3d_rocm.decode.report import DecodeCancelled, DecodeReport
-from hy3d_rocm.decode.stages import stage_of
+from hy3d_rocm.decoding.precision import name_of
+from hy3d_rocm.decoding.report import DecodeCancelled, DecodeReport
+from hy3d_rocm.decoding.stages import stage_of
 from hy3d_rocm.env.shown import anonymous
 from hy3d_rocm.files import (
     DEBUG,

@@ -31,7 +31,7 @@ typedef struct field {
 #define MACHINE(name, kind, count) FIELD(hy3d_machine, name, kind, count, 0)
 #define LENGTH(table) ((int)(sizeof(table) / sizeof(table)[0]))
 
-/* In the order of graph.h, and of hy3d_rocm/decode/graph.py's Node. */
+/* In the order of graph.h, and of hy3d_rocm/decoding/graph.py's Node. */
 static const field node_fields[] = {
     NODE(op, SMALL, 1),           NODE(source, SMALL, 1),        NODE(other, SMALL, 1),
     NODE(norm, SMALL, 1),         NODE(channels, WIDE, 1),       NODE(kernel, SMALL, 3),

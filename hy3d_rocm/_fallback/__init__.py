@@ -134,7 +134,7 @@ def fingerprint(*args: object, **kwargs: object) -> tuple[int, int] | None:
 
 
 def channel_moments(*args: object, **kwargs: object) -> None:
-    """Always refuses: without the C core torch takes the moments (decode/backends)."""
+    """Always refuses: without the C core torch takes the moments (decoding/backends)."""
     raise Hy3dError(f"channel_moments needs the C core, which is not there: {INSTALL}.")
 
 

@@ -30,7 +30,7 @@ Decodes 33 frames of 640x608 with HunyuanVideo's VAE at full width (random weigh
 framewise default: by the vendor library, with it switched off, and so under protect(). Then 33
 frames of 768x1280 under protect() alone. diffusers is needed, and some 25 GB of GPU memory; what
 does not fit is said. On AMD cards MIOpen may hang, so it is left out unless --library is given.
---device cpu: on the CPU instead, 9 frames of 160x160 in float32 by torch and by hy3d_rocm.decode.
+--device cpu: on the CPU instead, 9 frames of 160x160 in float32 by torch and by hy3d_rocm.decoding.
 """
 
 

@@ -1,4 +1,4 @@
-"""`hy3d-rocm bench decode --device cpu`: a whole video decode by torch and by hy3d_rocm.decode."""
+"""`hy3d-rocm bench decode --device cpu`: a whole video decode by torch and by hy3d_rocm.decoding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hy3d_rocm.env.shown import first_line
 from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB, aligned, size_text
 
-OURS, TORCH = "hy3d_rocm.decode", "torch, unsplit"
+OURS, TORCH = "hy3d_rocm.decoding", "torch, unsplit"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class CpuDecodeReport:
 
 def settings_of(arguments: argparse.Namespace, say: Callable[[str], None]) -> CpuDecodeSettings:
     """From the command's options; BenchError for what decode() does not know."""
-    from hy3d_rocm.decode.checks import STRATEGIES
+    from hy3d_rocm.decoding.checks import STRATEGIES
 
     if arguments.strategy not in (None, *STRATEGIES):
         raise BenchError(f"--strategy {arguments.strategy}: it is one of {', '.join(STRATEGIES)}")
@@ -185,7 +185,7 @@ def _subject(model: str, settings: CpuDecodeSettings) -> tuple[Any, Tensor, str]
 def _calls(
     vae: Any, z: Tensor, strategy: str, how: dict[str, Any]
 ) -> dict[str, Callable[[], Tensor]]:
-    from hy3d_rocm.decode import decode_with_report
+    from hy3d_rocm.decoding import decode_with_report
 
     def theirs() -> Tensor:
         frames: Tensor = vae.decode(z).sample

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from hy3d_rocm.decode.report import DecodeReport, Step
+    from hy3d_rocm.decoding.report import DecodeReport, Step
     from hy3d_rocm.frames.claim import Claim
     from hy3d_rocm.frames.fingerprints import FileFingerprints
     from hy3d_rocm.frames.output import Shape, Sink
@@ -84,7 +84,7 @@ def add_decode_parser(commands: argparse._SubParsersAction[argparse.ArgumentPars
 
 def run_decode_command(arguments: argparse.Namespace) -> int:
     """Exit code: see the epilog."""
-    from hy3d_rocm.decode.report import DecodeCancelled
+    from hy3d_rocm.decoding.report import DecodeCancelled
 
     try:
         with interruptible(_say) as cancel:
@@ -183,8 +183,8 @@ def deliver(
     plan: Mapping[str, Any] | None, progress: Any, cancel: Any,
 ) -> tuple[Any, DecodeReport]:  # fmt: skip
     """decode_into() as it was asked for. plan: how the frames that are there were made."""
-    from hy3d_rocm.decode.executor import decode_into
-    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decoding.executor import decode_into
+    from hy3d_rocm.decoding.report import DecodeOptions
 
     return decode_into(
         sink, vae, latents, arguments.budget, arguments.strategy, arguments.precision, progress,
@@ -281,7 +281,7 @@ def _write_json(path: Path, told: dict[str, Any]) -> None:
 
 def _budget(text: str) -> str:
     """As decode() takes it, looked at before anything is loaded."""
-    from hy3d_rocm.decode.memory.budget import parse_budget
+    from hy3d_rocm.decoding.memory.budget import parse_budget
 
     try:
         parse_budget(text)

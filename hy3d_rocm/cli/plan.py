@@ -15,7 +15,7 @@ from hy3d_rocm.units import brief, size_text, whole_number
 if TYPE_CHECKING:
     import torch
 
-    from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decoding.memory.budget import Budget
     from hy3d_rocm.tools.planning import Explained
 
 _EPILOG = """\
@@ -75,10 +75,10 @@ def _explained(arguments: argparse.Namespace) -> tuple[Explained, str]:
     """The plan, and in words whose rules the layers' memory goes by."""
     import torch
 
-    from hy3d_rocm.decode.checks import check_count
-    from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.planning.jobs import Job
-    from hy3d_rocm.decode.report import SIZES, DecodeOptions
+    from hy3d_rocm.decoding.checks import check_count
+    from hy3d_rocm.decoding.families import family_for
+    from hy3d_rocm.decoding.planning.jobs import Job
+    from hy3d_rocm.decoding.report import SIZES, DecodeOptions
     from hy3d_rocm.tools import loading
     from hy3d_rocm.tools.planning import explain
 
@@ -107,8 +107,8 @@ def _rules(device: str, dtype: torch.dtype) -> tuple[Any, str]:
     device that is none."""
     import torch
 
-    from hy3d_rocm.decode.backends.triton.backend import refusal
-    from hy3d_rocm.decode.planning import jobs
+    from hy3d_rocm.decoding.backends.triton.backend import refusal
+    from hy3d_rocm.decoding.planning import jobs
 
     if device == "cpu":
         made = jobs.best_backend(torch.device("cpu"), dtype)
@@ -133,7 +133,7 @@ def _rules(device: str, dtype: torch.dtype) -> tuple[Any, str]:
 def _budget(arguments: argparse.Namespace, on_cpu: bool) -> Budget:
     """Of this machine's host on the CPU; of a GPU that is not here what is given."""
     from hy3d_rocm import meter
-    from hy3d_rocm.decode.memory.budget import NO_LIMIT, Budget, make_budget, parse_budget
+    from hy3d_rocm.decoding.memory.budget import NO_LIMIT, Budget, make_budget, parse_budget
 
     request, host = parse_budget(arguments.budget), parse_budget(arguments.host_budget)
     if on_cpu:

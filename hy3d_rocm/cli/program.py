@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.decode import graph
-from hy3d_rocm.decode.run import OPS, OVERWRITE, ProgramStep
+from hy3d_rocm.decoding import graph
+from hy3d_rocm.decoding.run import OPS, OVERWRITE, ProgramStep
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program
-    from hy3d_rocm.decode.planning.compiled import Compiled
+    from hy3d_rocm.decoding.planning.compiled import Compiled
 
 __all__ = ["sections_of", "table"]
 

@@ -126,7 +126,7 @@ def _capture(arguments: argparse.Namespace) -> int:
 def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
     from hy3d_rocm.capture import capturing
     from hy3d_rocm.conv.router import protect
-    from hy3d_rocm.decode.executor import decode_with_report
+    from hy3d_rocm.decoding.executor import decode_with_report
     from hy3d_rocm.tools import loading
 
     vae, _, _ = loading.make_vae(arguments.vae, loading.pick_device(arguments.device))
@@ -197,7 +197,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
 
 def _validate(arguments: argparse.Namespace) -> int:
     from hy3d_rocm import files
-    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decoding.report import DecodeOptions
     from hy3d_rocm.tools import validate
     from hy3d_rocm.tools.runs import ProgressLine
 

@@ -15,13 +15,13 @@ import torch
 from hy3d_rocm.comfy import memory, vae_memory, vaes
 from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.comfy.running import current_device, running, said
-from hy3d_rocm.decode.memory.budget import parse_budget
+from hy3d_rocm.decoding.memory.budget import parse_budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hy3d_rocm.comfy.running import Run
-    from hy3d_rocm.decode.report import DecodeReport
+    from hy3d_rocm.decoding.report import DecodeReport
 
 __all__ = ["LeftAlone", "decode", "encode"]
 
@@ -37,7 +37,7 @@ class LeftAlone(Exception):  # noqa: N818  (nothing is wrong: the VAE's own code
 def decode(vae: Any, latents: torch.Tensor, budget: str, strategy: str = "auto") -> Made:
     """Frames (B, C, T, H, W) on the CPU, as the VAE gives them for latents (B, C, T, H, W), and a
     report. budget: see parse_budget. LeftAlone for any reason; interrupts go through."""
-    from hy3d_rocm.decode.executor import decode_with_report
+    from hy3d_rocm.decoding.executor import decode_with_report
 
     def work(family: Any, request: Any, run: Run) -> tuple[torch.Tensor, DecodeReport]:
         return decode_with_report(
@@ -52,7 +52,7 @@ def encode(
 ) -> Made:
     """The mean (B, C, T, H, W) that the VAE gives for pixels in its own range, and a report.
     moments: mean and log variance, 2 C channels. All else as decode()."""
-    from hy3d_rocm.decode.executor import encode_with_report
+    from hy3d_rocm.decoding.executor import encode_with_report
 
     def work(family: Any, request: Any, run: Run) -> tuple[torch.Tensor, DecodeReport]:
         return encode_with_report(

@@ -11,7 +11,7 @@ import torch
 from hy3d_rocm import capture
 from hy3d_rocm.comfy import vaes
 from hy3d_rocm.comfy.decode import latents_of
-from hy3d_rocm.decode.families.proof import CALL_ERRORS
+from hy3d_rocm.decoding.families.proof import CALL_ERRORS
 from hy3d_rocm.units import brief, size_text
 
 __all__ = ["capture_latent", "output_folder"]

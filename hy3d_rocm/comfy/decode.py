@@ -31,13 +31,13 @@ from hy3d_rocm.comfy.running import (
     said,
 )
 from hy3d_rocm.conv.errors import is_out_of_memory
-from hy3d_rocm.decode.checks import STRATEGIES, check_latents
-from hy3d_rocm.decode.memory.budget import parse_budget
-from hy3d_rocm.decode.precision import PRECISIONS
-from hy3d_rocm.decode.report import DecodeOptions
+from hy3d_rocm.decoding.checks import STRATEGIES, check_latents
+from hy3d_rocm.decoding.memory.budget import parse_budget
+from hy3d_rocm.decoding.precision import PRECISIONS
+from hy3d_rocm.decoding.report import DecodeOptions
 
 if TYPE_CHECKING:
-    from hy3d_rocm.decode.report import DecodeReport
+    from hy3d_rocm.decoding.report import DecodeReport
 
 __all__ = ["PRECISIONS", "STRATEGIES", "decode_latent", "decode_samples", "latents_of"]
 
@@ -213,7 +213,7 @@ def _unknown(vae: Any, latents: torch.Tensor, asked: Asked, run: Run, why: str) 
 def _carried_out(
     vae: Any, family: Any, video: torch.Tensor, asked: Asked, run: Run, place: torch.device
 ) -> Made:
-    from hy3d_rocm.decode.executor import decode_with_report
+    from hy3d_rocm.decoding.executor import decode_with_report
 
     budget = vae_memory.budget_for(asked, place)
     with run.metered(place), memory.own_care(vae):

@@ -27,11 +27,11 @@ from hy3d_rocm.comfy.running import (
     parts_or_why,
     running,
 )
-from hy3d_rocm.decode.memory.budget import parse_budget
-from hy3d_rocm.decode.report import DecodeOptions
+from hy3d_rocm.decoding.memory.budget import parse_budget
+from hy3d_rocm.decoding.report import DecodeOptions
 
 if TYPE_CHECKING:
-    from hy3d_rocm.decode.report import DecodeReport
+    from hy3d_rocm.decoding.report import DecodeReport
 
 __all__ = ["encode_images", "encode_pixels", "prepared"]
 
@@ -140,7 +140,7 @@ def _known(vae: Any, pixels: torch.Tensor, asked: Asked, run: Run) -> Made | str
 def _carried_out(
     family: Any, video: torch.Tensor, asked: Asked, run: Run, place: torch.device
 ) -> Made:
-    from hy3d_rocm.decode.executor import encode_with_report
+    from hy3d_rocm.decoding.executor import encode_with_report
 
     budget = vae_memory.budget_for(asked, place)
     with run.metered(place):

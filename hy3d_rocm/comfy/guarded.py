@@ -21,11 +21,11 @@ from hy3d_rocm.comfy.decode import decode_samples
 from hy3d_rocm.comfy.encode import encode_images
 from hy3d_rocm.comfy.reports import own_code_text, report_text
 from hy3d_rocm.comfy.running import caught, own_code, running
-from hy3d_rocm.decode.checks import STRATEGIES, check_choice
-from hy3d_rocm.decode.memory.budget import parse_budget
-from hy3d_rocm.decode.planning.planner import DoesNotFitError
-from hy3d_rocm.decode.precision import PRECISIONS
-from hy3d_rocm.decode.stages import stage_of
+from hy3d_rocm.decoding.checks import STRATEGIES, check_choice
+from hy3d_rocm.decoding.memory.budget import parse_budget
+from hy3d_rocm.decoding.planning.planner import DoesNotFitError
+from hy3d_rocm.decoding.precision import PRECISIONS
+from hy3d_rocm.decoding.stages import stage_of
 
 __all__ = ["MODES", "guard"]
 

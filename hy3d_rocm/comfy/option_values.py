@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hy3d_rocm.decode.report import DecodeOptions
+from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.units import MB
 
 __all__ = ["DEFAULTS", "decode_options"]

@@ -27,7 +27,7 @@ from hy3d_rocm.tools.planning import seconds_text
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
-    from hy3d_rocm.decode.planning.planner import Candidate, Need
+    from hy3d_rocm.decoding.planning.planner import Candidate, Need
     from hy3d_rocm.tools.planning import Explained
 
 __all__ = ["draw", "words"]

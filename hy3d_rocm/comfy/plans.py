@@ -13,9 +13,9 @@ from hy3d_rocm.comfy.option_values import decode_options
 from hy3d_rocm.comfy.running import current_device, said
 from hy3d_rocm.comfy.sizes import Wanted, latent_shape
 from hy3d_rocm.comfy.watching import Watcher
-from hy3d_rocm.decode.checks import STRATEGIES, check_choice
-from hy3d_rocm.decode.memory.budget import Budget, make_budget, parse_budget
-from hy3d_rocm.decode.precision import PRECISIONS, choose_precision
+from hy3d_rocm.decoding.checks import STRATEGIES, check_choice
+from hy3d_rocm.decoding.memory.budget import Budget, make_budget, parse_budget
+from hy3d_rocm.decoding.precision import PRECISIONS, choose_precision
 from hy3d_rocm.tools.planning import explain
 
 __all__ = ["Wanted", "is_steady", "plan"]

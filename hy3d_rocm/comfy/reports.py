@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.decode.stages import shapes_of
+from hy3d_rocm.decoding.stages import shapes_of
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.stats import Stats
-    from hy3d_rocm.decode.report import DecodeReport
+    from hy3d_rocm.decoding.report import DecodeReport
 
 __all__ = ["copies_of", "own_code_text", "report_lines", "report_text"]
 

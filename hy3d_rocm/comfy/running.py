@@ -16,13 +16,13 @@ import torch
 
 from hy3d_rocm.comfy.memory import own_care
 from hy3d_rocm.comfy.watching import Watcher
-from hy3d_rocm.decode.stages import told
+from hy3d_rocm.decoding.stages import told
 from hy3d_rocm.meter import PeakMeter
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.router import Guard
-    from hy3d_rocm.decode.memory.budget import Request
-    from hy3d_rocm.decode.report import DecodeOptions, DecodeReport
+    from hy3d_rocm.decoding.memory.budget import Request
+    from hy3d_rocm.decoding.report import DecodeOptions, DecodeReport
 
 __all__ = [
     "Asked", "Made", "Run", "Steps", "caught", "checked", "current_device", "on_cpu", "own_code",
@@ -196,7 +196,7 @@ def parts_or_why(
 
     What ends the node goes on: an interrupt, a cancel, a given budget that is too small, refusals.
     """
-    from hy3d_rocm.decode.plan import BudgetTooSmallError
+    from hy3d_rocm.decoding.plan import BudgetTooSmallError
 
     try:
         return work()
@@ -217,7 +217,7 @@ def own_report(
     vae: Any, given: tuple[int, ...], made: tuple[int, ...], why: str, seconds: float
 ) -> DecodeReport:
     """Of ComfyUI's own decode or encode, which was run because of `why`."""
-    from hy3d_rocm.decode.report import DecodeReport
+    from hy3d_rocm.decoding.report import DecodeReport
 
     inner = getattr(vae, "first_stage_model", vae)
     return DecodeReport(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from hy3d_rocm.decode.memory.budget import parse_budget
+from hy3d_rocm.decoding.memory.budget import parse_budget
 from hy3d_rocm.env.choices import FRAMEPACK_PATCHES as FRAMEPACK_PATCHES
 from hy3d_rocm.env.choices import HUNYUAN3D_PATCHES as HUNYUAN3D_PATCHES
 from hy3d_rocm.env.choices import PATCHES as PATCHES

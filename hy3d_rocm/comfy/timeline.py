@@ -31,7 +31,7 @@ from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from hy3d_rocm.comfy.running import Run
-    from hy3d_rocm.decode.report import DecodeReport
+    from hy3d_rocm.decoding.report import DecodeReport
 
 __all__ = ["Timeline", "draw", "of_decode"]
 
@@ -41,7 +41,7 @@ _RIGHT = WIDTH - MARGIN
 _LANE = (_BOTTOM + 42, _BOTTOM + 64)  # of the steps
 _RED = (255, 99, 99)
 _FILL = (45, 74, 108)
-# What users call the kinds of steps (decode/run.py, OPS), and its colour; others as they are.
+# What users call the kinds of steps (decoding/run.py, OPS), and its colour; others as they are.
 _COLOURS = {
     "convolutions": ACCENT, "attention": (196, 154, 255), "norms": (255, 214, 102),
     "other layers": (126, 211, 133), "copies": (120, 220, 220), "frames in and out": DIM,

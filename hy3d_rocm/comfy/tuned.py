@@ -20,12 +20,12 @@ from hy3d_rocm.comfy.running import current_device, said
 from hy3d_rocm.comfy.sizes import Wanted, latent_shape
 from hy3d_rocm.comfy.watching import Watcher
 from hy3d_rocm.conv import probe as probing
-from hy3d_rocm.decode.planning.compiled import plan_job
+from hy3d_rocm.decoding.planning.compiled import plan_job
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.policy import Memory
-    from hy3d_rocm.decode.planning.jobs import Job
-    from hy3d_rocm.decode.planning.planner import Plan
+    from hy3d_rocm.decoding.planning.jobs import Job
+    from hy3d_rocm.decoding.planning.planner import Plan
     from hy3d_rocm.tune.measure import Measured
     from hy3d_rocm.tune.session import Measuring, Probe
     from hy3d_rocm.tune.shapes import Shape

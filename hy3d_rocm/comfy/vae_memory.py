@@ -11,20 +11,20 @@ import torch
 
 from hy3d_rocm import meter
 from hy3d_rocm.comfy import memory as comfy_memory
-from hy3d_rocm.decode.black_box import meta_family
-from hy3d_rocm.decode.memory.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHOLD, make_budget
-from hy3d_rocm.decode.planning.compiled import plan_job
-from hy3d_rocm.decode.planning.jobs import Job, best_backend
-from hy3d_rocm.decode.report import DecodeCancelled
-from hy3d_rocm.decode.stages import asked_to_stop
+from hy3d_rocm.decoding.black_box import meta_family
+from hy3d_rocm.decoding.memory.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHOLD, make_budget
+from hy3d_rocm.decoding.planning.compiled import plan_job
+from hy3d_rocm.decoding.planning.jobs import Job, best_backend
+from hy3d_rocm.decoding.report import DecodeCancelled
+from hy3d_rocm.decoding.stages import asked_to_stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hy3d_rocm.comfy.running import Asked
-    from hy3d_rocm.decode.memory.budget import Budget, Request
-    from hy3d_rocm.decode.planning.planner import Way
-    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decoding.memory.budget import Budget, Request
+    from hy3d_rocm.decoding.planning.planner import Way
+    from hy3d_rocm.decoding.report import DecodeOptions
 
 logger = logging.getLogger("hy3d_rocm")
 

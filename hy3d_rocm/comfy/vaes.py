@@ -14,18 +14,18 @@ import torch
 from hy3d_rocm import meter
 from hy3d_rocm.comfy.memory import is_managed
 from hy3d_rocm.conv.router import LOCAL, aside, protect
-from hy3d_rocm.decode.families import proof, unproven_family
-from hy3d_rocm.decode.families.base import Host
-from hy3d_rocm.decode.families.proof import CALL_ERRORS
-from hy3d_rocm.decode.families.unknown import UnknownFamily
-from hy3d_rocm.decode.faults import retried
-from hy3d_rocm.decode.layers import ModuleWeights
-from hy3d_rocm.decode.stages import flush
+from hy3d_rocm.decoding.families import proof, unproven_family
+from hy3d_rocm.decoding.families.base import Host
+from hy3d_rocm.decoding.families.proof import CALL_ERRORS
+from hy3d_rocm.decoding.families.unknown import UnknownFamily
+from hy3d_rocm.decoding.faults import retried
+from hy3d_rocm.decoding.layers import ModuleWeights
+from hy3d_rocm.decoding.stages import flush
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.families.base import StructuredFamily
+    from hy3d_rocm.decoding.families.base import StructuredFamily
 
 __all__ = [
     "ComfyWeights", "OtherModelError", "check_channels", "encodes_as_told", "family_of",

@@ -17,9 +17,9 @@ from hy3d_rocm.comfy.picture import Section
 from hy3d_rocm.comfy.picture import draw as draw_sections
 from hy3d_rocm.comfy.running import Asked, current_device
 from hy3d_rocm.comfy.watching import Watcher
-from hy3d_rocm.decode.checks import check_latents
-from hy3d_rocm.decode.memory.budget import parse_budget
-from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions
+from hy3d_rocm.decoding.checks import check_latents
+from hy3d_rocm.decoding.memory.budget import parse_budget
+from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions
 from hy3d_rocm.tools import validate
 from hy3d_rocm.tools.runs import Listener, Subject
 

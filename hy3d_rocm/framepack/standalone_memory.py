@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm import __version__
-from hy3d_rocm.decode.stages import flush, told
+from hy3d_rocm.decoding.stages import flush, told
 from hy3d_rocm.doctor.miopen.contents import in_a_line
 from hy3d_rocm.env.choices import VAE_MODES, VAE_VARIABLE, VaeMode, read_vae_mode
 from hy3d_rocm.framepack import card as cards
@@ -354,7 +354,7 @@ class Memory:
 
 def _in_parts(latents: torch.Tensor, vae: Any, image_mode: bool = False) -> torch.Tensor:
     """vae_decode under a budget. Each latent frame by itself in image_mode, as there."""
-    from hy3d_rocm.decode.executor import decode
+    from hy3d_rocm.decoding.executor import decode
 
     scaled = (latents / vae.config.scaling_factor).to(vae.device, vae.dtype)
     budget = os.environ.get("HY3D_ROCM_VAE_BUDGET", "").strip() or None

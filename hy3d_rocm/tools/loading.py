@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm._rng import seeded_on
-from hy3d_rocm.decode.families import family_for, family_or_unknown
+from hy3d_rocm.decoding.families import family_for, family_or_unknown
 from hy3d_rocm.tools import demo_vae
 from hy3d_rocm.units import brief
 
@@ -367,7 +367,7 @@ class BareSeedVr2(torch.nn.Module):
             up.upscale_conv = torch.nn.Conv3d(up.channels, 4 * time * up.channels, 1)
 
     def _decode(self, z: Tensor) -> Tensor:
-        from hy3d_rocm.decode.families.proof import CannotTellError
+        from hy3d_rocm.decoding.families.proof import CannotTellError
 
         raise CannotTellError("SeedVR2's own code is not here to be asked")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.decode.report import DecodeOptions
+from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.tools import metrics
 from hy3d_rocm.tools.runs import (
     SILENT,

@@ -16,11 +16,11 @@ import torch
 
 from hy3d_rocm.capture import fingerprint, read_capture
 from hy3d_rocm.conv.errors import is_out_of_memory
-from hy3d_rocm.decode.backends.statistics import wide_type
-from hy3d_rocm.decode.black_box import is_opaque
-from hy3d_rocm.decode.executor import decode_with_report
-from hy3d_rocm.decode.families import family_or_unknown
-from hy3d_rocm.decode.report import DecodeCancelled, DecodeOptions, DecodeReport
+from hy3d_rocm.decoding.backends.statistics import wide_type
+from hy3d_rocm.decoding.black_box import is_opaque
+from hy3d_rocm.decoding.executor import decode_with_report
+from hy3d_rocm.decoding.families import family_or_unknown
+from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport
 from hy3d_rocm.env.shown import first_line
 from hy3d_rocm.meter import PeakMeter, resident_bytes
 from hy3d_rocm.tools import loading
@@ -30,7 +30,7 @@ from hy3d_rocm.units import size_text
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hy3d_rocm.decode.report import Progress, Step
+    from hy3d_rocm.decoding.report import Progress, Step
 
 _TERMINAL_SECONDS = 0.2  # between two states of a line
 

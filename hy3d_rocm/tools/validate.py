@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hy3d_rocm.decode.black_box import ENGINE as OWN_TILES
-from hy3d_rocm.decode.black_box import plan_own_tiles
-from hy3d_rocm.decode.report import DecodeOptions
-from hy3d_rocm.decode.run import tile_places
+from hy3d_rocm.decoding.black_box import ENGINE as OWN_TILES
+from hy3d_rocm.decoding.black_box import plan_own_tiles
+from hy3d_rocm.decoding.report import DecodeOptions
+from hy3d_rocm.decoding.run import tile_places
 from hy3d_rocm.tools import metrics
 from hy3d_rocm.tools.pictures import Panel, draw_heat_map
 from hy3d_rocm.tools.runs import (

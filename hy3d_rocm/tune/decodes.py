@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decode.backends.torch_ops import TorchBackend
-from hy3d_rocm.decode.graph import record
-from hy3d_rocm.decode.layers import ModuleWeights
-from hy3d_rocm.decode.memory.dry_run import predict
-from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
-from hy3d_rocm.decode.run import ProgramStep, Run, at_once
+from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
+from hy3d_rocm.decoding.graph import record
+from hy3d_rocm.decoding.layers import ModuleWeights
+from hy3d_rocm.decoding.memory.dry_run import predict
+from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
+from hy3d_rocm.decoding.run import ProgramStep, Run, at_once
 from hy3d_rocm.tune.shapes import Notes, Shape, sorted_shapes
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program
     from hy3d_rocm.conv.call import ConvSpec
-    from hy3d_rocm.decode.planning.compiled import Compiled
-    from hy3d_rocm.decode.planning.jobs import Job
-    from hy3d_rocm.decode.planning.planner import Plan, Way
+    from hy3d_rocm.decoding.planning.compiled import Compiled
+    from hy3d_rocm.decoding.planning.jobs import Job
+    from hy3d_rocm.decoding.planning.planner import Plan, Way
 
 __all__ = ["collect_decode"]
 

@@ -86,7 +86,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def latent_size(vae: Any, size: tuple[int, int], frames: int) -> tuple[int, ...]:
     """(1, C, T, H, W) of the latents of `size` (width, height); TuneError where there are none."""
-    from hy3d_rocm.decode.families import family_for
+    from hy3d_rocm.decoding.families import family_for
 
     width, height = size
     family = family_for(vae)

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from hy3d_rocm.bench.decode_gpu import hunyuan_vae
-from hy3d_rocm.decode.executor import decode_with_report
-from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decoding.executor import decode_with_report
+from hy3d_rocm.decoding.families import family_for
 from hy3d_rocm.units import size_text
 
 DEVICE = torch.device("cuda", 0)

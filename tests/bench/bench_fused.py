@@ -43,7 +43,7 @@ SWEPT = ("128>128 +", "256>256 +", "256>256 up")
 
 def parts_of(bench: Bench, backend: Any, affine: Any, clock: Clock) -> dict[str, float]:
     """Milliseconds of each kind of kernel alone."""
-    from hy3d_rocm.decode.backends.triton import backend as module
+    from hy3d_rocm.decoding.backends.triton import backend as module
 
     run, found = module.run_launches, {}
     for kernel in ("load_rows", "conv_fused", "combine_moments"):
@@ -137,7 +137,7 @@ def machine_of(options: Any, **fields: Any) -> Any:
     import torch
 
     from hy3d_rocm.conv.triton import launch as tier
-    from hy3d_rocm.decode.backends.triton.work import Machine
+    from hy3d_rocm.decoding.backends.triton.work import Machine
 
     if options.device == "cpu":
         return Machine("gfx1100", 4, **fields)
@@ -146,7 +146,7 @@ def machine_of(options: Any, **fields: Any) -> Any:
 
 
 def make_backend(device: Any, machine: Any) -> Any:
-    from hy3d_rocm.decode.backends.triton.backend import TritonBackend
+    from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 
     class Plain:
         def of(self, module: Any, name: str) -> Any:
@@ -189,7 +189,7 @@ def sweep(shape: Shape, options: Any) -> None:
     import torch
 
     from hy3d_rocm.conv.triton.configs import Config
-    from hy3d_rocm.decode.backends.triton.work import ROWS_BYTES
+    from hy3d_rocm.decoding.backends.triton.work import ROWS_BYTES
 
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     bench, clock = Bench(shape, dtype, device), Clock(device, 2)

@@ -23,12 +23,12 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.decode import graph
-from hy3d_rocm.decode.families import family_for
-from hy3d_rocm.decode.memory.budget import NO_LIMIT, Budget
-from hy3d_rocm.decode.memory.steps import StepWorkspace
-from hy3d_rocm.decode.planning import compiled, jobs
-from hy3d_rocm.decode.planning.jobs import Job
+from hy3d_rocm.decoding import graph
+from hy3d_rocm.decoding.families import family_for
+from hy3d_rocm.decoding.memory.budget import NO_LIMIT, Budget
+from hy3d_rocm.decoding.memory.steps import StepWorkspace
+from hy3d_rocm.decoding.planning import compiled, jobs
+from hy3d_rocm.decoding.planning.jobs import Job
 from hy3d_rocm.tools.loading import bare_vae, latent_shape
 
 # Frames, rows and columns of what is decoded.

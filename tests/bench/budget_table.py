@@ -65,11 +65,11 @@ def main() -> None:
 
     from hy3d_rocm import meter
     from hy3d_rocm.conv import prepared
-    from hy3d_rocm.decode.executor import decode_with_report
-    from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.memory.budget import NO_LIMIT, Budget
-    from hy3d_rocm.decode.planning.compiled import plan_job
-    from hy3d_rocm.decode.planning.jobs import Job, MakeBackend, best_backend
+    from hy3d_rocm.decoding.executor import decode_with_report
+    from hy3d_rocm.decoding.families import family_for
+    from hy3d_rocm.decoding.memory.budget import NO_LIMIT, Budget
+    from hy3d_rocm.decoding.planning.compiled import plan_job
+    from hy3d_rocm.decoding.planning.jobs import Job, MakeBackend, best_backend
 
     if args.threads:
         torch.set_num_threads(args.threads)

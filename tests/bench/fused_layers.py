@@ -104,7 +104,7 @@ class Bench:
     def __init__(self, shape: Shape, dtype: Any, device: Any) -> None:
         import torch
 
-        from hy3d_rocm.decode import layers
+        from hy3d_rocm.decoding import layers
 
         self.shape, self.dtype, self.device = shape, dtype, device
         torch.manual_seed(1)
@@ -158,7 +158,7 @@ class Bench:
 
     def calls(self) -> Iterator[tuple[Any, tuple[int, int]]]:
         """Pieces and frames of each slice of the result."""
-        from hy3d_rocm.decode import geometry, layers
+        from hy3d_rocm.decoding import geometry, layers
 
         starts, n = [], 0
         for piece in self.source:

@@ -66,8 +66,8 @@ def run_child(job: dict[str, Any]) -> None:
     """One decode; the record goes to job["record"], the frames to job["frames"]."""
     import torch
 
-    from hy3d_rocm.decode.executor import decode_with_report
-    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decoding.executor import decode_with_report
+    from hy3d_rocm.decoding.report import DecodeOptions
     from hy3d_rocm.meter import PeakMeter, steady_malloc
 
     steady_malloc()

@@ -3,7 +3,7 @@
     python tests/bench/measure_generated_code.py --dtype bfloat16 --channels 32
 
 Each shape is computed once; the process's memory, after the heap gave back what it can, is printed
-above what it was after the first shape. decode/memory/workspace.py plans with the largest of the
+above what it was after the first shape. decoding/memory/workspace.py plans with the largest of the
 figures a shape (CODE_BYTES) and with where they end (CODE_LIMIT). On a CPU whose oneDNN has no
 bfloat16 there is nothing to measure in that type.
 """

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import torch
 
-from hy3d_rocm.decode.families import family_for
-from hy3d_rocm.decode.graph import record
-from hy3d_rocm.decode.run import Run
+from hy3d_rocm.decoding.families import family_for
+from hy3d_rocm.decoding.graph import record
+from hy3d_rocm.decoding.run import Run
 from hy3d_rocm.meter import PeakMeter, steady_malloc
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))

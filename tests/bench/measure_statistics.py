@@ -21,8 +21,8 @@ from unittest import mock
 import torch
 from measure_tiles import compiled_tiles, run_of
 
-from hy3d_rocm.decode.backends.statistics import spread
-from hy3d_rocm.decode.families import family_for
+from hy3d_rocm.decoding.backends.statistics import spread
+from hy3d_rocm.decoding.families import family_for
 
 Way = Callable[[torch.Tensor, tuple[int, int, int]], torch.Tensor]
 
@@ -98,7 +98,7 @@ def measure(vae: Any, z: torch.Tensor, levels: list[int], ways: dict[str, Way]) 
         ) -> torch.Tensor:
             return way(fetch((0, size[0])), keep)
 
-        with mock.patch("hy3d_rocm.decode.run.reduced", part):
+        with mock.patch("hy3d_rocm.decoding.run.reduced", part):
             run.tiles(compiled.program, z, out)
         mse = float((out - wanted).double().square().mean())
         psnr = 10 * math.log10(span * span / mse) if mse else math.inf

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.decode.families import family_for
-from hy3d_rocm.decode.layers import ModuleWeights
-from hy3d_rocm.decode.memory.budget import Budget
-from hy3d_rocm.decode.plan import Grains
-from hy3d_rocm.decode.planning.compiled import Compiled
-from hy3d_rocm.decode.planning.jobs import Job, torch_backend
-from hy3d_rocm.decode.run import Run, tile_places
+from hy3d_rocm.decoding.families import family_for
+from hy3d_rocm.decoding.layers import ModuleWeights
+from hy3d_rocm.decoding.memory.budget import Budget
+from hy3d_rocm.decoding.plan import Grains
+from hy3d_rocm.decoding.planning.compiled import Compiled
+from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
+from hy3d_rocm.decoding.run import Run, tile_places
 from hy3d_rocm.meter import PeakMeter, steady_malloc
 
 CPU = torch.device("cpu")

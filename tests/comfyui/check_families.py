@@ -131,7 +131,7 @@ def main() -> int:
     import comfy.options
 
     comfy.options.enable_args_parsing()
-    from hy3d_rocm.decode.families import family_for
+    from hy3d_rocm.decoding.families import family_for
 
     failed = False
     for name, make in makers().items():

@@ -19,19 +19,19 @@ from decode_doubles import relative_error, tiny_latents, tiny_vae, unsplit  # no
 from program_doubles import by_layers, compiled, family_of, graph_of, never  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.decode import DecodeOptions, decode_with_report, placing  # noqa: E402
-from hy3d_rocm.decode.backends.torch_ops import TorchBackend  # noqa: E402
-from hy3d_rocm.decode.faults import retry_out_of_memory  # noqa: E402
-from hy3d_rocm.decode.graph import record  # noqa: E402
-from hy3d_rocm.decode.layers import (  # noqa: E402
+from hy3d_rocm.decoding import DecodeOptions, decode_with_report, placing  # noqa: E402
+from hy3d_rocm.decoding.backends.torch_ops import TorchBackend  # noqa: E402
+from hy3d_rocm.decoding.faults import retry_out_of_memory  # noqa: E402
+from hy3d_rocm.decoding.graph import record  # noqa: E402
+from hy3d_rocm.decoding.layers import (  # noqa: E402
     Conv,
     ModuleWeights,
     Norm,
 )
-from hy3d_rocm.decode.memory.steps import StepWorkspace  # noqa: E402
-from hy3d_rocm.decode.memory.workspace import OperatorWorkspace  # noqa: E402
-from hy3d_rocm.decode.run import Run  # noqa: E402
-from hy3d_rocm.decode.transfers import StreamMover  # noqa: E402
+from hy3d_rocm.decoding.memory.steps import StepWorkspace  # noqa: E402
+from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace  # noqa: E402
+from hy3d_rocm.decoding.run import Run  # noqa: E402
+from hy3d_rocm.decoding.transfers import StreamMover  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA or HIP device here"),

@@ -37,9 +37,9 @@ from decode_doubles import (
 from plain_engine import PlainEngine
 
 from hy3d_rocm import _native
-from hy3d_rocm.decode import decode_with_report, encode_with_report
-from hy3d_rocm.decode.families import family_for
-from hy3d_rocm.decode.report import DecodeOptions
+from hy3d_rocm.decoding import decode_with_report, encode_with_report
+from hy3d_rocm.decoding.families import family_for
+from hy3d_rocm.decoding.report import DecodeOptions
 
 BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-12}
 BUDGET = "8GB"  # a number: what else is in memory must not choose the program

@@ -4,7 +4,7 @@
 
 The backend does everything that it does on a GPU (plans, pieces, boxes, packed weights, launches)
 except that each kernel is interpreted. Each layer is computed twice, and compared with the plainest
-reading of decode/layers.py in float64: on small integers, which must be equal in every bit, and on
+reading of decoding/layers.py in float64: on small integers, which must be equal in every bit, and on
 reals, within a bound that `tolerance` derives. Moments are held to those of what was returned. Each
 address is checked, and memory starts as NaN, as in check_triton_numerics.py.
 
@@ -41,7 +41,7 @@ from fused_cases import (  # noqa: E402
     random_case,
 )
 
-from hy3d_rocm.decode.backends.triton.work import FEWEST_SHUFFLED  # noqa: E402
+from hy3d_rocm.decoding.backends.triton.work import FEWEST_SHUFFLED  # noqa: E402
 
 __all__ = ["DTYPES", "NORMS", "build", "pieces_of", "random_case", "spawn"]
 
@@ -49,9 +49,9 @@ __all__ = ["DTYPES", "NORMS", "build", "pieces_of", "random_case", "spawn"]
 def compute(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
     """Result and moments on the CPU, backend."""
     from hy3d_rocm.conv.triton.configs import Config
-    from hy3d_rocm.decode.backends.triton.backend import TritonBackend
-    from hy3d_rocm.decode.backends.triton.work import Machine
-    from hy3d_rocm.decode.layers import Moments, Pieces
+    from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
+    from hy3d_rocm.decoding.backends.triton.work import Machine
+    from hy3d_rocm.decoding.layers import Moments, Pieces
 
     arch, tf32 = machine_of(device)
     machine = Machine(arch, 4, tf32, case.rows_bytes, Config.parse(case.tile))
@@ -153,7 +153,7 @@ def prepare() -> Any:
     """The interpreter, mended, with each address of the fused launches watched."""
     from triton_interpreter import prepare_interpreter
 
-    from hy3d_rocm.decode.backends.triton import backend
+    from hy3d_rocm.decoding.backends.triton import backend
 
     addresses = prepare_interpreter()
     launch = backend.launch

@@ -30,8 +30,8 @@ import check_gfx  # noqa: E402
 from hy3d_rocm.conv.triton import configs  # noqa: E402
 from hy3d_rocm.conv.triton.configs import Config  # noqa: E402
 from hy3d_rocm.conv.triton.item import Launch  # noqa: E402
-from hy3d_rocm.decode.backends.triton import work  # noqa: E402
-from hy3d_rocm.decode.backends.triton.work import Job, Piece, last_strides  # noqa: E402
+from hy3d_rocm.decoding.backends.triton import work  # noqa: E402
+from hy3d_rocm.decoding.backends.triton.work import Job, Piece, last_strides  # noqa: E402
 from tools.dev import isa, variants  # noqa: E402
 
 ARCHES = ("gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
@@ -61,7 +61,7 @@ class FusedVariant:
 
     @property
     def module(self) -> str:
-        return "hy3d_rocm.decode.backends.triton.kernels"
+        return "hy3d_rocm.decoding.backends.triton.kernels"
 
     @property
     def constexprs(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class FusedVariant:
 @functools.cache
 def parameters(function: str) -> dict[str, str]:
     """Parameters in order: "constexpr", an annotated type such as "i64", or "" for the others."""
-    from hy3d_rocm.decode.backends.triton import kernels
+    from hy3d_rocm.decoding.backends.triton import kernels
 
     return {
         p.name: "constexpr" if p.is_constexpr else p.annotation_type

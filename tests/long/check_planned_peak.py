@@ -101,8 +101,8 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from hy3d_rocm import meter
-    from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.planning.planner import DoesNotFitError
+    from hy3d_rocm.decoding.families import family_for
+    from hy3d_rocm.decoding.planning.planner import DoesNotFitError
 
     torch.set_num_threads(job["threads"])
     meter.steady_malloc()
@@ -131,7 +131,7 @@ def run_child(job: dict[str, Any]) -> dict[str, Any]:
 
 def least_of(vae: Any, z: Any, job: dict[str, Any]) -> int:
     """The least budget of a strategy, as the refusal names it."""
-    from hy3d_rocm.decode.planning.planner import DoesNotFitError
+    from hy3d_rocm.decoding.planning.planner import DoesNotFitError
 
     try:
         measure(vae, z, 1, job)
@@ -145,9 +145,9 @@ def measure(vae: Any, z: Any, room: int, job: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from hy3d_rocm import meter
-    from hy3d_rocm.decode import decode_with_report
-    from hy3d_rocm.decode.executor import Execution
-    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decoding import decode_with_report
+    from hy3d_rocm.decoding.executor import Execution
+    from hy3d_rocm.decoding.report import DecodeOptions
 
     device = torch.device(job["device"])
     peak = meter.PeakMeter(device, interval=0)
@@ -244,7 +244,7 @@ def forked(job: dict[str, Any]) -> dict[str, Any]:
 
 def import_all() -> None:
     """What children need; runs nothing, so that no thread is there when they are forked."""
-    for name in ("diffusers", "torch", *(f"hy3d_rocm.decode.{part}" for part in PARTS)):
+    for name in ("diffusers", "torch", *(f"hy3d_rocm.decoding.{part}" for part in PARTS)):
         importlib.import_module(name)
     diffusers = importlib.import_module("diffusers")
     for name in ("HunyuanVideo", "HunyuanVideo15", "Wan", "LTXVideo", ""):

@@ -150,8 +150,8 @@ def decode(job: dict[str, Any]) -> dict[str, Any]:
     """Frames into the folder, and what they took."""
     from safetensors.torch import load_file, save_file
 
-    from hy3d_rocm.decode.executor import decode_with_report
-    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decoding.executor import decode_with_report
+    from hy3d_rocm.decoding.report import DecodeOptions
     from hy3d_rocm.meter import PeakMeter
     from hy3d_rocm.tools.demo_vae import load_demo_vae
 
@@ -184,8 +184,8 @@ def compare(job: dict[str, Any]) -> dict[str, Any]:
     """The figures, and the picture."""
     from safetensors.torch import load_file
 
-    from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.run import tile_places
+    from hy3d_rocm.decoding.families import family_for
+    from hy3d_rocm.decoding.run import tile_places
     from hy3d_rocm.tools import metrics
     from hy3d_rocm.tools.demo_vae import load_demo_vae
     from hy3d_rocm.tools.pictures import Panel, draw_heat_map

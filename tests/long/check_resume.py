@@ -66,7 +66,7 @@ class Job:
 
 def strategy() -> str:
     """The one that gives frames as they are done."""
-    from hy3d_rocm.decode.checks import STRATEGIES
+    from hy3d_rocm.decoding.checks import STRATEGIES
 
     return "streamed" if "streamed" in STRATEGIES else "tiled"
 
@@ -91,7 +91,7 @@ def cheap_deliver(
 ) -> tuple[Any, Any]:  # fmt: skip
     """In the place of cli.decode.deliver: frames that follow from the latent, three at a time, from
     the first one wanted on."""
-    from hy3d_rocm.decode.report import DecodeReport
+    from hy3d_rocm.decoding.report import DecodeReport
 
     b, _, t, h, w = latents.shape
     shape = (b, 3, (t - 1) * 4 + 1, h * 8, w * 8)

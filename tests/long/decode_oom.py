@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from unknown_vaes import ConvNet  # noqa: E402
 
 from hy3d_rocm.conv.prepared import give_back  # noqa: E402
-from hy3d_rocm.decode import (  # noqa: E402
+from hy3d_rocm.decoding import (  # noqa: E402
     black_box,
     decode_into,
     decode_with_report,
@@ -39,9 +39,9 @@ from hy3d_rocm.decode import (  # noqa: E402
     faults,
     run,
 )
-from hy3d_rocm.decode.black_box import is_opaque  # noqa: E402
-from hy3d_rocm.decode.families import family_for  # noqa: E402
-from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
+from hy3d_rocm.decoding.black_box import is_opaque  # noqa: E402
+from hy3d_rocm.decoding.families import family_for  # noqa: E402
+from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
 from hy3d_rocm.frames.sinks import MemmapSink  # noqa: E402
 
 try:
@@ -50,7 +50,7 @@ except ImportError:
     core = None  # type: ignore[assignment]
 
 OWN = "own code"
-# Of the range: what decode/families/test_layers.py allows two float32 ways of a decode.
+# Of the range: what decoding/families/test_layers.py allows two float32 ways of a decode.
 CLOSE = 1e-5
 KINDS = (*EVERY_KIND, OWN)
 BUDGET = "8GB"  # a number: what else is in memory must not choose the way

@@ -1,5 +1,5 @@
 """Random layers for check_fused.py, and what they are worth: the plainest reading of
-decode/layers.py in float64, and a bound of each value's error.
+decoding/layers.py in float64, and a bound of each value's error.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def build(case: Case, seed: int, real: bool) -> dict[str, Any]:
     """x, module, layer and what goes with it; integers keep every sum exact in the dtype."""
     import torch
 
-    from hy3d_rocm.decode import geometry, layers
+    from hy3d_rocm.decoding import geometry, layers
 
     rng = torch.Generator().manual_seed(seed * 1_000_003 + case.index)
     dtype = getattr(torch, case.dtype)
@@ -231,7 +231,7 @@ def laid_out(tensor: Any, layout: str) -> Any:
 
 def pieces_of(case: Case, x: Any, frames: tuple[int, int]) -> Any:
     """The frames that are read, as tensors cut where the case says."""
-    from hy3d_rocm.decode import geometry, layers
+    from hy3d_rocm.decoding import geometry, layers
 
     layer = layers.Conv(None, case.before, case.after, stride=case.stride, up=case.up,
                         keep_first=case.keep_first)  # fmt: skip

@@ -41,10 +41,10 @@ _ROUTER = (
     "conv/test_router_probing.py", "conv/test_router_scope.py", "conv/test_selfcheck.py",
 )  # fmt: skip
 _PLANNING = (
-    "decode/planning/test_planner.py", "decode/planning/test_planner_words.py",
-    "decode/test_fallback_chain.py", "decode/planning/test_compiled.py",
-    "decode/test_backend_rules.py", "decode/memory/test_budget.py",
-    "decode/families/test_unknown.py", "decode/test_black_box.py",
+    "decoding/planning/test_planner.py", "decoding/planning/test_planner_words.py",
+    "decoding/test_fallback_chain.py", "decoding/planning/test_compiled.py",
+    "decoding/test_backend_rules.py", "decoding/memory/test_budget.py",
+    "decoding/families/test_unknown.py", "decoding/test_black_box.py",
 )  # fmt: skip
 
 GROUPS = (
@@ -91,14 +91,14 @@ GROUPS = (
     Group(
         "decode",
         {
-            "hy3d_rocm/decode/faults.py": (
-                "decode/test_backend_rules.py", "decode/test_fallback_chain.py",
+            "hy3d_rocm/decoding/faults.py": (
+                "decoding/test_backend_rules.py", "decoding/test_fallback_chain.py",
             ),
-            "hy3d_rocm/decode/memory/budget.py": ("decode/memory/test_budget_rules.py", *_PLANNING),
-            "hy3d_rocm/decode/plan.py": ("decode/test_plan.py", "decode/test_plan_fields.py"),
-            "hy3d_rocm/decode/planning/jobs.py": _PLANNING,
-            "hy3d_rocm/decode/planning/planner.py": _PLANNING,
-            "hy3d_rocm/decode/black_box.py": _PLANNING,
+            "hy3d_rocm/decoding/memory/budget.py": ("decoding/memory/test_budget_rules.py", *_PLANNING),
+            "hy3d_rocm/decoding/plan.py": ("decoding/test_plan.py", "decoding/test_plan_fields.py"),
+            "hy3d_rocm/decoding/planning/jobs.py": _PLANNING,
+            "hy3d_rocm/decoding/planning/planner.py": _PLANNING,
+            "hy3d_rocm/decoding/black_box.py": _PLANNING,
             "hy3d_rocm/framepack/preservation.py": (
                 "framepack/test_preservation.py", "framepack/test_preservation_values.py",
                 "framepack/test_sections.py",
@@ -106,7 +106,7 @@ GROUPS = (
             "hy3d_rocm/offload/policy.py": ("offload/test_policy.py", "offload/test_borders.py"),
         },
         left_out=(
-            "decode/planning/test_compiled.py::test_measured_peaks_stay_below_the_planned_ones",
+            "decoding/planning/test_compiled.py::test_measured_peaks_stay_below_the_planned_ones",
         ),
     ),
 )  # fmt: skip

@@ -33,7 +33,7 @@ from hy3d_rocm.comfy import decode as node  # noqa: E402
 from hy3d_rocm.comfy.running import Steps  # noqa: E402
 from hy3d_rocm.comfy.vaes import family_of  # noqa: E402
 from hy3d_rocm.conv import prepared  # noqa: E402
-from hy3d_rocm.decode.executor import decode, encode  # noqa: E402
+from hy3d_rocm.decoding.executor import decode, encode  # noqa: E402
 
 torch.set_num_threads(1)
 

@@ -37,7 +37,7 @@ def tiny_vae(kind: str, seed: int = 0) -> Any:
 
 def tiny_latents(vae: Any, frames: int, height: int, width: int, seed: int = 0) -> Any:
     """Normal latents (1, C, T, H, W) for a tiny VAE; image VAEs take T = 1."""
-    from hy3d_rocm.decode.families import family_for
+    from hy3d_rocm.decoding.families import family_for
 
     generator = torch.Generator().manual_seed(seed)
     channels = family_for(vae).latent_channels

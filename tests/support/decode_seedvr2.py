@@ -1,6 +1,6 @@
 """SeedVR2's video VAE in small: modules of our own with the structure, the parameters' names and
 the results of the upscaler's (numz/ComfyUI-SeedVR2_VideoUpscaler, src/models/video_vae_v3), and its
-slices of time with a memory in each convolution. tests/unit/decode/families/test_seedvr2.py holds
+slices of time with a memory in each convolution. tests/unit/decoding/families/test_seedvr2.py holds
 it against the true classes.
 """
 

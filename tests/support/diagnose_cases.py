@@ -64,7 +64,7 @@ TREE = (
     _case("", COMFY_SAMPLED + "Prompt executed in 85.21 seconds\n", "execution.py of ComfyUI"),
     _case("", "got prompt\nRequested to load WanVAE\nloaded completely; 5311 MB usable\n",
           "an encode, before anything was sampled"),
-    _case("", FRAMEPACK_START + VAE_LOADED + OURS + SUCCESS, "hy3d_rocm/decode/executor.py"),
+    _case("", FRAMEPACK_START + VAE_LOADED + OURS + SUCCESS, "hy3d_rocm/decoding/executor.py"),
     _case("block-allocator", BLOCKS * 3, "specification 003, problem 4"),
     _case("block-allocator", BLOCKS + "RuntimeError: HIP out of memory\n", "the first causes"),
     _case("hip-out-of-memory", "RuntimeError: HIP out of memory\n" + BLOCKS, "and the other way"),
@@ -77,7 +77,7 @@ TREE = (
           "two causes, far apart"),
     _case("decode-recovered",
           OURS + "[VAE Decode] Out of memory in grain 3 of whole (HIP out of memory. Tried to"
-          " allocate 8.54 GiB): starting again streamed\n" + SUCCESS, "decode/executor.py"),
+          " allocate 8.54 GiB): starting again streamed\n" + SUCCESS, "decoding/executor.py"),
 )  # fmt: skip
 
 _HIP = "https://rocm.docs.amd.com/projects/HIP/en/latest/reference/error_codes.html"

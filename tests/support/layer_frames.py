@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hy3d_rocm.decode.geometry import out_frames, read_frames, source_frame, up_frames
-from hy3d_rocm.decode.layers import Conv, Range
+from hy3d_rocm.decoding.geometry import out_frames, read_frames, source_frame, up_frames
+from hy3d_rocm.decoding.layers import Conv, Range
 
 
 def own_frames(layer: Conv, n: int, kernel_t: int) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
+from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]

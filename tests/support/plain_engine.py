@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _nn
 
-from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Shuffle, Triple, Weights
+from hy3d_rocm.decoding.layers import Attention, Conv, Local, Norm, Shuffle, Triple, Weights
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.decode.planning.jobs import Job, torch_backend
+from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
 
 GB, MB = 2**30, 2**20
 CPU, CARD, META = torch.device("cpu"), torch.device("cuda", 0), torch.device("meta")

@@ -12,16 +12,16 @@ from decode_doubles import TIMESTEP, tiny_latents, tiny_pixels
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from hy3d_rocm import _core
-from hy3d_rocm.decode import graph as graph_module
-from hy3d_rocm.decode.backends.torch_ops import TorchBackend
-from hy3d_rocm.decode.families import family_for
-from hy3d_rocm.decode.faults import ATTEMPTS
-from hy3d_rocm.decode.graph import Graph
-from hy3d_rocm.decode.layers import Conv, ModuleWeights, Norm
-from hy3d_rocm.decode.memory.steps import StepWorkspace
-from hy3d_rocm.decode.memory.workspace import OperatorWorkspace
-from hy3d_rocm.decode.report import Step
-from hy3d_rocm.decode.run import Run
+from hy3d_rocm.decoding import graph as graph_module
+from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
+from hy3d_rocm.decoding.families import family_for
+from hy3d_rocm.decoding.faults import ATTEMPTS
+from hy3d_rocm.decoding.graph import Graph
+from hy3d_rocm.decoding.layers import Conv, ModuleWeights, Norm
+from hy3d_rocm.decoding.memory.steps import StepWorkspace
+from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
+from hy3d_rocm.decoding.report import Step
+from hy3d_rocm.decoding.run import Run
 
 CPU = torch.device("cpu")
 ALL = 1 << 40

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from hy3d_rocm.decode.layers import (
+from hy3d_rocm.decoding.layers import (
     Conv,
     Norm,
     Pieces,

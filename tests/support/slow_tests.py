@@ -23,7 +23,7 @@ SECONDS = 0.5
 
 
 def name_of(item: Any) -> str:
-    """unit/decode/test_run.py::test_it, whatever the parameters."""
+    """unit/decoding/test_run.py::test_it, whatever the parameters."""
     return f"{item.path.relative_to(TESTS).as_posix()}::{item.originalname}"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hy3d_rocm.decode.layers import Attention, Conv, Local, Norm, Shuffle
+from hy3d_rocm.decoding.layers import Attention, Conv, Local, Norm, Shuffle
 
 
 def module(out: int, into: int, *kernel: int, seed: int = 0) -> nn.Module:

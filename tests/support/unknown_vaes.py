@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hy3d_rocm.decode import DecodeOptions
+from hy3d_rocm.decoding import DecodeOptions
 
 MB = 1 << 20
 # Three convolutions of 3x3, two of them before four times up-sampling: 2 + 1/4 latents.

@@ -23,12 +23,12 @@ from hy3d_rocm.capture import (  # noqa: E402
     fingerprint,
     read_capture,
 )
-from hy3d_rocm.decode import (  # noqa: E402
+from hy3d_rocm.decoding import (  # noqa: E402
     DecodeCancelled,
     DecodeOptions,
     decode_with_report,
 )
-from hy3d_rocm.decode.executor import decode, encode  # noqa: E402
+from hy3d_rocm.decoding.executor import decode, encode  # noqa: E402
 from hy3d_rocm.files import plain, stamped, write_whole  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -18,7 +18,7 @@ import hy3d_rocm  # noqa: E402
 from hy3d_rocm import PipelineProxy, conv2d, conv3d, decode, make_generator, protect, raster  # noqa: E402
 from hy3d_rocm.conv import conv3d_op, functional  # noqa: E402
 from hy3d_rocm.conv.tiers import TIER_NAMES  # noqa: E402
-from hy3d_rocm.decode import DecodeOptions, decode_with_report, encode  # noqa: E402
+from hy3d_rocm.decoding import DecodeOptions, decode_with_report, encode  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SOURCES = Path(hy3d_rocm.__file__).parent
@@ -81,7 +81,7 @@ def tiny(kind: str) -> tuple[Any, Any, Any]:
     pytest.importorskip("diffusers")
     from decode_doubles import TIMESTEP, tiny_latents, tiny_pixels, tiny_vae
 
-    from hy3d_rocm.decode.families import family_for
+    from hy3d_rocm.decoding.families import family_for
 
     vae = tiny_vae(kind)
     pixels = tiny_pixels(1 if kind == "image" else 9, 32, 32)

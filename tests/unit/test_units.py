@@ -93,7 +93,7 @@ def test_units_need_no_torch() -> None:
 
 
 PARTS = (
-    "bench", "comfy", "conv/verdict_store", "decode/plan.py", "env", "memory_lines.py", "offload",
+    "bench", "comfy", "conv/verdict_store", "decoding/plan.py", "env", "memory_lines.py", "offload",
     "tune",
 )  # fmt: skip
 

@@ -76,7 +76,7 @@ def layers() -> None:
     p.box(770, 125, 170, 90, LOGIC, "doctor/, diagnose/", "env/: facts, rules as",
           "tables, without torch")
     p.box(20, 250, 365, 55, DEVICE, "torch, and Triton kernels",
-          "conv/triton, decode/backends/triton, raster/gpu")
+          "conv/triton, decoding/backends/triton, raster/gpu")
     p.box(400, 250, 540, 55, BINDING, "_native.py -> _core (csrc/python)",
           "arrays without a copy, sentences for errors; twins in _fallback/")
     parts = (("conv3d", "plan, then run"), ("moments", "of GroupNorm"),

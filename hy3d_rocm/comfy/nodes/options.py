@@ -12,8 +12,8 @@ from comfy_api.v0_0_2 import io
 
 from hy3d_rocm.comfy.nodes.common import advanced
 from hy3d_rocm.comfy.option_values import DEFAULTS
-from hy3d_rocm.decode.checks import STRATEGIES
-from hy3d_rocm.decode.precision import PRECISIONS
+from hy3d_rocm.decoding.checks import STRATEGIES
+from hy3d_rocm.decoding.precision import PRECISIONS
 
 BUDGET_TOOLTIP = (
     '"auto": from what is free now. Or a size such as "6GB" or "800MB", or a share of the card\'s '

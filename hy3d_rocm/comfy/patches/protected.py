@@ -26,7 +26,7 @@ from hy3d_rocm.comfy.running import caught, checked, on_cpu, own_code, running
 from hy3d_rocm.comfy.settings import Settings
 from hy3d_rocm.comfy.vaes import is_managed
 from hy3d_rocm.conv.router import LOCAL, Guard
-from hy3d_rocm.decode.stages import stage_of, tensors_in
+from hy3d_rocm.decoding.stages import stage_of, tensors_in
 
 logger = logging.getLogger("hy3d_rocm")
 

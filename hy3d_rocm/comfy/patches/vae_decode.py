@@ -22,7 +22,7 @@ from hy3d_rocm.comfy.patches.common import (
 from hy3d_rocm.comfy.patches.progress import Transfers
 from hy3d_rocm.comfy.patches.room import make_room
 from hy3d_rocm.comfy.running import where_of
-from hy3d_rocm.decode.stages import told
+from hy3d_rocm.decoding.stages import told
 from hy3d_rocm.scopes import cuda_literals
 
 

@@ -37,7 +37,7 @@ def demo_vae() -> Any:
     """comfy.sd.VAE around the demo's weights in float32."""
     import torch
 
-    from hy3d_rocm.decode.families.original import view_of
+    from hy3d_rocm.decoding.families.original import view_of
 
     usual = core_layers.ops
     core_layers.ops = type("Narrow", (usual,), {"GroupNorm": staticmethod(_group_norm)})

@@ -104,7 +104,7 @@ def torch_computes(on: bool) -> None:
     global _natively
     if "hy3d_rocm" not in sys.modules:
         return
-    backend = importlib.import_module("hy3d_rocm.decode.backends.native")
+    backend = importlib.import_module("hy3d_rocm.decoding.backends.native")
     if _natively is None:
         _natively = backend.refusal
     backend.refusal = _not_now if on else _natively

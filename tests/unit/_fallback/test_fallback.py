@@ -140,7 +140,7 @@ def test_both_refuse_the_same_plans(fields: dict[str, object]) -> None:
 
 
 def test_the_package_s_decode_is_callable_before_and_after_its_sub_modules() -> None:
-    assert callable(hy3d_rocm.decode)
-    plan = importlib.import_module("hy3d_rocm.decode.plan")
-    assert callable(hy3d_rocm.decode)
-    assert hy3d_rocm.decode.plan is plan
+    assert callable(hy3d_rocm.decoding)
+    plan = importlib.import_module("hy3d_rocm.decoding.plan")
+    assert callable(hy3d_rocm.decoding)
+    assert hy3d_rocm.decoding.plan is plan

@@ -25,7 +25,7 @@ from sink_doubles import TensorSink  # noqa: E402
 
 from hy3d_rocm import cli  # noqa: E402
 from hy3d_rocm.cli import decode as command  # noqa: E402
-from hy3d_rocm.decode.report import DecodeCancelled, Step  # noqa: E402
+from hy3d_rocm.decoding.report import DecodeCancelled, Step  # noqa: E402
 from hy3d_rocm.tools import loading  # noqa: E402
 from hy3d_rocm.tools.loading import LoadingError  # noqa: E402
 

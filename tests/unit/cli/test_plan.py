@@ -46,8 +46,8 @@ def described(capsys: Capture, *words: str, code: int = 0) -> dict[str, Any]:
 
 
 def job_of(kind: str, shape: tuple[int, int, int], device: str) -> Any:
-    from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.planning.jobs import Job, best_backend, host_backend
+    from hy3d_rocm.decoding.families import family_for
+    from hy3d_rocm.decoding.planning.jobs import Job, best_backend, host_backend
 
     family = family_for(tiny_vae(kind))
     place, dtype = torch.device(device), torch.float32
@@ -56,15 +56,15 @@ def job_of(kind: str, shape: tuple[int, int, int], device: str) -> Any:
 
 
 def budget_of(device: int, host: int, unified: bool) -> Any:
-    from hy3d_rocm.decode.memory.budget import Budget
+    from hy3d_rocm.decoding.memory.budget import Budget
 
     return Budget(device, host, unified, "given")
 
 
 def wide_job() -> Any:
     """Of HunyuanVideo's real width, so that there is something to spill."""
-    from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.planning.jobs import Job, host_backend
+    from hy3d_rocm.decoding.families import family_for
+    from hy3d_rocm.decoding.planning.jobs import Job, host_backend
     from hy3d_rocm.tools.loading import bare_vae
 
     family, half = family_for(bare_vae("hunyuan").to(torch.bfloat16)), torch.bfloat16
@@ -81,7 +81,7 @@ def test_the_largest_that_the_table_counts_is_the_peak_that_the_candidate_states
     kind: str, strategy: str, device: str
 ) -> None:
     from hy3d_rocm.cli.program import sections_of
-    from hy3d_rocm.decode.planning.compiled import Compiled
+    from hy3d_rocm.decoding.planning.compiled import Compiled
 
     job = job_of(kind, (5, 8, 8), device)
     compiled = Compiled(job, budget_of(NO_LIMIT, NO_LIMIT, device == "cpu"), strategy)
@@ -98,7 +98,7 @@ def test_the_largest_that_the_table_counts_is_the_peak_that_the_candidate_states
 
 def test_the_table_follows_slices_that_leave_for_the_host() -> None:
     from hy3d_rocm.cli.program import sections_of, table
-    from hy3d_rocm.decode.planning.compiled import Compiled
+    from hy3d_rocm.decoding.planning.compiled import Compiled
 
     job = wide_job()
     full = Compiled(job, budget_of(NO_LIMIT, NO_LIMIT, False), "streamed").plan()
@@ -119,7 +119,7 @@ def test_the_table_follows_slices_that_leave_for_the_host() -> None:
 
 def test_every_slice_of_the_table_is_made_before_it_is_read_and_freed_once() -> None:
     from hy3d_rocm.cli.program import sections_of
-    from hy3d_rocm.decode.planning.compiled import Compiled
+    from hy3d_rocm.decoding.planning.compiled import Compiled
 
     room = budget_of(NO_LIMIT, NO_LIMIT, True)
     for section in sections_of(Compiled(job_of("wan", (5, 8, 8), "cpu"), room, "tiled")):
@@ -167,7 +167,7 @@ def test_the_demo_is_planned_by_its_frames_and_size(capsys: Capture) -> None:
 def test_a_folder_with_a_config_alone_is_planned_as_its_decode_is(
     folder: Any, capsys: Capture
 ) -> None:
-    from hy3d_rocm.decode.executor import decode_with_report
+    from hy3d_rocm.decoding.executor import decode_with_report
 
     found = described(capsys, "--vae", folder("wan"), *SMALL, "--budget", "1GB", "--program")
     vae = tiny_vae("wan")
@@ -276,7 +276,7 @@ def test_a_strategy_that_can_not_be_taken_is_a_sentence(folder: Any, capsys: Cap
 def test_an_encode_in_tiles_is_refused_in_a_sentence() -> None:
     from decode_doubles import tiny_pixels
 
-    from hy3d_rocm.decode.executor import encode_with_report
+    from hy3d_rocm.decoding.executor import encode_with_report
 
     with pytest.raises(ValueError, match=r'"tiled" can\'t be taken for an encode: give "streamed"'):
         encode_with_report(tiny_vae("wan"), tiny_pixels(5, 64, 64), strategy="tiled")
@@ -286,7 +286,7 @@ def test_an_encode_in_tiles_is_refused_in_a_sentence() -> None:
 
 
 def test_chunk_size_auto_is_as_if_it_was_not_given() -> None:
-    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decoding.report import DecodeOptions
 
     assert DecodeOptions(chunk_size="auto") == DecodeOptions()
     with pytest.raises(ValueError, match=r"chunk_size is 'some'; give a .* or \"auto\""):
@@ -294,8 +294,8 @@ def test_chunk_size_auto_is_as_if_it_was_not_given() -> None:
 
 
 def test_a_decode_of_hunyuan_video_says_that_chunk_size_means_nothing_from_the_first_on() -> None:
-    from hy3d_rocm.decode.executor import decode_with_report
-    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decoding.executor import decode_with_report
+    from hy3d_rocm.decoding.report import DecodeOptions
 
     vae = tiny_vae("hunyuan")
     z = tiny_latents(vae, 2, 4, 4)

@@ -168,7 +168,7 @@ def test_switched_off_there_are_no_nodes_and_one_line(
 
 
 class PlainVae:
-    """A VAE that hy3d_rocm.decode does not know: one convolution, IMAGE out as ComfyUI's has."""
+    """A VAE that hy3d_rocm.decoding does not know: one convolution, IMAGE out as ComfyUI's has."""
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
         weight = torch.ones(3, latents.shape[1], 1, 1, 1)

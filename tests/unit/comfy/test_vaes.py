@@ -19,10 +19,10 @@ from comfy_vae_doubles import ManagedVae  # noqa: E402
 from decode_doubles import relative_error, tiny_latents, tiny_vae  # noqa: E402
 from decode_originals import latent_diffusion_original, wan_original  # noqa: E402
 
-from hy3d_rocm.decode.executor import decode, encode  # noqa: E402
-from hy3d_rocm.decode.families import family_for  # noqa: E402
-from hy3d_rocm.decode.families.base import Host  # noqa: E402
-from hy3d_rocm.decode.families.proof import proven  # noqa: E402
+from hy3d_rocm.decoding.executor import decode, encode  # noqa: E402
+from hy3d_rocm.decoding.families import family_for  # noqa: E402
+from hy3d_rocm.decoding.families.base import Host  # noqa: E402
+from hy3d_rocm.decoding.families.proof import proven  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

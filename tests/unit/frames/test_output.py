@@ -17,7 +17,7 @@ av = pytest.importorskip("av")
 
 from sink_doubles import TensorSink  # noqa: E402
 
-from hy3d_rocm.decode.checks import check_result  # noqa: E402
+from hy3d_rocm.decoding.checks import check_result  # noqa: E402
 from hy3d_rocm.frames import output, video  # noqa: E402
 from hy3d_rocm.frames.claim import Claim  # noqa: E402
 from hy3d_rocm.frames.output import OutputError, scratch  # noqa: E402

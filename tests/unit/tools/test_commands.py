@@ -20,8 +20,8 @@ from decode_doubles import tiles_of_level, tiny_latents, tiny_vae  # noqa: E402
 from hy3d_rocm import cli  # noqa: E402
 from hy3d_rocm.bench import decode_cases  # noqa: E402
 from hy3d_rocm.capture import capturing  # noqa: E402
-from hy3d_rocm.decode.planning import compiled  # noqa: E402
-from hy3d_rocm.decode.report import DecodeOptions  # noqa: E402
+from hy3d_rocm.decoding.planning import compiled  # noqa: E402
+from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
 from hy3d_rocm.tools import optimize, runs, validate  # noqa: E402
 from hy3d_rocm.tools.optimize import Choices  # noqa: E402
 from hy3d_rocm.tools.runs import Outcome, Setting, exact_frames, run_once  # noqa: E402

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
-from hy3d_rocm.decode.report import DecodeReport  # noqa: E402
+from hy3d_rocm.decoding.report import DecodeReport  # noqa: E402
 from hy3d_rocm.tools import metrics, pictures  # noqa: E402
 from hy3d_rocm.tools.validate import borders_of  # noqa: E402
 

@@ -58,13 +58,13 @@ def encoding_vae(kind: str, times: float = 1.0) -> ManagedVae:
 
 def test_the_options_defaults_are_those_of_decode() -> None:
     from hy3d_rocm.comfy.option_values import DEFAULTS, decode_options
-    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decoding.report import DecodeOptions
 
     assert decode_options({}) == decode_options(DEFAULTS) == DecodeOptions()
 
 
 def test_validate_decode_corrects_statistics_as_a_decode_does(comfy: Comfy, door: Any) -> None:
-    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decoding.report import DecodeOptions
 
     (schema,) = (
         s for n in nodes_of(door) if (s := n.GET_SCHEMA()).node_id == "Hy3DRocmValidateDecode"
@@ -279,7 +279,7 @@ def test_what_is_no_image_is_a_sentence(execute: Execute) -> None:
 
 def test_the_report_says_what_happened_and_what_to_do_next_time() -> None:
     from hy3d_rocm.comfy.reports import report_lines
-    from hy3d_rocm.decode.report import DecodeReport
+    from hy3d_rocm.decoding.report import DecodeReport
 
     report = DecodeReport(
         "Wan", (1, 4, 1, 2, 2), (1, 3, 1, 16, 16), "cpu", "float32", 2**30, "as given",
@@ -328,7 +328,7 @@ def test_each_stretch_of_time_has_the_colour_of_what_took_most_of_it() -> None:
 
 def test_every_operation_of_a_program_has_a_name_and_a_colour() -> None:
     from hy3d_rocm.comfy import timeline
-    from hy3d_rocm.decode.run import OPS
+    from hy3d_rocm.decoding.run import OPS
 
     for op in {*OPS, "whole", "frames"} - {"send", "recv"}:
         assert timeline._PHASES[op] in timeline._COLOURS
@@ -418,7 +418,7 @@ def test_a_timeline_of_a_decode_tells_planning_and_the_kinds_of_steps(
 
 def test_what_a_program_copies_is_in_the_report() -> None:
     from hy3d_rocm.comfy.reports import report_lines
-    from hy3d_rocm.decode.report import DecodeReport
+    from hy3d_rocm.decoding.report import DecodeReport
 
     taken = {"way": "streamed x", "stored_bytes": 3 * 2**30, "loaded_bytes": 5 * 2**29}
     other = {"way": "whole", "stored_bytes": 7, "loaded_bytes": 7}

@@ -173,7 +173,7 @@ def written(found: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_plan_of_many_ways_is_wider_than_tall_and_shows_what_is_taken() -> None:
     from hy3d_rocm.comfy import plan_picture
-    from hy3d_rocm.decode.planning.planner import Candidate, Need, Way
+    from hy3d_rocm.decoding.planning.planner import Candidate, Need, Way
 
     ways = [Candidate(Way("tiled", f"in {n} tiles"), Need(2**30 // n), True) for n in range(1, 40)]
     for taken in (ways[0], ways[30]):
@@ -190,7 +190,7 @@ def test_where_nothing_fits_the_picture_shows_the_least_and_no_bar_is_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from hy3d_rocm.comfy import plan_picture
-    from hy3d_rocm.decode.planning.planner import Candidate, Need, Way
+    from hy3d_rocm.decoding.planning.planner import Candidate, Need, Way
 
     ways = [Candidate(Way("tiled", f"in {n} tiles"), Need(2**40 // n), False) for n in range(1, 40)]
     on_host = Candidate(Way("cpu"), Need(0, 2**20), False)
@@ -206,7 +206,7 @@ def test_where_nothing_fits_the_picture_shows_the_least_and_no_bar_is_cut(
 
 def test_a_large_budget_does_not_press_the_bars_flat(monkeypatch: pytest.MonkeyPatch) -> None:
     from hy3d_rocm.comfy import plan_picture
-    from hy3d_rocm.decode.planning.planner import Candidate, Need, Way
+    from hy3d_rocm.decoding.planning.planner import Candidate, Need, Way
 
     way = Candidate(Way("whole"), Need(2**20), True)
     for budget, above in ((2**21, False), (2**22, False), (2**23, True)):
@@ -218,7 +218,7 @@ def test_a_large_budget_does_not_press_the_bars_flat(monkeypatch: pytest.MonkeyP
 def test_the_picture_tells_time_as_an_estimate_copies_and_where_the_bytes_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hy3d_rocm.decode.planning.planner import Candidate, Need, Way
+    from hy3d_rocm.decoding.planning.planner import Candidate, Need, Way
 
     spilled = Need(2**27, 2**30, seconds=1.44, stored_bytes=2**30, loaded_bytes=3 * 2**30)
     ways = [
@@ -247,7 +247,7 @@ def test_a_plan_moves_a_bar_to_its_end(execute: Execute) -> None:
 def test_a_cancel_ends_a_plan_before_the_next_question_of_a_compilation(
     execute: Execute, comfy: Comfy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hy3d_rocm.decode.memory.steps import StepWorkspace
+    from hy3d_rocm.decoding.memory.steps import StepWorkspace
 
     flag, asked = Flag(comfy, monkeypatch), StepWorkspace.__call__
     stages: list[int] = []  # of each question, how many compilations were done
@@ -336,9 +336,9 @@ def test_room_is_asked_for_by_the_same_door_as_a_decodes_plan(
     """Without the C core a decode plans no layers, so no room is asked for by them either."""
     from hy3d_rocm.comfy import vae_memory, vaes
     from hy3d_rocm.comfy.running import Asked
-    from hy3d_rocm.decode.memory.budget import Budget
-    from hy3d_rocm.decode.planning import compiled
-    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decoding.memory.budget import Budget
+    from hy3d_rocm.decoding.planning import compiled
+    from hy3d_rocm.decoding.report import DecodeOptions
 
     vae = wan()
     family = vaes.family_of(vae)
@@ -361,7 +361,7 @@ def test_room_is_asked_for_by_the_same_door_as_a_decodes_plan(
 
 def shapes_of(vae: ManagedVae) -> Any:
     from hy3d_rocm.comfy import sizes, vae_memory, vaes
-    from hy3d_rocm.decode.planning.jobs import torch_backend
+    from hy3d_rocm.decoding.planning.jobs import torch_backend
     from hy3d_rocm.tune.decodes import collect_decode
 
     family = vaes.family_of(vae)
@@ -376,11 +376,11 @@ def test_the_convolutions_are_those_of_the_plan_that_would_be_taken(
 ) -> None:
     from collections import Counter
 
-    from hy3d_rocm.decode.executor import decode_with_report
-    from hy3d_rocm.decode.memory.budget import Budget
-    from hy3d_rocm.decode.planning.compiled import plan_job
-    from hy3d_rocm.decode.planning.jobs import host_backend
-    from hy3d_rocm.decode.report import DecodeOptions
+    from hy3d_rocm.decoding.executor import decode_with_report
+    from hy3d_rocm.decoding.memory.budget import Budget
+    from hy3d_rocm.decoding.planning.compiled import plan_job
+    from hy3d_rocm.decoding.planning.jobs import host_backend
+    from hy3d_rocm.decoding.report import DecodeOptions
     from hy3d_rocm.tune.shapes import Notes
 
     vae = ManagedVae(tiny_vae("wan"))
@@ -404,10 +404,10 @@ def test_the_convolutions_are_those_of_the_plan_that_would_be_taken(
 
 
 def test_what_leaves_for_the_host_is_no_other_convolution(comfy: Comfy) -> None:
-    from hy3d_rocm.decode.families import family_for
-    from hy3d_rocm.decode.memory.budget import Budget
-    from hy3d_rocm.decode.planning.compiled import plan_job
-    from hy3d_rocm.decode.planning.jobs import Job, host_backend
+    from hy3d_rocm.decoding.families import family_for
+    from hy3d_rocm.decoding.memory.budget import Budget
+    from hy3d_rocm.decoding.planning.compiled import plan_job
+    from hy3d_rocm.decoding.planning.jobs import Job, host_backend
     from hy3d_rocm.tools.loading import bare_vae
     from hy3d_rocm.tune.decodes import collect_decode
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from comfy_doubles import ROOT, Comfy, comfy, door, nodes_of
 
-from hy3d_rocm.decode.precision import PRECISIONS
+from hy3d_rocm.decoding.precision import PRECISIONS
 
 __all__ = ["comfy", "door"]  # fixtures
 

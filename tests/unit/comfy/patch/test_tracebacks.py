@@ -76,7 +76,7 @@ def test_stacked_sets_leave_no_frame_either(core: SimpleNamespace) -> None:
 
 
 def test_an_error_that_we_raise_keeps_its_frames(core: SimpleNamespace) -> None:
-    from hy3d_rocm.decode.memory.budget import parse_budget
+    from hy3d_rocm.decoding.memory.budget import parse_budget
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(*args: Any) -> Any:

@@ -113,7 +113,7 @@ def full_is(monkeypatch: pytest.MonkeyPatch, work: Callable[..., Any]) -> None:
 
 
 def report(**fields: Any) -> Any:
-    from hy3d_rocm.decode.report import DecodeReport
+    from hy3d_rocm.decoding.report import DecodeReport
 
     return DecodeReport("X", (), (), "cpu", "float32", 0, "none", **fields)
 

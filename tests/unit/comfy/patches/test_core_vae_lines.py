@@ -20,7 +20,7 @@ from vae_patch_doubles import Model, core_patched, latents, pixels
 
 from hy3d_rocm.conv import forget
 from hy3d_rocm.conv.router import protect
-from hy3d_rocm.decode import stages
+from hy3d_rocm.decoding import stages
 
 fake_comfy, core = patches_doubles.fake_comfy, vae_patch_doubles.core
 
@@ -190,7 +190,7 @@ def test_cpu_asks_our_decode_and_encode_for_the_cpu(
 ) -> None:
     from hy3d_rocm.comfy import running
     from hy3d_rocm.comfy.patches import core_vae
-    from hy3d_rocm.decode.report import DecodeReport
+    from hy3d_rocm.decoding.report import DecodeReport
 
     asked: list[Any] = []
 

@@ -1,0 +1,508 @@
+"""TritonBackend: layers.Backend by Triton kernels."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hy3d_rocm.aliasing import overlaps
+from hy3d_rocm.conv.router import note
+from hy3d_rocm.conv.tiers.vendor import allows_tf32
+from hy3d_rocm.conv.triton import configs, jit
+from hy3d_rocm.conv.triton import launch as tier
+from hy3d_rocm.conv.triton.item import Call, Launch
+from hy3d_rocm.decoding import geometry
+from hy3d_rocm.decoding.backends import statistics, torch_ops
+from hy3d_rocm.decoding.backends.statistics import NAMES, Affine
+from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
+from hy3d_rocm.decoding.backends.triton import work
+from hy3d_rocm.decoding.backends.triton.work import ITEMSIZE, ONES, Job, Machine, Piece, last_strides
+from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Weights
+
+# Results of fewer channels lie as NCDHW, since a position of them is less than one store.
+_FEWEST_LAST = 8
+# Operands by number, as in the list of addresses.
+_OPERANDS = ("out", "weight", "bias", "factor", "summand", "rows", "parts", "moments")
+
+# Taps of a 3-wide kernel that meet the same input, for the even and the odd one of two outputs.
+_FOLDED = (((0,), (1, 2)), ((0, 1), (2,)))
+
+
+def refusal(device: torch.device, dtype: torch.dtype, arch: str = "") -> str | None:
+    """Why no layer of this type can be computed on this device, in a few words, or None. arch: of
+    a GPU that need not be here: whether the kernels can be asked what they would take there."""
+    if device.type != "cuda":
+        return f"the fused kernels run on GPUs, not on {device.type}"
+    name = NAMES.get(dtype)
+    if name is None:
+        return f"the fused kernels have no {dtype}"
+    given = arch or tier.architecture(device)
+    if not configs.is_known(given) or not configs.offered(given, name):
+        return f"the kernels were not checked for {name} on {given}"
+    return None if arch else tier.kernel_problem()
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """A job's launches and what they read beside the source: made once, launched many times. small:
+    of each operand, by number, whether 32-bit offsets reach all of it; once it has run."""
+
+    work: work.Work
+    weight: Tensor
+    bias: Tensor | None
+    factors: Affine | None
+    small: tuple[bool, ...] = ()
+
+
+class _Layer(NamedTuple):
+    """One layer on sources of one form. reason: why the kernels can't; else parts. by_copy: shuffle
+    and residual come afterwards; alone: the residual does. in_place: the residual becomes the
+    result, else a copy of it.
+    """
+
+    layer: Conv  # its modules' ids are in the key, so that they stay taken
+    reason: str | None
+    parts: tuple[Part, ...] = ()
+    size: tuple[int, ...] = ()
+    form: torch.memory_format = torch.contiguous_format
+    by_copy: bool = False
+    alone: bool = False
+    in_place: bool = False
+
+
+class TritonBackend(TorchBackend):
+    """Layers with norm, activation, up-sampling and padding in the operand's load, and bias,
+    residual and moments in the store. Results of 8 channels or more are channels-last. What the
+    kernels can't compute goes to TorchBackend; `delegated` counts those calls by reason.
+
+    Packed weights are kept as long as the backend, and so is what follows from a layer and the form
+    of its source, the same for most chunks of a video. machine: instead of what the device is.
+    """
+
+    is_channels_last = True
+
+    def __init__(
+        self, weights: Weights, device: torch.device | str, machine: Machine | None = None
+    ) -> None:
+        super().__init__(weights)
+        self.device = torch.device(device)
+        if str(self.device) == "cuda":
+            self.device = torch.device("cuda", torch.cuda.current_device())
+        self._machine, self._is_given = machine, machine is not None
+        self._known: dict[tuple[Any, ...], _Layer] = {}
+        self._packed: dict[tuple[Any, ...], tuple[Tensor, Tensor | None, Any]] = {}
+        self._affines: dict[tuple[Any, ...], tuple[Affine | None, Any]] = {}
+
+    def convolve(
+        self, layer: Conv, source: Pieces, frames: Range, *, affine: Affine | None = None,
+        add: Tensor | None = None, moments: bool = False,
+    ) -> tuple[Tensor, Moments | None]:  # fmt: skip
+        """As Backend.convolve. ValueError where a frame of the source is missing."""
+        norm, tensors = layer.norm, source.tensors
+        if self._is_framed(layer, source):
+            layer, source = self._framed(layer, source, frames)
+            return self.convolve(layer, source, frames, add=add, moments=moments)
+        source, frames = self._at_start(layer, source, frames)
+        # Everything that launches depend on but addresses.
+        key = (
+            id(layer.module), id(norm), layer.shuffle, layer.before, layer.after, layer.modes,
+            layer.stride, layer.act, layer.up, layer.keep_first, source.first, source.total, frames,
+            affine is None, moments, add is None or _facts(add), *map(_facts, tensors),
+            tensors[0].dtype is torch.float32 and self._target(),
+        )  # fmt: skip
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._made(layer, source, frames, affine, add, moments)
+        if known.reason is not None:
+            self.delegated[known.reason] = self.delegated.get(known.reason, 0) + 1
+            return super().convolve(layer, source, frames, affine=affine, add=add, moments=moments)
+        if add is None or known.by_copy or known.alone:
+            form, dtype = known.form, tensors[0].dtype
+            out = torch.empty(known.size, dtype=dtype, device=self.device, memory_format=form)
+        elif known.in_place:
+            out = add
+        else:
+            out = add.to(tensors[0].dtype, memory_format=torch.channels_last_3d, copy=True)
+        every, at = [], 0
+        for part in known.parts:
+            end = at + part.work.job.out_frames
+            every.append(self._run(part, tensors, affine, out[:, :, at:end]))
+            at = end
+        kept = [m for m in every if m is not None]
+        if known.by_copy and layer.shuffle is not None:  # few channels a phase
+            return torch_ops.finished(out, layer.shuffle, frames, add), None
+        if known.alone and add is not None:  # in the store its masks would cost all registers
+            return out.add_(add), None
+        return out, statistics.combine(kept) if kept else None
+
+    def workspace(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool]:
+        """As Backend.workspace: rows, moments' parts; an upper bound for all options."""
+        total, affine = 0, layer.norm is not None and layer.norm.kind == "group"
+        if self._is_framed(layer, source):
+            layer, source = self._framed(layer, source, frames, asks=True)
+            frame = source.tensors[0][0, :, 0]  # their moments are taken in blocks
+            total = whole(8 * min(statistics.block_elements(frame.device), frame.numel()))
+            total += sum(whole(t.nbytes) for t in source.tensors)
+        source, frames = self._at_start(layer, source, frames)
+        job = self._job(layer, source, frames, affine, False, True)
+        if isinstance(job, str):
+            return total + super().workspace(layer, source, frames)[0], False
+        parts, item = _parts(layer, job), ITEMSIZE[job.dtype]
+        for part in parts:
+            made = work.work_of(part, self._target(), last_strides(part.outputs, part.out_size))
+            total += whole(made.rows_elems * item) + whole(made.parts_elems * 4)
+            total += whole(16 * part.outputs)
+        by_copy = layer.shuffle is not None and job.shuffle == ONES
+        if by_copy:  # the result before the shuffle
+            total += 2 * whole(job.outputs * job.out_frames * math.prod(job.out_size) * item)
+        if job.folds[1] or job.shuffle != ONES:  # the first call puts taps or phases in order
+            total += self._packed_bytes(layer, parts)
+        return total, by_copy or (job.outputs % 8 == 0 and len(parts) == 1)
+
+    def kept_bytes(self, layer: Conv, is_first: bool) -> int:
+        """As Backend.kept_bytes: packed weights."""
+        weight = self._weight(layer)
+        x = weight.new_empty((1, weight.shape[1], self._kernel_t(layer) + 1, 8, 8), device="meta")
+        job = self._job(layer, Pieces((x,), 0, None), (0, 2), False, False, False)
+        return 0 if isinstance(job, str) else self._packed_bytes(layer, _parts(layer, job))
+
+    def _packed_bytes(self, layer: Conv, parts: Sequence[Job]) -> int:
+        """Of packed weights and biases."""
+        total = 0
+        for part in parts:
+            view, item = work.view_of(part), ITEMSIZE[part.dtype]
+            outputs = part.outputs * math.prod(view.phases)
+            if view.phases == ONES:  # all that the weight has
+                outputs = len(self._weight(layer))
+            taps = view.taps * part.row_channels * view.kernel[2]
+            total += whole(outputs * taps * item) + whole(outputs * item)
+        return total
+
+    def _target(self) -> Machine:
+        if self._machine is None:
+            found = tier.target_of(self.device)
+            self._machine = Machine(found.arch, found.units, found.tf32)
+        tf32 = self.device.type == "cuda" and allows_tf32()
+        return self._machine._replace(tf32=tf32)
+
+    def _kernel_t(self, layer: Conv) -> int:
+        shape = self._weight(layer).shape
+        return shape[2] if len(shape) == 5 else 1
+
+    def _at_start(self, layer: Conv, source: Pieces, frames: Range) -> tuple[Pieces, Range]:
+        """The call near the start of a video, where neither its start nor its end is read: chunks
+        of a video then have all that follows in common."""
+        away = source.first - (1 if layer.keep_first else 0)
+        if away <= 0 or layer.stride[0] != 1:
+            return source, frames
+        low, end = geometry.read_frames(layer, frames, self._kernel_t(layer))
+        first, last = (geometry.source_frame(layer, u) for u in (low, end - 1))
+        step = away * layer.up[0]
+        leads = layer.shuffle is not None and layer.shuffle.first is not None  # frame 0 is another
+        held = source.first <= first and last < source.frames[1]
+        if low < 0 or not held or (leads and frames[0] <= step):
+            return source, frames
+        placed = Pieces(source.tensors, source.first - away, None)
+        return placed, (frames[0] - step, frames[1] - step)
+
+    def _refusal(self, layer: Conv, source: Pieces) -> str | None:
+        """Why this layer can't be computed by the kernels, in a few words, or None."""
+        dtype = source.tensors[0].dtype
+        if dtype not in NAMES or any(t.dtype is not dtype for t in source.tensors):
+            return f"the fused kernels have no {dtype}"
+        reason = None if self._is_given else refusal(self.device, dtype)
+        return reason or torch_ops.not_fused(layer, source, "the kernels")
+
+    def _made(
+        self, layer: Conv, source: Pieces, frames: Range, affine: Affine | None,
+        add: Tensor | None, moments: bool,
+    ) -> _Layer:  # fmt: skip
+        """All that follows from the form of a call."""
+        job = self._job(layer, source, frames, affine is not None, add is not None, moments)
+        if isinstance(job, str):
+            return _Layer(layer, job)
+        if layer.norm is not None and layer.norm.kind == "group" and affine is None:
+            return _Layer(layer, "a group norm came without its moments")
+        alone = job.add and job.outputs % 8 != 0
+        if alone:
+            job = job._replace(add=False, moments=False)
+        jobs = _parts(layer, job)
+        size = (1, job.outputs, sum(part.out_frames for part in jobs), *job.out_size)
+        form = torch.channels_last_3d
+        strides: Sequence[int] = last_strides(job.outputs, job.out_size)
+        if job.outputs < _FEWEST_LAST:
+            plane, width = math.prod(size[3:]), size[4]
+            form, strides = torch.contiguous_format, (size[2] * plane, plane, width, 1)
+        in_place = False
+        if add is not None and job.add:
+            if tuple(add.shape) != size:
+                raise ValueError(f"a residual of {tuple(add.shape)} for a result of {size}")
+            # The second part may run out of memory when the first has been added: then the step is
+            # made again, and the residual must be what it was.
+            in_place = len(jobs) == 1 and _is_target(add, source.tensors[0].dtype)
+            strides = add.stride()[1:] if in_place else strides
+        parts = []
+        for one in jobs:
+            target = _strides((job.outputs, one.out_frames, *job.out_size), strides)
+            factors = None
+            if affine is None and layer.norm is not None:
+                factors = self._affine(layer.norm, one.channels)
+            launches = work.work_of(one, self._target(), target)
+            parts.append(Part(launches, *self._packed_for(layer, one), factors))
+        by_copy = layer.shuffle is not None and job.shuffle == ONES
+        return _Layer(layer, None, tuple(parts), size, form, by_copy, alone, in_place)
+
+    def _job(
+        self, layer: Conv, source: Pieces, frames: Range, affine: bool, add: bool, moments: bool
+    ) -> Job | str:
+        """The call in integers, or why the kernels can't compute it."""
+        reason = self._refusal(layer, source)
+        if reason is not None:
+            return reason
+        weight, tensors, shuffle = self._weight(layer), source.tensors, ONES
+        _, channels, _, height, width = tensors[0].shape
+        if layer.shuffle is not None:
+            factor = layer.shuffle.factor
+            shuffle = factor if len(weight) >= work.FEWEST_SHUFFLED * math.prod(factor) else ONES
+        whole = layer.shuffle is None or shuffle != ONES  # nothing is left to a copy
+        norm = layer.norm if layer.norm is not None and layer.norm.kind != "group" else None
+        if norm is not None:
+            affine = self._affine(norm, channels) is not None
+        t, h, w = (mode == "replicate" for mode in layer.modes)
+        pieces = tuple(Piece(x.shape[2], _strides_of(x), x.data_ptr() % 16 == 0) for x in tensors)
+        job = Job(
+            dtype=NAMES[tensors[0].dtype], channels=channels,
+            outputs=len(weight) // math.prod(shuffle), kernel=geometry.kernel_size(weight),
+            size=(height, width), pieces=pieces, first=source.first, total=source.total,
+            frames=frames, before=layer.before, after=layer.after, replicate=(t, h, w),
+            stride=layer.stride, up=layer.up, keep_first=layer.keep_first, shuffle=shuffle,
+            norm="" if norm is None else norm.kind, eps=0.0 if norm is None else norm.eps,
+            affine=affine, silu=layer.act == "silu",
+            bias=self.weights.of(layer.module, "bias") is not None, add=add and whole,
+            moments=moments and whole,
+        )  # fmt: skip
+        return work.refusal(job) or job
+
+    def _is_framed(self, layer: Conv, source: Pieces) -> bool:
+        """Whether frames are normalised by themselves before the kernels read them."""
+        framed = layer.norm is not None and layer.norm.kind == "frame"
+        return framed and self._refusal(layer, source) is None
+
+    def _framed(
+        self, layer: Conv, source: Pieces, frames: Range, asks: bool = False
+    ) -> tuple[Conv, Pieces]:
+        """The layer without its GroupNorm of single frames, and the frames that it reads behind it:
+        a kernel's factors are those of all its frames. asks: shapes are enough."""
+        norm = layer.norm
+        assert norm is not None
+        numbers = geometry.frame_numbers(layer, source, frames, self._kernel_t(layer))
+        first = min((n for n in numbers if n >= 0), default=source.first)
+        stop = max(first, *numbers) + 1
+        made, at = [], source.first
+        for tensor in source.tensors:
+            part = tensor[:, :, max(first - at, 0) : max(stop - at, 0)]
+            at += tensor.shape[2]
+            if part.shape[2]:
+                made.append(torch.empty_like(part))
+                if not asks:
+                    torch_ops.own_norm(part[0], norm, self.weights, made[-1][0])
+        return replace(layer, norm=None), Pieces(tuple(made), first, source.total)
+
+    def _packed_for(self, layer: Conv, job: Job) -> tuple[Tensor, Tensor | None]:
+        order = "" if layer.shuffle is None or job.shuffle == ONES else layer.shuffle.order
+        key = (id(layer.module), job.dtype, job.folds, job.shuffle, order, job.outputs)
+        found = self._packed.get(key)
+        if found is None:
+            made = pack(self._weight(layer), self.weights.of(layer.module, "bias"), job, order)
+            found = self._packed[key] = (*made, layer.module)  # so that its id stays its own
+        return found[:2]
+
+    def _affine(self, norm: Norm, channels: int) -> Affine | None:
+        """Float32 factor and summand (C,) that follow a norm over the channels, or None."""
+        key = (id(norm.module), norm.kind, norm.weight, norm.bias, id(norm.scale), id(norm.shift))
+        found = self._affines.get(key)
+        if found is None:
+            factor, summand = statistics.norm_parameters(norm, self.weights)
+            made = None
+            if factor is not None or summand is not None or norm.kind == "l2":
+                one, zero = (torch.full((), n, device=self.device) for n in (1.0, 0.0))
+                factor = (one if factor is None else factor).to(self.device, torch.float32)
+                summand = (zero if summand is None else summand).to(self.device, torch.float32)
+                if norm.kind == "l2":
+                    factor = factor * math.sqrt(channels)
+                made = factor.expand(channels).contiguous(), summand.expand(channels).contiguous()
+            found = self._affines[key] = (made, norm)
+        return found[0]
+
+    def _run(
+        self, part: Part, tensors: Sequence[Tensor], affine: Affine | None, out: Tensor
+    ) -> Moments | None:
+        """The part's job into `out`, which holds the residual if there is one."""
+        made, job, device = part.work, part.work.job, self.device
+        factor, summand = part.factors or (None, None)
+        if affine is not None:
+            factor, summand = (a.to(device, torch.float32).contiguous() for a in affine)
+        rows = parts = moments = None
+        if made.rows_elems:
+            rows = torch.empty(made.rows_elems, dtype=tensors[0].dtype, device=device)
+        if job.moments:
+            parts = torch.empty(made.parts_elems, dtype=torch.float32, device=device)
+            moments = torch.empty((2, job.outputs), dtype=torch.float64, device=device)
+        if device.type != "meta":
+            start = time.perf_counter()
+            operands = (out, part.weight, part.bias, factor, summand, rows, parts, moments)
+            is_here = device.index is None or device.index == torch.cuda.current_device()
+            with nullcontext() if is_here else torch.cuda.device(device.index):
+                run_launches(part, (*operands, *tensors), device.index)
+            size = (1, job.channels, job.end - job.first, *job.size)
+            note(size, job.outputs, out.dtype, "triton, fused", time.perf_counter() - start)
+        if moments is None:
+            return None
+        return Moments(out[0, 0].numel(), moments[0], moments[1])
+
+
+def whole(size_bytes: int) -> int:
+    """Rounded up as PyTorch's allocator does."""
+    return -(-size_bytes // 512) * 512
+
+
+def _facts(x: Tensor) -> tuple[Any, ...]:
+    """What launches depend on of a tensor (1, C, t, H, W) of the source, or a residual."""
+    small = jit.is_small(x.untyped_storage().nbytes())
+    return x.shape, x.stride(), x.dtype, x.data_ptr() & 15, small, x.is_neg()
+
+
+def _strides(lengths: Sequence[int], strides: Sequence[int]) -> work.Strides:
+    """Of (C, T, H, W): c, t, h, w; 0 along an axis of one position, 1 for a single channel."""
+    c, t, h, w = (0 if n == 1 else s for n, s in zip(lengths, strides, strict=True))
+    return (1 if lengths[0] == 1 else c, t, h, w)
+
+
+def _strides_of(tensor: Tensor) -> work.Strides:
+    """Of (1, C, T, H, W)."""
+    return _strides(tensor.shape[1:], tensor.stride()[1:])
+
+
+def _is_target(add: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the kernels can make their result in a residual's memory."""
+    strides = _strides_of(add)
+    whole_rows = strides[0] == 1 and not any(n % 8 for n in strides[1:])
+    aligned = add.data_ptr() % 16 == 0
+    plain = add.dtype is dtype and not add.is_neg() and not overlaps(add)
+    return whole_rows and aligned and plain
+
+
+def _parts(layer: Conv, job: Job) -> list[Job]:
+    """The job, its video's first frame by itself where that has a factor of its own."""
+    if layer.shuffle is None or layer.shuffle.first is None or job.frames[0] or job.shuffle == ONES:
+        return [job]
+    lead = job._replace(frames=(0, 1), shuffle=layer.shuffle.first)
+    return [lead, job._replace(frames=(1, job.frames[1]))] if job.frames[1] > 1 else [lead]
+
+
+def pack(weight: Tensor, bias: Tensor | None, job: Job, order: str) -> tuple[Tensor, Tensor | None]:
+    """A module's as the kernels read them: (phases * outputs, kt * kh, kw * channels), channels
+    padded to a multiple of 8, and (phases * outputs). order: of the shuffle whose phases are the
+    job's, or "".
+
+    Sums of taps are made in float32 and rounded once.
+    """
+    weight = weight.detach().view(*weight.shape[:2], *job.kernel)
+    bias, phases = None if bias is None else bias.detach().contiguous(), [weight]
+    if order:  # as many channels as are kept
+        kept = slice(0, job.outputs)
+        phases = [torch_ops.by_phase(weight, job.shuffle, order)[:, :, :, kept].flatten(0, 3)]
+        if bias is not None:
+            bias = torch_ops.by_phase(bias, job.shuffle, order)[:, :, :, kept].flatten()
+    elif job.folds[1]:
+        phases = _folded(weight, job.folds[0])
+        bias = None if bias is None else bias.repeat(len(phases))
+    o, c, kt, kh, kw = phases[0].shape
+    packed = weight.new_zeros((len(phases), o, kt, kh, kw, -(-c // 8) * 8))
+    for place, part in zip(packed, phases, strict=True):
+        place[..., :c] = part.permute(0, 2, 3, 4, 1)
+    return packed.flatten(0, 1).flatten(1, 2).flatten(2), bias
+
+
+def _folded(weight: Tensor, in_time: bool) -> list[Tensor]:
+    """A weight a phase, of sums of taps. Of two output frames the first is the odd one."""
+    alone = tuple((k,) for k in range(weight.shape[2]))
+    wide = torch.float64 if weight.dtype is torch.float32 else torch.float32
+    found = []
+    for frames, lines, columns in itertools.product(
+        _FOLDED[::-1] if in_time else (alone,), _FOLDED, _FOLDED
+    ):
+        made = weight.new_empty((*weight.shape[:2], len(frames), 2, 2))
+        for t, h, w in itertools.product(range(len(frames)), range(2), range(2)):
+            total = torch.zeros(weight.shape[:2], dtype=wide, device=weight.device)
+            for kt, kh, kw in itertools.product(frames[t], lines[h], columns[w]):
+                total += weight[:, :, kt, kh, kw]
+            made[:, :, t, h, w] = total
+        found.append(made)
+    return found
+
+
+# Launching. Compiled kernels are kept for all launches of a process: a decode makes thousands that
+# differ in numbers and addresses alone. Calls of all launches of a Work are kept with it.
+_compiled: dict[tuple[Any, ...], Any] = {}
+
+
+def number_of(name: str) -> int:
+    """Of an operand: pieces of the source, "x0" and so on, come behind the others."""
+    return len(_OPERANDS) + int(name[1:]) if name[0] == "x" else _OPERANDS.index(name)
+
+
+def run_launches(part: Part, tensors: Sequence[Tensor | None], device: int | None) -> None:
+    """All launches of a part on the current stream of the current device, which is `device`.
+    tensors: the operands, by number."""
+    addresses = [0 if t is None else t.data_ptr() for t in tensors]
+    ends = tuple([a & 15 for a in addresses])
+    if not part.small:  # by the storage's size, as Triton's HIPBackend.is_within_2gb goes
+        part.small = tuple(t is None or jit.is_small(t.untyped_storage().nbytes()) for t in tensors)
+    form = (ends, part.small, device, None if part.bias is None else part.bias.dtype)
+    launches, calls = part.work.launches, part.work.calls.get(form)
+    done = 0 if calls is None else jit.launch_ready(calls, addresses, device)
+    if done == len(launches):
+        return
+    made = [launch(item, tensors, part.small, addresses, device) for item in launches[done:]]
+    if calls is None and None not in made:
+        part.work.calls[form] = tuple(call for call in made if call is not None)
+
+
+def launch(
+    item: Launch, tensors: Sequence[Tensor | None], small: Sequence[bool],
+    addresses: Sequence[int], device: int | None,
+) -> Call | None:  # fmt: skip
+    """Runs one launch that was not ready; the call that it made ready, None where it went through
+    Triton, which compiles the kernel or finds it in its cache."""
+    from hy3d_rocm.decoding.backends.triton import kernels
+
+    at: list[tuple[int, int]] = []
+    facts, operands = [], dict[str, Tensor]()
+    for name, offset in item.operands:
+        number = number_of(name)
+        tensor = tensors[number]
+        assert tensor is not None, f"a launch without its operand {name}"
+        operands[name] = tensor
+        at.append((number, offset * tensor.element_size()))
+        facts.append((tensor.dtype, small[number], (addresses[number] + at[-1][1]) % 16 == 0))
+    blocks = tuple([tuple(block) for _, _, block in item.blocks])
+    kept = (item.kernel, item.constants, item.num_warps, item.num_stages, blocks)
+    key = (*kept, tuple(facts), device)
+    compiled = _compiled.get(key)
+    call = jit.ready(item, compiled, at, addresses, device)
+    if call is None:
+        through_triton = jit.by_triton(kernels, item, operands)
+        first = compiled is None  # else it is launched this way for good
+        launched = jit._shown(item.kernel, through_triton) if first else through_triton()
+        if hasattr(launched, "metadata"):  # the interpreter returns none
+            _compiled[key] = launched
+    return call

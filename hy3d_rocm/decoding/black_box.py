@@ -1,0 +1,368 @@
+"""A VAE's own code as a black box: whole, or in tiles where nothing else of the VAE is known.
+
+Tiles have a halo and are blended as those of a program (run.py). Time is cut only where small
+latents showed that later latents do not change earlier frames (families/unknown.py); the latents
+decoded before a chunk are its warm-up. What norms or attention see is a tile and no more, and
+nobody can tell how far that is from the whole decode.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm.decoding.copies import copied_family, tensors_of
+from hy3d_rocm.decoding.faults import attempt
+from hy3d_rocm.decoding.memory.dry_run import (
+    CPU_ALLOWANCE_BYTES,
+    Prediction,
+    planned_bytes,
+    predict,
+)
+from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
+from hy3d_rocm.decoding.plan import DecodePlan, plan_decode
+from hy3d_rocm.decoding.planning.jobs import Job
+from hy3d_rocm.decoding.planning.jobs import is_opaque as is_opaque
+from hy3d_rocm.decoding.planning.planner import Need, Way
+from hy3d_rocm.decoding.report import Step
+from hy3d_rocm.decoding.run import blend
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm.decoding.faults import Failure, Recover
+    from hy3d_rocm.decoding.memory.budget import Budget
+    from hy3d_rocm.decoding.plan import Grain
+    from hy3d_rocm.decoding.planning.planner import Plan
+    from hy3d_rocm.decoding.report import DecodeOptions
+    from hy3d_rocm.decoding.stages import Counter
+
+ENGINE = "own tiles"
+# A level of tiles is by one part in so many smaller than the one before (tiles.h): so close that a
+# budget is filled, and that a little less of it does not cost several times the work.
+SHRINK = 8
+# Share of what was planned with that is planned with after an allocation failed for good.
+_LESS = 0.7
+# A level of tiles is offered if its latents are at most this share of those of the one before.
+_SMALLER = 0.85
+
+Size = tuple[int, int, int]
+
+
+def no_tiles(family: Any, halo_pixels: int | None) -> str:
+    """Why a VAE has no tiles, "" where it has."""
+    if not family.facts.is_regular:
+        return f"tiles need a rule for the size of the frames, and {family.facts.note}"
+    if halo_pixels is None:
+        return (
+            "halo_pixels=None asks for the whole receptive field, which is not known of this VAE: "
+            "give pixels"
+        )
+    return ""
+
+
+def is_tiled(way: Way) -> bool:
+    """Whether its frames are added up in one tensor."""
+    return way.parameters.get("engine") in ("tiles", ENGINE)
+
+
+def own_code(job: Job) -> Callable[[Tensor], Tensor]:
+    """The VAE's own decode, or encode, unsplit, of (1, C, T, H, W)."""
+    found: Callable[[Tensor], Tensor] = job.family.whole
+    return job.family.whole_encode if job.encode else found
+
+
+def left_out(job: Job, options: DecodeOptions) -> Iterator[str]:
+    """Sentences about what own_ways() does not offer."""
+    yield f'"streamed" and "cpu" need a VAE whose layers are known: {job.family.why}'
+    if job.encode:
+        yield "an encode has no tiles"
+    elif why := no_tiles(job.family, options.halo_pixels):
+        yield why
+    elif next(own_levels(job.family, job.shape, _own_parameters(options)), None) is None:
+        yield f"with this halo and overlap a latent of {job.shape[3]} x {job.shape[4]} is one tile"
+
+
+def _own_parameters(options: DecodeOptions) -> dict[str, Any]:
+    names = ("chunk_size", "halo_pixels", "overlap_pixels", "min_tile_pixels")
+    return {"engine": ENGINE, **{name: getattr(options, name) for name in names}}
+
+
+def own_ways(job: Job, options: DecodeOptions) -> Iterator[Way]:
+    """Whole, then tiles from large to small, then once more with less halo."""
+    yield Way("whole")
+    if job.encode or no_tiles(job.family, options.halo_pixels):
+        return
+    given = _own_parameters(options)
+    least = math.inf
+    for level, plan in own_levels(job.family, job.shape, given):
+        least = math.prod(plan.extent)
+        yield Way("tiled", tile_words(plan), given | {"level": level}, row="tiles")
+    smaller = {"halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
+    last = given | {name: min(given[name], size) for name, size in smaller.items()}
+    for level, plan in own_levels(job.family, job.shape, last):
+        if math.prod(plan.extent) < least:
+            what = f"{tile_words(plan)} with a halo of {last['halo_pixels']}"
+            yield Way("tiled", what, last | {"level": level}, again=True, row="smaller tiles")
+
+
+def plan_own_tiles(
+    family: Any, shape: tuple[int, ...], parameters: Mapping[str, Any]
+) -> DecodePlan:
+    """The tiles of parameters["level"] for latents (B, C, T, H, W). parameters: as own_ways()
+    makes them: halo_pixels, overlap_pixels, min_tile_pixels, chunk_size (latent frames or None)."""
+    facts = family.facts
+    frames, space = shape[2], facts.space
+    halo, overlap, smallest = (
+        -(-parameters[name] // space)
+        for name in ("halo_pixels", "overlap_pixels", "min_tile_pixels")
+    )
+    smallest = max(smallest, overlap, 1)
+    warm_up, shared, chunk = 0, 0, frames
+    if frames > 1 and family.warm_up.latents is not None:
+        warm_up, shared = family.warm_up.latents, 0 if family.warm_up.is_enough else 1
+        chunk = min(frames, parameters["chunk_size"] or 1)
+    return plan_decode(
+        shape[2:],
+        factors=(facts.time, space, space),
+        causal=facts.first != facts.time,
+        overlap=(min(shared, chunk), overlap, overlap),
+        halo=(warm_up, halo, halo),
+        min_tile=(chunk, smallest, smallest),
+        level=parameters["level"],
+        shrink=SHRINK,
+    )
+
+
+def grains(job: Job, way: Way) -> int:
+    """Pieces that one sample's decode counts."""
+    if not is_tiled(way):
+        return 1
+    return len(plan_own_tiles(job.family, job.shape, way.parameters).grains)
+
+
+def own_levels(
+    family: Any, shape: tuple[int, ...], parameters: Mapping[str, Any]
+) -> Iterator[tuple[int, DecodePlan]]:
+    """The levels of more than one tile whose largest is smaller than the one before by a good
+    part, and the last."""
+    levels = plan_own_tiles(family, shape, {**parameters, "level": 0}).levels
+    volume = float(math.prod(shape[2:]))
+    for level in range(1, levels):
+        plan = plan_own_tiles(family, shape, {**parameters, "level": level})
+        now = math.prod(plan.extent)
+        if now <= _SMALLER * volume or level == levels - 1:
+            volume = now
+            yield level, plan
+
+
+def tile_words(plan: DecodePlan) -> str:
+    """ "in 6 tiles of up to 96 x 64 pixels, 7 latent frames at a time"."""
+    count = len(plan.grains)
+    (frames, rows, columns), (_, up, across) = plan.extent, plan.factors
+    text = f"in {count} tile{'s' * (count > 1)} of up to {columns * across} x {rows * up} pixels"
+    several = f", {frames} latent frame{'s' * (frames > 1)} at a time"
+    return text + (several if plan.count[0] > 1 else "")
+
+
+def own_code_words(job: Job, way: Way) -> str:
+    """What is to be said of a VAE whose layers are not known."""
+    said = f"Its own code runs, since {job.family.why}."
+    if way.strategy != "tiled":
+        return said
+    return (
+        f"{said} Tiles of it are an approximation whose error can't be known: norms and attention "
+        'see one tile at a time. strategy="whole" with a larger budget gives its own decode.'
+    )
+
+
+def key_of(way: Way) -> tuple[Any, ...]:
+    """What a way is, however much of it is resident."""
+    return way.strategy, way.again, *sorted((k, str(v)) for k, v in way.parameters.items())
+
+
+def lowered(budget: Budget, failed: Plan, failure: Failure, on_cpu: bool) -> Budget:
+    """Less of the memory that was short than what was planned with."""
+    if failure.on_host and not on_cpu and not budget.is_unified:
+        room = min(budget.host_bytes, failed.need.host_bytes)
+        return replace(budget, host_bytes=int(room * _LESS))
+    allowance = CPU_ALLOWANCE_BYTES if on_cpu else 0
+    room = min(budget.device_bytes, failed.need.device_bytes)
+    return replace(budget, device_bytes=max(int((room - allowance) * _LESS) + allowance, 0))
+
+
+def in_own_tiles(
+    family: Any, plan: DecodePlan, z: Tensor, out: Tensor, device: torch.device,
+    dtype: torch.dtype, recover: Recover, counter: Counter, sample: int = 0,
+) -> None:  # fmt: skip
+    """One sample's decode along a plan of plan_own_tiles(): z (1, C, T, H, W) -> out (1, C', T',
+    H', W') on the CPU, of any float type."""
+    if len(plan.grains) > 1:
+        out.zero_()
+    for grain in plan.grains:
+        kept = attempt(
+            _own_tile, family, z, grain, device, dtype, recover=recover, check=counter.check
+        )
+        blend(kept, out[(..., *grain.out_slices)], grain.windows())
+        places = zip(grain.out_start, grain.out_stop, strict=True)
+        counter.tick(Step("frames", sample, grain.index, grain.index, *places))
+
+
+def _own_tile(
+    family: Any, z: Tensor, grain: Grain, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """What is kept of a tile, on the CPU."""
+    latents = z[(..., *grain.in_slices)].to(device, dtype)
+    made: Tensor = family.whole(latents)
+    size = (
+        family.facts.frames(latents.shape[2]),
+        *(n * family.facts.space for n in latents.shape[3:]),
+    )
+    if tuple(made.shape[2:]) != size:
+        raise ValueError(
+            f"{family.name} decodes latents of {tuple(latents.shape[2:])} to frames of "
+            f'{tuple(made.shape[2:])}, not {size} as small ones: give strategy="whole"'
+        )
+    return made[(..., *grain.keep_slices)].to("cpu")
+
+
+def _contained(size: Size, sizes: Iterable[Size], on_cpu: bool) -> bool:
+    """Whether another tile contains it and so takes more. On the CPU only of the same frames and
+    rows: torch takes im2col where those are few, so that fewer can take more."""
+    if on_cpu:
+        return any(other[:2] == size[:2] and other[2] > size[2] for other in sizes)
+    return any(o != size and all(map(operator.ge, o, size)) for o in sizes)
+
+
+# What it takes
+
+# Predictions already made, by VAE: the next decode of the same shape plans in no time.
+_MADE: weakref.WeakKeyDictionary[Any, dict[Any, Prediction]] = weakref.WeakKeyDictionary()
+
+
+def planned(job: Job, way: Way) -> Need:
+    """Planned bytes, the result included. ValueError (a sentence) where they can't be told; of a
+    VAE of which nothing else is known the least that it can be."""
+    try:
+        found = predicted(job, way)
+    except ValueError as error:
+        if not is_opaque(job.family):
+            raise
+        return _least(job, way, str(error))
+    if job.device_of(way).type == "cpu":
+        return Need(planned_bytes(found.both_bytes, True), 0, found.macs)
+    host = found.host_bytes + job.host_bytes - job.result_bytes
+    return Need(planned_bytes(found.device_bytes, False), host, found.macs)
+
+
+def _least(job: Job, way: Way, why: str) -> Need:
+    """What a way takes for its frames alone."""
+    result = job.result_bytes
+    made = math.prod(job.out_shape[1:])
+    if is_tiled(way):
+        plan = plan_own_tiles(job.family, job.shape, way.parameters)
+        made = job.out_shape[1] * _pixels(job.family, plan.extent)
+    made *= job.dtype.itemsize
+    if job.device.type == "cpu":
+        # A whole result is the frames themselves.
+        both = result + made if is_tiled(way) or job.shape[0] > 1 else max(result, made)
+        return Need(both, unknown=why)
+    return Need(made, result, unknown=why)
+
+
+def predicted(job: Job, way: Way) -> Prediction:
+    """The peaks before any allowance. ValueError (a sentence) where they can't be told."""
+    rules = OperatorWorkspace(job.device)
+    key = (
+        rules.key, type(job.family).__name__, job.encode, job.shape, str(job.dtype),
+        str(job.result_dtype), job.keeps_result, key_of(way),
+    )  # fmt: skip
+    host = getattr(job.family, "host", None)
+    if host is not None and job.dtype != host.dtype:
+        raise ValueError("the VAE's own code computes in the type that its host casts weights to")
+    if host is not None and not host.runs_own_code:
+        raise ValueError(f"the VAE's weights are not on {host.device}")
+    made = _MADE.setdefault(job.family.decoder, {})
+    if key not in made:
+        made[key] = _on_shapes(job, way, rules)
+    # The copy of the parameters that a decode in another type works on is there throughout.
+    more = sum(
+        p.numel() * job.dtype.itemsize
+        for p in tensors_of(job.family)
+        if p.is_floating_point() and p.dtype != job.dtype
+    )
+    found = made[key]
+    return replace(
+        found, device_bytes=found.device_bytes + more, both_bytes=found.both_bytes + more
+    )
+
+
+def _on_shapes(job: Job, way: Way, rules: OperatorWorkspace) -> Prediction:
+    """Of a dry run of the decode: its frames are copied into the result, which is on the host; of
+    one sample on the CPU they are the result."""
+    family = meta_family(job.family, job.dtype)
+    z = torch.empty((1, *job.shape[1:]), dtype=job.dtype, device="meta")
+    known, own = [z, *tensors_of(family)], own_code(replace(job, family=family))
+    result = partial(torch.empty, job.out_shape, dtype=job.result_dtype, device="cpu")
+    on_cpu = job.device.type == "cpu"
+
+    def whole() -> Tensor:
+        if not job.keeps_result:
+            return own(z)
+        if on_cpu and job.shape[0] == 1:
+            return own(z).to(job.result_dtype)
+        out = result()
+        for sample in range(job.shape[0]):
+            out[sample : sample + 1].copy_(own(z))
+        return out
+
+    if not is_tiled(way):
+        return predict(whole, known=known, workspace=rules)
+    plan = plan_own_tiles(family, job.shape, way.parameters)
+    sizes = {tuple(map(operator.sub, g.in_stop, g.in_start)): g for g in plan.grains}
+    deciding = {size: g for size, g in sizes.items() if not _contained(size, sizes, on_cpu)}
+    rules.code_scale = len(sizes) / len(deciding)
+
+    def tiled() -> Tensor | None:
+        """Each size of tile that may decide once; nothing is placed."""
+        out = result() if job.keeps_result else None  # else it is added up in a file
+        for grain in deciding.values():
+            _own_tile(family, z, grain, z.device, job.dtype)
+        return out
+
+    found = predict(tiled, known=known, workspace=rules)
+    seen = sum(_pixels(family, size) for size in deciding)
+    return replace(found, macs=round(found.macs * (plan.decoded_voxels / seen)))
+
+
+def meta_family(family: Any, dtype: torch.dtype) -> Any:
+    """The family over a copy of its VAE with parameters on "meta", of type `dtype`; the family
+    itself where it is so.
+
+    ValueError (a sentence) where the VAE can't be copied.
+    """
+
+    def like(t: Tensor) -> Tensor:
+        target = dtype if t.is_floating_point() else t.dtype
+        return torch.empty_strided(t.shape, t.stride(), dtype=target, device="meta")
+
+    parts = tensors_of(family)
+    if all(t.is_meta and (t.dtype == dtype or not t.is_floating_point()) for t in parts):
+        return family
+    try:
+        return copied_family(family, like)
+    except ValueError as error:
+        raise ValueError(f"what its own code takes can't be told beforehand ({error})") from error
+
+
+def _pixels(family: Any, size: Size) -> int:
+    """Of all frames of a latent of that size."""
+    frames, rows, columns = size
+    return int(family.facts.frames(frames) * rows * columns * family.facts.space**2)

@@ -1,0 +1,144 @@
+"""Where the frames of a decode go as they are made: a tensor, or a sink (output.py).
+
+A GPU goes on while its frames are on their way: they are copied to pinned memory behind the work
+that made them, and into the result when the next ones come.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm.decoding.precision import NonFiniteError
+from hy3d_rocm.decoding.transfers import pinned
+from hy3d_rocm.frames.output import scratch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm.frames.output import Sink
+
+_AT_ONCE = 32  # frames handed to a sink at a time from what was put together beside it
+#: of the frames that are on their way at a time, but one frame at least
+ON_THEIR_WAY_BYTES = 32 << 20
+
+
+class Placing:
+    """Takes frames in order of time, or a tensor that tiles are added up in.
+
+    out: the caller's own tensor, or None. sink: instead of a tensor.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: torch.dtype, out: Tensor | None, sink: Sink | None
+    ) -> None:
+        self.shape, self.dtype, self.result, self.sink = shape, dtype, out, sink
+        self._come = [0] * shape[0]  # frames of each sample
+        self._on_their_way: tuple[Tensor, Tensor, Tensor, int, torch.cuda.Event] | None = None
+
+    def begin(self, made: dict[str, Any]) -> None:
+        """A way starts. made: what its frames depend on; a sink that has frames of another making
+        throws them away."""
+        if self.sink is not None:
+            self.sink.begin(self.shape, self.dtype, made)
+            self.result = None  # a sink that began anew has another buffer
+        self._come = [self.first_wanted(sample) for sample in range(self.shape[0])]
+        self._on_their_way = None
+
+    def first_wanted(self, sample: int) -> int:
+        """The first frame that is not there yet."""
+        return 0 if self.sink is None else self.sink.first_wanted(sample)
+
+    def put(self, sample: int, first: int, frames: Tensor) -> None:
+        """frames (1, C, t, H, W), on any device. NonFiniteError where they, or those of the put
+        before, hold NaN or infinity."""
+        self.arrive()
+        on_gpu, stop = frames.device.type == "cuda", first + frames.shape[2]
+        self._come[sample] = stop
+        if self.sink is None and on_gpu:
+            whole, (count, _) = self.whole(), on_their_way(self.shape, self.dtype)
+            for at in range(first, stop, count):
+                part = frames[:, :, at - first : at - first + count]
+                self._leave(part, whole[sample : sample + 1, :, at : at + part.shape[2]], at)
+            return
+        check_finite(least_and_largest(frames), first, stop)
+        if self.sink is not None:
+            self.sink.put(sample, first, frames)
+        elif self.result is None and tuple(frames.shape) == self.shape:
+            self.result = frames.to(self.dtype)
+        else:
+            self.whole()[sample : sample + 1, :, first:stop].copy_(frames)
+
+    def _leave(self, frames: Tensor, place: Tensor, first: int) -> None:
+        """Frames begin their way from a GPU to their place in the result."""
+        self.arrive()
+        ends = least_and_largest(frames)
+        held_ends = pinned(ends.shape, (1,), ends.dtype).copy_(ends, non_blocking=True)
+        held = pinned(place.shape, torch.empty(place.shape, device="meta").stride(), place.dtype)
+        for channel in range(frames.shape[1]):  # one as it lies is copied without a buffer
+            held[:, channel].copy_(frames[:, channel], non_blocking=True)
+        event = torch.cuda.current_stream(frames.device).record_event()
+        self._on_their_way = held, held_ends, place, first, event
+
+    def arrive(self) -> None:
+        """The frames that are on their way are in the result. NonFiniteError as of put()."""
+        if self._on_their_way is None:
+            return
+        frames, ends, place, first, event = self._on_their_way
+        self._on_their_way = None
+        event.synchronize()
+        check_finite(ends, first, first + frames.shape[2])
+        place.copy_(frames)
+
+    def whole(self) -> Tensor:
+        """All frames as a tensor to be written in place; finished by put_whole()."""
+        if self.result is None and self.sink is not None:
+            folder, self.result = self.sink.folder, self.sink.buffer
+            if self.result is None and folder is not None:
+                self.result = scratch(folder, self.shape, self.dtype)
+        if self.result is None:
+            self.result = torch.empty(self.shape, dtype=self.dtype, device="cpu")
+        return self.result
+
+    def put_whole(self, sample: int) -> None:
+        """The sample's part of whole() is complete."""
+        whole = self.whole()
+        self._come[sample] = self.shape[2]
+        for first in range(self.first_wanted(sample), self.shape[2], _AT_ONCE):
+            frames = whole[sample : sample + 1, :, first : first + _AT_ONCE]
+            check_finite(least_and_largest(frames), first, first + frames.shape[2])
+            if self.sink is not None and self.sink.buffer is None:
+                self.sink.put(sample, first, frames)
+
+    def finish(self) -> Any:
+        """The tensor, or what the sink gives."""
+        if any(n != self.shape[2] for n in self._come):
+            raise RuntimeError(
+                f"the decode made {self._come} frames of its samples where {self.shape[2]} each "
+                "were due: this is a defect of hy3d_rocm, please report it with the VAE's class"
+            )
+        return self.whole() if self.sink is None else self.sink.finish()
+
+
+def on_their_way(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[int, int]:
+    """How many frames of a result (B, C, T, H, W) are on their way from a GPU at a time, and their
+    bytes in host memory."""
+    frame = shape[1] * shape[3] * shape[4] * dtype.itemsize
+    count = min(max(1, ON_THEIR_WAY_BYTES // frame), shape[2])
+    return count, count * frame
+
+
+def least_and_largest(frames: Tensor) -> Tensor:
+    """Of each channel of each frame, where the frames are. NaN is both. A frame at a time, which
+    takes no memory of the size of the frames."""
+    ends = [torch.aminmax(frames[:, c, t]) for t in range(frames.shape[2])
+            for c in range(frames.shape[1])]  # fmt: skip
+    return torch.stack([value for pair in ends for value in pair])
+
+
+def check_finite(ends: Tensor, first: int, stop: int) -> None:
+    """NonFiniteError (a sentence) unless the least and largest values of frames `first` to `stop`
+    are finite."""
+    if not bool(ends.isfinite().all()):
+        raise NonFiniteError(f"frames {first} to {stop - 1} hold NaN or infinite values")

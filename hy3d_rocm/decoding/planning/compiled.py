@@ -1,0 +1,330 @@
+"""The plan of a VAE whose layers are known: the C core compiles it (include/hy3d/schedule.h).
+
+Here a job becomes the core's request, and what it found becomes a Plan with its sentences. Nothing
+is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm import _native
+from hy3d_rocm.decoding.black_box import left_out, own_ways, planned, predicted
+from hy3d_rocm.decoding.checks import check_choice
+from hy3d_rocm.decoding.graph import Graph, record
+from hy3d_rocm.decoding.layers import Conv, ModuleWeights
+from hy3d_rocm.decoding.memory.dry_run import (
+    CPU_ALLOWANCE_BYTES,
+    PLANNED_SHARE,
+    standing_for,
+)
+from hy3d_rocm.decoding.memory.steps import StepWorkspace
+from hy3d_rocm.decoding.memory.workspace import CODE_LIMIT, OperatorWorkspace
+from hy3d_rocm.decoding.planning.jobs import Job, is_opaque
+from hy3d_rocm.decoding.planning.planner import (
+    STRATEGIES,
+    Candidate,
+    Need,
+    Plan,
+    Way,
+    choose,
+    nothing_fits,
+    plan_of,
+)
+from hy3d_rocm.decoding.report import DecodeOptions
+from hy3d_rocm.units import MB, size_text
+
+if TYPE_CHECKING:
+    from hy3d_rocm._core import Program, Schedule
+    from hy3d_rocm.decoding.memory.budget import Budget
+
+__all__ = ["Compiled", "plan_job"]
+
+# Strategies as bits.
+_BITS = {"whole": 1, "streamed": 2, "tiled": 4, "cpu": 8, "auto": 15}
+_ASKED = -2  # HY3D_OWN_BYTES_ASKED
+_CPU = torch.device("cpu")
+# What tiles took on an NVIDIA H200 beyond what was computed, and as much again.
+_GPU_MARGIN_BYTES = 56 * MB
+# Multiply-accumulates, bytes moved, bytes copied to or from the host and steps in a second; how
+# much longer the VAE's own code takes. Nominal: they compare candidates and promise nothing.
+_GPU_RATES = (3e14, 3e12, 2e-5, 2.6)
+_CPU_RATES = (1e11, 1e10, 1e-4, 3.0)
+_COPY_RATE = 2.5e10
+# Halo, overlap and smallest tile in pixels, where those that were asked for do not fit.
+_LESS_HALO = ((24, 12, 24), (16, 8, 16))
+# For the C convolution. It makes output frames in pairs, each from four frames, and its weights'
+# transforms serve all frames of a call: one core, HunyuanVideo, 9 frames 128x128: 6.8 s whole, 8.1
+# in slices of 32 MB; Wan 2.1, 17 frames 64x64: 1.7 s in one chunk, 2.2 in chunks of 2 latents, 2.9
+# in chunks of 1.
+_NATIVE_SLICE_BYTES = 512 * MB
+_NATIVE_LATENTS = (4, 2)
+# Latent positions of a chunk that keep a GPU busy: 1024 x 1024 pixels. (Wan 2.1 at 480x832, NVIDIA
+# H200: 0.60 s in chunks of 2, 0.67 s in chunks of 1.)
+_BUSY_POSITIONS = 16384
+
+
+def plan_job(
+    job: Job, budget: Budget, strategy: str = "auto", options: DecodeOptions | None = None,
+    wanted: Callable[[Way], bool] = lambda way: True, making: Mapping[str, Any] | None = None,
+) -> Plan:  # fmt: skip
+    """The best way to do the job within the budget, or of the strategy that was asked for.
+
+    wanted: says of each way of a VAE's own code whether it may be taken; where the layers are known
+    its answer means nothing, but it is called all along, and may raise. making: see Compiled.
+    Raises DoesNotFitError with the least budget that would do, ValueError (sentences) for a
+    strategy that is not known or that this VAE can't be run with.
+    """
+    check_choice("strategy", strategy, STRATEGIES)
+    if not is_opaque(job.family):
+        check = partial(wanted, Way("whole"))
+        return Compiled(job, budget, strategy, options, making=making, check=check).plan()
+    options = options or DecodeOptions()
+    offered = filter(wanted, own_ways(job, options))
+    return choose(offered, budget, strategy, partial(planned, job), left_out(job, options))
+
+
+class Compiled:
+    """The schedule of a job whose layers are known. graph: what its programs are of.
+
+    making: what frames depend on that are there already (executor.making_of): only its strategy and
+    sizes are taken. compiles_all: all candidates, though an earlier one fits. check: called before
+    each question of what a step takes; what it raises ends the planning. like: one of the same job,
+    whose graph and whose knowledge of what steps take serve again. ValueError (a sentence) for a
+    strategy that is not known or can't be taken.
+    """
+
+    def __init__(
+        self, job: Job, budget: Budget, strategy: str = "auto",
+        options: DecodeOptions | None = None, *, making: Mapping[str, Any] | None = None,
+        compiles_all: bool = False, check: Callable[[], object] = lambda: None,
+        like: Compiled | None = None,
+    ) -> None:  # fmt: skip
+        check_choice("strategy", strategy, STRATEGIES)
+        if not _native.available:
+            raise ValueError(
+                f"a program of {job.family.name}'s layers needs the C core ({_native.missing})"
+            )
+        if strategy == "tiled" and job.encode:
+            raise ValueError(
+                'the strategy "tiled" can\'t be taken for an encode: give "streamed", "cpu" or '
+                '"auto"'
+            )
+        options = options or DecodeOptions()
+        if making is not None:
+            options, strategy = _sizes_of(making, options), making["strategy"]
+        self.job, self.budget, self.strategy, self.options = job, budget, strategy, options
+        self.halos = _halos(options, making)
+        self.graph: Graph = record(job.family, job.encode) if like is None else like.graph
+        self.workspace: StepWorkspace = (
+            StepWorkspace(
+                self.graph, *_place(job, job.device), job.dtype,
+                None if job.device.type == "cpu" else _place(job, _CPU),
+            ) if like is None else like.workspace
+        )  # fmt: skip
+        takes = self.workspace
+        self._untold = untold = list[str]()  # why nobody can tell what the VAE's own code takes
+        allowed, on_cpu = _BITS[strategy], job.device.type == "cpu"
+        if strategy == "auto" and job.is_fused:
+            allowed &= ~_BITS["whole"]  # it would be slower as well as larger
+        if job.encode:
+            allowed &= ~_BITS["tiled"]
+
+        def own_bytes(*_step: Any) -> tuple[int, ...] | None:
+            """What the VAE's own code takes of the device (on the CPU: of all memory), found when
+            it is asked for: all of it is run on shapes. The core adds its margin."""
+            check()
+            try:
+                found = predicted(job, Way("whole"))
+            except ValueError as error:
+                untold[:] = [str(error)]
+                return None
+            return (found.both_bytes if on_cpu else found.device_bytes), 0, 0, 0
+
+        def inside(*call: Any) -> tuple[int, ...]:
+            check()
+            return takes(*call)
+
+        if allowed == _BITS["whole"] and own_bytes() is None:
+            raise nothing_fits(self._refused(), budget, strategy, ())
+        self.schedule: Schedule = _native.compile_schedule(
+            self.graph.nodes, workspace=own_bytes, **takes.request | {"inside": inside},
+            size=job.shape[2:],
+            element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
+            result_bytes=job.host_bytes, device_budget=max(budget.device_bytes, 1),
+            host_budget=max(budget.host_bytes, 1),
+            margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
+            margin_permille=round(1000 * PLANNED_SHARE),
+            is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu),
+            may_spill=int(options.cpu_offload and not on_cpu), most_shape_bytes=CODE_LIMIT,
+            pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
+            device=machine(job, options, job.device), host=machine(job, options, _CPU),
+            copy_bytes_per_second=_COPY_RATE, halos=self.halos,
+            statistic_passes=options.statistic_passes if job.family.has_global_norms else 0,
+            own_bytes=_ASKED if allowed & _BITS["whole"] else -1,
+            only_level=0 if making is None else making["parameters"].get("level", -1) + 1,
+        )  # fmt: skip
+
+    @property
+    def program(self) -> Program:
+        """The one that is to be carried out."""
+        program = self.schedule.program
+        assert program is not None, "nothing fits"
+        return program
+
+    @property
+    def cuts_norms(self) -> bool:
+        """Whether norms of whole frames see one tile at a time: their statistics are neither
+        estimated nor known then."""
+        return self.program.candidate["tiles"] > 1 and self.program.cut["frame_norms"] > 0
+
+    def candidates(self) -> list[Candidate]:
+        """What was looked at, in the order of preference."""
+        found = (c for c in self.schedule.candidates if c["status"] != "HY3D_ERR_UNSUPPORTED")
+        return [*self._refused(), *map(self._candidate, found)]
+
+    def plan(self) -> Plan:
+        """The program's. DoesNotFitError, or ValueError, where there is none."""
+        program, looked = self.schedule.program, self.candidates()
+        if program is None:
+            raise nothing_fits(looked, self.budget, self.strategy, ())
+        taken = self._candidate(program.candidate)
+        assert taken.need is not None
+        taken = replace(taken, need=replace(taken.need, prepared_bytes=self._prepared(taken.way)))
+        return plan_of(looked, taken, self.budget, self.strategy, compiled=self)
+
+    def _refused(self) -> list[Candidate]:
+        return [Candidate(Way("whole"), None, False, why) for why in self._untold]
+
+    def _candidate(self, found: dict[str, Any]) -> Candidate:
+        way = self._way(found)
+        if found["status"] == "HY3D_ERR_OVERFLOW":
+            return Candidate(way, None, False, "it has too many steps")
+        if found["status"] != "HY3D_OK":
+            return Candidate(way, None, False, found["status"])
+        fits, note = bool(found["fits"]), ""
+        may_spill = self.options.cpu_offload and self.job.device.type != "cpu"
+        if not fits and may_spill and self.budget.is_unified and way.strategy == "streamed":
+            note = "spilling gains nothing where host and device share their memory"
+        device, host = found["device_bytes"], found["host_bytes"]
+        if found["on_host"] and self.job.device.type != "cpu":
+            host += found["margin_bytes"]
+        else:
+            device += found["margin_bytes"]
+        unknown = "it was given up as soon as a part of it did not fit" if found["is_bound"] else ""
+        need = Need(
+            device, host, found["macs"], unknown, seconds=found["seconds"],
+            stored_bytes=found["stored_bytes"], loaded_bytes=found["loaded_bytes"],
+        )  # fmt: skip
+        return Candidate(way, need, fits, note)
+
+    def _way(self, c: dict[str, Any]) -> Way:
+        """The candidate in a user's words and parameters."""
+        device = _CPU if c["on_host"] else self.job.device
+        strategy = "cpu" if c["on_host"] or self.strategy == "cpu" else c["strategy"]
+        order = c["order"]
+        if order == "whole":
+            return Way("whole")
+        if order == "tiles":
+            return self._tiled(strategy, c)
+        parameters: dict[str, Any] = {"engine": "layers", "slice_bytes": c["slice_bytes"]}
+        what = "layer by layer"
+        if order == "chunks":
+            parameters = {"engine": "chunks", "chunk": c["chunk"]}
+            what = self._chunks_of(c["chunk"])
+        elif order == "prefix":
+            parameters["chunk"] = c["chunk"]
+            what += f", then {self._chunks_of(c['chunk'])}"
+        elif c["slice_bytes"] != machine(self.job, self.options, device)[0][0]:
+            what += f", {size_text(c['slice_bytes'])} at a time"
+        resident = c["resident_bytes"] if c["resident_bytes"] >= 0 else None
+        if resident is not None:
+            what += f", with {size_text(resident)} on the device"
+        return Way(strategy, what, parameters, resident_bytes=resident)
+
+    def _chunks_of(self, count: int) -> str:
+        kind = "pixel frame" if self.job.encode else "latent frame"
+        return f"in chunks of {count} {kind}{'s' * (count > 1)}"
+
+    def _tiled(self, strategy: str, c: dict[str, Any]) -> Way:
+        halo, overlap, smallest = self.halos[c["halo_row"]]
+        passes = self.options.statistic_passes if self.job.family.has_global_norms else 0
+        parameters = {
+            "engine": "tiles", "chunk": c["chunk"], "slice_bytes": self.options.slice_bytes,
+            "halo_pixels": None if halo < 0 else halo, "overlap_pixels": overlap,
+            "min_tile_pixels": smallest, "passes": passes, "level": c["level"],
+        }  # fmt: skip
+        rows, columns = c["tile"]
+        count, again = c["tiles"], c["halo_row"] > 0
+        what = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
+        what += f" with a halo of {halo}" if again else ""
+        return Way(strategy, what, parameters, again=again)
+
+    def _prepared(self, way: Way) -> int:
+        """Bytes by which the cache of prepared weights would grow if there were room.
+
+        Layer by layer each weight serves one call or a few: preparing costs more than it saves
+        (HunyuanVideo, 9 frames 160x160, one core, CPU time: 14.9 s with, 12.1 without, and 10.9
+        against 10.6 in the next decode). What is there already is used.
+        """
+        from hy3d_rocm.decoding.backends.native import growth_bytes
+
+        if not self.job.is_native(way) or way.parameters.get("engine") == "layers":
+            return 0
+        kept = zip(self.graph.layers, self.program.prepared(), strict=True)
+        return growth_bytes((layer.module, *of) for layer, of in kept if isinstance(layer, Conv))
+
+
+def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:
+    """What computes there, to be asked only, and the rules of what operators take."""
+    rules = OperatorWorkspace(device, is_pinned=device.type == "cpu" != job.device.type)
+    with standing_for(rules):
+        backend = job.make_backend(ModuleWeights(job.dtype, "meta"), torch.device("meta"))
+    return backend, rules
+
+
+def machine(job: Job, options: DecodeOptions, device: torch.device) -> tuple[Any, ...]:
+    """hy3d_machine: bytes of a step layer by layer, in the order in which they are tried; frames of
+    a chunk likewise: on a GPU as many as keep it busy, for the C convolution some, then those of
+    one latent frame, by shape alone; rates. 0: no others."""
+    on_cpu = device.type == "cpu"
+    native = on_cpu and job.make_backend.computes_natively
+    usual = options.slice_bytes or (32 * MB if on_cpu else 512 * MB)
+    several = native and options.slice_bytes is None
+    slices = (_NATIVE_SLICE_BYTES, usual) if several else (usual, 0)
+    time, space = job.family.factor if job.encode else (1, 1)
+    positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
+    tried = _NATIVE_LATENTS if native else (1 if on_cpu else max(1, _BUSY_POSITIONS // positions),)
+    most = max(1, -(-job.shape[2] // time))
+    sizes = sorted({int(min(latents, most) * time) for latents in (*tried, 1)}, reverse=True)
+    if options.chunk_size:
+        sizes = [int(options.chunk_size)]
+    return slices, (*sizes, 0, 0)[:3], *(_CPU_RATES if on_cpu else _GPU_RATES)
+
+
+def _halos(
+    options: DecodeOptions, making: Mapping[str, Any] | None
+) -> tuple[tuple[int, int, int], ...]:
+    """Halo (-1: all that is felt), overlap and smallest tile in pixels, tried in this order."""
+    halo = -1 if options.halo_pixels is None else options.halo_pixels
+    given = (halo, options.overlap_pixels, options.min_tile_pixels)
+    if making is not None:
+        return (given,)
+    rows = [given]
+    for sizes in _LESS_HALO:
+        halo, overlap, smallest = map(min, given, sizes)
+        rows.append((sizes[0] if halo < 0 else halo, overlap, smallest))
+    return tuple(rows)
+
+
+def _sizes_of(making: Mapping[str, Any], options: DecodeOptions) -> DecodeOptions:
+    """The options with the sizes of a decode that goes on."""
+    names = {"chunk": "chunk_size", "passes": "statistic_passes"}
+    made = {names.get(name, name): value for name, value in making["parameters"].items()}
+    sizes: Any = {n: None if v == "None" else v for n, v in made.items() if hasattr(options, n)}
+    return replace(options, **sizes)

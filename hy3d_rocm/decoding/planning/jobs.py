@@ -1,0 +1,185 @@
+"""What is to be decoded, and which backend computes its layers where."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm.decoding.backends import native
+from hy3d_rocm.decoding.memory.dry_run import modelled
+from hy3d_rocm.decoding.placing import on_their_way
+
+if TYPE_CHECKING:
+    from hy3d_rocm.decoding.layers import Backend, Weights
+    from hy3d_rocm.decoding.planning.planner import Way
+    from hy3d_rocm.decoding.report import DecodeOptions
+
+__all__ = [
+    "Job", "MakeBackend", "best_backend", "fused_backend", "host_backend", "is_opaque",
+    "torch_backend", "unused_sizes",
+]  # fmt: skip
+
+Shape = tuple[int, ...]  # (B, C, T, H, W)
+_HOST = torch.device("cpu")
+# Compute units of a GPU that is not here: they choose tiles of kernels.
+_UNITS = 96
+
+
+@dataclass(frozen=True)
+class MakeBackend:
+    """Makes backends. Called with the weights and a device: the job's own, the host's where a way
+    computes there, or "meta", which stands for either (dry_run.modelled): that backend is asked,
+    never run.
+
+    on_gpu: "torch" for torch's operators, "fused" for the fused kernels of the current GPU, or the
+    name of an architecture ("gfx1100", "sm_90") for those of a GPU that need not be here: for
+    plans, on "meta" alone. on_host: "native", the C convolution where it is there, or "torch".
+    """
+
+    on_gpu: str = "torch"
+    on_host: str = "native"
+
+    @property
+    def computes_natively(self) -> bool:
+        """Whether it is the C convolution on the host."""
+        return self.on_host == "native" and native.refusal(_HOST, torch.float32) is None
+
+    def __call__(self, weights: Weights, device: torch.device) -> Backend:
+        """The backend for this device."""
+        from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
+
+        on_host = modelled(device).type == "cpu"
+        if on_host or self.on_gpu == "torch":
+            is_native = on_host and self.computes_natively
+            return (native.NativeBackend if is_native else TorchBackend)(weights)
+        from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
+        from hy3d_rocm.decoding.backends.triton.work import Machine
+
+        if self.on_gpu != "fused":
+            return TritonBackend(weights, device, machine=Machine(self.on_gpu, _UNITS))
+        if device.type != "meta":
+            return TritonBackend(weights, device)
+        here = torch.device("cuda", torch.cuda.current_device())
+        return TritonBackend(weights, device, machine=TritonBackend(weights, here)._target())
+
+
+torch_backend = MakeBackend(on_host="torch")
+host_backend = MakeBackend()
+fused_backend = MakeBackend("fused")
+
+
+def best_backend(device: torch.device, dtype: torch.dtype, asked: str = "auto") -> MakeBackend:
+    """What computes this type on this device: fused kernels on a GPU, the C convolution on the CPU,
+    torch's operators where they can't.
+
+    asked: as DecodeOptions.backend; "torch": torch's operators everywhere; "native": on the CPU the
+    C convolution, ValueError (a sentence) where it can't.
+    """
+    from hy3d_rocm.decoding.backends.triton import backend as fused
+
+    if asked == "torch":
+        return torch_backend
+    if device.type == "cpu" or asked == "native":
+        reason = native.refusal(_HOST, dtype)
+        if reason is not None and asked == "native":
+            raise ValueError(f'the backend "native" can\'t be taken: {reason}. Use "auto"')
+        if device.type == "cpu":
+            return host_backend if reason is None else torch_backend
+    return host_backend if fused.refusal(device, dtype) is not None else fused_backend
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What is to be decoded: a latent of `shape` (B, C, T, H, W) by `family` on `device`.
+
+    device: where it is computed unless the way says "cpu". dtype: of the computation; result_dtype:
+    of the frames. encode: the other way round, `shape` is that of the pixels. keeps_result: whether
+    all frames are kept in host memory (False: they go to a file as they come).
+    """
+
+    family: Any
+    shape: Shape
+    device: torch.device
+    dtype: torch.dtype
+    result_dtype: torch.dtype
+    make_backend: MakeBackend
+    encode: bool = False
+    keeps_result: bool = True
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether layers are computed fused, which is no slower than the VAE's own code (on the
+        CPU: python -m hy3d_rocm bench decode --device cpu) and smaller: "auto" begins with it."""
+        if self.device.type == "cpu":
+            return self.make_backend.computes_natively
+        return self.make_backend.on_gpu != "torch"
+
+    @property
+    def out_shape(self) -> Shape:
+        """Of the result of all samples."""
+        shape_of = self.family.moments_shape if self.encode else self.family.out_shape
+        shape: Shape = shape_of(self.shape)
+        return shape
+
+    @property
+    def result_bytes(self) -> int:
+        """Of the result in host memory."""
+        return math.prod(self.out_shape) * self.result_dtype.itemsize * self.keeps_result
+
+    @property
+    def host_bytes(self) -> int:
+        """Of the result in host memory, and of its frames that are on their way from a GPU."""
+        there = self.keeps_result and self.device.type != "cpu"
+        return self.result_bytes + there * on_their_way(self.out_shape, self.result_dtype)[1]
+
+    def device_of(self, way: Way) -> torch.device:
+        """Where the way computes."""
+        return _HOST if way.strategy == "cpu" else self.device
+
+    def runs_own_code(self, way: Way) -> bool:
+        """Whether the VAE's own code runs, with the VAE's own parameters."""
+        return way.strategy == "whole" or is_opaque(self.family)
+
+    def is_native(self, way: Way) -> bool:
+        """Whether the C convolution computes the way's layers."""
+        on_host = self.device_of(way).type == "cpu"
+        return on_host and not self.runs_own_code(way) and self.make_backend.computes_natively
+
+
+def is_opaque(family: Any) -> bool:
+    """Whether of its VAE nothing but its own decode() is known (families/unknown.py)."""
+    return bool(getattr(family, "is_opaque", False))
+
+
+def unused_sizes(job: Job, way: Way, options: DecodeOptions) -> list[str]:
+    """Sentences about the sizes that were given and that this way does not look at."""
+    said = []
+    if options.chunk_size is not None and (why := _why_no_chunks(job, way)):
+        said.append(f"chunk_size={options.chunk_size} is ignored: {why}")
+    if options.slice_bytes is not None and "slice_bytes" not in way.parameters:
+        said.append(
+            f"slice_bytes={options.slice_bytes} is ignored: slices are of a decode that goes layer "
+            f"by layer; this one of {job.family.name} is {way.name}"
+        )
+    return said
+
+
+def _why_no_chunks(job: Job, way: Way) -> str:
+    """Why chunk_size means nothing to a way, "" where it does."""
+    family, parameters = job.family, way.parameters
+    if getattr(family, "is_image", False):
+        return f"{family.name} makes single images, which have no frames to be cut"
+    if way.strategy == "whole":
+        return "the VAE's own unsplit decode has no chunks"
+    if parameters.get("engine") == "layers" and "chunk" not in parameters:
+        why = (
+            f"the norms of {family.name} see the whole video"
+            if family.has_global_norms else "chunks did not fit or had failed"
+        )  # fmt: skip
+        return f"{why}, so it goes layer by layer; slice_bytes cuts that"
+    if "chunk_size" in parameters and family.warm_up.latents is None:
+        return f"later latents change earlier frames of {family.name}, so time is not cut"
+    return ""

@@ -1,0 +1,586 @@
+"""Carries a decode's program out: one step, one operation on tensors.
+
+The C core has decided everything (include/hy3d/schedule.h): which frames a step makes of which
+slices, what is freed after it, what leaves for the host and comes back, what is a section. Here
+each step becomes one call of a backend or a torch operator. A step that fails leaves no trace: what
+it writes in place it writes with its last operation, so it can be made again, with the same bits.
+
+In tiles the prefix's output is kept, parts and tiles of it are cut out, and what comes out of a
+tile is blended into the result. GroupNorm's statistics are the same for all tiles: estimated
+beforehand from a part of the prefix's output (statistics.py), so that neither seams nor flicker
+come from them. While the tiles run the true ones are gathered, and the difference is reported.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch._C import _nn
+
+from hy3d_rocm import _native, meter
+from hy3d_rocm.decoding.backends.statistics import (
+    Statistics,
+    channel_moments,
+    combine,
+    corrected,
+    group_affine,
+    grouped,
+    reduced,
+    wide_type,
+)
+from hy3d_rocm.decoding.faults import Recover, Result, attempt, retry_out_of_memory
+from hy3d_rocm.decoding.layers import Attention, Conv, Local, Moments, Norm, Pieces, Range
+from hy3d_rocm.decoding.plan import Grain, Grains
+from hy3d_rocm.decoding.report import Step
+
+if TYPE_CHECKING:
+    from hy3d_rocm._core import Program
+    from hy3d_rocm.decoding.graph import Graph
+    from hy3d_rocm.decoding.layers import Backend
+    from hy3d_rocm.decoding.stages import Counter
+    from hy3d_rocm.decoding.transfers import StreamMover, Ticket
+
+logger = logging.getLogger("hy3d_rocm")
+
+Made = tuple[Tensor, Moments | None]
+
+#: hy3d_step_op by number
+OPS = (
+    "enter", "conv", "pass", "keys", "attend", "map", "add", "trim", "opaque", "moments", "reduce",
+    "emit", "store", "drop", "load", "send", "recv",
+)  # fmt: skip
+_ENTER, _TRIM, _EMIT = (OPS.index(name) for name in ("enter", "trim", "emit"))
+# hy3d_section_kind
+_PREFIX, _STATISTICS = 1, 2
+# HY3D_STEP_GATHER, HY3D_STEP_OVERWRITE
+GATHER, OVERWRITE = 1, 2
+#: of attention's scores where no fused kernel takes it
+SCORE_BYTES = 256 << 20
+#: bytes of slices freed on the CPU until free pages are returned to the system
+TRIM_BYTES = 64 << 20
+
+
+class ProgramStep(NamedTuple):
+    """A hy3d_step; sources, others and frees are numbers of slices."""
+
+    op: int
+    node: int
+    slice: int
+    flags: int
+    own: Range
+    frames: Range
+    reads: Range
+    rows: Range
+    drop: int
+    peer: int
+    sources: tuple[int, ...]
+    others: tuple[int, ...]
+    frees: tuple[int, ...]
+    macs: int
+    workspace_bytes: int
+
+
+class _Slice:
+    """Frames of a value, or an attention's keys and values (2, heads, tokens, size of a head).
+
+    tensor: on the device, None while it is on the host only. owned: the memory is ours, so it may
+    be written over. leaving, coming: copies under way.
+    """
+
+    __slots__ = ("coming", "frames", "host", "leaving", "owned", "tensor")
+
+    def __init__(self, tensor: Tensor, frames: Range, owned: bool = True) -> None:
+        self.tensor: Tensor | None = tensor
+        self.frames = frames
+        self.owned = owned
+        self.host: Any = None
+        self.leaving: Ticket | None = None
+        self.coming: Ticket | None = None
+
+    def ready(self) -> Tensor:
+        """The tensor, for the computing stream."""
+        if self.coming is not None:
+            self.coming.join()
+            self.coming = None
+        assert self.tensor is not None, "a step reads a slice that is not on the device"
+        return self.tensor
+
+    def settle(self) -> None:
+        """Waits for its copies."""
+        for copy in (self.leaving, self.coming):
+            if copy is not None:
+                copy.wait()
+        self.leaving = self.coming = None
+
+
+class Run:
+    """Carries sections of programs out, one at a time, or those of one sample's tiles.
+
+    mover: where slices go that leave the device; needed only by programs that store some. counter:
+    check() before each attempt at a step, tick(Step) after it. recover(step, attempts, error):
+    after a step (of the section) failed so often; True where it is to be made again; it raises, or
+    gives False, where not. affines: factor and summand (C,) of each node with a GroupNorm, given or
+    left by the section that reduced them. estimate_error: how far the estimated statistics of tiles
+    were off, of a mean in standard deviations, of a standard deviation in itself; 0.0 where nothing
+    was estimated.
+    """
+
+    def __init__(
+        self, graph: Graph, backend: Backend, device: torch.device, dtype: torch.dtype, *,
+        mover: StreamMover | None = None, counter: Counter | None = None,
+        recover: Recover | None = None, sample: int = 0,
+    ) -> None:  # fmt: skip
+        self.graph = graph
+        self.backend = backend
+        self.device = device
+        self.dtype = dtype
+        self.mover = mover
+        self.counter = counter
+        self.recover = recover or retry_out_of_memory(lambda: meter.give_back(device))
+        self.sample = sample
+        self.affines: dict[int, tuple[Tensor, Tensor]] = {}
+        self.estimate_error = 0.0
+        self._check = None if counter is None else counter.check
+        self._section: dict[str, Any] = {}
+        self._source: Callable[[Range], Tensor] | None = None
+        self._is_ours = True  # whether what entered is a copy
+        self._slices: dict[int, _Slice] = {}
+        self._gathered: dict[int, Moments] = {}  # of slices, which may be gone already
+        self._combined: dict[int, Moments] = {}  # of all slices of a node
+        # Of the section: each node's slices in order and its frames, keys left out.
+        self._of_node: dict[int, list[int]] = {}
+        self._frames: dict[int, int] = {}
+        self._freed_bytes = 0
+        # Of tiles: the prefix's output; of each norm behind the cut what the part of the last
+        # estimate measured, and what is in force; of the values that they normalise, by node, what
+        # the tiles have shown so far.
+        self._grid: list[tuple[int, Tensor]] = []
+        self._measured: dict[int, Statistics] = {}
+        self._used: dict[int, Statistics] = {}
+        self._seen: dict[int, Moments] = {}
+        self._before: dict[int, tuple[Statistics, Statistics]] = {}  # measured, true
+
+    def section(
+        self, program: Program, number: int, fetch: Callable[[Range], Tensor],
+        section: dict[str, Any] | None = None, tile: Grain | None = None,
+    ) -> Iterator[tuple[int, Tensor]]:  # fmt: skip
+        """Carries section `number` out; fetch((first, stop)) gives frames of its input (1, C, t, H,
+        W). (first frame, frames) of its output in order, which may be read until the next is asked
+        for. Raises what a step raised at last. section: program.sections[number], where that is
+        known; tile: whose section it is."""
+        self._section = section = program.sections[number] if section is None else section
+        index, rows, columns = 0, (0, section["size"][1]), (0, section["size"][2])
+        if tile is not None:
+            (_, h0, w0), (_, h1, w1) = tile.out_start, tile.out_stop
+            index, rows, columns = tile.index, (h0, h1), (w0, w1)
+        # Bound here: a Run that held them itself would outlive its decode with all that it has.
+        works: list[Any] = [getattr(self, "_" + name) for name in OPS]
+        self._begin(program.slices(number), fetch)
+        try:
+            with torch.no_grad():
+                for at, fields in enumerate(program.steps(number)):
+                    step = ProgramStep._make(fields)
+                    made = attempt(
+                        works[step.op], step, recover=self.recover, step=at, check=self._check
+                    )
+                    if step.op == _EMIT:
+                        yield step.frames[0], made
+                    elif made is not None:
+                        self._keep(step, made, tile)
+                    made = None
+                    for freed in step.frees:
+                        self._free(freed)
+                    if self.counter is not None:
+                        kind = "statistics" if section["pass"] else OPS[step.op]
+                        done = Step(kind, self.sample, index, at, step.frames, rows, columns)
+                        self.counter.tick(done)
+        finally:
+            for freed in list(self._slices):  # no copy is under way, nothing is held
+                self._free(freed)
+            self._source = None
+
+    def tiles(self, program: Program, z: Tensor, out: Tensor) -> None:
+        """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
+        assert program.tiles is not None
+        grains = tile_places(program.tiles)
+        if len(grains) > 1:
+            out.zero_()
+        self._grid = [(0, z)]
+        for number, section in enumerate(program.sections):
+            if section["kind"] == _PREFIX:
+                grid = []
+                for first, frames in self.section(program, number, self._fetch, section):
+                    grid.append((first, self._tried(partial(frames.to, "cpu", copy=True))))
+                    del frames
+                self._grid = grid
+            elif section["kind"] == _STATISTICS:
+                self._estimate(program, number, section)
+            else:
+                self._in_tile(program, number, section, grains[section["tile"]], out)
+        self._grid = []
+        if self._used:
+            self.estimate_error = self._worst(self._truth())
+            logger.info(
+                "[VAE Decode] The estimated GroupNorm statistics were off by %.2e at most",
+                self.estimate_error,
+            )
+
+    def _in_tile(
+        self, program: Program, number: int, section: dict[str, Any], tile: Grain, out: Tensor
+    ) -> None:
+        rows, columns = slice(*section["rows"]), slice(*section["columns"])
+        cut = lambda frames: self._fetch(frames)[..., rows, columns]  # noqa: E731
+        (_, high, wide), (_, out_rows, out_columns) = tile.keep_slices, tile.out_slices
+        windows = None, tile.window(1), tile.window(2)
+        for first, frames in self.section(program, number, cut, section, tile):
+            if not section["pass"]:
+                kept = self._tried(lambda made: made[..., high, wide].to("cpu"), frames)
+                time = slice(first, first + kept.shape[2])
+                blend(kept, out[:, :, time, out_rows, out_columns], windows)
+                del kept
+            del frames
+
+    def _keep(self, step: ProgramStep, made: Made, tile: Grain | None) -> None:
+        """What was made goes into the table when nothing can fail any more."""
+        tensor, moments = made
+        if tile is not None:
+            self._see(step, tensor, tile)
+        owned = step.op != _ENTER or self._is_ours
+        self._slices[step.slice] = _Slice(tensor, step.frames, owned)
+        if moments is not None:
+            self._gathered[step.slice] = moments
+        elif step.flags & GATHER:
+            attempt(self._moments, step, recover=self.recover)  # a part of the step: no check
+
+    def _fetch(self, frames: Range) -> Tensor:
+        """Frames of the prefix's output."""
+        return joined(self._grid, frames)
+
+    def _begin(self, slices: Sequence[tuple[Any, ...]], fetch: Callable[[Range], Tensor]) -> None:
+        self._slices, self._gathered, self._of_node, self._frames = {}, {}, {}, {}
+        self._combined, self._source = {}, fetch
+        for index, (node, is_keys, (_, stop), *_) in enumerate(slices):
+            self._frames[node] = max(self._frames.get(node, 0), stop)
+            if not is_keys:
+                self._of_node.setdefault(node, []).append(index)
+
+    def _tried(self, work: Callable[..., Result], *given: Any) -> Result:
+        """work(*given) as a step's is: see attempt()."""
+        return attempt(work, *given, recover=self.recover, check=self._check)
+
+    # Statistics
+
+    def _estimate(self, program: Program, number: int, section: dict[str, Any]) -> None:
+        """The statistics of all norms behind the cut, from a part; corrected by what a pass over
+        all tiles has gathered."""
+        truth = self._truth()
+        self._before = {n: (self._measured[n], truth[n]) for n in truth}
+        if truth:
+            logger.debug(
+                "[VAE Decode] A correction: the estimate was off by %.2e", self._worst(truth)
+            )
+        self._measured, self._used, self._seen = {}, {}, {}
+        rows, columns = (int(n) for n in self._grid[0][1].shape[3:])
+        whole = sum(int(t.shape[2]) for _, t in self._grid), rows, columns
+        part = self._tried(
+            lambda: reduced(self._fetch, whole, section["size"]).to(self.device, self.dtype)
+        )
+        for _ in self.section(program, number, lambda r: part[:, :, slice(*r)], section):
+            pass  # nothing is given away
+
+    def _see(self, step: ProgramStep, tensor: Tensor, tile: Grain) -> None:
+        """A slice was made: what belongs to this tile alone counts for the true statistics."""
+        nodes = self.graph.nodes
+        if step.op == _TRIM or all(nodes[norm].source != step.node for norm in self._used):
+            return
+        scale = tensor.shape[-1] // self._section["size"][2]
+        rows, columns = (
+            slice((start - first) * scale, (stop - first) * scale)
+            for first, start, stop in zip(
+                tile.in_start[1:], tile.own_start[1:], tile.own_stop[1:], strict=True
+            )
+        )
+        part = tensor[..., rows, columns]
+        if part.numel():
+            more, known = self._tried(channel_moments, part), self._seen.get(step.node)
+            self._seen[step.node] = more if known is None else combine([known, more])
+
+    def _truth(self) -> dict[int, Statistics]:
+        return {
+            node: grouped(self._seen[self.graph.nodes[node].source], self._norm(node).groups)
+            for node in self._used
+        }
+
+    def _worst(self, truth: dict[int, Statistics]) -> float:
+        return max((self._used[n].deviation(truth[n]) for n in truth), default=0.0)
+
+    def _norm(self, node: int) -> Norm:
+        norm = cast("Conv | Attention", self.graph.layers[node]).norm
+        assert norm is not None
+        return norm
+
+    def _moments(self, step: ProgramStep) -> None:
+        self._gathered[step.slice] = channel_moments(self._slices[step.slice].ready())
+
+    def _reduce(self, step: ProgramStep) -> None:
+        norm, source = self._norm(step.node), self.graph.nodes[step.node].source
+        if source not in self._combined:
+            slices = self._of_node[source]
+            self._combined[source] = combine([self._gathered[n] for n in slices])
+            for number in slices:
+                del self._gathered[number]
+        moments, weights = self._combined[source], self.backend.weights
+        if self._section["kind"] != _STATISTICS:
+            self.affines[step.node] = group_affine(norm, moments, weights, self.dtype)
+            return
+        found = self._measured[step.node] = grouped(moments, norm.groups)
+        if step.node in self._before:
+            found = corrected(found, *self._before[step.node], norm.eps)
+        self._used[step.node] = found
+        channels = self.graph.nodes[source].channels
+        self.affines[step.node] = found.affine(norm, weights, channels, self.dtype)
+
+    # Steps: each gives (what it made, its moments or None), or None where no slice is made
+
+    def _enter(self, step: ProgramStep) -> Made:
+        assert self._source is not None
+        given = self._source(step.frames)
+        entered = given.to(self.device, self.dtype)
+        self._is_ours = entered is not given
+        return entered, None
+
+    def _conv(self, step: ProgramStep) -> Made | None:
+        if step.slice < 0:
+            return None  # frames that nobody wants
+        layer = cast("Conv", self.graph.layers[step.node])
+        begin = layer.skip_first - layer.reread  # where the convolution's own video begins
+        parts = [self._slices[n].ready() for n in step.sources]
+        first = self._slices[step.sources[0]].frames[0] - begin
+        if first < 0:
+            parts[0], first = parts[0][:, :, -first:], 0
+        total = self._frames[self.graph.nodes[step.node].source] - begin
+        source, affine = Pieces(tuple(parts), first, total), self.affines.get(step.node)
+        extra = None
+        if step.others:  # the backend may write over it
+            extra = self._cut(step.others, step.frames, not self._may_write(step, step.others))
+        if step.drop == 0:
+            wants = bool(step.flags & GATHER)
+            return self.backend.convolve(
+                layer, source, step.own, affine=affine, add=extra, moments=wants
+            )
+        result, _ = self.backend.convolve(layer, source, step.own, affine=affine)
+        result = result[:, :, step.drop :]
+        return result.clone() if extra is None else extra.add_(result), None
+
+    def _pass(self, step: ProgramStep) -> Made | None:
+        """Frames as they are, or the sum of two values."""
+        if step.slice < 0:
+            return None
+        if not step.others:
+            return self._cut(step.sources, step.frames, copy=True), None
+        x, y = self._cut(step.sources, step.frames), self._cut(step.others, step.frames)
+        return (x.add_(y) if self._may_write(step, step.sources) else x + y), None
+
+    _add = _trim = _pass
+
+    def _map(self, step: ProgramStep) -> Made:
+        layer = cast("Local", self.graph.layers[step.node])
+        part = self._cut(step.sources, step.reads)
+        made = layer.run(part, step.reads[0])
+        if made.shape[2] != step.frames[1] - step.frames[0]:
+            raise ValueError(
+                f"a function of frames made {made.shape[2]} of frames {step.reads}, not the "
+                f"{step.frames[1] - step.frames[0]} it had said"
+            )
+        return own_memory(made, part), None
+
+    def _send(self, step: ProgramStep) -> None:
+        raise NotImplementedError("rows of other devices are not exchanged yet")
+
+    _recv = _opaque = _send
+
+    # Attention
+
+    def _keys(self, step: ProgramStep) -> None:
+        """Keys and values of some frames, at their place."""
+        x = self._cut(step.sources, step.reads)
+        if step.slice not in self._slices:
+            frames = 0, self._frames[step.node]
+            self._slices[step.slice] = _Slice(self._room(step, x, frames[1]), frames)
+        first, stop = (n * int(x.shape[3] * x.shape[4]) for n in step.reads)
+        self._fill(step, x, self._slices[step.slice].ready()[:, :, first:stop])
+
+    def _room(self, step: ProgramStep, x: Tensor, frames: int) -> Tensor:
+        node = self.graph.nodes[step.node]
+        tokens = frames * int(x.shape[3] * x.shape[4])
+        return x.new_empty((2, node.heads, tokens, node.width // node.heads))
+
+    def _fill(self, step: ProgramStep, x: Tensor, room: Tensor) -> None:
+        layer = cast("Attention", self.graph.layers[step.node])
+        if layer.k is None:
+            made = self._projected(step, layer.q, x).chunk(3, dim=1)[1:]
+            for place, part in zip(room, made, strict=True):
+                place.copy_(_tokens(part, layer.heads))
+            return
+        for place, module in zip(room, (layer.k, layer.v), strict=True):
+            place.copy_(_tokens(self._projected(step, module, x), layer.heads))
+
+    def _projected(self, step: ProgramStep, module: Any, x: Tensor) -> Tensor:
+        conv, affine = Conv(module, norm=self._norm(step.node)), self.affines.get(step.node)
+        return self.backend.convolve(conv, *_video(x), affine=affine)[0]
+
+    def _attend(self, step: ProgramStep) -> Made:
+        """x + out(softmax(q k^T) v) of some frames; there is no mask, a span is a range of keys."""
+        layer = cast("Attention", self.graph.layers[step.node])
+        x = self._cut(step.sources, step.frames)
+        mixed, conv = _video(self._mixed(step, layer, x)), Conv(layer.out)
+        if layer.rescale != 1:
+            return self.backend.convolve(conv, *mixed)[0].add_(x).div_(layer.rescale), None
+        if not self._may_write(step, step.sources):
+            x = x.clone()
+        return self.backend.convolve(conv, *mixed, add=x, moments=bool(step.flags & GATHER))
+
+    def _mixed(self, step: ProgramStep, layer: Attention, x: Tensor) -> Tensor:
+        """softmax(q k^T) v, (1, width, t, H, W)."""
+        width = self.graph.nodes[step.node].width
+        tokens, frames = int(x.shape[3] * x.shape[4]), int(x.shape[2])
+        first = 0  # frame of the first key
+        if layer.span == "frame":
+            room, first = self._room(step, x, frames), step.frames[0]
+            self._fill(step, x, room)
+        else:
+            room = self._slices[step.others[0]].ready()
+        q = self._projected(step, layer.q, x)[:, :width]
+        q = _tokens(q, layer.heads).contiguous()[None]
+        mixed = q.new_empty((1, width, frames, *x.shape[3:]))
+        target = _tokens(mixed, layer.heads)
+        for frame in range(frames):
+            if self._check is not None:
+                self._check()
+            at = step.frames[0] + frame - first
+            stop = room.shape[2] if layer.span == "video" else (at + 1) * tokens
+            seen = slice(at * tokens if layer.span == "frame" else 0, stop)
+            k, v = room[0, None, :, seen], room[1, None, :, seen]
+            rows = query_rows(q, k, v, tokens)
+            for start in range(frame * tokens, (frame + 1) * tokens, rows):
+                part = slice(start, min(start + rows, (frame + 1) * tokens))
+                # torch's own: one that somebody put in its place is a VAE of unknown layers.
+                made = _nn.scaled_dot_product_attention(q[:, :, part], k, v)
+                target[:, part].copy_(made[0])
+        return mixed
+
+    # Slices
+
+    def _cut(self, numbers: Sequence[int], frames: Range, copy: bool = False) -> Tensor:
+        """Some frames out of the slices that hold them; copy: memory of their own in any case."""
+        entries = [self._slices[number] for number in numbers]
+        made = joined([(entry.frames[0], entry.ready()) for entry in entries], frames)
+        return made.clone() if copy and len(entries) == 1 else made
+
+    def _may_write(self, step: ProgramStep, numbers: Sequence[int]) -> bool:
+        return bool(step.flags & OVERWRITE) and self._slices[numbers[0]].owned
+
+    def _emit(self, step: ProgramStep) -> Tensor:
+        return self._slices[step.slice].ready()
+
+    def _store(self, step: ProgramStep) -> None:
+        assert self.mover is not None, "a program that stores slices needs a mover"
+        entry = self._slices[step.slice]
+        entry.host, entry.leaving = self.mover.send(entry.ready())
+
+    def _drop(self, step: ProgramStep) -> None:
+        self._forget(self._slices[step.slice])
+
+    def _load(self, step: ProgramStep) -> None:
+        assert self.mover is not None
+        entry = self._slices[step.slice]
+        entry.tensor, entry.coming = self.mover.bring(entry.host)
+
+    def _free(self, number: int) -> None:
+        """Nobody reads the slice any more."""
+        self._forget(self._slices.pop(number))
+
+    def _forget(self, entry: _Slice) -> None:
+        """Its copies are waited for, the device's memory is given back; to the system, too: glibc
+        keeps freed slices below 32 MiB otherwise."""
+        entry.settle()
+        tensor, entry.tensor = entry.tensor, None
+        if self.device.type == "cpu" and tensor is not None and entry.owned:
+            self._freed_bytes += tensor.nbytes
+            if self._freed_bytes >= TRIM_BYTES:
+                self._freed_bytes = 0
+                del tensor
+                meter.trim_malloc()
+
+
+def at_once(graph: Graph, backend: Backend, x: Tensor) -> Tensor:
+    """What the graph makes of x (1, C, T, H, W), on x's device: all frames at a time."""
+    machine = (1 << 62, 0), (int(x.shape[2]), 0, 0), 1.0, 1.0, 1.0, 1.0
+    program = _native.compile_schedule(
+        graph.nodes, workspace=lambda *step: (0, 0, 0, 0), size=tuple(x.shape[2:]),
+        element_bytes=x.element_size(), is_host=1, strategies=1 << 1, device=machine, host=machine,
+        copy_bytes_per_second=1.0,
+    ).program  # fmt: skip
+    assert program is not None, "without a budget every program fits"
+    run = Run(graph, backend, x.device, x.dtype)
+    parts = [made.clone() for _, made in run.section(program, 0, lambda r: x[:, :, slice(*r)])]
+    return torch.cat(parts, 2)
+
+
+def joined(parts: Sequence[tuple[int, Tensor]], frames: Range) -> Tensor:
+    """Frames out of the parts of a video (each with its first one's number) that hold them: a view
+    where that is one of them."""
+    first, stop = frames
+    found = [
+        part[:, :, max(first - at, 0) : stop - at]
+        for at, part in parts
+        if at < stop and at + part.shape[2] > first
+    ]
+    return found[0] if len(found) == 1 else torch.cat(found, 2)
+
+
+def tile_places(tiles: dict[str, Any]) -> Grains:
+    """Where the tiles lie, of a hy3d_tiles_desc."""
+    return Grains(_native.schedule_plan(**tiles))
+
+
+def blend(kept: Tensor, place: Tensor, windows: Sequence[memoryview | None]) -> None:
+    """Adds a tile to its place in the result, times its windows along T, H and W: of one without
+    any that is the place."""
+    if any(window is not None for window in windows):
+        _native.blend_accumulate(kept, windows[0], windows[1], windows[2], place)
+    else:
+        place.copy_(kept)
+
+
+def own_memory(made: Tensor, source: Tensor) -> Tensor:
+    """What was made of `source`, copied where it is a view of that or of more than itself."""
+    storage = made.untyped_storage()
+    shared = storage._cdata == source.untyped_storage()._cdata
+    return made.clone() if shared or storage.nbytes() > made.nbytes else made
+
+
+def _video(x: Tensor) -> tuple[Pieces, Range]:
+    """All frames of x, a video of their own."""
+    frames = 0, int(x.shape[2])
+    return Pieces((x,), *frames), frames
+
+
+def _tokens(x: Tensor, heads: int) -> Tensor:
+    """(1, width, T, H, W) -> (heads, tokens, size of a head), a view where it can be one."""
+    return x.reshape(heads, x.shape[1] // heads, -1).transpose(1, 2)
+
+
+def query_rows(q: Tensor, k: Tensor, v: Tensor, tokens: int) -> int:
+    """Queries at a time: all where a fused kernel takes them, else what keeps the scores (float32,
+    of float64 queries float64) below SCORE_BYTES. On shapes alone the scores are counted."""
+    # 0 is torch's number for the composite of two products and a softmax, -1 for none.
+    if q.device.type != "meta" and int(torch._fused_sdp_choice(q, k, v)) > 0:
+        return tokens
+    score = wide_type(q.dtype).itemsize
+    return max(1, min(tokens, SCORE_BYTES // (q.shape[1] * k.shape[2] * score)))

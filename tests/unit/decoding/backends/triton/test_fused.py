@@ -1,0 +1,121 @@
+"""The fused backend, interpreted on the CPU: a share of tests/long/check_fused.py, and what it
+promises beside numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import check_fused
+import check_fused_gfx
+import check_gfx
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hy3d_rocm.conv.triton.configs import Config
+from hy3d_rocm.decoding import layers
+from hy3d_rocm.decoding.backends.triton import backend as fused
+from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
+from hy3d_rocm.decoding.backends.triton.work import Machine
+
+pytest.importorskip("triton", reason="no triton in this environment")
+
+COUNT, SEED = 6, 7
+
+
+@pytest.mark.timeout(300)
+def test_random_layers_equal_the_plain_reading_and_stay_within_the_bound() -> None:
+    result = check_fused.spawn(SEED, 0, COUNT, workers=2)
+    assert not result["failed"], "\n".join(result["failed"])
+    assert result["cases"] == COUNT
+    assert result["addresses"] > 100_000
+    assert 0.0 < result["worst_of_bound"] <= 1.0
+
+
+def test_the_layers_cover_what_the_kernels_can_do() -> None:
+    made = [check_fused.random_case(SEED, index) for index in range(400)]
+    assert {case.dtype for case in made} == set(check_fused.DTYPES)
+    assert {case.norm for case in made} == set(check_fused.NORMS)
+    assert {mode for case in made for mode in case.modes} == {"zeros", "replicate"}
+    assert {case.weight_dims for case in made} == {5, 4, 2}
+    assert {case.layouts for case in made} == {"last", "plain", "odd"}
+    orders = {case.shuffle[1] for case in made if case.shuffle}
+    assert orders == {"channel first", "factor first", "space first", "time first"}
+    for flag in ("silu", "moments", "keep_first", "open_end", "bias", "scaled"):
+        assert {getattr(case, flag) for case in made} == {True, False}
+    assert any(max(case.stride) > 1 for case in made)
+    assert any(case.cuts for case in made)
+    assert any(case.add for case in made)
+
+
+def test_what_the_kernels_cannot_compute_is_delegated_and_counted() -> None:
+    module = torch.nn.Conv3d(4, 4, 3, dtype=torch.float64)
+    layer = layers.Conv(module, before=(1, 1, 1), after=(1, 1, 1))
+    x = torch.rand(1, 4, 2, 5, 6, dtype=torch.float64)
+    source = layers.Pieces((x,), 0, 2)
+    backend = TritonBackend(check_fused.Plain(), "cpu")
+    with torch.no_grad():
+        out, _ = backend.convolve(layer, source, (0, 2))
+        wanted = torch.nn.functional.conv3d(x, module.weight, module.bias, padding=1)
+    assert torch.equal(out, wanted)
+    assert backend.delegated == {"the fused kernels have no torch.float64": 1}
+
+
+def test_shapes_alone_go_through_without_a_launch() -> None:
+    module = torch.nn.Conv3d(32, 64, 3, dtype=torch.bfloat16, device="meta")
+    layer = layers.Conv(module, (2, 1, 1), (0, 1, 1), ("replicate",) * 3, up=(2, 2, 2),
+                        keep_first=True, act="silu")  # fmt: skip
+    x = torch.empty(1, 32, 3, 8, 8, dtype=torch.bfloat16, device="meta")
+    backend = TritonBackend(check_fused.Plain("meta"), "meta", Machine("sm_90", 132))
+    out, moments = backend.convolve(layer, layers.Pieces((x,), 0, 3), (0, 5), moments=True)
+    assert out.shape == (1, 64, 5, 16, 16)
+    assert out.is_contiguous(memory_format=torch.channels_last_3d)
+    assert moments is not None
+    assert moments.count == 5 * 16 * 16
+
+
+def test_a_missing_frame_is_a_sentence() -> None:
+    module = torch.nn.Conv3d(8, 8, 3)
+    layer = layers.Conv(module, (2, 1, 1), (0, 1, 1))
+    x = torch.rand(1, 8, 2, 4, 4)
+    backend = TritonBackend(check_fused.Plain(), "cpu", Machine("gfx1100", 4))
+    with pytest.raises(ValueError, match=r"frame 1 of the source is read .* only 2 to 3 are there"):
+        backend.convolve(layer, layers.Pieces((x,), 2, 9), (3, 4))
+
+
+class Counting(TorchDispatchMode):
+    """Adds up what torch.empty takes."""
+
+    taken = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket is torch.ops.aten.empty:
+            self.taken += out.untyped_storage().nbytes()
+        return out
+
+
+def test_the_workspace_is_never_more_than_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "run_launches", lambda *_: None)
+    for index in range(80):
+        case = check_fused.random_case(SEED, index)
+        made = check_fused.build(case, SEED, real=True)
+        machine = Machine("gfx1100", 4, rows_bytes=case.rows_bytes, tile=Config.parse(case.tile))
+        backend = TritonBackend(check_fused.Plain(), "cpu", machine)
+        layer, affine = made["layer"], made["affine"]
+        call = (layer, check_fused.pieces_of(case, made["x"], made["frames"]), made["frames"])
+        said, _ = backend.workspace(*call)
+        backend.convolve(*call, affine=affine)  # packs the weight
+        with Counting() as mode:
+            out, _ = backend.convolve(*call, affine=affine, moments=case.shuffle is None)
+        workspace = mode.taken - out.untyped_storage().nbytes()
+        assert workspace <= said, f"seed {SEED}, index {index}"
+
+
+def test_the_heaviest_store_compiles_for_amd_and_spills_nothing(tmp_path: Path) -> None:
+    asked = list(check_fused_gfx.subset())
+    assert {arch for arch, _ in asked} == {"gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201"}
+    lines = check_gfx.check(asked, workers=2, cache=tmp_path)
+    assert {line.function for line in lines} == {"load_rows", "conv_fused", "combine_moments"}
+    assert [words for line in lines for words in line.wrong] == []

@@ -1,0 +1,169 @@
+"""The order of events in StreamMover and Placing, on streams that only write down what is asked."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from program_doubles import CPU, by_layers, carried_out, compiled, graph_of  # noqa: E402
+from small_decoders import decoders, latent  # noqa: E402
+
+from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.decoding.placing import ON_THEIR_WAY_BYTES, Placing, on_their_way  # noqa: E402
+from hy3d_rocm.decoding.precision import NonFiniteError  # noqa: E402
+from hy3d_rocm.decoding.run import OPS  # noqa: E402
+from hy3d_rocm.decoding.transfers import StreamMover  # noqa: E402
+
+
+class World:
+    """Stands in for torch.cuda; `log` has every request in order."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[Any, ...]] = []
+        self.count = 0
+        self.computing = self.Stream(CPU)
+
+    def Stream(self, device: Any) -> Any:
+        self.count += 1
+        return _Stream(self, f"stream {self.count}")
+
+    def current_stream(self, device: Any = None) -> Any:
+        return self.computing
+
+    @contextmanager
+    def stream(self, stream: Any) -> Any:
+        self.log.append(("enter", stream.name))
+        yield
+        self.log.append(("leave", stream.name))
+
+
+class _Stream:
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+
+    def wait_stream(self, other: Any) -> None:
+        self.world.log.append(("wait for", self.name, other.name))
+
+    def wait_event(self, event: Any) -> None:
+        self.world.log.append(("wait for event", self.name, event.name))
+
+    def record_event(self) -> Any:
+        self.world.log.append(("record", self.name))
+        return _Event(self.world, self.name)
+
+
+class _Event:
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, f"copy on {name}"
+
+    def synchronize(self) -> None:
+        self.world.log.append(("block", self.name))
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    for name in ("Stream", "current_stream", "stream"):
+        monkeypatch.setattr(torch.cuda, name, getattr(made, name))
+    return made
+
+
+def test_copies_wait_for_the_computing_stream_and_it_for_them(world: World) -> None:
+    mover = StreamMover(CPU)
+    x = torch.randn(1, 2, 3, 4, 5).to(memory_format=torch.channels_last_3d)
+    parked, out = mover.send(x)
+    sent = [("wait for", "stream 2", "stream 1"), ("enter", "stream 2"), ("record", "stream 2")]
+    assert world.log == [*sent, ("leave", "stream 2")]
+    out.wait()
+    assert world.log[-1] == ("block", "copy on stream 2")
+    world.log.clear()
+    back, ticket = mover.bring(parked)
+    ticket.join()
+    came = [("wait for", "stream 3", "stream 1"), ("enter", "stream 3"), ("record", "stream 3")]
+    joined_by = ("wait for event", "stream 1", "copy on stream 3")
+    assert world.log == [*came, ("leave", "stream 3"), joined_by]
+    assert torch.equal(back, x)
+    assert back.stride() == x.stride()
+
+
+@pytest.mark.skipif(not _native.available, reason="programs need the C core")
+def test_no_slice_is_read_before_the_computing_stream_waits_for_its_copy(
+    world: World, no_gradients: None, one_thread: None
+) -> None:
+    """A whole run: before a step computes, the computing stream waits for each copy back of what
+    the step reads; a slice leaves the device when its copy out is over."""
+    x = latent(5)
+    graph = by_layers(graph_of(decoders()["wan"], x))
+    request = {"slice_bytes": 300, "is_host": 0, "may_spill": 1}
+    wanted = carried_out(graph, x, compiled(graph, x, **request).program)
+    least = compiled(graph, x, device_budget=1, **request).smallest_budget
+    program = compiled(graph, x, device_budget=least, **request).program
+    came: set[int] = set()  # slices that nobody has read since they came back
+    told: list[tuple[int, int]] = []  # of each step: such slices that it reads, and waits till then
+
+    class Watching:
+        def check(self) -> None: ...
+
+        def tick(self, step: Any) -> None:
+            op, _, number, *_, sources, others, _, _, _ = program.steps(0)[len(told)]
+            if OPS[op] == "load":
+                came.add(number)
+            fresh = came & {*sources, *others}
+            came.difference_update(fresh)
+            joins = sum(e[:2] == ("wait for event", "stream 1") for e in world.log)
+            told.append((len(fresh), joins))
+
+    got = carried_out(graph, x, program, mover=StreamMover(CPU), counter=Watching())
+    assert torch.equal(got, wanted)
+    waits = [(n, joins - before) for (n, joins), (_, before) in zip(told[1:], told, strict=False)]
+    assert all(n == joined for n, joined in waits), "a step read what had not come"
+    loads, stores = (sum(OPS[s[0]] == n for s in program.steps(0)) for n in ("load", "store"))
+    assert told[-1][1] == loads > 0
+    assert sum(e == ("block", "copy on stream 2") for e in world.log) == stores > 0
+
+
+def test_frames_on_their_way_are_placed_when_their_copy_is_over(world: World) -> None:
+    x = torch.randn(1, 3, 5, 4, 6)
+    placing = Placing(tuple(x.shape), torch.float64, None, None)
+    whole = placing.whole().fill_(7)
+    placing._leave(x[:, :, :2], whole[:, :, :2], 0)
+    assert world.log == [("record", "stream 1")], "the thread waited for frames"
+    assert bool((whole == 7).all())
+    placing._leave(x[:, :, 2:], whole[:, :, 2:], 2)
+    assert world.log[1:] == [("block", "copy on stream 1"), ("record", "stream 1")]
+    assert torch.equal(whole[:, :, :2], x[:, :, :2].double())
+    assert bool((whole[:, :, 2:] == 7).all())
+    placing.arrive()
+    placing.arrive()  # nothing is on its way
+    assert world.log[3:] == [("block", "copy on stream 1")]
+    assert torch.equal(whole, x.double())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_no_bad_value_on_its_way_reaches_the_result(world: World, value: float) -> None:
+    x = torch.randn(1, 3, 5, 4, 6)
+    x[0, 1, 4, 2, 3] = value
+    placing = Placing(tuple(x.shape), x.dtype, None, None)
+    whole = placing.whole().fill_(7)
+    placing._leave(x[:, :, 3:], whole[:, :, 3:], 3)
+    with pytest.raises(NonFiniteError, match="frames 3 to 4 hold NaN or infinite values"):
+        placing.arrive()
+    assert bool((whole == 7).all())
+    placing._leave(x[:, :, 3:], whole[:, :, 3:], 3)
+    placing.begin({})  # the decode starts again
+    placing.arrive()
+    assert bool((whole == 7).all())
+
+
+def test_so_many_frames_are_on_their_way_as_their_memory_holds() -> None:
+    frame = 3 * 720 * 1280 * 2
+    count = ON_THEIR_WAY_BYTES // frame
+    assert count > 1
+    assert on_their_way((2, 3, 129, 720, 1280), torch.bfloat16) == (count, count * frame)
+    assert on_their_way((1, 3, 2, 720, 1280), torch.bfloat16) == (2, 2 * frame)
+    huge = (1, 3, 9, 8192, 8192)
+    assert on_their_way(huge, torch.float32) == (1, 3 * 8192 * 8192 * 4)
