@@ -225,7 +225,7 @@ def _file(map_name: str, view: View) -> str:
 def threads_at_most(asked: int | None) -> int:
     """That the rasteriser uses when it is called with threads=asked; small pictures take fewer."""
     from hy3d_rocm._native import cpu_info
-    from hy3d_rocm.conv.arguments import default_threads
+    from hy3d_rocm.conv.functional import default_threads
 
     most = int(cpu_info()["max_threads"])
     return min(default_threads(asked) or most, most)

@@ -10,8 +10,8 @@ from typing import Any, Self
 import torch
 
 _Ints = tuple[int, ...]
-_PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-_DEFAULTS: tuple[Any, ...] = (None, None, None, 1, 0, 1, 1)
+PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+PLAIN_DEFAULTS: tuple[Any, ...] = (None, None, None, 1, 0, 1, 1)
 
 _DTYPE_NAMES = {
     torch.float32: "f32",
@@ -28,7 +28,7 @@ PAD_MODES = ("zeros", "replicate")
 class Signature:
     """An entry point of PyTorch that computes a forward convolution.
 
-    `names` are its positional parameters; those that are not in _PLAIN do not matter here.
+    `names` are its positional parameters; those that are not in PLAIN do not matter here.
     `ndim` is 2 or 3, or 0 where the weight decides.
     """
 
@@ -39,10 +39,10 @@ class Signature:
 def _signatures() -> dict[Callable[..., Any], Signature]:
     aten = torch.ops.aten
     vendor = ("input", "weight", "bias", "padding", "stride", "dilation", "groups")
-    general = (*_PLAIN[:6], "transposed", "output_padding", "groups")
+    general = (*PLAIN[:6], "transposed", "output_padding", "groups")
     table: dict[Callable[..., Any], Signature] = {
-        torch.conv2d: Signature(2, _PLAIN),
-        torch.conv3d: Signature(3, _PLAIN),
+        torch.conv2d: Signature(2, PLAIN),
+        torch.conv3d: Signature(3, PLAIN),
         torch.convolution: Signature(0, general),
         # ComfyUI calls this one itself on NVIDIA cards (comfy/ops.py).
         torch.cudnn_convolution: Signature(0, ("input", "weight", *vendor[3:])),
@@ -52,7 +52,7 @@ def _signatures() -> dict[Callable[..., Any], Signature]:
     }
     for ndim, packet in ((2, aten.conv2d), (3, aten.conv3d)):
         for op in (packet, packet.default, packet.padding):
-            table[op] = Signature(ndim, _PLAIN)
+            table[op] = Signature(ndim, PLAIN)
     return table
 
 
@@ -62,10 +62,10 @@ SIGNATURES = _signatures()
 def read_arguments(
     signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, ...] | None:
-    """The seven values of _PLAIN in order, or None where this is not an ordinary convolution."""
-    if signature.names is _PLAIN and not kwargs:
-        return (*args, *_DEFAULTS[len(args) :]) if 2 <= len(args) <= 7 else None
-    values = dict(zip(_PLAIN, _DEFAULTS, strict=True))
+    """The seven values of PLAIN in order, or None where this is not an ordinary convolution."""
+    if signature.names is PLAIN and not kwargs:
+        return (*args, *PLAIN_DEFAULTS[len(args) :]) if 2 <= len(args) <= 7 else None
+    values = dict(zip(PLAIN, PLAIN_DEFAULTS, strict=True))
     found = dict(zip(signature.names, args, strict=False))
     if found.keys() & kwargs.keys() or len(args) > len(signature.names):
         return None
@@ -77,7 +77,7 @@ def read_arguments(
     if found.get("transposed"):
         return None
     values.update((k, v) for k, v in found.items() if k in values)
-    return tuple(values[name] for name in _PLAIN)
+    return tuple(values[name] for name in PLAIN)
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,12 @@ class ConvSpec:
         """A 1x1 convolution without stride or padding: the input is its own im2col matrix."""
         ones = all(k == 1 for k in self.kernel) and all(s == 1 for s in self.stride)
         return ones and not any(self.pad_before) and not any(self.pad_after)
+
+    @property
+    def is_padded_plainly(self) -> bool:
+        """Padding that PyTorch's operators have: of zeros, the same on both sides."""
+        pads = zip(self.pad_before, self.pad_after, self.pad_modes, strict=True)
+        return all(a == b and (mode == "zeros" or not a) for a, b, mode in pads)
 
     def column_elems(self) -> int:
         """Elements of the im2col matrix of one sample and one group."""
@@ -236,7 +242,7 @@ def _prefers_channels_last(x: torch.Tensor, weight: torch.Tensor, ndim: int) -> 
 
 def _compute_dtype(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.dtype | None:
     """The dtype that PyTorch would compute in, or None where it would refuse, or is not a float
-    that the ladder knows."""
+    that a tier knows."""
     dtype = _autocast_dtype(tensors, device)
     if dtype is None:
         dtype = tensors[0].dtype
@@ -268,7 +274,7 @@ def make_spec(
     pads: tuple[_Ints, _Ints] | None = None,
     pad_modes: tuple[str, ...] = (),
 ) -> ConvSpec | None:
-    """The spec of a call (the values of _PLAIN), or None where PyTorch itself has to judge it.
+    """The spec of a call (the values of PLAIN), or None where PyTorch itself has to judge it.
 
     None for everything that PyTorch would refuse (shape, dtype or device that do not fit), so
     that the caller sees PyTorch's own error, and for tensors that are not plain dense floats.
@@ -327,3 +333,8 @@ class ConvCall:
         if x.dtype is dtype and weight.dtype is dtype and (bias is None or bias.dtype is dtype):
             return x, weight, bias  # `to` would return them too, and take longer
         return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+
+    def values(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """The operands without autograd."""
+        x, weight, bias = self.operands()
+        return x.detach(), weight.detach(), None if bias is None else bias.detach()

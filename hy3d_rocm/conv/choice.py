@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hy3d_rocm.conv.verdict_store.records import Record
 
 POLICIES = ("auto", "safe", "vendor-first", "pin:<tier>")
 
@@ -45,30 +48,6 @@ def parse_policy(text: object, tiers: Sequence[str]) -> Policy:
                 f" {', '.join(tiers)}"
             )
     raise ValueError(f"protect: policy={text!r} is none of {', '.join(map(repr, POLICIES))}")
-
-
-class Known(Protocol):
-    """What the store holds of one tier and shape (verdict_store.records.Record is one)."""
-
-    @property
-    def verdict(self) -> str:
-        """ok, slow-find, error, hang or wrong."""
-
-    @property
-    def seconds(self) -> float | None:
-        """Measured time of a call, None where nobody measured."""
-
-    @property
-    def first_seconds(self) -> float | None:
-        """Time of the first call of a process."""
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """Measured bytes beside input and weight."""
-
-    @property
-    def detail(self) -> str:
-        """What was said."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +87,7 @@ class Candidate:
 
     tier: str
     refused: str | None = None
-    record: Known | None = None
+    record: Record | None = None
     estimate_seconds: float | None = None
     fits: bool = True
     failed: str | None = None

@@ -17,22 +17,24 @@ compiled, and the operator is nothing that it routes: compiled or not, this is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from hy3d_rocm import _fallback, _native
 from hy3d_rocm.conv import functional
-from hy3d_rocm.conv.arguments import (
+from hy3d_rocm.conv.call import dtype_name
+from hy3d_rocm.conv.functional import (
+    Geometry,
+    TorchTensors,
+    accuracy_of,
     check_dims,
     default_threads,
     geometry_of,
     modes_of,
     numbers_of,
 )
-from hy3d_rocm.conv.arrays import TorchTensors
-from hy3d_rocm.conv.running import Geometry, accuracy_of
 
 __all__ = ["NAME", "conv3d_op"]
 
@@ -43,9 +45,6 @@ _SCHEMA = (
     'str padding_mode="zeros", str? accuracy=None, int? threads=None, '
     "int? workspace_limit=None) -> Tensor"
 )
-_WORDS = {
-    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
-}  # fmt: skip
 
 
 def conv3d_op(
@@ -97,66 +96,60 @@ def _named(x: Any, weight: Any, bias: Any) -> dict[str, Any]:
     return {"x": x, "weight": weight, **({} if bias is None else {"bias": bias})}
 
 
-def _modes(padding_mode: str) -> str | tuple[str, ...]:
-    return tuple(padding_mode.split(",")) if "," in padding_mode else padding_mode
+def _kernel(body: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel of the operator, from a function of the public one's arguments."""
 
+    def kernel(
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Sequence[int] = (1, 1, 1),
+        padding: Sequence[int] = (0, 0, 0),
+        dilation: Sequence[int] = (1, 1, 1),
+        groups: int = 1,
+        *,
+        padding_after: Sequence[int] | None = None,
+        padding_mode: str = "zeros",
+        **options: Any,
+    ) -> Any:
+        after = padding
+        if padding_after is not None:
+            after = numbers_of(tuple(padding_after), "padding_after", 3)
+        pairs = tuple(zip(padding, after, strict=True))
+        modes = tuple(padding_mode.split(",")) if "," in padding_mode else padding_mode
+        return body(x, weight, bias, stride, pairs, dilation, groups, modes, **options)
 
-def _pairs(padding: Sequence[int], after: Sequence[int] | None) -> tuple[tuple[int, int], ...]:
-    behind = padding if after is None else numbers_of(tuple(after), "padding_after", 3)
-    return tuple(zip(padding, behind, strict=True))
+    return kernel
 
 
 def _compute(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Sequence[int] = (1, 1, 1),
-    padding: Sequence[int] = (0, 0, 0),
-    dilation: Sequence[int] = (1, 1, 1),
-    groups: int = 1,
-    *,
-    padding_after: Sequence[int] | None = None,
-    padding_mode: str = "zeros",
-    accuracy: str | None = None,
-    threads: int | None = None,
-    workspace_limit: int | None = None,
-) -> Any:
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int,
+    modes: Any, **options: Any,
+) -> Any:  # fmt: skip
     """The one kernel, of every device: the public function refuses what is not the CPU's."""
     with torch.no_grad():  # who asked for gradients is told by _refuse_gradients
         return functional.conv3d(
-            x, weight, bias, stride, _pairs(padding, padding_after), dilation, groups,
-            padding_mode=_modes(padding_mode), accuracy=accuracy, threads=threads,
-            workspace_limit=workspace_limit,
-        )  # fmt: skip
+            x, weight, bias, stride, padding, dilation, groups, padding_mode=modes, **options
+        )
 
 
 def _shape(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Sequence[int] = (1, 1, 1),
-    padding: Sequence[int] = (0, 0, 0),
-    dilation: Sequence[int] = (1, 1, 1),
-    groups: int = 1,
-    *,
-    padding_after: Sequence[int] | None = None,
-    padding_mode: str = "zeros",
-    accuracy: str | None = None,
-    threads: int | None = None,
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int,
+    modes: Any, *, accuracy: str | None = None, threads: int | None = None,
     workspace_limit: int | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """The result without numbers; refuses in the order and the words of `functional.conv3d`."""
     if not _native.available:
         _fallback.conv3d()
-    named, pairs = _named(x, weight, bias), _pairs(padding, padding_after)
+    named = _named(x, weight, bias)
     accuracy_of(accuracy, x)
     batched = check_dims(3, named)
     for name, tensor in named.items():
         TorchTensors.check(tensor, name, ("cpu", "meta"))
     source = x if batched else x.unsqueeze(0)
     kernel = tuple(weight.shape[2:])
-    geometry = geometry_of(3, kernel, stride, pairs, dilation)
-    modes_of(_modes(padding_mode), 3)
+    geometry = geometry_of(3, kernel, stride, padding, dilation)
+    modes_of(modes, 3)
     space = _space(tuple(source.shape[2:]), kernel, geometry)
     _check_limits(threads, workspace_limit)
     _check_channels(source, weight, bias, groups)
@@ -191,11 +184,11 @@ def _check_limits(threads: int | None, workspace_limit: int | None) -> None:
 
 def _check_channels(x: Any, weight: Any, bias: Any, groups: int) -> None:
     """What the C core says of types and channels."""
-    word = _WORDS[x.dtype]
+    word = dtype_name(x.dtype)
     for name, tensor in _named(x, weight, bias).items():
         if tensor.dtype != x.dtype:
             raise ValueError(
-                f"{name} is {_WORDS[tensor.dtype]} but x is {word}: convert one of them."
+                f"{name} is {dtype_name(tensor.dtype)} but x is {word}: convert one of them."
             )
     taken, channels, made = weight.shape[1], x.shape[1], weight.shape[0]
     # Symbols become numbers where there is a refusal to word, and nowhere else.
@@ -233,8 +226,8 @@ def _register() -> Any:
             f"torch {torch.__version__} has no torch.library.custom_op: the operator "
             "hy3d_rocm::conv3d needs torch 2.4 or later; hy3d_rocm.conv3d works without it."
         )
-    operator = make(NAME, _compute, mutates_args=(), schema=_SCHEMA)
-    operator.register_fake(_shape)
+    operator = make(NAME, _kernel(_compute), mutates_args=(), schema=_SCHEMA)
+    operator.register_fake(_kernel(_shape))
     operator.register_autograd(_no_backward, setup_context=_refuse_gradients)
     return operator
 

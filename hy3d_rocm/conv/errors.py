@@ -7,13 +7,12 @@ passes through the router unchanged (a shape error looks exactly as without hy3d
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-
-from hy3d_rocm.conv.cancels import is_cancel
 
 
 class Kind(enum.Enum):
@@ -403,3 +402,70 @@ def first_line(error: BaseException) -> str:
     """The first line of an exception's text, at most 200 characters, or its type's name."""
     lines = str(error).strip().splitlines()
     return lines[0][:200] if lines else type(error).__name__
+
+
+def described(error: BaseException) -> str:
+    """'ValueError: its text', in one line."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the device is gone."""
+    found = classify(error)
+    lost = found is not None and found.kind is Kind.DEVICE_LOST
+    return lost or isinstance(error, DeviceLostError)
+
+
+# How far a failure reaches. A passing fault of the machine (a full disk, a BLAS library that could
+# not start, a compiler that is not there) says nothing about a shape.
+
+_COMPILE_ERRORS = frozenset({"CompilationError", "OutOfResources", "PTXASError"})
+_COMPILE_TEXT = re.compile(
+    r"PassManager::run failed|failed to translate module|out of resource: |LLVM ERROR"
+)
+_FATAL = frozenset(rule.reason for rule in _RULES if rule.kind is Kind.DEVICE_LOST)
+
+
+def is_compile_error(error: BaseException) -> bool:
+    """Whether a compiler has refused the kernel itself: that is so in the next process too."""
+    of_triton = [c for c in type(error).__mro__ if c.__module__.partition(".")[0] == "triton"]
+    if any(c.__name__ in _COMPILE_ERRORS for c in of_triton):
+        return True
+    return isinstance(error, RuntimeError) and bool(_COMPILE_TEXT.search(str(error)))
+
+
+def is_lasting(found: Classified, error: BaseException) -> bool:
+    """Whether the next process would meet the same: the verdict store may keep it for the shape."""
+    if found.kind in (Kind.WRONG_RESULT, Kind.NO_ALGORITHM, Kind.DEVICE_LOST):
+        return True
+    return found.kind is Kind.BACKEND and is_compile_error(error)
+
+
+def is_fatal(detail: str) -> bool:
+    """Whether a record's text says that the device did not survive the call."""
+    found = classify_text(detail)
+    return detail in _FATAL or (found is not None and found.kind is Kind.DEVICE_LOST)
+
+
+# What belongs to the caller: cancels, and what a caller's own function has raised.
+
+_MARK = "_hy3d_rocm_callers"
+# ComfyUI's InterruptProcessingException is an Exception up to 0.3 and a BaseException later.
+# The words are those of concurrent.futures, asyncio and most hosts.
+_CANCEL_WORDS = ("interrupt", "cancel")
+
+
+def mark_as_callers(error: BaseException) -> None:
+    """Notes that a function of the caller (a listener) has raised it."""
+    with contextlib.suppress(AttributeError, TypeError):  # a class with __slots__
+        setattr(error, _MARK, True)
+
+
+def is_cancel(error: BaseException) -> bool:
+    """Whether no tier is to blame, and the caller has to see it unchanged."""
+    if not isinstance(error, Exception) or getattr(error, _MARK, False):
+        return True
+    if type(error).__name__ == "Hy3dError":  # of our C core: cancelled by protect(cancel=)
+        return "cancel" in str(error).lower()
+    names = (c.__name__.lower() for c in type(error).__mro__ if c.__module__ != "builtins")
+    return any(word in name for name in names for word in _CANCEL_WORDS)

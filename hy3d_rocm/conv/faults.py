@@ -150,6 +150,7 @@ class _Local(threading.local):
 
 
 _local = _Local()
+_scopes = 0  # of inject_faults, open on any thread
 _process: tuple[Fault, ...] = ()
 _process_lock = threading.Lock()
 _environment: tuple[str, tuple[Fault, ...]] = ("", ())
@@ -157,6 +158,8 @@ _environment: tuple[str, tuple[Fault, ...]] = ("", ())
 
 def active() -> bool:
     """Whether any fault could hit this thread now."""
+    if not _scopes:
+        return bool(_environment[1])
     return bool(_local.faults or _process or _environment[1])
 
 
@@ -225,27 +228,29 @@ def inject_faults(
 
     scope: "thread" (this thread only) or "process". Blocks nest; all their faults act.
     """
-    global _process
+    global _process, _scopes
     if scope not in ("thread", "process"):
         raise ValueError(f"inject_faults: scope {scope!r} is neither 'thread' nor 'process'")
     added = (faults,) if isinstance(faults, Fault) else tuple(faults)
     for fault in added:
         if not isinstance(fault, Fault):
             raise TypeError(f"inject_faults: {fault!r} is no Fault; give Fault(tier, op, text)")
-    if scope == "process":
-        with _process_lock:
-            _process = (*_process, *added)
-    else:
+    if scope == "thread":
         _local.faults = (*_local.faults, *added)
+    with _process_lock:
+        _scopes += 1
+        if scope == "process":
+            _process = (*_process, *added)
     try:
         with _FaultMode():
             yield added
     finally:
-        if scope == "process":
-            with _process_lock:
-                _process = _without(_process, added)
-        else:
+        if scope == "thread":
             _local.faults = _without(_local.faults, added)
+        with _process_lock:
+            _scopes -= 1
+            if scope == "process":
+                _process = _without(_process, added)
 
 
 def _without(faults: tuple[Fault, ...], gone: tuple[Fault, ...]) -> tuple[Fault, ...]:

@@ -7,15 +7,15 @@ bounded memory: a blocked implicit GEMM or Winograd, never a whole im2col. Forwa
 
 from __future__ import annotations
 
+import functools
+import operator
+import sys
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 from hy3d_rocm import _fallback, _native
-from hy3d_rocm.conv.arguments import check_dims, default_threads, geometry_of, modes_of, numbers_of
-from hy3d_rocm.conv.arrays import TorchTensors, kind_of
-from hy3d_rocm.conv.running import Call, accuracy_of
-
-__all__ = ["conv2d", "conv3d", "fused_conv3d"]
+from hy3d_rocm.conv import prepared
 
 
 def conv3d(
@@ -192,8 +192,8 @@ def _convolve(
 
     def lift(array: Any) -> Any:
         """As (N, C, T, H, W): a view with the missing dimensions put in."""
-        whole = array if array.ndim == ndim + 2 else kind.insert(array, 0)
-        return whole if ndim == 3 else kind.insert(whole, 2)
+        whole = array if array.ndim == ndim + 2 else array[None]
+        return whole if ndim == 3 else whole[:, :, None]
 
     source, filters = lift(kind.operand(x, "x")), lift(kind.operand(weight, "weight"))
     addend = None if bias is None else kind.operand(bias, "bias")
@@ -213,5 +213,324 @@ def _convolve(
     ).run(source, target)  # fmt: skip
     if out is not None:
         return out
-    result = target if ndim == 3 else kind.remove(target, 2)
-    return result if batched else kind.remove(result, 0)
+    result = target if ndim == 3 else target.squeeze(2)
+    return result if batched else result.squeeze(0)
+
+
+# What the convolution needs of torch tensors and NumPy arrays, the same words for both.
+
+
+class NumpyArrays:
+    """What the convolution needs of NumPy arrays."""
+
+    @staticmethod
+    def owns(value: object) -> bool:
+        numpy = sys.modules.get("numpy")
+        return numpy is not None and isinstance(value, numpy.ndarray)
+
+    @staticmethod
+    def operand(value: Any, name: str) -> Any:
+        if value.dtype.kind != "f" or value.dtype.itemsize not in (2, 4, 8):
+            raise ValueError(
+                f"{name} is {value.dtype}: conv3d takes float32, float64 and float16 arrays "
+                "(bfloat16 as torch tensors); convert it with .astype"
+            )
+        whole = all(step % value.itemsize == 0 for step in value.strides)
+        if value.flags.aligned and value.dtype.isnative and whole:
+            return value
+        return value.astype(value.dtype.newbyteorder("="), order="C", copy=True)
+
+    @staticmethod
+    def target(value: Any) -> Any:
+        return value  # never a copy: what the core cannot write to, it refuses
+
+    @staticmethod
+    def empty(size: tuple[int, ...], like: Any) -> Any:
+        import numpy as np
+
+        return np.empty(size, dtype=like.dtype)
+
+
+class TorchTensors:
+    """The same of torch tensors."""
+
+    @staticmethod
+    def owns(value: object) -> bool:
+        torch = sys.modules.get("torch")
+        return torch is not None and isinstance(value, torch.Tensor)
+
+    @classmethod
+    def operand(cls, value: Any, name: str) -> Any:
+        cls.check(value, name)
+        cls.check_grad(value, name)
+        cls.check_recorded(value, name)
+        return value.detach().resolve_neg()
+
+    @staticmethod
+    def check(value: Any, name: str, devices: tuple[str, ...] = ("cpu",)) -> None:
+        """Refuses other devices, layouts and types of numbers."""
+        import torch
+
+        if value.device.type not in devices or value.layout is not torch.strided:
+            raise ValueError(
+                f"{name} is a {value.layout} tensor on {value.device}: conv3d computes on the CPU "
+                f"with dense tensors; pass {name}.cpu(), or let hy3d_rocm.protect() choose"
+            )
+        if value.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+            raise ValueError(
+                f"{name} is {value.dtype}: conv3d takes float32, float64, float16 and bfloat16"
+            )
+
+    @classmethod
+    def check_grad(cls, value: Any, name: str) -> None:
+        """Refuses what gradients are wanted of."""
+        import torch
+
+        if value.requires_grad and torch.is_grad_enabled():
+            cls.refuse_grad(name)
+
+    @staticmethod
+    def check_recorded(value: Any, name: str, *, graphs: bool = True) -> None:
+        """Refuses what is more than its numbers: those alone would come out."""
+        from hy3d_rocm.conv.recording import loses
+
+        lost = loses(value, graphs=graphs)
+        if lost:
+            raise ValueError(
+                f"{name} is more than numbers ({lost}), and this conv3d computes numbers alone: "
+                "call torch.nn.functional.conv3d there, or hy3d_rocm.conv.conv3d_op for a graph"
+            )
+
+    @staticmethod
+    def refuse_grad(name: str) -> NoReturn:
+        raise ValueError(
+            f"{name} requires grad, and this conv3d has no backward pass: call it under "
+            f"torch.no_grad(), or pass {name}.detach()"
+        )
+
+    @classmethod
+    def target(cls, value: Any) -> Any:
+        if value.is_neg():
+            raise ValueError("out is a lazily negated view: pass an ordinary tensor")
+        return cls.operand(value, "out")
+
+    @staticmethod
+    def empty(size: tuple[int, ...], like: Any, device: Any = "cpu") -> Any:
+        import torch
+
+        last = like.is_contiguous(memory_format=torch.channels_last_3d)
+        kept = torch.channels_last_3d if last and not like.is_contiguous() else None
+        return torch.empty(
+            size, dtype=like.dtype, device=device, memory_format=kept or torch.contiguous_format
+        )
+
+
+Kind = type[NumpyArrays] | type[TorchTensors]
+
+
+def kind_of(named: dict[str, Any]) -> Kind:
+    """The one kind that all arrays are of."""
+    x = named["x"]
+    kind: Kind | None = (
+        TorchTensors if TorchTensors.owns(x) else NumpyArrays if NumpyArrays.owns(x) else None
+    )
+    if kind is None:
+        raise TypeError(f"x must be a torch tensor or a NumPy array, not {type(x).__name__}")
+    for name, value in named.items():
+        if not kind.owns(value):
+            raise TypeError(
+                f"{name} is {type(value).__name__} but x is {type(x).__name__}: pass all as torch "
+                "tensors or all as NumPy arrays"
+            )
+    return kind
+
+
+# Arguments as torch takes them, put into the C core's words.
+
+_AXES = {2: "(H, W)", 3: "(T, H, W)"}
+_LAYOUT = {2: "(N, C, H, W) or (C, H, W)", 3: "(N, C, T, H, W) or (C, T, H, W)"}
+_MODES = ("zeros", "replicate")
+_Pads = tuple[tuple[int, ...], tuple[int, ...]]  # before and after, one number an axis
+
+
+def numbers_of(value: int | Sequence[int], name: str, ndim: int) -> tuple[int, ...]:
+    """One number an axis."""
+    items = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    if len(items) == 1:
+        items *= ndim
+    try:
+        numbers = tuple(operator.index(item) for item in items)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}: give an integer or {_AXES[ndim]}") from None
+    if len(numbers) != ndim:
+        raise ValueError(f"{name} is {value!r}: give an integer or {_AXES[ndim]}")
+    return numbers
+
+
+def _pads(
+    padding: int | str | Sequence[int | Sequence[int]],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> _Pads:
+    """Padding before and after, one number an axis."""
+    ndim = len(kernel)
+    if isinstance(padding, str):
+        if padding == "valid":
+            return (0,) * ndim, (0,) * ndim
+        if padding != "same":
+            raise ValueError(f"padding is {padding!r}: the words are 'valid' and 'same'")
+        if any(step != 1 for step in stride):
+            raise ValueError(f"padding='same' needs stride 1, not {stride}: give numbers")
+        total = tuple(d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
+        before = tuple(t // 2 for t in total)
+        return before, tuple(t - b for t, b in zip(total, before, strict=True))
+    items = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,)
+    if not any(isinstance(item, (tuple, list)) for item in items):
+        numbers = numbers_of(items, "padding", ndim)
+        return numbers, numbers
+    pairs = [tuple(i) if isinstance(i, (tuple, list)) else (i, i) for i in items]
+    if len(pairs) != ndim or any(len(pair) != 2 for pair in pairs):
+        raise ValueError(
+            f"padding is {padding!r}: give a number, {_AXES[ndim]}, or a pair (before, after) for "
+            f"each of {_AXES[ndim]}"
+        )
+    return (
+        numbers_of(tuple(p[0] for p in pairs), "padding", ndim),
+        numbers_of(tuple(p[1] for p in pairs), "padding", ndim),
+    )
+
+
+def geometry_of(
+    ndim: int,
+    kernel: tuple[int, ...],
+    stride: int | Sequence[int],
+    padding: int | str | Sequence[int | Sequence[int]],
+    dilation: int | Sequence[int],
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Stride, dilation, padding before and after as (T, H, W); the kernel is that already."""
+    step = numbers_of(stride, "stride", ndim)
+    spread = numbers_of(dilation, "dilation", ndim)
+    before, after = _pads(padding, kernel[3 - ndim :], step, spread)
+    one, none = (1,) * (3 - ndim), (0,) * (3 - ndim)
+    return one + step, one + spread, none + before, none + after
+
+
+def modes_of(padding_mode: str | Sequence[str], ndim: int) -> tuple[str, ...]:
+    modes = (padding_mode,) * ndim if isinstance(padding_mode, str) else tuple(padding_mode)
+    if len(modes) != ndim or any(mode not in _MODES for mode in modes):
+        raise ValueError(
+            f"padding_mode is {padding_mode!r}: it must be 'zeros' or 'replicate', or one of them "
+            f"for each of {_AXES[ndim]}; pad the input yourself for another"
+        )
+    return modes
+
+
+def default_threads(threads: int | None) -> int:
+    if threads is None:
+        torch = sys.modules.get("torch")
+        return int(torch.get_num_threads()) if torch is not None else 0
+    if threads < 1:
+        raise ValueError(f"threads is {threads}: it must be at least 1, or None")
+    return threads
+
+
+def check_dims(ndim: int, named: dict[str, Any]) -> bool:
+    """Whether x has a batch dimension; a sentence where any array has a wrong number of them."""
+    wanted = {"x": (ndim + 1, ndim + 2), "weight": (ndim + 2,), "bias": (1,)}
+    wanted["out"] = (named["x"].ndim,)
+    for name, value in named.items():
+        if value.ndim not in wanted[name]:
+            layout = {
+                "x": f"x must be {_LAYOUT[ndim]}",
+                "weight": f"weight must be (Cout, C / groups, ...) with a kernel {_AXES[ndim]}",
+                "bias": "bias must be (Cout)",
+                "out": "out needs as many dimensions as x",
+            }[name]
+            shape = tuple(int(size) for size in value.shape)
+            raise ValueError(f"{name} has shape {shape}: {layout}")
+    return bool(named["x"].ndim == ndim + 2)
+
+
+# One call: which layout its weights take, whether that is prepared, the run.
+
+_NAMES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
+_ONE = (1, 1, 1)
+Geometry = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+#: _core.conv3d_format. A decoder has some dozens of shapes; each is asked about once.
+format_of = functools.lru_cache(maxsize=4096)(_native.conv3d_format)
+
+
+def accuracy_of(accuracy: str | None, x: Any) -> str:
+    """The core's word; None is by type: fast for two bytes an element."""
+    if accuracy is None:
+        return "fast" if x.dtype.itemsize == 2 else "exact"
+    if accuracy not in ("exact", "fast"):
+        raise ValueError(f"accuracy is {accuracy!r}: it must be 'exact' or 'fast'")
+    return accuracy
+
+
+@dataclass
+class Call:
+    """Arguments in the core's words, all of them checked but for what the core checks.
+
+    weight: (Cout, C / groups, kT, kH, kW), ready to be read. owner: the caller's own tensor behind
+    it where prepared weights may be kept for it, else None. geometry: stride, dilation, padding
+    before and after. size, batch: of the input, up-sampled. fusion: keyword arguments of
+    `_core.conv3d`.
+    """
+
+    weight: Any
+    bias: Any
+    geometry: Geometry
+    modes: tuple[str, ...]
+    groups: int
+    accuracy: str
+    size: tuple[int, ...]
+    batch: int
+    threads: int
+    workspace_limit: int | None
+    cancel: Any
+    owner: Any = None
+    fusion: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, x: Any, out: Any) -> None:
+        """Into out; x is None where there are frames in the fusion."""
+        ready = self._ready()
+        try:
+            self._convolve(x, out, ready)
+        except MemoryError:
+            # Nothing has been written yet: a running convolution allocates nothing.
+            ready = None
+            if not prepared.give_back():
+                raise
+            self._convolve(x, out, None)
+
+    def _convolve(self, x: Any, out: Any, ready: Any) -> None:
+        _native.conv3d(
+            x, self.weight, self.bias, out, *self.geometry, self.modes, self.groups, self.threads,
+            self.workspace_limit, self.cancel, self.accuracy, ready, **self.fusion,
+        )  # fmt: skip
+
+    def _ready(self) -> Any:
+        """The weights prepared, or None: exact, no layout of their own, or no room for them."""
+        if self.accuracy == "exact" or self.owner is None or not self.batch:
+            return None
+        weight = self.weight
+        word = _NAMES[str(weight.dtype).rpartition(".")[2]]
+        try:
+            number, _, nbytes = format_of(
+                self.size, weight.shape[1] * self.groups, weight.shape[0], tuple(weight.shape[2:]),
+                *self.geometry, self.modes, self.groups, word, self.accuracy,
+                self.fusion.get("upsample", _ONE), self.batch,
+            )  # fmt: skip
+        except ValueError:
+            return None  # no such convolution: the call itself knows x, and says what is wrong
+        if number == 0:
+            return None
+        return prepared.cache().get(
+            weight, number, nbytes,
+            lambda: _native.conv3d_prepare(weight, number, self.threads, self.cancel),
+            owner=self.owner, threads=self.threads,
+        )  # fmt: skip

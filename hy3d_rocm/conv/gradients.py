@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,26 +20,21 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
-from hy3d_rocm.conv import asking, errors, faults, recovery, releasing
+from hy3d_rocm.conv import fallback, faults, releasing
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
-from hy3d_rocm.conv.cancels import is_cancel
-from hy3d_rocm.conv.entries import Entry
 from hy3d_rocm.conv.errors import Kind
-from hy3d_rocm.conv.ladder import Settings
+from hy3d_rocm.conv.fallback import Entry
 from hy3d_rocm.conv.recording import recorder
-from hy3d_rocm.conv.stats import Audience, Named, book
-from hy3d_rocm.conv.verdicts import VERDICTS, Verdict
+from hy3d_rocm.conv.stats import Named
+from hy3d_rocm.conv.verdicts import VERDICTS
 
 Values = tuple[Any, ...]
 Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
-class Mode(Protocol):
+class Mode(fallback.Mode, Protocol):
     """What a backward needs of the mode that its forward went through."""
 
-    settings: Settings
-    audience: Audience
-    scope: Any
     pinned: str | None
 
     def entry_of(self, values: Values, ndim: int) -> Entry: ...
@@ -141,105 +135,55 @@ def backward(
 ) -> Gradients:
     """Gradients of input, weight and bias, those that are wanted."""
     own = functools.partial(_pytorchs, job.spec, grad, x, weight, wanted)
-    if recorder() or recovery.is_capturing(job.spec.device):
+    if recorder() or fallback.is_capturing(job.spec.device):
         return own()
     ways: dict[str, Callable[[], Gradients]] = {"current": own}
     ways["gemm"] = functools.partial(_otherwise, job, grad, x, weight, wanted)
     if job.spec.device.type != "cpu":
         ways["cpu"] = functools.partial(_on_the_host, job.spec, grad, x, weight, wanted)
     call = ConvCall(job.spec, x, weight, None, lambda: grad, job.mode.settings.limits)
-    return _Descent(job, call).run(ways)
+    return _BackwardChain(job, call).run(ways)
 
 
-class _Descent:
+class _BackwardChain(fallback.Attempts):
     """One backward on its way down. The first exception is the one that is raised at the end."""
 
     def __init__(self, job: Job, call: ConvCall) -> None:
-        self.job, self.call = job, call
-        self.what = Named(f"{job.spec.op}_backward", job.what.shape, job.what.dtype)
-        self.config = ("backward", job.config)
-        self.errors: list[Exception] = []
-        self.reason = ""
+        what = Named(f"{job.spec.op}_backward", job.what.shape, job.what.dtype)
+        super().__init__(job.mode, call, what, ("backward", job.config))
+        self.job = job
 
     def run(self, ways: dict[str, Callable[[], Gradients]]) -> Gradients:
-        audience, order = self.job.mode.audience, list(ways)
-        order.sort(key=self._is_left_out)  # stable: what failed before is the last resort
-        for name in order:
-            found = self._attempt(name, ways[name])
+        # Stable: what failed before is the last resort.
+        for name in sorted(ways, key=self._is_left_out):
+            label = functools.partial(_WORDS.__getitem__, name)
+            found = self.attempt(name, functools.partial(self._compute, name, ways[name]), label)
             if found is None:
+                self.remember(
+                    max(self.call.x.numel() * self.job.spec.dtype.itemsize, self.job.spec.out_bytes)
+                )
+                if self.failures[-1].found.kind is Kind.OUT_OF_MEMORY:
+                    releasing.release(self.job.spec.device)
                 continue
             if name != "current" and self.job.is_trusted:
-                audience.add("recovered")
-            if self.reason and VERDICTS.first_time((self.config, self.reason)):
-                audience.say(f"{self.what}: {self.reason}; instead: {_WORDS[name]}")
+                self.audience.add("recovered")
+            reason = self.failures[0].found.reason if self.failures else ""
+            if reason and VERDICTS.first_time((self.config, reason)):
+                self.audience.say(f"{self.what}: {reason}; instead: {_WORDS[name]}")
             return found
-        audience.add("raised")
+        first = self.failures[0].error
         try:
-            raise self.errors[0]
+            self.raise_(first)
         finally:
-            self.errors.clear()
+            del first
+
+    def _compute(self, name: str, way: Callable[[], Gradients]) -> Gradients:
+        faults.check(name, self.call, op=self.what.op)
+        return way()
 
     def _is_left_out(self, name: str) -> bool:
-        if name == "current" and not self.job.is_trusted:
-            return True
-        device, scope = self.job.spec.device, self.job.mode.scope
-        free = functools.partial(asking.free_bytes, device)
-        return VERDICTS.get(name, self.config, scope, free) is not None
-
-    def _attempt(self, name: str, way: Callable[[], Gradients]) -> Gradients | None:
-        audience = self.job.mode.audience
-        rows = audience.rows(self.what, name)
-        failed: list[Exception] = []
-        found: Gradients | None = None
-        start = time.perf_counter()
-        try:
-            faults.check(name, self.call, op=self.what.op)
-            found = way()
-        except Exception as error:  # noqa: BLE001  # _take raises again what is not ours
-            failed.append(error)
-        seconds = time.perf_counter() - start
-        book(rows, seconds, failed=bool(failed))
-        detail = errors.first_line(failed[0]) if failed else ""
-        outcome = "failed" if failed else "ok"
-        try:
-            if failed:
-                self._take(name, failed)
-        except BaseException:
-            outcome = "raised"
-            raise
-        finally:
-            audience.tell(start, name, self.what, seconds, outcome, detail)
-        return found
-
-    def _take(self, name: str, failed: list[Exception]) -> None:
-        """Remembers a failure, or raises what the caller has to see. Called outside `except`."""
-        error = failed.pop()
-        settings, spec = self.job.mode.settings, self.job.spec
-        found = None if is_cancel(error) else errors.classify(error)
-        try:
-            if found is not None and found.kind in errors.RETRIED:
-                for lost in recovery.ask_device(self.call):
-                    error, found = lost, errors.classify(lost)
-            is_full = found is not None and found.kind is Kind.OUT_OF_MEMORY
-            if (
-                found is None
-                or found.kind not in errors.RETRIED
-                or (is_full and settings.raise_oom)
-            ):
-                self.job.mode.audience.add("raised")
-                places = f"all on {spec.device} when hy3d_rocm saw them"
-                raise (found and recovery.translate(error, found, self.what, places)) or error
-            self.job.mode.audience.add("failures")
-            self.errors.append(recovery.strip(error))
-            self.reason = self.reason or found.reason
-            free = asking.free_bytes(spec.device) if is_full else None
-            needed = max(self.call.x.numel() * spec.dtype.itemsize, spec.out_bytes)
-            verdict = Verdict(found.kind, found.reason, self.job.mode.scope, free, needed)
-            VERDICTS.record(name, self.config, verdict)
-            if is_full:
-                releasing.release(spec.device)
-        finally:
-            del error  # a frame that names the exception it raises is a cycle
+        is_last = name == "current" and not self.job.is_trusted
+        return is_last or self.verdict_on(name) is not None
 
 
 _WORDS = {

@@ -1,18 +1,30 @@
-"""What a decode writes into the verdict store, without destroying what is known already.
+"""What a decode learns on its way: what failed and worked, how fast, and what a child tried.
 
 `tune` has measured a shape with patience (time, peak, the Triton tier's tile, a slow find); what a
-decode learns in passing is added to that row.
+decode learns in passing is added to that row of the verdict store.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from typing import Any
+import time
+from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.conv import blame, policy
+import torch
+
+from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import ConvSpec
-from hy3d_rocm.conv.choice import HEALTHY, Known
-from hy3d_rocm.conv.errors import Classified, Kind
+from hy3d_rocm.conv.choice import HEALTHY
+from hy3d_rocm.conv.errors import Classified, Kind, is_lasting
+from hy3d_rocm.conv.measuring import OverheadBudget, Watch
+from hy3d_rocm.conv.policy import Plan
+from hy3d_rocm.conv.stats import Audience, Named
+from hy3d_rocm.conv.verdicts import VERDICTS
+
+if TYPE_CHECKING:
+    from hy3d_rocm.conv.verdict_store.records import Record
 
 # As probe.probe()'s: a first call that takes so much longer than later ones is a slow find.
 SLOW_SECONDS = 2.0
@@ -21,7 +33,7 @@ _TILE = re.compile(r"\btile \S+")  # triton/tuned.py writes it
 
 def failed(spec: ConvSpec, tier: str, found: Classified, error: BaseException) -> None:
     """Keeps the failure, if the next process would meet it too."""
-    if not blame.is_lasting(found, error):
+    if not is_lasting(found, error):
         return
     verdict = "wrong" if found.kind is Kind.WRONG_RESULT else "error"
     old = policy.memory_for(spec.device).records(spec).get(tier)
@@ -57,20 +69,160 @@ def measured(spec: ConvSpec, tier: str, seconds: float) -> None:
     _put(spec, tier, verdict, old, seconds=seconds, detail=_said(old), measured_by="passing")
 
 
-def _said(old: Known | None) -> str:
+def _said(old: Record | None) -> str:
     """The detail of a row that is healthy from now on."""
     if old is None:
         return ""
     return old.detail if old.verdict in HEALTHY else "".join(_tile_of(old))
 
 
-def _tile_of(old: Known | None) -> list[str]:
+def _tile_of(old: Record | None) -> list[str]:
     return [] if old is None else _TILE.findall(old.detail)[:1]
 
 
-def _put(spec: ConvSpec, tier: str, verdict: str, old: Known | None, **fields: Any) -> None:
+def _put(spec: ConvSpec, tier: str, verdict: str, old: Record | None, **fields: Any) -> None:
     kept: dict[str, Any] = {}
     if old is not None:
         for name in ("seconds", "first_seconds", "peak_bytes"):
             kept[name] = getattr(old, name)
     policy.memory_for(spec.device).put(spec, tier, verdict, **{**kept, **fields})
+
+
+# Of a whole decode. A probe is only begun with its full time left: a find that was cut short would
+# be on record as a hang.
+SCOPE_SECONDS = 60.0
+
+
+class ProbeBudget:
+    """How much a decode, the outermost protect() of a thread, may wait for child processes that try
+    the vendor's library.
+
+    Shapes come one by one, as the decode reaches them, so each probe is a child of its own;
+    `hy3d-rocm tune` lets one child try a whole list. OOM is remembered by this object's identity.
+    """
+
+    def __init__(self) -> None:
+        self._spent = 0.0
+        self._asked: set[Hashable] = set()
+        self._ended = ""  # why no more children are started
+        self._has_said = False
+
+    def probe(
+        self, spec: ConvSpec, tier: str, config: Hashable, what: Named, audience: Audience
+    ) -> bool:
+        """Has a child try the shape, once a scope and while there is time; whether one did."""
+        if VERDICTS.is_sound(f"probed {tier}", config) or (tier, config) in self._asked:
+            return False
+        if not self._ended and self._spent + policy.PROBE_SECONDS > SCOPE_SECONDS:
+            self._ended = f"the {SCOPE_SECONDS:.0f} s for them are spent"
+        if self._ended:
+            if not self._has_said:
+                self._has_said = True
+                audience.say(f"no more child processes in this decode: {self._ended}")
+            return False
+        audience.say(
+            f"{what}: a child process tries the vendor library first (at most"
+            f" {policy.PROBE_SECONDS:.0f} s; hy3d-rocm tune does that ahead)"
+        )
+
+        def cancel() -> None:  # what a listener raises ends the probe and the call
+            audience.tell(time.perf_counter(), tier, what, 0.0, "probing")
+
+        self._asked.add((tier, config))
+        start = time.monotonic()
+        try:
+            verdict = policy.prove(spec, tier, cancel)
+        finally:
+            self._spent += time.monotonic() - start
+        self._heed(tier, config, verdict)
+        return True
+
+    def _heed(self, tier: str, config: Hashable, verdict: str) -> None:
+        """Only a verdict holds beyond the scope."""
+        # Late: importing the router imports no probe.
+        from hy3d_rocm.conv.probe.cases import HANG, NOT_RUN
+        from hy3d_rocm.conv.probe.cases import VERDICTS as LASTING
+
+        if verdict in LASTING:
+            VERDICTS.mark_sound(f"probed {tier}", config)
+        if verdict == HANG:
+            self._ended = "one of them hung"
+        elif verdict == NOT_RUN:
+            self._ended = "none can be started now"
+
+
+class Watching(Watch):
+    """A Watch of one call signature with a GPU's clock. Not shared between threads."""
+
+    def __init__(self, plan: Plan, spec: ConvSpec, budget: OverheadBudget) -> None:
+        super().__init__(budget, plan.tiers[0].name, _others(plan), plan.first_seconds)
+        self._before: Watching | None = None
+        self._setting, self._spec = plan.setting, spec
+        self._written: set[str] = set()
+        self._late: list[tuple[str, Any, Any]] = []  # a GPU's events that have not passed yet
+
+    @classmethod
+    def after(
+        cls, before: Watching | None, plan: Plan, spec: ConvSpec, budget: OverheadBudget
+    ) -> Watching | None:
+        """For a plan made anew, under memory pressure once a second: with the same first tier the
+        watch goes on; under another one what is still under way is taken in."""
+        worthwhile = bool(plan.unmeasured) and len(plan.tiers) > 1
+        if before is not None and plan.tiers and before.chosen == plan.tiers[0].name:
+            before.offer(_others(plan) if worthwhile else [])
+            return before
+        if worthwhile:
+            new = cls(plan, spec, budget)
+            new._before = before
+            return new
+        if before is not None:
+            before.drop()
+        return None
+
+    @contextlib.contextmanager
+    def timing(self, tier: str) -> Iterator[None]:
+        """Around a timed call. Does not wait for the device: its time is known some calls later."""
+        if self._spec.device.type != "cuda":
+            start = time.perf_counter()
+            yield
+            self.told(tier, time.perf_counter() - start)
+            return
+        make: Any = torch.cuda.Event  # torch has no annotation
+        first, last = (make(enable_timing=True) for _ in range(2))
+        self._record(first)
+        yield
+        self._record(last)
+        self._late.append((tier, first, last))
+
+    def _record(self, event: Any) -> None:
+        """On the stream that the call's device works on: it need not be the current one."""
+        with torch.cuda.device(self._spec.device):
+            event.record(torch.cuda.current_stream(self._spec.device))
+
+    def failed(self, tier: str) -> None:
+        """It did not compute the call that it was given."""
+        self._late = [row for row in self._late if row[0] != tier]
+        super().failed(tier)
+
+    def collect(self) -> bool:
+        """Takes in what has been measured meanwhile; whether the verdict store has grown."""
+        while self._late and self._late[0][2].query():
+            tier, first, last = self._late.pop(0)
+            self.told(tier, first.elapsed_time(last) / 1e3)
+        grown = self._before is not None and self._before.collect()
+        if self._before is not None and not self._before._late:
+            self._before = None
+        for tier, seconds in self.finished().items():
+            if tier not in self._written:
+                self._written.add(tier)
+                measured(self._spec, policy.known_as(tier, self._setting), seconds)
+                grown = True
+        return grown
+
+    @property
+    def is_done(self) -> bool:
+        return super().is_done and self._before is None and not self._late
+
+
+def _others(plan: Plan) -> list[tuple[str, float | None]]:
+    return [(tier, guess) for tier, guess in plan.unmeasured if tier != plan.tiers[0].name]

@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.conv import asking, blame, tiers
+from hy3d_rocm.conv import errors, tiers
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, dtype_name
-from hy3d_rocm.conv.choice import Candidate, Known, Policy, Setting, choose
+from hy3d_rocm.conv.choice import Candidate, Policy, Setting, choose
 from hy3d_rocm.conv.errors import Kind
 from hy3d_rocm.conv.estimate import Rates, Work
-from hy3d_rocm.conv.tiers import Limits, Tier
+from hy3d_rocm.conv.tiers import Limits, Tier, base
 from hy3d_rocm.conv.verdicts import VERDICTS
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.probe import Outcome
+    from hy3d_rocm.conv.verdict_store.records import Record
     from hy3d_rocm.conv.verdict_store.store import Store
 
 _LOG = logging.getLogger("hy3d_rocm")
@@ -51,7 +52,7 @@ class Memory:
     """What is known beyond this process about a device's convolutions: nothing here, for a CPU,
     where nothing hangs."""
 
-    def records(self, spec: ConvSpec) -> Mapping[str, Known]:
+    def records(self, spec: ConvSpec) -> Mapping[str, Record]:
         """By tier."""
         return {}
 
@@ -75,7 +76,7 @@ class StoreMemory(Memory):
         self._machine = this_machine(device)
         self._store = own_store() if store is None else store
 
-    def records(self, spec: ConvSpec) -> Mapping[str, Known]:
+    def records(self, spec: ConvSpec) -> Mapping[str, Record]:
         return self._store.records(self._make_key(spec, self._machine))
 
     def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
@@ -236,9 +237,9 @@ class Planner:
 
     def _candidate(
         self, tier: Tier, call: ConvCall, config: Hashable, setting: Setting,
-        records: Mapping[str, Known], estimate: float | None, room: _Room,
+        records: Mapping[str, Record], estimate: float | None, room: _Room,
     ) -> Candidate:  # fmt: skip
-        refused = asking.refusal(tier, call, self._limits)
+        refused = base.refusal_of(tier, call, self._limits)
         record = records.get(known_as(tier.name, setting))
         # The host's memory is another one; what it lacks is asked for at each call.
         fits = refused is None if tier.name == "cpu" else room.has_room(tier, record)
@@ -270,16 +271,16 @@ class Planner:
                 yield by_name["current"]
 
 
-def _may_be_outdated(record: Known | None) -> bool:
+def _may_be_outdated(record: Record | None) -> bool:
     """Whether a record's failure is worth another try where nothing else is left."""
     return record is not None and record.verdict == "error" and _is_harmless(record)
 
 
-def _is_harmless(record: Known | None) -> bool:
+def _is_harmless(record: Record | None) -> bool:
     """Whether nothing is known of the tier that would cost more than this call."""
     if record is None:
         return True
-    return record.verdict not in ("hang", "wrong") and not blame.is_fatal(record.detail)
+    return record.verdict not in ("hang", "wrong") and not errors.is_fatal(record.detail)
 
 
 def expected_seconds(spec: ConvSpec, tier: str) -> float | None:
@@ -294,9 +295,9 @@ class _Room:
         self._spec, self._limits = spec, limits
         self._bytes: float | None = None
 
-    def has_room(self, tier: Tier, record: Known | None, times: int = 1) -> bool:
+    def has_room(self, tier: Tier, record: Record | None, times: int = 1) -> bool:
         """By what was measured, else by what the tier predicts; `times` over."""
-        workspace = asking.workspace(tier, self._spec)
+        workspace = base.workspace_of(tier, self._spec)
         if record is not None and record.peak_bytes is not None:
             workspace = max(workspace, record.peak_bytes)
         need = workspace + self._spec.out_bytes
@@ -306,14 +307,14 @@ class _Room:
 
     def _allowance(self) -> float:
         if self._bytes is None:
-            free = asking.free_bytes(self._spec.device)
+            free = base.free_bytes(self._spec.device)
             self._bytes = math.inf if free is None else free * self._limits.memory_threshold
         return self._bytes
 
 
 def _bytes_at_most(tier: Tier, spec: ConvSpec, work: Work) -> float:
     """What the tier may take: native predicts the least, and takes what it gets."""
-    predicted = asking.workspace(tier, spec)
+    predicted = base.workspace_of(tier, spec)
     return max(predicted, work.column_bytes) if tier.name == "native" else predicted
 
 

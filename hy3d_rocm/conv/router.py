@@ -10,20 +10,62 @@ back to Python), transposed and 1D convolutions, and what other tensor subclasse
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import math
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self
 
 import torch
+from torch import is_grad_enabled as _is_grad_enabled
+from torch._C import _get_cudnn_enabled, _get_mkldnn_enabled, _is_any_autocast_enabled
+from torch.compiler import is_compiling
+from torch.overrides import TorchFunctionMode
 
-from hy3d_rocm.conv.call import dtype_name, size_text
+from hy3d_rocm.conv import errors, faults, gradients
+from hy3d_rocm.conv.call import (
+    PLAIN,
+    PLAIN_DEFAULTS,
+    SIGNATURES,
+    ConvCall,
+    ConvSpec,
+    Signature,
+    dtype_name,
+    make_spec,
+    read_arguments,
+    size_text,
+)
 from hy3d_rocm.conv.choice import parse_policy
-from hy3d_rocm.conv.ladder import Settings
-from hy3d_rocm.conv.mode import LOCAL, Guard
-from hy3d_rocm.conv.policy import TIER_NAMES, Planner, all_tiers
-from hy3d_rocm.conv.stats import Named, OnEvent
-from hy3d_rocm.conv.tiers import Limits, Tier, make_tier
+from hy3d_rocm.conv.errors import DeviceLostError, Kind, described, is_cancel, is_lost
+from hy3d_rocm.conv.fallback import (
+    Entry,
+    FallbackChain,
+    Settings,
+    is_capturing,
+    needs_check,
+    needs_trying,
+    translate,
+)
+from hy3d_rocm.conv.learning import ProbeBudget, Watching
+from hy3d_rocm.conv.measuring import OverheadBudget, Step
+from hy3d_rocm.conv.policy import TIER_NAMES, Plan, Planner, all_tiers, fixed_plan
+from hy3d_rocm.conv.recording import recorder
+from hy3d_rocm.conv.selfcheck import check_form
+from hy3d_rocm.conv.stats import LOCK, Audience, Named, OnEvent, Stats, book, named
+from hy3d_rocm.conv.tiers import CurrentTier, Limits, Tier, base, make_tier
+from hy3d_rocm.conv.verdicts import VERDICTS
 
-__all__ = ["Guard", "aside", "note", "protect"]
+__all__ = ["LOCAL", "Guard", "aside", "note", "protect"]
+
+# Parameters behave like tensors; anything else (FakeTensor, quantised or functorch wrappers)
+# brings its own rules and is left alone.
+_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+# Entries of one mode: shapes x layouts of a session. Rebuilt from nothing when exceeded.
+_MAX_ENTRIES = 4096
 
 
 def protect(
@@ -65,7 +107,7 @@ def protect(
     finite input has failed (costs a pass over each result, and a wait for the GPU).
     synchronize: wait for the GPU after each attempt, so that seconds are those of the kernel and
     errors come up at the call that made them. on_oom: "raise" lets an out-of-memory error pass to
-    a caller who can do with less (smaller tiles), "retry" goes down the ladder. threads,
+    a caller who can do with less (smaller tiles), "retry" tries the next tier. threads,
     workspace_limit, cancel, accuracy ("fast" or "exact"): for the C conv3d.
 
     Gradients: forward is routed all the same, and a backward that fails as a back-end does is
@@ -102,9 +144,7 @@ def aside(*, check_finite: bool = False) -> Guard:
         return Guard(Settings(Limits()), (), None, active=False)
     around = LOCAL.modes[-1]
     settings = replace(around.settings, check_finite=check_finite or around.settings.check_finite)
-    guard = Guard(settings, around.tiers, around.planner)
-    guard.is_aside = True
-    return guard
+    return Guard(settings, around.tiers, around.planner, is_aside=True)
 
 
 def note(size: Sequence[int], outputs: int, dtype: torch.dtype, tier: str, seconds: float) -> None:
@@ -112,7 +152,9 @@ def note(size: Sequence[int], outputs: int, dtype: torch.dtype, tier: str, secon
     was computed past it. size: (N, C, T, H, W) of what was convolved; outputs: channels."""
     if LOCAL.modes and not LOCAL.busy:
         what = Named("conv3d", f"{size_text(size)} -> {outputs}", dtype_name(dtype))
-        LOCAL.modes[-1].computed(what, tier, seconds)
+        audience = LOCAL.modes[-1].audience
+        book(audience.rows(what, tier), seconds)
+        audience.add("calls")
 
 
 def _check_words(
@@ -138,3 +180,417 @@ def _made(tiers: Sequence[str | Tier], cpu_options: dict[str, object]) -> tuple[
     if len({tier.name for tier in made}) != len(made):
         raise ValueError(f"protect: tiers={tiers!r} names a tier twice")
     return made
+
+
+class Local(threading.local):
+    """What belongs to a thread."""
+
+    def __init__(self) -> None:
+        self.modes: list[RouterMode] = []  # innermost last
+        self.busy = False  # an inner router handles the call that an outer one sees
+
+
+LOCAL = Local()
+
+
+class Guard:
+    """What protect() returns: a re-entrant context manager. `stats` may be read at any time.
+
+    It may be entered more than once and by several threads; it acts on the thread that entered.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        tiers: tuple[Tier, ...],
+        planner: Planner | None,
+        *,
+        active: bool = True,
+        is_aside: bool = False,
+    ) -> None:
+        """planner: None where `tiers` are the order. is_aside: as aside() makes it."""
+        self.settings, self.tiers, self.planner = settings, tiers, planner
+        self.active, self.is_aside = active, is_aside
+        self.stats = Stats()
+
+    def __enter__(self) -> Self:
+        if self.active:
+            faults.load_environment()
+            mode = RouterMode(self, tuple(LOCAL.modes))
+            mode.__enter__()  # type: ignore[no-untyped-call]  # torch has no annotation
+            LOCAL.modes.append(mode)
+            faults.entered(+1)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.active:
+            if not LOCAL.modes:
+                raise RuntimeError(
+                    "protect() is left on another thread than it was entered on; a scope belongs"
+                    " to one thread"
+                )
+            mode = LOCAL.modes.pop()
+            faults.entered(-1)
+            mode.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]  # as above
+
+
+class RouterMode(TorchFunctionMode):
+    """The mode of one entered guard, made anew at every entry: reads a call, sends it to a tier.
+
+    What costs time (reading the arguments, asking tiers, store and memory) is done once for each
+    call signature and kept in an Entry; after that a call goes straight to the chosen tier.
+    """
+
+    def __init__(self, guard: Guard, outer: Sequence[RouterMode]) -> None:
+        super().__init__()
+        self.settings, self.tiers, self.planner = guard.settings, guard.tiers, guard.planner
+        self.around = tuple(outer)
+        self.pinned = None if self.planner is None else self.planner.policy.pinned
+        around = [g for mode in outer for g in mode.guards]
+        self.guards: tuple[Guard, ...] = tuple(dict.fromkeys((guard, *around)))
+        listeners = dict.fromkeys(g.settings.on_event for g in self.guards)
+        #: Whose statistics have these calls: none around where they are not what was asked for
+        self.counting: tuple[Guard, ...] = (guard,)
+        if outer and not guard.is_aside:
+            self.counting = tuple(dict.fromkeys((guard, *outer[-1].counting)))
+        self.audience = Audience(
+            tuple(g.stats for g in self.counting), tuple(f for f in listeners if f is not None)
+        )
+        self.budget: ProbeBudget = outer[0].budget if outer else ProbeBudget()
+        self.is_nested = bool(outer)
+        self.entries: dict[Hashable, Entry] = {}
+        self.overhead = OverheadBudget(perf_counter)
+        self.is_plain = not (self.settings.check_finite or self.settings.synchronize)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        # The fast path: every function of torch comes through here.
+        try:
+            signature = SIGNATURES.get(func)
+        except TypeError:  # a callable that can't be hashed is none of ours
+            signature = None
+        if signature is None or LOCAL.busy or is_compiling():
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if not self.is_nested:
+            return self._route(signature, func, args, kwargs or {})
+        LOCAL.busy = True  # the modes around this one would route the same call again
+        try:
+            return self._route(signature, func, args, kwargs or {})
+        finally:
+            LOCAL.busy = False
+
+    def _route(
+        self, signature: Signature, func: Callable[..., Any], args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        if kwargs or signature.names is not PLAIN or not 2 <= len(args) <= 7:
+            values = read_arguments(signature, args, kwargs)
+            if values is None:
+                return func(*args, **kwargs)
+        else:
+            values = args if len(args) == 7 else args + PLAIN_DEFAULTS[len(args) :]
+        x, weight, bias = values[0], values[1], values[2]
+        if not (
+            type(x) in _PLAIN_TYPES
+            and type(weight) in _PLAIN_TYPES
+            and (bias is None or type(bias) in _PLAIN_TYPES)
+        ):
+            odd = next(
+                (t for t in values[:3] if t is not None and type(t) not in _PLAIN_TYPES), None
+            )
+            if isinstance(odd, torch.Tensor):
+                self._leave(f"a tensor is a {type(odd).__name__}")
+            return func(*args, **kwargs)
+        ndim = signature.ndim or weight.dim() - 2
+        if ndim not in (2, 3):
+            return func(*args, **kwargs)
+        wants_grad = _is_grad_enabled() and (
+            x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+        )
+        if wants_grad and (what := recorder()):
+            self._leave(f"{what} records")
+            return func(*args, **kwargs)
+        try:
+            entry = self.entry_of(values, ndim)
+        except (TypeError, AttributeError, RuntimeError):
+            return func(*args, **kwargs)  # arguments that PyTorch will refuse in its own words
+        route = gradients.convolve if wants_grad else RouterMode.run
+        return route(self, entry, values, func, args, kwargs)
+
+    def _leave(self, reason: str) -> None:
+        self.audience.left(reason, is_new=VERDICTS.first_time(("left", reason)))
+
+    def for_backward(self) -> RouterMode:
+        """For what a backward convolves, maybe on another thread: with entries of its own."""
+        made = RouterMode(self.guards[0], self.around)
+        made.budget = self.budget
+        return made
+
+    def entry_of(self, values: tuple[Any, ...], ndim: int) -> Entry:
+        """What is known of such calls."""
+        x, weight, bias, stride, padding, dilation, groups = values
+        autocast: Hashable = None
+        if _is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type):
+            autocast = torch.get_autocast_dtype(x.device.type)
+        cudnn, mkldnn = _get_cudnn_enabled(), _get_mkldnn_enabled()  # what "current" means
+        key = (
+            ndim, x.shape, x.is_contiguous() or x.stride(), x.dtype, x.device, weight.shape,
+            weight.is_contiguous() or weight.stride(), weight.dtype, weight.device,
+            None if bias is None else (bias.shape, bias.dtype, bias.device),
+            tuple(stride) if type(stride) is list else stride,
+            tuple(padding) if type(padding) is list else padding,
+            tuple(dilation) if type(dilation) is list else dilation, groups, cudnn, mkldnn,
+            autocast,
+        )  # fmt: skip
+        entry = self.entries.get(key)
+        if entry is None:
+            if x.is_mkldnn or weight.is_mkldnn:  # its key is that of a dense one
+                raise RuntimeError("PyTorch's own business")
+            if len(self.entries) >= _MAX_ENTRIES:
+                self.entries.clear()
+            spec = make_spec(values, ndim)
+            config = (spec, (cudnn, mkldnn))
+            entry = self.entries[key] = Entry(spec, named(x, weight, ndim), config)
+        return entry
+
+    def run(
+        self, entry: Entry, values: tuple[Any, ...], func: Callable[..., Any],
+        args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """The result of the best tier that gives one; autograd is the caller's."""
+        call: ConvCall | None = None
+        if not entry.is_straight or entry.generation != VERDICTS.generation or faults.active():
+            if entry.spec is None:
+                return self._run_foreign(entry, values, func, args, kwargs)
+            if values[0].is_mkldnn or values[1].is_mkldnn:
+                return func(*args, **kwargs)
+            if what := recorder():
+                self._leave(f"{what} records")
+                return func(*args, **kwargs)
+            call = self._call(entry.spec, values, func, args, kwargs)
+            is_old = entry.generation != VERDICTS.generation or entry.expires < time.monotonic()
+            if is_old and not self._refresh(entry, call):
+                return func(*args, **kwargs)
+            step = None if faults.active() else self._next_step(entry, entry.spec)
+            if step is not None:
+                return self._timed(entry, step, call)
+            if entry.fast is None or faults.active():
+                return self._fall_back(entry, call)
+        start = perf_counter()
+        try:
+            if call is None or isinstance(entry.fast, CurrentTier):
+                result = func(*args, **kwargs)
+            else:
+                assert entry.fast is not None
+                result = entry.fast.run(call)
+                check_form(result, call, synchronize=False)
+        except Exception as error:  # noqa: BLE001  # the chain raises again what is not ours
+            failed = [error]
+        else:
+            self._tell(entry, start)
+            return result
+        self._tell_failure(entry, start, failed[0])
+        assert entry.spec is not None
+        return self._fall_back(
+            entry, call or self._call(entry.spec, values, func, args, kwargs), failed
+        )
+
+    def _call(
+        self, spec: ConvSpec, values: tuple[Any, ...], func: Callable[..., Any],
+        args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> ConvCall:  # fmt: skip
+        current = functools.partial(func, *args, **kwargs)
+        return ConvCall(spec, values[0], values[1], values[2], current, self.settings.limits)
+
+    def _fall_back(
+        self, entry: Entry, call: ConvCall, failed: list[Exception] | None = None,
+        plan: Plan | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """`failed` has what the first tier's own attempt has just raised."""
+        if failed is None:
+            failed = []
+            self.audience.add("calls")
+        plan = plan or entry.plan
+        assert plan is not None
+        widen = None
+        if plan.is_brief and self.planner is not None:
+            widen = functools.partial(self.planner.plan, call, entry.config, in_full=True)
+        chain = FallbackChain(self, call, entry, plan, widen)
+        try:
+            result = chain.run(failed)
+        except RuntimeError as error:  # of a question to the device; else it is translated already
+            if is_lost(error) and not isinstance(error, DeviceLostError):
+                raise errors.lost_error(str(entry.what), described(error), error) from error
+            raise
+        if entry.fast is None:
+            self._look_for_fast(entry)
+        if entry.watching is not None and chain.winner is not plan.tiers[0]:
+            entry.watching.failed(plan.tiers[0].name)
+        return result
+
+    def _not_planned(self, entry: Entry, error: Exception) -> None:
+        """What planning raises is never a reason to lose a call, unless the device is lost."""
+        if is_cancel(error) or isinstance(error, DeviceLostError):
+            raise error
+        if is_lost(error):
+            raise errors.lost_error(str(entry.what), described(error), error) from error
+        if VERDICTS.first_time(("planning", described(error))):
+            self.audience.say(
+                f"{entry.what}: the router failed ({described(error)}); such calls are computed"
+                " by PyTorch as it is set up"
+            )
+
+    def _refresh(self, entry: Entry, call: ConvCall) -> bool:
+        """The plan, made anew if anything that it hangs on has changed; False where that failed, so
+        that PyTorch has to take the call."""
+        generation = VERDICTS.generation
+        try:
+            standing = VERDICTS.standing((t.name for t in self.tiers), entry.config)
+            is_late = entry.expires < time.monotonic()
+            if entry.plan is None or is_late or standing != entry.standing:
+                entry.plan = plan = self._make_plan(entry, call)
+                entry.expires = plan.expires
+                entry.recovers = bool(plan.tiers and plan.tiers[0].name != plan.preferred)
+                entry.watching = Watching.after(entry.watching, plan, call.spec, self.overhead)
+            entry.generation, entry.standing = generation, standing
+            self._look_for_fast(entry)
+        except Exception as error:  # noqa: BLE001  # raises again what is not ours
+            self._not_planned(entry, error)
+            self.audience.add("calls")
+            return False
+        return True
+
+    def _make_plan(self, entry: Entry, call: ConvCall) -> Plan:
+        if self.planner is None:
+            return entry.plan or fixed_plan(self.tiers, call)
+        plan = self.planner.plan(call, entry.config)
+        if plan.probe is None or is_capturing(call.spec.device):
+            return plan
+        probe = (call.spec, plan.probe, entry.config, entry.what, self.audience)
+        return self.planner.plan(call, entry.config) if self.budget.probe(*probe) else plan
+
+    def _look_for_fast(self, entry: Entry) -> None:
+        """Whether calls may go straight to the first tier of the plan."""
+        plan, config = entry.plan, entry.config
+        entry.fast, entry.is_straight = None, False
+        if plan is None or not plan.tiers or not self.is_plain or entry.spec is None:
+            return
+        first = plan.tiers[0]
+        is_current = isinstance(first, CurrentTier)
+        if plan.is_fixed and not is_current:
+            return
+        if any(VERDICTS.standing((first.name,), config)) or first.name == "cpu":
+            return
+        if needs_check(first, config, plan) or needs_trying(first, config, plan):
+            return
+        if not (is_current or plan.is_roomy):
+            return  # it is asked at each call whether it still fits
+        entry.fast = first
+        entry.is_straight = is_current and entry.watching is None and entry.expires == math.inf
+        predicted = base.workspace_of(first, entry.spec)
+        entry.rows = self.audience.rows(entry.what, first.name, predicted)
+
+    def _next_step(self, entry: Entry, spec: ConvSpec) -> Step | None:
+        """What to time at this call of a layer that is measured in passing; mostly nothing."""
+        watching = entry.watching
+        if watching is None or is_capturing(spec.device):
+            return None
+        try:
+            if watching.collect():
+                entry.generation = -1  # better known now: chosen anew at the next call
+                entry.standing = ()
+            elif watching.is_done:
+                entry.watching = None
+            step = watching.next_step()
+        except Exception as error:  # noqa: BLE001  # as in _refresh
+            entry.watching = None
+            self._not_planned(entry, error)
+            return None
+        return step if step.timed else None
+
+    def _timed(self, entry: Entry, step: Step, call: ConvCall) -> torch.Tensor:
+        """The call, computed by the tier that is to be measured if that can."""
+        watching, plan = entry.watching, entry.plan
+        assert watching is not None
+        assert plan is not None
+        if step.tier != plan.tiers[0].name:
+            tier = next(t for t in plan.tiers if t.name == step.tier)  # offered by this plan
+            others = tuple(t for t in plan.tiers if t is not tier)
+            plan = replace(plan, tiers=(tier, *others), preferred=tier.name)
+        with watching.timing(step.tier):
+            return self._fall_back(entry, call, plan=plan)
+
+    def _tell(self, entry: Entry, start: float, outcome: str = "ok", detail: str = "") -> None:
+        """Books a call and its first attempt in one go."""
+        seconds = perf_counter() - start
+        LOCK.acquire()  # `with` takes twice as long
+        try:
+            for stats in self.audience.stats:
+                stats.calls += 1
+                if entry.recovers and not detail:
+                    stats.recovered += 1
+            for row in entry.rows:
+                row.calls += 1
+                row.seconds += seconds
+                if seconds > row.max_seconds:
+                    row.max_seconds = seconds
+                if detail:
+                    row.failures += 1
+        finally:
+            LOCK.release()
+        if self.audience.listeners:
+            tier = "current" if entry.fast is None else entry.fast.name
+            self.audience.tell(start, tier, entry.what, seconds, outcome, detail)
+
+    def _tell_failure(self, entry: Entry, start: float, error: Exception) -> None:
+        found = errors.classify(error)
+        is_retried = found is not None and found.kind in errors.RETRIED and entry.spec is not None
+        self._tell(entry, start, "failed" if is_retried else "raised", errors.first_line(error))
+
+    def _run_foreign(
+        self, entry: Entry, values: tuple[Any, ...], func: Callable[..., Any],
+        args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """A call that no other tier can take: PyTorch's result or words, in a sentence if they are
+        about devices."""
+        if not entry.rows and self.tiers[0].name == "current":
+            entry.rows = self.audience.rows(entry.what, "current")
+        start = perf_counter()
+        failed: list[Exception] = []
+        try:
+            result = func(*args, **kwargs)
+        except Exception as error:
+            self._tell_failure(entry, start, error)
+            self.audience.add("raised")
+            if errors.classify(error) is None:
+                raise
+            failed.append(error)
+        else:
+            self._tell(entry, start)
+            return result
+        raised = failed.pop()
+        found = errors.classify(raised)
+        tensors = {
+            name: tensor.device
+            for name, tensor in zip(("input", "weight", "bias"), values, strict=False)
+            if tensor is not None
+        }
+        if found is not None and found.kind is Kind.UNSUPPORTED and len({*tensors.values()}) > 1:
+            # With cuDNN or MIOpen off, a CPU input and a GPU weight end as "Could not run
+            # 'aten::slow_conv3d_forward' with arguments from the 'CUDA' backend".
+            found = errors.Classified(Kind.DEVICE_MISMATCH, found.reason, found.rule)
+        places = ", ".join(f"{name} on {device}" for name, device in tensors.items())
+        try:
+            raise (found and translate(raised, found, entry.what, places)) or raised
+        finally:
+            del raised

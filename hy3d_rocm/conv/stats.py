@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.conv import cancels
 from hy3d_rocm.conv.call import dtype_name, size_text
+from hy3d_rocm.conv.errors import mark_as_callers
 from hy3d_rocm.conv.prepared import CacheStats, stats_now
 
 _LOG = logging.getLogger("hy3d_rocm")
@@ -204,7 +204,7 @@ class Audience:
                 for listener in self.listeners:
                     listener(event)
             except BaseException as error:
-                cancels.mark(error)  # the caller's, wherever it is caught
+                mark_as_callers(error)  # the caller's, wherever it is caught
                 raise
 
 

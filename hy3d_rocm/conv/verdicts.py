@@ -11,12 +11,14 @@ loaded - and within it only until at least the bytes of the output have become f
 
 from __future__ import annotations
 
+import re
+import subprocess
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from hy3d_rocm.conv.errors import Kind
+from hy3d_rocm.conv.errors import Classified, Kind, described, is_compile_error
 
 # Shapes of a long session: a video VAE has about 60, each resolution brings its own. The oldest
 # is dropped, which costs one more failing attempt.
@@ -145,6 +147,31 @@ class Verdicts:
 
 
 VERDICTS = Verdicts()
+
+# The tiers that a fault without a shape switches off as a whole. What a library of convolutions
+# says (vendor, conv2d, current) hangs on the shape too often.
+_BREAKABLE = frozenset({"triton", "gemm", "native"})
+_NO_COMPILER = re.compile(r"Failed to find C compiler|ld\.lld.*not found", re.IGNORECASE)
+_OF_A_SHAPE = re.compile(r"MIOpen|CUDNN|size of the kernel's grid", re.IGNORECASE)
+
+
+def breaks_tier(tier: str, config: Hashable, found: Classified, error: BaseException) -> bool:
+    """Whether this failure makes the process give the tier up as a whole; notes it.
+
+    So it is where no shape can do better (a module is missing, the compiler can't be run), or where
+    another shape failed with the same text, numbers apart, that is no shape's fault.
+    """
+    text = described(error)
+    if tier not in _BREAKABLE or found.kind is not Kind.BACKEND or is_compile_error(error):
+        return False
+    if _OF_A_SHAPE.search(text) or _OF_A_SHAPE.search(found.reason):
+        return False
+    # The files are programs: gcc, ld.lld.
+    missing = (ImportError, subprocess.SubprocessError, FileNotFoundError, PermissionError)
+    is_elsewhere = VERDICTS.is_seen_elsewhere(tier, re.sub(r"0x[0-9a-f]+|\d+", "#", text), config)
+    if is_elsewhere or isinstance(error, missing) or _NO_COMPILER.search(str(error)):
+        return VERDICTS.break_tier(tier, found.reason)
+    return False
 
 
 def forget() -> int:

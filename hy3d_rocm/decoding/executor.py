@@ -17,8 +17,7 @@ import torch
 
 from hy3d_rocm import _native, meter
 from hy3d_rocm.capture import around
-from hy3d_rocm.conv.prepared import cache, give_back, steady
-from hy3d_rocm.conv.room import within
+from hy3d_rocm.conv.prepared import cache, give_back, steady, within
 from hy3d_rocm.decoding import black_box, checks, faults, precision, stages
 from hy3d_rocm.decoding.backends.native import NativeBackend
 from hy3d_rocm.decoding.copies import converted_family, tensors_of

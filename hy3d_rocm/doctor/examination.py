@@ -183,7 +183,7 @@ def _guarded(function: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     try:
         return dict(function())
     except Exception as error:  # that it failed is the fact
-        from hy3d_rocm.conv.cancels import is_cancel
+        from hy3d_rocm.conv.errors import is_cancel
 
         if is_cancel(error):
             raise

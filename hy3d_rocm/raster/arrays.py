@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hy3d_rocm.conv.arguments import default_threads
+from hy3d_rocm.conv.functional import default_threads
 
 __all__ = [
     "MOST_PIXELS_A_SIDE", "Door", "check_shape", "checked_size", "checked_threads", "door_of",

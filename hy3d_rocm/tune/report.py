@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hy3d_rocm.conv.choice import Candidate, Known, Policy, Setting, choose
+from hy3d_rocm.conv.choice import Candidate, Policy, Setting, choose
 from hy3d_rocm.conv.policy import TIER_NAMES
+from hy3d_rocm.conv.verdict_store.records import Record
 from hy3d_rocm.tune.session import TuneReport
 from hy3d_rocm.tune.shapes import Shape
 from hy3d_rocm.tune.words import shape_line
@@ -23,7 +24,7 @@ class Line:
     fastest (None where nothing healthy is known)."""
 
     shape: Shape
-    records: Mapping[str, Known]
+    records: Mapping[str, Record]
     reasons: Mapping[str, str]
     chosen: str | None
     fastest: str | None
@@ -51,7 +52,7 @@ def lines_of(report: TuneReport) -> list[Line]:
 
 
 def _chosen(
-    setting: Setting, records: Mapping[str, Known], reasons: Mapping[str, str]
+    setting: Setting, records: Mapping[str, Record], reasons: Mapping[str, str]
 ) -> str | None:
     """The tier that protect() would take, by the name that the verdict store has for it."""
     candidates = [
@@ -185,6 +186,6 @@ def tune_dict(report: TuneReport, default: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _record(record: Known) -> dict[str, Any]:
+def _record(record: Record) -> dict[str, Any]:
     names = ("verdict", "seconds", "first_seconds", "peak_bytes", "detail")
     return {name: getattr(record, name) for name in names}

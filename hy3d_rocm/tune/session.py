@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hy3d_rocm.conv import probe as probing
-from hy3d_rocm.conv.choice import Known, Setting
+from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.policy import Memory
+from hy3d_rocm.conv.verdict_store.records import Record
 from hy3d_rocm.tune import tasks
 from hy3d_rocm.tune.measure import Measured, record_fields
 from hy3d_rocm.tune.shapes import Shape
@@ -50,7 +51,7 @@ class TuneReport:
     left_out: what there was no time for, as lines. fault: the sentence of what ended it early."""
 
     settings: TuneSettings
-    records: list[Mapping[str, Known]] = field(default_factory=list)
+    records: list[Mapping[str, Record]] = field(default_factory=list)
     reasons: dict[tuple[Shape, str], str] = field(default_factory=dict)
     measured: int = 0
     left_out: list[str] = field(default_factory=list)

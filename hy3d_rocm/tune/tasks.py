@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hy3d_rocm.conv.choice import VENDOR_TIERS, Known
+from hy3d_rocm.conv.choice import VENDOR_TIERS
+from hy3d_rocm.conv.verdict_store.records import Record
 
 # Probing may take this share of the time; measuring gets the rest, and what probing leaves.
 PROBE_SHARE = 0.5
@@ -41,7 +42,7 @@ def risky_tiers(tiers: Sequence[str], *, is_rocm: bool, asked: bool) -> frozense
     return VENDOR_TIERS & set(tiers) if is_rocm or asked else frozenset()
 
 
-def task(tier: str, record: Known | None, wishes: Wishes) -> Task:
+def task(tier: str, record: Record | None, wishes: Wishes) -> Task:
     """What to do about one tier of one shape."""
     first = Task.PROBE if tier in wishes.risky else Task.MEASURE
     if record is None:
@@ -60,7 +61,7 @@ def task(tier: str, record: Known | None, wishes: Wishes) -> Task:
     return Task.KNOWN
 
 
-def tasks(records: Mapping[str, Known], wishes: Wishes) -> dict[str, Task]:
+def tasks(records: Mapping[str, Record], wishes: Wishes) -> dict[str, Task]:
     """Of every tier asked for, in order."""
     return {tier: task(tier, records.get(tier), wishes) for tier in wishes.tiers}
 

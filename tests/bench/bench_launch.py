@@ -48,7 +48,7 @@ class Kernel:
 
 def prepare(arch: str) -> None:
     """A GPU of `arch` that isn't there."""
-    from hy3d_rocm.conv.triton import launch, seen, tuned
+    from hy3d_rocm.conv.triton import first_use, launch, tuned
     from hy3d_rocm.conv.verdict_store.store import Store
 
     kernel: Any = importlib.import_module("hy3d_rocm.conv.triton.kernel")
@@ -60,7 +60,7 @@ def prepare(arch: str) -> None:
     replaced: dict[Any, dict[str, Any]] = {
         launch: {"target_of": lambda _: launch.Target(arch, 132), "architecture": lambda _: arch},
         tuned: {"store": lambda: store},
-        seen: {"is_new": lambda _: False, "note": lambda *_, **options: None},
+        first_use: {"is_new": lambda _: False, "note": lambda *_, **options: None},
         torch.cuda: {"current_device": lambda: None},
         torch._C: {"_cuda_getCurrentRawStream": lambda _: 0},
     }

@@ -129,8 +129,6 @@ def plan_text(plan: gemm.Way) -> str:
     if isinstance(plan, spread.Plan):
         return f"spread, pieces {'x'.join(map(str, plan.steps))}"
     pieces = f"{plan.phases} phases, pieces {'x'.join(map(str, plan.inner))}"
-    if plan.flat:
-        return f"flat, {plan.turns} turns, {pieces}"
     taps = f"{plan.copied // plan.channels} taps copied, {plan.turns} turns"
     return f"{taps}, {pieces}"
 

@@ -59,8 +59,8 @@ MISTAKES: dict[str, Callable[[], Exception]] = {
 }
 LIES = ("wrong", "nan", "zeros")
 LASTING = ("shape", "slow")
-# PyTorch itself, and the host's C code, may raise what is the caller's own; the ladder has to
-# leave that alone. For them only texts of back-ends are injected.
+# PyTorch itself, and the host's C code, may raise what is the caller's own; the fallback chain has
+# to leave that alone. For them only texts of back-ends are injected.
 NOT_OURS = ("current", "cpu")
 
 

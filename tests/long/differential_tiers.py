@@ -152,7 +152,7 @@ def staged(call: Any, cpu: Any) -> torch.Tensor:
     def compute(window: torch.Tensor, result: torch.Tensor) -> None:
         cpu._compute(call.spec, lifted(weight), bias, window, result, padded=False)
 
-    staging.run(call.spec, lifted(x), lifted(out), steps, staging.PlainLanes(), compute)
+    staging.run(call.spec, lifted(x), lifted(out), steps, staging.Lanes(), compute)
     return lowered(out, call.spec)
 
 

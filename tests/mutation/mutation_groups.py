@@ -34,7 +34,7 @@ _SCHEDULE = (
 )
 _CHOICE = ("conv/test_choice.py", "conv/test_choice_rules.py")
 _ROUTER = (
-    "conv/test_ladder.py", "conv/test_router_plans.py", "conv/test_asking.py",
+    "conv/test_fallback.py", "conv/test_router_plans.py", "conv/test_policy.py",
     "conv/test_router.py", "conv/test_router_broken.py", "conv/test_faults.py",
     "conv/test_router_store.py", "conv/test_router_lasting.py", "conv/test_router_measured.py",
     "conv/test_router_memory.py", "conv/test_router_planning.py", "conv/test_router_policy.py",
@@ -76,9 +76,8 @@ GROUPS = (
             "hy3d_rocm/conv/choice.py": (*_CHOICE, *_ROUTER),
             "hy3d_rocm/conv/errors.py": ("conv/test_errors.py", "conv/test_verdicts.py", *_ROUTER),
             "hy3d_rocm/conv/estimate.py": (*_CHOICE, *_ROUTER),
-            "hy3d_rocm/conv/ladder.py": _ROUTER,
+            "hy3d_rocm/conv/fallback.py": ("conv/test_verdicts.py", *_ROUTER),
             "hy3d_rocm/conv/policy.py": _ROUTER,
-            "hy3d_rocm/conv/recovery.py": ("conv/test_verdicts.py", *_ROUTER),
             "hy3d_rocm/conv/verdicts.py": ("conv/test_verdicts.py", *_ROUTER),
         },
         left_out=(

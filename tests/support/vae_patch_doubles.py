@@ -13,7 +13,7 @@ import pytest
 import torch
 from patches_doubles import module
 
-from hy3d_rocm.conv.mode import LOCAL
+from hy3d_rocm.conv.router import LOCAL
 
 fake_comfy = patches_doubles.fake_comfy
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hy3d_rocm.conv.triton import configs, packing, steps
+from hy3d_rocm.conv.triton import configs, steps
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.item import Launch
-from hy3d_rocm.conv.triton.layout import Layout, Strides, rows_strides
+from hy3d_rocm.conv.triton.layout import Layout, Strides, packed_strides, rows_strides
 from hy3d_rocm.conv.triton.plan import Problem
 
 DTYPES = ("f16", "bf16", "f32")
@@ -170,7 +170,7 @@ def _packings(dtype: str) -> Iterator[tuple[Problem, Layout, bool]]:
     ):
         p = replace(_base(dtype), kernel=kernel)
         # Unaligned, so that channels-last weights are copied too.
-        weight = packing.packed_strides(p, False) if last else None
+        weight = packed_strides(p, False) if last else None
         yield p, replace(_layout(p, direct, False), weight=weight, weight_aligned=False), False
 
 

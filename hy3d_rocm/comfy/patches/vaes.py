@@ -50,8 +50,7 @@ from hy3d_rocm.comfy.running import (
     said,
 )
 from hy3d_rocm.comfy.settings import Settings
-from hy3d_rocm.conv.mode import LOCAL
-from hy3d_rocm.conv.router import Guard, protect
+from hy3d_rocm.conv.router import LOCAL, Guard, protect
 from hy3d_rocm.decoding.memory.budget import parse_budget
 from hy3d_rocm.decoding.stages import stage_of, tensors_in
 

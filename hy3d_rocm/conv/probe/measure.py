@@ -11,7 +11,7 @@ import torch
 from hy3d_rocm.conv import selfcheck
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.tiers import Limits, make_tier
-from hy3d_rocm.conv.tiers.direct import run_current
+from hy3d_rocm.conv.tiers.current import run_current
 
 # What the first convolution of a process may take more: the vendor library reads its kernels and
 # data bases (cuDNN's alone are half a gigabyte). That is no find.

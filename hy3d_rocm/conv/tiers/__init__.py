@@ -1,4 +1,4 @@
-"""The tiers of the ladder: one way each to compute a convolution."""
+"""The tiers: one way each to compute a convolution."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from hy3d_rocm.conv.call import Limits
 from hy3d_rocm.conv.tiers.base import Tier
 from hy3d_rocm.conv.tiers.conv2d import Conv2dTier
 from hy3d_rocm.conv.tiers.cpu import CpuTier
-from hy3d_rocm.conv.tiers.current import CurrentTier, backend_label, select_backend
-from hy3d_rocm.conv.tiers.direct import conv_on_tier, make_call
+from hy3d_rocm.conv.tiers.current import (
+    CurrentTier,
+    backend_label,
+    conv_on_tier,
+    make_call,
+    select_backend,
+)
 from hy3d_rocm.conv.tiers.gemm import GemmTier
 from hy3d_rocm.conv.tiers.native import NativeTier
 from hy3d_rocm.conv.tiers.triton import TritonTier

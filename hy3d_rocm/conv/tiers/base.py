@@ -1,16 +1,18 @@
-"""What every tier is and shares: the Protocol, and the sentences about memory."""
+"""What every tier is and shares: the Protocol, questions to a tier, the sentences about memory."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 import torch
 
 from hy3d_rocm import memory
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
+from hy3d_rocm.conv.errors import described, is_cancel, is_lost
 from hy3d_rocm.units import size_text
 
-__all__ = ["SMALL_BYTES", "Limits", "Tier", "allowance", "empty_result", "foreign", "shortage"]
+_T = TypeVar("_T")
 
 # Reading the free memory takes 0.2 ms on Linux: not worth it for a buffer that always fits.
 SMALL_BYTES = 1 << 20
@@ -34,6 +36,52 @@ class Tier(Protocol):
 
     def run(self, call: ConvCall) -> torch.Tensor:
         """The result, batched or not as the input was, of dtype and device of the call."""
+
+
+# Questions to a tier, whose code may be what is broken: an answer comes in any case. Only a cancel
+# and a lost device pass through: after that nobody can answer anything.
+
+
+def _answer(ask: Callable[[], _T], otherwise: Callable[[Exception], _T]) -> _T:
+    try:
+        return ask()
+    except Exception as error:
+        if is_cancel(error) or is_lost(error):
+            raise
+        return otherwise(error)
+
+
+def refusal_of(tier: Tier, call: ConvCall, limits: Limits) -> str | None:
+    """Why the tier can't take the call, or None; a tier that can't even say so can't."""
+
+    def ask() -> str | None:
+        reason = tier.refusal(call, limits)
+        if reason is None:
+            tier.workspace_bytes(call.spec)
+        return reason
+
+    return _answer(ask, lambda error: f"asking it failed ({described(error)})")
+
+
+def workspace_of(tier: Tier, spec: ConvSpec) -> int:
+    """The bytes that it predicts, 0 where it can't (refusal_of says so)."""
+    return _answer(lambda: tier.workspace_bytes(spec), lambda error: 0)
+
+
+def label_of(tier: Tier, call: ConvCall) -> str:
+    """What a user reads, its name where it can't say."""
+    return _answer(lambda: tier.label(call), lambda error: tier.name)
+
+
+def compiles(tier: Tier, spec: ConvSpec) -> bool:
+    """Whether the tier's call would compile a kernel."""
+    ask = getattr(tier, "compiles", None)
+    return ask is not None and _answer(lambda: bool(ask(spec)), lambda error: False)
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """As memory.free_bytes; None too where the device can't say."""
+    return _answer(lambda: memory.free_bytes(device), lambda error: None)
 
 
 def foreign(device: torch.device) -> str | None:

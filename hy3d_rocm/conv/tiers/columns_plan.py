@@ -4,9 +4,7 @@ In channels-last order the kW taps of a row lie next to each other, so a matrix 
 one position apart, and overlap, holds all of them without a copy. BLAS wants rows that don't
 overlap: every m-th position (m at least kW / stride) makes such a matrix, and the m of them are one
 batched product. Only the kH taps (and kT, where that is cheaper than adding products up) are
-copied: 3 or 9 times the input instead of 27, for one box of the output at a time. Without strides
-the padded copy of the input can be the matrix itself (`flat`): no tap is copied, and kT x kH
-products are added up, in which the rows between two frames give garbage.
+copied: 3 or 9 times the input instead of 27, for one box of the output at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -53,26 +50,28 @@ class Plan:
     """How one group of a convolution is cut.
 
     channels: of the input, with zeros to make whole 16 bytes. rows: output channels at a time.
-    phases: m above. turns: products that are added up (kT x kH, kT or 1). flat: the copy is the
-    matrix, and outer is inner. line: positions a row of outputs takes. copied: elements copied for
-    each position. outer: the box whose input is put into channels-last order at once; inner: that
-    of a product. cost: bytes moved in that time.
+    phases: m above. turns: products that are added up (kT or 1). line: positions a row of outputs
+    takes. copied: elements copied for each position. outer: the box whose input is put into
+    channels-last order at once; inner: that of a product. cost: bytes moved in that time.
     """
 
     shape: Geometry
-    cin: int
     channels: int
     rows: int
     phases: int
     turns: int
     free_width: bool
-    flat: bool
     line: int
     copied: int
     outer: Sizes
     inner: Sizes
     bytes: int
     cost: float
+
+    @property
+    def cin(self) -> int:
+        """Channels of a group."""
+        return self.shape.cin // self.shape.groups
 
     @property
     def step(self) -> int:
@@ -95,25 +94,16 @@ class Plan:
 
     def sums(self, steps: Sizes) -> int:
         """Positions of each phase that a box is computed for."""
-        lines = (steps[0] - 1) * self.lines(steps) + steps[1]
-        return -(-lines * self.line // (self.phases * ALIGNED)) * ALIGNED
+        return -(-steps[0] * steps[1] * self.line // (self.phases * ALIGNED)) * ALIGNED
 
-    def lines(self, steps: Sizes) -> int:
-        """Lines of a frame of columns."""
-        return self.shape.window_sizes(steps)[1] if self.flat else steps[1]
-
-    def slack(self) -> int:
+    def column_elems(self, inner: Sizes) -> int:
         """The last rows of the overlapping matrix reach past the last position, and those that
         round their number up lie past it: elements for them, whose results are not stored."""
-        return self.phases * ALIGNED * self.step + self.depth
+        slack = self.phases * ALIGNED * self.step + self.depth
+        return self.planes(inner) * inner[1] * self.width * self.copied + slack
 
-    def column_elems(self) -> int:
-        if self.flat:
-            return 0
-        return self.planes(self.inner) * self.inner[1] * self.width * self.copied + self.slack()
-
-    def sum_elems(self) -> int:
-        return self.phases * self.sums(self.inner) * self.rows
+    def sum_elems(self, inner: Sizes) -> int:
+        return self.phases * self.sums(inner) * self.rows
 
     def copy_sizes(self, steps: Sizes) -> Sizes:
         """T, H, W of the copy of a box's input. Its lines are as long as those of the columns, so
@@ -121,9 +111,8 @@ class Plan:
         t, h, w = self.shape.window_sizes(steps)
         return t, h, max(w, self.width) if self.free_width else w
 
-    def copy_elems(self) -> int:
-        held = math.prod(self.copy_sizes(self.outer)) * self.channels
-        return held + self.slack() if self.flat else held
+    def copy_elems(self, outer: Sizes) -> int:
+        return math.prod(self.copy_sizes(outer)) * self.channels
 
 
 @dataclass(frozen=True)
@@ -186,78 +175,43 @@ def _candidates(shape: Geometry, costs: _Costs, rounds: bool) -> tuple[Plan, ...
     for turns in dict.fromkeys((1, 1 if rounds or shape.stride[0] > 1 else shape.kernel[0])):
         for free in (True, False) if shape.dilation[2] == 1 else (False,):
             for width in (shape.out[2], *(-(-shape.out[2] // n) for n in (4, 16, 64, 256, 1024))):
-                cut = _cut(_Cut(shape, costs, cin, channels, rows, turns, free, width))
+                cut = _cut(shape, costs, channels, rows, turns, free, width)
                 if cut is not None:
                     found.append(cut)
                     break
-    if shape.stride == (1, 1, 1) and shape.dilation[2] == 1 and not rounds:
-        turns = shape.kernel[0] * shape.kernel[1]
-        flat = _Cut(shape, costs, cin, channels, rows, turns, True, shape.out[2], flat=True)
-        cut = _cut(flat)
-        found += [cut] if cut is not None and turns > 1 else []
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """A choice to be worked out: boxes of `width` outputs a row."""
-
-    shape: Geometry
-    costs: _Costs
-    cin: int
-    channels: int
-    rows: int
-    turns: int
-    free: bool
-    width: int
-    flat: bool = False
-
-
-def _cut(cut: _Cut) -> Plan | None:
-    """The plan of a choice; None if a row is too long."""
-    shape, width, work = cut.shape, cut.width, cut.costs.work
-    copied = cut.channels * shape.kernel[1] * (1 if cut.turns > 1 else shape.kernel[0])
-    copied = cut.channels if cut.flat else copied
+def _cut(
+    shape: Geometry, costs: _Costs, channels: int, rows: int, turns: int, free: bool, width: int
+) -> Plan | None:
+    """The plan with boxes of `width` outputs a row; None if a row is too long."""
+    copied = channels * shape.kernel[1] * (1 if turns > 1 else shape.kernel[0])
     phases, line = 1, width
-    if cut.free:
+    if free:
         phases = _phases(shape, width)
         window = shape.window_sizes((1, 1, width))[2]
         line = math.ceil(math.ceil(window / shape.stride[2]) / phases) * phases
     else:
         copied *= shape.kernel[2]
-    draft = Plan(
-        shape, cut.cin, cut.channels, cut.rows, phases, cut.turns, cut.free, cut.flat, line, copied,
-        (1, 1, width), (1, 1, width), 0, 0.0,
-    )  # fmt: skip
+    none = (0, 0, 0)
+    draft = Plan(shape, channels, rows, phases, turns, free, line, copied, none, none, 0, 0.0)
 
     def copy(steps: Sizes) -> int:
-        return dataclasses.replace(draft, outer=steps).copy_elems() * work
+        return draft.copy_elems(steps) * costs.work
 
     def piece(steps: Sizes) -> int:
-        plan = dataclasses.replace(draft, inner=steps)
-        return plan.column_elems() * work + plan.sum_elems() * cut.costs.total
+        return draft.column_elems(steps) * costs.work + draft.sum_elems(steps) * costs.total
 
-    if cut.flat:
-        limit = _COPY_BYTES + _PIECE_BYTES
-        steps = windows.least_halo(shape, width, lambda s: copy(s) + piece(s), limit, shape.out)
-        return None if steps is None else _finished(draft, cut, steps, steps, copy, piece)
     outer = windows.least_halo(shape, width, copy, _COPY_BYTES, shape.out)
     inner = outer and windows.least_halo(
-        shape, width, piece, _PIECE_BYTES, outer, frames=cut.turns > 1, rows=False
+        shape, width, piece, _PIECE_BYTES, outer, frames=turns > 1, rows=False
     )
     if outer is None or inner is None:
         return None
-    return _finished(draft, cut, outer, inner, copy, piece)
-
-
-def _finished(
-    draft: Plan, cut: _Cut, outer: Sizes, inner: Sizes, copy: Callable[[Sizes], int],
-    piece: Callable[[Sizes], int],
-) -> Plan:  # fmt: skip
-    weights = cut.rows * cut.channels * cut.shape.taps * cut.costs.work
-    total = weights + copy(outer) + piece(inner)
+    total = rows * channels * shape.taps * costs.work + copy(outer) + piece(inner)
     plan = dataclasses.replace(draft, outer=outer, inner=inner, bytes=total)
-    return dataclasses.replace(plan, cost=_cost(plan, cut.costs))
+    return dataclasses.replace(plan, cost=_cost(plan, costs))
 
 
 def _phases(shape: Geometry, width: int) -> int:
@@ -278,8 +232,7 @@ def _cost(plan: Plan, costs: _Costs) -> float:
     # Columns are written, then read; sums are read where products are added up, written, and read
     # again for the result.
     gather = 2 * positions * plan.planes(inner) / inner[0] * plan.copied * costs.work
-    gather = 0 if plan.flat else gather
-    relaid = 4 * math.prod(shape.out) * plan.cin * costs.work if costs.relaid or plan.flat else 0
+    relaid = 4 * math.prod(shape.out) * plan.cin * costs.work if costs.relaid else 0
     depth = plan.depth + PROLOGUE
     pairs = positions * depth * max(plan.rows, LEAST_ROWS) * 2 / costs.flops
     sums = positions * plan.rows * costs.total

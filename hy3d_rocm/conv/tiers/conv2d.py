@@ -58,9 +58,7 @@ class Conv2dTier:
         spec = call.spec
         out = empty_result(spec)
         if out.numel():
-            x, weight, bias = (None if t is None else t.detach() for t in call.operands())
-            assert x is not None
-            assert weight is not None
+            x, weight, bias = call.values()
             work = products.work_dtype(spec.device, spec.dtype)
             folded = _fold(spec, weight.to(work))
             addend = None if bias is None else bias.to(work).view(-1, 1, 1)
@@ -74,10 +72,7 @@ class Conv2dTier:
                     del frames
                     # (C, T, H, W) of the output as (T, C, H, W)
                     place = windows.target(out[n : n + 1], box)[0].transpose(0, 1)
-                    if addend is None:
-                        place.copy_(got)
-                    else:
-                        torch.add(got, addend, out=place)
+                    products.write(place, got, addend)
                     del got
         return windows.lowered(out, spec)
 
@@ -121,7 +116,7 @@ def _frames(
     spec: ConvSpec, shape: Geometry, x: torch.Tensor, box: Box, work: torch.dtype
 ) -> torch.Tensor:
     """(T, groups x kT x C, H, W) of a box, padded, from x (groups x C, T, H, W)."""
-    counts = (box[0][1] - box[0][0], box[1][1] - box[1][0], box[2][1] - box[2][0])
+    counts = windows.counts(box)
     _, h, w = shape.window_sizes(counts)
     groups, kt, cin = shape.groups, shape.kernel[0], shape.cin // shape.groups
     if spec.channels_last:

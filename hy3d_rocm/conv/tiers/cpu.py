@@ -81,9 +81,7 @@ class CpuTier:
         assert self._conv3d is not None, "refusal() is asked first"
         spec = call.spec
         # A parameter that requires grad can't be exported, even with grad mode off.
-        x, weight, bias = (None if t is None else t.detach() for t in call.operands())
-        assert x is not None
-        assert weight is not None
+        x, weight, bias = call.values()
         out = empty_result(spec)
         whole, source = windows.lifted(out), windows.lifted(x)
         filters = windows.lifted(weight.cpu())

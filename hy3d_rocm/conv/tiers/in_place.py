@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.tiers import products
-from hy3d_rocm.conv.tiers.windows import geometry
+from hy3d_rocm.conv.tiers.windows import geometry, lifted
 
 # Sums in f32 at a time: about what a card's last-level cache holds, since they are read back at
 # once to be rounded.
@@ -24,13 +24,13 @@ _SUM_BYTES = 40 << 20
 _SLICE = 128
 _MAX_LEADING = (1 << 31) - 1
 
-Ints = tuple[int, ...]
+Piece = tuple[int, int, int, int]  # first matrix, matrices, first position, positions
 
 
 @dataclass(frozen=True)
 class Matrices:
-    """A tensor as `count` matrices of channels x positions: sizes, and the strides from one matrix,
-    channel, position or frame to the next."""
+    """A tensor as `count` matrices of channels x positions: the strides from one matrix, channel,
+    position or frame to the next."""
 
     count: int
     positions: int
@@ -39,18 +39,17 @@ class Matrices:
     step: int
     frame: int
 
-
-@dataclass(frozen=True)
-class Pieces:
-    """`count` products, each of `matrices` matrices of `positions`. The first one starts at that
-    matrix and position, the next one `jump` matrices or positions further on."""
-
-    count: int
-    matrices: int
-    positions: int
-    matrix: int
-    position: int
-    jump: tuple[int, int]
+    def view(
+        self, tensor: torch.Tensor, channels: int, piece: Piece, start: int, *, rows: bool
+    ) -> torch.Tensor:
+        """The matrices of a piece, (channels, positions) with rows, else turned."""
+        matrix, count, position, positions = piece
+        start += matrix * self.each + position * self.step
+        if rows:
+            sizes, strides = (count, channels, positions), (self.each, self.channel, self.step)
+        else:
+            sizes, strides = (count, positions, channels), (self.each, self.step, self.channel)
+        return tensor.as_strided(sizes, strides, start)
 
 
 @dataclass(frozen=True)
@@ -61,13 +60,10 @@ class Steps:
 
     cin: int
     taps: int
-
     source: Matrices
     place: Matrices
-    pieces: tuple[Pieces, ...]
+    pieces: tuple[Piece, ...]
     samples: int
-    x_sample: int
-    out_sample: int
 
 
 def can(spec: ConvSpec) -> bool:
@@ -86,8 +82,6 @@ def workspace_bytes(spec: ConvSpec) -> int:
         return 0
     shape = geometry(spec)
     weights = math.prod(spec.weight_size) * spec.dtype.itemsize if shape.kernel[0] > 1 else 0
-    if not products.is_half(spec.dtype):
-        return weights
     if not products.can_widen(spec.device, spec.dtype):
         return weights
     outputs = spec.weight_size[0] // spec.groups
@@ -100,7 +94,7 @@ def steps(spec: ConvSpec, x: torch.Tensor, out: torch.Tensor) -> Steps | None:
     slow products for and a copy is cheaper (kT > 1)."""
     noted = ("gemm in place", x.stride(), x.data_ptr() % 16)
     if noted not in spec.notes:
-        spec.notes[noted] = _steps(spec, x, out)
+        spec.notes[noted] = _steps(spec, lifted(x), lifted(out))
     found: Steps | None = spec.notes[noted]
     return found
 
@@ -108,7 +102,7 @@ def steps(spec: ConvSpec, x: torch.Tensor, out: torch.Tensor) -> Steps | None:
 def _steps(spec: ConvSpec, x: torch.Tensor, out: torch.Tensor) -> Steps | None:
     shape = geometry(spec)
     taps, outputs, cin = shape.kernel[0], shape.cout // shape.groups, shape.cin // shape.groups
-    whole = taps == 1 and _is_flat(x) and _is_flat(out)
+    whole = taps == 1 and all(flat_step(t.shape[2:], t.stride()[2:]) is not None for t in (x, out))
     source = _matrices(x, cin, shape.out[0], whole)
     place = _matrices(out, outputs, shape.out[0], whole)
     if source is not None and taps > 1 and shape.out[0] == 1:
@@ -121,51 +115,26 @@ def _steps(spec: ConvSpec, x: torch.Tensor, out: torch.Tensor) -> Steps | None:
     widens = products.can_widen(spec.device, spec.dtype)
     most = _most(outputs) if widens else _MAX_LEADING
     pieces = tuple(_pieces(place.count, place.positions, most))
-    samples = 1 if whole else shape.batch
-    return Steps(
-        cin,
-        taps,
-        source,
-        place,
-        pieces,
-        samples,
-        x.stride(0),
-        out.stride(0),
-    )
+    return Steps(cin, taps, source, place, pieces, 1 if whole else shape.batch)
 
 
-def _axes(x: torch.Tensor) -> tuple[Ints, Ints]:
-    """Sizes and strides of T, H, W."""
-    if x.dim() == 4:
-        return (1, *x.shape[2:]), (0, *x.stride()[2:])
-    return tuple(x.shape[2:]), x.stride()[2:]
+def flat_step(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
+    """From a position to the next one where the dimensions are one, 0 where there is one position;
+    None where they are not."""
+    sides = [(n, s) for n, s in zip(sizes, strides, strict=True) if n > 1]
+    if not sides:
+        return 0
+    wanted = sides[-1][1]
+    for size, stride in reversed(sides):
+        if stride != wanted:
+            return None
+        wanted = size * stride
+    return sides[-1][1]
 
 
-def _step(x: torch.Tensor) -> int | None:
-    """From a position of a frame to the next one, 0 if there is none; None where that differs."""
-    (_, height, width), (_, row, step) = _axes(x)
-    if width == 1:
-        return row if height > 1 else 0
-    return step if height == 1 or row == width * step else None
-
-
-def _is_flat(x: torch.Tensor) -> bool:
-    """Whether T, H and W of a sample are one dimension."""
-    (t, h, w), (frame, _, _) = _axes(x)
-    step = _step(x)
-    return t == 1 or (step is not None and h * w > 1 and frame == h * w * step)
-
-
-def _matrices(x: torch.Tensor, channels: int, frames: int, whole: bool) -> Matrices | None:
-    """Frames of a sample, or whole samples, as matrices that BLAS takes; None where they are none.
-
-    channels: of a group.
-    """
-    (t, h, w), (frame, _, _) = _axes(x)
-    channel, step = x.stride(1), _step(x)
-    if step is None:
-        return None
-    positions = t * h * w if whole else h * w
+def blas_strides(channels: int, positions: int, channel: int, step: int) -> tuple[int, int] | None:
+    """The strides of a matrix channels x positions, or of its transpose, as BLAS takes them; None
+    where it takes none of them."""
     if positions == 1:
         step = channels if channel == 1 else 1
     if channels == 1:
@@ -173,10 +142,22 @@ def _matrices(x: torch.Tensor, channels: int, frames: int, whole: bool) -> Matri
     is_plain = step == 1 and channel >= positions
     if not is_plain and not (channel == 1 and step >= channels):
         return None
-    if max(channel, step, positions) > _MAX_LEADING:
+    return None if max(channel, step, positions) > _MAX_LEADING else (channel, step)
+
+
+def _matrices(x: torch.Tensor, channels: int, frames: int, whole: bool) -> Matrices | None:
+    """Frames of a sample (N, C, T, H, W), or whole samples, as matrices that BLAS takes; None where
+    they are none. channels: of a group."""
+    first = 2 if whole else 3
+    step = flat_step(x.shape[first:], x.stride()[first:])
+    if step is None:
         return None
-    count, each = (x.shape[0], x.stride(0)) if whole else (frames, frame)
-    return Matrices(count, positions, each, channel, step, frame)
+    positions = math.prod(x.shape[first:])
+    found = blas_strides(channels, positions, x.stride(1), step)
+    if found is None:
+        return None
+    count, each = (x.shape[0], x.stride(0)) if whole else (frames, x.stride(2))
+    return Matrices(count, positions, each, *found, x.stride(2))
 
 
 def _is_aligned(x: torch.Tensor, source: Matrices) -> bool:
@@ -190,72 +171,68 @@ def _most(outputs: int) -> int:
     return max(_SUM_BYTES // (4 * outputs) // _SLICE * _SLICE, _SLICE)
 
 
-def _pieces(count: int, positions: int, most: int) -> Iterator[Pieces]:
+def _pieces(count: int, positions: int, most: int) -> Iterator[Piece]:
     if positions <= most:
         each = min(most // positions, count)
-        yield Pieces(count // each, each, positions, 0, 0, (each, 0))
-        if count % each:
-            yield Pieces(1, count % each, positions, count - count % each, 0, (0, 0))
+        for first in range(0, count, each):
+            yield first, min(each, count - first), 0, positions
         return
     for matrix in range(count):
-        yield Pieces(positions // most, 1, most, matrix, 0, (0, most))
-        if positions % most:
-            yield Pieces(1, 1, positions % most, matrix, positions - positions % most, (0, 0))
+        for first in range(0, positions, most):
+            yield matrix, 1, first, min(most, positions - first)
 
 
 def run(
     found: Steps, spec: ConvSpec, x: torch.Tensor, weight: torch.Tensor,
     bias: torch.Tensor | None, out: torch.Tensor,
 ) -> None:  # fmt: skip
-    """out = x * weight + bias, by the steps of that call."""
+    """out = x * weight + bias, by the steps of that call.
+
+    A product of half types into a half type may be split by the library, whose parts are rounded to
+    that type before they are added (allow_bf16_reduced_precision_reduction, on by default): hence
+    sums in f32 where there are any.
+    """
     shape = geometry(spec)
     outputs, cin = shape.cout // shape.groups, found.cin
-    taps = _Taps(weight, found.taps, outputs, cin)
-    by_channel = found.place.channel == 1 and outputs > 1
+    weights = _Weights(weight, found.taps, outputs, cin)
+    rows = found.place.channel != 1 or outputs == 1
+    widens = products.can_widen(out.device, out.dtype)
+    tap = shape.dilation[0] * found.source.frame
     for group in range(shape.groups):
         part = None
         if bias is not None:
-            row, first = bias.stride(0), bias.storage_offset() + group * outputs * bias.stride(0)
-            view = ((1, 1, outputs), (0, 0, row)) if by_channel else ((1, outputs, 1), (0, row, 0))
+            step, first = bias.stride(0), bias.storage_offset() + group * outputs * bias.stride(0)
+            view = ((1, outputs, 1), (0, step, 0)) if rows else ((1, 1, outputs), (0, 0, step))
             part = bias.as_strided(*view, first)
         for n in range(found.samples):
-            source = _Lane(found.source, x, cin, not by_channel,
-                           int(x.storage_offset()) + n * found.x_sample
-                           + group * cin * found.source.channel)  # fmt: skip
-            place = _Lane(found.place, out, outputs, not by_channel,
-                          n * found.out_sample + group * outputs * found.place.channel)  # fmt: skip
-            for pieces in found.pieces:
-                turns = [(taps.factor(group, turn, pieces.matrices, by_channel),
-                          source.views(pieces, turn * shape.dilation[0] * found.source.frame))
-                         for turn in range(found.taps)]  # fmt: skip
-                _run_pieces(turns, place.views(pieces, 0), part, by_channel)
+            # By the tensors' own strides: a matrix of one channel has any.
+            start = int(x.storage_offset()) + n * x.stride(0)
+            start += group * (shape.cin // shape.groups) * x.stride(1)
+            to = n * out.stride(0) + group * outputs * out.stride(1)
+            total: torch.Tensor | None = None
+            for piece in found.pieces:
+                place = found.place.view(out, outputs, piece, to, rows=rows)
+                if total is None or total.shape != place.shape:
+                    total = None
+                for turn in range(found.taps):
+                    data = found.source.view(x, cin, piece, start + turn * tap, rows=rows)
+                    factor = weights.factor(group, turn, piece[1], not rows)
+                    factors = (factor, data) if rows else (data, factor)
+                    if turn:
+                        assert total is not None
+                        products.accumulate(total, *factors)
+                    elif widens:
+                        total = products.multiply(*factors, None, total)
+                    elif part is None:
+                        total = torch.bmm(*factors, out=place)
+                    else:
+                        total = torch.baddbmm(part, *factors, out=place)
+                if widens:
+                    assert total is not None
+                    products.write(place, total, part)
 
 
-@dataclass(frozen=True)
-class _Lane:
-    """One sample and group of a tensor. rows: its matrices are (channels, positions)."""
-
-    matrices: Matrices
-    tensor: torch.Tensor
-    channels: int
-    rows: bool
-    start: int
-
-    def views(self, pieces: Pieces, offset: int) -> tuple[torch.Tensor, ...]:
-        """A tensor for each product. All are cut by one operator, which costs the host less."""
-        m, count = self.matrices, pieces.matrices
-        sizes, strides = (count, self.channels, pieces.positions), (m.each, m.channel, m.step)
-        if not self.rows:
-            sizes, strides = (sizes[0], sizes[2], sizes[1]), (strides[0], strides[2], strides[1])
-        offset += self.start + pieces.matrix * m.each + pieces.position * m.step
-        if pieces.count == 1:
-            return (self.tensor.as_strided(sizes, strides, offset),)
-        jump = pieces.jump[0] * m.each + pieces.jump[1] * m.step
-        held = self.tensor.as_strided((pieces.count, *sizes), (jump, *strides), offset)
-        return held.unbind(0)
-
-
-class _Taps:
+class _Weights:
     """The weight as kT matrices (Cout, C), as it lies or, where BLAS can't take that, copied."""
 
     def __init__(self, weight: torch.Tensor, taps: int, outputs: int, cin: int) -> None:
@@ -272,35 +249,15 @@ class _Taps:
             tap, row = count * cin, cin
         self.weight, self.outputs, self.cin = weight, outputs, cin
         self.tap, self.row = tap, row
+        self._made: dict[tuple[int, int, int], torch.Tensor] = {}
 
     def factor(self, group: int, turn: int, count: int, transposed: bool) -> torch.Tensor:
-        start = self.weight.storage_offset() + group * self.outputs * self.row + turn * self.tap
-        if transposed:
-            return self.weight.as_strided((count, self.cin, self.outputs), (0, 1, self.row), start)
-        return self.weight.as_strided((count, self.outputs, self.cin), (0, self.row, 1), start)
-
-
-def _run_pieces(
-    turns: list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]], places: tuple[torch.Tensor, ...],
-    bias: torch.Tensor | None, by_channel: bool,
-) -> None:  # fmt: skip
-    """Products of the same size. A product of half types into a half type may be split by the
-    library, whose parts are rounded to that type before they are added
-    (allow_bf16_reduced_precision_reduction, on by default): hence sums in f32 where there are any.
-    """
-    widens = products.can_widen(places[0].device, places[0].dtype)
-    total: torch.Tensor | None = None
-    for index, place in enumerate(places):
-        for turn, (weight, sources) in enumerate(turns):
-            factors = (sources[index], weight) if by_channel else (weight, sources[index])
-            if turn:
-                assert total is not None
-                products.accumulate(total, *factors)
-            elif widens:
-                total = products.multiply(*factors, None, total)
-            elif bias is None:
-                total = torch.bmm(*factors, out=place)
-            else:
-                total = torch.baddbmm(bias, *factors, out=place)
-        if widens and total is not None:
-            products.write(place, total, bias)
+        made = self._made.get((group, turn, count))
+        if made is None:
+            start = self.weight.storage_offset() + group * self.outputs * self.row
+            sizes, strides = (count, self.outputs, self.cin), (0, self.row, 1)
+            if transposed:
+                sizes, strides = (count, self.cin, self.outputs), (0, 1, self.row)
+            made = self.weight.as_strided(sizes, strides, start + turn * self.tap)
+            self._made[group, turn, count] = made
+        return made

@@ -12,7 +12,7 @@ import torch
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.tiers import base, windows
 from hy3d_rocm.conv.tiers.base import allowance, empty_result, shortage
-from hy3d_rocm.conv.tiers.windows import Box, Geometry, Sizes, geometry
+from hy3d_rocm.conv.tiers.windows import Sizes, geometry
 
 # What pieces are cut to where more would fit: past this size a larger one is no faster.
 _PIECE_BYTES = 2 << 30
@@ -96,16 +96,10 @@ def _is_depthwise(spec: ConvSpec) -> bool:
     return spec.device.type == "cuda" and spec.groups == spec.x_size[1] > 1
 
 
-def _needs_index(spec: ConvSpec) -> bool:
-    """Padding that the operators don't have: different by side, or not of zeros."""
-    pads = zip(spec.pad_before, spec.pad_after, spec.pad_modes, strict=True)
-    return any(a != b or (mode != "zeros" and a + b) for a, b, mode in pads)
-
-
 def _is_whole(spec: ConvSpec, steps: Sizes) -> bool:
     """One operator call on the operands as they are."""
     parts = 1 if _is_depthwise(spec) else spec.groups * spec.x_size[0]
-    return steps == geometry(spec).out and parts == 1 and not _needs_index(spec)
+    return steps == geometry(spec).out and parts == 1 and spec.is_padded_plainly
 
 
 def _need(spec: ConvSpec, steps: Sizes) -> int:
@@ -166,28 +160,14 @@ def _write_pieces(
     shape, x = geometry(spec), windows.lifted(x)
     groups = 1 if _is_depthwise(spec) else spec.groups
     cin, cout = shape.cin // groups, shape.cout // groups
-    for n in range(shape.batch):
-        for g in range(groups):
-            rows = slice(g * cout, (g + 1) * cout)
-            source = x[n : n + 1, g * cin : (g + 1) * cin]
-            part = (weight[rows], None if bias is None else bias[rows])
-            for box in windows.boxes(shape.box, steps):
-                _write_piece(spec, shape, box, source, part, out[n : n + 1, rows])
-
-
-def _write_piece(
-    spec: ConvSpec,
-    shape: Geometry,
-    box: Box,
-    source: torch.Tensor,
-    part: tuple[torch.Tensor, torch.Tensor | None],
-    out: torch.Tensor,
-) -> None:
-    piece = windows.window(source, shape, box)
-    if spec.ndim == 2:
-        piece = piece.squeeze(2)
-    got = _operator(spec, piece, *part, (0,) * spec.ndim)
-    windows.target(out, box).copy_(windows.lifted(got))
+    for g in range(groups):
+        rows = slice(g * cout, (g + 1) * cout)
+        part = (weight[rows], None if bias is None else bias[rows])
+        source = x[:, g * cin : (g + 1) * cin]
+        for piece, place in windows.pieces(source, out[:, rows], shape, steps):
+            piece = piece.squeeze(2) if spec.ndim == 2 else piece
+            place.copy_(windows.lifted(_operator(spec, piece, *part, (0,) * spec.ndim)))
+            del piece
 
 
 def _operator(

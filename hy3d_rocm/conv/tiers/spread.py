@@ -15,16 +15,15 @@ from dataclasses import dataclass
 import torch
 
 from hy3d_rocm.conv.call import ConvSpec
-from hy3d_rocm.conv.tiers import columns_plan, products, windows
+from hy3d_rocm.conv.tiers import columns_plan, in_place, products, windows
 from hy3d_rocm.conv.tiers.windows import Box, Geometry, Sizes, geometry
 
 _PIECE_BYTES = 160 << 20
-_MAX_LEADING = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Boxes of `steps` at a time; `cost` is bytes moved in that time (see columns_plan)."""
+    """Boxes of `steps` at a time; `cost` is bytes moved in that time (see columns)."""
 
     shape: Geometry
     dtype: torch.dtype  # of the operands; sums are in f32, or f64 for it
@@ -108,7 +107,7 @@ def run(
         for n in range(shape.batch):
             for box in windows.boxes(shape.box, found.steps):
                 each = _matrices(found, x, n, group, box)
-                t, h, w = (b - a for a, b in box)
+                t, h, w = windows.counts(box)
                 place = out.as_strided(
                     (outputs, t, h, w), out.stride()[1:],
                     n * out.stride(0) + group * outputs * out.stride(1)
@@ -154,7 +153,7 @@ def _matrices(found: Plan, x: torch.Tensor, n: int, group: int, box: Box) -> tor
     shape = found.shape
     cin = shape.cin // shape.groups
     if windows.is_inside(shape, box) and x.dtype is found.dtype:
-        counts = (box[0][1] - box[0][0], box[1][1] - box[1][0], box[2][1] - box[2][0])
+        counts = windows.counts(box)
         spans = [shape.span(axis, part)[0] for axis, part in enumerate(box)]
         start = int(x.storage_offset()) + n * x.stride(0) + group * cin * x.stride(1)
         start += sum(a * s for a, s in zip(spans, x.stride()[2:], strict=True))
@@ -174,19 +173,7 @@ def _planes(
     sizes: Sequence[int], strides: Sequence[int]
 ) -> tuple[tuple[int, int, int], tuple[int, int, int]] | None:
     """(C, T, H, W) as (T, C, H x W), each of them a matrix for BLAS: sizes and strides, or None."""
-    channels, frames, height, width = sizes
-    channel, frame, row, step = strides
-    if width == 1:
-        step = row
-    if height > 1 and row != width * step:
-        return None
-    if height == width == 1:
-        step = max(channels, 1) if channel == 1 else 1
-    if channels == 1:
-        channel = height * width if step == 1 else 1
-    plain = step == 1 and channel >= height * width
-    if not plain and not (channel == 1 and step >= channels):
-        return None
-    if max(channel, step, height * width) > _MAX_LEADING:
-        return None
-    return (frames, channels, height * width), (frame, channel, step)
+    (channels, frames, *plane), positions = sizes, sizes[2] * sizes[3]
+    step = in_place.flat_step(plane, strides[2:])
+    found = None if step is None else in_place.blas_strides(channels, positions, strides[0], step)
+    return found and ((frames, channels, positions), (strides[1], *found))

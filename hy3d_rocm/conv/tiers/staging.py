@@ -9,30 +9,21 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
 from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.tiers import windows
-from hy3d_rocm.conv.tiers.windows import Box, Geometry, Sizes, geometry
+from hy3d_rocm.conv.tiers.windows import Geometry, Sizes, geometry
 
 _SLOTS = 2
 Wait = Callable[[], None]
 Compute = Callable[[torch.Tensor, torch.Tensor], None]
 
 
-class Lanes(Protocol):
-    """How values travel. `fetch` and `store` start a copy and return what waits for its end."""
-
-    def buffer(self, elems: int, dtype: torch.dtype) -> torch.Tensor: ...
-    def fetch(self, make: Callable[[], torch.Tensor], into: torch.Tensor) -> Wait: ...
-    def store(self, values: torch.Tensor, place: torch.Tensor) -> Wait: ...
-    def join(self) -> None: ...
-
-
-class PlainLanes:
-    """Copies that are done when they return."""
+class Lanes:
+    """How values travel: `fetch` and `store` start a copy and return what waits for its end. Here
+    copies are done when they return."""
 
     def buffer(self, elems: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(elems, dtype=dtype, device="cpu")
@@ -46,10 +37,10 @@ class PlainLanes:
         return _done
 
     def join(self) -> None:
-        pass
+        """All copies before what comes after."""
 
 
-class GpuLanes:
+class GpuLanes(Lanes):
     """A CUDA or HIP stream each way, and pinned buffers where the host gives them."""
 
     def __init__(self, device: torch.device) -> None:
@@ -105,7 +96,7 @@ def _synchronize(event: torch.cuda.Event) -> None:
 
 
 def lanes_for(device: torch.device) -> Lanes:
-    return GpuLanes(device) if device.type == "cuda" else PlainLanes()
+    return GpuLanes(device) if device.type == "cuda" else Lanes()
 
 
 def buffer_bytes(spec: ConvSpec, steps: Sizes) -> int:
@@ -152,7 +143,7 @@ def run(
 
     def fetch(index: int) -> torch.Tensor:
         n, box = jobs[index]
-        counts = _counts(box)
+        counts = windows.counts(box)
         into = _shaped(taken[index % _SLOTS], shape.cin, shape.window_sizes(counts), spec)
         make = functools.partial(windows.window, x[n : n + 1], shape, box)
         arrived[index % _SLOTS] = lanes.fetch(make, into)
@@ -166,16 +157,11 @@ def run(
                 following = fetch(index + 1)
             arrived[slot]()
             left[slot]()
-            result = _shaped(given[slot], shape.cout, _counts(box), spec)
+            result = _shaped(given[slot], shape.cout, windows.counts(box), spec)
             compute(window, result)
             left[slot] = lanes.store(result, windows.target(out[n : n + 1], box))
     finally:
         lanes.join()
-
-
-def _counts(box: Box) -> Sizes:
-    t, h, w = (b - a for a, b in box)
-    return t, h, w
 
 
 def _shaped(flat: torch.Tensor, channels: int, sizes: Sizes, spec: ConvSpec) -> torch.Tensor:

@@ -28,7 +28,7 @@ _MISALIGNED = 3
 
 @dataclass(frozen=True)
 class Plan:
-    """`cost` is bytes moved in that time (see columns_plan)."""
+    """`cost` is bytes moved in that time (see columns)."""
 
     shape: Geometry
     samples: int

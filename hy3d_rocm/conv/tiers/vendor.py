@@ -60,24 +60,19 @@ class VendorTier:
         spec = call.spec
         if min(spec.out_size) == 0:
             return empty_result(spec) if spec.batched else empty_result(spec).squeeze(0)
-        x, weight, bias = (None if t is None else t.detach() for t in call.operands())
-        assert x is not None
-        assert weight is not None
+        x, weight, bias = call.values()
         steps = _steps(spec)
-        shape = geometry(spec)
         if _is_whole(spec, steps):
             out = _biased(_operator(spec, x, weight, spec.pad_before), bias)
             return windows.lowered(out.contiguous(memory_format=spec.memory_format), spec)
         assert steps is not None, "refusal() is asked first"
         out = empty_result(spec)
-        for n in range(shape.batch):
-            source = windows.lifted(x)[n : n + 1]
-            for box in windows.boxes(shape.box, steps):
-                piece = windows.window(source, shape, box)
-                piece = piece.squeeze(2) if spec.ndim == 2 else piece
-                got = _biased(_operator(spec, piece, weight, (0,) * spec.ndim), bias)
-                windows.target(windows.lifted(out)[n : n + 1], box).copy_(windows.lifted(got))
-                del piece, got
+        x, whole = windows.lifted(x), windows.lifted(out)
+        for piece, place in windows.pieces(x, whole, geometry(spec), steps):
+            piece = piece.squeeze(2) if spec.ndim == 2 else piece
+            got = _biased(_operator(spec, piece, weight, (0,) * spec.ndim), bias)
+            place.copy_(windows.lifted(got))
+            del piece, got
         return windows.lowered(out, spec)
 
 
@@ -101,12 +96,6 @@ def _padded(count: int, lanes: int) -> int:
     return -(-count // lanes) * lanes
 
 
-def _needs_index(spec: ConvSpec) -> bool:
-    """Padding that the libraries don't have: different by side, or not of zeros."""
-    pads = zip(spec.pad_before, spec.pad_after, spec.pad_modes, strict=True)
-    return any(a != b or (mode != "zeros" and a + b) for a, b, mode in pads)
-
-
 def _steps(spec: ConvSpec) -> Sizes | None:
     """The largest box whose input and output stay below 2^31 elements."""
     shape = geometry(spec)
@@ -120,7 +109,7 @@ def _steps(spec: ConvSpec) -> Sizes | None:
 
 def _is_whole(spec: ConvSpec, steps: Sizes | None) -> bool:
     sizes = (math.prod(spec.x_size), math.prod(spec.out_size))
-    return steps == geometry(spec).out and max(sizes) <= _MAX_ELEMS and not _needs_index(spec)
+    return steps == geometry(spec).out and max(sizes) <= _MAX_ELEMS and spec.is_padded_plainly
 
 
 def _copied_elems(spec: ConvSpec, steps: Sizes | None) -> int:

@@ -95,6 +95,12 @@ def lowered(tensor: torch.Tensor, spec: ConvSpec) -> torch.Tensor:
     return tensor if spec.batched else tensor.squeeze(0)
 
 
+def counts(box: Box) -> Sizes:
+    """How many outputs: T, H, W."""
+    (t0, t1), (h0, h1), (w0, w1) = box
+    return t1 - t0, h1 - h0, w1 - w0
+
+
 def is_inside(shape: Geometry, box: Box) -> bool:
     """Whether the box reads no padding."""
     spans = [shape.span(axis, part) for axis, part in enumerate(box)]
@@ -159,6 +165,16 @@ def _pad_axis(band: torch.Tensor, shape: Geometry, axis: int, real: Range, box: 
                 slab.zero_()
             else:
                 slab.copy_(band.narrow(dim, edge, 1).expand_as(slab))
+
+
+def pieces(
+    x: torch.Tensor, out: torch.Tensor, shape: Geometry, steps: Sizes
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The padded input and the place for the result of each sample and box, one at a time: who lets
+    go of an input before the next one is made keeps to one of them."""
+    for n in range(shape.batch):
+        for box in boxes(shape.box, steps):
+            yield window(x[n : n + 1], shape, box), target(out[n : n + 1], box)
 
 
 def cut(count: int, step: int) -> Iterator[Range]:

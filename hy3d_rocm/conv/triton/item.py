@@ -1,4 +1,4 @@
-"""One launch of a kernel, as data: jit.py carries it out, cuda.py and seen.py read it."""
+"""One launch of a kernel, as data: jit.py carries it out, cuda.py and first_use.py read it."""
 
 from __future__ import annotations
 

@@ -19,9 +19,8 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.conv.triton import cuda, seen
+from hy3d_rocm.conv.triton import cuda, first_use
 from hy3d_rocm.conv.triton.item import Call, Launch
-from hy3d_rocm.conv.triton.progress import Progress
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -29,7 +28,7 @@ logger = logging.getLogger("hy3d_rocm")
 # thread that waits for it. For a host's progress bar, and its cancel: what it raises passes to the
 # convolution's caller, nothing is compiled, and the next call tries again. None: nobody listens.
 on_compile: Callable[[str, int], None] | None = None
-_progress = Progress()
+_progress = first_use.Progress()
 # As in HIPBackend.is_within_2gb, which goes by the size of the storage, where ours goes by what a
 # tensor reaches of it: a kernel of 32-bit offsets computes them from the address it is given.
 _SMALL_BYTES = 2**31
@@ -209,13 +208,15 @@ def _first(item: Launch, operands: Operands, known: int) -> None:
         through_triton()
         return
     dtypes = [tensors[name].dtype for name, _ in item.operands]
-    name = seen.name_of(item, dtypes, known, device)
-    with seen.lock_of(name):  # two threads need not compile the same
-        launched = _shown(item.kernel, through_triton) if seen.is_new(name) else through_triton()
+    name = first_use.name_of(item, dtypes, known, device)
+    with first_use.lock_of(name):  # two threads need not compile the same
+        launched = (
+            _shown(item.kernel, through_triton) if first_use.is_new(name) else through_triton()
+        )
         is_compiled = hasattr(launched, "metadata")  # the interpreter returns none
         if is_compiled:
             item.compiled[known, device] = launched
-        seen.note(name, on_disk=is_compiled)
+        first_use.note(name, on_disk=is_compiled)
 
 
 def by_triton(kernels: Any, item: Launch, tensors: Mapping[str, torch.Tensor]) -> Callable[[], Any]:

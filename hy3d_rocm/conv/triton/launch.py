@@ -14,7 +14,7 @@ import torch
 
 from hy3d_rocm.conv.tiers.base import empty_result
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
-from hy3d_rocm.conv.triton import configs, jit, plan, seen, tuned
+from hy3d_rocm.conv.triton import configs, first_use, jit, plan, tuned
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.layout import Layout
 from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
@@ -85,7 +85,9 @@ def kernel_problem() -> str | None:
 
 def architecture(device: torch.device) -> str:
     """ "gfx1100" or "sm_90"."""
-    return seen.architecture(torch.cuda.current_device() if device.index is None else device.index)
+    return first_use.architecture(
+        torch.cuda.current_device() if device.index is None else device.index
+    )
 
 
 @functools.cache
@@ -109,7 +111,7 @@ def is_new_kernel(spec: ConvSpec) -> bool:
         return False
     made = _noted_steps(spec) or _likely_steps(spec)
     return any(
-        seen.is_new(_kernel_name(item, steps.far, spec))
+        first_use.is_new(_kernel_name(item, steps.far, spec))
         for steps in made
         for item in steps.launches
     )
@@ -143,7 +145,7 @@ def _kernel_name(item: Launch, far: Collection[str], spec: ConvSpec) -> str:
     known = 0
     for (name, offset), dtype in zip(item.operands, dtypes, strict=True):
         known = jit.known_with(known, name not in far, offset * dtype.itemsize % 16 == 0)
-    return seen.name_of(item, dtypes, known, spec.device.index)
+    return first_use.name_of(item, dtypes, known, spec.device.index)
 
 
 def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:

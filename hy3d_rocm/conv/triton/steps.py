@@ -12,11 +12,20 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from hy3d_rocm.conv.triton import configs, packing, plan
+from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.item import Call, Launch
 from hy3d_rocm.conv.triton.jit import is_small
-from hy3d_rocm.conv.triton.layout import Layout, is_points, is_rows, rows_strides
+from hy3d_rocm.conv.triton.layout import (
+    Layout,
+    Packing,
+    is_packed,
+    is_points,
+    is_rows,
+    make_packing,
+    plain_strides,
+    rows_strides,
+)
 from hy3d_rocm.conv.triton.plan import Problem, Triple
 
 
@@ -80,10 +89,10 @@ class _Maker:
         self.precision = configs.precision(target.arch, dtype, target.tf32)
         self.channels_last = layout.out[1] == 1 and total > 1
         self.sums = 0
-        strides = layout.weight or packing.plain_strides(p)
-        lies = packing.is_packed(p, self.narrow, strides) and layout.weight_aligned
+        strides = layout.weight or plain_strides(p)
+        lies = is_packed(p, self.narrow, strides) and layout.weight_aligned
         # An own copy is also below 2 GiB, whatever storage the weight is a part of.
-        self.packing = None if lies else packing.make_packing(p, self.narrow, strides)
+        self.packing = None if lies else make_packing(p, self.narrow, strides)
         self.chosen: dict[int, Config] = {}
 
     def steps(self) -> Steps:
@@ -116,7 +125,7 @@ class _Maker:
         """Elements from the first to the last of each tensor that the call comes with."""
         p, layout = self.p, self.layout
         total = p.outputs * p.groups
-        weight = layout.weight or packing.plain_strides(p)
+        weight = layout.weight or plain_strides(p)
         sides = {
             "x": ((p.batch, p.channels * p.groups, *p.size), layout.x),
             "out": ((p.batch, total, *p.out), layout.out),
@@ -175,7 +184,7 @@ class _Maker:
                 "rows", 0, 1, size, (box.t1 - box.t0, box.h1 - box.h0, p.out[2]), at
             )
 
-    def _fill(self, box: plan.Box, frames: int, lines: int, pack: packing.Packing | None) -> Launch:
+    def _fill(self, box: plan.Box, frames: int, lines: int, pack: Packing | None) -> Launch:
         """Copies the box's padded input into rows, and packs the weight beside."""
         p, x = self.p, self.layout.x
         wide = p.padded[2]

@@ -7,8 +7,8 @@ offered on the architecture any more (it would spill, or a new version dropped i
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,7 +18,7 @@ from hy3d_rocm.conv.triton.layout import Layout, is_points
 from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
 from hy3d_rocm.conv.verdict_store.machine import this_machine
 from hy3d_rocm.conv.verdict_store.records import make_key
-from hy3d_rocm.conv.verdict_store.store import store
+from hy3d_rocm.conv.verdict_store.store import Store, store
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvCall, ConvSpec
@@ -27,17 +27,6 @@ TIER = "triton"
 _HEAD = "tile "
 # Kernels whose constants end in block_p, block_n, block_k, group.
 _TILED = frozenset({"conv_rows", "conv_points"})
-
-
-class Known(Protocol):
-    """What is asked of a hy3d_rocm.conv.verdict_store.Store."""
-
-    @property
-    def generation(self) -> int:
-        """Changes with every change."""
-
-    def records(self, key: Any) -> Mapping[str, Any]:
-        """Records by tier."""
 
 
 def detail_of(config: Config) -> str:
@@ -58,10 +47,10 @@ def config_of(detail: str, offered: Sequence[Config]) -> Config | None:
 
 
 def tile_of(
-    spec: ConvSpec, store: Known, key: Callable[[], Any], offered: Sequence[Config]
+    spec: ConvSpec, store: Store, key: Callable[[], Any], offered: Sequence[Config]
 ) -> Config | None:
     """The tile that `store` has for `spec`, or None; noted at the spec while nothing changes."""
-    noted: tuple[Known, int, Config | None] | None = spec.notes.get("tile")
+    noted: tuple[Store, int, Config | None] | None = spec.notes.get("tile")
     generation = store.generation
     if noted is not None and noted[0] is store and noted[1] == generation:
         return noted[2]

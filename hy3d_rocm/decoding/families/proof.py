@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.conv.cancels import is_cancel
-from hy3d_rocm.conv.errors import Kind, classify
+from hy3d_rocm.conv.errors import Kind, classify, is_cancel
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.decoding.backends.statistics import wide_type
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend

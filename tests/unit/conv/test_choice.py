@@ -20,7 +20,7 @@ from hy3d_rocm.conv.choice import (
     parse_policy,
 )
 from hy3d_rocm.conv.estimate import Rates, Work, baseline_seconds
-from hy3d_rocm.conv.passing import Purse, Watch
+from hy3d_rocm.conv.measuring import OverheadBudget, Watch
 
 TIERS = ("current", "vendor", "triton", "gemm", "conv2d", "native", "cpu")
 AUTO, SAFE, VENDOR_FIRST = Policy("auto"), Policy("safe"), Policy("vendor-first")
@@ -262,9 +262,9 @@ def test_measuring_in_passing_stays_within_two_percent_and_one_surprise(
 ) -> None:
     times = {"triton": 1.0, "gemm": 2.0, "conv2d": 1.2}
     clock = Clock()
-    purse = Purse(clock)
+    budget = OverheadBudget(clock)
     others = [("conv2d", guess), ("gemm", guess)]
-    watches = [Watch(purse, "triton", others) for _ in range(3)]
+    watches = [Watch(budget, "triton", others) for _ in range(3)]
     ran = decode(watches, clock, times, 3000)
     extra = sum(times[tier] - times["triton"] for tier in ran)
     # A first run of a tier whose guess was too low costs more than was allowed for it, once.
@@ -276,15 +276,15 @@ def test_measuring_in_passing_stays_within_two_percent_and_one_surprise(
 
 def test_nothing_is_measured_on_a_layer_that_runs_few_times() -> None:
     clock = Clock()
-    purse = Purse(clock)
+    budget = OverheadBudget(clock)
     clock.now = 1e6
-    watch = Watch(purse, "triton", [("gemm", 1.0)])
+    watch = Watch(budget, "triton", [("gemm", 1.0)])
     assert [watch.next_step().timed for _ in range(3)] == [False] * 3
 
 
 def test_a_tier_that_failed_in_passing_is_not_asked_again() -> None:
     clock = Clock()
-    watch = Watch(Purse(clock), "triton", [("gemm", 1.0)])
+    watch = Watch(OverheadBudget(clock), "triton", [("gemm", 1.0)])
     clock.now = 1e6
     steps = [watch.next_step() for _ in range(4)]
     assert steps[-1].tier == "triton"
@@ -299,7 +299,7 @@ def test_a_tier_that_failed_in_passing_is_not_asked_again() -> None:
 
 def test_deciding_needs_no_torch() -> None:
     program = (
-        "import sys; from hy3d_rocm.conv import choice, estimate, passing;"
+        "import sys; from hy3d_rocm.conv import choice, estimate, measuring;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -202,7 +202,7 @@ def test_the_environment_knows_every_tier_and_the_lies() -> None:
 
 
 def test_the_injector_knows_nothing_of_the_router() -> None:
-    names = {"router", "mode", "ladder", "policy"}
+    names = {"router", "fallback", "policy"}
     tree = ast.parse(Path(faults.__file__).read_text())
     imported = {
         alias.name.rpartition(".")[2]

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from router_doubles import ScriptedTier, SmallNet, cpu_tier, guarded, integers, raising
 
-from hy3d_rocm.conv import asking, faults, forget, functional, gradients
+from hy3d_rocm.conv import faults, forget, functional, gradients
 from hy3d_rocm.conv.faults import Fault, inject_faults
 from hy3d_rocm.conv.router import protect
-from hy3d_rocm.conv.tiers import CurrentTier, NativeTier
+from hy3d_rocm.conv.tiers import CurrentTier, NativeTier, base
 
 pytestmark = pytest.mark.usefixtures("nothing_remembered", "_gradients")
 TIERS: dict[str, Callable[[], Any]] = {
@@ -267,7 +267,7 @@ def test_a_backward_that_failed_is_said_and_not_tried_again(
     text: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Where another process gives memory back, what had too little is rightly tried again.
-    monkeypatch.setattr(asking, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(base, "free_bytes", lambda device: 0)
     given = operands("strides")
     expected = grads_of(conv_of("strides"), given)
     caplog.set_level(logging.WARNING, "hy3d_rocm")

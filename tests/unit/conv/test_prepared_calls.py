@@ -25,7 +25,7 @@ from torch import nn
 
 import hy3d_rocm
 from hy3d_rocm import _core, _native
-from hy3d_rocm.conv import releasing, running
+from hy3d_rocm.conv import functional, releasing
 from hy3d_rocm.conv.prepared import WeightCache
 
 
@@ -94,7 +94,7 @@ def test_changed_weights_are_never_computed_with_as_they_were(cache: WeightCache
 def test_eight_threads_at_once_get_the_bits_of_one(cache: WeightCache) -> None:
     weights = [parameter(seed) for seed in range(4)]
     wanted = [once(weight) for weight in weights]
-    cache._shelf.limit = 2 * NBYTES  # some find theirs, some never do
+    cache._cached.limit = 2 * NBYTES  # some find theirs, some never do
     wrong: list[str] = []
 
     def work(place: int) -> None:
@@ -162,8 +162,8 @@ def test_a_call_without_memory_gives_the_cache_s_back_and_tries_once_more(
         if len(seen) == 1:
             raise MemoryError("once")
 
-    running.format_of.cache_clear()
-    monkeypatch.setattr(running, "format_of", lambda *_a: (3, "double", 100))
+    functional.format_of.cache_clear()
+    monkeypatch.setattr(functional, "format_of", lambda *_a: (3, "double", 100))
     monkeypatch.setattr(_native, "conv3d_prepare", lambda *_a: "ready")
     monkeypatch.setattr(_native, "conv3d", conv3d)
     hy3d_rocm.conv3d(X, parameter(), padding=1, accuracy="fast")

@@ -1,4 +1,4 @@
-"""The ladder: what fails is computed otherwise, and everything else looks as without protect()."""
+"""The chain: what fails is computed otherwise, and all else looks as without protect()."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_a_lost_device_is_asked_nothing(monkeypatch: pytest.MonkeyPatch, x: torc
     def trap(*args: Any) -> Any:
         raise AssertionError("the device was asked")
 
-    monkeypatch.setattr("hy3d_rocm.conv.ladder.can_retry", trap)
+    monkeypatch.setattr("hy3d_rocm.conv.fallback.can_retry", trap)
     monkeypatch.setattr(memory, "free_bytes", trap)
     monkeypatch.setattr(releasing, "release", trap)
     broken = Fault("current", text=faults.ILLEGAL_ACCESS)
@@ -263,7 +263,7 @@ def test_a_lost_device_behind_a_vague_status_is_named(
     monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
 ) -> None:
     lost = torch.AcceleratorError(faults.DEVICE_ASSERT)
-    monkeypatch.setattr("hy3d_rocm.conv.ladder.ask_device", lambda call: [lost])
+    monkeypatch.setattr("hy3d_rocm.conv.fallback.ask_device", lambda call: [lost])
     broken = Fault("current", text="cuDNN error: CUDNN_STATUS_EXECUTION_FAILED")
     with (
         inject_faults(broken),

@@ -179,6 +179,17 @@ def test_compiled_code_still_runs() -> None:
         assert torch.equal(compiled(X3), expected)
 
 
+@pytest.mark.parametrize("dense_first", [True, False])
+def test_a_tensor_in_mkldnns_own_layout_is_left_alone(dense_first: bool) -> None:
+    tier = ScriptedTier("a", lambda call: call.run_current())
+    x, expected = X2.to_mkldnn(), F.conv2d(X2, W2)
+    with protect(tiers=[tier]):
+        for given in (X2, x) if dense_first else (x, X2):
+            got = F.conv2d(given, W2)
+            assert torch.equal(got.to_dense() if given is x else got, expected)
+    assert tier.calls == 1
+
+
 def test_torchscript_runs_and_is_not_seen() -> None:
     traced = torch.jit.trace(torch.nn.Conv3d(4, 6, 3), X3)  # type: ignore[no-untyped-call]
     expected = traced(X3)

@@ -15,13 +15,13 @@ from router_doubles import integers, raising
 from router_world import Row, World
 
 from hy3d_rocm import memory
-from hy3d_rocm.conv import faults, forget, recovery, selfcheck
+from hy3d_rocm.conv import fallback, faults, forget, selfcheck
 from hy3d_rocm.conv.call import make_spec
 from hy3d_rocm.conv.choice import Setting
-from hy3d_rocm.conv.passing import Purse
+from hy3d_rocm.conv.learning import Watching
+from hy3d_rocm.conv.measuring import OverheadBudget
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.stats import Event
-from hy3d_rocm.conv.watching import Watching
 
 X, W = integers(1, 2, 4, 6, 6), integers(3, 2, 3, 3, 3)
 ROCM = Setting(on_gpu=True, is_rocm=True, current="vendor")
@@ -201,7 +201,7 @@ def test_a_gpus_events_are_read_when_they_have_passed_and_nothing_waits(
     spec = replace(spec, device=torch.device("cuda:1"))
     tiers = (world.tiers["triton"], world.tiers["gemm"])
     plan = Plan(tiers, ROCM, "triton", unmeasured=(("triton", 1.0), ("gemm", 1.0)))
-    watching = Watching(plan, spec, Purse(lambda: 1e6 * Event.now))
+    watching = Watching(plan, spec, OverheadBudget(lambda: 1e6 * Event.now))
     ran = []
     while not watching.is_done and len(ran) < 100:
         watching.collect()
@@ -232,9 +232,9 @@ def test_a_capture_is_looked_for_on_the_stream_of_the_calls_own_gpu(
     monkeypatch.setattr(memory, "gpu_in_use", lambda: True)
     monkeypatch.setattr(torch.cuda, "device", on)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: current == 1)
-    assert recovery.is_capturing(torch.device("cuda:1"))
-    assert not recovery.is_capturing(torch.device("cuda:0"))
-    assert not recovery.is_capturing(torch.device("cpu"))
+    assert fallback.is_capturing(torch.device("cuda:1"))
+    assert not fallback.is_capturing(torch.device("cuda:0"))
+    assert not fallback.is_capturing(torch.device("cpu"))
     assert current == 0
 
 
@@ -304,45 +304,45 @@ def test_plans_made_anew_under_memory_pressure_go_on_measuring(
 
 def test_a_watch_goes_on_under_a_new_plan_and_no_reserve_is_lost(world: World) -> None:
     now = 0.0
-    purse = Purse(lambda: now)
+    budget = OverheadBudget(lambda: now)
     now = 1e6
     spec = make_spec((X, W, None, 1, 0, 1, 1), 3)
     assert spec is not None
     tiers = {name: world.tiers[name] for name in ("triton", "gemm", "native")}
     worth: tuple[tuple[str, float | None], ...] = (("triton", 1.0), ("gemm", 2.0))
     plan = Plan((tiers["triton"], tiers["gemm"]), ROCM, "triton", unmeasured=worth)
-    watch = Watching.after(None, plan, spec, purse)
+    watch = Watching.after(None, plan, spec, budget)
     assert watch is not None
     for _ in range(3):
         watch.next_step()
     for _ in range(3):
-        watch._watch.told(watch.next_step().tier, 1.0)
+        watch.told(watch.next_step().tier, 1.0)
     assert watch.next_step().tier == "gemm"
-    reserved = purse.spent
+    reserved = budget.spent
     assert reserved > 0
     # gemm does not fit for a moment: nobody runs it, but its run under way still counts.
     cramped = Plan((tiers["triton"], tiers["gemm"]), ROCM, "triton")
-    assert Watching.after(watch, cramped, spec, purse) is watch
+    assert Watching.after(watch, cramped, spec, budget) is watch
     assert watch.next_step().tier == "triton"
-    watch._watch.told("gemm", 1.5)
-    assert purse.spent == 0.5, "the true price"
+    watch.told("gemm", 1.5)
+    assert budget.spent == 0.5, "the true price"
     again = replace(plan, unmeasured=(("gemm", 2.0), ("native", 3.0)))
-    assert Watching.after(watch, again, spec, purse) is watch
+    assert Watching.after(watch, again, spec, budget) is watch
     steps = [watch.next_step() for _ in range(2)]
     assert [step.tier for step in steps] == ["gemm", "native"]
     # Another tier is chosen and nothing is worth measuring: what was reserved is given back.
     other = Plan((tiers["native"], tiers["gemm"]), ROCM, "native")
-    assert Watching.after(watch, other, spec, purse) is None
-    assert purse.spent == 0.5
+    assert Watching.after(watch, other, spec, budget) is None
+    assert budget.spent == 0.5
     # Another tier is chosen, and measuring goes on: what is under way is taken in first.
-    late = Watching(plan, spec, purse)
+    late = Watching(plan, spec, budget)
     late._late.append(("gemm", *(_Passed(),) * 2))
-    new = Watching.after(late, replace(other, unmeasured=(("native", 1.0),)), spec, purse)
+    new = Watching.after(late, replace(other, unmeasured=(("native", 1.0),)), spec, budget)
     assert new is not None
     assert not new.is_done
     new.collect()
     assert new._before is None
-    assert late._watch._others[0].runs == 1
+    assert late._trials["gemm"].runs == 1
 
 
 class _Passed:

@@ -91,7 +91,7 @@ def test_a_device_that_is_lost_while_planning_is_a_sentence(
         conv()
 
 
-def test_a_device_that_is_lost_while_the_ladder_asks_for_memory_is_a_sentence(
+def test_a_device_that_is_lost_while_the_chain_asks_for_memory_is_a_sentence(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.tiers["triton"].act = failing(torch.OutOfMemoryError(faults.HIP_OOM))

@@ -25,10 +25,11 @@ from planning_doubles import (
 from router_doubles import ScriptedTier
 from router_world import ListedMemory, Row
 
-from hy3d_rocm.conv import asking, policy
+from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import Limits
 from hy3d_rocm.conv.choice import Policy
 from hy3d_rocm.conv.errors import Kind
+from hy3d_rocm.conv.tiers import base
 from hy3d_rocm.conv.verdicts import VERDICTS
 
 
@@ -45,7 +46,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> ListedMemory:
     monkeypatch.setattr(policy, "setting_of", lambda call: memory.setting)  # type: ignore[attr-defined]
     monkeypatch.setattr(policy, "memory_for", lambda device: memory)
     monkeypatch.setattr(policy, "_rates", {})
-    monkeypatch.setattr(asking, "free_bytes", lambda device: 100 * MB)
+    monkeypatch.setattr(base, "free_bytes", lambda device: 100 * MB)
     memory.setting = ROCM  # type: ignore[attr-defined]
     return memory
 
@@ -150,7 +151,7 @@ def test_a_plan_of_nothing_is_empty(known: ListedMemory) -> None:
 def test_tiers_that_take_much_are_not_measured_in_passing(
     known: ListedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "free_bytes", lambda device: None)
+    monkeypatch.setattr(base, "free_bytes", lambda device: None)
     large = policy._PASSING_BYTES
     tiers = [tier("triton", large + 1), tier("gemm", large), tier("conv2d", large + 1)]
     known.setting = replace(ROCM, is_rocm=False, current="native", vendor_on=True)  # type: ignore[attr-defined]

@@ -57,7 +57,7 @@ def test_all_probes_of_a_decode_share_one_budget(
         return plain(spec, tier, cancel)  # type: ignore[arg-type]
 
     monkeypatch.setattr("hy3d_rocm.conv.policy.prove", prove)
-    monkeypatch.setattr("hy3d_rocm.conv.probing.time.monotonic", lambda: now)
+    monkeypatch.setattr("hy3d_rocm.conv.learning.time.monotonic", lambda: now)
     world.verdict = "ok"
     with world.protect("vendor-first") as guard:
         decode(10)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hy3d_rocm import memory
-from hy3d_rocm.conv import errors, recording, recovery, verdicts
+from hy3d_rocm.conv import errors, fallback, recording, verdicts
 from hy3d_rocm.conv.errors import (
     BadResultError,
     Classified,
@@ -253,12 +253,12 @@ def test_only_errors_of_the_device_are_translated_and_chained() -> None:
     what: Any = "conv3d 1x2"
     error = RuntimeError("said")
     for kind in errors.RETRIED:
-        assert recovery.translate(error, classified(kind), what, "all on cpu") is None
-    mismatch = recovery.translate(error, classified(Kind.DEVICE_MISMATCH), what, "all on cpu")
+        assert fallback.translate(error, classified(kind), what, "all on cpu") is None
+    mismatch = fallback.translate(error, classified(Kind.DEVICE_MISMATCH), what, "all on cpu")
     assert isinstance(mismatch, DeviceMismatchError)
     assert str(mismatch).startswith("conv3d 1x2: its tensors are on different devices (all on cpu)")
     assert mismatch.__cause__ is error
-    lost = recovery.translate(error, classified(Kind.DEVICE_LOST), what, "all on cpu")
+    lost = fallback.translate(error, classified(Kind.DEVICE_LOST), what, "all on cpu")
     assert isinstance(lost, DeviceLostError)
     assert str(lost).startswith("conv3d 1x2: a reason. The process")
     assert str(lost).endswith("PyTorch said: said")
@@ -280,7 +280,7 @@ def test_a_kept_exception_has_no_frames_nor_has_what_led_to_it() -> None:
         outer = raised(RuntimeError("outer"))
     assert outer.__context__ is inner
     caused = raised(RuntimeError("caused"), outer)
-    assert recovery.strip(caused) is caused
+    assert fallback.strip(caused) is caused
     assert [e.__traceback__ for e in (inner, outer, caused)] == [None, None, None]
 
 
@@ -290,7 +290,7 @@ def test_what_the_caller_was_handling_keeps_its_frames() -> None:
         raise KeyError("the caller's")
     except KeyError as callers:
         error = raised(RuntimeError("ours"))
-        recovery.strip(error)
+        fallback.strip(error)
         kept = [error.__traceback__ is not None, callers.__traceback__ is not None]
     assert kept == [False, True]
 
@@ -321,9 +321,9 @@ def test_a_device_is_asked_where_it_is_in_use_and_may_wait(
         raise RuntimeError(text)
 
     monkeypatch.setattr(memory, "gpu_in_use", lambda: in_use)
-    monkeypatch.setattr(recovery, "is_capturing", lambda where: capturing)
+    monkeypatch.setattr(fallback, "is_capturing", lambda where: capturing)
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    said = recovery.ask_device(call_on(device))
+    said = fallback.ask_device(call_on(device))
     assert [str(error) for error in said] == ([text] if lost else [])
     is_asked = device == "cuda:0" and in_use and not capturing
     assert asked == ([torch.device("cuda:0")] if is_asked else [])
@@ -350,9 +350,9 @@ def test_capturing_is_asked_of_a_gpu_in_use(
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
     where = torch.device(device)
     wanted = device == "cuda:0" and in_use and capturing
-    assert recovery.is_capturing(where) is wanted
+    assert fallback.is_capturing(where) is wanted
     assert entered == ([where] if device == "cuda:0" and in_use else [])
-    assert recovery.can_retry(call_on(device)) is not wanted
+    assert fallback.can_retry(call_on(device)) is not wanted
 
 
 def test_a_retry_is_not_made_where_something_is_recorded() -> None:
@@ -360,7 +360,7 @@ def test_a_retry_is_not_made_where_something_is_recorded() -> None:
 
     def look(x: torch.Tensor) -> torch.Tensor:
         seen.append(bool(recording.recorder()))
-        seen.append(recovery.can_retry(call_on("cpu")))
+        seen.append(fallback.can_retry(call_on("cpu")))
         return x * 2
 
     x = torch.ones(2)
@@ -370,4 +370,4 @@ def test_a_retry_is_not_made_where_something_is_recorded() -> None:
     with torch.autograd.forward_ad.dual_level():
         look(x)
     assert seen == [True, False] * 3
-    assert recovery.can_retry(call_on("cpu"))
+    assert fallback.can_retry(call_on("cpu"))

@@ -22,7 +22,7 @@ import pytest
 import torch
 from places import ROOT, SUPPORT
 
-from hy3d_rocm.conv.mode import LOCAL
+from hy3d_rocm.conv.router import LOCAL
 from hy3d_rocm.framepack import sections as known
 from hy3d_rocm.framepack import standalone, standalone_memory
 from hy3d_rocm.framepack import standalone_memory as problems

@@ -16,7 +16,7 @@ from patch_doubles import Core
 from vae_patch_doubles import Model, core_patched, latents
 
 from hy3d_rocm.conv import Fault, forget, inject_faults
-from hy3d_rocm.conv.mode import LOCAL
+from hy3d_rocm.conv.router import LOCAL
 
 fake_comfy, core = patches_doubles.fake_comfy, vae_patch_doubles.core
 

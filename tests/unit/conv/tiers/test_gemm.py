@@ -20,8 +20,8 @@ from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.tiers import (
     GemmTier,
     base,
+    columns,
     columns_plan,
-    columns_steps,
     conv_on_tier,
     gemm,
     in_place,
@@ -98,6 +98,15 @@ def test_the_sums_of_a_1x1x1_are_f32_and_bounded(
     assert {t.numel() * groups // 48 for t in sums} <= {256, 1020 % 256, 128, 1020 % 128}
     assert len(sums) == (2 * 2 * 4 if groups == 2 else 2 * 8)
     assert max(t.numel() for t in sums) * 4 <= in_place._SUM_BYTES
+
+
+@pytest.mark.parametrize("kernel", [(1, 1, 1), (3, 1, 1)])
+def test_groups_of_one_channel_are_found_in_a_part_of_a_tensor(kernel: tuple[int, ...]) -> None:
+    """Whose channels lie further apart than the positions of one."""
+    x = integers(2, 4, 5, 10, 8)[:, :, :, 1:-3]
+    weight, bias = integers(8, 1, *kernel, seed=1), integers(8, seed=2)
+    got = GemmTier().run(make_call(x, weight, bias, groups=4))
+    assert torch.equal(got, F.conv3d(x, weight, bias, groups=4))
 
 
 def test_gemm_without_f32_sums_of_half_types_is_exact_on_whole_numbers(
@@ -238,7 +247,7 @@ def test_every_row_of_a_product_starts_at_16_bytes(
     some = [*(dataclasses.replace(s, dtype=torch.bfloat16) for s in odd), *halves[::2]]
     for spec in some:
         for plan in columns_plan.candidates(spec):
-            steps = columns_steps.make_steps(plan, *strides_of(spec, last), 2, 16)
+            steps = columns.make_steps(plan, *strides_of(spec, last), 2, 16)
             for outer in steps.outers[:1] + steps.outers[-1:]:
                 for shape in outer.shapes.values():
                     for _, strides, offset in shape.columns:
@@ -256,7 +265,7 @@ def test_odd_channels_of_half_types_are_filled_up_with_zeros(
     call = make_call(x.half(), weight.half(), None, 1, 1)
     expected = F.conv3d(x, weight, padding=1)
     found = columns_plan.candidates(call.spec)
-    assert len(found) == 5
+    assert len(found) == 4
     for plan in found:
         call.spec.notes.clear()
         monkeypatch.setattr(gemm, "cheapest", lambda plans, plan=plan: plan)
@@ -290,7 +299,6 @@ KERNELS = {"bmm", "add", "copy_", "im2col", "as_strided_copy", "zero_", "zeros",
         ((1, 8, 3, 8, 8), (8, 8, 3, 1, 1), {}, "", 9, 1),
         ((1, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, "columns", 21, 6),
         ((1, 8, 4, 8, 8), (8, 8, 3, 3, 3), {}, "columns", 21, 5),
-        ((4, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, "flat", 21, 7),
         ((4, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, "columns", 21, 6),
         ((1, 8, 4, 8, 8), (3, 8, 3, 3, 3), {}, "spread", 14, 4),
     ],
@@ -303,11 +311,8 @@ def test_a_small_layer_asks_the_host_for_few_operators(
     of gemm.plans()."""
     names = {columns_plan.Plan: "columns", spread.Plan: "spread", unfolded.Plan: "unfolded"}
 
-    def named(plan: gemm.Way) -> str:
-        return "flat" if getattr(plan, "flat", False) else names[type(plan)]
-
     monkeypatch.setattr(
-        gemm, "cheapest", lambda plans: next(p for p in plans if way in ("", named(p)))
+        gemm, "cheapest", lambda plans: next(p for p in plans if way in ("", names[type(p)]))
     )
     call = make_call(torch.randn(x_size), torch.randn(w_size), torch.randn(w_size[0]), **options)
     tier = GemmTier()

@@ -19,8 +19,8 @@ import torch
 
 from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.tiers import make_call
-from hy3d_rocm.conv.triton import jit, launch, seen, steps
-from hy3d_rocm.conv.triton.progress import Progress
+from hy3d_rocm.conv.triton import first_use, jit, launch, steps
+from hy3d_rocm.conv.triton.first_use import Progress
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
@@ -98,8 +98,8 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
 
 def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     steps.make_steps.cache_clear()
-    monkeypatch.setattr(seen, "_here", set())
-    monkeypatch.setattr(seen, "_locks", {})
+    monkeypatch.setattr(first_use, "_here", set())
+    monkeypatch.setattr(first_use, "_locks", {})
     monkeypatch.setattr(jit, "_direct", jit._Direct())
     monkeypatch.setattr(jit, "_progress", Progress())
 
@@ -178,7 +178,7 @@ def test_another_triton_card_or_source_is_another_kernel(
         ("_source", lambda: "other"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
-            patch.setattr(seen, name, value)
+            patch.setattr(first_use, name, value)
             assert launch.is_new_kernel(call().spec), name
     assert not launch.is_new_kernel(call().spec)
 

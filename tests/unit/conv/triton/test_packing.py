@@ -10,7 +10,7 @@ import how_much
 import pytest
 import torch
 
-from hy3d_rocm.conv.triton import packing, plan, steps
+from hy3d_rocm.conv.triton import layout, plan, steps
 from hy3d_rocm.conv.triton.layout import Layout
 from tools.dev import variants
 
@@ -43,7 +43,7 @@ POINT: Any = {"kernel": (1, 1, 1), "size": (4, 8, 8)}
 def test_a_weight_that_lies_as_it_is_read_is_not_copied() -> None:
     assert kernels(problem(**POINT)) == ["conv_points"]
     p = problem()
-    last = packing.packed_strides(p, False)
+    last = layout.packed_strides(p, False)
     assert kernels(p, weight=last) == ["to_rows", "conv_rows"]
     assert kernels(p) == ["to_rows_and_pack", "conv_rows"]
     # Padded channels make it another order.
@@ -53,7 +53,7 @@ def test_a_weight_that_lies_as_it_is_read_is_not_copied() -> None:
 def test_a_weight_that_is_not_aligned_is_copied_even_so() -> None:
     assert kernels(problem(**POINT), weight_aligned=False) == ["pack_weight", "conv_points"]
     p = problem()
-    last = packing.packed_strides(p, False)
+    last = layout.packed_strides(p, False)
     found = kernels(p, weight=last, weight_aligned=False)
     assert found == ["to_rows_and_pack", "conv_rows"]
 
@@ -81,7 +81,7 @@ def test_parts_of_the_workspace_do_not_overlap_and_begin_at_whole_lines() -> Non
 
 def test_a_weight_that_reaches_beyond_2_gib_is_known_to() -> None:
     p = problem()
-    far = (2**25, *packing.plain_strides(p)[1:])
+    far = (2**25, *layout.plain_strides(p)[1:])
     made = steps.make_steps(
         p, dataclasses.replace(variants._layout(p, False, False), weight=far), "bf16", True, TARGET
     )

@@ -11,7 +11,8 @@ import check_triton_numerics as numerics
 import how_much
 import pytest
 
-from hy3d_rocm.conv.triton import configs, packing, steps
+from hy3d_rocm.conv.triton import configs, steps
+from hy3d_rocm.conv.triton.layout import packed_strides
 from hy3d_rocm.conv.triton.plan import Problem
 from tools.dev import compile as compiling
 from tools.dev import variants
@@ -49,7 +50,7 @@ def test_random_problems_launch_only_what_is_enumerated(text: str) -> None:
         p, dtype = problem_of(config), names[config.dtype]
         for last in (False, True):
             layout = variants._layout(p, config.layouts[0] == "last", last)
-            weight = packing.packed_strides(p, False) if config.layouts[1] == "last" else None
+            weight = packed_strides(p, False) if config.layouts[1] == "last" else None
             layout = dataclasses.replace(
                 layout, aligned=config.layouts[0] != "offset", weight=weight,
                 weight_aligned=index % 4 > 0,

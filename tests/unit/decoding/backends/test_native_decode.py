@@ -179,7 +179,7 @@ def test_smaller_budgets_take_smaller_parts_of_it(kind: str, parts: int) -> None
 
 
 def test_prepared_weights_get_what_the_budget_leaves_and_no_more() -> None:
-    from hy3d_rocm.conv import prepared, room
+    from hy3d_rocm.conv import prepared
 
     made: list[int] = []
 
@@ -197,7 +197,7 @@ def test_prepared_weights_get_what_the_budget_leaves_and_no_more() -> None:
         return cache.get(weights[number], 1, 300, make)
 
     assert ask(0) is not None
-    with room.within(cache.stats().bytes + 400):
+    with prepared.within(cache.stats().bytes + 400):
         assert ask(1) is not None
         assert ask(2) is None, "600 are held, 700 are the most"
         assert ask(0) is not None, "what is there is used"

@@ -1,11 +1,10 @@
 """Measuring other tiers in passing, on layers that run many times.
 
-Pure: no torch, and the caller brings the clock.
-
 A Watch belongs to one call signature within one protect(). It says, call by call, which tier to
 run and whether to time it: the chosen tier, and now and then another one in its place (its result
-is as good and is used). What that costs more than the chosen tier would have taken is the price,
-and the prices of a scope stay within a share of the time that it has lasted.
+is as good and is used). What that costs more than the chosen tier would have taken is the overhead,
+and the overheads of a scope stay within a share of the time that it has lasted. Pure: no torch, and
+the caller brings the clock.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _WARM_UP = 1
 _SAMPLES = 3
 
 
-class Purse:
+class OverheadBudget:
     """What one scope may still spend on measuring, over all its layers. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float], share: float = SHARE) -> None:
@@ -48,7 +47,7 @@ class Purse:
 @dataclass
 class _Trial:
     tier: str
-    guess: float | None
+    guess: float | None = None
     runs: int = 0
     times: list[float] = field(default_factory=list)
     gone: bool = False
@@ -73,77 +72,77 @@ class Watch:
 
     def __init__(
         self,
-        purse: Purse,
+        budget: OverheadBudget,
         chosen: str,
         others: Sequence[tuple[str, float | None]],
         chosen_seconds: float | None = None,
     ) -> None:
         """others: (tier, estimated seconds) of those worth measuring, best first. chosen_seconds:
         where the chosen tier has been measured before."""
-        self._purse = purse
+        self.chosen = chosen
+        self._budget = budget
         self._known = chosen_seconds
-        self._chosen = _Trial(chosen, None, gone=chosen_seconds is not None)
-        self._others = [_Trial(tier, guess) for tier, guess in others]
+        self._trials = {chosen: _Trial(chosen, gone=chosen_seconds is not None)}
         self._calls = 0
+        self.offer(others)
 
     @property
     def is_done(self) -> bool:
-        return self._chosen.is_done and all(t.is_done for t in self._others)
+        return all(trial.is_done for trial in self._trials.values())
 
-    @property
-    def chosen(self) -> str:
-        return self._chosen.tier
+    def _others(self) -> list[_Trial]:
+        return [trial for tier, trial in self._trials.items() if tier != self.chosen]
 
     def offer(self, others: Sequence[tuple[str, float | None]]) -> None:
         """Which tiers are worth measuring from now on. What is measured, under way or failed
         stays so."""
-        now = {tier for tier, _ in others}
-        known = {trial.tier for trial in self._others}
-        for trial in self._others:
+        now = dict(others)
+        for trial in self._others():
             trial.away = trial.tier not in now
-        self._others += [_Trial(tier, guess) for tier, guess in others if tier not in known]
+        for tier, guess in others:
+            self._trials.setdefault(tier, _Trial(tier, guess))
 
     def drop(self) -> None:
         """Gives back what is reserved for runs whose time nobody will tell."""
-        for trial in self._others:
-            self._purse.spend(-(trial.reserved or 0.0))
+        for trial in self._others():
+            self._budget.spend(-(trial.reserved or 0.0))
             trial.reserved = None
 
     def next_step(self) -> Step:
         """The tier for this call."""
         self._calls += 1
         if self._calls < _FIRST_CALL:
-            return Step(self._chosen.tier, timed=False)
-        if not self._chosen.is_done:
-            return Step(self._chosen.tier, timed=True)
-        for trial in self._others:
+            return Step(self.chosen, timed=False)
+        if not self._trials[self.chosen].is_done:
+            return Step(self.chosen, timed=True)
+        for trial in self._others():
             if trial.is_done or trial.reserved is not None:
                 continue
-            price = self._price(trial)
-            if self._purse.allows(price):
-                trial.reserved = price
-                self._purse.spend(price)
+            cost = self._cost(trial)
+            if self._budget.allows(cost):
+                trial.reserved = cost
+                self._budget.spend(cost)
                 return Step(trial.tier, timed=True)
-        return Step(self._chosen.tier, timed=False)
+        return Step(self.chosen, timed=False)
 
-    def _price(self, trial: _Trial) -> float:
+    def _cost(self, trial: _Trial) -> float:
         """What one more run is expected to cost beyond the chosen tier's time.
 
         A tier that nobody knows anything about is taken to need ten times as long.
         """
-        usual = self.seconds(self._chosen.tier) or 0.0
+        usual = self.seconds(self.chosen) or 0.0
         known = statistics.median(trial.times) if trial.times else trial.guess
-        price = 9 * usual if known is None else known - usual
+        cost = 9 * usual if known is None else known - usual
         # The run that is not timed compiles or searches: as long again, at the least.
-        return max(0.0, price) + (usual if trial.runs < _WARM_UP else 0.0)
+        return max(0.0, cost) + (usual if trial.runs < _WARM_UP else 0.0)
 
     def told(self, tier: str, seconds: float) -> None:
         """The time of a timed step."""
-        trial = next(t for t in (self._chosen, *self._others) if t.tier == tier)
+        trial = self._trials[tier]
         trial.runs += 1
-        if trial is not self._chosen:
-            paid = max(0.0, seconds - (self.seconds(self._chosen.tier) or 0.0))
-            self._purse.spend(paid - (trial.reserved or 0.0))
+        if tier != self.chosen:
+            paid = max(0.0, seconds - (self.seconds(self.chosen) or 0.0))
+            self._budget.spend(paid - (trial.reserved or 0.0))
             trial.reserved = None
             if trial.runs <= _WARM_UP:
                 return
@@ -151,18 +150,17 @@ class Watch:
 
     def failed(self, tier: str) -> None:
         """A tier that failed or was refused is not asked again."""
-        for trial in (self._chosen, *self._others):
-            if trial.tier == tier:
-                trial.gone = True
+        if tier in self._trials:
+            self._trials[tier].gone = True
 
     def seconds(self, tier: str) -> float | None:
         """The median of what was measured, None before that."""
-        for trial in (self._chosen, *self._others):
-            if trial.tier == tier and trial.times:
-                return statistics.median(trial.times)
-        return self._known if tier == self._chosen.tier else None
+        trial = self._trials.get(tier)
+        if trial is not None and trial.times:
+            return statistics.median(trial.times)
+        return self._known if tier == self.chosen else None
 
     def finished(self) -> dict[str, float]:
         """Tier -> median seconds, of those with all their samples."""
-        done = [t for t in (self._chosen, *self._others) if len(t.times) >= _SAMPLES]
+        done = [t for t in self._trials.values() if len(t.times) >= _SAMPLES]
         return {t.tier: statistics.median(t.times) for t in done}

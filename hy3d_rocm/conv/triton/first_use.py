@@ -1,4 +1,4 @@
-"""Which kernels were compiled before: in this process, or, by a note in Triton's cache, in another.
+"""First use of a kernel: whether it was compiled before, and how compiling is shown.
 
 Triton tells nobody whether a kernel lies in its cache, and how it names one differs by version. So
 an empty file in a folder of ours within the cache's folder is the note that a kernel was compiled;
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,8 @@ from hy3d_rocm.conv.verdict_store.machine import triton_versions
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.triton.item import Launch
+
+logger = logging.getLogger("hy3d_rocm")
 
 _here: set[str] = set()
 _locks: dict[str, threading.Lock] = {}
@@ -87,3 +91,49 @@ def _folder() -> Path:
         home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
         cache = os.path.join(home, ".triton", "cache")
     return Path(cache) / "hy3d_rocm"
+
+
+# Kernels come as a decode reaches its layers: a longer pause ends a series.
+_PAUSE_SECONDS = 60.0
+_LINE_SECONDS = 5.0
+
+
+class Progress:
+    """Counts what is compiled. Any thread; `clock` in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._begun = self._done = 0
+        self._spent = 0.0
+        self._last = self._told = float("-inf")
+
+    def before(self) -> int:
+        """A kernel is about to be compiled; its number in the series, from 1."""
+        with self._lock:
+            now = self._clock()
+            idle = self._begun == self._done
+            if idle and now - self._last > _PAUSE_SECONDS:
+                self._begun = self._done = 0
+                self._spent, self._told = 0.0, now
+            self._begun += 1
+            number = self._begun
+        if number == 1:
+            logger.info(
+                "compiling GPU kernels for their first use: some seconds each, kept on disk for the"
+                " next time"
+            )
+        return number
+
+    def after(self, seconds: float) -> None:
+        """It is done, in `seconds`, or has failed. A line every 5 seconds at most."""
+        with self._lock:
+            self._done += 1
+            self._spent += seconds
+            self._last = self._clock()
+            tell = self._last - self._told >= _LINE_SECONDS
+            if tell:
+                self._told = self._last
+            done, spent = self._done, self._spent
+        if tell:
+            logger.info("%d GPU kernels compiled so far, in %.0f s", done, spent)

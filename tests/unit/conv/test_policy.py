@@ -25,11 +25,12 @@ from planning_doubles import (
 from router_doubles import ScriptedTier, integers
 from router_world import Row
 
-from hy3d_rocm.conv import asking, policy
+from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import ConvCall, Limits, make_spec
 from hy3d_rocm.conv.choice import Candidate, Setting
 from hy3d_rocm.conv.errors import Kind
 from hy3d_rocm.conv.estimate import Work
+from hy3d_rocm.conv.tiers import base
 from hy3d_rocm.conv.verdicts import VERDICTS
 
 
@@ -147,7 +148,7 @@ def test_the_size_of_a_convolution() -> None:
 
 def room(monkeypatch: pytest.MonkeyPatch, free: int | None, **limits: Any) -> Any:
     asked: list[torch.device] = []
-    monkeypatch.setattr(asking, "free_bytes", lambda device: asked.append(device) or free)
+    monkeypatch.setattr(base, "free_bytes", lambda device: asked.append(device) or free)
     made = policy._Room(spec_of(), Limits(**limits))
     made.asked = asked
     return made

@@ -1,4 +1,4 @@
-"""One call on its way down the ladder: what is told, counted, logged and raised, word by word."""
+"""One call on its way down the chain: what is told, counted, logged and raised, word by word."""
 
 from __future__ import annotations
 
