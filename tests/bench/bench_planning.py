@@ -109,8 +109,11 @@ def measure(job: Job, budget: int) -> Found:
     program = found.schedule.program
     if program is not None:
         found.plan()
+    seconds = time.process_time() - start
+    vars(compiled)["record"] = record  # else the next plan would be watched twice
+    StepWorkspace.__call__ = ask  # type: ignore[method-assign]
     return Found(
-        time.process_time() - start, spent["recording"], spent["asking"], int(spent["questions"]),
+        seconds, spent["recording"], spent["asking"], int(spent["questions"]),
         len(found.schedule.candidates), found.schedule.smallest_budget,
         None if program is None else program.candidate,
     )  # fmt: skip

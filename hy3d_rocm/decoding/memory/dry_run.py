@@ -22,6 +22,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -338,13 +339,15 @@ class NoScores(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func not in _SEEN:
+            return func(*args, **kwargs)
         if func is torch.Tensor.to and self._live.is_on_host(args[0]):
             device, dtype = torch._C._nn._parse_to(*args[1:], **kwargs)[:2]
             if device is not None and device.type == "meta":  # for torch it is there already
                 return torch.empty_like(args[0], dtype=dtype or args[0].dtype)
-        if func is torch.nn.functional.normalize and kwargs == _NORMALIZE and len(args) == 1:
+        if func is F.normalize and kwargs == _NORMALIZE and len(args) == 1:
             return self._normalized(args[0])
-        if func is not torch.nn.functional.scaled_dot_product_attention:
+        if func is not F.scaled_dot_product_attention:
             return func(*args, **kwargs)
         names = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs
         q, k, v = names["query"], names["key"], names["value"]
@@ -364,5 +367,6 @@ class NoScores(TorchFunctionMode):
         return out
 
 
+_SEEN = frozenset((torch.Tensor.to, F.normalize, F.scaled_dot_product_attention))
 # How torch passes on what F.normalize(x, dim=1) was called with.
 _NORMALIZE = {"p": 2.0, "dim": 1, "eps": 1e-12, "out": None}
