@@ -246,20 +246,84 @@ static int64_t frame_bytes(const hy3d_schedule_request *r, const hy3d_size *size
                : MOST_BYTES;
 }
 
-/* What code that makes whole frames takes at least, however it goes about it: of each convolution a
- * frame that it reads and one that it makes; the output. */
+/* So many frames of a value. */
+static int64_t frames_bytes(const hy3d_schedule_request *r, const hy3d_size *size, int64_t frames)
+{
+    int64_t bytes = 0;
+    return hy3d__mul_i64(frame_bytes(r, size), frames, &bytes) ? hy3d__min_i64(bytes, MOST_BYTES)
+                                                               : MOST_BYTES;
+}
+
+/* Whether a node is a convolution some of whose frames are made. */
+static bool is_convolved(const hy3d_schedule *s, int32_t i)
+{
+    const hy3d_node *node = &s->nodes[i];
+    return node->op == HY3D_OP_CONV &&
+           hy3d__frames_of(node, s->sizes[node->source].frames).own_total > 0;
+}
+
+/* A frame that a convolution reads and one that it makes. */
+static int64_t read_and_made(const hy3d_schedule *s, int32_t i)
+{
+    return frame_bytes(&s->request, &s->sizes[s->nodes[i].source]) +
+           frame_bytes(&s->request, &s->sizes[i]);
+}
+
+/* Half of the frames that a convolution over time reads, 0 of one that is none; *kept_out: those
+ * that it must keep where they come in parts. */
+static int64_t half_read(const hy3d_schedule *s, int32_t i, int64_t *kept_out)
+{
+    const hy3d_node *node = &s->nodes[i];
+    *kept_out = 0;
+    if (!is_convolved(s, i) || node->kernel[0] < 2 || node->stride[0] > 1 || node->up[0] > 1) {
+        return 0;
+    }
+    const hy3d_size *read = &s->sizes[node->source];
+    const int64_t past = (int64_t)node->dilation[0] * (node->kernel[0] - 1);
+    *kept_out = frames_bytes(&s->request, read, hy3d__min_i64(past, read->frames / 2));
+    return frames_bytes(&s->request, read, read->frames / 2);
+}
+
+/* What all convolutions over time hold at once, at least: each of them gets half of its frames or
+ * more at a time, or keeps its last ones while the others compute: a frame, of one more. */
+static int64_t least_in_parts(const hy3d_schedule *s)
+{
+    int64_t least = MOST_BYTES;
+    if (s->sizes[0].frames < 4) {
+        return 0;
+    }
+    for (int32_t largest = 0; largest < s->request.graph.count; largest++) { /* 0: none */
+        int64_t one;
+        const int64_t most = half_read(s, largest, &one);
+        int64_t kept = 0, frame = 0;
+        for (int32_t i = 0; i < s->request.graph.count && (largest == 0 || most > 0); i++) {
+            if (half_read(s, i, &one) > most) {
+                kept = hy3d__min_i64(kept + one, MOST_BYTES);
+                frame = hy3d__max_i64(frame, read_and_made(s, i));
+            }
+        }
+        if (largest == 0 || most > 0) {
+            least = hy3d__min_i64(least, hy3d__max_i64(most, kept + frame));
+        }
+    }
+    return least;
+}
+
+/* What code that makes whole frames, each once, takes at least, however it goes about it: of each
+ * convolution a frame that it reads and one that it makes; all that a GroupNorm reads; the output;
+ * what convolutions over time hold. */
 static int64_t least_own_bytes(const hy3d_schedule *s)
 {
     const hy3d_schedule_request *r = &s->request;
     const hy3d_size *output = &s->sizes[r->graph.count - 1];
-    int64_t bytes = frame_bytes(r, output);
-    bytes = hy3d__mul_i64(bytes, output->frames, &bytes) ? bytes : MOST_BYTES;
+    int64_t bytes = hy3d__max_i64(frames_bytes(r, output, output->frames), least_in_parts(s));
     for (int32_t i = 0; i < r->graph.count; i++) {
-        const hy3d_node *node = &s->nodes[i];
-        if (node->op == HY3D_OP_CONV &&
-            hy3d__frames_of(node, s->sizes[node->source].frames).own_total > 0) {
-            bytes = hy3d__max_i64(bytes, frame_bytes(r, &s->sizes[node->source]) +
-                                             frame_bytes(r, &s->sizes[i]));
+        const hy3d_size *read = &s->sizes[s->nodes[i].source < 0 ? 0 : s->nodes[i].source];
+        if (is_convolved(s, i)) {
+            bytes = hy3d__max_i64(bytes, read_and_made(s, i));
+        }
+        if (is_convolved(s, i) && s->nodes[i].norm == HY3D_NORM_GROUP) {
+            bytes = hy3d__max_i64(bytes, frames_bytes(r, read, read->frames));
         }
     }
     return hy3d__min_i64(bytes, MOST_BYTES);

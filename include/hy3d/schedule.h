@@ -294,8 +294,12 @@ typedef struct hy3d_schedule_request {
                                 fits; HY3D_OWN_BYTES_ASKED: `workspace` says it of the one step of
                                 WHOLE (OPAQUE, of node OUTPUT), once, and is only asked where that
                                 decides; HY3D_ERR_UNSUPPORTED of it: WHOLE is not offered. Less than
-                                a frame that a convolution reads and one that it makes, or than all
-                                of the output, counts as those. */
+                                any code takes that makes each frame once counts as that: a frame
+                                that a convolution reads and one that it makes; all that a GroupNorm
+                                reads; all of the output; of 4 frames or more, for each convolution
+                                over time half of what it reads, or as many frames as its kernel is
+                                long, less one, which all such keep at once beside a frame that one
+                                of them reads and one that it makes */
     int32_t rank, ranks; /* rows are shared by `ranks` devices (at most 64); 0, 1: one device */
     double link_bytes_per_second; /* between two ranks, > 0 where there are several */
     hy3d_place places[2];         /* the device (is_host: the host), and the host beside a device */

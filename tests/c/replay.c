@@ -432,6 +432,52 @@ static int64_t node_macs(const hy3d_graph *graph, const replay_values *values, i
     return keys + replay_macs(graph, values, &step);
 }
 
+typedef struct over_time {
+    int64_t half, kept, both; /* elements; both: of a frame that is read and one that is made */
+} over_time;
+
+static int larger_first(const void *a, const void *b)
+{
+    const int64_t x = ((const over_time *)a)->half, y = ((const over_time *)b)->half;
+    return (x < y) - (x > y);
+}
+
+/* Those with the largest halves keep frames, the others get half of theirs at once: where the least
+ * is, of all places to cut the list in two. */
+static int64_t least_in_parts(const hy3d_schedule_request *r, const replay_values *values)
+{
+    over_time *const all = calloc((size_t)r->graph.count, sizeof *all);
+    if (all == NULL) {
+        abort();
+    }
+    size_t count = 0;
+    for (int32_t node = 1; node < r->graph.count - 1; node++) {
+        const hy3d_node *const n = &r->graph.nodes[node];
+        if (n->op == HY3D_OP_CONV && values->of[node].own_frames > 0 && n->kernel[0] > 1 &&
+            n->stride[0] == 1 && n->up[0] == 1) {
+            const hy3d_size *const read = &values->of[n->source].size;
+            const int64_t frame = read->channels * read->rows * read->columns;
+            const int64_t half = read->frames / 2;
+            const int64_t past = (int64_t)(n->kernel[0] - 1) * n->dilation[0];
+            const hy3d_size *const made = &values->of[node].size;
+            all[count++] = (over_time){frame * half, frame * (past < half ? past : half),
+                                       frame + made->channels * made->rows * made->columns};
+        }
+    }
+    qsort(all, count, sizeof *all, larger_first);
+    int64_t least = INT64_MAX, kept = 0, both = 0;
+    for (size_t i = 0; i <= count; i++) {
+        const int64_t most = i < count ? all[i].half : 0;
+        const int64_t held = kept + both > most ? kept + both : most;
+        /* Those with equal halves stand together. */
+        least = (i == 0 || i == count || most < all[i - 1].half) && held < least ? held : least;
+        kept += i < count ? all[i].kept : 0;
+        both = i < count && all[i].both > both ? all[i].both : both;
+    }
+    free(all);
+    return r->size[0] < 4 ? 0 : least;
+}
+
 int64_t replay_least_own_bytes(const hy3d_schedule_request *r)
 {
     const int32_t last = r->graph.count - 1;
@@ -439,7 +485,9 @@ int64_t replay_least_own_bytes(const hy3d_schedule_request *r)
         &r->graph, 0, last, (hy3d_size){r->graph.nodes[0].channels, r->size[0], r->size[1],
                                         r->size[2]});
     const hy3d_size *const out = &values.of[last].size;
+    const int64_t parts = least_in_parts(r, &values);
     int64_t most = out->channels * out->frames * out->rows * out->columns;
+    most = parts > most ? parts : most;
     for (int32_t node = 1; node < last; node++) {
         const hy3d_size *const made = &values.of[node].size;
         const hy3d_size *const read = &values.of[r->graph.nodes[node].source].size;
@@ -448,6 +496,11 @@ int64_t replay_least_own_bytes(const hy3d_schedule_request *r)
         if (r->graph.nodes[node].op == HY3D_OP_CONV && values.of[node].own_frames > 0 &&
             both > most) {
             most = both;
+        }
+        const int64_t whole = read->channels * read->frames * read->rows * read->columns;
+        if (r->graph.nodes[node].op == HY3D_OP_CONV && values.of[node].own_frames > 0 &&
+            r->graph.nodes[node].norm == HY3D_NORM_GROUP && whole > most) {
+            most = whole;
         }
     }
     replay_values_free(&values);
