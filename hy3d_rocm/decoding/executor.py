@@ -430,8 +430,9 @@ class Execution:
                         self._clean_up(self.asked.options.cleanup_frequency or 1)
                         continue
                     at, made = self._frames(job, sample, backend)
+                    made = made if scope is not narrowing else _within(scope, made)
                     number = 0  # enumerate() would keep frames while the next are made
-                    for first, frames in _within(scope, made):
+                    for first, frames in made:
                         self.placing.put(sample, first + at, frames)
                         del frames
                         number += 1  # noqa: SIM113

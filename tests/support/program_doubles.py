@@ -243,7 +243,7 @@ class FailingOperators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class LateMover:
+class LateTransfers:
     """A second device whose copies happen as late as they may: a copy reads its source and writes
     its target only when it is waited for. What is read too early is NaN; a source that is gone
     before its copy is an error. What is on the host no mode sees."""
@@ -251,7 +251,7 @@ class LateMover:
     def __init__(self, seed: int = 0, copies_that_fail: int = 0) -> None:
         self.rng = random.Random(seed)
         self.under_way: list[_Late] = []
-        self.parked: weakref.WeakSet[_Host] = weakref.WeakSet()
+        self.on_host: weakref.WeakSet[_Host] = weakref.WeakSet()
         self.sent = 0
         self.failed = False
         self.copies_that_fail = copies_that_fail
@@ -263,19 +263,19 @@ class LateMover:
             self.copies_that_fail -= 1
             raise torch.OutOfMemoryError("the test's, in a copy")
 
-    def send(self, tensor: Any) -> Any:
+    def store(self, tensor: Any) -> Any:
         self._may_fail()
         with _disable_current_modes():
             host = _Host(torch.full_like(tensor, float("nan")))
-        self.parked.add(host)
+        self.on_host.add(host)
         self.sent += 1
         return host, _Late(self, weakref.ref(tensor), host.tensor, host)
 
-    def bring(self, parked: Any) -> Any:
-        assert not parked.pending, "it was asked back before it was out"
+    def load(self, held: Any) -> Any:
+        assert not held.pending, "it was asked back before it was out"
         self._may_fail()
-        tensor = torch.full_like(parked.tensor, float("nan"))
-        return tensor, _Late(self, lambda: parked.tensor, tensor, None)
+        tensor = torch.full_like(held.tensor, float("nan"))
+        return tensor, _Late(self, lambda: held.tensor, tensor, None)
 
 
 class _Host:
@@ -285,9 +285,11 @@ class _Host:
 
 
 class _Late:
-    def __init__(self, mover: LateMover, source: Any, target: Any, host: _Host | None) -> None:
-        self.mover, self.source, self.target, self.host = mover, source, target, host
-        mover.under_way.append(self)
+    def __init__(
+        self, transfers: LateTransfers, source: Any, target: Any, host: _Host | None
+    ) -> None:
+        self.transfers, self.source, self.target, self.host = transfers, source, target, host
+        transfers.under_way.append(self)
 
     def wait(self) -> None:
         if self.source is None:
@@ -302,6 +304,6 @@ class _Late:
 
     def _over(self) -> None:
         self.source = None
-        self.mover.under_way.remove(self)
+        self.transfers.under_way.remove(self)
         if self.host is not None:
             self.host.pending = False

@@ -198,4 +198,4 @@ def test_nobody_else_reads_what_is_free() -> None:
             if asked.search(word):
                 readers.add(path.relative_to(ROOT).as_posix())
     # The patch only looks whether upstream's query still uses this name.
-    assert readers <= {"hy3d_rocm/memory.py", "hy3d_rocm/comfy/patches/framepack_device.py"}
+    assert readers <= {"hy3d_rocm/memory.py", "hy3d_rocm/comfy/patches/framepack.py"}

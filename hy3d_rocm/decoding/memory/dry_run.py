@@ -170,12 +170,9 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Peaks with `inside` bytes on the device beside what lives."""
         host = self.live["host"]
         device = self.live["device"] + inside + self.workspace.code_bytes
-        if device > self.device_peak:
-            self.device_peak = device
-        if host > self.host_peak:
-            self.host_peak = host
-        if device + host > self.both_peak:
-            self.both_peak = device + host
+        self.device_peak = max(self.device_peak, device)
+        self.host_peak = max(self.host_peak, host)
+        self.both_peak = max(self.both_peak, device + host)
 
     def stays(self, once: int) -> None:
         """Counts what a library takes at its first call and keeps."""

@@ -17,7 +17,7 @@ from program_doubles import (  # noqa: E402
     Counter,
     FailingOperators,
     FailingSteps,
-    LateMover,
+    LateTransfers,
     by_layers,
     carried_out,
     compiled,
@@ -122,20 +122,20 @@ def test_late_copies_that_fail_change_no_bit_and_hold_no_more(kind: str, seed: i
     Replay: the seed is the test's number."""
     job, rng = Job(kind, "layers", 5, 12), random.Random(seed)
     program = job.spilled(rng.random() if seed else 0.0)
-    mover = LateMover(seed)
+    transfers = LateTransfers(seed)
     with LiveStorages([job.x, *parameters_of(job.graph)], CPU) as live:
-        got = job.run(program, mover=mover)
+        got = job.run(program, transfers=transfers)
     assert torch.equal(got, job.frames)
     small = statistics_bytes(job.graph, program) + parameter_bytes(job.graph)
     assert live.peak <= program.candidate["device_bytes"] + small
-    mover = LateMover(seed, copies_that_fail=rng.randint(1, 9))
-    assert torch.equal(job.run(program, mover=mover, recover=AGAIN), job.frames)
-    late = LateMover(seed)
+    transfers = LateTransfers(seed, copies_that_fail=rng.randint(1, 9))
+    assert torch.equal(job.run(program, transfers=transfers, recover=AGAIN), job.frames)
+    late = LateTransfers(seed)
     counter = FailingSteps(tuple(rng.sample(range(job.steps), 3)))
-    assert torch.equal(job.run(program, mover=late, recover=AGAIN, counter=counter), job.frames)
-    for one in (mover, late):
+    assert torch.equal(job.run(program, transfers=late, recover=AGAIN, counter=counter), job.frames)
+    for one in (transfers, late):
         assert one.sent > 0
-        assert not one.parked, "copies were left on the host"
+        assert not one.on_host, "copies were left on the host"
         assert not one.under_way
 
 
@@ -189,13 +189,13 @@ def test_a_stop_is_seen_before_the_next_step_with_no_copy_under_way(
     kind: str, where: float
 ) -> None:
     job = Job(kind, "layers", 5)
-    program, mover = job.spilled(), LateMover()
+    program, transfers = job.spilled(), LateTransfers()
     counter = Counter(int(where * len(program.steps(0))), DecodeCancelled)
     with pytest.raises(DecodeCancelled):
-        job.run(program, mover=mover, counter=counter)
+        job.run(program, transfers=transfers, counter=counter)
     assert len(counter.steps) == counter.stop_at
-    assert not mover.under_way
-    assert not mover.parked
+    assert not transfers.under_way
+    assert not transfers.on_host
 
 
 def test_progress_counts_steps_to_the_end(job: Job) -> None:

@@ -28,7 +28,7 @@ from program_doubles import (  # noqa: E402
     CPU,
     Counter,
     FailingOperators,
-    LateMover,
+    LateTransfers,
     by_layers,
     carried_out,
     compiled,
@@ -188,14 +188,14 @@ def test_what_leaves_for_the_host_changes_no_bit(kind: str) -> None:
         names = [OPS[step[0]] for step in program.steps(0)]
         assert names.count("store") >= 1
         assert names.count("load") >= 1
-        mover = LateMover(seed)
-        got = carried_out(graph, x, program, mover=mover)
+        transfers = LateTransfers(seed)
+        got = carried_out(graph, x, program, transfers=transfers)
         assert torch.equal(got, wanted)
-        assert not mover.parked, "copies were left on the host"
-        assert not mover.under_way
-        failing = LateMover(seed, copies_that_fail=9)
+        assert not transfers.on_host, "copies were left on the host"
+        assert not transfers.under_way
+        failing = LateTransfers(seed, copies_that_fail=9)
         again = retry_out_of_memory(lambda: None)
-        assert torch.equal(carried_out(graph, x, program, mover=failing, recover=again), wanted)
+        assert torch.equal(carried_out(graph, x, program, transfers=failing, recover=again), wanted)
 
 
 @pytest.mark.parametrize("order", ["layers", "chunks"])

@@ -75,13 +75,13 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_copies_wait_for_the_computing_stream_and_it_for_them(world: World) -> None:
     transfers = Transfers(CPU)
     x = torch.randn(1, 2, 3, 4, 5).to(memory_format=torch.channels_last_3d)
-    parked, out = transfers.store(x)
+    held, out = transfers.store(x)
     sent = [("wait for", "stream 2", "stream 1"), ("enter", "stream 2"), ("record", "stream 2")]
     assert world.log == [*sent, ("leave", "stream 2")]
     out.wait()
     assert world.log[-1] == ("block", "copy on stream 2")
     world.log.clear()
-    back, ticket = transfers.load(parked)
+    back, ticket = transfers.load(held)
     ticket.join()
     came = [("wait for", "stream 3", "stream 1"), ("enter", "stream 3"), ("record", "stream 3")]
     joined_by = ("wait for event", "stream 1", "copy on stream 3")
