@@ -39,7 +39,7 @@ class Sink(Protocol):
     ) -> None:
         """shape, dtype: of all frames. plan: how they are made, JSON-able. A killed decode that
         goes on must be made as it was begun, or OutputError says so. Called again: with the same
-        plan, nothing happens; with another one (a ladder that steps down), what is there is thrown
+        plan, nothing happens; with another one (a fallback that steps down), what is there is thrown
         away, so that all frames are of one making."""
 
     def host_bytes(self, shape: Shape) -> int:
