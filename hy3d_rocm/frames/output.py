@@ -39,8 +39,8 @@ class Sink(Protocol):
     ) -> None:
         """shape, dtype: of all frames. plan: how they are made, JSON-able. A killed decode that
         goes on must be made as it was begun, or OutputError says so. Called again: with the same
-        plan, nothing happens; with another one (a fallback that steps down), what is there is thrown
-        away, so that all frames are of one making."""
+        plan, nothing happens; with another one (after a fallback), what is there is thrown away, so
+        that all frames are of one making."""
 
     def host_bytes(self, shape: Shape) -> int:
         """Host memory taken for frames of this shape, at most, beside the frames given; a result

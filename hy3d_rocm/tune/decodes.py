@@ -61,14 +61,14 @@ def _of_program(job: Job, way: Way, compiled: Compiled) -> list[Shape]:
 
     def run() -> None:
         backend = TorchBackend(ModuleWeights(job.dtype, "meta"))
-        interpreter = _OnShapes(compiled.graph, backend, meta, job.dtype)
+        on_shapes = _OnShapes(compiled.graph, backend, meta, job.dtype)
         seen: dict[Any, Counter[ConvSpec]] = {}
         for number, section in enumerate(program.sections):
             size, behind = section["size"], section["kind"] > 1
             key = section["kind"], size, program.steps(number)
             channels = nodes[max(program.cut["node"], 0) if behind else 0].channels
             if key not in seen:
-                seen[key] = _of_section(interpreter, program, number, (channels, *size[1:]), device)
+                seen[key] = _of_section(on_shapes, program, number, (channels, *size[1:]), device)
             found.update(seen[key])
 
     predict(run, workspace=OperatorWorkspace(device))
@@ -78,16 +78,16 @@ def _of_program(job: Job, way: Way, compiled: Compiled) -> list[Shape]:
 
 
 def _of_section(
-    interpreter: Run, program: Program, number: int, source: tuple[int, int, int], device: torch.device
+    run: Run, program: Program, number: int, source: tuple[int, int, int], device: torch.device
 ) -> Counter[ConvSpec]:
     channels, rows, columns = source
 
     def fetch(frames: tuple[int, int]) -> torch.Tensor:
         size = 1, channels, frames[1] - frames[0], rows, columns
-        return torch.empty(size, dtype=interpreter.dtype, device="meta")
+        return torch.empty(size, dtype=run.dtype, device="meta")
 
     with torch.no_grad(), Notes(device) as notes:
-        for _ in interpreter.section(program, number, fetch):
+        for _ in run.section(program, number, fetch):
             pass
     specs: Counter[ConvSpec] = notes.specs
     return specs
