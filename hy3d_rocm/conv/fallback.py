@@ -205,7 +205,7 @@ class FallbackChain(Attempts):
         """
         for tier in self._tiers():
             if failed:
-                self.take(tier.name, failed, functools.partial(self._label, tier))
+                self.take(tier.name, failed, functools.partial(base.label_of, tier, self.call))
                 result = self._after_failure(tier)
             else:
                 result = None if self._is_left_out(tier) else self._try(tier)
@@ -249,7 +249,8 @@ class FallbackChain(Attempts):
     def _attempt(self, tier: Tier) -> torch.Tensor | None:
         result = self.attempt(
             tier.name, functools.partial(self._compute, tier),
-            functools.partial(self._label, tier), base.workspace_of(tier, self.call.spec),
+            functools.partial(base.label_of, tier, self.call),  # of self it would be a cycle
+            base.workspace_of(tier, self.call.spec),
         )  # fmt: skip
         if result is not None:
             self.winner = tier
