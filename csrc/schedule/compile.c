@@ -236,96 +236,73 @@ static hy3d_status whole_cost(const hy3d_schedule *s, int64_t own, hy3d_candidat
     return HY3D_OK;
 }
 
-static int64_t frame_bytes(const hy3d_schedule_request *r, const hy3d_size *size)
+/* So many frames of a value. */
+static int64_t frames_bytes(const hy3d_schedule_request *r, const hy3d_size *size, int64_t frames)
 {
     int64_t bytes = r->element_bytes;
     return hy3d__mul_i64(bytes, size->channels, &bytes) &&
                    hy3d__mul_i64(bytes, size->rows, &bytes) &&
-                   hy3d__mul_i64(bytes, size->columns, &bytes)
+                   hy3d__mul_i64(bytes, size->columns, &bytes) &&
+                   hy3d__mul_i64(bytes, frames, &bytes)
                ? hy3d__min_i64(bytes, MOST_BYTES)
                : MOST_BYTES;
 }
 
-/* So many frames of a value. */
-static int64_t frames_bytes(const hy3d_schedule_request *r, const hy3d_size *size, int64_t frames)
-{
-    int64_t bytes = 0;
-    return hy3d__mul_i64(frame_bytes(r, size), frames, &bytes) ? hy3d__min_i64(bytes, MOST_BYTES)
-                                                               : MOST_BYTES;
-}
+/* A convolution over time, in bytes: half of the frames that it reads, those that it must keep
+ * where they come in parts, and one that it reads with one that it makes. */
+typedef struct over_time {
+    int64_t half, kept, both;
+} over_time;
 
-/* Whether a node is a convolution some of whose frames are made. */
-static bool is_convolved(const hy3d_schedule *s, int32_t i)
-{
-    const hy3d_node *node = &s->nodes[i];
-    return node->op == HY3D_OP_CONV &&
-           hy3d__frames_of(node, s->sizes[node->source].frames).own_total > 0;
-}
-
-/* A frame that a convolution reads and one that it makes. */
-static int64_t read_and_made(const hy3d_schedule *s, int32_t i)
-{
-    return frame_bytes(&s->request, &s->sizes[s->nodes[i].source]) +
-           frame_bytes(&s->request, &s->sizes[i]);
-}
-
-/* Half of the frames that a convolution over time reads, 0 of one that is none; *kept_out: those
- * that it must keep where they come in parts. */
-static int64_t half_read(const hy3d_schedule *s, int32_t i, int64_t *kept_out)
-{
-    const hy3d_node *node = &s->nodes[i];
-    *kept_out = 0;
-    if (!is_convolved(s, i) || node->kernel[0] < 2 || node->stride[0] > 1 || node->up[0] > 1) {
-        return 0;
-    }
-    const hy3d_size *read = &s->sizes[node->source];
-    const int64_t past = (int64_t)node->dilation[0] * (node->kernel[0] - 1);
-    *kept_out = frames_bytes(&s->request, read, hy3d__min_i64(past, read->frames / 2));
-    return frames_bytes(&s->request, read, read->frames / 2);
-}
-
-/* What all convolutions over time hold at once, at least: each of them gets half of its frames or
- * more at a time, or keeps its last ones while the others compute: a frame, of one more. */
-static int64_t least_in_parts(const hy3d_schedule *s)
+/* What convolutions over time hold at once, at least: each of them gets half of its frames or more
+ * at a time, or keeps its last ones while the others compute: a frame, of one more. */
+static int64_t least_in_parts(const over_time *all, int32_t count)
 {
     int64_t least = MOST_BYTES;
-    if (s->sizes[0].frames < 4) {
-        return 0;
-    }
-    for (int32_t largest = 0; largest < s->request.graph.count; largest++) { /* 0: none */
-        int64_t one;
-        const int64_t most = half_read(s, largest, &one);
-        int64_t kept = 0, frame = 0;
-        for (int32_t i = 0; i < s->request.graph.count && (largest == 0 || most > 0); i++) {
-            if (half_read(s, i, &one) > most) {
-                kept = hy3d__min_i64(kept + one, MOST_BYTES);
-                frame = hy3d__max_i64(frame, read_and_made(s, i));
+    for (int32_t k = -1; k < count; k++) { /* those with a larger half than k's keep; -1: all do */
+        const int64_t most = k < 0 ? 0 : all[k].half;
+        int64_t kept = 0, both = 0;
+        for (int32_t i = 0; i < count; i++) {
+            if (all[i].half > most) {
+                kept = hy3d__min_i64(kept + all[i].kept, MOST_BYTES);
+                both = hy3d__max_i64(both, all[i].both);
             }
         }
-        if (largest == 0 || most > 0) {
-            least = hy3d__min_i64(least, hy3d__max_i64(most, kept + frame));
-        }
+        least = hy3d__min_i64(least, hy3d__max_i64(most, kept + both));
     }
     return least;
 }
 
-/* What code that makes whole frames, each once, takes at least, however it goes about it: of each
- * convolution a frame that it reads and one that it makes; all that a GroupNorm reads; the output;
- * what convolutions over time hold. */
+/* What code that makes whole frames, each once, takes at least, however it goes about it: the
+ * output; of each convolution a frame that it reads and one that it makes; all that a GroupNorm
+ * reads; of four frames or more, what convolutions over time hold. */
 static int64_t least_own_bytes(const hy3d_schedule *s)
 {
     const hy3d_schedule_request *r = &s->request;
     const hy3d_size *output = &s->sizes[r->graph.count - 1];
-    int64_t bytes = hy3d__max_i64(frames_bytes(r, output, output->frames), least_in_parts(s));
+    int64_t bytes = frames_bytes(r, output, output->frames);
+    over_time all[HY3D_GRAPH_MAX_NODES];
+    int32_t count = 0;
     for (int32_t i = 0; i < r->graph.count; i++) {
-        const hy3d_size *read = &s->sizes[s->nodes[i].source < 0 ? 0 : s->nodes[i].source];
-        if (is_convolved(s, i)) {
-            bytes = hy3d__max_i64(bytes, read_and_made(s, i));
+        const hy3d_node *node = &s->nodes[i];
+        if (node->op != HY3D_OP_CONV ||
+            hy3d__frames_of(node, s->sizes[node->source].frames).own_total == 0) {
+            continue;
         }
-        if (is_convolved(s, i) && s->nodes[i].norm == HY3D_NORM_GROUP) {
+        const hy3d_size *read = &s->sizes[node->source];
+        const int64_t both = frames_bytes(r, read, 1) + frames_bytes(r, &s->sizes[i], 1);
+        bytes = hy3d__max_i64(bytes, both);
+        if (node->norm == HY3D_NORM_GROUP) {
             bytes = hy3d__max_i64(bytes, frames_bytes(r, read, read->frames));
         }
+        if (node->kernel[0] > 1 && node->stride[0] == 1 && node->up[0] == 1) {
+            const int64_t half = read->frames / 2;
+            const int64_t past = (int64_t)node->dilation[0] * (node->kernel[0] - 1);
+            all[count++] = (over_time){frames_bytes(r, read, half),
+                                       frames_bytes(r, read, hy3d__min_i64(past, half)), both};
+        }
     }
+    bytes = hy3d__max_i64(bytes, s->sizes[0].frames < 4 ? 0 : least_in_parts(all, count));
     return hy3d__min_i64(bytes, MOST_BYTES);
 }
 
