@@ -37,6 +37,7 @@ from hy3d_rocm.decoding.planning.jobs import (  # noqa: E402
 )
 from hy3d_rocm.decoding.planning.planner import DoesNotFitError, Plan, Way  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
+from hy3d_rocm.tools.loading import bare_vae  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -91,6 +92,27 @@ def test_torch_is_offered_one_latent_on_the_cpu_and_as_many_as_keep_a_gpu_busy()
         ((9, 300, 300), [1]),
     ):
         assert chunks_of(job_of("wan", size, "cuda")) == chunks, size
+
+
+@pytest.mark.parametrize("name", ["hunyuan", "wan21", "ltx", "image"])
+def test_own_code_never_takes_less_than_what_the_core_takes_for_the_least(name: str) -> None:
+    """Which is what the core goes by without a question. Of real sizes; run on shapes."""
+    family = family_for(bare_vae(name))
+    for frames, rows, columns in ((1, 8, 12), (2, 12, 8), (5, 16, 16), (9, 60, 104)):
+        for encode in (False, True):
+            factor = family.factor if encode else (1, 1)
+            shape = (
+                1, 3 if encode else family.latent_channels,
+                1 if family.is_image else 1 + (frames - 1) * factor[0],
+                rows * factor[1], columns * factor[1],
+            )  # fmt: skip
+            cuda = torch.device("cuda")
+            job = Job(family, shape, cuda, F32, F32, host_backend, encode=encode)
+            nothing = Compiled(job, budget_of(1, unified=False))
+            least = [c for c in nothing.schedule.candidates if c["strategy"] == "whole"]
+            assert [c["is_bound"] for c in least] == [1]
+            own = predicted(job, Way("whole")).device_bytes
+            assert 0 < least[0]["device_bytes"] <= own, shape
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
