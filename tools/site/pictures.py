@@ -65,7 +65,7 @@ def layers() -> None:
           "the only place that imports ComfyUI")
     p.box(480, 20, 220, 70, DOOR, "cli/", "hy3d-rocm decode,", "doctor, diagnose, tune ...")
     p.box(720, 20, 220, 70, DOOR, "your Python", "decode(), protect(),", "PipelineProxy")
-    p.box(20, 125, 175, 90, LOGIC, "decode/", "family: a VAE's layers", "program: from the C core",
+    p.box(20, 125, 175, 90, LOGIC, "decoding/", "family: a VAE's layers", "program: from the C core",
           "interpreter: a step each")
     p.box(210, 125, 175, 90, LOGIC, "conv/", "router: which tier", "verdict store: SQLite",
           "probe: tried in a child")
@@ -74,7 +74,7 @@ def layers() -> None:
     p.box(585, 125, 170, 90, LOGIC, "raster/", "the texture stage's",
           "modules, drawing a mesh")
     p.box(770, 125, 170, 90, LOGIC, "doctor/, diagnose/", "env/: facts, rules as",
-          "tables, without torch")
+          "data, without torch")
     p.box(20, 250, 365, 55, DEVICE, "torch, and Triton kernels",
           "conv/triton, decoding/backends/triton, raster/gpu")
     p.box(400, 250, 540, 55, BINDING, "_native.py -> _core (csrc/python)",
