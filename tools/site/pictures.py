@@ -65,8 +65,8 @@ def layers() -> None:
           "the only place that imports ComfyUI")
     p.box(480, 20, 220, 70, DOOR, "cli/", "hy3d-rocm decode,", "doctor, diagnose, tune ...")
     p.box(720, 20, 220, 70, DOOR, "your Python", "decode(), protect(),", "PipelineProxy")
-    p.box(20, 125, 175, 90, LOGIC, "decoding/", "family: a VAE's layers", "program: from the C core",
-          "interpreter: a step each")
+    p.box(20, 125, 175, 90, LOGIC, "decoding/", "family: a VAE's layers",
+          "program: from the C core", "interpreter: a step each")
     p.box(210, 125, 175, 90, LOGIC, "conv/", "router: which tier", "verdict store: SQLite",
           "probe: tried in a child")
     p.box(400, 125, 170, 90, LOGIC, "pipeline, device, seed", "one generator, offload/,",
