@@ -196,15 +196,28 @@ def conv3d(
 
 def route(
     setting: tuple[float, ...], candidates: Sequence[tuple[float, ...]]
-) -> tuple[
-    tuple[int, ...], tuple[int, ...], int, int, int, tuple[int, ...], tuple[int, ...], bool
-]:
+) -> tuple[tuple[int, ...], tuple[int, ...], int, int, int, tuple[int, ...], tuple[int, ...], bool]:
     """Which tiers compute a convolution: hy3d_route_choose, its records as tuples of their fields
     in the header's order.
 
     Gives order, reasons, twin, preferred, probe, unmeasured, spare, is_cramped. ValueError: a
     number that stands for nothing, or a tier twice.
     """
+
+class Admission:
+    """What stays in a cache that is smaller than what is asked of it (include/hy3d/cache.h). A key
+    is ((low, high), layout): a fingerprint and the number of a layout."""
+
+    def __new__(cls, limit_bytes: int) -> Admission: ...
+    def request(self, key: tuple[tuple[int, int], int]) -> bool: ...
+    def reserve(self, key: tuple[tuple[int, int], int], nbytes: int) -> bool: ...
+    def put(self, key: tuple[tuple[int, int], int]) -> bool: ...
+    def cancel(self, key: tuple[tuple[int, int], int]) -> None: ...
+    def drop(self, key: tuple[tuple[int, int], int]) -> bool: ...
+    def has(self, key: tuple[tuple[int, int], int]) -> bool: ...
+    def clear(self) -> int: ...
+    def info(self) -> tuple[int, int, int, int, int]:
+        """(clock, limit_bytes, used_bytes, entries, evicted)."""
 
 class Rates:
     """What measurements on one device say about estimates. work: the fields of hy3d_route_work."""

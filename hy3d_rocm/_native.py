@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "Admission",
     "CancelFlag",
     "Hy3dError",
     "PreparedWeights",
@@ -51,6 +52,7 @@ missing: str  # why the core is not there; "" when it is
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import (
+        Admission,
         CancelFlag,
         Hy3dError,
         PreparedWeights,

@@ -25,6 +25,7 @@ typedef struct hy3d_py_state {
     PyObject *schedule_type;   /* Schedule */
     PyObject *program_type;    /* Program */
     PyObject *rates_type;      /* Rates */
+    PyObject *admission_type;  /* Admission */
     unsigned long main_thread; /* Python runs the handlers of signals there; 0: not in this one */
     hy3d_fingerprint_keys fingerprint_keys;
 } hy3d_py_state;
@@ -92,6 +93,9 @@ int hy3d_py_prepared_register(PyObject *module, hy3d_py_state *state);
 
 /* py_schedule.c: a dictionary of the description, as schedule_plan takes it. */
 PyObject *hy3d_py_tiles_desc(const hy3d_tiles_desc *desc);
+
+/* py_cache.c */
+int hy3d_py_admission_register(PyObject *module, hy3d_py_state *state);
 
 /* py_route.c */
 int hy3d_py_rates_register(PyObject *module, hy3d_py_state *state);

@@ -101,6 +101,9 @@ static int module_exec(PyObject *module)
     if (hy3d_py_prepared_register(module, state) != 0) {
         return -1;
     }
+    if (hy3d_py_admission_register(module, state) != 0) {
+        return -1;
+    }
     if (hy3d_py_rates_register(module, state) != 0) {
         return -1;
     }
@@ -117,6 +120,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
         Py_VISIT(state->schedule_type);
         Py_VISIT(state->program_type);
         Py_VISIT(state->rates_type);
+        Py_VISIT(state->admission_type);
     }
     return 0;
 }
@@ -131,6 +135,7 @@ static int module_clear(PyObject *module)
         Py_CLEAR(state->schedule_type);
         Py_CLEAR(state->program_type);
         Py_CLEAR(state->rates_type);
+        Py_CLEAR(state->admission_type);
     }
     return 0;
 }

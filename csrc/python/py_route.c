@@ -3,6 +3,33 @@
 
 #include "python/core.h"
 
+/* Converters of PyArg_ParseTuple: numbers of any size, refused in one way. A number of an
+ * enumeration that does not fit is none of it. */
+static int to_count(PyObject *value, void *out)
+{
+    return hy3d_py_int64(value, "a number", out) ? 1 : 0;
+}
+
+static int to_enum(PyObject *value, void *out)
+{
+    int64_t number = 0;
+    if (!hy3d_py_int64(value, "a number", &number)) {
+        return 0;
+    }
+    *(int *)out = number < 0 || number > INT32_MAX ? -1 : (int)number;
+    return 1;
+}
+
+static int to_double(PyObject *value, void *out)
+{
+    *(double *)out = PyFloat_AsDouble(value);
+    if (PyErr_Occurred() != NULL && PyErr_ExceptionMatches(PyExc_OverflowError)) {
+        PyErr_Clear();
+        return hy3d_py_value_error("%R is too large for a float.", value) ? 1 : 0;
+    }
+    return PyErr_Occurred() == NULL ? 1 : 0;
+}
+
 static PyObject *places(const int32_t *values, int32_t count)
 {
     PyObject *const tuple = PyTuple_New(count);
@@ -49,8 +76,9 @@ static bool read_setting(PyObject *tuple, hy3d_route_setting *setting)
     if (!PyTuple_Check(tuple)) {
         return hy3d_py_type_error("setting must be a tuple, not %R.", (PyObject *)Py_TYPE(tuple));
     }
-    if (!PyArg_ParseTuple(tuple, "iiipppd:setting", &policy, &pinned, &current, &on_gpu, &rocm,
-                          &vendor_on, &setting->column_bytes)) {
+    if (!PyArg_ParseTuple(tuple, "O&O&O&pppO&:setting", to_enum, &policy, to_enum, &pinned, to_enum,
+                          &current, &on_gpu, &rocm, &vendor_on, to_double,
+                          &setting->column_bytes)) {
         return false;
     }
     setting->policy = (hy3d_policy)policy;
@@ -73,8 +101,9 @@ static bool read_candidate(PyObject *tuple, hy3d_route_candidate *c)
         return hy3d_py_type_error("a candidate must be a tuple, not %R.",
                                   (PyObject *)Py_TYPE(tuple));
     }
-    if (!PyArg_ParseTuple(tuple, "iiippddd:candidate", &tier, &verdict, &failure, &refused, &fits,
-                          &c->seconds, &c->estimate_seconds, &c->workspace_bytes)) {
+    if (!PyArg_ParseTuple(tuple, "O&O&O&ppO&O&O&:candidate", to_enum, &tier, to_enum, &verdict,
+                          to_enum, &failure, &refused, &fits, to_double, &c->seconds, to_double,
+                          &c->estimate_seconds, to_double, &c->workspace_bytes)) {
         return false;
     }
     c->tier = (hy3d_tier)tier;
@@ -191,20 +220,16 @@ static void rates_dealloc(PyObject *self)
 static bool read_work(PyObject *tuple, hy3d_route_work *work)
 {
     int dtype = 0;
-    long long taps = 0;
-    long long time_taps = 0;
-    long long channels = 0;
     if (!PyTuple_Check(tuple)) {
         return hy3d_py_type_error("work must be a tuple, not %R.", (PyObject *)Py_TYPE(tuple));
     }
-    if (!PyArg_ParseTuple(tuple, "iddddLLL:work", &dtype, &work->flops, &work->moved_bytes,
-                          &work->out_bytes, &work->column_bytes, &taps, &time_taps, &channels)) {
+    if (!PyArg_ParseTuple(tuple, "O&O&O&O&O&O&O&O&:work", to_enum, &dtype, to_double, &work->flops,
+                          to_double, &work->moved_bytes, to_double, &work->out_bytes, to_double,
+                          &work->column_bytes, to_count, &work->taps, to_count, &work->time_taps,
+                          to_count, &work->group_channels)) {
         return false;
     }
     work->dtype = (hy3d_dtype)dtype;
-    work->taps = taps;
-    work->time_taps = time_taps;
-    work->group_channels = channels;
     return true;
 }
 
@@ -214,7 +239,8 @@ static PyObject *rates_learn(PyObject *self, PyObject *args)
     double seconds = 0;
     PyObject *given = NULL;
     hy3d_route_work work;
-    if (!PyArg_ParseTuple(args, "iOd:learn", &tier, &given, &seconds) || !read_work(given, &work)) {
+    if (!PyArg_ParseTuple(args, "O&OO&:learn", to_enum, &tier, &given, to_double, &seconds) ||
+        !read_work(given, &work)) {
         return NULL;
     }
     const hy3d_py_state *const state = hy3d_py_get_state(cast(self)->module);
@@ -241,7 +267,8 @@ static PyObject *rates_seconds(PyObject *self, PyObject *args)
     int tier = 0;
     PyObject *given = NULL;
     hy3d_route_work work;
-    if (!PyArg_ParseTuple(args, "iO:seconds", &tier, &given) || !read_work(given, &work)) {
+    if (!PyArg_ParseTuple(args, "O&O:seconds", to_enum, &tier, &given) ||
+        !read_work(given, &work)) {
         return NULL;
     }
     double seconds = 0;
@@ -255,7 +282,7 @@ static PyObject *rates_factor(PyObject *self, PyObject *args)
 {
     int tier = 0;
     int dtype = 0;
-    if (!PyArg_ParseTuple(args, "ii:factor", &tier, &dtype)) {
+    if (!PyArg_ParseTuple(args, "O&O&:factor", to_enum, &tier, to_enum, &dtype)) {
         return NULL;
     }
     double factor = 0;

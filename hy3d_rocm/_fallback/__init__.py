@@ -73,6 +73,15 @@ class PreparedWeights:
         conv3d()
 
 
+class Admission:
+    """Of the core's cache of prepared weights, which has no twin: there is never one of these."""
+
+    __slots__ = ()
+
+    def __init__(self, limit_bytes: int) -> None:
+        conv3d()
+
+
 class Schedule:
     """Of the core's compile_schedule, which has no twin: there is never one of these."""
 

@@ -71,6 +71,9 @@ Suite *hy3d_schedule_suite(void);
 #ifdef HAVE_TEST_ROUTE
 Suite *hy3d_route_suite(void);
 #endif
+#ifdef HAVE_TEST_CACHE
+Suite *hy3d_cache_suite(void);
+#endif
 #ifdef HAVE_TEST_SEED
 Suite *hy3d_seed_suite(void);
 #endif
@@ -161,6 +164,9 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_ROUTE
     {"route", hy3d_route_suite},
+#endif
+#ifdef HAVE_TEST_CACHE
+    {"cache", hy3d_cache_suite},
 #endif
 #ifdef HAVE_TEST_SEED
     {"seed", hy3d_seed_suite},

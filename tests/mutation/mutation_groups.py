@@ -79,7 +79,11 @@ GROUPS = (
             "hy3d_rocm/conv/policy.py": _ROUTER,
             "hy3d_rocm/conv/verdicts.py": ("conv/test_verdicts.py", *_ROUTER),
         },
-        {"csrc/route/choose.c": ("route",), "csrc/route/rates.c": ("route",)},
+        {
+            "csrc/route/choose.c": ("route",),
+            "csrc/route/rates.c": ("route",),
+            "csrc/cache/cache.c": ("cache",),
+        },
         left_out=(
             "conv/test_router_store.py::test_importing_the_router_opens_no_store",
             "conv/test_router_store.py"
