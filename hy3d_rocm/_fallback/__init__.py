@@ -1,4 +1,4 @@
-"""What serves where the compiled core cannot be imported, in plain Python.
+"""Pure-Python replacements for the compiled core, for where it cannot be imported.
 
 `device`, `seed` and `schedule` are twins: same names, same results, same exceptions as `_core`,
 and the oracles of its tests. This module has the rest of the core's surface that makes sense
