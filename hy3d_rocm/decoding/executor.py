@@ -90,9 +90,8 @@ def decode(
     that it can't decode, BudgetTooSmallError with the smallest budget that would do,
     DecodeCancelled.
     """
-    return decode_with_report(
-        vae, latents, budget, strategy, precision, progress, cancel, out=out
-    )[0]  # fmt: skip
+    asked = DecodeRequest(budget, strategy, precision, progress, cancel, out=out)
+    return cast("Tensor", _execute(vae, latents, asked)[0])
 
 
 def decode_with_report(
@@ -428,8 +427,16 @@ class Execution:
                 job, backend = self._begin(scope)
                 for sample in range(self.z.shape[0]):
                     if black_box.is_tiled(self.plan.way):
+                        here = slice(sample, sample + 1)
+                        z, whole = self.z[here], self.placing.whole()[here]
                         with scope:
-                            self._in_tiles(job, sample, backend)
+                            if backend is None:
+                                self._in_own_tiles(job, sample, z, whole)
+                            else:
+                                compiled = self.plan.compiled
+                                run = self._interpreter(compiled, backend, sample)
+                                run.tiles(compiled.program, z, whole)
+                                self._note_error(compiled, run)
                         self.placing.put_whole(sample)
                         self._clean_up(self.asked.options.cleanup_frequency or 1)
                         continue
@@ -539,19 +546,13 @@ class Execution:
             transfers=Transfers(self.device) if stores else None,
         )  # fmt: skip
 
-    def _in_tiles(self, job: Job, sample: int, backend: Backend | None) -> None:
-        """Tiles are added up in one tensor."""
-        here, compiled = slice(sample, sample + 1), self.plan.compiled
-        z, out = self.z[here], self.placing.whole()[here]
-        if backend is None:
-            plan = black_box.plan_own_tiles(job.family, job.shape, self.plan.way.parameters)
-            black_box.in_own_tiles(
-                job.family, plan, z, out, self.device, job.dtype, self._recover(), self.counter,
-                sample,
-            )  # fmt: skip
-            return
-        run = self._interpreter(compiled, backend, sample)
-        run.tiles(compiled.program, z, out)
+    def _in_own_tiles(self, job: Job, sample: int, z: Tensor, out: Tensor) -> None:
+        plan = black_box.plan_own_tiles(job.family, job.shape, self.plan.way.parameters)
+        black_box.in_own_tiles(
+            job.family, plan, z, out, self.device, job.dtype, self._recover(), self.counter, sample
+        )
+
+    def _note_error(self, compiled: Any, run: Run) -> None:
         if not compiled.cuts_norms:
             error = max(run.estimate_error, self.report.estimate_error or 0.0)
             self.report.estimate_error = error
