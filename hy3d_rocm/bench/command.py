@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.bench.children import LEVELS, started_anew
+from hy3d_rocm import checkout
 from hy3d_rocm.bench.terminal import BenchError, count, deliver, positive
 from hy3d_rocm.files import plain
 from hy3d_rocm.tune.command import NoGpuError, find_gpu
 from hy3d_rocm.units import GB, brief, whole_number
 
+LEVELS = ("ref", "avx2", "avx512")
 _EPILOG = """\
 Run it with the Python that runs ComfyUI (diffusers, transformers and accelerate are needed), and
 close ComfyUI first: what it holds in memory is missing here. Without --model, random weights of
@@ -157,13 +158,13 @@ def run_bench_command(arguments: argparse.Namespace) -> int:
     try:
         return (_decode if arguments.bench == "decode" else _pipeline)(arguments)
     except NoGpuError as error:
-        _say(str(error))
+        say(str(error))
         return 2
     except BenchError as error:
-        _say(str(error))
+        say(str(error))
         return 1
     except KeyboardInterrupt:
-        _say("interrupted before anything was measured")
+        say("interrupted before anything was measured")
         return 130
 
 
@@ -180,14 +181,14 @@ def _pipeline(arguments: argparse.Namespace) -> int:
         repeats=arguments.repeats,
         free_bytes=arguments.free,
         backend=getattr(arguments, "backend", "inductor"),
-        say=_say,
+        say=say,
     )
     report = BENCHES[arguments.bench](settings)
     return deliver(
         report.as_text(),
         report.as_dict(),
         arguments.json,
-        _say,
+        say,
         measured=report.measured,
         interrupted=report.interrupted,
     )
@@ -199,7 +200,7 @@ def _decode(arguments: argparse.Namespace) -> int:
     names = ("model", "frames", "size", "threads", "strategy", "cpu_level", "no_memory")
     strange = ["--" + name.replace("_", "-") for name in names if getattr(arguments, name)]
     if strange:
-        _say(f"{', '.join(strange)}: only for bench decode --device cpu, without --cases")
+        say(f"{', '.join(strange)}: only for bench decode --device cpu, without --cases")
         return 2
     if arguments.cases:
         from hy3d_rocm.bench.decode_cases import run_cases_command
@@ -214,43 +215,36 @@ def _decode(arguments: argparse.Namespace) -> int:
         device, arguments.policy, arguments.repeats, arguments.seconds,
         has_large=not arguments.skip_large,
         has_library=arguments.library or torch.version.hip is None,
-        say=_say,
+        say=say,
     )  # fmt: skip
     report = run_decode(settings)
-    return _delivered(arguments, decode_text(report), decode_dict(report))
+    return delivered(arguments, decode_text(report), decode_dict(report))
 
 
 def _decode_on_cpu(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm import _native
-
-    code = started_anew(run_bench_command, arguments, _say)
-    if code is not None:
-        return code
-    if not _native.available:
-        raise BenchError(f"the C core is not there ({_native.missing}), and this measures it")
-    from hy3d_rocm.bench.decode_cpu import (
-        cpu_decode_dict,
-        cpu_decode_text,
-        run_cpu_decode,
-        settings_of,
-    )
-
-    report = run_cpu_decode(settings_of(arguments, _say))
-    return _delivered(arguments, cpu_decode_text(report), cpu_decode_dict(report))
+    """Beside torch's own: a bench of the source checkout, as those of kernels are."""
+    bench = checkout.module("tools.dev.bench.decode_cpu")
+    if bench is None:
+        raise BenchError(
+            "decode --device cpu without --cases is part of a source checkout, not of an installed "
+            "package: clone the repository and run this there, or add --cases"
+        )
+    code: int = bench.run_decode_command(arguments)
+    return code
 
 
-def _delivered(arguments: argparse.Namespace, text: str, data: dict[str, Any]) -> int:
+def delivered(arguments: argparse.Namespace, text: str, data: dict[str, Any]) -> int:
     return deliver(
         text,
         plain(data),
         arguments.json,
-        _say,
+        say,
         measured=data["measured"],
         interrupted=data["interrupted"],
     )
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     sys.stderr.write(f"hy3d-rocm bench: {text}\n")
     sys.stderr.flush()
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm import checkout
 from hy3d_rocm._rng import seeded_on
 from hy3d_rocm.decoding.families import family_for, family_or_unknown
-from hy3d_rocm.tools import demo_vae
 from hy3d_rocm.units import brief
 
 if TYPE_CHECKING:
@@ -118,13 +118,7 @@ def _read_config(path: Path) -> tuple[Path, str, Any]:
 
 
 def _demo_files() -> VaeFiles:
-    try:
-        file = demo_vae.weights_path()
-    except demo_vae.DemoModelError:
-        raise LoadingError(
-            "the demo's VAE comes with a source checkout, and this is an installed package: clone "
-            "the repository and run this there, or name a VAE's folder with --vae"
-        ) from None
+    file = _demo().weights_path()
     # Stored as halves, trained and used in float32.
     return VaeFiles(None, (file,), "AutoencoderKLHunyuanVideo", {}, torch.float32)
 
@@ -185,10 +179,22 @@ def load_vae(files: VaeFiles, dtype: torch.dtype | None = None) -> Any:
 
 
 def _demo_vae(file: Path | None = None) -> Any:
+    demo = _demo()
     try:
-        return demo_vae.load_demo_vae(file)
-    except demo_vae.DemoModelError as error:
+        return demo.load_demo_vae(file)
+    except demo.DemoModelError as error:
         raise LoadingError(str(error)) from error
+
+
+def _demo() -> Any:
+    """The module that has the demo's VAE and its clip."""
+    found = checkout.module("examples.demo_vae")
+    if found is None:
+        raise LoadingError(
+            "the demo's VAE comes with a source checkout, and this is an installed package: clone "
+            "the repository and run this there, or name a VAE's folder with --vae"
+        )
+    return found
 
 
 def _cast(vae: Any, *to: Any) -> Any:
@@ -536,9 +542,10 @@ def filmed_latents(vae: Any, frames: int, height: int, width: int) -> Tensor:
     """The held-out filmed clip through the VAE's own encoder, as the demo makes them."""
     if getattr(vae, "encoder", None) is None:
         raise LoadingError("a clip needs a VAE with an encoder: take --vae demo or a folder")
+    demo = _demo()
     try:
-        clip = demo_vae.held_out_clip(frames, height, width)
-    except (demo_vae.ClipNotFoundError, ValueError) as error:
+        clip = demo.held_out_clip(frames, height, width)
+    except (demo.ClipNotFoundError, ValueError) as error:
         raise LoadingError(str(error)) from error
     family = family_for(vae)
     with torch.inference_mode():

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.bench.children import needed_variables, run_quietly
 from hy3d_rocm.bench.terminal import BenchError
 from hy3d_rocm.bench.timing import median_ratio
 from hy3d_rocm.conv import prepared
 from tools.dev.bench import cpu_conv
 from tools.dev.bench.__main__ import main
+from tools.dev.bench.children import needed_variables, run_quietly
 from tools.dev.bench.cpu_conv import COLD, OURS, TORCH, ConvReport, ConvRow, ConvSettings, run_conv
 from tools.dev.bench.cpu_errors import exact_blocks, largest_error
 from tools.dev.bench.cpu_layers import OTHER, WIDE, Choice, Operands, choose_layers, group_of

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.bench import children
-from hy3d_rocm.bench.children import LEVELS
+from hy3d_rocm.bench.command import LEVELS
 from hy3d_rocm.bench.terminal import BenchError, count, deliver
 from hy3d_rocm.files import plain
 from hy3d_rocm.units import brief, whole_number
+from tools.dev.bench import children
 
 # The same as cpu_layers has, which imports torch.
 _SETS = ("hunyuan_video_9x160x160", "wan21_9x160x160")
