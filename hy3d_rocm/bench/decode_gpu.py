@@ -276,11 +276,10 @@ def decode_dict(report: DecodeReport) -> dict[str, Any]:
 
 
 def _row(report: DecodeReport, row: Measured) -> tuple[str, ...]:
-    spread = "-" if row.spread is None else f"{row.spread[0]:.3f}..{row.spread[1]:.3f} s"
     peak = None if row.peak_bytes is None else row.peak_bytes - report.base_bytes
     decibels = report.psnr.get(row.name)
     return (
-        row.name, _seconds(row.first_seconds), _seconds(row.median), spread,
+        *row.cells(3),
         "-" if peak is None else size_text(peak, 2),
         "-" if decibels is None else f"{decibels:.2f} dB",
     )  # fmt: skip
@@ -300,7 +299,3 @@ def _peak_gb(report: DecodeReport, name: str) -> float | None:
     if row is None or row.reason is not None or row.peak_bytes is None:
         return None
     return (row.peak_bytes - report.base_bytes) / GB
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f} s"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hy3d_rocm.bench.terminal import BenchError
 from hy3d_rocm.bench.timing import Meter
 from hy3d_rocm.conv.errors import is_out_of_memory
+from hy3d_rocm.decoding.precision import name_of as dtype_name
 from hy3d_rocm.env.shown import first_line
 from hy3d_rocm.memory import gpu_bytes
 from hy3d_rocm.units import size_text
@@ -276,7 +277,7 @@ class Session:
         if self.device.type == "cuda":
             where = f"{self.device} {torch.cuda.get_device_name(self.device)}, {_versions()}"
         return [
-            f"model     {kind}, {_short(self.dtype)}, {weights} of weights",
+            f"model     {kind}, {dtype_name(self.dtype)}, {weights} of weights",
             f"device    {where}",
             f"memory    {self._memory()}",
             f"picture   {self.size}x{self.size}, {self.steps} steps",
@@ -368,7 +369,3 @@ def _versions() -> str:
 
     platform = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
     return f"torch {torch.__version__}, {platform}"
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -55,6 +55,16 @@ class Measured:
         """The fastest and the slowest call after the first, in seconds."""
         return (min(self.seconds), max(self.seconds)) if self.seconds else None
 
+    def cells(self, digits: int) -> tuple[str, str, str, str]:
+        """For a table: name, first call, median, fastest..slowest."""
+        first, median = (
+            "-" if value is None else f"{value:.{digits}f} s"
+            for value in (self.first_seconds, self.median)
+        )
+        if self.spread is None:
+            return self.name, first, median, "-"
+        return self.name, first, median, "..".join(f"{s:.{digits}f}" for s in self.spread) + " s"
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "variant": self.name,

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hy3d_rocm.cli.arguments import (
+from hy3d_rocm.arguments import (
     PRECISIONS,
     STRATEGIES,
     add_command,
