@@ -275,7 +275,7 @@ class Session:
         kind = self.settings.model or ("tiny random weights" if self.settings.tiny else _RANDOM)
         where = f"{self.device}, torch {torch.__version__}"
         if self.device.type == "cuda":
-            where = f"{self.device} {torch.cuda.get_device_name(self.device)}, {_versions()}"
+            where = f"{self.device} {torch.cuda.get_device_name(self.device)}, {versions()}"
         return [
             f"model     {kind}, {dtype_name(self.dtype)}, {weights} of weights",
             f"device    {where}",
@@ -364,7 +364,7 @@ def _device(asked: str | None) -> torch.device:
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
-def _versions() -> str:
+def versions() -> str:
     import torch
 
     platform = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
