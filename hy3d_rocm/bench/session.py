@@ -71,13 +71,8 @@ _TEXT: dict[str, dict[str, Any]] = {
 }
 
 
-def random_pipeline(
-    width: Width,
-    device: torch.device | str,
-    dtype: torch.dtype,
-    seed: int = 0,
-) -> Any:
-    """StableDiffusionInstructPix2PixPipeline of random weights made from `seed` on `device`.
+def random_pipeline(width: Width, device: torch.device | str, dtype: torch.dtype) -> Any:
+    """StableDiffusionInstructPix2PixPipeline of random weights made by a seed on `device`.
 
     "real" has the shapes of Stable Diffusion 2.1 (1.3e9 parameters), "tiny" about 2e5 and a spatial
     factor of 2. Global random states are kept. No download.
@@ -87,20 +82,16 @@ def random_pipeline(
 
     from hy3d_rocm._rng import seeded_on
 
-    with seeded_on(device, seed):
+    with seeded_on(device, 0):
         modules = {
             "vae": random_vae(width).to(dtype).eval(),
             "text_encoder": random_text_encoder(width).to(dtype).eval(),
             "unet": random_unet(width, in_channels=8).to(dtype).eval(),
         }
     pipeline = StableDiffusionInstructPix2PixPipeline(
-        **modules,
-        tokenizer=tokenizer(width),
-        scheduler=ancestral_scheduler(),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
+        **modules, tokenizer=tokenizer(width), scheduler=ancestral_scheduler(),
+        safety_checker=None, feature_extractor=None, requires_safety_checker=False,
+    )  # fmt: skip
     pipeline.set_progress_bar_config(disable=True)
     for module in modules.values():
         module.requires_grad_(False)
@@ -250,15 +241,10 @@ class Session:
         image = torch.stack([rows, columns, (7 * rows).sin() * 0.5 + 0.5])
         proxy = PipelineProxy(self.pipeline, default_device=self.device)
         made: torch.Tensor = proxy(
-            prompt="",
-            image=image,
-            generator=torch.Generator().manual_seed(SEED),
-            num_inference_steps=self.steps,
-            image_guidance_scale=1.5,
-            guidance_scale=1.01,
-            output_type="pt",
-            **options,
-        ).images[0]
+            prompt="", image=image, generator=torch.Generator().manual_seed(SEED),
+            num_inference_steps=self.steps, image_guidance_scale=1.5, guidance_scale=1.01,
+            output_type="pt", **options,
+        ).images[0]  # fmt: skip
         return made
 
     def make_resident(self) -> None:
@@ -274,20 +260,17 @@ class Session:
         weights = size_text(estimate(self.pipeline).parameter_bytes, 2)
         kind = self.settings.model or ("tiny random weights" if self.settings.tiny else _RANDOM)
         where = f"{self.device}, torch {torch.__version__}"
+        memory = "not measured: a CPU has no allocator that counts"
         if self.device.type == "cuda":
             where = f"{self.device} {torch.cuda.get_device_name(self.device)}, {versions()}"
+            memory = f"{size_text(self.free_bytes)} free of {size_text(self.total_bytes)}"
+            memory += " (free as given)" if self.settings.free_bytes is not None else ""
         return [
             f"model     {kind}, {dtype_name(self.dtype)}, {weights} of weights",
             f"device    {where}",
-            f"memory    {self._memory()}",
+            f"memory    {memory}",
             f"picture   {self.size}x{self.size}, {self.steps} steps",
         ]
-
-    def _memory(self) -> str:
-        if self.total_bytes is None or self.free_bytes is None:
-            return "not measured: a CPU has no allocator that counts"
-        text = f"{size_text(self.free_bytes)} free of {size_text(self.total_bytes)}"
-        return text + (" (free as given)" if self.settings.free_bytes is not None else "")
 
 
 _RANDOM = "random weights of Stable Diffusion 2.1's shapes"
@@ -306,18 +289,11 @@ def open_session(settings: Settings, dtype: torch.dtype | None = None) -> Sessio
     free, total = gpu_bytes(device) if on_gpu else (None, None)
     meter = Meter(device)
     pipeline = _pipeline(settings, device, chosen, meter)
-    small = not on_gpu and not settings.tiny
+    size, steps = (GPU_SIZE, GPU_STEPS) if on_gpu and not settings.tiny else (CPU_SIZE, CPU_STEPS)
     session = Session(
-        settings=settings,
-        pipeline=pipeline,
-        device=device,
-        dtype=chosen,
-        size=settings.size or (CPU_SIZE if small or settings.tiny else GPU_SIZE),
-        steps=settings.steps or (CPU_STEPS if small or settings.tiny else GPU_STEPS),
-        free_bytes=free if settings.free_bytes is None else settings.free_bytes,
-        total_bytes=total,
-        meter=meter,
-    )
+        settings, pipeline, device, chosen, settings.size or size, settings.steps or steps,
+        free if settings.free_bytes is None else settings.free_bytes, total, meter,
+    )  # fmt: skip
     step = 2 * int(pipeline.vae_scale_factor)
     if session.size % step or session.size < session.unit:
         raise BenchError(
