@@ -215,7 +215,7 @@ def _validate(arguments: argparse.Namespace) -> int:
     picture = path.with_suffix(".png")
     drawn = validate.draw(found, picture)
     sys.stdout.write(f"{validate.validation_text(found)}{path}\n")
-    sys.stdout.write(f"{picture} (by {drawn})\n" if drawn else "")
+    sys.stdout.write(f"{picture}\n" if drawn else "")
     if found.interrupted:
         return 130
     return 0 if found.holds else 1
