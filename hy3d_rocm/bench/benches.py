@@ -77,7 +77,7 @@ def _report(
 ) -> Report:  # fmt: skip
     """The variants measured in turn, and what is advised on them."""
     facts, settings = session.facts(), session.settings
-    rows, interrupted = interleave(variants, settings.repeats, session.meter, settings.say)
+    rows, interrupted = interleave(variants, settings.repeats, session.device, settings.say)
     return Report(bench, facts, rows, advise(rows), interrupted)
 
 

@@ -13,7 +13,8 @@ import torch
 import hy3d_rocm
 from hy3d_rocm._rng import seeded_on
 from hy3d_rocm.bench.terminal import BenchError, Target, ending
-from hy3d_rocm.bench.timing import Measured, Meter, Variant, interleave
+from hy3d_rocm.bench.timing import Measured, Variant, interleave
+from hy3d_rocm.meter import give_back
 from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB, aligned, size_text
 
@@ -90,7 +91,6 @@ class _Run:
     def __init__(self, settings: DecodeSettings, report: DecodeReport) -> None:
         self.settings, self.report = settings, report
         self.started = settings.clock()
-        self.meter = Meter(settings.device)
         self.vae = settings.build(settings.device)
         self.z = self._latents(settings.latent)
         self.kept: dict[str, torch.Tensor] = {}
@@ -113,7 +113,7 @@ class _Run:
         if self.settings.has_large:
             self.z = self._latents(self.settings.large)
             self._measure(LARGE, [self._variant(LARGE, False, self.guards[PROTECTED])], 1)
-            self.meter.release()
+            give_back(self.settings.device)
             self.z = self._latents(self.settings.latent)
         self._measure(BARE, [self._variant(BARE, False)], 1)
 
@@ -137,7 +137,9 @@ class _Run:
     def _measure(self, what: str, variants: list[Variant], repeats: int) -> None:
         if self._is_late(what):
             return
-        rows, is_interrupted = interleave(variants, repeats, self.meter, self.settings.say)
+        rows, is_interrupted = interleave(
+            variants, repeats, self.settings.device, self.settings.say
+        )
         self.report.rows.update({row.name: row for row in rows})
         if is_interrupted:
             raise KeyboardInterrupt
@@ -160,12 +162,14 @@ class _Run:
             is_on = self.settings.has_library
             exact = self._variant(EXACT, is_on, None if is_on else self.guards[PROTECTED])
             with exact_float32():
-                rows, is_interrupted = interleave([exact], 0, self.meter, self.settings.say)
+                rows, is_interrupted = interleave(
+                    [exact], 0, self.settings.device, self.settings.say
+                )
         finally:
             torch.nn.Module.to(self.vae, torch.bfloat16)
             self.z = z
         self.report.rows[EXACT] = rows[0]
-        self.meter.release()
+        give_back(self.settings.device)
         if is_interrupted:
             raise KeyboardInterrupt
         if EXACT in self.kept:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hy3d_rocm.bench.terminal import BenchError
-from hy3d_rocm.bench.timing import Meter
 from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.decoding.precision import name_of as dtype_name
 from hy3d_rocm.env.shown import first_line
@@ -217,7 +216,6 @@ class Session:
     steps: int
     free_bytes: int | None
     total_bytes: int | None
-    meter: Meter
 
     @property
     def random_weights(self) -> bool:
@@ -287,12 +285,11 @@ def open_session(settings: Settings, dtype: torch.dtype | None = None) -> Sessio
     on_gpu = device.type == "cuda"
     chosen = dtype or (torch.float16 if on_gpu else torch.float32)
     free, total = gpu_bytes(device) if on_gpu else (None, None)
-    meter = Meter(device)
-    pipeline = _pipeline(settings, device, chosen, meter)
+    pipeline = _pipeline(settings, device, chosen)
     size, steps = (GPU_SIZE, GPU_STEPS) if on_gpu and not settings.tiny else (CPU_SIZE, CPU_STEPS)
     session = Session(
         settings, pipeline, device, chosen, settings.size or size, settings.steps or steps,
-        free if settings.free_bytes is None else settings.free_bytes, total, meter,
+        free if settings.free_bytes is None else settings.free_bytes, total,
     )  # fmt: skip
     step = 2 * int(pipeline.vae_scale_factor)
     if session.size % step or session.size < session.unit:
@@ -302,8 +299,10 @@ def open_session(settings: Settings, dtype: torch.dtype | None = None) -> Sessio
     return session
 
 
-def _pipeline(settings: Settings, device: torch.device, dtype: torch.dtype, meter: Meter) -> Any:
+def _pipeline(settings: Settings, device: torch.device, dtype: torch.dtype) -> Any:
     import diffusers
+
+    from hy3d_rocm.meter import give_back
 
     # Every component that is parked on the CPU in float16 is a warning otherwise.
     diffusers.utils.logging.set_verbosity_error()
@@ -317,7 +316,7 @@ def _pipeline(settings: Settings, device: torch.device, dtype: torch.dtype, mete
         if not is_out_of_memory(error):
             raise
     settings.say("the weights do not fit at once on the device: made on the CPU, which is slower")
-    meter.release()
+    give_back(device)
     return random_pipeline(width, "cpu", dtype)
 
 
