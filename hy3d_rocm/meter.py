@@ -95,12 +95,12 @@ def trim_malloc() -> None:
         libc.malloc_trim(0)
 
 
-def steady_malloc(threshold: int = 1 << 16) -> bool:
-    """For a process that measures or bounds its memory: blocks from `threshold` bytes up are mapped
-    on their own and go back when freed (glibc otherwise raises the threshold up to 32 MiB and keeps
-    them). Process-wide and for good, so never called by decode(). False where there is no glibc."""
+def steady_malloc() -> bool:
+    """For a process that measures or bounds its memory: blocks from 64 kB up are mapped on their
+    own and go back when freed (glibc otherwise raises the threshold up to 32 MiB and keeps them).
+    Process-wide and for good, so never called by decode(). False where there is no glibc."""
     libc, both = _libc(), (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)
-    return libc is not None and all(libc.mallopt(option, threshold) for option in both)
+    return libc is not None and all(libc.mallopt(option, 1 << 16) for option in both)
 
 
 def _libc() -> Any:

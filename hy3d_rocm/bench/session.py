@@ -31,43 +31,29 @@ Width = Literal["real", "tiny"]
 # files of its checkpoint).
 _UNET: dict[str, dict[str, Any]] = {
     "real": {
-        "sample_size": 64,
-        "block_out_channels": (320, 640, 1280, 1280),
-        "attention_head_dim": (5, 10, 20, 20),
-        "cross_attention_dim": 1024,
+        "sample_size": 64, "block_out_channels": (320, 640, 1280, 1280),
+        "attention_head_dim": (5, 10, 20, 20), "cross_attention_dim": 1024,
         "use_linear_projection": True,
     },
     "tiny": {
-        "sample_size": 16,
-        "block_out_channels": (16, 32),
-        "attention_head_dim": 4,
-        "cross_attention_dim": 16,
-        "layers_per_block": 1,
-        "norm_num_groups": 8,
+        "sample_size": 16, "block_out_channels": (16, 32), "attention_head_dim": 4,
+        "cross_attention_dim": 16, "layers_per_block": 1, "norm_num_groups": 8,
         "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
         "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
     },
-}
+}  # fmt: skip
 _VAE_CHANNELS: dict[str, tuple[int, ...]] = {"real": (128, 256, 512, 512), "tiny": (16, 16)}
 _TEXT: dict[str, dict[str, Any]] = {
     "real": {
-        "vocab_size": 49408,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 23,
-        "num_attention_heads": 16,
-        "max_position_embeddings": 77,
+        "vocab_size": 49408, "hidden_size": 1024, "intermediate_size": 4096,
+        "num_hidden_layers": 23, "num_attention_heads": 16, "max_position_embeddings": 77,
         "hidden_act": "gelu",
     },
     "tiny": {
-        "vocab_size": 8,
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 8,
+        "vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "max_position_embeddings": 8,
     },
-}
+}  # fmt: skip
 
 
 def random_pipeline(width: Width, device: torch.device | str, dtype: torch.dtype) -> Any:
