@@ -95,8 +95,9 @@ def run_offload(settings: Settings) -> Report:
         Variant("offload", offload, session.picture),
     ]
     return _report(
-        "offload", session, variants, lambda rows: advice.offload_advice(*rows, session.free_bytes)
-    )
+        "offload", session, variants,
+        lambda rows: advice.offload_advice(rows[0], rows[1], session.free_bytes),
+    )  # fmt: skip
 
 
 def run_compile(settings: Settings) -> Report:

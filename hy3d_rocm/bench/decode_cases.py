@@ -165,8 +165,9 @@ class _Run:
             self._stress()
 
     def _size(self, case: Case) -> tuple[int, int, int]:
-        sides = (max(round(n * self.settings.scale / 8), 2) * 8 for n in (case.height, case.width))
-        return (case.frames, *sides)
+        scale = self.settings.scale
+        height, width = (max(round(n * scale / 8), 2) * 8 for n in (case.height, case.width))
+        return case.frames, height, width
 
     def _of(self, case: Case) -> Subject:
         vae = self.subject.vae
