@@ -136,10 +136,3 @@ def _progress(row: Measured, turn: int, repeats: int) -> str:
     if turn == 0:
         return f"{row.name}: first call {row.first_seconds:.2f} s"
     return f"{row.name}: {turn} of {repeats}, {row.seconds[-1]:.2f} s"
-
-
-def median_ratio(above: Sequence[float], below: Sequence[float]) -> float | None:
-    """Median of the rounds' above / below; None where
-    either has no round."""
-    ratios = [a / b for a, b in zip(above, below, strict=False) if b > 0]
-    return statistics.median(ratios) if ratios else None

@@ -20,13 +20,13 @@ from torch import Tensor
 from hy3d_rocm import _native
 from hy3d_rocm.bench.command import delivered, run_bench_command, say
 from hy3d_rocm.bench.terminal import BenchError, Target
-from hy3d_rocm.bench.timing import median_ratio
 from hy3d_rocm.conv import prepared
 from hy3d_rocm.conv.prepared import CacheStats
 from hy3d_rocm.env.shown import first_line
 from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB, aligned, size_text
 from tools.dev.bench import children
+from tools.dev.bench.cpu_timing import median_ratio
 
 OURS, TORCH = "hy3d_rocm.decode", "torch, unsplit"
 
