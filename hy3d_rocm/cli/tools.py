@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hy3d_rocm.cli.arguments import (
+from hy3d_rocm.arguments import (
     PRECISIONS,
     STRATEGIES,
     add_command,
@@ -215,7 +215,7 @@ def _validate(arguments: argparse.Namespace) -> int:
     picture = path.with_suffix(".png")
     drawn = validate.draw(found, picture)
     sys.stdout.write(f"{validate.validation_text(found)}{path}\n")
-    sys.stdout.write(f"{picture} (by {drawn})\n" if drawn else "")
+    sys.stdout.write(f"{picture}\n" if drawn else "")
     if found.interrupted:
         return 130
     return 0 if found.holds else 1
