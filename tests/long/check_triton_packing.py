@@ -105,10 +105,10 @@ class Watch:
             self.allocated += 1
             return empty(*args, **options)
 
-        def watched(items: Any, operands: Any) -> None:
+        def watched(kernels: str, items: Any, operands: Any) -> None:
             self.kernels = [item.kernel for item in items]
-            launch_all(items, operands)
-            self.weight = operands.tensors()["weight"]
+            launch_all(kernels, items, operands)
+            self.weight = operands.tensors()[operands.names.index("weight")]
 
         torch.empty, jit.launch_all = counted, watched
 

@@ -94,10 +94,9 @@ def prepare_interpreter() -> Addresses:
             return handle(_f32_as_bf16(source.data), dtype.scalar)
         return cast(self, source, dtype)
 
-    def give(item: Any, operands: Any) -> None:
-        given = operands.tensors()
-        addresses.give(*(given[name] for name, _ in item.operands))
-        launch(item, operands)
+    def give(kernels: str, item: Any, operands: Any, tensors: Any) -> Any:
+        addresses.give(*(tensors[operands.names.index(name)] for name, _ in item.operands))
+        return launch(kernels, item, operands, tensors)
 
     def patch_tensor(tensor: Any, scope: Any) -> None:
         before(tensor, scope)

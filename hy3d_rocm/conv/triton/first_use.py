@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -43,20 +44,32 @@ def architecture(index: int | None) -> str:
     return f"sm_{properties.major}{properties.minor}"
 
 
+class Facts(NamedTuple):
+    """What a compiled kernel may rely on of an operand. small: 32-bit offsets reach all of it.
+    aligned: it starts at a multiple of 16 bytes."""
+
+    dtype: torch.dtype
+    small: bool
+    aligned: bool
+
+
 @functools.cache
-def _source() -> str:
-    return hashlib.sha256(Path(__file__).with_name("kernel.py").read_bytes()).hexdigest()
+def _source(kernels: str) -> str:
+    """What a change of the module's source changes. Triton is not imported."""
+    found = importlib.util.find_spec(kernels)
+    assert found is not None, kernels
+    assert found.origin is not None, kernels
+    return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
 
 
-def name_of(item: Launch, dtypes: Sequence[torch.dtype], known: int, index: int | None) -> str:
+def name_of(kernels: str, item: Launch, facts: Sequence[Facts], index: int | None) -> str:
     """A kernel's name: equal for launches that share a compiled kernel.
 
-    dtypes: of the operands, in order; known: as in jit.launch; index: of the GPU.
+    kernels: the module that it is in. facts: of the operands, in order; index: of the GPU.
     """
-    blocks = [block for _, _, block in item.blocks]
     parts = (
-        item.kernel, item.constants, item.num_warps, item.num_stages, blocks,
-        [str(dtype) for dtype in dtypes], known, architecture(index), triton_versions(), _source(),
+        *item.compiled_for, [(str(each.dtype), each.small, each.aligned) for each in facts],
+        architecture(index), triton_versions(), _source(kernels),
     )  # fmt: skip
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 

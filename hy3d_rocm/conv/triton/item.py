@@ -1,9 +1,9 @@
-"""One launch of a kernel, as data: jit.py carries it out, cuda.py and first_use.py read it."""
+"""One launch of a kernel, as data: jit.py carries it out, first_use.py names it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 Block = tuple[list[int], list[int], list[int]]  # sizes, strides, block
@@ -14,11 +14,9 @@ Call = Callable[[Sequence[int], int], None]  # of Operands.addresses and a strea
 class Launch:
     """One launch, but for its addresses.
 
-    kernel: a name in kernel.py. operands: for each pointer argument the operand's name and the
-    offset in elements. numbers, constants: the arguments after the pointers, in order. blocks: for
-    the first two operands the tensor descriptor, if they are read through one. compiled: the
-    kernel, once it is there, by what is known of the addresses (see `known_with`) and the device.
-    calls: the same, ready to be called, by Operands.key.
+    kernel: its name. operands: for each pointer argument the operand's name and the offset in
+    elements. numbers, constants: the arguments after the pointers, in order. blocks: for the first
+    two operands the tensor descriptor, if they are read through one.
     """
 
     kernel: str
@@ -29,5 +27,9 @@ class Launch:
     num_warps: int
     num_stages: int
     blocks: tuple[Block, ...] = ()
-    compiled: dict[tuple[int, int | None], Any] = field(default_factory=dict, compare=False)
-    calls: dict[Hashable, Call] = field(default_factory=dict, compare=False)
+
+    @property
+    def compiled_for(self) -> tuple[Any, ...]:
+        """What of it a compiled kernel depends on."""
+        blocks = tuple(tuple(block) for _, _, block in self.blocks)
+        return self.kernel, self.constants, self.num_warps, self.num_stages, blocks

@@ -16,6 +16,7 @@ from hy3d_rocm.conv.tiers.base import empty_result
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import configs, first_use, jit, plan, tuned
 from hy3d_rocm.conv.triton.configs import Config
+from hy3d_rocm.conv.triton.first_use import Facts
 from hy3d_rocm.conv.triton.layout import Layout
 from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvCall, ConvSpec
     from hy3d_rocm.conv.triton.item import Launch
 
+_KERNELS = "hy3d_rocm.conv.triton.kernel"
+# "unpacked" is the weight as the call has it, "weight" that which the kernels read: the same, or
+# packed in the workspace, where "rows" and "sums" are too.
+_OPERANDS = ("x", "unpacked", "weight", "bias", "out", "rows", "sums")
 _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 
 
@@ -75,7 +80,7 @@ def kernel_problem() -> str | None:
     if problem is not None:
         return problem
     try:
-        kernel = importlib.import_module("hy3d_rocm.conv.triton.kernel")
+        kernel = importlib.import_module(_KERNELS)
         function = kernel.conv_rows.fn
     except Exception as error:  # noqa: BLE001 - broken and half-installed Tritons raise anything
         return f"Triton can't be imported ({type(error).__name__}: {error})"
@@ -140,12 +145,12 @@ def _likely_steps(spec: ConvSpec) -> list[Steps]:
 
 
 def _kernel_name(item: Launch, far: Collection[str], spec: ConvSpec) -> str:
-    """What jit.launch will call the kernel of `item`."""
-    dtypes = [torch.float32 if name == "sums" else spec.dtype for name, _ in item.operands]
-    known = 0
-    for (name, offset), dtype in zip(item.operands, dtypes, strict=True):
-        known = jit.known_with(known, name not in far, offset * dtype.itemsize % 16 == 0)
-    return first_use.name_of(item, dtypes, known, spec.device.index)
+    """What first_use calls the kernel of `item`."""
+    facts = []
+    for name, offset in item.operands:
+        dtype = torch.float32 if name == "sums" else spec.dtype
+        facts.append(Facts(dtype, name not in far, offset * dtype.itemsize % 16 == 0))
+    return first_use.name_of(_KERNELS, item, facts, spec.device.index)
 
 
 def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
@@ -230,22 +235,24 @@ def _carry_out(
     )  # fmt: skip
 
     device = x.device.index
-    aligned = not (addresses[0] | unpacked_at | addresses[3] | addresses[4] | start) & 15
-    ready = made.ready.get(device) if aligned else None
+    ends = tuple([address & 15 for address in addresses])
+    ready = made.calls.get((device, ends))
     done = 0 if ready is None else jit.launch_ready(ready, addresses, device)
     if ready is not None and done == len(ready):
         return
 
-    def tensors() -> dict[str, torch.Tensor]:
+    def tensors() -> list[torch.Tensor | None]:
         found = {"x": x, "unpacked": weight, "out": out, "weight": weight}
         if workspace is not None:
             found |= _parts(made, workspace, x.dtype)
-        return found | {"bias": found["weight"] if bias is None else bias}
+        found["bias"] = found["weight"] if bias is None else bias
+        return [found.get(name) for name in _OPERANDS]
 
-    operands = jit.Operands(addresses, x.dtype, device, made.far, tensors)
-    found = jit.launch_all(made.launches[done:], operands)
-    if found is not None and aligned and not done:
-        made.ready[device] = found
+    small = [name not in made.far for name in _OPERANDS]
+    operands = jit.Operands(_OPERANDS, addresses, small, device, tensors)
+    found = jit.launch_all(_KERNELS, made.launches[done:], operands)
+    if found is not None and not done:
+        made.calls[device, ends] = found
 
 
 def _parts(made: Steps, workspace: torch.Tensor, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 
 from hy3d_rocm.conv.triton import configs, plan
@@ -43,8 +43,8 @@ class Steps:
     """launches in order. Elements of the packed weight (0: it is read as it lies), of the rows and
     of the f32 sums, which share one workspace in this order.
 
-    narrow: the weight is packed column by column. far: operands that reach beyond 2 GiB. ready: by
-    device, the launches of a call whose addresses are all aligned, once there were any.
+    narrow: the weight is packed column by column. far: operands that reach beyond 2 GiB. calls: all
+    launches ready to be called, by device and what of the addresses a compiled kernel depends on.
     """
 
     launches: tuple[Launch, ...]
@@ -54,7 +54,7 @@ class Steps:
     sums_elems: int
     narrow: bool
     far: frozenset[str]
-    ready: dict[int | None, tuple[Call, ...]] = field(default_factory=dict, compare=False)
+    calls: dict[Hashable, tuple[Call, ...]] = field(default_factory=dict, compare=False)
 
     @functools.cached_property
     def offsets(self) -> tuple[int, int, int]:
