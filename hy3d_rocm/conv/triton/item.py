@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Block = tuple[list[int], list[int], list[int]]  # sizes, strides, block
 Call = Callable[[Sequence[int], int], None]  # of Operands.addresses and a stream
 
 
@@ -15,8 +14,7 @@ class Launch:
     """One launch, but for its addresses.
 
     kernel: its name. operands: for each pointer argument the operand's name and the offset in
-    elements. numbers, constants: the arguments after the pointers, in order. blocks: for the first
-    two operands the tensor descriptor, if they are read through one.
+    elements. numbers, constants: the arguments after the pointers, in order.
     """
 
     kernel: str
@@ -26,10 +24,8 @@ class Launch:
     constants: tuple[Any, ...]
     num_warps: int
     num_stages: int
-    blocks: tuple[Block, ...] = ()
 
     @property
     def compiled_for(self) -> tuple[Any, ...]:
         """What of it a compiled kernel depends on."""
-        blocks = tuple(tuple(block) for _, _, block in self.blocks)
-        return self.kernel, self.constants, self.num_warps, self.num_stages, blocks
+        return self.kernel, self.constants, self.num_warps, self.num_stages

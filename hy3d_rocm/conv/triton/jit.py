@@ -15,14 +15,14 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from hy3d_rocm.conv.triton import first_use
 from hy3d_rocm.conv.triton.first_use import Facts
-from hy3d_rocm.conv.triton.item import Block, Call, Launch
+from hy3d_rocm.conv.triton.item import Call, Launch
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -178,47 +178,21 @@ def bind(item: Launch, compiled: Any, at: Sequence[tuple[int, int]]) -> Call:
     are called with, and both take a pointer as an int.
     """
     run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
-    (x, y, z), blocks = item.grid, item.blocks
-    rest = (*item.numbers, *item.constants)
+    (x, y, z), rest = item.grid, (*item.numbers, *item.constants)
 
     def call(addresses: Sequence[int], stream: int) -> None:
-        pointers: list[Any] = [addresses[number] + offset for number, offset in at]
-        for i, block in enumerate(blocks):
-            pointers[i] = _descriptor(_Base(pointers[i]), block)
+        pointers = [addresses[number] + offset for number, offset in at]
         run(x, y, z, stream, function, packed, None, None, None, *pointers, *rest)
 
     return call
 
 
-class _Base:
-    """An address where a tensor is expected."""
-
-    def __init__(self, address: int) -> None:
-        self._address = address
-
-    def data_ptr(self) -> int:
-        return self._address
-
-
-def _descriptor(base: Any, block: Block) -> Any:
-    """A TensorDescriptor without its checks, which look at a real tensor and take their time."""
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    made = TensorDescriptor.__new__(TensorDescriptor)
-    made.base, made.padding = base, "zero"
-    made.shape, made.strides, made.block_shape = block
-    return made
-
-
 def by_triton(kernels: Any, item: Launch, operands: Sequence[torch.Tensor]) -> Callable[[], Any]:
     """Launches `item`, a kernel of the module `kernels`, by Triton's own call. operands: where the
     kernel's pointers start."""
-    pointers: list[Any] = list(operands)
-    for i, block in enumerate(item.blocks):
-        pointers[i] = _descriptor(pointers[i], block)
     function = getattr(kernels, item.kernel)
     return lambda: function[item.grid](
-        *pointers, *item.numbers, *item.constants,
+        *operands, *item.numbers, *item.constants,
         num_warps=item.num_warps, num_stages=item.num_stages,
     )  # fmt: skip
 
