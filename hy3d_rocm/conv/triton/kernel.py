@@ -48,6 +48,34 @@ def _input_row(p, FLAT: tl.constexpr, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST):
     return ((n * Ti + t * ST) * Hi + h * SH) * Wi + w * SW
 
 
+@triton.jit
+def _products(
+    x_at, w_at, C, K, first, last, step_t, step_h, step_w,
+    CHUNKS: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, EVEN_K: tl.constexpr,
+    PRECISION: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """The float32 sums (BP, BN) of steps first .. last of a tile: for each tap, chunks of BK of its K
+    elements. x_at, w_at: addresses (BP, BK) and (BN, BK) of the first step; C: of a row."""
+    acc = tl.zeros((BP, BN), dtype=tl.float32)
+    for i in range(first, last):
+        tap = i // CHUNKS
+        k0 = (i - tap * CHUNKS) * BK
+        line = tap // KW
+        kw = tap - line * KW
+        kt = line // KH
+        kh = line - kt * KH
+        step = kt * step_t + kh * step_h + kw * step_w
+        if EVEN_K:
+            a = tl.load(x_at + (step.to(tl.int64) * C + k0))
+            b = tl.load(w_at + (tap * K + k0))
+        else:
+            inside = (k0 + tl.arange(0, BK) < K)[None, :]
+            a = tl.load(x_at + (step.to(tl.int64) * C + k0), mask=inside, other=0.0)
+            b = tl.load(w_at + (tap * K + k0), mask=inside, other=0.0)
+        acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+    return acc
+
+
 # Specialising on the values of these would compile anew for almost every shape.
 _SIZES = (
     "P", "NV", "C8", "K8", "Wo", "Ho", "To", "Wi", "Hi", "Ti", "SW", "SH", "ST",
@@ -98,23 +126,10 @@ def conv_rows(
         x_at += group * K
     o = group * N + tl.minimum(channel, N - 1)
     w_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
-    acc = tl.zeros((BP, BN), dtype=tl.float32)
-    for i in range(first, last):
-        tap = i // CHUNKS
-        k0 = (i - tap * CHUNKS) * BK
-        line = tap // KW
-        kw = tap - line * KW
-        kt = line // KH
-        kh = line - kt * KH
-        step = kt * step_t + kh * step_h + kw * step_w
-        if EVEN_K:
-            a = tl.load(x_at + (step.to(tl.int64) * (C8 * 8) + k0))
-            b = tl.load(w_at + (tap * K + k0))
-        else:
-            inside = (k0 + tl.arange(0, BK) < K)[None, :]
-            a = tl.load(x_at + (step.to(tl.int64) * (C8 * 8) + k0), mask=inside, other=0.0)
-            b = tl.load(w_at + (tap * K + k0), mask=inside, other=0.0)
-        acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+    acc = _products(
+        x_at, w_at, C8 * 8, K, first, last, step_t, step_h, step_w, CHUNKS, KH, KW, EVEN_K,
+        PRECISION, BP, BN, BK,
+    )  # fmt: skip
     if FLAT:
         ow = p % Wi
         q = p // Wi

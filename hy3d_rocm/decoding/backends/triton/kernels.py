@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hy3d_rocm.conv.triton.kernel import _tile
+from hy3d_rocm.conv.triton.kernel import _products, _tile
 
 _PIECE = (
     "C", "C8", "H", "W", "Hy", "Wy", "h0", "w0", "u0", "up_frames", "first", "frames", "eps",
@@ -154,20 +154,10 @@ def conv_fused(
     x_at = x + (row.to(tl.int64)[:, None] * (C8 * 8) + k[None, :])
     o = phase * N + tl.minimum(channel, N - 1)
     w_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
-    acc = tl.zeros((BP, BN), dtype=tl.float32)
-    for i in range(taps * CHUNKS):
-        tap = i // CHUNKS
-        k0 = (i - tap * CHUNKS) * BK
-        kt = tap // KH
-        step = kt * step_t + (tap - kt * KH) * step_h
-        if EVEN_K:
-            a = tl.load(x_at + (step.to(tl.int64) * (C8 * 8) + k0))
-            b = tl.load(w_at + (tap * K + k0))
-        else:
-            inside = (k0 + tl.arange(0, BK) < K)[None, :]
-            a = tl.load(x_at + (step.to(tl.int64) * (C8 * 8) + k0), mask=inside, other=0.0)
-            b = tl.load(w_at + (tap * K + k0), mask=inside, other=0.0)
-        acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+    acc = _products(
+        x_at, w_at, C8 * 8, K, 0, taps * CHUNKS, step_t, step_h, 0, CHUNKS, KH, 1, EVEN_K,
+        PRECISION, BP, BN, BK,
+    )  # fmt: skip
     Wl = Wi if FLAT else Wo
     Hl = Hi if FLAT else Ho
     ow = p % Wl
