@@ -110,6 +110,11 @@ class Plan:
         t, h, w = self.shape.window_sizes(steps)
         return t, h, max(w, self.width)
 
+    def copy_strides(self, box: Box) -> Sizes:
+        """T, H, W of the copy of that box, channels being adjacent."""
+        _, h, w = self.copy_sizes(windows.counts(box))
+        return h * w * self.channels, w * self.channels, self.channels
+
     def copy_elems(self, outer: Sizes) -> int:
         return math.prod(self.copy_sizes(outer)) * self.channels
 
@@ -177,28 +182,13 @@ def _with_line(draft: Plan, width: int) -> Plan:
     return dataclasses.replace(draft, phases=phases, line=line, copied=copied)
 
 
-class Fill(NamedTuple):
-    """How the padded input of a box gets into its copy, (T, H, W, C): one copy of what is real.
-
-    Offsets count from the copy's and the sample's first element. is_zeros: everything else is zero
-    (else the padding is made by windows.fill). sizes: of the window. is_whole: nothing is padding.
-    """
-
-    box: Box
-    sizes: Sizes
-    into: View
-    source: View
-    is_zeros: bool
-    is_whole: bool
-
-
 class Piece(NamedTuple):
-    """A product. fill: of the box that it is the first product of. source: of the copy, into: of
-    the columns, both in units of plan.elems elements. columns: one a turn, factors of the product;
+    """A product. box: that whose first product it is, else None. source: of the copy, into: of the
+    columns, both in units of plan.elems elements. columns: one a turn, factors of the product;
     last: whether those are its rows. total: the sums. parts: the place, counted from the sample's
     first element of these rows, and the sums, both as (rows, T, H, W...)."""
 
-    fill: Fill | None
+    box: Box | None
     source: View
     into: View
     columns: tuple[View, ...]
@@ -211,38 +201,16 @@ def _pieces(plan: Plan, x: Ints, out: Ints) -> Iterator[Piece]:
     """x, out: strides of (N, C, T, H, W)."""
     shape = plan.shape
     for box in windows.boxes(shape.box, plan.outer):
-        fill: Fill | None = _fill(plan, x, box)
-        _, h, w = plan.copy_sizes(windows.counts(box))
-        strides = (h * w * plan.channels, w * plan.channels, plan.channels)
-        for inner in windows.boxes(box, plan.inner):
+        strides = plan.copy_strides(box)
+        for index, inner in enumerate(windows.boxes(box, plan.inner)):
             place = sum(inner[a][0] * out[2 + a] for a in range(3))
             start = sum((inner[a][0] - box[a][0]) * shape.stride[a] * strides[a] for a in range(3))
-            yield _piece(plan, windows.counts(inner), fill, strides, start, out, place)
-            fill = None
-
-
-def _fill(plan: Plan, x: Ints, box: Box) -> Fill:
-    shape = plan.shape
-    window = shape.window_sizes(windows.counts(box))
-    _, h, w = plan.copy_sizes(windows.counts(box))
-    strides = (h * w * plan.channels, w * plan.channels, plan.channels, 1)
-    spans = [shape.span(axis, part) for axis, part in enumerate(box)]
-    real = [(max(a, 0), min(b, n)) for (a, b), n in zip(spans, shape.size, strict=True)]
-    sizes = (*(b - a for a, b in real), plan.cin)
-    starts = zip(real, spans, strides, strict=False)
-    offset = sum((a - first) * step for (a, _), (first, _), step in starts)
-    taken = (*x[2:], x[1])
-    source = sum(a * step for (a, _), step in zip(real, taken, strict=False))
-    padded = [mode for (a, b), n, mode in zip(spans, shape.size, shape.modes, strict=True)
-              if a < 0 or b > n]  # fmt: skip
-    return Fill(
-        box, window, (sizes, strides, offset), (sizes, taken, source),
-        all(mode == "zeros" for mode in padded), sizes[:3] == window,
-    )  # fmt: skip
+            counts = windows.counts(inner)
+            yield _piece(plan, counts, None if index else box, strides, start, out, place)
 
 
 def _piece(
-    plan: Plan, counts: Sizes, fill: Fill | None, strides: Sizes, start: int, out: Ints, place: int
+    plan: Plan, counts: Sizes, box: Box | None, strides: Sizes, start: int, out: Ints, place: int
 ) -> Piece:
     """Columns are (plane, row, position, taps, channel)."""
     shape, (_, h, w) = plan.shape, counts
@@ -265,7 +233,7 @@ def _piece(
     # From the first tap of a turn to that of the next: kT frames.
     turns = range(0, plan.turns * shape.dilation[0] * h * line, shape.dilation[0] * h * line)
     return Piece(
-        fill, (sizes, taken, start // plan.elems), (sizes, given, 0),
+        box, (sizes, taken, start // plan.elems), (sizes, given, 0),
         tuple((*matrix, turn) for turn in turns), last, total,
         tuple(_parts(plan, counts, last, out, place)),
     )  # fmt: skip
@@ -378,8 +346,8 @@ class _Run:
 
     def multiply(self, piece: Piece, start: int, place: int) -> None:
         """start, place: of the sample's first element in x, and of that of these rows in out."""
-        if piece.fill is not None:
-            self.fill(piece.fill, start)
+        if piece.box is not None:
+            self.fill(piece.box, start)
         assert self.copy_wide is not None
         assert self.matrix is not None
         into = self._view(self.columns_wide, piece.into)
@@ -404,27 +372,35 @@ class _Run:
             target = self.out.as_strided(sizes, strides, place + offset)
             products.write(target, self._view(self.sums, values), None if adds else self.part)
 
-    def fill(self, fill: Fill, start: int) -> None:
-        """Puts the padded input of a box into the copy."""
-        plan, clean = self.plan, fill.is_zeros and not fill.is_whole
+    def fill(self, box: Box, start: int) -> None:
+        """Puts the padded input of a box into the copy: by one copy of what is real, where padding
+        is zeros."""
+        plan, shape = self.plan, self.plan.shape
+        window, strides = shape.window_sizes(windows.counts(box)), plan.copy_strides(box)
+        spans = [shape.span(axis, part) for axis, part in enumerate(box)]
+        pads = [(max(-a, 0), max(b - n, 0)) for (a, b), n in zip(spans, shape.size, strict=True)]
+        padded = {mode for pad, mode in zip(pads, shape.modes, strict=True) if any(pad)}
         if self.copy is None:
-            zeros = clean or plan.channels != plan.cin
+            zeros = padded == {"zeros"} or plan.channels != plan.cin
             self.copy, self.copy_wide = self._buffer(plan.copy_elems(plan.outer), zeros)
-        elif clean and self.filled != (fill.sizes, fill.into):
+        elif padded == {"zeros"} and self.filled != (window, pads):
             self.copy.zero_()
-        # Where the next box has its padding in the same places, it is there already.
-        self.filled = (fill.sizes, fill.into) if fill.is_zeros else None
         start += int(self.x.storage_offset())
-        if not fill.is_zeros:
-            strides = (0, 1, *fill.into[1][:3])
-            into = self.copy.as_strided((1, plan.cin, *fill.sizes), strides, 0)
-            sizes = (1, plan.cin, *plan.shape.size)
-            x = self.x.as_strided(sizes, self.given, start)
-            windows.fill(into, x, plan.shape, fill.box)
-        elif min(fill.source[0]) > 0:  # else all of it is padding
-            sizes, strides, offset = fill.source
-            source = self.x.as_strided(sizes, strides, start + offset)
-            _copy(self.copy.as_strided(*fill.into), source)
+        if padded <= {"zeros"}:
+            # Where the next box has its padding in the same places, it is there already.
+            self.filled = window, pads
+            sizes = (*(n - a - b for n, (a, b) in zip(window, pads, strict=True)), plan.cin)
+            if min(sizes) > 0:
+                at = sum(a * step for (a, _), step in zip(pads, strides, strict=True))
+                into = self.copy.as_strided(sizes, (*strides, 1), at)
+                given = self.given[2:]
+                start += sum(max(a, 0) * step for (a, _), step in zip(spans, given, strict=True))
+                _copy(into, self.x.as_strided(sizes, (*given, self.given[1]), start))
+            return
+        self.filled = None
+        into = self.copy.as_strided((1, plan.cin, *window), (0, 1, *strides), 0)
+        x = self.x.as_strided((1, plan.cin, *shape.size), self.given, start)
+        windows.fill(into, x, shape, box)
 
 
 def _copy(into: torch.Tensor, source: torch.Tensor) -> None:
