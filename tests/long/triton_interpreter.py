@@ -119,3 +119,12 @@ def prepare_interpreter() -> Addresses:
     torch.cuda.device = lambda _: contextlib.nullcontext()  # type: ignore[assignment,misc]
     torch.cuda.current_device = lambda: None  # type: ignore[assignment,return-value]
     return addresses
+
+
+def convolve(p: Any, x: Any, weight: Any, out: Any, config: Any) -> None:
+    """out = x * weight, by the launches of one compute unit of gfx1100."""
+    from hy3d_rocm.conv.triton import launch, layout, steps
+
+    lies, target = layout.Layout.of(x, out, weight), launch.Target("gfx1100", 1)
+    made = steps.make_steps(p, lies, launch._NAMES[out.dtype], False, target, config)
+    launch._carry_out(p, made, x, weight, None, out)

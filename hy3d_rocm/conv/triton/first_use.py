@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from hy3d_rocm.conv.verdict_store.machine import triton_versions
+from hy3d_rocm.conv.verdict_store.machine import started_architecture, triton_versions
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.triton.item import Launch
@@ -33,15 +33,9 @@ _locks: dict[str, threading.Lock] = {}
 _guard = threading.Lock()
 
 
-@functools.cache
 def architecture(index: int | None) -> str:
-    """ "gfx1100" or "sm_90" of a GPU; "cpu" without one, for the interpreter."""
-    if index is None:
-        return "cpu"
-    properties = torch.cuda.get_device_properties(index)
-    if torch.version.hip is not None:
-        return str(properties.gcnArchName).partition(":")[0]
-    return f"sm_{properties.major}{properties.minor}"
+    """Of a GPU; "cpu" without one, for the interpreter."""
+    return "cpu" if index is None else started_architecture(index)
 
 
 class Facts(NamedTuple):

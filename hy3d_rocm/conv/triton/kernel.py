@@ -54,8 +54,8 @@ def _products(
     CHUNKS: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, EVEN_K: tl.constexpr,
     PRECISION: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """The float32 sums (BP, BN) of steps first .. last of a tile: for each tap, chunks of BK of its K
-    elements. x_at, w_at: addresses (BP, BK) and (BN, BK) of the first step; C: of a row."""
+    """The float32 sums (BP, BN) of steps first .. last of a tile: of each tap's K elements BK at a
+    time. x_at, w_at: addresses (BP, BK) and (BN, BK) of the first step; C: of a row."""
     acc = tl.zeros((BP, BN), dtype=tl.float32)
     for i in range(first, last):
         tap = i // CHUNKS

@@ -68,11 +68,6 @@ def triton_problem() -> str | None:
     return stub if loaded is not None and not hasattr(loaded, "__path__") else None
 
 
-def has_triton() -> bool:
-    """Whether there is a triton that can be imported, as far as that shows without importing."""
-    return triton_problem() is None
-
-
 @functools.cache
 def kernel_problem() -> str | None:
     """Why this Triton can't have our kernels, in a few words, or None. Imports it (some 0.4 s)."""
@@ -190,21 +185,6 @@ def _steps_of(
         made = make_steps(p, layout, _NAMES[spec.dtype], spec.has_bias, target, config)
         found = spec.notes[noted] = (p, made, config)
     return found[:2]
-
-
-def convolve(
-    p: plan.Problem, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
-    out: torch.Tensor, target: Target, config: Config | None = None,
-    limit_bytes: int = plan.WORKSPACE_BYTES,
-) -> None:  # fmt: skip
-    """out = x * weight + bias, where w or c is contiguous in out. 4- or 5-dimensional.
-
-    No operand may have its sign in the negative bit (see `_resolved`).
-    """
-    layout = Layout.of(x, out, weight)
-    dtype = _NAMES[out.dtype]
-    made = make_steps(p, layout, dtype, bias is not None, target, config, limit_bytes)
-    _carry_out(p, made, x, weight, bias, out)
 
 
 def _resolved(tensor: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,6 @@ SPLIT_BYTES = 16 << 20
 NARROW = 16
 GRID_LIMIT = 65535  # programs along y and z
 _ROW_LIMIT = 2**31 - 2**16  # row numbers are 32-bit; a block may reach beyond the end
-_VECTOR_BYTES = 16
 _LINE_BYTES = 256  # parts of the workspace share no cache line
 
 
@@ -317,11 +316,6 @@ def splits(tiles: int, steps: int, outputs: int, positions: int, units: int) -> 
         return 1
     room = SPLIT_BYTES // max(1, 4 * outputs * positions)
     return max(1, min(units // tiles, steps // 8, room))
-
-
-def is_aligned(address: int, channels: int, itemsize: int) -> bool:
-    """Whether rows at `address` may be read 16 bytes at a time."""
-    return address % _VECTOR_BYTES == 0 and channels * itemsize % _VECTOR_BYTES == 0
 
 
 def _triple(values: Iterable[int]) -> Triple:

@@ -15,13 +15,12 @@ import torch
 import torch.nn.functional as F
 from gemm_plans import plans_of
 from places import TESTS
-from router_doubles import integers, one_thread
+from router_doubles import conv_on_tier, integers, one_thread
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.tiers import (
     GemmTier,
     columns,
-    conv_on_tier,
     gemm,
     make_call,
     make_tier,
