@@ -1,4 +1,4 @@
-"""The Triton tier's door: whether it can, what it needs, and the call. Used by tiers/triton.py."""
+"""The Triton tier's entry points: whether it can, what it needs, the call (tiers/triton.py)."""
 
 from __future__ import annotations
 
