@@ -44,9 +44,7 @@ class GemmTier:
         spec = call.spec
         out = empty_result(spec)
         if out.numel():
-            x, weight, bias = map(_plain, call.operands())
-            assert x is not None
-            assert weight is not None
+            x, weight, bias = call.values()
             found = plan(spec)
             if isinstance(found, pointwise.Plan):
                 pointwise.run(found, x, weight, bias, out)
@@ -59,12 +57,3 @@ class GemmTier:
 def plan(spec: ConvSpec) -> columns.Plan | pointwise.Plan | None:
     """How a convolution is cut; None where it has no outputs, or does not fit the workspace."""
     return pointwise.plan(spec) or columns.plan(spec)
-
-
-def _plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """The tensor without autograd, its values in memory (x.conj().imag has its sign in a flag)."""
-    if tensor is None:
-        return None
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
-    return tensor.detach() if tensor.requires_grad else tensor

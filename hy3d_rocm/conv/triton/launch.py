@@ -155,9 +155,7 @@ def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
         return empty_result(spec)  # an empty batch
     if config is None:
         config = tuned.config_for(spec, architecture(spec.device), _NAMES[spec.dtype])
-    x, weight, bias = call.operands()
-    if x.is_neg() or weight.is_neg() or (bias is not None and bias.is_neg()):
-        x, weight, bias = _resolved(x), _resolved(weight), None if bias is None else _resolved(bias)
+    x, weight, bias = call.values()
     out = empty_result(spec)
     p, made = _steps_of(spec, config, x, weight, out)
     if spec.device.index == torch.cuda.current_device():
@@ -185,13 +183,6 @@ def _steps_of(
         made = make_steps(p, layout, _NAMES[spec.dtype], spec.has_bias, target, config)
         found = spec.notes[noted] = (p, made, config)
     return found[:2]
-
-
-def _resolved(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with its values in memory: x.conj().imag is a view whose sign is a flag of the
-    tensor, which a kernel that reads its memory doesn't see. (Such a copy is beyond the workspace.)
-    """
-    return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
 def _carry_out(
