@@ -34,7 +34,7 @@ _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 def refusal(spec: ConvSpec) -> str | None:
     """Why this tier can't take a call like this, in a few words, or None."""
     if spec.device.type != "cuda":
-        return f"Triton computes on GPUs, not on {spec.device.type}"
+        return f"the Triton kernels run on GPUs, and the call is on {spec.device.type}"
     name = _NAMES.get(spec.dtype)
     if name is None:
         return f"the kernel has no {spec.dtype}"
