@@ -127,4 +127,4 @@ def convolve(p: Any, x: Any, weight: Any, out: Any, config: Any) -> None:
 
     lies, target = layout.Layout.of(x, out, weight), launch.Target("gfx1100", 1)
     made = steps.make_steps(p, lies, launch._NAMES[out.dtype], False, target, config)
-    launch._carry_out(p, made, x, weight, None, out)
+    launch._carry_out(made, x, weight, None, out)

@@ -120,7 +120,7 @@ def is_new_kernel(spec: ConvSpec) -> bool:
 def _noted_steps(spec: ConvSpec) -> list[Steps]:
     """Those of the calls that there were."""
     # A list at once: another thread may note more.
-    return [noted[1] for key, noted in list(spec.notes.items()) if isinstance(key, tuple)]
+    return [noted[0] for key, noted in list(spec.notes.items()) if isinstance(key, tuple)]
 
 
 def _likely_steps(spec: ConvSpec) -> list[Steps]:
@@ -157,18 +157,18 @@ def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
         config = tuned.config_for(spec, architecture(spec.device), _NAMES[spec.dtype])
     x, weight, bias = call.values()
     out = empty_result(spec)
-    p, made = _steps_of(spec, config, x, weight, out)
+    made = _steps_of(spec, config, x, weight, out)
     if spec.device.index == torch.cuda.current_device():
-        _carry_out(p, made, x, weight, bias, out)
+        _carry_out(made, x, weight, bias, out)
     else:
         with torch.cuda.device(spec.device):
-            _carry_out(p, made, x, weight, bias, out)
+            _carry_out(made, x, weight, bias, out)
     return out if spec.batched else out.squeeze(0)
 
 
 def _steps_of(
     spec: ConvSpec, config: Config | None, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor
-) -> tuple[plan.Problem, Steps]:
+) -> Steps:
     """The steps of a call, noted at its spec by what else they depend on."""
     tf32 = spec.dtype is torch.float32 and allows_tf32()
     # A Config's own hash is slow; the note keeps the object, so that no other has its id.
@@ -176,18 +176,18 @@ def _steps_of(
         x.stride(), weight.stride(), not x.data_ptr() & 15, not weight.data_ptr() & 15, tf32,
         id(config),
     )  # fmt: skip
-    found: tuple[plan.Problem, Steps, Config | None] | None = spec.notes.get(noted)
+    found: tuple[Steps, Config | None] | None = spec.notes.get(noted)
     if found is None:
         p = plan.problem(spec)
         layout, target = Layout.of(x, out, weight), target_of(spec.device)
         made = make_steps(p, layout, _NAMES[spec.dtype], spec.has_bias, target, config)
-        found = spec.notes[noted] = (p, made, config)
-    return found[:2]
+        found = spec.notes[noted] = (made, config)
+    return found[0]
 
 
 def _carry_out(
-    p: plan.Problem, made: Steps, x: torch.Tensor, weight: torch.Tensor,
-    bias: torch.Tensor | None, out: torch.Tensor,
+    made: Steps, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
+    out: torch.Tensor,
 ) -> None:  # fmt: skip
     """Allocates the workspace and launches. The host's time for a call is mostly spent here, so
     each tensor is asked for its address, and for little else."""

@@ -147,7 +147,7 @@ def test_a_sign_that_is_only_a_flag_is_in_the_memory_that_kernels_read(
     """x.conj().imag is the memory of x.imag with a flag: kernels see an address."""
     seen: dict[str, torch.Tensor] = {}
 
-    def note(p: Any, made: Any, x: Any, weight: Any, bias: Any, out: Any) -> None:
+    def note(made: Any, x: Any, weight: Any, bias: Any, out: Any) -> None:
         seen.update(x=x, weight=weight, bias=bias)
 
     def flagged(*size: int) -> torch.Tensor:
