@@ -48,18 +48,18 @@ class Kernel:
 
 def prepare(arch: str) -> None:
     """A GPU of `arch` that isn't there."""
-    from hy3d_rocm.conv.triton import first_use, launch
-    from hy3d_rocm.conv.verdict_store import store as store_module
+    from hy3d_rocm.conv.triton import first_use, launch, tuned
+    from hy3d_rocm.conv.verdict_store.store import Store
 
     kernel: Any = importlib.import_module("hy3d_rocm.conv.triton.kernel")
-    store = store_module.Store.open(":memory:")
+    store = Store.open(":memory:")
     for name in ("conv_rows", "to_rows", "to_rows_and_pack", "pack_weight", "add_splits",
                  "add_columns", "conv_points"):  # fmt: skip
         setattr(kernel, name, Kernel())
 
     replaced: dict[Any, dict[str, Any]] = {
         launch: {"target_of": lambda _: launch.Target(arch, 132), "architecture": lambda _: arch},
-        store_module: {"store": lambda: store},
+        tuned: {"store": lambda: store},
         first_use: {"is_new": lambda _: False, "note": lambda *_, **options: None},
         torch.cuda: {"current_device": lambda: None},
         torch._C: {"_cuda_getCurrentRawStream": lambda _: 0},

@@ -47,11 +47,10 @@ class Plan:
     """How one group of a convolution is cut.
 
     channels: of the input, with zeros to make whole 16 bytes. elems: so many of them are copied at
-    a time (a copy's cost is by element). rows: output channels at a time.
-    turns: products that are added up (kT or 1). free_width: kW by overlapping rows. phases: m
-    above. line: positions a row of outputs takes. copied: elements copied for each position.
-    outer: the box whose input is put into channels-last order at once; inner: that of a product.
-    bytes: all that a run takes.
+    a time (a copy's cost is by element). rows: output channels at a time. turns: products that are
+    added up (kT or 1). free_width: kW by overlapping rows. phases: m above. line: positions a row
+    of outputs takes. copied: elements copied for each position. outer: the box whose input is put
+    into channels-last order at once; inner: that of a product. bytes: all that a run takes.
     """
 
     shape: Geometry

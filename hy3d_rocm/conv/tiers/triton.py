@@ -6,11 +6,11 @@ import torch
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.tiers.base import shortage
-from hy3d_rocm.conv.triton import launch
 
 
 class TritonTier:
-    """The kernels of hy3d_rocm.conv.triton, which imports Triton itself at a first call."""
+    """The kernels of hy3d_rocm.conv.triton, imported when first needed: with them comes the verdict
+    store, and at a first call Triton."""
 
     name = "triton"
 
@@ -18,9 +18,13 @@ class TritonTier:
         return "hy3d_rocm's Triton kernel"
 
     def workspace_bytes(self, spec: ConvSpec) -> int:
+        from hy3d_rocm.conv.triton import launch
+
         return launch.workspace_bytes(spec)
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
+        from hy3d_rocm.conv.triton import launch
+
         spec = call.spec
         reason = launch.refusal(spec)
         if reason is not None:
@@ -30,7 +34,11 @@ class TritonTier:
 
     def compiles(self, spec: ConvSpec) -> bool:
         """Whether a first call like this would compile a kernel."""
+        from hy3d_rocm.conv.triton import launch
+
         return launch.is_new_kernel(spec)
 
     def run(self, call: ConvCall) -> torch.Tensor:
+        from hy3d_rocm.conv.triton import launch
+
         return launch.run(call)

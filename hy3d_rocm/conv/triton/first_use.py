@@ -24,7 +24,7 @@ import torch
 from hy3d_rocm.conv.verdict_store.machine import started_architecture, triton_versions
 
 if TYPE_CHECKING:
-    from hy3d_rocm.conv.triton.item import Launch
+    from hy3d_rocm.conv.triton.plan import Launch
 
 logger = logging.getLogger("hy3d_rocm")
 

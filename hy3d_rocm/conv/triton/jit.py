@@ -22,7 +22,7 @@ import torch
 
 from hy3d_rocm.conv.triton import first_use
 from hy3d_rocm.conv.triton.first_use import Facts
-from hy3d_rocm.conv.triton.item import Call, Launch
+from hy3d_rocm.conv.triton.plan import Call, Launch
 
 logger = logging.getLogger("hy3d_rocm")
 

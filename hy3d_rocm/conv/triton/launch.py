@@ -22,7 +22,7 @@ from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvCall, ConvSpec
-    from hy3d_rocm.conv.triton.item import Launch
+    from hy3d_rocm.conv.triton.plan import Launch
 
 _KERNELS = "hy3d_rocm.conv.triton.kernel"
 # "unpacked" is the weight as the call has it, "weight" that which the kernels read: the same, or

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.item import Call, Launch
 from hy3d_rocm.conv.triton.jit import is_small
 from hy3d_rocm.conv.triton.layout import (
     Layout,
@@ -26,7 +25,7 @@ from hy3d_rocm.conv.triton.layout import (
     plain_strides,
     rows_strides,
 )
-from hy3d_rocm.conv.triton.plan import Problem, Triple
+from hy3d_rocm.conv.triton.plan import Call, Launch, Problem, Triple
 
 
 @dataclass(frozen=True)

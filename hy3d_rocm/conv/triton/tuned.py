@@ -18,10 +18,10 @@ from hy3d_rocm.conv.triton.layout import Layout, is_points
 from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
 from hy3d_rocm.conv.verdict_store.machine import this_machine
 from hy3d_rocm.conv.verdict_store.records import make_key
+from hy3d_rocm.conv.verdict_store.store import Store, store
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvCall, ConvSpec
-    from hy3d_rocm.conv.verdict_store.store import Store
 
 TIER = "triton"
 _HEAD = "tile "
@@ -63,7 +63,6 @@ def tile_of(
 
 def config_for(spec: ConvSpec, arch: str, dtype: str) -> Config | None:
     """The tuned tile of a convolution on a GPU of `arch`, or None: the guess then serves."""
-    from hy3d_rocm.conv.verdict_store.store import store  # imports sqlite3
 
     def key() -> Any:
         return make_key(spec, this_machine(spec.device))

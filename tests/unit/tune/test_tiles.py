@@ -12,7 +12,6 @@ from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.tiers import make_call
 from hy3d_rocm.conv.triton import configs, launch, tuned
 from hy3d_rocm.conv.triton.steps import Target
-from hy3d_rocm.conv.verdict_store import store as store_module
 from hy3d_rocm.conv.verdict_store.machine import Machine
 from hy3d_rocm.conv.verdict_store.records import Record, make_key
 from hy3d_rocm.conv.verdict_store.store import Store
@@ -126,7 +125,7 @@ def test_the_tier_takes_the_tuned_tile_and_an_explicit_one_before_it(
     store, one = Store.open(":memory:"), call(16, 32, 3)
     store.put(make_key(one.spec, MACHINE), Record("triton", "ok", 1.0, detail=f"tile {OFFERED[1]}"))
     taken: list[Any] = []
-    monkeypatch.setattr(store_module, "store", lambda: store)
+    monkeypatch.setattr(tuned, "store", lambda: store)
     monkeypatch.setattr(tuned, "this_machine", lambda device: MACHINE)
     monkeypatch.setattr(launch, "architecture", lambda device: "gfx1100")
     monkeypatch.setattr(launch, "target_of", lambda device: Target("gfx1100", 96))

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.item import Call, Launch
-from hy3d_rocm.conv.triton.plan import Box, Problem, Tiling, Triple
+from hy3d_rocm.conv.triton.plan import Box, Call, Launch, Problem, Tiling, Triple
 
 Range = tuple[int, int]
 Strides = tuple[int, int, int, int]  # c, t, h, w

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hy3d_rocm.conv.triton import first_use, jit
-from hy3d_rocm.conv.triton.item import Launch
+from hy3d_rocm.conv.triton.plan import Launch
 
 KERNELS, NAMES = "hy3d_rocm.conv.triton.kernel", ("x", "weight", "out")
 ITEM = Launch("conv_rows", (1, 1, 1), (("x", 0), ("weight", 0), ("out", 0)), (), (), 4, 2)

@@ -18,8 +18,7 @@ from places import TESTS
 
 from hy3d_rocm.conv.tiers import make_call, vendor
 from hy3d_rocm.conv.triton import configs, layout, plan, steps
-from hy3d_rocm.conv.triton.item import Launch
-from hy3d_rocm.conv.triton.plan import Problem
+from hy3d_rocm.conv.triton.plan import Launch, Problem
 from tools.dev import variants
 
 pytest.importorskip("triton", reason="no triton in this environment")
