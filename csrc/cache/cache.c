@@ -17,9 +17,9 @@ typedef enum state {
     HERE,
 } state;
 
-/* is_known: its requests are remembered. start, last: the first and the last one of this use; count:
- * of this use; before: the first one of the use before, 0 where there was none. used: when a thing
- * that is here was requested or made last. */
+/* is_known: its requests are remembered. start, last: the first and the last one of this use;
+ * count: of this use; before: the first one of the use before, 0 where there was none. used: when a
+ * thing that is here was requested or made last. */
 typedef struct entry {
     hy3d_cache_key key;
     state state;

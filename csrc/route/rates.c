@@ -64,57 +64,50 @@ double hy3d_route_baseline_seconds(hy3d_tier tier, const hy3d_route_work *work)
     return seconds_by_taps(work, 1, arithmetic);
 }
 
+/* A measurement by the bits of its numbers: it is a record that comes back unchanged. The first
+ * word is the tier's number and 1; 0 is an empty place. */
+enum { WORDS = 10 };
 typedef struct measurement {
-    hy3d_tier tier;
-    hy3d_route_work work;
-    double seconds;
+    uint64_t words[WORDS];
 } measurement;
 
 struct hy3d_rates {
     double log_sum[HY3D_TIER_COUNT][DTYPES];
     int64_t count[HY3D_TIER_COUNT][DTYPES];
-    measurement *seen; /* an open hash table; seconds 0 is an empty place */
+    measurement *seen; /* an open hash table */
     size_t capacity, used;
 };
 
-static uint64_t mix(uint64_t hash, double value)
+static uint64_t bits_of(double value)
 {
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof bits);
-    hash = (hash ^ bits) * UINT64_C(0x9e3779b97f4a7c15);
-    return hash ^ hash >> 29;
+    return bits;
 }
 
-static uint64_t hash_of(const measurement *m)
+static measurement measurement_of(hy3d_tier tier, const hy3d_route_work *w, double seconds)
 {
-    const hy3d_route_work *const w = &m->work;
-    const double values[] = {(double)m->tier, (double)w->dtype,     w->flops,
-                             w->moved_bytes,  w->out_bytes,         w->column_bytes,
-                             (double)w->taps, (double)w->time_taps, (double)w->group_channels,
-                             m->seconds};
-    uint64_t hash = 0;
-    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
-        hash = mix(hash, values[i]);
-    }
-    return hash;
-}
-
-/* By the bits of their numbers: a measurement is a record that comes back unchanged. */
-static bool is_same(const measurement *a, const measurement *b)
-{
-    return memcmp(a, b, sizeof *a) == 0;
+    return (measurement){{(uint64_t)tier + 1, (uint64_t)w->dtype, bits_of(w->flops),
+                          bits_of(w->moved_bytes), bits_of(w->out_bytes), bits_of(w->column_bytes),
+                          (uint64_t)w->taps, (uint64_t)w->time_taps, (uint64_t)w->group_channels,
+                          bits_of(seconds)}};
 }
 
 static bool is_empty(const measurement *m)
 {
-    return !(m->seconds > 0);
+    return m->words[0] == 0;
 }
 
 /* The place of a measurement in a table that has room, or of the empty one where it belongs. */
 static measurement *find(measurement *table, size_t capacity, const measurement *m)
 {
-    size_t place = (size_t)hash_of(m) & (capacity - 1);
-    while (!is_empty(&table[place]) && !is_same(&table[place], m)) {
+    uint64_t hash = 0;
+    for (int i = 0; i < WORDS; i++) {
+        hash = (hash ^ m->words[i]) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 29;
+    }
+    size_t place = (size_t)hash & (capacity - 1);
+    while (!is_empty(&table[place]) && memcmp(&table[place], m, sizeof *m) != 0) {
         place = (place + 1) & (capacity - 1);
     }
     return &table[place];
@@ -181,21 +174,10 @@ hy3d_status hy3d_rates_learn(hy3d_context *context, hy3d_rates *rates, hy3d_tier
     if (status != HY3D_OK) {
         return status;
     }
-    measurement m;
-    memset(&m, 0, sizeof m); /* its padding is compared, too */
-    m.tier = tier;
-    m.work.dtype = work->dtype;
-    m.work.flops = work->flops;
-    m.work.moved_bytes = work->moved_bytes;
-    m.work.out_bytes = work->out_bytes;
-    m.work.column_bytes = work->column_bytes;
-    m.work.taps = work->taps;
-    m.work.time_taps = work->time_taps;
-    m.work.group_channels = work->group_channels;
-    m.seconds = seconds;
+    const measurement m = measurement_of(tier, work, seconds);
     measurement *const place = find(rates->seen, rates->capacity, &m);
     if (is_empty(place)) {
-        memcpy(place, &m, sizeof m);
+        *place = m;
         rates->used++;
         rates->log_sum[tier][work->dtype] += log(seconds / guess);
         rates->count[tier][work->dtype]++;

@@ -53,8 +53,8 @@ HY3D_API void hy3d_cache_destroy(hy3d_context *context, hy3d_cache *cache);
  * HY3D_ERR_OUT_OF_MEMORY: it could not be noted, and nothing has changed. */
 HY3D_API hy3d_status hy3d_cache_request(hy3d_context *context, hy3d_cache *cache,
                                         const hy3d_cache_key *key, bool *is_here_out);
-/* Room for a thing that was requested before: is_reserved_out. Then put or cancel must follow. Other
- * things may have given way: where info's `evicted` has grown, hy3d_cache_has says which. Not
+/* Room for a thing that was requested before: is_reserved_out. Then put or cancel must follow.
+ * Other things may have given way: where info's `evicted` has grown, hy3d_cache_has says which. Not
  * reserved: no room, or it is here or being made already, or its request is forgotten. */
 HY3D_API hy3d_status hy3d_cache_reserve(hy3d_cache *cache, const hy3d_cache_key *key, int64_t bytes,
                                         bool *is_reserved_out);

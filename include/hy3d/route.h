@@ -115,7 +115,8 @@ HY3D_BEGIN_DECLS
 
 /* The order of tiers for one call. Candidates come in the order that decides between equals, each
  * tier once. Measured time first, else the estimate; what does not fit stands behind what does; the
- * host stands last wherever another can. HY3D_ERR_INVALID_ARGUMENT: a tier twice, an unknown value. */
+ * host stands last wherever another can. HY3D_ERR_INVALID_ARGUMENT: a tier twice, an unknown
+ * value. */
 HY3D_API hy3d_status hy3d_route_choose(const hy3d_route_setting *setting,
                                        const hy3d_route_candidate *candidates, int32_t count,
                                        hy3d_route_choice *choice_out);

@@ -38,6 +38,7 @@ from hy3d_rocm.decoding import (  # noqa: E402
     executor,
     faults,
     run,
+    stages,
 )
 from hy3d_rocm.decoding.black_box import is_opaque  # noqa: E402
 from hy3d_rocm.decoding.families import family_for  # noqa: E402
@@ -88,16 +89,20 @@ class Injector:
         """work(), each call of which is an attempt."""
 
         def attempt(*given: Any) -> Any:
-            if not self.running:  # planning goes the same ways, on shapes
-                return work(*given)
-            number = self.grains
-            self.grains += 1
-            onward = self.chosen.onward
-            if number in self.chosen.grains or (onward is not None and number >= onward):
-                self.fail(f"attempt {number}")
+            self.attempted()
             return work(*given)
 
         return attempt
+
+    def attempted(self) -> None:
+        """One more attempt begins; fails if it is to."""
+        if not self.running:  # planning goes the same ways, on shapes
+            return
+        number = self.grains
+        self.grains += 1
+        onward = self.chosen.onward
+        if number in self.chosen.grains or (onward is not None and number >= onward):
+            self.fail(f"attempt {number}")
 
     def operator(self, name: str) -> None:
         number = self.operators
@@ -128,7 +133,11 @@ def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector
     """A decode in this block meets `chosen`. plan_with: in the place of the planner."""
     injector = Injector(chosen)
     attempt, plan_job = executor.Execution._attempt, executor.plan_job
-    tried = faults.attempt
+    tried, check = faults.attempt, stages.Counter.check
+
+    def checked(self: Any) -> None:  # the first that each attempt at a step does
+        injector.attempted()
+        check(self)
 
     def begin(self: Any) -> Any:
         if chosen.core and not injector.attempts:
@@ -149,14 +158,16 @@ def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector
         executor.plan_job = plan
         for module in (black_box, run):
             module.attempt = lambda work, *given, **how: tried(  # type: ignore[attr-defined]
-                injector.counted(work), *given, **how
+                work if how.get("check") else injector.counted(work), *given, **how
             )
+        stages.Counter.check = checked  # type: ignore[method-assign]
         # Watching operators makes planning several times slower.
         with _Operators(injector) if chosen.operators else nullcontext():
             yield injector
     finally:
         for module in (black_box, run):
             module.attempt = tried  # type: ignore[attr-defined]
+        stages.Counter.check = check  # type: ignore[method-assign]
         executor.plan_job = plan_job
         executor.Execution._attempt = attempt  # type: ignore[method-assign]
         if chosen.core:

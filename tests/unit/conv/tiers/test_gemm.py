@@ -22,6 +22,7 @@ from hy3d_rocm.conv.tiers import (
     GemmTier,
     columns,
     gemm,
+    im2col,
     make_call,
     make_tier,
     pointwise,
@@ -151,11 +152,21 @@ def test_small_convolutions_are_exact_on_whole_numbers_by_every_plan(
         expected = conv_on_tier(make_tier("native"), x, weight, bias, **options)
         operands = [t.bfloat16() if half and t is not None else t for t in (x, weight, bias)]
         call = make_call(*operands, **options)
-        plans = plans_of(call.spec)
-        assert plans, call.spec
-        for plan in plans:
+        small = im2col.plan(call.spec)
+        assert small is not None, call.spec
+        for plan in (small, *plans_of(call.spec)):
             got = run_plan(plan, call, monkeypatch)
             assert torch.equal(got, expected.to(got.dtype)), (plan, layout)
+
+
+def test_small_convolutions_with_other_padding_are_no_im2col_of_pytorchs() -> None:
+    x, weight = integers(1, 4, 5, 6, 8), integers(4, 4, 3, 3, 3, seed=1)
+    for options in (
+        {"padding": ((2, 0), (1, 1), (1, 1))}, {"padding": ((0, 0), (1, 0), (1, 1))},
+        {"padding": ((0, 0), (1, 1), (1, 1)), "pad_modes": "replicate"}, {"padding": 1},
+    ):  # fmt: skip
+        assert im2col.plan(make_call(x, weight, None, **options).spec) is None
+    assert im2col.plan(make_call(x, integers(4, 2, 3, 3, 3), groups=2).spec) is None
 
 
 def run_plan(plan: Any, call: ConvCall, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
@@ -247,7 +258,7 @@ def test_every_row_of_a_product_starts_at_16_bytes(
     for spec in some:
         x, out = strides_of(spec, last)
         for plan in plans_of(spec):
-            if isinstance(plan, pointwise.Plan):
+            if not isinstance(plan, columns.Plan):
                 continue
             pieces = list(columns._pieces(plan, x, out))
             for piece in pieces[:2] + pieces[-2:]:
@@ -293,10 +304,11 @@ KERNELS = {"bmm", "add", "copy_", "im2col", "as_strided_copy", "zero_", "zeros",
     ("x_size", "w_size", "options", "kind", "most", "kernels"),
     [
         ((1, 8, 8, 8), (8, 8, 1, 1), {}, "pointwise", 8, 1),  # f32 sums need no rounding
-        ((1, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, "columns", 21, 6),
-        ((1, 8, 4, 8, 8), (8, 8, 3, 3, 3), {}, "columns", 21, 5),
-        ((4, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, "columns", 21, 6),
-        ((1, 8, 3, 8, 8), (8, 8, 3, 1, 1), {}, "columns", 21, 5),
+        ((1, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, "im2col", 9, 3),
+        ((1, 8, 3, 8, 8), (8, 8, 3, 3, 3), {}, "im2col", 9, 3),
+        ((1, 8, 4, 8, 8), (8, 8, 3, 3, 3), {}, "im2col", 14, 5),
+        ((8, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, "columns", 21, 6),
+        ((1, 8, 3, 8, 8), (8, 8, 3, 1, 1), {}, "im2col", 9, 3),
         ((1, 81, 4, 8, 8), (3, 81, 3, 3, 3), {}, "pointwise", 14, 4),
     ],
 )
