@@ -2,7 +2,7 @@
 
 A rule says which values of which variables it is about, for which versions and GPUs, what they
 do, what to do about it, and where that was read. The rules are in rules/*.toml, what they find in a
-value in checks.py; `python -m hy3d_rocm.env.variables_page` prints docs/variables.md.
+value in checks.py; `python tools/site/variables.py` prints docs/variables.md.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import ROOT
 
-from hy3d_rocm.env import choices, rules, startup, variables_page
+from hy3d_rocm.env import choices, rules, startup
 from hy3d_rocm.env.machine import Machine, find_results
 from hy3d_rocm.env.rules import Verdict
 
@@ -302,31 +302,6 @@ def test_an_ordinary_machine_is_told_nothing(tmp_path: Path) -> None:
     out = prestartup(tmp_path, {"PATH": os.environ["PATH"], **GUIDE})
     assert out["log"] == []
     assert GUIDE.items() <= out["environ"].items()
-
-
-def test_the_page_for_users_is_the_table() -> None:
-    page = (ROOT / "docs" / "variables.md").read_text()
-    assert page == variables_page.page(), (
-        "make it anew: python -m hy3d_rocm.env.variables_page > docs/variables.md"
-    )
-
-
-def test_the_page_has_a_row_for_each_rule() -> None:
-    rows = [line for line in variables_page.page().splitlines() if line.startswith("| `")]
-    assert len(rows) == len(rules.table())
-    for row, rule in zip(rows, rules.table(), strict=True):
-        assert f"**{rule.verdict}**" in row
-        assert rule.source in row
-        assert ("Not confirmed" in row) is not rule.confirmed
-        assert row.replace("\\|", "").count("|") == 7
-
-
-def test_the_command_prints_the_page() -> None:
-    printed = subprocess.run(
-        [sys.executable, "-m", "hy3d_rocm.env.variables_page"], cwd=ROOT,
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (printed.returncode, printed.stdout) == (0, variables_page.page())
 
 
 def test_each_verdict_reads_as_a_sentence() -> None:

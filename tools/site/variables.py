@@ -1,4 +1,4 @@
-"""docs/variables.md, made from the rules."""
+"""docs/variables.md, made from the rules: python tools/site/variables.py"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHOWN_NAMES = 6
 _HEAD = """\
 # Environment variables on AMD cards
 
-Made by `python -m hy3d_rocm.env.variables_page`; a test holds this page against the rules, so
+Made by `python tools/site/variables.py`; a test holds this page against the rules, so
 change hy3d_rocm/env/rules/*.toml and make it anew.
 
 At ComfyUI's start, before torch is imported, `prestartup_script.py` looks at the variables below.
