@@ -13,7 +13,7 @@ from typing import Any
 
 from hy3d_rocm.conv.verdict_store.place import IN_MEMORY, absolute, default_path
 from hy3d_rocm.doctor.miopen.contents import quiet_address, sides_of
-from hy3d_rocm.doctor.miopen.places import home_of, places
+from hy3d_rocm.doctor.miopen.places import existing, home_of, places
 
 
 def collect(environ: Mapping[str, str], *, windows: bool = os.name == "nt") -> dict[str, Any]:
@@ -34,9 +34,7 @@ def disks(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
     """One entry a disk: its first folder here, and all that is kept there."""
     found: dict[int, dict[str, Any]] = {}
     for use, path in folders.items():
-        folder = path
-        while not folder.is_dir() and folder != folder.parent:
-            folder = folder.parent
+        folder = existing(path)
         try:
             device, usage = folder.stat().st_dev, shutil.disk_usage(folder)
         except OSError:

@@ -10,15 +10,16 @@ import hashlib
 import io
 import json
 import os
+import shutil
+import sys
 import tarfile
-import tempfile
 import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Literal
 
 from hy3d_rocm.conv.verdict_store.place import default_path
 from hy3d_rocm.doctor.miopen.places import (
@@ -29,10 +30,12 @@ from hy3d_rocm.doctor.miopen.places import (
     home_of,
     kind_by_name,
 )
+from hy3d_rocm.files import beside
 
 INDEX = "hy3d_rocm_miopen.json"
 FORMAT = 1
 ENDINGS = (".tar.gz", ".tgz", ".zip")
+PREFIX = ".miopen-"  # of files that are being written
 # What a file that is no archive, or only a part of one, raises; RuntimeError: an encrypted zip,
 # ValueError: a name that is not in the archive's encoding, or a size that is none; OverflowError
 # and IndexError: damaged headers, in the readers themselves.
@@ -42,6 +45,7 @@ BROKEN = (
 )  # fmt: skip
 _CHUNK = 1 << 20
 _LONGEST_INDEX_BYTES = 64 << 20
+_NO_BACKUP = "this is no backup of ours"
 
 
 class ArchiveError(Exception):
@@ -92,141 +96,111 @@ def write_backup(places: list[Place], target: Path) -> Backup:
         raise ArchiveError(f"{target} is no .tar.gz and no .zip; give one of these endings")
     if os.path.lexists(target):
         raise ArchiveError(f"{target} is there already and is not overwritten; give another name")
-    part: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".miopen-", suffix=".part")
-        part = Path(name)
-        with os.fdopen(handle, "w+b") as file:
-            files = _write(places, file, target)
+        with beside(target, PREFIX) as (file, part):
+            with _opened(file, target, "w") as archive:
+                files = _write(places, archive, target)
             file.flush()
             os.fsync(file.fileno())
-        _check_again(part, target, files)
-        os.replace(part, target)
+            wanted = {replace(saved, modified=0) for saved in files.values()}
+            if set(read_backup(part, like=target)) != wanted:
+                raise OSError("what was read back is not what was written")
         _sync_folder(target.parent)
-        part = None
     except BROKEN as error:
         said = getattr(error, "strerror", None) or str(error)
         raise ArchiveError(f"the backup {target} can't be written: {said}; nothing was changed") \
             from error  # fmt: skip
-    finally:
-        if part is not None:
-            with contextlib.suppress(OSError):
-                part.unlink()
     return Backup(target, files)
 
 
-def _write(places: list[Place], file: IO[bytes], target: Path) -> dict[Path, Saved]:
-    names = _names(places, target)
-    with _writer(file, target) as put:
-        files = {path: _put_file(put, name, path) for path, name in names.items()}
-        text = json.dumps(_index(places, files), indent=1).encode()
-        put(INDEX, io.BytesIO(text), len(text), time.time())
-    return files
+def _opened(
+    file: IO[bytes], path: Path, mode: Literal["r", "w"]
+) -> tarfile.TarFile | zipfile.ZipFile:
+    """A zip or a tar, as `path` ends."""
+    if str(path).lower().endswith(".zip"):
+        return zipfile.ZipFile(file, mode)
+    return tarfile.TarFile.gzopen(None, mode, file, 6)
 
 
-def _names(places: list[Place], target: Path) -> dict[Path, str]:
-    """Each file's member; ArchiveError, with the file, for a name that can't be one."""
-    names: dict[Path, str] = {}
-    for place in places:
-        for path in files_of(place):
-            if path.resolve() == target.resolve() or path.name.startswith(".miopen-"):
-                continue
-            relative = path.relative_to(place.path).as_posix()
-            # A folder for both may be restored where there are two.
-            kind = place.kind if len(places) > 1 else kind_by_name(relative)
-            names[path] = f"{kind}/{relative}"
-            _check_encoding(names[path], path, target)
-    return names
-
-
-def _check_encoding(name: str, path: Path, target: Path) -> None:
-    """A tar keeps any bytes in a name, a zip only text."""
-    try:
-        if target.name.lower().endswith(".zip"):
-            name.encode()
-    except UnicodeEncodeError as error:
-        raise ArchiveError(
-            f"the name of {str(path)!r} is not UTF-8, which a .zip can't hold; rename or move "
-            "that file, or make a .tar.gz; nothing was changed"
-        ) from error
-
-
-def _put_file(put: _Put, name: str, path: Path) -> Saved:
-    """Exactly as many bytes as the file had when it was opened, or OSError."""
-    with open(path, "rb") as source:
-        stat = os.fstat(source.fileno())
-        reader = Hashed(source)
-        put(name, reader, stat.st_size, stat.st_mtime)
-    if reader.count != stat.st_size:
-        raise OSError(f"{path} became shorter while it was read; close what uses it")
-    return Saved(name, stat.st_size, reader.digest(), stat.st_mtime_ns)
-
-
-def _index(places: list[Place], files: Mapping[Path, Saved]) -> dict[str, Any]:
-    return {
+def _write(
+    places: list[Place], archive: tarfile.TarFile | zipfile.ZipFile, target: Path
+) -> dict[Path, Saved]:
+    """Each file exactly as long as it was when it was opened, or OSError; then the index."""
+    files = {}
+    for path, name in _names(places, target).items():
+        with open(path, "rb") as source:
+            stat = os.fstat(source.fileno())
+            reader = Hashed(source, stat.st_size)
+            _add(archive, name, reader, stat.st_size, stat.st_mtime)
+        if reader.left:
+            raise OSError(f"{path} became shorter while it was read; close what uses it")
+        files[path] = Saved(name, stat.st_size, reader.digest(), stat.st_mtime_ns)
+    index = {
         "format": FORMAT,
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "places": {place.kind: str(place.path) for place in places},
         "files": {saved.name: [saved.size, saved.sha256] for saved in files.values()},
     }
+    text = json.dumps(index, indent=1).encode()
+    _add(archive, INDEX, io.BytesIO(text), len(text), time.time())
+    return files
+
+
+def _names(places: list[Place], target: Path) -> dict[Path, str]:
+    """Each file's member; ArchiveError, with the file, for a name that can't be one."""
+    # A tar keeps any bytes in a name, a zip only text.
+    is_zip = target.name.lower().endswith(".zip")
+    names: dict[Path, str] = {}
+    for place in places:
+        for path in files_of(place):
+            if path.resolve() == target.resolve() or path.name.startswith(PREFIX):
+                continue
+            relative = path.relative_to(place.path).as_posix()
+            # A folder for both may be restored where there are two.
+            kind = place.kind if len(places) > 1 else kind_by_name(relative)
+            names[path] = f"{kind}/{relative}"
+            try:
+                names[path].encode(errors="strict" if is_zip else "surrogatepass")
+            except UnicodeEncodeError as error:
+                raise ArchiveError(
+                    f"the name of {str(path)!r} is not UTF-8, which a .zip can't hold; rename or "
+                    "move that file, or make a .tar.gz; nothing was changed"
+                ) from error
+    return names
+
+
+def _add(
+    archive: tarfile.TarFile | zipfile.ZipFile, name: str, source: Any, size: int, modified: float
+) -> None:
+    """A member of `size` bytes, all that `source` gives."""
+    if isinstance(archive, tarfile.TarFile):
+        member = tarfile.TarInfo(name)
+        member.size, member.mtime, member.mode = size, int(modified), 0o644
+        archive.addfile(member, source)
+        return
+    # Zip's dates end in 2107 and begin in 1980.
+    moment = time.localtime(min(max(modified, 315619200.0), 4e9))[:6]
+    entry = zipfile.ZipInfo(name, moment)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    with archive.open(entry, "w", force_zip64=size > 1 << 31) as sink:
+        shutil.copyfileobj(source, sink, _CHUNK)
 
 
 class Hashed(io.RawIOBase):
-    """A file that counts and hashes what is read from it."""
+    """A file that counts and hashes what is read from it. left: bytes that may still be read."""
 
-    def __init__(self, source: IO[bytes]) -> None:
-        self._source, self._hash, self.count = source, hashlib.sha256(), 0
+    def __init__(self, source: IO[bytes], left: int = sys.maxsize) -> None:
+        self._source, self._hash, self.count, self.left = source, hashlib.sha256(), 0, left
 
     def read(self, size: int = -1) -> bytes:
-        data = self._source.read(size)
+        data = self._source.read(self.left if size < 0 else min(size, self.left))
         self._hash.update(data)
-        self.count += len(data)
+        self.count, self.left = self.count + len(data), self.left - len(data)
         return data
 
     def digest(self) -> str:
         return self._hash.hexdigest()
-
-
-class _Put:
-    """Adds one member: name, what to read, how many bytes, when modified."""
-
-    def __init__(self, archive: tarfile.TarFile | zipfile.ZipFile) -> None:
-        self._archive = archive
-
-    def __call__(self, name: str, source: Any, size: int, modified: float) -> None:
-        if isinstance(self._archive, tarfile.TarFile):
-            member = tarfile.TarInfo(name)
-            member.size, member.mtime, member.mode = size, int(modified), 0o644
-            self._archive.addfile(member, source)
-            return
-        # Zip's dates end in 2107 and begin in 1980.
-        moment = time.localtime(min(max(modified, 315619200.0), 4e9))[:6]
-        entry = zipfile.ZipInfo(name, moment)
-        entry.compress_type = zipfile.ZIP_DEFLATED
-        with self._archive.open(entry, "w", force_zip64=size > 1 << 31) as sink:
-            left = size
-            while left and (data := source.read(min(left, _CHUNK))):
-                sink.write(data)
-                left -= len(data)
-
-
-@contextlib.contextmanager
-def _writer(file: IO[bytes], target: Path) -> Iterator[_Put]:
-    if target.name.lower().endswith(".zip"):
-        with zipfile.ZipFile(file, "w") as archive:
-            yield _Put(archive)
-    else:
-        with tarfile.open(fileobj=file, mode="w:gz", compresslevel=6) as archive:
-            yield _Put(archive)
-
-
-def _check_again(part: Path, target: Path, files: Mapping[Path, Saved]) -> None:
-    """Reads what was written: every file that is to be there, with its hash."""
-    wanted = {saved.name: (saved.size, saved.sha256) for saved in files.values()}
-    found = {saved.name: (saved.size, saved.sha256) for saved in read_backup(part, like=target)}
-    if found != wanted:
-        raise OSError("what was read back is not what was written")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -247,14 +221,14 @@ def read_backup(path: Path, like: Path | None = None) -> list[Saved]:
     found = []
     shown = like or path
     try:
-        with open_archive(path, like=like) as archive:
+        with open_archive(path, like) as archive:
             for name, wanted in archive.index().items():
                 with archive.open(name) as source:
-                    reader = Hashed(source)
-                    while reader.read(_CHUNK):
-                        pass
-                if (reader.count, reader.digest()) != wanted:
-                    raise ArchiveError(f"{shown}: {name!r} is not what it was when it was saved")
+                    digest = hashlib.file_digest(source, "sha256").hexdigest()
+                    if (source.tell(), digest) != wanted:
+                        raise ArchiveError(
+                            f"{shown}: {name!r} is not what it was when it was saved"
+                        )
                 found.append(Saved(name, *wanted))
     except BROKEN as error:
         raise ArchiveError(f"{shown} can't be read: {error}") from error
@@ -264,37 +238,26 @@ def read_backup(path: Path, like: Path | None = None) -> list[Saved]:
 class Archive:
     """A backup that is open for reading. Members that are no plain files are refused at once."""
 
-    def __init__(self, archive: tarfile.TarFile | zipfile.ZipFile, path: Path) -> None:
+    def __init__(self, archive: Any, path: Path) -> None:
         self._archive, self._path = archive, path
         self._members: dict[str, Any] = {}
-        listed = archive.getmembers() if isinstance(archive, tarfile.TarFile) \
-            else archive.infolist()  # fmt: skip
-        for member in listed:
-            self._add(member)
-
-    def _add(self, member: tarfile.TarInfo | zipfile.ZipInfo) -> None:
-        if isinstance(member, tarfile.TarInfo):
-            name, is_plain, is_folder = member.name, member.isreg(), member.isdir()
-        else:
-            name, is_folder = member.filename, member.is_dir()
-            kind = member.external_attr >> 16 & 0o170000
-            is_plain = kind in (0, 0o100000)
-        if is_folder:
-            return
-        if not is_plain:
-            raise ArchiveError(
-                f"{self._path}: {name!r} is no plain file; this is no backup of ours"
-            )
-        if name in self._members:
-            raise ArchiveError(f"{self._path}: {name!r} is in it twice; this is no backup of ours")
-        if name != INDEX:
-            check_name(name, self._path)
-        self._members[name] = member
+        is_tar = isinstance(archive, tarfile.TarFile)
+        for member in archive.getmembers() if is_tar else archive.infolist():
+            name = member.name if is_tar else member.filename
+            if member.isdir() if is_tar else member.is_dir():
+                continue
+            if not (member.isreg() if is_tar else _is_plain(member)):
+                raise ArchiveError(f"{path}: {name!r} is no plain file; {_NO_BACKUP}")
+            if name in self._members:
+                raise ArchiveError(f"{path}: {name!r} is in it twice; {_NO_BACKUP}")
+            if name != INDEX:
+                check_name(name, path)
+            self._members[name] = member
 
     def index(self) -> dict[str, tuple[int, str]]:
         """Name -> size, SHA-256 of every file; ArchiveError where it and the members differ."""
         if INDEX not in self._members:
-            raise ArchiveError(f"{self._path} has no {INDEX}; this is no backup of ours")
+            raise ArchiveError(f"{self._path} has no {INDEX}; {_NO_BACKUP}")
         with self.open(INDEX) as source:
             text = source.read(_LONGEST_INDEX_BYTES)
         try:
@@ -308,25 +271,23 @@ class Archive:
             raise ArchiveError(f"{self._path}: its files are not those of its index")
         return files
 
-    def open(self, name: str) -> IO[bytes]:
-        member = self._members[name]
-        if isinstance(self._archive, zipfile.ZipFile):
-            return self._archive.open(member)
-        source = self._archive.extractfile(member)
-        if source is None:
-            raise ArchiveError(f"{self._path}: {name!r} can't be read")
-        return source
+    def open(self, name: str) -> Any:
+        """The member, as a binary file."""
+        is_tar = isinstance(self._archive, tarfile.TarFile)
+        reader = self._archive.extractfile if is_tar else self._archive.open
+        return reader(self._members[name])
+
+
+def _is_plain(member: zipfile.ZipInfo) -> bool:
+    return member.external_attr >> 16 & 0o170000 in (0, 0o100000)
 
 
 @contextlib.contextmanager
-def open_archive(path: Path, *, like: Path | None = None) -> Iterator[Archive]:
+def open_archive(path: Path, like: Path | None = None) -> Iterator[Archive]:
     """A backup, open for reading; ArchiveError where it holds what no backup of ours holds."""
-    if str(like or path).lower().endswith(".zip"):
-        with zipfile.ZipFile(path) as archive:
-            yield Archive(archive, like or path)
-    else:
-        with tarfile.open(path, mode="r:gz") as archive:
-            yield Archive(archive, like or path)
+    shown = like or path
+    with open(path, "rb") as file, _opened(file, shown, "r") as archive:
+        yield Archive(archive, shown)
 
 
 def check_name(name: str, path: Path, *, windows: bool = os.name == "nt") -> None:
@@ -334,11 +295,10 @@ def check_name(name: str, path: Path, *, windows: bool = os.name == "nt") -> Non
 
     On Windows also for what its paths give a meaning of their own, or can't hold.
     """
-    parts = name.split("/")
+    kind, *parts = name.split("/")
     if (
-        parts[0] not in (DATABASES, KERNELS)
-        or len(parts) < 2
-        or PurePosixPath(name).is_absolute()
+        kind not in (DATABASES, KERNELS)
+        or not parts
         or any(part in ("", ".", "..") for part in parts)
         or "\0" in name
     ):

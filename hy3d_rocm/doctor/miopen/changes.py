@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import IO
 
 from hy3d_rocm.doctor.miopen.archive import (
     BROKEN,
+    PREFIX,
     Archive,
     ArchiveError,
     Backup,
@@ -24,7 +24,8 @@ from hy3d_rocm.doctor.miopen.archive import (
     read_backup,
     write_backup,
 )
-from hy3d_rocm.doctor.miopen.places import Place, files_of, is_database, side_files
+from hy3d_rocm.doctor.miopen.places import Place, existing, files_of, is_database, side_files
+from hy3d_rocm.files import beside
 from hy3d_rocm.units import size_text
 
 
@@ -36,6 +37,9 @@ class Done:
     count: int = 0
     bytes: int = 0
     left: list[tuple[Path, str]] = field(default_factory=list)
+
+    def add(self, saved: Saved) -> None:
+        self.count, self.bytes = self.count + 1, self.bytes + saved.size
 
 
 def save_first(places: list[Place], target: Callable[[], Path]) -> Backup | None:
@@ -53,31 +57,27 @@ def clear(places: list[Place], target: Callable[[], Path]) -> Done:
     Only what is in the backup as it is now goes: a file that was made or changed since stays.
     """
     done = Done(save_first(places, target))
-    if done.backup is None:
-        return done
-    for path, saved in done.backup.files.items():
+    files = done.backup.files if done.backup else {}
+    for path, saved in files.items():
         try:
-            if not _is_as_saved(path, saved):
+            if _is_as_saved(path, saved):
+                path.unlink()
+                done.add(saved)
+            else:
                 done.left.append((path, "was written to meanwhile"))
-                continue
-            path.unlink()
         except FileNotFoundError:
             continue
         except OSError as error:
             done.left.append((path, error.strerror or str(error)))
-            continue
-        done.count, done.bytes = done.count + 1, done.bytes + saved.size
-    for place in places:
-        _remove_empty_folders(place, done.backup.files)
-    return done
-
-
-def _remove_empty_folders(place: Place, files: Mapping[Path, Saved]) -> None:
-    """Those that held files of the backup; the place itself stays."""
-    folders = {folder for path in files for folder in path.parents if place.path in folder.parents}
+    # Folders that held files of the backup go where they are empty; the places themselves stay.
+    roots = {place.path for place in places}
+    folders = {
+        f for path in files for f in path.parents if any(root in f.parents for root in roots)
+    }
     for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True):
         with contextlib.suppress(OSError):  # not empty: somebody else's
             folder.rmdir()
+    return done
 
 
 def restore(archive: Path, places: list[Place], target: Callable[[], Path]) -> Done:
@@ -99,7 +99,7 @@ def restore(archive: Path, places: list[Place], target: Callable[[], Path]) -> D
             for saved in sorted(wanted, key=lambda saved: is_database(saved.name)):
                 goal = goals[saved.name]
                 _put_back(opened, saved, goal, old[goal])
-                done.count, done.bytes = done.count + 1, done.bytes + saved.size
+                done.add(saved)
     except BROKEN as error:
         before = f"what was there before is in {done.backup.path}" if done.backup else \
             "nothing was there before"  # fmt: skip
@@ -112,19 +112,16 @@ def restore(archive: Path, places: list[Place], target: Callable[[], Path]) -> D
 def _goals(wanted: list[Saved], places: list[Place], archive: Path) -> dict[str, Path]:
     """Where each file belongs; ArchiveError for two at one path, or a way through a link."""
     by_kind = {place.kind: place.path for place in places}
-    first = places[0].path
     goals: dict[str, Path] = {}
     taken: set[str] = set()
     for saved in wanted:
-        kind, _, relative = saved.name.partition("/")
-        root = by_kind.get(kind, first)  # both kinds in one folder
-        goal = root.joinpath(*relative.split("/"))
+        kind, *parts = saved.name.split("/")
+        root = by_kind.get(kind, places[0].path)  # both kinds in one folder
+        goal = root.joinpath(*parts)
         key = os.path.normcase(str(goal)).lower()
         if key in taken:
             raise ArchiveError(f"{archive}: two of its files belong to {goal}")
-        if os.path.realpath(goal.parent) != os.path.join(
-            os.path.realpath(root), *relative.split("/")[:-1]
-        ).rstrip(os.sep):
+        if Path(os.path.realpath(goal.parent)) != Path(os.path.realpath(root), *parts[:-1]):
             raise ArchiveError(f"{goal.parent} is or has a link; remove it, nothing was changed")
         taken.add(key)
         goals[saved.name] = goal
@@ -165,10 +162,7 @@ def _is_as_saved(path: Path, saved: Saved) -> bool:
 def _check_room(wanted: list[Saved], places: list[Place]) -> None:
     needed = sum(saved.size for saved in wanted)
     for place in places:
-        folder = place.path
-        while not folder.is_dir() and folder != folder.parent:
-            folder = folder.parent
-        free = shutil.disk_usage(folder).free
+        free = shutil.disk_usage(existing(place.path)).free
         if free < needed:
             raise ArchiveError(
                 f"{size_text(needed)} are to be put back, and {size_text(free)} are free on the "
@@ -179,20 +173,12 @@ def _check_room(wanted: list[Saved], places: list[Place]) -> None:
 def _put_back(archive: Archive, saved: Saved, goal: Path, old: os.stat_result | None) -> None:
     """old: what was at `goal`, which may be gone by now."""
     _make_folder(goal.parent)
-    handle, name = tempfile.mkstemp(dir=goal.parent, prefix=".miopen-", suffix=".part")
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file, archive.open(saved.name) as source:
-            if _copy(source, file) != saved.sha256:
-                raise OSError(f"{saved.name} has changed since it was checked")
-            file.flush()
-            _make_alike(file.fileno(), part, old or goal.parent.stat())
-            os.fsync(file.fileno())
-        os.replace(part, goal)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+    with beside(goal, PREFIX) as (file, part), archive.open(saved.name) as source:
+        if _copy(source, file) != saved.sha256:
+            raise OSError(f"{saved.name} has changed since it was checked")
+        file.flush()
+        _make_alike(file.fileno(), part, old or goal.parent.stat())
+        os.fsync(file.fileno())
 
 
 def _make_folder(folder: Path) -> None:
@@ -215,8 +201,12 @@ def _stat_of(goal: Path) -> os.stat_result | None:
 
 def _make_alike(handle: int, part: Path, like: os.stat_result) -> None:
     """Mode and owner of the file that is replaced; else as programs make it, and its folder's."""
-    is_file = stat.S_ISREG(like.st_mode)
-    mode = stat.S_IMODE(like.st_mode) & 0o777 if is_file else 0o666 & ~_umask()
+    if stat.S_ISREG(like.st_mode):
+        mode = like.st_mode & 0o777
+    else:
+        mask = os.umask(0o077)
+        os.umask(mask)
+        mode = 0o666 & ~mask
     _own(handle, like)
     # By its handle where that can be: a folder's owner may put a link in the name's place.
     os.chmod(handle if os.chmod in os.supports_fd else part, mode)
@@ -228,13 +218,8 @@ def _own(path: int | Path, like: os.stat_result) -> None:
             os.chown(path, like.st_uid, like.st_gid)
 
 
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
 def _copy(source: IO[bytes], file: IO[bytes]) -> str:
+    """The copy's SHA-256."""
     reader = Hashed(source)
     shutil.copyfileobj(reader, file)
     return reader.digest()

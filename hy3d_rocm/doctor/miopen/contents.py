@@ -41,8 +41,8 @@ def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     files = [file for place in found for file in place["files"]]
     return {
         "places": found,
-        "find_entries": _total(files, FIND),
-        "compiled_entries": _total(files, COMPILED),
+        "find_entries": sum(f["entries"] or 0 for f in files if f["holds"] == FIND),
+        "compiled_entries": sum(f["entries"] or 0 for f in files if f["holds"] == COMPILED),
         "bytes": sum(place["bytes"] for place in found),
     }
 
@@ -59,36 +59,35 @@ def in_a_line(environ: Mapping[str, str]) -> str:
 
 def _searches(environ: Mapping[str, str]) -> str:
     facts = collect(environ)
-    found, size = facts["find_entries"], facts["bytes"]
-    if not size:
+    if not facts["bytes"]:
         return "its database is empty, so the first decode takes longer"
-    entries = "results" if found is None else f"{found} results"
-    return f"{entries} of earlier searches, {size_text(size)} on disk"
+    size = size_text(facts["bytes"])
+    return f"{facts['find_entries']} results of earlier searches, {size} on disk"
 
 
 def describe(place: Place) -> dict[str, Any]:
     """One place: its databases, bytes by version, and whether MIOpen can write there."""
-    facts: dict[str, Any] = {
+    files: list[dict[str, Any]] = []
+    error = ""
+    try:
+        files += (_file(path, place.path) for path in files_of(place))
+    except OSError as failed:
+        error = f"{failed.strerror or failed}"
+    return {
         "kind": place.kind,
         "path": str(place.path),
         "chosen_by": place.chosen_by,
         "exists": os.path.isdir(place.path),
         "writable": _is_writable(place.path),
         "network_disk": network_disk(place.path),
-        "error": "",
+        "error": error,
+        # Of single kernels there may be thousands.
+        "files": [file for file in files if file["holds"] != OTHER][:_MOST_LISTED],
+        "count": len(files),
+        "bytes": sum(file["bytes"] for file in files),
+        "last_written": max((file["modified"] for file in files), default=None),
+        "versions": _by_version(files),
     }
-    files: list[dict[str, Any]] = []
-    try:
-        files += (_file(path, place.path) for path in files_of(place))
-    except OSError as error:
-        facts["error"] = f"{error.strerror or error}"
-    # Of single kernels there may be thousands.
-    facts["files"] = [file for file in files if file["holds"] != OTHER][:_MOST_LISTED]
-    facts["count"] = len(files)
-    facts["bytes"] = sum(file["bytes"] for file in files)
-    facts["last_written"] = max((file["modified"] for file in files), default=None)
-    facts["versions"] = _by_version(files)
-    return facts
 
 
 def kind_of(name: str) -> str:
@@ -138,24 +137,17 @@ def _file(path: Path, root: Path) -> dict[str, Any]:
 
 def entries_in(path: Path) -> int | None:
     """How many problems or kernels a database holds; None for what is none or can't be read."""
-    name = path.name.lower()
     table = _TABLES.get(path.suffix.lower())
     try:
         if table is not None:
             return _rows(path, table)
-        if name.endswith(".txt") and kind_of(name) != OTHER:
-            return _lines(path)
+        is_text = path.suffix.lower() == ".txt" and kind_of(path.name) != OTHER
+        if is_text and path.stat().st_size <= _LONGEST_TEXT_BYTES:
+            with open(path, "rb") as file:  # each entry is a line "key=values" (src/db.cpp)
+                return sum(b"=" in line for line in file)
     except (OSError, sqlite3.Error):
-        return None
+        pass
     return None
-
-
-def _lines(path: Path) -> int | None:
-    """Each entry is a line "key=values" (src/db.cpp)."""
-    if path.stat().st_size > _LONGEST_TEXT_BYTES:
-        return None
-    with open(path, "rb") as file:
-        return sum(b"=" in line for line in file)
 
 
 def _rows(path: Path, table: str) -> int | None:
@@ -180,9 +172,7 @@ def quiet_address(path: Path) -> str:
 
 def _is_writable(path: Path) -> bool:
     """Whether files can be made there, or the folder itself where it isn't there yet."""
-    folder = path
-    while not os.path.lexists(folder) and folder != folder.parent:
-        folder = folder.parent
+    folder = next(f for f in (path, *path.parents) if os.path.lexists(f) or f == f.parent)
     return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
 
 
@@ -191,12 +181,4 @@ def _by_version(files: list[dict[str, Any]]) -> dict[str, int]:
     found: dict[str, int] = {}
     for file in files:
         found[file["version"]] = found.get(file["version"], 0) + file["bytes"]
-    return dict(sorted(found.items(), key=lambda item: _numbers(item[0])))
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(number) for number in version.split(".") if number]
-
-
-def _total(files: list[dict[str, Any]], holds: str) -> int:
-    return sum(file["entries"] or 0 for file in files if file["holds"] == holds)
+    return dict(sorted(found.items(), key=lambda item: [int(n) for n in item[0].split(".") if n]))

@@ -30,7 +30,18 @@ _OWN_NAME = re.compile(
     r".*\.(?:ufdb\.txt|udb\.txt|updb\.txt|udb|ukdb)(?:-wal|-shm|-journal)?", re.IGNORECASE
 )
 _OBJECT_FOLDER = re.compile(r"[0-9a-f]{32}")
-_VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+(?:\.[\w-]*)?")
+_ANY = re.compile(r".*", re.DOTALL)
+_OBJECTS = (_OBJECT_FOLDER, "objects")
+_VERSIONS = (re.compile(r"\d+\.\d+\.\d+(?:\.[\w-]*)?"), "version")
+# A kind of folder -> which of its files are MIOpen's, which folders in it are of which kind. In a
+# shared one files have MIOpen's names, also in folders named by a version, where kernels are kept;
+# single kernels are "<name>.o", and a folder of such a name may be another program's.
+_FOLDERS: dict[str, tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], str], ...]]] = {
+    "own": (_ANY, ((_ANY, "own"),)),
+    "shared": (_OWN_NAME, (_OBJECTS, _VERSIONS)),
+    "version": (_OWN_NAME, (_OBJECTS,)),
+    "objects": (re.compile(r".*\.o", re.DOTALL), ()),
+}
 _SIDE_ENDINGS = ("-wal", "-shm", "-journal")
 _MOST_FILES = 200_000
 
@@ -67,13 +78,12 @@ def places(environ: Mapping[str, str] | None = None, *, windows: bool | None = N
         place = _place(kind, variable, environ, windows)
         if all(_real(place.path) != _real(other.path) for other in found):
             found.append(place)
-    return [replace(place, inner=_inner(place, found)) for place in found]
-
-
-def _inner(place: Place, others: list[Place]) -> frozenset[str]:
-    """Those of `others` that lie below `place`."""
-    root = os.path.join(_real(place.path), "")
-    return frozenset(real for other in others if (real := _real(other.path)).startswith(root))
+    reals = [_real(place.path) for place in found]
+    below = [
+        frozenset(real for real in reals if real.startswith(os.path.join(root, "")))
+        for root in reals
+    ]
+    return [replace(place, inner=inner) for place, inner in zip(found, below, strict=True)]
 
 
 def home_of(environ: Mapping[str, str], windows: bool) -> Path:
@@ -96,11 +106,13 @@ def _place(kind: str, variable: str, environ: Mapping[str, str], windows: bool) 
 
 def network_disk(path: Path) -> str:
     """The kind of network disk for which MIOpen does not use this folder, "" for any other."""
-    folder = path
-    while not os.path.isdir(folder) and folder != folder.parent:
-        folder = folder.parent
-    kind = disks.network_disk(folder)
+    kind = disks.network_disk(existing(path))
     return kind if kind in NETWORK_DISKS else ""
+
+
+def existing(path: Path) -> Path:
+    """The folder itself, or the nearest one above it that is there."""
+    return next((f for f in (path, *path.parents) if os.path.isdir(f)), Path(path.anchor))
 
 
 def kind_by_name(relative: str) -> str:
@@ -127,47 +139,24 @@ def files_of(place: Place) -> Iterator[Path]:
     """
     if not os.path.lexists(place.path):
         return
-    seen = _shared_files if place.is_shared else _all_files
-    found = seen(place.path, place.inner)
+    found = _walk(place.path, place.inner, "shared" if place.is_shared else "own")
     for count, path in enumerate(found):
         if count >= _MOST_FILES:
             raise OSError(f"{place.path} has more than {_MOST_FILES} files")
         yield path
 
 
-def _all_files(folder: Path, inner: frozenset[str]) -> Iterator[Path]:
-    for entry in _ordered(folder):
+def _walk(folder: Path, inner: frozenset[str], kind: str) -> Iterator[Path]:
+    files, folders = _FOLDERS[kind]
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            if not inner or _real(entry.path) not in inner:
-                yield from _all_files(Path(entry.path), inner)
-        elif entry.is_file(follow_symlinks=False):
+            below = next((kind for name, kind in folders if name.fullmatch(entry.name)), "")
+            if below and not (inner and _real(entry.path) in inner):
+                yield from _walk(Path(entry.path), inner, below)
+        elif entry.is_file(follow_symlinks=False) and files.fullmatch(entry.name):
             yield Path(entry.path)
-
-
-def _shared_files(folder: Path, inner: frozenset[str], *, top: bool = True) -> Iterator[Path]:
-    """Files with MIOpen's names, also in folders named by a version, where kernels are kept."""
-    for entry in _ordered(folder):
-        if entry.is_dir(follow_symlinks=False):
-            if _real(entry.path) in inner:
-                continue
-            if _OBJECT_FOLDER.fullmatch(entry.name):
-                yield from _objects(Path(entry.path))
-            elif top and _VERSION_FOLDER.fullmatch(entry.name):
-                yield from _shared_files(Path(entry.path), inner, top=False)
-        elif entry.is_file(follow_symlinks=False) and _OWN_NAME.fullmatch(entry.name):
-            yield Path(entry.path)
-
-
-def _objects(folder: Path) -> Iterator[Path]:
-    """Single kernels, "<name>.o"; a folder of such a name may be another program's."""
-    for entry in _ordered(folder):
-        if entry.is_file(follow_symlinks=False) and entry.name.endswith(".o"):
-            yield Path(entry.path)
-
-
-def _ordered(folder: Path) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return sorted(entries, key=lambda entry: entry.name)
 
 
 def _real(path: Path | str) -> str:

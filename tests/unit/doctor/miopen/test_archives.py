@@ -107,6 +107,7 @@ def test_a_name_that_can_not_be_decoded_is_a_sentence(
     def refuse(*_: Any) -> Any:
         b"\xe4".decode()
 
+    (tmp_path / "a.zip").touch()
     monkeypatch.setattr(zipfile, "ZipFile", refuse)
     with pytest.raises(ArchiveError, match=r"can't be read: .*codec can't decode"):
         changes.restore(tmp_path / "a.zip", found_in(home), target(tmp_path))
