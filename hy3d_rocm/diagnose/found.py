@@ -13,6 +13,7 @@ from hy3d_rocm.diagnose.rules import ANY, Confidence, Rule, Severity
 EVIDENCE_LINES = 3  # the first ones; the last one comes on top
 NEAR_BEFORE, NEAR_AFTER = 400, 40  # lines within which one thing may follow from another
 _EVIDENCE_CHARS = 400
+_OF_RULE = ("symptom", "cause", "here", "confidence", "severity", "rank", "source")
 
 
 @dataclass(frozen=True)
@@ -67,17 +68,17 @@ class Hits:
     where: str
     note: str
     first: list[Evidence] = field(default_factory=list)
-    last: Evidence | None = None
+    last: list[Evidence] = field(default_factory=list)
     numbers: deque[int] = field(default_factory=lambda: deque(maxlen=64))
     count: int = 0
 
     def add(self, line: Line) -> None:
-        if self.last is not None and self.last.line == line.number:
+        if self.last and self.ends == line.number:
             return  # a piece or a progress state of the same line
         self.count += 1
-        self.last = Evidence.of(line)
+        self.last = [Evidence.of(line)]
         if len(self.first) < EVIDENCE_LINES:
-            self.first.append(self.last)
+            self.first += self.last
         if len(self.numbers) < 32 or self.count % 2:
             self.numbers.append(line.number)
 
@@ -85,28 +86,34 @@ class Hits:
     def begins(self) -> int:
         return self.first[0].line
 
+    @property
+    def ends(self) -> int:
+        return self.last[0].line
+
+    @property
+    def lines(self) -> set[int]:
+        """Those that are remembered."""
+        return {*self.numbers, self.begins}
+
+    @property
     def evidence(self) -> tuple[Evidence, ...]:
-        more = [self.last] if self.last is not None and self.last not in self.first else []
-        return (*self.first, *more)
+        return tuple(dict.fromkeys(self.first + self.last))
 
 
 def _near(cause: Hits, effect: Hits) -> bool:
     """Whether `cause` was seen shortly before the first line of `effect`, or just after it."""
     low, high = effect.begins - NEAR_BEFORE, effect.begins + NEAR_AFTER
-    return any(low <= number <= high for number in (*cause.numbers, cause.begins))
+    return any(low <= number <= high for number in cause.lines)
 
 
 def _supported(hits: Hits, all_hits: list[Hits]) -> bool:
     """Whether what a rule needs beside it is there."""
-    if not hits.rule.needs:
-        return True
-    own = (*hits.numbers, hits.begins)
-    return any(
+    return not hits.rule.needs or any(
         abs(number - mine) <= hits.rule.within
         for other in all_hits
         if other.rule.id in hits.rule.needs
-        for number in (*other.numbers, other.begins)
-        for mine in own
+        for number in other.lines
+        for mine in hits.lines
     )
 
 
@@ -121,15 +128,12 @@ def _make_harmless(all_hits: list[Hits], parents: dict[str, Hits], went_on: int)
         parents[hits.rule.id].rule.id for hits in all_hits if hits.rule.id == "node-import-failed"
     }
     for hits in all_hits:
-        last = hits.last.line if hits.last is not None else hits.begins
-        if hits.rule.optional and last < went_on and hits.rule.id not in lacked:
+        if hits.rule.optional and hits.ends < went_on and hits.rule.id not in lacked:
             hits.rule = replace(hits.rule, severity="notice")
 
 
 def _may_follow(effect: Hits, cause: Hits) -> bool:
-    if cause.rule.id in effect.rule.follows:
-        return True
-    return (
+    return cause.rule.id in effect.rule.follows or (
         ANY in effect.rule.follows
         and cause.rule.severity == "error"
         and cause.rule.rank < 2
@@ -139,13 +143,15 @@ def _may_follow(effect: Hits, cause: Hits) -> bool:
 
 def _follows(effect: Hits, all_hits: list[Hits]) -> Hits | None:
     """What `effect` follows from. Where two follow from each other, the first line is the cause."""
-    for cause in all_hits:
-        if cause is effect or not _may_follow(effect, cause) or not _near(cause, effect):
-            continue
-        mutual = _may_follow(cause, effect)
-        if not mutual or cause.begins <= effect.begins:
-            return cause
-    return None
+    causes = (
+        cause
+        for cause in all_hits
+        if cause is not effect
+        and _may_follow(effect, cause)
+        and _near(cause, effect)
+        and (cause.begins <= effect.begins or not _may_follow(cause, effect))
+    )
+    return next(causes, None)
 
 
 def _root(hits: Hits, all_hits: list[Hits]) -> Hits:
@@ -173,21 +179,16 @@ def grouped(
     parents = {hits.rule.id: _root(hits, all_hits) for hits in all_hits}
     _make_harmless(all_hits, parents, went_on)
     result = []
-    for severity in ("error", "notice"):
-        roots = [
-            hits
-            for hits in all_hits
-            if hits.rule.severity == severity and parents[hits.rule.id] is hits
+    roots = [hits for hits in all_hits if parents[hits.rule.id] is hits]
+    for hits in sorted(roots, key=lambda root: (root.rule.severity, root.rule.rank)):
+        below = [
+            other
+            for other in all_hits
+            if other is not hits
+            and parents[other.rule.id] is hits
+            and set(other.numbers) - set(hits.numbers)  # it says more than the same line
         ]
-        for hits in sorted(roots, key=lambda root: root.rule.rank):
-            below = [
-                other
-                for other in all_hits
-                if other is not hits
-                and parents[other.rule.id] is hits
-                and set(other.numbers) - set(hits.numbers)  # it says more than the same line
-            ]
-            result.append(_diagnosis(hits, below, machine, likely_stop))
+        result.append(_diagnosis(hits, below, machine, likely_stop))
     return tuple(result)
 
 
@@ -207,22 +208,14 @@ def _action(hits: Hits, machine: Machine) -> str:
 
 def _diagnosis(hits: Hits, below: list[Hits], machine: Machine, likely_stop: bool) -> Diagnosis:
     rule = hits.rule
-    surer = likely_stop and rule.id == "decode-stopped"
     more = "" if machine.system in ("windows", "wsl") else rule.linux
-    return Diagnosis(
+    found = Diagnosis(
+        **{name: getattr(rule, name) for name in _OF_RULE},
+        **{name: getattr(hits, name) for name in ("evidence", "where", "note", "count")},
         rule=rule.id,
-        symptom=rule.symptom,
-        cause=rule.cause,
-        evidence=hits.evidence(),
         do=machine.filled(_action(hits, machine)),
-        here=rule.here,
         otherwise=machine.filled(f"{rule.otherwise} {more}".strip()),
-        confidence="likely" if surer else rule.confidence,
-        severity=rule.severity,
-        rank=rule.rank,
-        where=hits.where,
-        note=hits.note,
-        count=hits.count,
-        source=rule.source,
         follow_ups=tuple(_diagnosis(other, [], machine, False) for other in below),
     )
+    surer = likely_stop and rule.id == "decode-stopped"
+    return replace(found, confidence="likely") if surer else found
