@@ -16,7 +16,7 @@ from hy3d_rocm.doctor.facts import disks, driver, memory, torch_side
 from hy3d_rocm.doctor.finding import Facts, Finding, Severity
 from hy3d_rocm.doctor.miopen import contents
 from hy3d_rocm.doctor.report import as_html, as_text, headline
-from hy3d_rocm.doctor.rules import Rule, table
+from hy3d_rocm.doctor.rules import table
 from hy3d_rocm.env import doctor as env_doctor
 from hy3d_rocm.env import gpu, rules, variables
 from hy3d_rocm.env.machine import Machine, detect
@@ -26,6 +26,9 @@ logger = logging.getLogger("hy3d_rocm")
 
 DEFAULT_SECONDS = 60.0
 _TORCH_SHARE = 0.5  # of the time: a cold import of a ROCm build takes ten seconds and more
+_OF_MACHINE = (
+    "architectures", "torch", "torch_is_rocm", "rocm", "zluda", "system", "runs_on_amd",
+)  # fmt: skip
 # What a program that this one runs in knows of itself; set by comfy/routes.py.
 host_facts: dict[str, Callable[[], Mapping[str, Any]]] = {}
 
@@ -83,9 +86,7 @@ def examine(
         if tell is not None:
             tell("trying each convolution back-end")
         share = max(until - time.monotonic(), 3.0)
-        facts["self_test"] = _guarded(
-            lambda: selftest.run(facts["torch"], share, tell=tell, cancel=cancel)
-        )
+        facts["self_test"] = _guarded(selftest.run, facts["torch"], share, tell=tell, cancel=cancel)
     shown = anonymous(facts, environ, keep_paths=True)
     return Examination(shown, tuple(judge(shown)))
 
@@ -105,24 +106,26 @@ def collect(
     """
     topology = root / gpu.TOPOLOGY.relative_to("/")
     if machine is None:
-        machine = _detected(environ, topology)
+        try:
+            machine = detect(environ, topology=topology)
+        except Exception as error:  # noqa: BLE001  (nothing is known of it then)
+            logger.debug("hy3d_rocm: the machine can't be told: %s", error)
+            machine = Machine()
     if torch is None:
         if tell is not None:
             tell("asking PyTorch")
-        torch = _guarded(lambda: torch_side.collect(torch_seconds))
-    said, found = torch, machine
-    facts = _guarded(
-        lambda: env_doctor.collect(environ, machine=found, torch=said, topology=topology)
-    )
-    facts.setdefault("torch", dict(said))
-    facts["machine"] = _machine(found)
-    facts["judged"] = _judged(environ, found)
-    facts["kernel"] = _guarded(lambda: driver.collect(root))
-    facts["memory"] = _guarded(lambda: memory.collect(root))
-    facts["miopen"] = _guarded(lambda: contents.collect(environ))
-    facts.update(_guarded(lambda: disks.collect(environ)))
-    for name, function in host_facts.items():
-        facts[name] = _guarded(function)
+        torch = _guarded(torch_side.collect, torch_seconds)
+    facts = _guarded(env_doctor.collect, environ, machine=machine, torch=torch, topology=topology)
+    facts.setdefault("torch", dict(torch))
+    facts["machine"] = {name: getattr(machine, name) for name in _OF_MACHINE}
+    for name in ("architectures", "torch", "rocm"):
+        facts["machine"][name] = list(facts["machine"][name])
+    facts["judged"] = _judged(environ, machine)
+    facts["kernel"] = _guarded(driver.collect, root)
+    facts["memory"] = _guarded(memory.collect, root)
+    facts["miopen"] = _guarded(contents.collect, environ)
+    facts.update(_guarded(disks.collect, environ))
+    facts.update((name, _guarded(function)) for name, function in host_facts.items())
     facts["when"] = time.strftime("%Y-%m-%d %H:%M:%S")
     return facts
 
@@ -136,52 +139,36 @@ def judge(facts: Mapping[str, Any]) -> list[Finding]:
             findings += rule.findings(seen)
         except Exception as error:  # facts of a kind no rule thought of
             logger.debug("hy3d_rocm: the doctor's rule %s failed", rule.id, exc_info=True)
-            findings.append(_failed(rule, error))
+            findings.append(Finding(
+                "rule-failed", Severity.ADVICE, "One of the doctor's own rules failed",
+                f"{rule.id}: {type(error).__name__}: {error}", "report it with this report",
+            ))  # fmt: skip
     return sorted(findings, key=lambda finding: finding.severity.rank)
-
-
-def _detected(environ: Mapping[str, str], topology: Path) -> Machine:
-    try:
-        return detect(environ, topology=topology)
-    except Exception as error:  # noqa: BLE001  (nothing is known of it then)
-        logger.debug("hy3d_rocm: the machine can't be told: %s", error)
-        return Machine()
-
-
-def _machine(machine: Machine) -> dict[str, Any]:
-    names = ("architectures", "torch", "torch_is_rocm", "rocm", "zluda", "system", "runs_on_amd")
-    found = {name: getattr(machine, name) for name in names}
-    return {n: list(value) if isinstance(value, tuple) else value for n, value in found.items()}
 
 
 def _judged(environ: Mapping[str, str], machine: Machine) -> list[dict[str, str]]:
     """What the table of variables says, where it is about this machine."""
-    found = []
-    for finding in rules.judge(environ, machine):
-        if machine.has_rocm_libraries or finding.name.startswith("HY3D_"):
-            found.append({
-                "name": finding.name,
-                "subject": variables.public_subject(finding),
-                "value": variables.public_value(finding.value),
-                "verdict": str(finding.rule.verdict),
-                "rule": finding.rule.name,
-                "effect": variables.public_text(finding).removesuffix(f"; {finding.rule.remedy}"),
-                "remedy": finding.rule.remedy,
-                "source": finding.rule.source,
-            })  # fmt: skip
-    return found
+    return [
+        {
+            "name": finding.name,
+            "subject": variables.public_subject(finding),
+            "value": variables.public_value(finding.value),
+            "verdict": str(finding.rule.verdict),
+            "rule": finding.rule.name,
+            "effect": variables.public_text(finding).removesuffix(f"; {finding.rule.remedy}"),
+            "remedy": finding.rule.remedy,
+            "source": finding.rule.source,
+        }
+        for finding in rules.judge(environ, machine)
+        if machine.has_rocm_libraries or finding.name.startswith("HY3D_")
+    ]
 
 
-def _failed(rule: Rule, error: Exception) -> Finding:
-    return Finding(
-        "rule-failed", Severity.ADVICE, "One of the doctor's own rules failed",
-        f"{rule.id}: {type(error).__name__}: {error}", "report it with this report",
-    )  # fmt: skip
-
-
-def _guarded(function: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+def _guarded(
+    function: Callable[..., Mapping[str, Any]], *given: Any, **named: Any
+) -> dict[str, Any]:
     try:
-        return dict(function())
+        return dict(function(*given, **named))
     except Exception as error:  # that it failed is the fact
         from hy3d_rocm.conv.errors import is_cancel
 

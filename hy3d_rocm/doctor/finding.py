@@ -1,11 +1,17 @@
-"""What a finding is, and how checks look at facts."""
+"""What a finding is, and how rules and checks look at facts."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
+
+from hy3d_rocm.env.machine import Version, dotted, parse_version
+from hy3d_rocm.units import parse_size, size_text
+
+_PLACE = re.compile(r"\{([\w.]+):?([^{}]*)\}")
 
 
 class Severity(StrEnum):
@@ -51,10 +57,55 @@ Check = Callable[["Facts"], Iterable[Said]]
 
 
 class Facts:
-    """Facts of which any part may be missing, because it could not be read."""
+    """Facts of which any part may be missing, because it could not be read.
 
-    def __init__(self, facts: Mapping[str, Any]) -> None:
-        self.all = facts
+    words: what is looked up before them: what a check found out, or a row of a list of facts.
+    """
+
+    def __init__(self, facts: Mapping[str, Any], words: Mapping[str, Any] | None = None) -> None:
+        self.all, self.words = facts, words or {}
+
+    def beside(self, words: Mapping[str, Any]) -> Facts:
+        return Facts(self.all, {**self.words, **words})
+
+    def each(self, name: str) -> list[Facts]:
+        """These facts beside each row of a list."""
+        rows = self.word(name)
+        rows = rows if isinstance(rows, list) else []
+        return [self.beside(row) for row in rows if isinstance(row, Mapping)]
+
+    def word(self, name: str) -> Any:
+        """A word, what this class knows of the machine ("is_linux"), or a fact by its path."""
+        if name in self.words:
+            return self.words[name]
+        return getattr(self, name) if name in _KNOWN else self.get(name)
+
+    def filled(self, text: str) -> str:
+        """`text` with what stands for {NAME}, or {NAME:size} for bytes, in it; items of a list with
+        commas, nothing for what is missing."""
+        return _PLACE.sub(lambda place: _shown(self.word(place[1]), place[2]), text)
+
+    def holds(self, condition: str) -> bool:
+        """Whether "NAME" (it is there, and not 0, empty or false), "NAME is VALUE" (in upper or
+        lower case), "NAME has TEXT", "NAME below SIZE", "NAME above SIZE" or "NAME in
+        VERSION-VERSION ..." (the second without) is so; "no " before it turns it round."""
+        name, _, rest = condition.removeprefix("no ").partition(" ")
+        kind, _, wanted = self.filled(rest).partition(" ")
+        value = self.word(name)
+        if kind == "is":
+            found = str(value).strip().lower() == wanted.lower()
+        elif kind == "has":
+            found = wanted in str(value)
+        elif kind in ("below", "above"):
+            known, size = isinstance(value, int), parse_size(wanted)
+            found = known and (value < size if kind == "below" else value > size)
+        elif kind == "in":
+            spans = (map(parse_version, span.split("-")) for span in wanted.split())
+            version = as_version(value)
+            found = any(version and low <= version < high for low, high in spans)
+        else:
+            found = bool(value)
+        return found is not condition.startswith("no ")
 
     def get(self, path: str, default: Any = None) -> Any:
         """The value at "memory.host.total_bytes"; `default` where it is missing or None."""
@@ -67,7 +118,7 @@ class Facts:
 
     def rows(self, path: str) -> list[Mapping[str, Any]]:
         """The tables in a list; [] where there is none."""
-        value = self.get(path, [])
+        value = self.get(path)
         return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
 
     def number(self, path: str) -> int:
@@ -119,7 +170,42 @@ class Facts:
     def is_linux(self) -> bool:
         return bool(self.get("machine.system") == "linux")
 
-    def version(self, path: str) -> tuple[int, ...]:
-        """A version that facts hold as a list of numbers; () where it isn't known."""
-        value = self.get(path, [])
-        return tuple(value) if isinstance(value, list | tuple) else ()
+    @property
+    def rocm(self) -> str:
+        return dotted(as_version(self.get("machine.rocm")))
+
+    @property
+    def nightly(self) -> str:
+        """The day of a ROCm nightly: "20251201" of "2.10.0a0+rocm7.11.0a20251201"; else ""."""
+        found = re.search(r"\+rocm[\d.]+a(\d{8})$", str(self.get("torch.version")))
+        return found[1] if found else ""
+
+    @property
+    def card_names(self) -> str:
+        return ", ".join(self.architectures) or "an AMD card"
+
+    @property
+    def uses_miopen(self) -> bool:
+        """Whether MIOpen is what convolutions run on, or would."""
+        return bool(self.get("torch.hip") or self.get("machine.runs_on_amd"))
+
+    @property
+    def target(self) -> str:
+        """What a PyTorch has to be built for."""
+        return ", ".join(sorted(set(self.architectures))) or "your card"
+
+
+_KNOWN = {name for name, value in vars(Facts).items() if isinstance(value, property)}
+
+
+def as_version(value: Any) -> Version:
+    """A version that facts hold as a list of numbers or a text; () where it isn't known."""
+    return tuple(value) if isinstance(value, list | tuple) else parse_version(str(value))
+
+
+def _shown(value: Any, form: str) -> str:
+    if form == "size":
+        return size_text(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return format("" if value is None else value, form)

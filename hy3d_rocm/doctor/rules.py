@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from hy3d_rocm.doctor import checks_memory, checks_pack, checks_torch
-from hy3d_rocm.doctor.finding import Check, Facts, Finding, Severity
+from hy3d_rocm.doctor import checks
+from hy3d_rocm.doctor.finding import Check, Facts, Finding, Said, Severity
 from hy3d_rocm.env.tables import functions_of, read
 
 FOLDER = Path(__file__).with_name("rules")
 FILES = ("torch", "versions", "pack", "memory", "miopen")
-CHECKS: dict[str, Check] = functions_of(checks_torch, checks_memory, checks_pack)
+CHECKS: dict[str, Check] = functions_of(checks)
+_TEXTS = ("id", "title", "evidence", "remedy", "source")
 
 
 @dataclass(frozen=True)
 class Saying:
-    """What a rule says in one case; "" and None: what it says else."""
+    """What a rule says in one case; "" and None: what it says else. when: as a rule's."""
 
     id: str = ""
     severity: Severity | None = None
@@ -26,32 +27,48 @@ class Saying:
     evidence: str = ""
     remedy: str = ""
     source: str = ""
+    when: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of rules/*.toml. says: what differs in a case that its check names."""
+    """One rule of rules/*.toml: a finding for each thing that its check finds out, where all
+    conditions (Facts.holds) of `when` are so; without a check, where they are.
+
+    each: a list of facts, of which each row is looked at. cards: only where an architecture begins
+    so; {cards} are those. says: what differs in a case that the check names, or that its own `when`
+    describes; of cases that hold the last one counts.
+    """
 
     id: str
     severity: Severity
-    check: Check
+    check: Check = lambda facts: [Said()]
     title: str = ""
     evidence: str = ""
     remedy: str = ""
     source: str = ""
+    each: str = ""
+    when: tuple[str, ...] = ()
+    cards: tuple[str, ...] = ()
     says: Mapping[str, Saying] = field(default_factory=dict)
 
     def findings(self, facts: Facts) -> Iterator[Finding]:
-        for said in self.check(facts):
-            parts: list[Rule | Saying] = [self.says[name] for name in reversed(said.sayings)]
-            parts.append(self)
-            severity = next((part.severity for part in parts if part.severity), self.severity)
-            texts = {
-                name: next((text for part in parts if (text := getattr(part, name))), "")
-                for name in ("id", "title", "evidence", "remedy", "source")
-            }
-            told = {name: text.format_map(said.words) for name, text in texts.items()}
-            yield Finding(severity=severity, **told)
+        if self.cards:
+            cards = {a for a in facts.architectures if a.startswith(self.cards)}
+            if not cards:
+                return
+            facts = facts.beside({"cards": sorted(cards)})
+        for seen in facts.each(self.each) if self.each else [facts]:
+            if all(map(seen.holds, self.when)):
+                for said in self.check(seen):
+                    yield self._finding(said, seen.beside(said.words))
+
+    def _finding(self, said: Said, facts: Facts) -> Finding:
+        parts: list[Rule | Saying] = [self, *(self.says[name] for name in said.sayings)]
+        parts += (s for s in self.says.values() if s.when and all(map(facts.holds, s.when)))
+        told = [next(filter(None, (getattr(p, n) for p in reversed(parts))), "") for n in _TEXTS]
+        severity = next(part.severity for part in reversed(parts) if part.severity)
+        return Finding(severity=severity, **dict(zip(_TEXTS, map(facts.filled, told), strict=True)))
 
 
 @cache

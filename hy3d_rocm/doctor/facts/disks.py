@@ -50,19 +50,22 @@ def disks(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
 def knowledge(database: str) -> dict[str, Any]:
     """{"path", "exists", "verdicts": {verdict: rows} or None, "error", "note"}; makes no files.
 
-    verdicts: None, and note says why, where the database was not closed.
+    verdicts: None, and note says why, where the database was not closed. A running ComfyUI keeps it
+    open, with -wal and -shm: a reader beside it makes neither.
     """
+    exists = database != IN_MEMORY and os.path.isfile(database)
     facts: dict[str, Any] = {
-        "path": database, "exists": False, "verdicts": {}, "error": "", "note": ""
+        "path": database, "exists": exists, "verdicts": {}, "error": "", "note": ""
     }  # fmt: skip
-    if database == IN_MEMORY or not os.path.isfile(database):
+    if not exists:
         return facts
-    facts["exists"] = True
-    address = _address(Path(database))
-    if address is None:
+    path = Path(database)
+    sides = set(sides_of(path))
+    if sides not in (set(), {"-wal", "-shm"}):
         facts["verdicts"] = None
         facts["note"] = "not counted: a program has it open, or it was not closed"
         return facts
+    address = f"{path.resolve().as_uri()}?mode=ro" if sides else quiet_address(path)
     try:
         with closing(sqlite3.connect(address, uri=True, timeout=0.5)) as connection:
             rows = connection.execute("SELECT verdict, count(*) FROM records GROUP BY verdict")
@@ -70,14 +73,3 @@ def knowledge(database: str) -> dict[str, Any]:
     except (OSError, sqlite3.Error) as error:
         facts["error"] = str(error)
     return facts
-
-
-def _address(path: Path) -> str | None:
-    """How to read our database without making a file beside it; None where that can't be.
-
-    A running ComfyUI keeps it open, with -wal and -shm: a reader beside it makes neither.
-    """
-    sides = set(sides_of(path))
-    if not sides:
-        return quiet_address(path)
-    return f"{path.resolve().as_uri()}?mode=ro" if sides == {"-wal", "-shm"} else None

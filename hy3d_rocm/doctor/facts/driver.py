@@ -18,6 +18,7 @@ from hy3d_rocm.env.files import entries, link_name, number, text
 
 AMD = 0x1002
 _DISPLAY_CLASS = 0x03
+_CONTAINER_MARKS = (".dockerenv", "run/.containerenv")
 _BOOT_OPTIONS = ("amdgpu.", "ttm.", "amdttm.", "amd_iommu", "iommu")
 ROOT = Path("/")
 
@@ -30,12 +31,13 @@ def collect(root: Path = ROOT) -> dict[str, Any]:
             "container": False, "boot_options": [], "cards": [], "devices": [], "groups": [],
         }  # fmt: skip
     module = root / "sys/module/amdgpu"
+    words = text(root / "proc/cmdline").split()
     return {
         "release": text(root / "proc/sys/kernel/osrelease"),
         "driver": amd_driver(module, root / "dev/dxg") if module.is_dir() else "",
         "loaded": module.is_dir(),
-        "container": _is_container(root),
-        "boot_options": _boot_options(root),
+        "container": any((root / mark).exists() for mark in _CONTAINER_MARKS),
+        "boot_options": [word for word in words if word.startswith(_BOOT_OPTIONS)],
         "cards": cards(root),
         "devices": devices(root),
         "groups": own_groups(),
@@ -44,12 +46,12 @@ def collect(root: Path = ROOT) -> dict[str, Any]:
 
 def cards(root: Path = ROOT) -> list[dict[str, Any]]:
     """Display adapters of AMD's on the PCI bus, with amdgpu's own figures where it drives them."""
-    found = []
-    for folder in entries(root / "sys/bus/pci/devices"):
-        kind = number(folder / "class")
-        if number(folder / "vendor") == AMD and kind is not None and kind >> 16 == _DISPLAY_CLASS:
-            found.append(_card(folder))
-    return found
+    return [
+        _card(folder)
+        for folder in entries(root / "sys/bus/pci/devices")
+        if number(folder / "vendor") == AMD
+        and (number(folder / "class") or 0) >> 16 == _DISPLAY_CLASS
+    ]
 
 
 def _card(folder: Path) -> dict[str, Any]:
@@ -67,28 +69,22 @@ def _card(folder: Path) -> dict[str, Any]:
 
 def devices(root: Path = ROOT) -> list[dict[str, Any]]:
     """/dev/kfd and the render nodes: whose they are, and whether this process may use them."""
-    nodes = [
-        path for path in entries(root / "dev/dri") if path.name.startswith("renderD")
-    ]  # fmt: skip
-    return [_device(root / "dev/kfd", root), *(_device(path, root) for path in nodes)]
+    nodes = [path for path in entries(root / "dev/dri") if path.name.startswith("renderD")]
+    return [_device(path, root) for path in (root / "dev/kfd", *nodes)]
 
 
 def _device(path: Path, root: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "path": f"/{path.relative_to(root).as_posix()}",
-        "exists": False, "usable": False, "group": "", "mode": "",
-    }  # fmt: skip
     try:
         found = path.stat()
     except OSError:
-        return facts
-    facts.update(
-        exists=True,
-        usable=os.access(path, os.R_OK | os.W_OK),
-        group=group_name(found.st_gid),
-        mode=stat.filemode(found.st_mode),
-    )
-    return facts
+        found = None
+    return {
+        "path": f"/{path.relative_to(root).as_posix()}",
+        "exists": found is not None,
+        "usable": found is not None and os.access(path, os.R_OK | os.W_OK),
+        "group": group_name(found.st_gid) if found else "",
+        "mode": stat.filemode(found.st_mode) if found else "",
+    }
 
 
 def group_name(number: int) -> str:
@@ -108,16 +104,6 @@ def own_groups() -> list[str]:
     if sys.platform == "win32":
         return []
     return sorted({group_name(number) for number in (*os.getgroups(), os.getegid())})
-
-
-def _boot_options(root: Path) -> list[str]:
-    words = text(root / "proc/cmdline").split()
-    return [word for word in words if word.startswith(_BOOT_OPTIONS)]
-
-
-def _is_container(root: Path) -> bool:
-    marks = (".dockerenv", "run/.containerenv")
-    return any((root / mark).exists() for mark in marks)
 
 
 def _other_driver() -> str:

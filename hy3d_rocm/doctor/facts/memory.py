@@ -94,14 +94,14 @@ def _resident(fields: dict[str, str], region: str) -> int:
 
 
 def _by_compute_driver(root: Path) -> dict[int, int]:
-    found = {}
-    for folder in entries(root / "sys/class/kfd/kfd/proc"):
-        if folder.name.isdigit():
-            parts = [p for p in entries(folder) if p.name.startswith("vram_")]
-            held = sum(number(part) or 0 for part in parts)
-            if held:
-                found[int(folder.name)] = held
-    return found
+    folders = [f for f in entries(root / "sys/class/kfd/kfd/proc") if f.name.isdigit()]
+    held = {
+        int(folder.name): sum(
+            number(part) or 0 for part in entries(folder) if part.name.startswith("vram_")
+        )
+        for folder in folders
+    }
+    return {pid: size for pid, size in held.items() if size}
 
 
 def _size(value: str) -> int | None:

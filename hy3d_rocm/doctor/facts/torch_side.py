@@ -7,6 +7,7 @@ neither happens in the process that was asked for a diagnosis.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 from hy3d_rocm.env.doctor import torch_facts
@@ -40,13 +41,15 @@ def here() -> dict[str, Any]:
     """As env.doctor.torch_facts, with "architectures", "library", "triton" and GPUs' memory."""
     facts = torch_facts()
     if "version" in facts:
-        facts.update(
-            architectures=_tried(_architectures, []),
-            library=_tried(_library, ""),
-            triton=triton(),
-        )
+        # One answer less where it fails; what matters is in "error" already.
+        facts.update(architectures=[], library="", triton=triton())
+        with suppress(Exception):
+            facts["architectures"] = _architectures()
+        with suppress(Exception):
+            facts["library"] = _library()
         for index, gpu in enumerate(facts["gpus"]):
-            gpu.update(_tried(lambda index=index: _memory(index), {}))
+            with suppress(Exception):
+                gpu.update(_memory(index))
     return facts
 
 
@@ -91,10 +94,3 @@ def _memory(index: int) -> dict[str, Any]:
         "allocated_bytes": int(torch.cuda.memory_allocated(index)),
         "reserved_bytes": int(torch.cuda.memory_reserved(index)),
     }
-
-
-def _tried(function: Any, otherwise: Any) -> Any:
-    try:
-        return function()
-    except Exception:  # noqa: BLE001  (one answer less; what matters is in "error" already)
-        return otherwise

@@ -26,7 +26,9 @@ def test_every_file_is_read_and_every_check_has_one_rule() -> None:
     assert sorted(FILES) == sorted(path.stem for path in FOLDER.iterdir())
     ids = [rule.id for rule in table()]
     assert len(set(ids)) == len(ids)
-    assert sorted(rule.check.__name__ for rule in table()) == sorted(CHECKS)
+    assert sorted(name for rule in table() if (name := rule.check.__name__) in CHECKS) == sorted(
+        CHECKS
+    )
 
 
 def test_every_rule_has_a_title_and_evidence_in_each_case() -> None:
