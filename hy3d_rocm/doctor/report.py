@@ -13,7 +13,6 @@ from hy3d_rocm import __version__
 from hy3d_rocm.doctor.finding import Facts, Finding, Severity
 from hy3d_rocm.doctor.selftest import tier_name
 from hy3d_rocm.env import doctor as basic
-from hy3d_rocm.units import size_text
 
 _WIDTH = 100
 _INDENT = 10
@@ -28,9 +27,9 @@ def headline(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
     """ "1 error, 2 warnings"; said with it where there is no AMD GPU that could be examined."""
     counts = Counter(finding.severity for finding in findings)
     parts = [
-        f"{count} {one if count == 1 else many}"
+        f"{counts[severity]} {one if counts[severity] == 1 else many}"
         for severity, (one, many) in _SEVERITIES.items()
-        if (count := counts.get(severity, 0))
+        if counts[severity]
     ]
     counted = ", ".join(parts)
     if Facts(facts).is_without_amd:
@@ -48,11 +47,8 @@ def sections(facts: Mapping[str, Any]) -> dict[str, list[str]]:
     found["kernel driver"] = _kernel(seen)
     found["memory"] = _memory(seen)
     found["MIOpen"] = _miopen(seen)
-    found["disks"] = [
-        f"{size_text(disk.get('free_bytes'))} of {size_text(disk.get('total_bytes'))} free for "
-        + ", ".join(disk.get("uses") or ())
-        for disk in seen.rows("disks")
-    ]
+    room = "{free_bytes:size} of {total_bytes:size} free for {uses}"
+    found["disks"] = [disk.filled(room) for disk in seen.each("disks")]
     found["self-test"] = _self_test(seen)
     if seen.get("comfyui"):
         found["ComfyUI"] = _comfyui(seen)
@@ -64,45 +60,43 @@ def _kernel(facts: Facts) -> list[str]:
         return [str(facts.get("kernel.error"))]
     driver = str(facts.get("kernel.driver") or "no amdgpu")
     driver = "the kernel's own amdgpu" if driver.startswith("kernel ") else driver
-    lines = [f"{facts.get('kernel.release', '')}, {driver}"]
-    for device in facts.rows("kernel.devices"):
-        if device.get("exists"):
-            may = "usable" if device.get("usable") else "not usable"
-            lines.append(f"{device.get('path')}: {device.get('mode')} {device.get('group')}, {may}")
+    lines = [facts.filled(f"{{kernel.release}}, {driver}")]
+    for device in facts.each("kernel.devices"):
+        if device.word("exists"):
+            may = "usable" if device.word("usable") else "not usable"
+            lines.append(device.filled(f"{{path}}: {{mode}} {{group}}, {may}"))
     options = facts.get("kernel.boot_options", [])
     return [*lines, *([f"booted with {' '.join(options)}"] if options else [])]
 
 
 def _memory(facts: Facts) -> list[str]:
-    free, total = (facts.get(f"memory.host.{n}_bytes") for n in ("available", "total"))
-    lines = [f"host: {size_text(free)} of {size_text(total)} available"]
-    for card in facts.rows("kernel.cards"):
-        if card.get("vram_total_bytes"):
-            used, whole = card.get("vram_used_bytes"), card.get("vram_total_bytes")
-            gtt = card.get("gtt_total_bytes")
-            lines.append(f"{card.get('pci')}: {size_text(used)} of {size_text(whole)} used, and "
-                         f"up to {size_text(gtt)} of the host's")  # fmt: skip
-    for gpu in facts.rows("torch.gpus"):
-        if gpu.get("total_bytes"):
-            free, total = gpu.get("free_bytes"), gpu.get("total_bytes")
-            held = (f"; this process holds {size_text(gpu.get('reserved_bytes'))}, "
-                    f"{size_text(gpu.get('allocated_bytes'))} of it in use")  # fmt: skip
-            held = held if facts.get("torch.in_this_process") else ""
-            lines.append(f"{gpu.get('name')}: {size_text(free)} of {size_text(total)} free{held}")
-    for holder in facts.rows("memory.holders"):
-        own = ", this process" if holder.get("own") else ""
-        lines.append(f"held by {holder.get('name')} (process {holder.get('pid')}{own}): "
-                     f"{size_text(holder.get('vram_bytes'))}, "
-                     f"{size_text(holder.get('gtt_bytes'))} of the host's")  # fmt: skip
+    host = "host: {memory.host.available_bytes:size} of {memory.host.total_bytes:size} available"
+    lines = [facts.filled(host)]
+    lines += [
+        card.filled(
+            "{pci}: {vram_used_bytes:size} of {vram_total_bytes:size} used, and up to "
+            "{gtt_total_bytes:size} of the host's"
+        )
+        for card in facts.each("kernel.cards")
+        if card.word("vram_total_bytes")
+    ]
+    held = "; this process holds {reserved_bytes:size}, {allocated_bytes:size} of it in use"
+    free = "{name}: {free_bytes:size} of {total_bytes:size} free"
+    free += held if facts.get("torch.in_this_process") else ""
+    lines += [gpu.filled(free) for gpu in facts.each("torch.gpus") if gpu.word("total_bytes")]
+    for holder in facts.each("memory.holders"):
+        own = ", this process" if holder.word("own") else ""
+        lines.append(holder.filled(f"held by {{name}} (process {{pid}}{own}): {{vram_bytes:size}}, "
+                                   "{gtt_bytes:size} of the host's"))  # fmt: skip
     return lines
 
 
 def _miopen(facts: Facts) -> list[str]:
     lines = []
-    for place in facts.rows("miopen.places"):
-        state = f"{place.get('count', 0)} files, {size_text(place.get('bytes'))}"
-        state = state if place.get("exists") else "not there"
-        lines.append(f"{place.get('kind')}: {place.get('path')}, {place.get('error') or state}")
+    for place in facts.each("miopen.places"):
+        state = "{count} files, {bytes:size}" if place.word("exists") else "not there"
+        state = "{error}" if place.word("error") else state
+        lines.append(place.filled(f"{{kind}}: {{path}}, {state}"))
     if lines:
         lines.append(f"find results for {facts.number('miopen.find_entries')} convolutions, "
                      f"{facts.number('miopen.compiled_entries')} compiled kernels")  # fmt: skip
@@ -112,25 +106,22 @@ def _miopen(facts: Facts) -> list[str]:
 def _self_test(facts: Facts) -> list[str]:
     if not facts.get("self_test"):
         return ["not asked for"]
-    is_amd = bool(facts.get("torch.hip"))
     lines = []
-    for result in facts.rows("self_test.results"):
-        seconds = result.get("first_seconds")
-        time = f", first call {seconds:.2f} s" if isinstance(seconds, float) else ""
-        detail = f": {result['detail']}" if result.get("detail") else ""
-        name = tier_name(str(result.get("tier")), is_amd)
-        lines.append(f"{result.get('device')}, {name}: {result.get('verdict')}{time}{detail}")
+    for result in facts.each("self_test.results"):
+        seconds = result.word("first_seconds")
+        time = ", first call {first_seconds:.2f} s" if isinstance(seconds, float) else ""
+        detail = ": {detail}" if result.word("detail") else ""
+        name = tier_name(str(result.word("tier")), bool(facts.get("torch.hip")))
+        lines.append(result.filled(f"{{device}}, {name}: {{verdict}}{time}{detail}"))
     return lines or [str(facts.get("self_test.why") or facts.get("self_test.error") or "no result")]
 
 
 def _comfyui(facts: Facts) -> list[str]:
     if facts.get("comfyui.error"):
         return [str(facts.get("comfyui.error"))]
-    lines = [f"ComfyUI {facts.get('comfyui.version', '')} computes on "
-             f"{facts.get('comfyui.device', '')}"]  # fmt: skip
-    for model in facts.rows("comfyui.models"):
-        lines.append(f"{model.get('name')}: {size_text(model.get('bytes'))} on "
-                     f"{model.get('device')}")  # fmt: skip
+    lines = [facts.filled("ComfyUI {comfyui.version} computes on {comfyui.device}")]
+    models = facts.each("comfyui.models")
+    lines += [model.filled("{name}: {bytes:size} on {device}") for model in models]
     return [*lines, *facts.get("comfyui.settings", []), *facts.get("comfyui.patches", [])]
 
 
@@ -141,25 +132,29 @@ def as_text(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
 
 
 def _finding(finding: Finding) -> str:
-    parts = [finding.title, finding.evidence]
-    parts += [f"-> {finding.remedy}"] if finding.remedy else []
-    lines = [line for part in parts if part for line in _wrapped(part)]
+    remedy = f"-> {finding.remedy}" if finding.remedy else ""
+    lines = [line for part in (finding.title, finding.evidence) for line in _wrapped(part)]
+    lines += _wrapped(remedy, subsequent_indent="   ")
     lines += [f"   {address}" for address in finding.source.split()]
     first = f"{str(finding.severity).upper():{_INDENT}}{lines[0]}"
     return "\n".join([first, *(" " * _INDENT + line for line in lines[1:])])
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrapped(text: str, **options: Any) -> list[str]:
     return textwrap.wrap(
-        text, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False,
-        subsequent_indent="   " if text.startswith("->") else "",
-    ) or [""]  # fmt: skip
+        text, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False, **options
+    )
 
 
 def as_html(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
     """A whole document. All text is escaped; only http(s) addresses become links."""
     said = headline(facts, findings)
-    rows = "".join(_row(title, lines) for title, lines in sections(facts).items())
+    rows = "".join(
+        f"<tr><th>{html.escape(title)}</th><td>"
+        + "".join(f"<div>{html.escape(line)}</div>" for line in lines)
+        + "</td></tr>"
+        for title, lines in sections(facts).items()
+    )
     style = "\n" + _STYLE.read_text(encoding="utf-8")
     when = html.escape(str(facts.get("when", "")))
     return (
@@ -174,27 +169,19 @@ def as_html(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
 
 
 def _article(finding: Finding) -> str:
+    shown = {name: html.escape(text) for name, text in finding.as_dict().items()}
     parts = [
-        f'<span class="label">{html.escape(str(finding.severity))}</span>',
-        f"<h3>{html.escape(finding.title)}</h3>",
-        f'<p class="evidence">{html.escape(finding.evidence)}</p>',
+        f'<span class="label">{shown["severity"]}</span>',
+        f"<h3>{shown['title']}</h3>",
+        f'<p class="evidence">{shown["evidence"]}</p>',
     ]
     if finding.remedy:
-        parts.append(f'<p class="remedy">{html.escape(finding.remedy)}</p>')
-    links = [_link(address) for address in finding.source.split()]
+        parts.append(f'<p class="remedy">{shown["remedy"]}</p>')
+    links = [
+        f'<a href="{address}" rel="noreferrer">{address}</a>'
+        if address.startswith(("https://", "http://")) else address
+        for address in shown["source"].split()
+    ]  # fmt: skip
     if links:
         parts.append(f'<p class="source">{"<br>".join(links)}</p>')
-    kind = finding.severity if finding.severity in Severity else Severity.ADVICE
-    return f'<article class="{kind}" id="{html.escape(finding.id)}">{"".join(parts)}</article>\n'
-
-
-def _link(address: str) -> str:
-    shown = html.escape(address)
-    if not address.startswith(("https://", "http://")):
-        return shown
-    return f'<a href="{shown}" rel="noreferrer">{shown}</a>'
-
-
-def _row(title: str, lines: list[str]) -> str:
-    body = "".join(f"<div>{html.escape(line)}</div>" for line in lines)
-    return f"<tr><th>{html.escape(title)}</th><td>{body}</td></tr>"
+    return f'<article class="{finding.severity}" id="{shown["id"]}">{"".join(parts)}</article>\n'
