@@ -40,8 +40,14 @@ def collect(
     """
     environ = os.environ if environ is None else environ
     machine = detect(environ) if machine is None else machine
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "system": _system(),
+        "system": {
+            "os": platform.platform(),
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+            "cpus": usable,
+        },
         "versions": {"hy3d-rocm": __version__, **{name: _version(name) for name in PACKAGES}},
         "torch": torch_facts() if torch is None else dict(torch),
         "core": _core(),
@@ -68,24 +74,23 @@ def columns(found: Mapping[str, list[str]]) -> str:
 
 def sections(facts: Mapping[str, Any]) -> dict[str, list[str]]:
     """`collect()`'s facts for people: heading -> lines."""
-    system, core, torch = facts["system"], facts["core"], facts["torch"]
+    system, driver = facts["system"], facts["driver"]
     installed = [f"{name} {v}" for name, v in facts["versions"].items() if v is not None]
+    listed = [f"driver: {_gpu_line(g)}" for g in driver["gpus"]]
+    listed += [f"ROCm {driver['rocm']} on the system"] if driver["rocm"] else []
+    values = [
+        f"{name}={entry['value']}" + (f"  ({entry['note']})" if entry["note"] else "")
+        for name, entry in facts["variables"].items()
+    ]
     return {
         "system": [f"{system['os']}, Python {system['python']}, {system['cpus']} CPUs"],
         "packages": [", ".join(installed) or "none of those that matter"],
-        "C core": _core_lines(core),
-        "GPU": [*_torch_lines(torch), *_driver_lines(facts["driver"])],
-        "variables": [f"rules applied for: {facts['rules']}", *_variable_lines(facts["variables"])],
-    }
-
-
-def _system() -> dict[str, Any]:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "os": platform.platform(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "cpus": usable,
+        "C core": _core_lines(facts["core"]),
+        "GPU": [*_torch_lines(facts["torch"]), *(listed or ["driver: no AMD GPU"])],
+        "variables": [
+            f"rules applied for: {facts['rules']}",
+            *(values or ["none of those that matter is set"]),
+        ],
     }
 
 
@@ -131,18 +136,15 @@ def torch_facts() -> dict[str, Any]:
     }
     try:
         for index in range(torch.cuda.device_count()):
-            facts["gpus"].append(_torch_gpu(torch.cuda.get_device_properties(index)))
+            properties = torch.cuda.get_device_properties(index)
+            facts["gpus"].append({
+                "name": properties.name,
+                "architecture": getattr(properties, "gcnArchName", ""),
+                "memory_bytes": properties.total_memory,
+            })  # fmt: skip
     except Exception as error:  # noqa: BLE001  (a driver that does not start is the fact)
         facts["error"] = f"{type(error).__name__}: {error}"
     return facts
-
-
-def _torch_gpu(properties: Any) -> dict[str, Any]:
-    return {
-        "name": properties.name,
-        "architecture": getattr(properties, "gcnArchName", ""),
-        "memory_bytes": properties.total_memory,
-    }
 
 
 def _core_lines(core: Mapping[str, Any]) -> list[str]:
@@ -172,21 +174,6 @@ def _torch_lines(torch: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _driver_lines(driver: Mapping[str, Any]) -> list[str]:
-    lines = [f"driver: {_gpu_line(g)}" for g in driver["gpus"]]
-    if driver["rocm"]:
-        lines.append(f"ROCm {driver['rocm']} on the system")
-    return lines or ["driver: no AMD GPU"]
-
-
 def _gpu_line(facts: Mapping[str, Any]) -> str:
     memory = units.size_text(facts["memory_bytes"])
     return ", ".join(part for part in (facts["name"], facts["architecture"], memory) if part)
-
-
-def _variable_lines(found: Mapping[str, Mapping[str, str]]) -> list[str]:
-    lines = [
-        f"{name}={entry['value']}" + (f"  ({entry['note']})" if entry["note"] else "")
-        for name, entry in found.items()
-    ]
-    return lines or ["none of those that matter is set"]
