@@ -7,6 +7,7 @@ returns a Check.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ FILLED = 50  # find results: two resolutions; a video VAE has about 25 different
 _CUDA, _HIP, _PLAIN = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 _NEW_PARSER_SINCE = (2, 9)
 _KEYS_READ_BEFORE = (2, 14)  # keys of later versions were not read
+_ORDERS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _NAMES = Path(__file__).with_name("miopen_names.toml")
 
 
@@ -43,18 +45,9 @@ def one_of(*values: str) -> Check:
     return lambda case: case.value.strip().upper() in wanted
 
 
-def none_of(*values: str) -> Check:
-    is_one = one_of(*values)
-    return lambda case: not is_one(case)
-
-
 def equals(*values: str) -> Check:
     """The value is one of these, to the letter."""
     return lambda case: case.value in values
-
-
-def differs_from(*values: str) -> Check:
-    return lambda case: case.value not in values
 
 
 def is_word(*words: str) -> Check:
@@ -62,8 +55,18 @@ def is_word(*words: str) -> Check:
     return lambda case: case.value.upper() in words
 
 
-def is_no_word(*words: str) -> Check:
-    return lambda case: case.value.upper() not in words
+def is_number(*limits: str) -> Check:
+    """The value is a number within limits such as ">0" and "<=1"."""
+    bounds = [(limit.rstrip("0123456789"), float(limit.lstrip("<>="))) for limit in limits]
+
+    def check(case: Case) -> bool:
+        try:
+            number = float(case.value)
+        except ValueError:
+            return False
+        return all(_ORDERS[order](number, bound) for order, bound in bounds)
+
+    return check
 
 
 # MIOpen's variables
@@ -105,8 +108,8 @@ def has_filled_database(case: Case) -> str:
     return str(case.machine.find_results) if filled else ""
 
 
-def is_unknown_to_miopen(case: Case) -> bool:
-    return case.name not in miopen_names()["ALL"]
+def is_known_to_miopen(case: Case) -> bool:
+    return case.name in miopen_names()["ALL"]
 
 
 # PyTorch's
@@ -148,9 +151,8 @@ def has(key: str, value: str = "") -> Check:
 
     def check(case: Case) -> str:
         words = allocator.tokens(case.value)
-        settings = zip(words, words[2:], strict=False)
-        found = (given for name, given in settings if name == key and value in ("", given))
-        return next((f"{key}:{given}" for given in found), "")
+        found = (given for name, given in zip(words, words[2:], strict=False) if name == key)
+        return next((f"{key}:{given}" for given in found if value in ("", given)), "")
 
     return check
 
@@ -193,13 +195,8 @@ def override_architecture(value: str) -> str:
     return architecture(parts[0] * 10000 + parts[1] * 100 + parts[2]) if parts else ""
 
 
-def _generation(name: str) -> str:
-    """gfx1151 is of generation 115, gfx90a of 90."""
-    return name.removeprefix("gfx")[:-1]
-
-
-def is_refused(case: Case) -> bool:
-    return _override_of(case.value) is None
+def is_override(case: Case) -> bool:
+    return _override_of(case.value) is not None
 
 
 def _concerned(case: Case) -> set[str]:
@@ -222,39 +219,11 @@ def other_generation(case: Case) -> str:
     concerned, told = _concerned(case), override_architecture(case.value)
     if not told or len(concerned) != 1:
         return ""
-    own = next(iter(concerned))
-    return f"{own} as {told}" if _generation(own) != _generation(told) else ""
+    (own,) = concerned
+    # gfx1151 is of generation 115, gfx90a of 90.
+    return f"{own} as {told}" if own[:-1] != told[:-1] else ""
 
 
 def more_than_rocr(case: Case) -> bool:
     rocr = case.environ.get("ROCR_VISIBLE_DEVICES")
     return rocr is not None and case.value.count(",") > rocr.count(",")
-
-
-# This pack's
-
-
-def is_no_size(case: Case) -> bool:
-    try:
-        return not float(case.value) > 0.0
-    except ValueError:
-        return True
-
-
-def is_no_share(case: Case) -> bool:
-    try:
-        return not 0.0 < float(case.value) <= 1.0
-    except ValueError:
-        return True
-
-
-def is_no_megabytes(case: Case) -> bool:
-    return not is_megabytes(case)
-
-
-def is_megabytes(case: Case) -> bool:
-    """As hy3d_rocm/conv/prepared.py reads it, which imports more than may be imported here."""
-    try:
-        return 0.0 <= float(case.value) < 2.0**40
-    except ValueError:
-        return False

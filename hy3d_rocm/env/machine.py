@@ -82,7 +82,7 @@ def detect(
     build = torch_build(torch_folder())
     architectures, wheel_version = rocm_wheels(sys.path)
     listed = tuple(facts["architecture"] for facts in gpu.amd_gpus(topology))
-    can_be_listed = sys.platform == "linux" and (bool(listed) or not _exists(WSL_GPU))
+    can_be_listed = sys.platform == "linux" and (bool(listed) or not os.path.exists(WSL_GPU))
     found = Machine(
         architectures=listed or (() if can_be_listed else architectures),
         gpus_can_be_listed=can_be_listed,
@@ -151,7 +151,10 @@ def rocm_of(build: Mapping[str, str]) -> Version:
 
 def rocm_wheels(folders: Iterable[str]) -> tuple[tuple[str, ...], Version]:
     """Architectures and version that ROCm's own wheels name, by their .dist-info folders."""
-    names = [name for folder in folders for name in _names(folder) if name.endswith(".dist-info")]
+    names: list[str] = []
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            names += (name for name in os.listdir(folder or ".") if name.endswith(".dist-info"))
     targets = [match[1] for match in map(_TARGET_WHEEL.fullmatch, names) if match]
     versions = [parse_version(match[1]) for match in map(_ROCM_WHEEL.fullmatch, names) if match]
     return tuple(dict.fromkeys(targets)), next(filter(None, versions), ())
@@ -162,19 +165,5 @@ def uses_zluda(environ: Mapping[str, str], build: Mapping[str, str]) -> bool:
     if not build.get("cuda"):
         return False
     return any(name.startswith("ZLUDA_") for name in environ) or (
-        sys.platform == "win32" and _exists(Path("zluda", "zluda.exe"))
+        sys.platform == "win32" and os.path.exists(Path("zluda", "zluda.exe"))
     )
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder or ".")
-    except OSError:
-        return []
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:
-        return False

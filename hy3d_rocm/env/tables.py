@@ -83,15 +83,10 @@ def _fields_of(row: type) -> tuple[dict[str, tuple[Any, tuple[Any, ...]]], tuple
     """Each field's type with what is in its brackets, and the fields without a default."""
     found = [field for field in fields(row) if field.init]
     hints = get_type_hints(row)
-    kinds = {field.name: hints[field.name] for field in found}
-    needed = tuple(
-        field.name
-        for field in found
-        if field.default is MISSING and field.default_factory is MISSING
-    )
-    return {
-        name: (get_origin(kind) or kind, get_args(kind)) for name, kind in kinds.items()
-    }, needed
+    kinds = {f.name: (get_origin(hints[f.name]) or hints[f.name], get_args(hints[f.name]))
+             for f in found}  # fmt: skip
+    needed = (f.name for f in found if f.default is MISSING and f.default_factory is MISSING)
+    return kinds, tuple(needed)
 
 
 class _Reader:
@@ -148,21 +143,20 @@ class _Reader:
     def filled(self, written: Any) -> Any:
         """`written` with what is shared in the place of its name."""
         if isinstance(written, list):
-            parts = [self._part(part) for part in written]
-            return [text for part in parts for text in part]
+            parts = []
+            for part in written:
+                is_name = isinstance(part, str) and part.startswith("{") and part.endswith("}")
+                shared = self.shared.get(part[1:-1]) if is_name else None
+                parts += shared if isinstance(shared, list) else [self.filled(part)]
+            return parts
         if isinstance(written, str) and "{" in written:
-            return _NAME.sub(lambda found: _of(str, found[1], self._shared(found[1])), written)
+            return _NAME.sub(self._shared, written)
         return written
 
-    def _part(self, written: Any) -> list[Any]:
-        is_name = isinstance(written, str) and written.startswith("{") and written.endswith("}")
-        shared = self.shared.get(written[1:-1]) if is_name else None
-        return shared if isinstance(shared, list) else [self.filled(written)]
-
-    def _shared(self, name: str) -> Any:
-        if name not in self.shared:
-            raise _WrongError(f"{{{name}}} is not in the file's [shared]")
-        return self.shared[name]
+    def _shared(self, found: re.Match[str]) -> str:
+        if found[1] not in self.shared:
+            raise _WrongError(f"{found[0]} is not in the file's [shared]")
+        return _of(str, found[1], self.shared[found[1]])
 
 
 def _of(kind: type[_Row], name: str, value: Any) -> _Row:

@@ -52,21 +52,15 @@ def relevant(
         name: {
             "value": public_value(environ[name]),
             "verdict": str(judged[name][0].rule.verdict) if name in judged else "",
-            "note": "; ".join(map(_note, judged.get(name, []))),
+            "note": "; ".join(
+                f"{finding.rule.verdict}: {public_text(finding)}"
+                for finding in judged.get(name, [])
+                if not (finding.rule.rest and finding.rule.verdict is Verdict.FINE)
+            ),
         }
         for name in sorted(environ)
         if rules.is_known(name)
     }
-
-
-def note(name: str, value: str, machine: Machine | None = None) -> str:
-    """What is known to be wrong with, or to follow from, this value; "" if nothing is."""
-    return relevant({name: value}, machine).get(name, {}).get("note", "")
-
-
-def _note(finding: Finding) -> str:
-    silent = finding.rule.rest and finding.rule.verdict is Verdict.FINE
-    return "" if silent else f"{finding.rule.verdict}: {public_text(finding)}"
 
 
 def public_value(value: str) -> str:

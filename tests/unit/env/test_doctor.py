@@ -66,7 +66,6 @@ def test_the_doctor_says_what_the_rules_say(name: str, value: str, words: str) -
     entry = variables.relevant({name: value, "PATH": "/bin"})
     assert list(entry) == [name]
     assert (words in entry[name]["note"]) if words else entry[name]["note"] == ""
-    assert variables.note(name, value) == entry[name]["note"]
 
 
 def test_facts_are_json_and_text() -> None:
