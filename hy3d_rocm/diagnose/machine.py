@@ -134,7 +134,8 @@ class Machine:
             return not self.shown & {"amd", "torch"}
         if what == "memory unseen":
             return 1024 < self.seen_mib < min(self.driver_mib, default=0.0) / 2
-        return what in self.shown
+        known = {"card": self.architecture, "relative": self.override, "amd card": self.named}
+        return bool(known[what]) if what in known else what in self.shown
 
     @property
     def beside(self) -> bool:
@@ -161,17 +162,14 @@ class Machine:
             text = text.replace("the current Adrenalin driver", "the card's current driver")
         return text.replace("{card}", self.architecture or "gfx1100 (your card's)").strip()
 
+    @property
+    def override(self) -> str:
+        """What HSA_OVERRIDE_GFX_VERSION makes the card's relative of it, or ""."""
+        card = _cards().get(self.architecture)
+        return card.override if card else ""
+
     def _command(self, name: str) -> str:
+        fitting = (c for c in _commands() if c.name == name and all(map(self.holds, c.when)))
         card = self.architecture
-        version = _cards()[card].override if card in _cards() else ""
-        more = {"card": card, "relative": version, "amd card": self.named}
-        shown = self.shown | {what for what, is_so in more.items() if is_so}
-        for command in (command for command in _commands() if command.name == name):
-            signs_held = (
-                (sign.removeprefix("no ") in shown) is not sign.startswith("no ")
-                for sign in command.when
-            )
-            if all(signs_held):
-                device = f"device-{card or 'all'}"
-                return command.text.format(card=card, device=device, version=version)
-        return ""
+        words = {"card": card, "device": f"device-{card or 'all'}", "version": self.override}
+        return next((command.text.format_map(words) for command in fitting), "")

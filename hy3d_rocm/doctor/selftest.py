@@ -79,16 +79,12 @@ def run(
     on_cpu = [case for case in cases if case.spec.device == "cpu"]
     on_gpu = [case for case in cases if case.spec.device != "cpu"]
     outcomes: list[Outcome] = []
-    if on_cpu:
-        share = seconds / 3 if on_gpu else seconds
-        outcomes += probe(on_cpu, limit_s=share, progress=progress, cancel=cancel)
-    if on_gpu:
-        share = seconds * 2 / 3
-        outcomes += probe(on_gpu, limit_s=share, progress=progress, cancel=cancel)
+    for group, share in ((on_cpu, seconds / 3 if on_gpu else seconds), (on_gpu, seconds * 2 / 3)):
+        if group:
+            outcomes += probe(group, limit_s=share, progress=progress, cancel=cancel)
     results = [_result(outcome) for outcome in outcomes]
     tried = any(result["verdict"] != "not-run" for result in results)
-    why = "" if tried else next((r["detail"] for r in results), "")
-    return {"ran": tried, "why": why, "results": results}
+    return {"ran": tried, "why": "" if tried else results[0]["detail"], "results": results}
 
 
 def _result(outcome: Outcome) -> dict[str, Any]:
