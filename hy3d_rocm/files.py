@@ -110,10 +110,10 @@ def plain(value: Any) -> Any:
 
 def machine_facts() -> dict[str, Any]:
     """Versions, CPU, GPUs and memory. JSON-able; no host name, no user, no path."""
-    from hy3d_rocm.env import doctor
+    from hy3d_rocm.doctor import basic
     from hy3d_rocm.memory import host_total_bytes
 
-    facts = doctor.collect()
+    facts = basic.collect()
     kept = {key: facts[key] for key in ("versions", "torch", "driver", "rules")}
     kept["system"] = {
         "os": f"{platform.system()} {platform.release()}",

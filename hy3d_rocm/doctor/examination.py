@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm import __version__
-from hy3d_rocm.doctor import selftest
-from hy3d_rocm.doctor.facts import disks, driver, memory, torch_side
+from hy3d_rocm.doctor import basic, disks, kernel, selftest
 from hy3d_rocm.doctor.finding import Facts, Finding, Severity
 from hy3d_rocm.doctor.miopen import contents
 from hy3d_rocm.doctor.report import as_html, as_text, headline
 from hy3d_rocm.doctor.rules import table
-from hy3d_rocm.env import doctor as env_doctor
 from hy3d_rocm.env import gpu, rules, variables
 from hy3d_rocm.env.machine import Machine, detect
 from hy3d_rocm.env.shown import anonymous
@@ -95,7 +93,7 @@ def collect(
     environ: Mapping[str, str],
     *,
     torch_seconds: float = DEFAULT_SECONDS,
-    root: Path = driver.ROOT,
+    root: Path = kernel.ROOT,
     machine: Machine | None = None,
     torch: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] | None = None,
@@ -114,15 +112,15 @@ def collect(
     if torch is None:
         if tell is not None:
             tell("asking PyTorch")
-        torch = _guarded(torch_side.collect, torch_seconds)
-    facts = _guarded(env_doctor.collect, environ, machine=machine, torch=torch, topology=topology)
+        torch = _guarded(basic.ask_torch, torch_seconds)
+    facts = _guarded(basic.collect, environ, machine=machine, torch=torch, topology=topology)
     facts.setdefault("torch", dict(torch))
     facts["machine"] = {name: getattr(machine, name) for name in _OF_MACHINE}
     for name in ("architectures", "torch", "rocm"):
         facts["machine"][name] = list(facts["machine"][name])
     facts["judged"] = _judged(environ, machine)
-    facts["kernel"] = _guarded(driver.collect, root)
-    facts["memory"] = _guarded(memory.collect, root)
+    facts["kernel"] = _guarded(kernel.collect, root)
+    facts["memory"] = _guarded(kernel.memory, root)
     facts["miopen"] = _guarded(contents.collect, environ)
     facts.update(_guarded(disks.collect, environ))
     facts.update((name, _guarded(function)) for name, function in host_facts.items())

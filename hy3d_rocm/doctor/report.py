@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm import __version__
+from hy3d_rocm.doctor import basic
 from hy3d_rocm.doctor.finding import Facts, Finding, Severity
 from hy3d_rocm.doctor.selftest import tier_name
-from hy3d_rocm.env import doctor as basic
 
 _WIDTH = 100
 _INDENT = 10

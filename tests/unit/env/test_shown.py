@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from hy3d_rocm.env import doctor, variables
+from hy3d_rocm.doctor import basic
+from hy3d_rocm.env import variables
 from hy3d_rocm.env.machine import Machine
 from hy3d_rocm.env.rules import judge
 from hy3d_rocm.env.shown import anonymous, printable
@@ -125,7 +126,7 @@ def test_no_secret_of_a_variable_is_in_facts_notes_or_findings() -> None:
     )
     environ = dict.fromkeys(names.split(), secret)
     machine = Machine(("gfx1100",), torch=(2, 9), torch_is_rocm=True, rocm=(7, 0))
-    facts: dict[str, Any] = doctor.collect(environ, machine=machine, torch={"error": "no"})
+    facts: dict[str, Any] = basic.collect(environ, machine=machine, torch={"error": "no"})
     assert len(facts["variables"]) > 8
     assert "s3cr3t" not in json.dumps(facts)
     told = [variables.public_text(finding) for finding in judge(environ, machine)]

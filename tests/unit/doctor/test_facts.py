@@ -30,8 +30,7 @@ from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.probe import measure
 from hy3d_rocm.conv.probe.child import TIER_MODULE
 from hy3d_rocm.conv.probe.parent import NoAnswerError, ask
-from hy3d_rocm.doctor import examination, selftest
-from hy3d_rocm.doctor.facts import disks, driver, memory, torch_side
+from hy3d_rocm.doctor import basic, disks, examination, kernel, selftest
 from hy3d_rocm.env.machine import Machine
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's files are Linux'")
@@ -39,7 +38,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's files a
 
 @linux
 def test_a_card_is_read_from_the_kernel(tmp_path: Path) -> None:
-    facts = driver.collect(amd_tree(tmp_path))
+    facts = kernel.collect(amd_tree(tmp_path))
     [card] = facts["cards"]
     assert (card["pci"], card["driver"], card["vram_total_bytes"]) == (PCI, "amdgpu", 24 * GB)
     assert card["mes_firmware"] == 0x80
@@ -52,11 +51,11 @@ def test_a_card_is_read_from_the_kernel(tmp_path: Path) -> None:
 
 @linux
 def test_a_machine_without_any_of_it_is_read_too(tmp_path: Path) -> None:
-    facts = driver.collect(tmp_path)
+    facts = kernel.collect(tmp_path)
     assert facts["cards"] == []
     assert facts["devices"][0]["exists"] is False
-    assert memory.collect(tmp_path)["holders"] == []
-    assert memory.host(tmp_path)["total_bytes"] is None
+    assert kernel.memory(tmp_path)["holders"] == []
+    assert kernel.host(tmp_path)["total_bytes"] is None
 
 
 @linux
@@ -65,7 +64,7 @@ def test_files_that_hold_nonsense_are_unknown(tmp_path: Path) -> None:
     device = root / "sys/bus/pci/devices" / PCI
     write(device / "mem_info_vram_total", "lots")
     (device / "fw_version/mes_fw_version").write_bytes(b"\xff\xfe")
-    [card] = driver.cards(root)
+    [card] = kernel.cards(root)
     assert card["vram_total_bytes"] is None
     assert card["mes_firmware"] is None
 
@@ -74,8 +73,8 @@ def test_files_that_hold_nonsense_are_unknown(tmp_path: Path) -> None:
 def test_who_may_use_the_devices_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = amd_tree(tmp_path)
     (root / "dev/kfd").chmod(0o660)
-    monkeypatch.setattr(driver.os, "access", lambda path, mode: "kfd" not in str(path))
-    kfd, node = driver.devices(root)
+    monkeypatch.setattr(kernel.os, "access", lambda path, mode: "kfd" not in str(path))
+    kfd, node = kernel.devices(root)
     assert (kfd["usable"], node["usable"]) == (False, True)
     assert kfd["mode"] == "-rw-rw----"
 
@@ -88,7 +87,7 @@ def test_memory_is_told_by_who_holds_it(tmp_path: Path) -> None:
     process(root, 11, "/usr/bin/gnome-shell", vram_kib=512 << 10, compute_bytes=9 * GB)
     process(root, 12, "/bin/idle")
     write(root / "sys/class/kfd/kfd/proc/99/vram_1234", GB)  # another user's
-    found = memory.holders(root, own=10)
+    found = kernel.holders(root, own=10)
     assert [(h["pid"], h["vram_bytes"], h["own"]) for h in found] == [
         (11, 9 * GB, False), (10, 6 * GB, True), (99, GB, False),
     ]  # fmt: skip
@@ -104,7 +103,7 @@ def test_newer_kernels_say_it_in_other_words(tmp_path: Path) -> None:
         "drm-driver:\tamdgpu\ndrm-client-id:\t3\ndrm-resident-vram:\t2 MiB\n"
         "drm-memory-vram:\t7 KiB\ndrm-resident-gtt:\t0",
     )
-    assert memory.holders(root)[0]["vram_bytes"] == 2 << 20
+    assert kernel.holders(root)[0]["vram_bytes"] == 2 << 20
 
 
 def test_disks_are_told_once_each(tmp_path: Path) -> None:
@@ -172,9 +171,9 @@ def test_facts_that_fail_to_be_read_are_facts(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("broken")
 
     for module, name in (
-        (driver, "collect"), (memory, "collect"), (disks, "collect"),
-        (examination.contents, "collect"), (examination.env_doctor, "collect"),
-        (examination, "detect"), (torch_side, "collect"), (selftest, "run"),
+        (kernel, "collect"), (kernel, "memory"), (disks, "collect"),
+        (examination.contents, "collect"), (examination.basic, "collect"),
+        (examination, "detect"), (basic, "ask_torch"), (selftest, "run"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, fail)
     found = doctor.examine({}, seconds=5)
@@ -205,9 +204,9 @@ def test_this_machine_is_examined_and_torch_stays_in_the_children() -> None:
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, call: str, seconds: float) -> dict[str, Any]:
-    monkeypatch.setattr(torch_side, "_CALL", call)
-    monkeypatch.setattr(torch_side, "is_started", lambda: False)
-    return torch_side.collect(seconds)
+    monkeypatch.setattr(basic, "_CALL", call)
+    monkeypatch.setattr(basic, "is_started", lambda: False)
+    return basic.ask_torch(seconds)
 
 
 def test_a_torch_that_hangs_is_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:

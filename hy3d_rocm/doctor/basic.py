@@ -1,13 +1,18 @@
-"""`hy3d-rocm doctor`: the facts about this machine that decide how things run.
+"""The facts about this machine that decide how things run: system, versions, torch, C core, GPUs,
+variables.
 
-Imports neither torch nor numpy itself; torch is asked only if it can be imported.
+Imports neither torch nor numpy itself; torch is asked only if it can be imported. Starting the GPU
+may hang in a broken driver, and a broken build may take the process with it: for a diagnosis torch
+is asked in a child (`ask_torch`) where this process has not started the GPU already.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,6 +21,7 @@ from hy3d_rocm import __version__, units
 from hy3d_rocm.env import gpu, variables
 from hy3d_rocm.env.machine import Machine, detect
 
+_CALL = f"{__name__}:here"
 PACKAGES = (
     "torch", "numpy", "diffusers", "transformers", "accelerate", "triton",
     "pytorch-triton-rocm",
@@ -177,3 +183,67 @@ def _torch_lines(torch: Mapping[str, Any]) -> list[str]:
 def _gpu_line(facts: Mapping[str, Any]) -> str:
     memory = units.size_text(facts["memory_bytes"])
     return ", ".join(part for part in (facts["name"], facts["architecture"], memory) if part)
+
+
+def ask_torch(seconds: float) -> dict[str, Any]:
+    """`here()`, at most about `seconds` later; {"error", "is_hang"} where nothing is known."""
+    if is_started():
+        return here() | {"in_this_process": True}
+    from hy3d_rocm.conv.probe.parent import NoAnswerError, ask
+
+    try:
+        facts = ask(_CALL, limit_s=seconds)
+    except NoAnswerError as error:
+        return {"error": str(error), "is_hang": error.is_hang}
+    return facts if isinstance(facts, dict) else {"error": "the child's answer is no table"}
+
+
+def is_started() -> bool:
+    """Whether torch is in this process and has started its GPU."""
+    torch = sys.modules.get("torch")
+    try:
+        return bool(torch is not None and torch.cuda.is_initialized())
+    except Exception:  # noqa: BLE001  (half-imported, or a double: the child will tell)
+        return False
+
+
+def here() -> dict[str, Any]:
+    """As torch_facts(), with "architectures", "library" (the version of MIOpen or cuDNN), "triton"
+    and GPUs' memory."""
+    facts = torch_facts()
+    if "version" not in facts:
+        return facts
+    import torch
+
+    from hy3d_rocm.conv.verdict_store.machine import library_version
+    from hy3d_rocm.memory import gpu_bytes
+
+    facts.update(architectures=[], library="", triton=triton())
+    # One answer less where it fails; what matters is in "error" already.
+    with suppress(Exception):
+        # What this build has kernels for; torch.cuda would want a GPU.
+        flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()
+        facts["architectures"] = flags.split() if flags else []
+    with suppress(Exception):
+        if torch.version.hip or torch.version.cuda:
+            number = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+            facts["library"] = library_version(number, is_amd=bool(torch.version.hip))
+    for index, found in enumerate(facts["gpus"]):
+        with suppress(Exception):
+            free, total = gpu_bytes(index)
+            found.update(
+                free_bytes=free,
+                total_bytes=total,
+                allocated_bytes=int(torch.cuda.memory_allocated(index)),
+                reserved_bytes=int(torch.cuda.memory_reserved(index)),
+            )
+    return facts
+
+
+def triton() -> dict[str, str]:
+    """{"version", "error"} of the module that Triton's kernels need."""
+    try:
+        import triton
+    except Exception as error:  # noqa: BLE001  (its libraries may miss anything: that is the fact)
+        return {"version": "", "error": f"{type(error).__name__}: {error}"}
+    return {"version": str(getattr(triton, "__version__", "unknown")), "error": ""}
