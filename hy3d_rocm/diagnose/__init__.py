@@ -6,6 +6,7 @@ no rule knows. The rules are data (rules/*.toml), the order of events is read by
 
 from __future__ import annotations
 
-from hy3d_rocm.diagnose.examine import Diagnosis, Evidence, Examination, diagnose, examine
+from hy3d_rocm.diagnose.examine import Examination, diagnose, examine
+from hy3d_rocm.diagnose.found import Diagnosis, Evidence
 
 __all__ = ["Diagnosis", "Evidence", "Examination", "diagnose", "examine"]

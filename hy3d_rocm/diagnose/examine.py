@@ -9,23 +9,13 @@ from dataclasses import dataclass
 from functools import cache
 
 from hy3d_rocm.diagnose.events import STAGE_WORDS, TRACEBACK_LINES, Outcome, Stages, names_a_decode
-from hy3d_rocm.diagnose.found import (
-    EVIDENCE_LINES,
-    NEAR_AFTER,
-    NEAR_BEFORE,
-    Diagnosis,
-    Evidence,
-    Hits,
-    grouped,
-)
+from hy3d_rocm.diagnose.found import NEAR_AFTER, NEAR_BEFORE, Diagnosis, Evidence, Hits, grouped
 from hy3d_rocm.diagnose.machine import Machine
 from hy3d_rocm.diagnose.read import Line, lines_of_text, without_prefix
 from hy3d_rocm.diagnose.rules import ANY, Rule, WordIndex, by_id, table
 from hy3d_rocm.diagnose.signs import signs
 from hy3d_rocm.diagnose.sizes import memory_note
 
-__all__ = ["EVIDENCE_LINES", "UNKNOWN_LINES", "Diagnosis", "Evidence", "Examination", "diagnose",
-           "examine"]  # fmt: skip
 UNKNOWN_LINES = 5
 RIGHT_ABOVE = 12  # lines between an error and the crash that it ended in
 _JOINED_CHARS = 300
@@ -137,16 +127,16 @@ class _Reader:
         if rule.severity == "error" and not rule.needs and not rule.when:
             self.last_error = (line.number, rule.id)
             self._failed()
-            self._explain_ends(line)
+            # A process that ended in the lines above: this is why.
+            told = {number for number in self.ends if line.number - number <= NEAR_AFTER}
+            self._forget([row for row in self.unknown if row.line in told])
 
-    def _explain_ends(self, line: Line) -> None:
-        """A process that ended in the lines above: this is why."""
-        told = {number for number in self.ends if line.number - number <= NEAR_AFTER}
-        if told:
-            rest = [row for row in self.unknown if row.line not in told]
-            self.unknown_count -= len(self.unknown) - len(rest)
-            self.unknown = deque(rest, maxlen=UNKNOWN_LINES)
-            self.ends -= told
+    def _forget(self, rows: list[Evidence]) -> None:
+        """Lines of `unknown` that a rule explains."""
+        for row in rows:
+            self.unknown.remove(row)
+            self.unknown_count -= 1
+            self.ends.discard(row.line)
 
     def _failed(self) -> None:
         self.run_failed = True
@@ -174,7 +164,9 @@ class _Reader:
             return
         bare = without_prefix(line.text)
         if not self.error.pattern.search(bare):
-            if not self.end.pattern.search(bare) or self._was_told(line):
+            causes = [hits for hits in self.hits.values() if hits.rule.severity == "error"]
+            told = any(line.number - hits.numbers[-1] <= NEAR_BEFORE for hits in causes)
+            if told or not self.end.pattern.search(bare):
                 return
             self.ends.add(line.number)
         self._failed()
@@ -183,10 +175,6 @@ class _Reader:
             self.unknown.append(Evidence.of(line))
             self.ends.intersection_update(row.line for row in self.unknown)
 
-    def _was_told(self, line: Line) -> bool:
-        causes = (hits for hits in self.hits.values() if hits.rule.severity == "error")
-        return any(line.number - hits.numbers[-1] <= NEAR_BEFORE for hits in causes)
-
     def finish(self) -> Examination:
         stages = self.stages
         if stages.begun is not None and "decode-stopped" in self.synthetic:
@@ -194,9 +182,11 @@ class _Reader:
             if stages.last is not None:
                 self._add("decode-stopped", stages.last, "")
         over = self.outcome.finished
-        for name, row in list(self.hits.items()):
-            if not all(self.machine.holds(shown) for shown in row.rule.when):
-                del self.hits[name]
+        self.hits = {
+            name: row
+            for name, row in self.hits.items()
+            if all(map(self.machine.holds, row.rule.when))
+        }
         self._what_came_before_a_crash()
         hits = [row for row in self.hits.values() if not (row.rule.unfinished and over)]
         order = {name: place for place, name in enumerate(self.rules)}
@@ -227,8 +217,7 @@ class _Reader:
                 first.add(Line(above[-1].line, above[-1].text))
                 self.hits.setdefault("error-before-crash", first)
                 if above[-1] in self.unknown:  # not where two rules tell of the crash
-                    self.unknown_count -= 1
-                    self.unknown.remove(above[-1])
+                    self._forget(above[-1:])
 
 
 @cache

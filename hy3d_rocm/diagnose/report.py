@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from hy3d_rocm.diagnose.examine import Diagnosis, Evidence, Examination
+from hy3d_rocm.diagnose.examine import Examination
+from hy3d_rocm.diagnose.found import Diagnosis, Evidence
 from hy3d_rocm.env.shown import anonymous, printable
 
 WIDTH = 100
@@ -36,8 +37,7 @@ def exit_code(found: Examination) -> int:
 def text_of(found: Examination, source: str) -> str:
     head = f"{_shown(source)}: {_count(found.lines, 'line')}. {_summary(found)}"
     blocks = [textwrap.fill(head, WIDTH, break_long_words=False, break_on_hyphens=False)]
-    for number, diagnosis in enumerate(found.causes, 1):
-        blocks.append(_cause(diagnosis, number))
+    blocks += (_cause(diagnosis, number) for number, diagnosis in enumerate(found.causes, 1))
     if found.unknown_count:
         blocks.append(_unknown(found))
     if found.notices:
@@ -70,8 +70,8 @@ def _summary(found: Examination) -> str:
     )
 
 
-def _wrapped(label: str, text: str, indent: int = 3) -> str:
-    head = " " * indent + f"{label:<9}"
+def _wrapped(label: str, text: str) -> str:
+    head = f"   {label:<9}"
     return textwrap.fill(
         text,
         WIDTH,
@@ -82,13 +82,14 @@ def _wrapped(label: str, text: str, indent: int = 3) -> str:
     )
 
 
-def _evidence(lines: tuple[Evidence, ...], count: int, indent: int = 3) -> list[str]:
-    rows = []
-    for place, evidence in enumerate(lines):
-        if place and place == len(lines) - 1 and count > len(lines):
-            rows.append(" " * (indent + 9) + f"... {count - len(lines)} more ...")
-        shown = _shown(evidence.text)[:_LINE_CHARS]
-        rows.append(_wrapped("line", f"{evidence.line}: {shown}", indent))
+def _line(row: Evidence) -> str:
+    return _wrapped("line", f"{row.line}: {_shown(row.text)[:_LINE_CHARS]}")
+
+
+def _evidence(lines: tuple[Evidence, ...], count: int) -> list[str]:
+    rows = [_line(row) for row in lines]
+    if count > len(lines) > 1:
+        rows.insert(-1, f"            ... {count - len(lines)} more ...")
     return rows
 
 
@@ -105,10 +106,9 @@ def _cause(diagnosis: Diagnosis, number: int) -> str:
         if text:
             rows.append(_wrapped(label, text))
     for other in diagnosis.follow_ups:
-        first = other.evidence[0]
-        text = f"{other.symptom} [{other.rule}] line {first.line}"
-        rows.append(_wrapped("followed", text + (f" and {other.count - 1} more"
-                                                 if other.count > 1 else "")))  # fmt: skip
+        more = f" and {other.count - 1} more" if other.count > 1 else ""
+        text = f"{other.symptom} [{other.rule}] line {other.evidence[0].line}{more}"
+        rows.append(_wrapped("followed", text))
         if other.note and not diagnosis.note:
             rows.append(_wrapped("figures", other.note))
     rows.append(_wrapped("source", diagnosis.source))
@@ -122,14 +122,11 @@ def _notice(notice: Diagnosis) -> str:
 
 
 def _unknown(found: Examination) -> str:
-    also = "Also in the log, and known to no rule:" if found.causes else "Known to no rule:"
-    rows = [also]
+    rows = ["Also in the log, and known to no rule:" if found.causes else "Known to no rule:"]
     hidden = found.unknown_count - len(found.unknown)
     if hidden > 0:
         rows.append(f"   ({_count(hidden, 'line')} before these)")
-    rows += [
-        _wrapped("line", f"{row.line}: {_shown(row.text)[:_LINE_CHARS]}") for row in found.unknown
-    ]
+    rows += map(_line, found.unknown)
     if found.origin:
         rows.append(_wrapped("where", f"The last traceback ends {_shown(found.origin)}."))
     if not found.causes:

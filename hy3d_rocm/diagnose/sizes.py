@@ -7,52 +7,54 @@ from collections.abc import Callable
 
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _SIZE = r"(\d{1,12}(?:\.\d{1,4})?) (bytes|[KMG]iB)"
-_ASKED = re.compile(rf"Tried to allocate {_SIZE}", re.IGNORECASE)
-_TOTAL = re.compile(rf"total capac\w+ of {_SIZE}", re.IGNORECASE)
-_FREE = re.compile(rf"of which {_SIZE} is free", re.IGNORECASE)
-_HELD = re.compile(rf"{_SIZE} is allocated by PyTorch", re.IGNORECASE)
-_RESERVED = re.compile(rf"and {_SIZE} is reserved by PyTorch but unallocated", re.IGNORECASE)
+_FIGURES = {
+    name: re.compile(pattern.format(size=_SIZE), re.IGNORECASE)
+    for name, pattern in {
+        "asked": "Tried to allocate {size}",
+        "total": r"total capac\w+ of {size}",
+        "free": "of which {size} is free",
+        "held": "{size} is allocated by PyTorch",
+        "reserved": "and {size} is reserved by PyTorch but unallocated",
+    }.items()
+}
 _MEMORY_RULES = ("hip-out-of-memory", "cuda-out-of-memory", "gpu-out-of-memory")
 _GIB = 2.0**30
 
 
-def _bytes(pattern: re.Pattern[str], text: str) -> float | None:
-    found = pattern.search(text)
-    return float(found[1]) * _UNITS[found[2].lower()] if found else None
+def _bytes(text: str, *names: str) -> list[float]:
+    """What a text has of these; zeros where it lacks one."""
+    found = [_FIGURES[name].search(text) for name in names]
+    sizes = [float(one[1]) * _UNITS[one[2].lower()] for one in found if one]
+    return sizes if len(sizes) == len(names) else [0.0] * len(names)
 
 
 def _free_but_refused(text: str) -> bool:
     """A quarter of the card was free, and more than was asked for (some drivers say nonsense)."""
-    asked, total, free = _bytes(_ASKED, text), _bytes(_TOTAL, text), _bytes(_FREE, text)
-    if asked is None or total is None or free is None:
-        return False
+    asked, total, free = _bytes(text, "asked", "total", "free")
     return total / 4 < free <= total and asked < 0.8 * free
 
 
-def _own_and_rest(text: str) -> tuple[float, float, float, float] | None:
+def _own_and_rest(text: str) -> tuple[float, float, float, float]:
     """What was asked for, the whole card, what was free, and what this process holds of it."""
-    asked, total, free = _bytes(_ASKED, text), _bytes(_TOTAL, text), _bytes(_FREE, text)
-    held = _bytes(_HELD, text)
-    if asked is None or total is None or free is None or held is None:
-        return None
-    return asked, total, free, held + (_bytes(_RESERVED, text) or 0.0)
+    asked, total, free, held = _bytes(text, "asked", "total", "free", "held")
+    return asked, total, free, held + (_bytes(text, "reserved")[0] if total else 0.0)
 
 
 def _held_elsewhere(text: str) -> bool:
     """Less than a third of what is taken is PyTorch's in this process."""
-    asked, total, free, own = _own_and_rest(text) or (0.0, 0.0, 0.0, 0.0)
+    asked, total, free, own = _own_and_rest(text)
     return 0 <= free < asked < total - own and total - free > 3 * own
 
 
 def _most_of_the_card(text: str) -> bool:
     """One request for more than six tenths of the card."""
-    asked, total = _bytes(_ASKED, text), _bytes(_TOTAL, text)
-    return asked is not None and total is not None and asked > max(0.6 * total, 4 * _GIB)
+    asked, total = _bytes(text, "asked", "total")
+    return asked > max(0.6 * total, 4 * _GIB)
 
 
 def _first_request(text: str) -> bool:
     """Less than a hundredth of the card is PyTorch's, nine tenths are free, and it was too much."""
-    asked, total, free, own = _own_and_rest(text) or (0.0, 0.0, 0.0, 0.0)
+    asked, total, free, own = _own_and_rest(text)
     return own < 0.01 * total and 0.9 * total <= free <= total and asked > free
 
 
@@ -66,11 +68,8 @@ FIGURES: dict[str, Callable[[str], bool]] = {
 
 def memory_note(rule: str, text: str) -> str:
     """A sentence, or "" where the line has no figures or they say nothing special."""
-    if rule not in _MEMORY_RULES:
-        return ""
-    asked, free = _bytes(_ASKED, text), _bytes(_FREE, text)
-    reserved = _bytes(_RESERVED, text)
-    if asked is None or free is None or reserved is None or not free < asked < reserved + free:
+    asked, free, reserved = _bytes(text, "asked", "free", "reserved")
+    if rule not in _MEMORY_RULES or not free < asked < reserved + free:
         return ""
     return (
         "PyTorch holds as much as was asked for, in pieces: emptying its allocator once between"
