@@ -44,7 +44,11 @@ def problem(text: str, *, strict: bool, any_key: bool = False) -> str:
     strict: the parser up to torch 2.8. any_key: nothing is said of keys that are not known here.
     """
     try:
-        _parse(tokens(text), strict, any_key)
+        words = _Words(text, strict)
+        while words.left:
+            _setting(words, any_key)
+            if words.left:
+                words.separator(",")
     except RefusedError as error:
         return str(error)
     return ""
@@ -71,31 +75,45 @@ def _settings(text: str) -> list[str]:
     return re.split(r",(?![^\[]*\])", text)
 
 
-def _parse(words: list[str], strict: bool, any_key: bool) -> None:
-    index = 0
-    while index < len(words):
-        index = _setting(words, index, strict, any_key) + 1
-        if index < len(words):
-            _separator(words, index, ",", strict)
-            index += 1
+class _Words:
+    """The pieces of a value, from the first to the last."""
+
+    def __init__(self, text: str, strict: bool) -> None:
+        self.left, self.strict = tokens(text), strict
+
+    def peek(self) -> str:
+        if not self.left:
+            raise RefusedError("the value ends where more was expected (Index out of bounds)")
+        return self.left[0]
+
+    def take(self) -> str:
+        self.peek()
+        return self.left.pop(0)
+
+    def separator(self, wanted: str) -> None:
+        """Any piece does for the newer parser."""
+        if self.strict and self.left[:1] != [wanted]:
+            raise RefusedError(f"Error parsing CachingAllocator settings, expected {wanted}")
+        self.take()
 
 
-def _setting(words: list[str], index: int, strict: bool, any_key: bool) -> int:
-    """Index of the last token of the setting that starts at `index`."""
-    key = words[index]
+def _setting(words: _Words, any_key: bool) -> None:
+    key = words.take()
     if key not in KEYS and not any_key:
-        form = "Unrecognized CachingAllocator option: {}" if strict else "Unrecognized key '{}'"
+        form = (
+            "Unrecognized CachingAllocator option: {}" if words.strict else "Unrecognized key '{}'"
+        )
         raise RefusedError(form.format(key))
-    _separator(words, index + 1, ":", strict)
-    value = _at(words, index + 2)
+    words.separator(":")
+    value = words.take()
     if key == "roundup_power2_divisions":
-        return _divisions(words, index + 2, strict)
-    _check_value(key, value, strict)
-    if value != "[":
-        return index + 2
-    if "]" not in words[index + 3 :]:
-        raise RefusedError("Expected closing bracket ']'")
-    return words.index("]", index + 3)
+        _divisions(words, value)
+        return
+    _check_value(key, value, words.strict)
+    if value == "[":
+        if "]" not in words.left:
+            raise RefusedError("Expected closing bracket ']'")
+        del words.left[: words.left.index("]") + 1]
 
 
 def _check_value(key: str, value: str, strict: bool) -> None:
@@ -114,39 +132,22 @@ def _check_value(key: str, value: str, strict: bool) -> None:
         )
 
 
-def _divisions(words: list[str], index: int, strict: bool) -> int:
-    if words[index] != "[":
-        if not _is_power_of_2(_whole(words[index])):
+def _divisions(words: _Words, first: str) -> None:
+    if first != "[":
+        if not _is_power_of_2(_whole(first)):
             raise RefusedError("For roundups, the divisions has to be power of 2")
-        return index
-    index += 1
-    while index < len(words) and words[index] != "]":
-        interval = words[index]
-        _separator(words, index + 1, ":", strict)
-        division = _whole(_at(words, index + 2))
+        return
+    while words.left and words.peek() != "]":
+        interval = words.take()
+        words.separator(":")
+        division = _whole(words.take())
         if division != 0 and not _is_power_of_2(division):
             raise RefusedError("For roundups, the divisions has to be power of 2 or 0")
         if interval != ">" and not _is_power_of_2(_whole(interval)):
             raise RefusedError("For roundups, the intervals have to be power of 2")
-        index += 3
-        if _at(words, index) != "]":
-            _separator(words, index, ",", strict)
-            index += 1
-    _at(words, index)
-    return index
-
-
-def _at(words: list[str], index: int) -> str:
-    if index >= len(words):
-        raise RefusedError("the value ends where more was expected (Index out of bounds)")
-    return words[index]
-
-
-def _separator(words: list[str], index: int, wanted: str, strict: bool) -> None:
-    found = words[index] if index < len(words) else ""
-    if strict and found != wanted:
-        raise RefusedError(f"Error parsing CachingAllocator settings, expected {wanted}")
-    _at(words, index)
+        if words.peek() != "]":
+            words.separator(",")
+    words.take()
 
 
 def _whole(text: str) -> int:

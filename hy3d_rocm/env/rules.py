@@ -168,13 +168,11 @@ def judge(environ: Mapping[str, str], machine: Machine) -> list[Finding]:
 
 def _judge_one(case: Case) -> list[Finding]:
     concerned = [rule for rule in rules_about(case.name) if rule.fits(case.machine)]
-    special = [rule for rule in concerned if not rule.rest]
-    findings = [_finding(rule, case, said) for rule in special if (said := rule.check(case))]
-    throwing = [finding for finding in findings if finding.rule.verdict is Verdict.THROWS]
-    if findings:
-        return throwing[:1] or findings
-    rests = (rule for rule in concerned if rule.rest)
-    return [_finding(rule, case, said) for rule in rests if (said := rule.check(case))][:1]
+    found = [(rule, said) for rule in concerned if not rule.rest and (said := rule.check(case))]
+    found = [(r, said) for r, said in found if r.verdict is Verdict.THROWS][:1] or found
+    if not found:
+        found = [(rule, said) for rule in concerned if rule.rest and (said := rule.check(case))][:1]
+    return [_finding(rule, case, said) for rule, said in found]
 
 
 def _finding(rule: Rule, case: Case, found: bool | str) -> Finding:

@@ -79,19 +79,16 @@ def _anonymous(value: Any, names: tuple[str, str], keep_paths: bool) -> Any:
     if isinstance(value, str):
         return _text(value, names, keep_paths)
     if isinstance(value, Mapping):
+        # Keys are words of ours, unless they are paths.
         return {
-            _key(key, names, keep_paths): _anonymous(one, names, keep_paths)
+            _text(key, names, keep_paths)
+            if isinstance(key, str) and re.search(r"[/\\]", key) else key:
+            _anonymous(one, names, keep_paths)
             for key, one in value.items()
-        }
+        }  # fmt: skip
     if isinstance(value, list | tuple):
         return [_anonymous(one, names, keep_paths) for one in value]
     return value
-
-
-def _key(key: Any, names: tuple[str, str], keep_paths: bool) -> Any:
-    """Keys are words of ours, unless they are paths."""
-    is_path = isinstance(key, str) and re.search(r"[/\\]", key)
-    return _text(key, names, keep_paths) if is_path else key
 
 
 def _text(text: str, names: tuple[str, str], keep_paths: bool) -> str:
