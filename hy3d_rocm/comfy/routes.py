@@ -20,8 +20,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from hy3d_rocm.comfy import comfy_server, settings
-from hy3d_rocm.doctor import Examination, examine
-from hy3d_rocm.doctor.examination import DEFAULT_SECONDS, host_facts
+from hy3d_rocm.doctor.examination import DEFAULT_SECONDS, Examination, examine, host_facts
 from hy3d_rocm.env.shown import anonymous
 
 logger = logging.getLogger("hy3d_rocm")

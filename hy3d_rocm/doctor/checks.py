@@ -151,13 +151,6 @@ def idle_in_allocator(facts: Facts) -> Iterator[Said]:
         yield Said(idle=idle)
 
 
-def card_full(facts: Facts) -> Iterator[Said]:
-    """Looked at for each GPU of torch's."""
-    total, free = int(facts.word("total_bytes") or 0), facts.word("free_bytes")
-    if total and isinstance(free, int) and 0 <= free < total // 10:
-        yield Said()
-
-
 def apu_share(facts: Facts) -> Iterator[Said]:
     """On an APU the GPU has the firmware's carve-out and, beyond it, what TTM lets it take."""
     cards = [card for card in facts.amd_cards if card.get("vram_total_bytes")]
@@ -173,13 +166,6 @@ def apu_share(facts: Facts) -> Iterator[Said]:
             "" if is_small else "carve-out", carve_out=carve_out, gtt=gtt,
             pages=wanted // _PAGE_BYTES, wanted=wanted,
         )  # fmt: skip
-
-
-def host_low(facts: Facts) -> Iterator[Said]:
-    total = facts.number("memory.host.total_bytes")
-    free = facts.get("memory.host.available_bytes")
-    if total and isinstance(free, int) and free < 4 * GB and free * 10 < total:
-        yield Said(free=free)
 
 
 def _is_apu(facts: Facts) -> bool:

@@ -87,8 +87,9 @@ class Facts:
 
     def holds(self, condition: str) -> bool:
         """Whether "NAME" (it is there, and not 0, empty or false), "NAME is VALUE" (in upper or
-        lower case), "NAME has TEXT", "NAME below SIZE", "NAME above SIZE" or "NAME in
-        VERSION-VERSION ..." (the second without) is so; "no " before it turns it round."""
+        lower case), "NAME has TEXT", "NAME below SIZE" (or "10 % of NAME"), "NAME above
+        SIZE" or "NAME in VERSION-VERSION ..." (the second without) is so; "no " before it turns it
+        round."""
         name, _, rest = condition.removeprefix("no ").partition(" ")
         kind, _, wanted = self.filled(rest).partition(" ")
         value = self.word(name)
@@ -97,8 +98,9 @@ class Facts:
         elif kind == "has":
             found = wanted in str(value)
         elif kind in ("below", "above"):
-            known, size = isinstance(value, int), parse_size(wanted)
-            found = known and (value < size if kind == "below" else value > size)
+            share, _, whole = wanted.partition(" % of ")
+            size = int(share) * self.number(whole) // 100 if whole else parse_size(wanted)
+            found = isinstance(value, int) and (value < size if kind == "below" else value > size)
         elif kind == "in":
             spans = (map(parse_version, span.split("-")) for span in wanted.split())
             version = as_version(value)
@@ -121,9 +123,9 @@ class Facts:
         value = self.get(path)
         return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
 
-    def number(self, path: str) -> int:
+    def number(self, name: str) -> int:
         """A number, 0 where it isn't known."""
-        value = self.get(path, 0)
+        value = self.word(name)
         return int(value) if isinstance(value, int | float) else 0
 
     @property

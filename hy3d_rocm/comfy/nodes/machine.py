@@ -185,7 +185,7 @@ def _watched(self_test: bool, seconds: int) -> Any:
 
 
 def _examine(found: Future[Any], self_test: bool, seconds: int) -> None:
-    from hy3d_rocm.doctor import examine
+    from hy3d_rocm.doctor.examination import examine
 
     try:
         found.set_result(examine(self_test=self_test, seconds=seconds))

@@ -188,15 +188,15 @@ def _add(
 
 
 class Hashed(io.RawIOBase):
-    """A file that counts and hashes what is read from it. left: bytes that may still be read."""
+    """A file that hashes what is read from it. left: bytes that may still be read."""
 
     def __init__(self, source: IO[bytes], left: int = sys.maxsize) -> None:
-        self._source, self._hash, self.count, self.left = source, hashlib.sha256(), 0, left
+        self._source, self._hash, self.left = source, hashlib.sha256(), left
 
     def read(self, size: int = -1) -> bytes:
         data = self._source.read(self.left if size < 0 else min(size, self.left))
         self._hash.update(data)
-        self.count, self.left = self.count + len(data), self.left - len(data)
+        self.left -= len(data)
         return data
 
     def digest(self) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,14 @@ def _info(arguments: argparse.Namespace, found: list[Place]) -> int:
         return 0
     for place in facts["places"]:
         _print("\n".join(_place_lines(place)))
+    open_ones = sum(bool(file["in_use"]) for place in facts["places"] for file in place["files"])
+    without = f", without those of {open_ones} open databases" if open_ones else ""
     _print(f"find results for {facts['find_entries']} convolutions, "
-           f"{facts['compiled_entries']} compiled kernels{_uncounted(facts)}")  # fmt: skip
-    _print(_users_line(using))
+           f"{facts['compiled_entries']} compiled kernels{without}")  # fmt: skip
+    if not users.can_be_told():
+        _print("which programs use these files can't be told on this system")
+    else:
+        _print("in use by " + (", ".join(map(str, using)) or "no program of yours"))
     return 0
 
 
@@ -97,11 +103,6 @@ def _place_lines(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _uncounted(facts: dict[str, Any]) -> str:
-    count = sum(bool(file["in_use"]) for place in facts["places"] for file in place["files"])
-    return f", without those of {count} open databases" if count else ""
-
-
 def _backup(arguments: argparse.Namespace, found: list[Place]) -> int:
     _tell_users(found, "may be changing them: the backup holds what was on the disk")
     made = write_backup(found, arguments.out or default_target(os.environ))
@@ -110,34 +111,20 @@ def _backup(arguments: argparse.Namespace, found: list[Place]) -> int:
 
 
 def _restore(arguments: argparse.Namespace, found: list[Place]) -> int:
-    _refuse_users(arguments, found)
-    done = changes.restore(arguments.file, found, lambda: _target(arguments))
-    _say_backup(done)
+    done = _changed(arguments, found, lambda target: changes.restore(arguments.file, found, target))
     _print(f"{done.count} files, {size_text(done.bytes)}, were put back")
     return 0
 
 
 def _clear(arguments: argparse.Namespace, found: list[Place]) -> int:
-    _refuse_users(arguments, found)
-    done = changes.clear(found, lambda: _target(arguments))
+    done = _changed(arguments, found, lambda target: changes.clear(found, target))
     if done.backup is None:
         _print("There is nothing to clear: MIOpen has no files here.")
         return 0
-    _say_backup(done)
     _print(f"{done.count} files, {size_text(done.bytes)}, were deleted")
     for path, why in done.left:
         sys.stderr.write(f"hy3d-rocm miopen: {path} stays: {why}\n")
     return 1 if done.left else 0
-
-
-def _target(arguments: argparse.Namespace) -> Path:
-    return arguments.backup or default_target(os.environ)
-
-
-def _say_backup(done: changes.Done) -> None:
-    if done.backup is not None:
-        count = len(done.backup.files)
-        _print(f"what was there ({count} files) is in {done.backup.path}")
 
 
 def _tell_users(found: list[Place], what: str) -> list[users.User]:
@@ -150,16 +137,19 @@ def _tell_users(found: list[Place], what: str) -> list[users.User]:
     return using
 
 
-def _refuse_users(arguments: argparse.Namespace, found: list[Place]) -> None:
-    using = _tell_users(found, "uses these files")
-    if using and not arguments.force:
+def _changed(
+    arguments: argparse.Namespace,
+    found: list[Place],
+    change: Callable[[Callable[[], Path]], changes.Done],
+) -> changes.Done:
+    """What `change` did, given where a backup goes; not while a program uses the files."""
+    if _tell_users(found, "uses these files") and not arguments.force:
         raise ArchiveError("close it first, or add --force; nothing was changed")
-
-
-def _users_line(using: list[users.User]) -> str:
-    if not users.can_be_told():
-        return "which programs use these files can't be told on this system"
-    return "in use by " + ", ".join(map(str, using)) if using else "in use by no program of yours"
+    done = change(lambda: arguments.backup or default_target(os.environ))
+    if done.backup is not None:
+        count = len(done.backup.files)
+        _print(f"what was there ({count} files) is in {done.backup.path}")
+    return done
 
 
 def _when(seconds: float) -> str:

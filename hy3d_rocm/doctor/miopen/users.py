@@ -59,15 +59,10 @@ def name_of(process: Path) -> str:
         words = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:
         words = []
-    shown = [os.path.basename(word) for word in words[:1] + _scripts(words[1:])]
-    name = " ".join(filter(None, shown))
-    return (
-        "".join(c if c.isprintable() else "?" for c in name)[:80] or text(process / "comm") or "?"
-    )
-
-
-def _scripts(words: list[str]) -> list[str]:
-    return [word for word in words if word.endswith((".py", "hy3d-rocm"))][:1]
+    scripts = [word for word in words[1:] if word.endswith((".py", "hy3d-rocm"))]
+    shown = (os.path.basename(word) for word in words[:1] + scripts[:1])
+    name = "".join(c if c.isprintable() else "?" for c in " ".join(filter(None, shown)))
+    return name[:80] or text(process / "comm") or "?"
 
 
 def _why(process: Path, roots: list[str]) -> str:

@@ -16,7 +16,8 @@ import pytest
 from comfy_doubles import Comfy, comfy
 from doctor_machines import healthy
 
-from hy3d_rocm.doctor import Examination, examination
+from hy3d_rocm.doctor import examination
+from hy3d_rocm.doctor.examination import Examination
 from hy3d_rocm.doctor.finding import Finding, Severity
 
 __all__ = ["comfy"]  # a fixture

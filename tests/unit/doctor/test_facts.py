@@ -25,7 +25,6 @@ from doctor_machines import (
     write,
 )
 
-from hy3d_rocm import doctor
 from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.probe import measure
 from hy3d_rocm.conv.probe.child import TIER_MODULE
@@ -176,7 +175,7 @@ def test_facts_that_fail_to_be_read_are_facts(monkeypatch: pytest.MonkeyPatch) -
         (examination, "detect"), (basic, "ask_torch"), (selftest, "run"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, fail)
-    found = doctor.examine({}, seconds=5)
+    found = examination.examine({}, seconds=5)
     assert found.facts["kernel"] == found.facts["torch"] == {"error": "RuntimeError: broken"}
     assert found.exit_code == 2
     assert "RuntimeError: broken" in found.text()
@@ -185,7 +184,7 @@ def test_facts_that_fail_to_be_read_are_facts(monkeypatch: pytest.MonkeyPatch) -
 
 def test_this_machine_is_examined_and_torch_stays_in_the_children() -> None:
     code = (
-        "import json, sys, hy3d_rocm.doctor as d; e = d.examine({}, seconds=100); "
+        "import json, sys, hy3d_rocm.doctor.examination as d; e = d.examine({}, seconds=100); "
         "assert 'torch' not in sys.modules; print(json.dumps(e.as_dict()))"
     )
     run = subprocess.run(
@@ -315,13 +314,6 @@ def test_one_gpu_of_each_kind_is_tried() -> None:
     gpus = [{"architecture": a} for a in ("gfx1100", "gfx1036", "gfx1100")]
     devices = {str(case.spec.device) for case in selftest.cases_for(torch_says(gpus=gpus))}
     assert devices == {"cpu", "cuda:0", "cuda:1"}
-
-
-def test_names_are_found_at_the_packages_door() -> None:
-    assert doctor.examine is examination.examine
-    assert doctor.Severity.ERROR.rank < doctor.Severity.FINE.rank
-    with pytest.raises(AttributeError):
-        doctor.nonsense  # noqa: B018
 
 
 def test_a_cancel_goes_through() -> None:

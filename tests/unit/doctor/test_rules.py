@@ -13,7 +13,7 @@ RULE = """
 [[rule]]
 id = "some"
 severity = "error"
-check = "host_low"
+check = "apu_share"
 title = "It is {free}"
 evidence = "b"
 [rule.says.much]
@@ -41,7 +41,7 @@ def test_every_rule_has_a_title_and_evidence_in_each_case() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ('"host_low"', '"rains"', "check: there is no 'rains'"),
+        ('"apu_share"', '"rains"', "check: there is no 'rains'"),
         ('"error"', '"bad"', "severity: 'bad' is not a valid Severity"),
         ('remedy = "c"', 'remedies = "c"', "'remedies' is none of id, severity, title, evidence"),
         ('"warning"', '"bad"', "severity: 'bad' is not a valid Severity"),
