@@ -170,7 +170,7 @@ class Outcome:
             self.suspicious_count += 1
             self.suspicious.append(line)
 
-    def told(self, line: Line) -> None:
+    def explained(self, line: Line) -> None:
         """A rule knows the error that this line ends: the traceback above it tells no other."""
         begins, count = self.traceback
         if begins and line.number - begins <= TRACEBACK_LINES:

@@ -82,7 +82,7 @@ class _Reader:
         for rule in matched:
             self._hit(rule, line)
         if matched and self.error.pattern.search(without_prefix(line.text)):
-            self.outcome.told(line)
+            self.outcome.explained(line)
         self._look_for_place(line)
         if not any(not rule.needs and not rule.when for rule in matched):
             self._look_for_unknown(line, low)

@@ -1,6 +1,6 @@
 """What rules of rules/*.toml look at beyond their conditions: functions that are named there.
 
-A check takes facts and gives a Said for each finding, with the words that its texts need beside
+A check takes facts and gives a Match for each finding, with the words that its texts need beside
 the facts themselves.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hy3d_rocm.conv.verdict_store.machine import overridden
-from hy3d_rocm.doctor.finding import Facts, Said
+from hy3d_rocm.doctor.finding import Facts, Match
 from hy3d_rocm.doctor.selftest import is_wrong, tier_name
 from hy3d_rocm.env.checks import FILLED
 from hy3d_rocm.env.choices import PATCH_VARIABLE, read_patch_choice
@@ -36,21 +36,21 @@ _SWITCHES = ("HY3D_ROCM", "HY3D_ROCM_ENV", "HY3D_ROCM_VAE")
 # PyTorch, driver, devices
 
 
-def architecture_missing(facts: Facts) -> Iterator[Said]:
+def architecture_missing(facts: Facts) -> Iterator[Match]:
     """An error where no card has kernels; beside one that has, advice to hide the other."""
     built = facts.get("torch.architectures", [])
     own = facts.visible or facts.architectures
-    missing = sorted({name for name in own if not _covers(built, _as_told(name, facts))})
+    missing = sorted({name for name in own if not _covers(built, _as_reported(name, facts))})
     is_partly = len(missing) < len(set(own))
     for name in missing:
-        told = _as_told(name, facts)
+        told = _as_reported(name, facts)
         # A card whose kernels this one runs too, and the override for that.
         sibling, value = next(
             (other for pattern, other in _SIBLINGS.items()
              if facts.is_linux and re.fullmatch(pattern, name) and _covers(built, other[0])),
             ("", ""),
         )  # fmt: skip
-        yield Said(
+        yield Match(
             "told" if told != name else "", "sibling" if sibling else "",
             "partly" if is_partly else "",
             name=name, told=told, sibling=sibling, value=value,
@@ -58,7 +58,7 @@ def architecture_missing(facts: Facts) -> Iterator[Said]:
         )  # fmt: skip
 
 
-def _as_told(name: str, facts: Facts) -> str:
+def _as_reported(name: str, facts: Facts) -> str:
     """What torch names is what HSA_OVERRIDE_GFX_VERSION has made of it already."""
     if facts.visible:
         return name
@@ -73,13 +73,13 @@ def _covers(built: list[str], architecture: str) -> bool:
     )
 
 
-def sees_no_gpu(facts: Facts) -> Iterator[Said]:
+def sees_no_gpu(facts: Facts) -> Iterator[Match]:
     if facts.rows("torch.gpus") or not facts.rows("driver.gpus") or _closed(facts):
         return
     values = {name: facts.get(f"variables.{name}.value") for name in _HIDING}
     hidden = [f"{name}={value}" for name, value in values.items() if value is not None]
     first = hidden[0].partition("=")[0] if hidden else ""
-    yield Said("hidden" if hidden else "", hidden=hidden, first=first)
+    yield Match("hidden" if hidden else "", hidden=hidden, first=first)
 
 
 def _closed(facts: Facts) -> list[Facts]:
@@ -88,11 +88,11 @@ def _closed(facts: Facts) -> list[Facts]:
     return [d for d in devices if d.word("exists") and not d.word("usable")]
 
 
-def device_not_usable(facts: Facts) -> Iterator[Said]:
+def device_not_usable(facts: Facts) -> Iterator[Match]:
     closed = _closed(facts)
     groups = sorted({str(device.word("group")) for device in closed})
     if closed and (facts.has_amd_card or facts.get("torch.hip")):
-        yield Said(
+        yield Match(
             what="; ".join(device.filled("{path} is {mode}, group {group}") for device in closed),
             own=facts.get("kernel.groups") or "none",
             flags=" ".join(f"--group-add {group}" for group in groups),
@@ -100,17 +100,17 @@ def device_not_usable(facts: Facts) -> Iterator[Said]:
         )
 
 
-def kfd_missing(facts: Facts) -> Iterator[Said]:
+def kfd_missing(facts: Facts) -> Iterator[Match]:
     driven = [card for card in facts.amd_cards if card.get("driver") == "amdgpu"]
     kfd = [d for d in facts.rows("kernel.devices") if d.get("path") == "/dev/kfd"]
     if driven and kfd and not kfd[0].get("exists"):
-        yield Said(pci=driven[0].get("pci"))
+        yield Match(pci=driven[0].get("pci"))
 
 
-def card_without_driver(facts: Facts) -> Iterator[Said]:
+def card_without_driver(facts: Facts) -> Iterator[Match]:
     cards = facts.amd_cards
     if cards and all(card.get("driver") != "amdgpu" for card in cards):
-        yield Said(
+        yield Match(
             cards=", ".join(f"{c.get('pci')}: {c.get('driver') or 'no driver'}" for c in cards),
             loaded="is" if facts.get("kernel.loaded") else "is not",
         )
@@ -119,39 +119,39 @@ def card_without_driver(facts: Facts) -> Iterator[Said]:
 # Memory
 
 
-def held_by_others(facts: Facts) -> Iterator[Said]:
+def held_by_others(facts: Facts) -> Iterator[Match]:
     total = max((card.get("vram_total_bytes") or 0 for card in facts.amd_cards), default=0)
     others = [h for h in facts.each("memory.holders") if not h.word("own")]
     held = sum(int(h.word("vram_bytes") or 0) for h in others)
     if not total or held < max(GB, total // 10):
         return
     name = "{name} (process {pid})"
-    yield Said(
+    yield Match(
         "much" if held >= total // 4 else "", held=held, total=total,
         who=[h.filled(f"{name} {{vram_bytes:size}}") for h in others[:4]],
         largest=others[0].filled(name),
     )  # fmt: skip
 
 
-def held_by_nobody(facts: Facts) -> Iterator[Said]:
+def held_by_nobody(facts: Facts) -> Iterator[Match]:
     """What the driver counts as used and no process that may be looked at holds."""
     cards = [card for card in facts.amd_cards if card.get("vram_total_bytes")]
     used = sum(int(card.get("vram_used_bytes") or 0) for card in cards)
     total = sum(int(card["vram_total_bytes"]) for card in cards)
     held = sum(int(h.get("vram_bytes") or 0) for h in facts.rows("memory.holders"))
     if not _is_apu(facts) and used - held >= max(2 * GB, total * 15 // 100):
-        yield Said(used=used, total=total, held=held)
+        yield Match(used=used, total=total, held=held)
 
 
-def idle_in_allocator(facts: Facts) -> Iterator[Said]:
+def idle_in_allocator(facts: Facts) -> Iterator[Match]:
     """Looked at for each GPU of torch's."""
     reserved = int(facts.word("reserved_bytes") or 0)
     idle = reserved - int(facts.word("allocated_bytes") or 0)
     if idle >= 2 * GB and idle * 4 >= reserved:
-        yield Said(idle=idle)
+        yield Match(idle=idle)
 
 
-def apu_share(facts: Facts) -> Iterator[Said]:
+def apu_share(facts: Facts) -> Iterator[Match]:
     """On an APU the GPU has the firmware's carve-out and, beyond it, what TTM lets it take."""
     cards = [card for card in facts.amd_cards if card.get("vram_total_bytes")]
     card = next((c for c in cards if c.get("gtt_total_bytes")), None)
@@ -162,7 +162,7 @@ def apu_share(facts: Facts) -> Iterator[Said]:
     wanted = host * 3 // 4
     is_small = carve_out + gtt < (carve_out + host) * 6 // 10
     if is_small or carve_out > 2 * host:
-        yield Said(
+        yield Match(
             "" if is_small else "carve-out", carve_out=carve_out, gtt=gtt,
             pages=wanted // _PAGE_BYTES, wanted=wanted,
         )  # fmt: skip
@@ -200,27 +200,27 @@ def _found(facts: Facts) -> tuple[int, int]:
     return mine, others
 
 
-def empty(facts: Facts) -> Iterator[Said]:
+def empty(facts: Facts) -> Iterator[Match]:
     mine, others = _found(facts)
     mode = _mode(facts)
     if not mine and mode != "FAST":
         mode = mode or "not set, so DYNAMIC_HYBRID"
-        yield Said("others" if others else "", others=others, mode=mode)
+        yield Match("others" if others else "", others=others, mode=mode)
 
 
-def filled(facts: Facts) -> Iterator[Said]:
+def filled(facts: Facts) -> Iterator[Match]:
     mine, _ = _found(facts)
     if mine >= FILLED and _mode(facts) == "FAST":
-        yield Said(results=mine)
+        yield Match(results=mine)
 
 
-def not_writable(facts: Facts) -> Iterator[Said]:
+def not_writable(facts: Facts) -> Iterator[Match]:
     """Looked at for each of MIOpen's places."""
     if facts.word("error") or not facts.words.get("writable", True):
-        yield Said("error" if facts.word("error") else "")
+        yield Match("error" if facts.word("error") else "")
 
 
-def damaged(facts: Facts) -> Iterator[Said]:
+def damaged(facts: Facts) -> Iterator[Match]:
     bad = [
         str(file.get("path"))
         for file in _files(facts)
@@ -229,10 +229,10 @@ def damaged(facts: Facts) -> Iterator[Said]:
         and not str(file.get("path")).endswith(("-wal", "-shm", "-journal", ".txt"))
     ]  # fmt: skip
     if bad:
-        yield Said(files=bad[:4])
+        yield Match(files=bad[:4])
 
 
-def outgrown(facts: Facts) -> Iterator[Said]:
+def outgrown(facts: Facts) -> Iterator[Match]:
     """Files of versions that are no longer used."""
     by_version: dict[str, int] = {}
     for place in facts.rows("miopen.places"):
@@ -242,7 +242,7 @@ def outgrown(facts: Facts) -> Iterator[Said]:
     own = str(facts.get("torch.library", "")) or (max(by_version, default=""))
     old = {version: size for version, size in by_version.items() if version != own}
     if sum(old.values()) >= GB and own in by_version:
-        yield Said(
+        yield Match(
             which=[f"{version}: {size_text(size)}" for version, size in old.items()], own=own
         )
 
@@ -250,7 +250,7 @@ def outgrown(facts: Facts) -> Iterator[Said]:
 # Variables, this pack's own parts and settings, and the self-test
 
 
-def variables(facts: Facts) -> Iterator[Said]:
+def variables(facts: Facts) -> Iterator[Match]:
     """One finding for each rule of the variables' table, with all variables that it speaks of."""
     by_rule: dict[str, list[Mapping[str, Any]]] = {}
     for judged in facts.rows("judged"):
@@ -258,14 +258,14 @@ def variables(facts: Facts) -> Iterator[Said]:
             by_rule.setdefault(str(judged.get("rule")), []).append(judged)
     for rule, group in by_rule.items():
         words = {name: group[0].get(name) for name in ("effect", "remedy", "source")}
-        yield Said(
+        yield Match(
             str(group[0]["verdict"]), "" if words["remedy"] else "no-remedy", rule=rule, **words,
             names=[judged.get("subject") or judged.get("name") for judged in group],
             values=[f"{judged.get('name')}={judged.get('value')}" for judged in group],
         )  # fmt: skip
 
 
-def switched_off(facts: Facts) -> Iterator[Said]:
+def switched_off(facts: Facts) -> Iterator[Match]:
     values = {name: str(facts.get(f"variables.{name}.value", "")) for name in _SWITCHES}
     off = [f"{name}=off" for name, value in values.items() if value.strip().lower() == "off"]
     text = str(facts.get(f"variables.{PATCH_VARIABLE}.value", ""))
@@ -276,17 +276,17 @@ def switched_off(facts: Facts) -> Iterator[Said]:
         off.append(choice.problem or f"{PATCH_VARIABLE}={text.strip()}")
     off += [f"the setting {name} is off" for name in facts.get("comfyui.switched_off", [])]
     if off:
-        yield Said(off=off)
+        yield Match(off=off)
 
 
-def tiers(facts: Facts) -> Iterator[Said]:
+def tiers(facts: Facts) -> Iterator[Match]:
     """Looked at for each result: a back-end that was wrong, hung or failed."""
     tier, verdict, is_amd = facts.word("tier"), facts.word("verdict"), bool(facts.get("torch.hip"))
     verdict = "wrong" if is_wrong(facts.words) else verdict
     if verdict not in ("wrong", "hang", "error", "slow-find", "oom"):
         return
     is_vendor = tier == "vendor" and verdict in ("wrong", "hang", "error")
-    yield Said(
+    yield Match(
         str(verdict), f"{verdict} vendor" if is_vendor else "",
         "hang miopen" if is_vendor and is_amd and verdict == "hang" else "",
         name=tier_name(str(tier), is_amd), detail=facts.word("detail") or facts.word("verdict"),
@@ -295,7 +295,7 @@ def tiers(facts: Facts) -> Iterator[Said]:
     )  # fmt: skip
 
 
-def no_gpu_tier(facts: Facts) -> Iterator[Said]:
+def no_gpu_tier(facts: Facts) -> Iterator[Match]:
     on_gpu = [
         r for r in facts.rows("self_test.results")
         if str(r.get("device")).startswith("cuda") and r.get("tier") != "cpu"
@@ -304,10 +304,10 @@ def no_gpu_tier(facts: Facts) -> Iterator[Said]:
     if on_gpu and all(r.get("verdict") not in ("ok", "slow-find") for r in on_gpu):
         is_amd = bool(facts.get("torch.hip"))
         named = [f"{tier_name(str(r.get('tier')), is_amd)}: {r.get('verdict')}" for r in on_gpu]
-        yield Said(verdicts=named)
+        yield Match(verdicts=named)
 
 
-def all_well(facts: Facts) -> Iterator[Said]:
+def all_well(facts: Facts) -> Iterator[Match]:
     good = [r for r in facts.rows("self_test.results") if r.get("verdict") == "ok"]
     by_device: dict[str, list[str]] = {}
     for result in good:
@@ -315,4 +315,4 @@ def all_well(facts: Facts) -> Iterator[Said]:
         by_device.setdefault(str(result.get("device")), []).append(name)
     if by_device:
         devices = "; ".join(f"{device}: {', '.join(names)}" for device, names in by_device.items())
-        yield Said(count=len(good), devices=devices)
+        yield Match(count=len(good), devices=devices)

@@ -45,15 +45,15 @@ class Finding:
         return {**asdict(self), "severity": str(self.severity)}
 
 
-class Said:
-    """What a check found out. sayings: which of the rule's `says` hold, the last one first, "" for
-    none; words: what stands in braces in its texts."""
+class Match:
+    """What a check found out. variants: which of the rule's hold, "" for none; the last one counts
+    most. words: what stands in braces in its texts beside the facts."""
 
-    def __init__(self, *sayings: str, **words: object) -> None:
-        self.sayings, self.words = tuple(filter(None, sayings)), words
+    def __init__(self, *variants: str, **words: object) -> None:
+        self.variants, self.words = tuple(filter(None, variants)), words
 
 
-Check = Callable[["Facts"], Iterable[Said]]
+Check = Callable[["Facts"], Iterable[Match]]
 
 
 class Facts:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from hy3d_rocm.doctor import checks
-from hy3d_rocm.doctor.finding import Check, Facts, Finding, Said, Severity
+from hy3d_rocm.doctor.finding import Check, Facts, Finding, Match, Severity
 from hy3d_rocm.env.tables import functions_of, read
 
 FOLDER = Path(__file__).with_name("rules")
@@ -18,8 +18,8 @@ _TEXTS = ("id", "title", "evidence", "remedy", "source")
 
 
 @dataclass(frozen=True)
-class Saying:
-    """What a rule says in one case; "" and None: what it says else. when: as a rule's."""
+class Variant:
+    """What a rule says in one case; "" and None: what it says otherwise. when: as a rule's."""
 
     id: str = ""
     severity: Severity | None = None
@@ -36,13 +36,13 @@ class Rule:
     conditions (Facts.holds) of `when` are so; without a check, where they are.
 
     each: a list of facts, of which each row is looked at. cards: only where an architecture begins
-    so; {cards} are those. says: what differs in a case that the check names, or that its own `when`
-    describes; of cases that hold the last one counts.
+    so; {cards} are those. variants: what differs in a case that the check names, or that its own
+    `when` describes; of cases that hold the last one counts.
     """
 
     id: str
     severity: Severity
-    check: Check = lambda facts: [Said()]
+    check: Check = lambda facts: [Match()]
     title: str = ""
     evidence: str = ""
     remedy: str = ""
@@ -50,7 +50,7 @@ class Rule:
     each: str = ""
     when: tuple[str, ...] = ()
     cards: tuple[str, ...] = ()
-    says: Mapping[str, Saying] = field(default_factory=dict)
+    variants: Mapping[str, Variant] = field(default_factory=dict)
 
     def findings(self, facts: Facts) -> Iterator[Finding]:
         if self.cards:
@@ -60,15 +60,17 @@ class Rule:
             facts = facts.beside({"cards": sorted(cards)})
         for seen in facts.each(self.each) if self.each else [facts]:
             if all(map(seen.holds, self.when)):
-                for said in self.check(seen):
-                    yield self._finding(said, seen.beside(said.words))
+                for match in self.check(seen):
+                    yield self._finding(match, seen.beside(match.words))
 
-    def _finding(self, said: Said, facts: Facts) -> Finding:
-        parts: list[Rule | Saying] = [self, *(self.says[name] for name in said.sayings)]
-        parts += (s for s in self.says.values() if s.when and all(map(facts.holds, s.when)))
-        told = [next(filter(None, (getattr(p, n) for p in reversed(parts))), "") for n in _TEXTS]
+    def _finding(self, match: Match, facts: Facts) -> Finding:
+        parts: list[Rule | Variant] = [self, *(self.variants[name] for name in match.variants)]
+        parts += (s for s in self.variants.values() if s.when and all(map(facts.holds, s.when)))
+        texts = [next(filter(None, (getattr(p, n) for p in reversed(parts))), "") for n in _TEXTS]
         severity = next(part.severity for part in reversed(parts) if part.severity)
-        return Finding(severity=severity, **dict(zip(_TEXTS, map(facts.filled, told), strict=True)))
+        return Finding(
+            severity=severity, **dict(zip(_TEXTS, map(facts.filled, texts), strict=True))
+        )
 
 
 @cache

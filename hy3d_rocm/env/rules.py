@@ -145,9 +145,9 @@ class Finding:
     @property
     def text(self) -> str:
         """What it does and what to do; without the variable's name."""
-        return self.told(printable(self.value, SHOWN_CHARACTERS), self.found)
+        return self.message(printable(self.value, SHOWN_CHARACTERS), self.found)
 
-    def told(self, value: str, found: str) -> str:
+    def message(self, value: str, found: str) -> str:
         """`text` with these in place of the value and of what was found in it."""
         effect = self.rule.effect.format(found=found, value=value)
         unsure = "" if self.rule.confirmed else " (not confirmed)"

@@ -83,7 +83,7 @@ def public_text(finding: Finding) -> str:
     found = finding.found
     for token in _private_tokens(finding.value):
         found = found.replace(token, MASK)
-    return finding.told(public_value(finding.value), found)
+    return finding.message(public_value(finding.value), found)
 
 
 def _private_tokens(value: str) -> list[str]:

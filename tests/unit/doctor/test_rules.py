@@ -16,7 +16,7 @@ severity = "error"
 check = "apu_share"
 title = "It is {free}"
 evidence = "b"
-[rule.says.much]
+[rule.variants.much]
 severity = "warning"
 remedy = "c"
 """
@@ -33,7 +33,7 @@ def test_every_file_is_read_and_every_check_has_one_rule() -> None:
 
 def test_every_rule_has_a_title_and_evidence_in_each_case() -> None:
     for rule in table():
-        for told in rule.says.values() if not rule.title else (rule,):
+        for told in rule.variants.values() if not rule.title else (rule,):
             assert told.title or not told.id, rule.id
         assert rule.evidence, rule.id
 
@@ -45,7 +45,7 @@ def test_every_rule_has_a_title_and_evidence_in_each_case() -> None:
         ('"error"', '"bad"', "severity: 'bad' is not a valid Severity"),
         ('remedy = "c"', 'remedies = "c"', "'remedies' is none of id, severity, title, evidence"),
         ('"warning"', '"bad"', "severity: 'bad' is not a valid Severity"),
-        ("[rule.says.much]\n", 'says = "much"\n', "says: 'much' is not a table"),
+        ("[rule.variants.much]\n", 'variants = "much"\n', "variants: 'much' is not a table"),
         ("It is", "{IT} is", "{IT} is not in the file's [shared]"),
     ],
 )
@@ -55,10 +55,10 @@ def test_what_is_wrong_in_a_file_is_said_with_file_and_rule(
     path = tmp_path / "some.toml"
     path.write_text(RULE)
     (rule,) = rules_of_file(path)
-    assert rule.says["much"].remedy == "c"
+    assert rule.variants["much"].remedy == "c"
     assert old in RULE
     text = RULE.replace(old, new)
-    path.write_text(text.split('severity = "warning"')[0] if "says = " in new else text)
+    path.write_text(text.split('severity = "warning"')[0] if "variants = " in new else text)
     with pytest.raises(TableError) as caught:
         rules_of_file(path)
     assert str(caught.value).startswith(f"some.toml, rule some: {told}")
