@@ -15,19 +15,14 @@ from typing import Literal
 from hy3d_rocm.diagnose.read import Line
 from hy3d_rocm.diagnose.signs import signs
 
-Stage = Literal["", "load", "sampling", "sampled", "decode", "after"]
-STAGE_WORDS: dict[Stage, str] = {
-    "": "",
-    "load": "while a model was loaded",
-    "sampling": "while sampling",
-    "sampled": "after sampling",
-    "decode": "in the VAE decode",
-    "after": "after the VAE decode",
-}
+# Where a log is, as it is told; "" where nothing runs that is known.
+LOAD, SAMPLING, SAMPLED = "while a model was loaded", "while sampling", "after sampling"
+DECODE, AFTER = "in the VAE decode", "after the VAE decode"
 TRACEBACK_LINES = 120  # how far below an exception's text its traceback may name the place
 
 _BAR = re.compile(r"(?<!shards: )(?<!\d)(\d{1,3})%\|(?!.*[kKMG]i?B/s)")  # not of a download
-Mark = Literal["", "started", "begun", "going", "finished"]
+Mark = Literal["", "finished", "begun", "started", "going"]
+_MARKS: tuple[Mark, ...] = ("finished", "begun", "started", "going")
 _FRAME = re.compile(r'^(?:\S{0,40} )?File "([^"]{1,300})", line \d{1,7}')
 _PACK = re.compile(r"custom_nodes[\\/]{1,2}([^\\/]{1,80})[\\/]")
 _PACKAGE = re.compile(r"(?:site|dist)-packages[\\/]{1,2}([^\\/]{1,80})[\\/]")
@@ -42,7 +37,7 @@ SUSPICIOUS_LINES = 5
 class Stages:
     """Feed it every line; `stage` is where the log is now."""
 
-    stage: Stage = ""
+    stage: str = ""
     begun: Line | None = None  # the decode that has begun and not ended
     own_lines: bool = False  # it was begun by "[VAE Decode] ..." or "[VAE Encode] ..." lines
     last: Line | None = None
@@ -58,7 +53,7 @@ class Stages:
         if not self._signs["stage event"].has_word(low):
             return
         if self._shows("decode done", line, low):
-            self._ended("after" if self.begun else self.stage)
+            self._ended(AFTER if self.begun else self.stage)
             self.offloaded = None
         elif self._shows("own start", line, low):
             self._begins(line, own=True)
@@ -69,10 +64,10 @@ class Stages:
             if self.sampled or self.offloaded:
                 self._begins(line, own=False)
             else:
-                self.stage = "load"
+                self.stage = LOAD
         elif self._shows("model loaded", line, low):
-            self._ended("load")
-        elif self._shows("loaded", line, low) and self.stage == "load":
+            self._ended(LOAD)
+        elif self._shows("loaded", line, low) and self.stage == LOAD:
             self.stage = ""  # what it is used for is not shown
         else:
             self._progress(line)
@@ -83,7 +78,7 @@ class Stages:
     def _progress(self, line: Line) -> None:
         bar = _BAR.search(line.text)
         if bar is not None and self.begun is None:
-            self.stage = "sampled" if bar[1] == "100" else "sampling"
+            self.stage = SAMPLED if bar[1] == "100" else SAMPLING
             self.sampled = self.sampled or bar[1] == "100"
         elif line.text.endswith("got prompt"):
             self.sampled = False
@@ -91,12 +86,12 @@ class Stages:
     def _begins(self, line: Line, own: bool) -> None:
         if self.begun is None or own:
             self.begun, self.own_lines = line, own
-        self.stage = "decode"
+        self.stage = DECODE
 
-    def _ended(self, stage: Stage) -> None:
+    def _ended(self, stage: str) -> None:
         self.begun, self.own_lines, self.stage = None, False, stage
-        if stage != "after":
-            self.sampled = self.sampled and stage == "load"
+        if stage != AFTER:
+            self.sampled = self.sampled and stage == LOAD
 
     def failed(self) -> Line | None:
         """An error was read. Returns the line of a partial offload if the decode beside it failed;
@@ -144,14 +139,10 @@ class Outcome:
         came to its end."""
         mark: Mark = ""
         if self._signs["run event"].has_word(low):
-            if self._signs["finished"].shown(line.text, low):
-                self.finished, mark = True, "finished"
-            elif self._signs["begun"].shown(line.text, low):
-                self.finished, mark = False, "begun"
-            elif self._signs["started"].shown(line.text, low):
-                mark = "started"
-            elif self._signs["going"].shown(line.text, low):
-                mark = "going"
+            shown = (name for name in _MARKS if self._signs[name].shown(line.text, low))
+            mark = next(shown, "")
+            if mark in ("finished", "begun"):
+                self.finished = mark == "finished"
         if 'file "' in low and (found := _FRAME.search(line.text)):
             self.last_frame = found[1]
             if _PACK.search(found[1]):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from hy3d_rocm.diagnose.events import STAGE_WORDS, TRACEBACK_LINES, Outcome, Stages, names_a_decode
+from hy3d_rocm.diagnose.events import DECODE, TRACEBACK_LINES, Outcome, Stages, names_a_decode
 from hy3d_rocm.diagnose.found import NEAR_AFTER, NEAR_BEFORE, Diagnosis, Evidence, Hits, grouped
 from hy3d_rocm.diagnose.machine import Machine
 from hy3d_rocm.diagnose.read import Line, lines_of_text, without_prefix
@@ -98,9 +98,8 @@ class _Reader:
         bare = without_prefix(line.text)
         for name in [name for name in self.order if name in tried or name in pending]:
             rule = self.rules[name]
-            if any(rule.search(text) for text in (line.text, bare)) or self._joined_match(
-                rule, line.text
-            ):
+            here = rule.search(line.text) or rule.search(bare)
+            if here or self._joined_match(rule, bare):
                 if rule.alone:
                     return [rule]
                 found.append(rule)
@@ -108,12 +107,12 @@ class _Reader:
                 self.pending[name] = 2 if name in tried else pending[name] - 1
         return found
 
-    def _joined_match(self, rule: Rule, text: str) -> bool:
+    def _joined_match(self, rule: Rule, bare: str) -> bool:
         """A sentence that a logger broke: it has to end in this line."""
         for count in range(1, len(self.before) + 1):
             parts = (without_prefix(part)[-_JOINED_CHARS:] for part in list(self.before)[-count:])
             head = " ".join(parts)
-            found = rule.search(f"{head} {without_prefix(text)}")
+            found = rule.search(f"{head} {bare}")
             if found is not None and found.start() < len(head) and found.end() > len(head) + 1:
                 return True
         return False
@@ -121,7 +120,7 @@ class _Reader:
     def _hit(self, rule: Rule, line: Line) -> None:
         hits = self.hits.get(rule.id)
         if hits is None:
-            where = STAGE_WORDS[self.stages.stage] if rule.severity == "error" else ""
+            where = self.stages.stage if rule.severity == "error" else ""
             hits = self.hits[rule.id] = Hits(rule, where, memory_note(rule.id, line.text))
         hits.add(line)
         if rule.severity == "error" and not rule.needs and not rule.when:
@@ -141,19 +140,20 @@ class _Reader:
     def _failed(self) -> None:
         self.run_failed = True
         beside = self.stages.failed()
-        if beside is not None and "framepack-partial-offload" in self.synthetic:
-            self._add("framepack-partial-offload", beside, "decode")
+        if beside is not None:
+            self._add("framepack-partial-offload", beside, DECODE)
 
-    def _add(self, name: str, line: Line, stage: str) -> None:
-        where = STAGE_WORDS["decode"] if stage == "decode" else ""
-        self.hits.setdefault(name, Hits(self.rules[name], where, "")).add(line)
+    def _add(self, name: str, line: Line, where: str) -> None:
+        """For a rule without patterns."""
+        if name in self.synthetic:
+            self.hits.setdefault(name, Hits(self.rules[name], where, "")).add(line)
 
     def _look_for_place(self, line: Line) -> None:
         """The traceback below an exception's text says whether it was a decode."""
         if self.last_error is not None and names_a_decode(line.text):
             number, name = self.last_error
             if line.number - number <= TRACEBACK_LINES and name in self.hits:
-                self.hits[name].where = STAGE_WORDS["decode"]
+                self.hits[name].where = DECODE
             self.last_error = None
 
     def _look_for_unknown(self, line: Line, low: str) -> None:
@@ -164,9 +164,11 @@ class _Reader:
             return
         bare = without_prefix(line.text)
         if not self.error.pattern.search(bare):
-            causes = [hits for hits in self.hits.values() if hits.rule.severity == "error"]
-            told = any(line.number - hits.numbers[-1] <= NEAR_BEFORE for hits in causes)
-            if told or not self.end.pattern.search(bare):
+            if not self.end.pattern.search(bare) or any(
+                line.number - hits.numbers[-1] <= NEAR_BEFORE
+                for hits in self.hits.values()
+                if hits.rule.severity == "error"
+            ):
                 return
             self.ends.add(line.number)
         self._failed()
@@ -177,27 +179,21 @@ class _Reader:
 
     def finish(self) -> Examination:
         stages = self.stages
-        if stages.begun is not None and "decode-stopped" in self.synthetic:
+        if stages.begun is not None and stages.last is not None:
             self._add("decode-stopped", stages.begun, "")
-            if stages.last is not None:
-                self._add("decode-stopped", stages.last, "")
-        over = self.outcome.finished
-        self.hits = {
-            name: row
-            for name, row in self.hits.items()
-            if all(map(self.machine.holds, row.rule.when))
-        }
+            self._add("decode-stopped", stages.last, "")
+        over, shown = self.outcome.finished, self.machine.holds
+        self.hits = {n: row for n, row in self.hits.items() if all(map(shown, row.rule.when))}
         self._what_came_before_a_crash()
         hits = [row for row in self.hits.values() if not (row.rule.unfinished and over)]
         order = {name: place for place, name in enumerate(self.rules)}
         found = grouped(hits, order, self.machine, stages.own_lines, self.went_on)
         unknown, count = tuple(self.unknown), self.unknown_count
-        told = any(diagnosis.severity == "error" for diagnosis in found)
-        if not count and not told:
+        if not count and all(diagnosis.severity != "error" for diagnosis in found):
             unknown = tuple(Evidence.of(line) for line in self.outcome.suspicious)
             count = self.outcome.suspicious_count
         origin = self.outcome.origin if count else ""
-        return Examination(found, unknown, count, self.lines, origin, self.outcome.finished)
+        return Examination(found, unknown, count, self.lines, origin, over)
 
     def _what_came_before_a_crash(self) -> None:
         """An error that no rule knows, right above the line of a crash, came first. "Ended without

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from hy3d_rocm.diagnose.events import STAGE_WORDS
+from hy3d_rocm.diagnose.events import DECODE
 from hy3d_rocm.diagnose.machine import Machine
 from hy3d_rocm.diagnose.read import Line
 from hy3d_rocm.diagnose.rules import ANY, Confidence, Rule, Severity
@@ -197,7 +197,7 @@ def _action(hits: Hits, machine: Machine) -> str:
     rule, system = hits.rule, machine.system
     fitting = (
         *(action for shown, action in rule.instead if machine.holds(shown)),
-        rule.decode if hits.where == STAGE_WORDS["decode"] else "",
+        rule.decode if hits.where == DECODE else "",
         rule.beside if machine.beside else "",
         rule.windows if system == "windows" else "",
         rule.wsl if system == "wsl" else "",
