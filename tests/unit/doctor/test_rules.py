@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hy3d_rocm.doctor.finding import Facts
 from hy3d_rocm.doctor.rules import CHECKS, FILES, FOLDER, rules_of_file, table
 from hy3d_rocm.env.tables import TableError
 
@@ -62,3 +63,35 @@ def test_what_is_wrong_in_a_file_is_said_with_file_and_rule(
     with pytest.raises(TableError) as caught:
         rules_of_file(path)
     assert str(caught.value).startswith(f"some.toml, rule some: {told}")
+
+
+FACTS = Facts({
+    "a": {"b": "Some Text", "size": 3 << 30, "whole": 4 << 30, "no": False, "none": None},
+    "version": [7, 1, 1], "release": "6.16.8-arch1", "rows": [{"size": 1}, {"size": 2 << 30}, 7],
+    "machine": {"system": "linux"},
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("a.b", True), ("no a.b", False), ("a.none", False), ("no a.c.d", True), ("is_linux", True),
+        ("a.b is some text", True), ("a.no is false", True), ("a.none is false", False),
+        ("a.b is {a.b}", True), ("a.b has Text", True), ("no a.b has text", True),
+        ("a.size below 4 GB", True), ("a.size below 3 GB", False), ("a.size above 2 GB", True),
+        ("a.size below 80 % of a.whole", True), ("a.size below 75 % of a.whole", False),
+        ("a.none below 4 GB", False), ("no a.none below 4 GB", True),
+        ("version in 7.1.1-7.1.2", True), ("version in 6-7.1 7.1.2-8", False),
+        ("release in 0-6.16.9", True), ("a.b in 0-9", False), ("a.none in 0-9", False),
+    ],
+)  # fmt: skip
+def test_a_condition_holds_where_it_is_so(condition: str, holds: bool) -> None:
+    assert FACTS.holds(condition) is holds
+
+
+def test_texts_are_filled_with_facts_words_and_rows() -> None:
+    seen = FACTS.beside({"b": ["x", "y"]})
+    assert seen.filled("{a.b}: {b}, {a.size:size}, {version}, {a.c}.") == (
+        "Some Text: x, y, 3.0 GB, 7, 1, 1, ."
+    )
+    assert [row.filled("{size:size}") for row in FACTS.each("rows")] == ["1 B", "2.0 GB"]
