@@ -1,4 +1,4 @@
-"""What serves where the compiled core cannot be imported, in plain Python.
+"""Pure-Python replacements for the compiled core, for where it cannot be imported.
 
 `device`, `seed` and `schedule` are twins: same names, same results, same exceptions as `_core`,
 and the oracles of its tests. This module has the rest of the core's surface that makes sense
@@ -70,6 +70,15 @@ class PreparedWeights:
     __slots__ = ()
 
     def __init__(self) -> None:
+        conv3d()
+
+
+class Admission:
+    """Of the core's cache of prepared weights, which has no twin: there is never one of these."""
+
+    __slots__ = ()
+
+    def __init__(self, limit_bytes: int) -> None:
         conv3d()
 
 

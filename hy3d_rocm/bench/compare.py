@@ -373,7 +373,7 @@ _EPILOG = """\
 A is the result before, B after: files that bench --json, validate and optimize write. A regression
 is a median time beyond both files' own range (3 % at least; 25 % where a call was timed once), 5 %
 and 16 MB more memory, half a dB less PSNR, a larger error, a failure or a promise that no longer
-holds. Other machines and other commands are said.
+holds. Differences in machine and command are listed.
 Exit code: 0 no regression; 1 a regression; 2 files that can't be compared.
 """
 

@@ -36,10 +36,10 @@ logger = logging.getLogger("hy3d_rocm")
 
 _EPILOG = """\
 OUT is a .mp4 or .mkv video, a .npy array (B, C, T, H, W) in -1..1, or a folder of PNG pictures. It
-has its name only when it is complete; until then there is OUT.partial/, which one decode holds.
-With --resume, a decode that was stopped or killed goes on behind the last complete segment of 32
-frames, or the last picture. Exit code: 0; 1 for what is said in a sentence; 2 for a wrong argument;
-130 after Ctrl-C.
+gets its name only when it is complete; until then there is OUT.partial/, locked by one decode. With
+--resume, a decode that was stopped or killed continues after the last complete segment of 32
+frames, or the last picture. Exit code: 0; 1 for an error, which a sentence explains; 2 for a wrong
+argument; 130 after Ctrl-C.
 """
 _MAKING = ("scaled", "sample", "budget", "strategy", "precision", "crf")
 _LINE_SECONDS = 10.0  # between lines in a log file

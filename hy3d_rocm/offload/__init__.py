@@ -1,4 +1,4 @@
-"""Whether a pipeline's weights stay on the accelerator or come and go; see docs/offload.md.
+"""Whether a pipeline's weights stay on the accelerator or are offloaded; see docs/offload.md.
 
 No part of this imports torch, diffusers or accelerate before a function is called.
 """

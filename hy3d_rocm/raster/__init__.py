@@ -1,4 +1,4 @@
-"""A rasteriser on the CPU for the texture stage, and the modules that it stands in for.
+"""A rasteriser on the CPU for the texture stage, and the modules that it replaces.
 
 Names are loaded on first use: `install` costs neither torch nor numpy.
 """

@@ -186,7 +186,7 @@ def test_prepared_weights_get_what_the_budget_leaves_and_no_more() -> None:
     class Prepared:
         pass
 
-    cache = prepared.WeightCache(1000, fingerprint=lambda weight, threads: id(weight))
+    cache = prepared.WeightCache(1000, fingerprint=lambda weight, threads: (id(weight), 0))
     weights = [torch.zeros(4) for _ in range(3)]
 
     def ask(number: int) -> Any:
