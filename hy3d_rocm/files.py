@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from hy3d_rocm.env.shown import anonymous
+from hy3d_rocm.diagnose.env.shown import anonymous
 
 ROOT = Path("test_data")
 DEBUG, OPTIMIZATION, BENCHMARKS = ROOT / "debug", ROOT / "optimization", ROOT / "benchmarks"
@@ -110,7 +110,7 @@ def plain(value: Any) -> Any:
 
 def machine_facts() -> dict[str, Any]:
     """Versions, CPU, GPUs and memory. JSON-able; no host name, no user, no path."""
-    from hy3d_rocm.doctor import basic
+    from hy3d_rocm.diagnose.doctor import basic
     from hy3d_rocm.memory import host_total_bytes
 
     facts = basic.collect()

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.env.shown import printable
+from hy3d_rocm.diagnose.env.shown import printable
 from hy3d_rocm.units import MB, brief, size_text
 
 LEAST_TIME, ONCE_TIME = 0.03, 0.25

@@ -8,7 +8,7 @@ import sys
 
 from places import ROOT
 
-from hy3d_rocm.env import rules
+from hy3d_rocm.diagnose.env import rules
 
 _SPEC = importlib.util.spec_from_file_location("variables", ROOT / "tools/site/variables.py")
 assert _SPEC is not None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from hy3d_rocm.env import rules
-from hy3d_rocm.env.rules import Rule
+from hy3d_rocm.diagnose.env import rules
+from hy3d_rocm.diagnose.env.rules import Rule
 
 SHOWN_NAMES = 6
 _HEAD = """\
 # Environment variables on AMD cards
 
 Made by `python tools/site/variables.py`; a test holds this page against the rules, so
-change hy3d_rocm/env/rules/*.toml and make it anew.
+change hy3d_rocm/diagnose/env/rules/*.toml and make it anew.
 
 At ComfyUI's start, before torch is imported, `prestartup_script.py` looks at the variables below.
 
@@ -33,7 +33,7 @@ At ComfyUI's start, before torch is imported, `prestartup_script.py` looks at th
 - "Not confirmed" marks what was read in one place and could not be checked.
 - `hy3d-rocm doctor` says the same of the variables that are set now, at any time.
 - Nothing here was tried on an AMD card. What is said of PyTorch's parser since 2.9 is tested
-  against torch itself (tests/unit/env/test_allocator.py).
+  against torch itself (tests/unit/diagnose/env/test_allocator.py).
 """
 
 

@@ -232,7 +232,7 @@ def test_the_bar_goes_on_over_all_decodes_and_never_back(comfy: Comfy) -> None:
 @pytest.fixture
 def doctor(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The doctor's module with an examine() that is to be replaced."""
-    from hy3d_rocm.doctor import examination
+    from hy3d_rocm.diagnose.doctor import examination
 
     found = SimpleNamespace(
         findings=(
