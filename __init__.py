@@ -136,7 +136,7 @@ def prestartup() -> None:
     what = "the environment variables are left as they are"
     try:
         _make_importable()
-        from hy3d_rocm.env import startup
+        from hy3d_rocm.diagnose.env import startup
 
         startup.run(os.environ)
         what = "FramePackWrapper is imported as it is"

@@ -26,7 +26,7 @@ import torch
 from hy3d_rocm.decoding.precision import name_of
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeReport
 from hy3d_rocm.decoding.stages import stage_of
-from hy3d_rocm.env.shown import anonymous
+from hy3d_rocm.diagnose.env.shown import anonymous
 from hy3d_rocm.files import (
     DEBUG,
     let_go,

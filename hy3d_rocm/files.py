@@ -13,9 +13,9 @@ import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from hy3d_rocm.env.shown import anonymous
+from hy3d_rocm.diagnose.env.shown import anonymous
 
 ROOT = Path("test_data")
 DEBUG, OPTIMIZATION, BENCHMARKS = ROOT / "debug", ROOT / "optimization", ROOT / "benchmarks"
@@ -61,13 +61,20 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
-    """All of it or nothing, by a name beside it that nobody else has. mode: of the file. OSError
-    where that fails."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+    """All of it or nothing. mode: of the file. OSError where that fails."""
+    with beside(path, f".{path.name}") as (file, name):
+        file.write(text.encode())
         os.chmod(name, mode)
+
+
+@contextlib.contextmanager
+def beside(path: Path, prefix: str) -> Iterator[tuple[IO[bytes], Path]]:
+    """A file in the folder of `path` under a name that nobody else has, open to write and read. It
+    becomes `path`, or goes where that fails."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=".part")
+    try:
+        with os.fdopen(handle, "w+b") as file:
+            yield file, Path(name)
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -103,10 +110,10 @@ def plain(value: Any) -> Any:
 
 def machine_facts() -> dict[str, Any]:
     """Versions, CPU, GPUs and memory. JSON-able; no host name, no user, no path."""
-    from hy3d_rocm.env import doctor
+    from hy3d_rocm.diagnose.doctor import basic
     from hy3d_rocm.memory import host_total_bytes
 
-    facts = doctor.collect()
+    facts = basic.collect()
     kept = {key: facts[key] for key in ("versions", "torch", "driver", "rules")}
     kept["system"] = {
         "os": f"{platform.system()} {platform.release()}",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from hy3d_rocm.env.shown import printable
+from hy3d_rocm.diagnose.env.shown import printable
 from hy3d_rocm.units import GB, short_text, size_text
 
 CAP_GB = "HY3D_ROCM_MAX_VRAM_GB"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.arguments import add_command, say
-from hy3d_rocm.env.shown import printable as _cut
+from hy3d_rocm.diagnose.env.shown import printable as _cut
 from hy3d_rocm.units import MB, aligned, brief, size_text
 
 # Of the time: at least, and where a call was timed once.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hy3d_rocm.bench.terminal import BenchError
 from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.decoding.precision import name_of as dtype_name
-from hy3d_rocm.env.shown import first_line
+from hy3d_rocm.diagnose.env.shown import first_line
 from hy3d_rocm.memory import gpu_bytes
 from hy3d_rocm.units import size_text
 

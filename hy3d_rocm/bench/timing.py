@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm.conv.errors import is_out_of_memory
-from hy3d_rocm.env.shown import first_line
+from hy3d_rocm.diagnose.env.shown import first_line
 from hy3d_rocm.meter import PeakMeter, give_back
 
 

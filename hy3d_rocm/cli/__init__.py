@@ -18,10 +18,10 @@ from hy3d_rocm.cli.decode import add_decode_parser, run_decode_command
 from hy3d_rocm.cli.plan import add_plan_parser, run_plan_command
 from hy3d_rocm.cli.tools import TOOLS, add_tool_parsers, run_tool_command
 from hy3d_rocm.conv.verdict_store.command import add_db_parser, run_db_command
-from hy3d_rocm.diagnose.command import add_diagnose_parser, run_diagnose_command
-from hy3d_rocm.doctor.command import add_doctor_parser, run_doctor_command
-from hy3d_rocm.doctor.miopen.command import add_miopen_parser, run_miopen_command
-from hy3d_rocm.env.streams import printed_safely
+from hy3d_rocm.diagnose.doctor.command import add_doctor_parser, run_doctor_command
+from hy3d_rocm.diagnose.env.streams import printed_safely
+from hy3d_rocm.diagnose.log.command import add_diagnose_parser, run_diagnose_command
+from hy3d_rocm.diagnose.miopen.command import add_miopen_parser, run_miopen_command
 from hy3d_rocm.tune.command import add_tune_parser, run_tune_command
 
 

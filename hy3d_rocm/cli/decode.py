@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from hy3d_rocm.arguments import PRECISIONS, STRATEGIES, add_command, say
 from hy3d_rocm.cli.stopping import interruptible
-from hy3d_rocm.env.shown import printable
+from hy3d_rocm.diagnose.env.shown import printable
 from hy3d_rocm.units import brief, size_text, whole_number
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.arguments import STRATEGIES, add_command, count, size
-from hy3d_rocm.env.shown import printable
+from hy3d_rocm.diagnose.env.shown import printable
 from hy3d_rocm.units import brief, size_text, whole_number
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 from comfy_api.v0_0_2 import ComfyExtension, io
 
 from hy3d_rocm.comfy.nodes import NODES
-from hy3d_rocm.env.streams import guard_log
+from hy3d_rocm.diagnose.env.streams import guard_log
 
 logger = logging.getLogger("hy3d_rocm")
 

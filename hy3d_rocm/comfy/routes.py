@@ -20,9 +20,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from hy3d_rocm.comfy import comfy_server, settings
-from hy3d_rocm.doctor import Examination, examine
-from hy3d_rocm.doctor.examination import DEFAULT_SECONDS, host_facts
-from hy3d_rocm.env.shown import anonymous
+from hy3d_rocm.diagnose.doctor.examination import DEFAULT_SECONDS, Examination, examine, host_facts
+from hy3d_rocm.diagnose.env.shown import anonymous
 
 logger = logging.getLogger("hy3d_rocm")
 

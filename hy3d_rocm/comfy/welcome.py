@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from hy3d_rocm import __version__
 from hy3d_rocm.comfy import comfy_server
-from hy3d_rocm.doctor.miopen.contents import in_a_line
+from hy3d_rocm.diagnose.miopen.contents import in_a_line
 from hy3d_rocm.units import short_text, size_text
 
 logger = logging.getLogger("hy3d_rocm")

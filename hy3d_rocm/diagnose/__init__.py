@@ -1,11 +1,23 @@
-"""What a log says went wrong: `hy3d-rocm diagnose`. Works without torch.
+"""What a log says went wrong, what is wrong with this machine's set-up, and its variables.
 
-`diagnose(text)` gives the causes that are known, first cause first; `examine(lines)` also says what
-no rule knows. The rules are data (rules/*.toml), the order of events is read by `events.py`.
+`diagnose(text)` gives the causes in a log that are known, first cause first; `examine(lines)` also
+says what no rule knows. Works without torch. Names are loaded on first use: ComfyUI's start reads
+`env/` alone, before torch.
 """
 
 from __future__ import annotations
 
-from hy3d_rocm.diagnose.examine import Diagnosis, Evidence, Examination, diagnose, examine
+import importlib
+
+TYPE_CHECKING = False  # as typing's, which takes longer to import than all that is here
+if TYPE_CHECKING:
+    from hy3d_rocm.diagnose.log.examine import Examination, diagnose, examine
+    from hy3d_rocm.diagnose.log.found import Diagnosis, Evidence
 
 __all__ = ["Diagnosis", "Evidence", "Examination", "diagnose", "examine"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.log.examine"), name)

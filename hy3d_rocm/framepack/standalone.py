@@ -55,7 +55,7 @@ def run(folder: Path, script: str = PARTS[0], arguments: Sequence[str] = ()) -> 
     reason = why_not(folder, script)
     if reason is not None:
         raise ValueError(reason)
-    from hy3d_rocm.env import startup
+    from hy3d_rocm.diagnose.env import startup
 
     startup.run(os.environ)  # before torch
     importing.install()

@@ -25,8 +25,8 @@ import torch
 
 from hy3d_rocm import __version__
 from hy3d_rocm.decoding.stages import flush, told
-from hy3d_rocm.doctor.miopen.contents import in_a_line
-from hy3d_rocm.env.choices import VAE_MODES, VAE_VARIABLE, VaeMode, read_vae_mode
+from hy3d_rocm.diagnose.env.choices import VAE_MODES, VAE_VARIABLE, VaeMode, read_vae_mode
+from hy3d_rocm.diagnose.miopen.contents import in_a_line
 from hy3d_rocm.framepack import sections
 from hy3d_rocm.framepack.preservation import Preservation, recommend, users_choice
 from hy3d_rocm.framepack.residency import move, own_tensors, parts_of

@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from hy3d_rocm.env.shown import printable
+from hy3d_rocm.diagnose.env.shown import printable
 from hy3d_rocm.files import partial_of, plain
 from hy3d_rocm.frames.fingerprints import FileFingerprints
 from hy3d_rocm.frames.lock import NO_LOCKS, Lock

@@ -23,7 +23,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from hy3d_rocm.env.choices import is_off
+from hy3d_rocm.diagnose.env.choices import is_off
 
 __all__ = ["SERVED", "VARIABLE", "Installed", "install", "status", "uninstall"]
 

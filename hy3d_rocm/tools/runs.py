@@ -21,7 +21,7 @@ from hy3d_rocm.decoding.black_box import is_opaque
 from hy3d_rocm.decoding.executor import decode_with_report
 from hy3d_rocm.decoding.families import family_or_unknown
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport
-from hy3d_rocm.env.shown import first_line
+from hy3d_rocm.diagnose.env.shown import first_line
 from hy3d_rocm.meter import PeakMeter, resident_bytes
 from hy3d_rocm.tools import loading
 from hy3d_rocm.tools.loading import LoadingError

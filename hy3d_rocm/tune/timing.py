@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from hy3d_rocm.conv import errors, releasing
-from hy3d_rocm.env.shown import first_line
+from hy3d_rocm.diagnose.env.shown import first_line
 
 _SAMPLE_S = 2e-3
 _MOST_CALLS = 20

@@ -24,13 +24,13 @@ spec = importlib.util.spec_from_file_location("prestartup_script", {script!r})
 spec.loader.exec_module(importlib.util.module_from_spec(spec))
 took, cpu = time.perf_counter() - start, time.process_time() - cpu
 assert not {{"torch", "numpy"}} & set(sys.modules)
-assert "hy3d_rocm.env.checks" in sys.modules or {light}
+assert "hy3d_rocm.diagnose.env.checks" in sys.modules or {light}
 print(took * 1000, cpu * 1000)
 """
 IN_COMFYUI = "import argparse, asyncio, dataclasses, enum, logging, pathlib, re, typing, shutil"
 # A case on an AMD machine, where the rules that the start needs are read.
 AMD = """
-from hy3d_rocm.env import machine, startup
+from hy3d_rocm.diagnose.env import machine, startup
 detect = machine.detect
 def on_amd(environ):
     detect(environ)

@@ -19,9 +19,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.diagnose.examine import Examination, examine
-from hy3d_rocm.diagnose.read import lines_of_text
-from hy3d_rocm.diagnose.report import exit_code, text_of
+from hy3d_rocm.diagnose.log.examine import Examination, examine
+from hy3d_rocm.diagnose.log.read import lines_of_text
+from hy3d_rocm.diagnose.log.report import exit_code, text_of
 
 RIGHT = ("right", "right, not first", "unknown", "control")
 

@@ -32,7 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_site_builds_without_a_warning_and_names_every_cause_and_command(site: Path) -> None:
     from hy3d_rocm.cli import build_parser
-    from hy3d_rocm.diagnose.rules import table
+    from hy3d_rocm.diagnose.log.rules import table
 
     causes = (site / "causes.html").read_text(encoding="utf-8")
     assert [rule.id for rule in table() if f'id="{rule.id}"' not in causes] == []

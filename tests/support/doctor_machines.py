@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.doctor.examination import collect
-from hy3d_rocm.env.machine import Machine
+from hy3d_rocm.diagnose.doctor.examination import collect
+from hy3d_rocm.diagnose.env.machine import Machine
 
 GB = 1 << 30
 Facts = dict[str, Any]

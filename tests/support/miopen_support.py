@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hy3d_rocm.doctor.miopen import places
+from hy3d_rocm.diagnose.miopen import places
 
 FIND_DB = "gfx1100_48.HIP.3_3_0_a85ca8a54.ufdb.txt"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hy3d_rocm.diagnose.machine import Machine
-from hy3d_rocm.diagnose.rules import Rule, families
+from hy3d_rocm.diagnose.log.machine import Machine
+from hy3d_rocm.diagnose.log.rules import Rule, families
 
 HEAD = """# Every cause it knows
 

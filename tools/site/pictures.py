@@ -73,8 +73,8 @@ def layers() -> None:
           "framepack/")
     p.box(585, 125, 170, 90, LOGIC, "raster/", "the texture stage's",
           "modules, drawing a mesh")
-    p.box(770, 125, 170, 90, LOGIC, "doctor/, diagnose/", "env/: facts, rules as",
-          "data, without torch")
+    p.box(770, 125, 170, 90, LOGIC, "diagnose/", "logs, doctor, variables:",
+          "rules as data, no torch")
     p.box(20, 250, 365, 55, DEVICE, "torch, and Triton kernels",
           "conv/triton, decoding/backends/triton, raster/gpu")
     p.box(400, 250, 540, 55, BINDING, "_native.py -> _core (csrc/python)",

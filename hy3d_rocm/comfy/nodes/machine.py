@@ -28,7 +28,7 @@ from hy3d_rocm.comfy.patches.install import installed
 from hy3d_rocm.comfy.picture import Section, draw
 from hy3d_rocm.comfy.running import Watcher
 from hy3d_rocm.device import resolve_device
-from hy3d_rocm.env.doctor import collect, format_text
+from hy3d_rocm.diagnose.doctor.basic import collect, format_text
 from hy3d_rocm.pipeline import seed_mode_of, unwrap
 
 _LOOK_S = 0.1
@@ -185,7 +185,7 @@ def _watched(self_test: bool, seconds: int) -> Any:
 
 
 def _examine(found: Future[Any], self_test: bool, seconds: int) -> None:
-    from hy3d_rocm.doctor import examine
+    from hy3d_rocm.diagnose.doctor.examination import examine
 
     try:
         found.set_result(examine(self_test=self_test, seconds=seconds))

@@ -21,7 +21,7 @@ from typing import Any
 from hy3d_rocm.comfy import comfy_server, settings
 from hy3d_rocm.comfy.patches.engine import PatchError, PatchSet
 from hy3d_rocm.comfy.patches.upstream import PACKS, Pack, PatchSpec, Place, UpstreamError
-from hy3d_rocm.env.choices import PATCH_VARIABLE, is_off, read_patch_choice
+from hy3d_rocm.diagnose.env.choices import PATCH_VARIABLE, is_off, read_patch_choice
 
 logger = logging.getLogger("hy3d_rocm")
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hy3d_rocm import __version__
-from hy3d_rocm.env import gpu
-from hy3d_rocm.env.machine import WSL_GPU
+from hy3d_rocm.diagnose.env import gpu
+from hy3d_rocm.diagnose.env.machine import WSL_GPU
 
 AMDGPU = Path("/sys/module/amdgpu")
 NVIDIA = Path("/proc/driver/nvidia/version")

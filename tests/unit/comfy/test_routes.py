@@ -16,8 +16,9 @@ import pytest
 from comfy_doubles import Comfy, comfy
 from doctor_machines import healthy
 
-from hy3d_rocm.doctor import Examination, examination
-from hy3d_rocm.doctor.finding import Finding, Severity
+from hy3d_rocm.diagnose.doctor import examination
+from hy3d_rocm.diagnose.doctor.examination import Examination
+from hy3d_rocm.diagnose.doctor.finding import Finding, Severity
 
 __all__ = ["comfy"]  # a fixture
 

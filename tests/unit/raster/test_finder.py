@@ -20,7 +20,7 @@ import pytest
 from places import ROOT
 
 from hy3d_rocm import _native
-from hy3d_rocm.env import choices
+from hy3d_rocm.diagnose.env import choices
 from hy3d_rocm.raster import custom_rasterizer as ours
 from hy3d_rocm.raster import finder, mesh_processor
 

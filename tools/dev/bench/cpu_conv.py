@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm.conv import prepared
-from hy3d_rocm.env.shown import first_line
+from hy3d_rocm.diagnose.env.shown import first_line
 from tools.dev.bench.cpu_errors import SIDE, exact_blocks, largest_error
 from tools.dev.bench.cpu_layers import make_operands, our_call, torch_call
 from tools.dev.bench.cpu_timing import CLOCKS, SAMPLE_S, PeakProbe, median_ratio, timed_rounds

@@ -22,7 +22,7 @@ from hy3d_rocm.bench.command import delivered, run_bench_command, say
 from hy3d_rocm.bench.terminal import BenchError, Target
 from hy3d_rocm.conv import prepared
 from hy3d_rocm.conv.prepared import CacheStats
-from hy3d_rocm.env.shown import first_line
+from hy3d_rocm.diagnose.env.shown import first_line
 from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB, aligned, size_text
 from tools.dev.bench import children

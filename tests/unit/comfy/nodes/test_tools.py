@@ -231,8 +231,8 @@ def test_the_bar_goes_on_over_all_decodes_and_never_back(comfy: Comfy) -> None:
 
 @pytest.fixture
 def doctor(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """hy3d_rocm.doctor with an examine() that is to be replaced."""
-    import hy3d_rocm.doctor as package
+    """The doctor's module with an examine() that is to be replaced."""
+    from hy3d_rocm.diagnose.doctor import examination
 
     found = SimpleNamespace(
         findings=(
@@ -241,8 +241,8 @@ def doctor(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ),
         text=lambda: "the text",
     )
-    monkeypatch.setattr(package, "examine", lambda **asked: (asked, found)[1])
-    return package
+    monkeypatch.setattr(examination, "examine", lambda **asked: (asked, found)[1])
+    return examination
 
 
 def test_findings_are_shown_with_evidence_and_remedy(execute: Execute, doctor: ModuleType) -> None:

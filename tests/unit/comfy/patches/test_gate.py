@@ -14,7 +14,7 @@ import vae_patch_doubles
 from hy3d_rocm.comfy import settings
 from hy3d_rocm.comfy.import_hooks import switched_on
 from hy3d_rocm.comfy.patches.install import amd_gpu, should_patch
-from hy3d_rocm.env.choices import Choice, read_patch_choice
+from hy3d_rocm.diagnose.env.choices import Choice, read_patch_choice
 
 fake_comfy, core = patches_doubles.fake_comfy, vae_patch_doubles.core
 

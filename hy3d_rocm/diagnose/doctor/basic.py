@@ -1,0 +1,249 @@
+"""The facts about this machine that decide how things run: system, versions, torch, C core, GPUs,
+variables.
+
+Imports neither torch nor numpy itself; torch is asked only if it can be imported. Starting the GPU
+may hang in a broken driver, and a broken build may take the process with it: for a diagnosis torch
+is asked in a child (`ask_torch`) where this process has not started the GPU already.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hy3d_rocm import __version__, units
+from hy3d_rocm.diagnose.env import gpu, variables
+from hy3d_rocm.diagnose.env.machine import Machine, detect
+
+_CALL = f"{__name__}:here"
+PACKAGES = (
+    "torch", "numpy", "diffusers", "transformers", "accelerate", "triton",
+    "pytorch-triton-rocm",
+)  # fmt: skip
+
+
+def collect(
+    environ: Mapping[str, str] | None = None,
+    *,
+    machine: Machine | None = None,
+    torch: Mapping[str, Any] | None = None,
+    topology: Path = gpu.TOPOLOGY,
+) -> dict[str, Any]:
+    """All facts, JSON-able. Never raises for a broken package: its error is the fact.
+
+    machine: None for this one. torch: what torch_facts() said already, in this process or in
+    another one; None asks it here, which starts the GPU.
+
+    system, versions (None: not installed), torch (what it says of itself and its GPUs), core (the
+    C core's CPU level, BLAS), driver (AMD GPUs and ROCm without torch's help), rules (the machine
+    that the rules for variables see), variables.
+    """
+    environ = os.environ if environ is None else environ
+    machine = detect(environ) if machine is None else machine
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "system": {
+            "os": platform.platform(),
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+            "cpus": usable,
+        },
+        "versions": {"hy3d-rocm": __version__, **{name: _version(name) for name in PACKAGES}},
+        "torch": torch_facts() if torch is None else dict(torch),
+        "core": _core(),
+        "driver": {"gpus": gpu.amd_gpus(topology), "rocm": gpu.rocm_version() or None},
+        "rules": machine.describe(),
+        "variables": variables.relevant(environ, machine),
+    }
+
+
+def format_text(facts: Mapping[str, Any]) -> str:
+    """`collect()`'s facts for people."""
+    return columns(sections(facts))
+
+
+def columns(found: Mapping[str, list[str]]) -> str:
+    """Headings in one column, their lines in another."""
+    width = max(map(len, found)) + 2
+    lines = []
+    for title, body in found.items():
+        heads = [title, *[""] * (len(body) - 1)]
+        lines += [f"{head:{width}}{line}".rstrip() for head, line in zip(heads, body, strict=True)]
+    return "\n".join(lines)
+
+
+def sections(facts: Mapping[str, Any]) -> dict[str, list[str]]:
+    """`collect()`'s facts for people: heading -> lines."""
+    system, driver = facts["system"], facts["driver"]
+    installed = [f"{name} {v}" for name, v in facts["versions"].items() if v is not None]
+    listed = [f"driver: {_gpu_line(g)}" for g in driver["gpus"]]
+    listed += [f"ROCm {driver['rocm']} on the system"] if driver["rocm"] else []
+    values = [
+        f"{name}={entry['value']}" + (f"  ({entry['note']})" if entry["note"] else "")
+        for name, entry in facts["variables"].items()
+    ]
+    return {
+        "system": [f"{system['os']}, Python {system['python']}, {system['cpus']} CPUs"],
+        "packages": [", ".join(installed) or "none of those that matter"],
+        "C core": _core_lines(facts["core"]),
+        "GPU": [*_torch_lines(facts["torch"]), *(listed or ["driver: no AMD GPU"])],
+        "variables": [
+            f"rules applied for: {facts['rules']}",
+            *(values or ["none of those that matter is set"]),
+        ],
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _core() -> dict[str, Any]:
+    try:
+        from hy3d_rocm import _native
+
+        cpu, blas = _native.cpu_info(), _native.blas_info()
+    except Exception as error:  # noqa: BLE001  (a wrong HY3D_CPU, say: that is the fact)
+        return {"available": False, "missing": f"{type(error).__name__}: {error}"}
+    return {
+        "available": _native.available,
+        "missing": _native.missing,
+        "cpu": {**cpu, "levels": list(cpu["levels"])},
+        "blas": dict(blas),
+    }
+
+
+def torch_facts() -> dict[str, Any]:
+    """{"version", "hip", "cuda", "miopen_or_cudnn_enabled", "threads", "gpus", "error"}.
+
+    Imports torch and starts its GPU. "error" is there where something failed; alone, where torch
+    can't be imported.
+    """
+    try:
+        import torch
+    except Exception as error:  # noqa: BLE001  (a broken build raises anything: that is the fact)
+        return {"error": f"{type(error).__name__}: {error}"}
+    facts: dict[str, Any] = {
+        "version": torch.__version__,
+        "hip": torch.version.hip,
+        "cuda": torch.version.cuda,
+        "miopen_or_cudnn_enabled": torch.backends.cudnn.enabled,
+        "threads": torch.get_num_threads(),
+        "gpus": [],
+    }
+    try:
+        for index in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(index)
+            facts["gpus"].append({
+                "name": properties.name,
+                "architecture": getattr(properties, "gcnArchName", ""),
+                "memory_bytes": properties.total_memory,
+            })  # fmt: skip
+    except Exception as error:  # noqa: BLE001  (a driver that does not start is the fact)
+        facts["error"] = f"{type(error).__name__}: {error}"
+    return facts
+
+
+def _core_lines(core: Mapping[str, Any]) -> list[str]:
+    if not core["available"]:
+        remedy = [core["blas"]["error"]] if "blas" in core else []
+        return [f"not there: {core['missing']}", *remedy]
+    cpu, blas = core["cpu"], core["blas"]
+    lowered = "" if cpu["level"] == cpu["detected"] else f", lowered from {cpu['detected']}"
+    return [
+        f"kernels {cpu['level']}{lowered}, at most {cpu['max_threads']} threads",
+        f"BLAS: {blas['text'] if blas['available'] else blas['error']}",
+    ]
+
+
+def _torch_lines(torch: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if "version" in torch:
+        build = f"ROCm {torch['hip']}" if torch["hip"] else f"CUDA {torch['cuda']}"
+        kind = build if torch["hip"] or torch["cuda"] else "CPU only"
+        lines.append(f"torch {torch['version']}: {kind}")
+        switch = "on" if torch["miopen_or_cudnn_enabled"] else "off"
+        if torch["hip"]:
+            lines.append(f"MIOpen is switched {switch} in torch")
+        lines += [_gpu_line(g) for g in torch["gpus"]]
+    if "error" in torch:
+        lines.append(f"torch: {torch['error']}")
+    return lines
+
+
+def _gpu_line(facts: Mapping[str, Any]) -> str:
+    memory = units.size_text(facts["memory_bytes"])
+    return ", ".join(part for part in (facts["name"], facts["architecture"], memory) if part)
+
+
+def ask_torch(seconds: float) -> dict[str, Any]:
+    """`here()`, at most about `seconds` later; {"error", "is_hang"} where nothing is known."""
+    if is_started():
+        return here() | {"in_this_process": True}
+    from hy3d_rocm.conv.probe.parent import NoAnswerError, ask
+
+    try:
+        facts = ask(_CALL, limit_s=seconds)
+    except NoAnswerError as error:
+        return {"error": str(error), "is_hang": error.is_hang}
+    return facts if isinstance(facts, dict) else {"error": "the child's answer is no table"}
+
+
+def is_started() -> bool:
+    """Whether torch is in this process and has started its GPU."""
+    torch = sys.modules.get("torch")
+    try:
+        return bool(torch is not None and torch.cuda.is_initialized())
+    except Exception:  # noqa: BLE001  (half-imported, or a double: the child will tell)
+        return False
+
+
+def here() -> dict[str, Any]:
+    """As torch_facts(), with "architectures", "library" (the version of MIOpen or cuDNN), "triton"
+    and GPUs' memory."""
+    facts = torch_facts()
+    if "version" not in facts:
+        return facts
+    import torch
+
+    from hy3d_rocm.conv.verdict_store.machine import library_version
+    from hy3d_rocm.memory import gpu_bytes
+
+    facts.update(architectures=[], library="", triton=triton())
+    # One answer less where it fails; what matters is in "error" already.
+    with suppress(Exception):
+        # What this build has kernels for; torch.cuda would want a GPU.
+        flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()
+        facts["architectures"] = flags.split() if flags else []
+    with suppress(Exception):
+        if torch.version.hip or torch.version.cuda:
+            number = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+            facts["library"] = library_version(number, is_amd=bool(torch.version.hip))
+    for index, found in enumerate(facts["gpus"]):
+        with suppress(Exception):
+            free, total = gpu_bytes(index)
+            found.update(
+                free_bytes=free,
+                total_bytes=total,
+                allocated_bytes=int(torch.cuda.memory_allocated(index)),
+                reserved_bytes=int(torch.cuda.memory_reserved(index)),
+            )
+    return facts
+
+
+def triton() -> dict[str, str]:
+    """{"version", "error"} of the module that Triton's kernels need."""
+    try:
+        import triton
+    except Exception as error:  # noqa: BLE001  (its libraries may miss anything: that is the fact)
+        return {"version": "", "error": f"{type(error).__name__}: {error}"}
+    return {"version": str(getattr(triton, "__version__", "unknown")), "error": ""}

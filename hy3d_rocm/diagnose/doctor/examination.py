@@ -1,0 +1,175 @@
+"""`examine()`: facts, and what they mean, worst first. Never raises for a broken machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hy3d_rocm import __version__
+from hy3d_rocm.diagnose.doctor import basic, disks, kernel, selftest
+from hy3d_rocm.diagnose.doctor.finding import Facts, Finding, Severity
+from hy3d_rocm.diagnose.doctor.report import as_html, as_text, headline
+from hy3d_rocm.diagnose.doctor.rules import table
+from hy3d_rocm.diagnose.env import gpu, rules, variables
+from hy3d_rocm.diagnose.env.machine import Machine, detect
+from hy3d_rocm.diagnose.env.shown import anonymous
+from hy3d_rocm.diagnose.miopen import contents
+
+logger = logging.getLogger("hy3d_rocm")
+
+DEFAULT_SECONDS = 60.0
+_TORCH_SHARE = 0.5  # of the time: a cold import of a ROCm build takes ten seconds and more
+_OF_MACHINE = (
+    "architectures", "torch", "torch_is_rocm", "rocm", "zluda", "system", "runs_on_amd",
+)  # fmt: skip
+# What a program that this one runs in knows of itself; set by comfy/routes.py.
+host_facts: dict[str, Callable[[], Mapping[str, Any]]] = {}
+
+
+@dataclass(frozen=True)
+class Examination:
+    """facts: JSON-able, by section. findings: the worst first."""
+
+    facts: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """2 with an error among the findings, 1 with a warning, else 0."""
+        found = {finding.severity for finding in self.findings}
+        return 2 if Severity.ERROR in found else int(Severity.WARNING in found)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able: "version" of this package, "headline", "exit_code", "findings", "facts"."""
+        return {
+            "version": __version__,
+            "headline": headline(self.facts, self.findings),
+            "exit_code": self.exit_code,
+            "findings": [finding.as_dict() for finding in self.findings],
+            "facts": dict(self.facts),
+        }
+
+    def text(self) -> str:
+        """For a console."""
+        return as_text(self.facts, self.findings)
+
+    def html(self) -> str:
+        """One page that needs no other file."""
+        return as_html(self.facts, self.findings)
+
+
+def examine(
+    environ: Mapping[str, str] | None = None,
+    self_test: bool = True,
+    seconds: float = DEFAULT_SECONDS,
+    *,
+    tell: Callable[[str], None] | None = None,
+    cancel: Callable[[], None] | None = None,
+) -> Examination:
+    """Looks at this machine, at most about `seconds` (5 and more) long, and at what that means.
+
+    self_test: each convolution back-end is tried in a child process. tell(text) says what
+    is being done, cancel() is called often while children run; what it raises goes through.
+    """
+    environ = dict(os.environ if environ is None else environ)
+    until = time.monotonic() + seconds
+    share = seconds * _TORCH_SHARE if self_test else seconds
+    facts = collect(environ, torch_seconds=max(share, 5.0), tell=tell)
+    if self_test:
+        if tell is not None:
+            tell("trying each convolution back-end")
+        share = max(until - time.monotonic(), 3.0)
+        facts["self_test"] = _guarded(selftest.run, facts["torch"], share, tell=tell, cancel=cancel)
+    shown = anonymous(facts, environ, keep_paths=True)
+    return Examination(shown, tuple(judge(shown)))
+
+
+def collect(
+    environ: Mapping[str, str],
+    *,
+    torch_seconds: float = DEFAULT_SECONDS,
+    root: Path = kernel.ROOT,
+    machine: Machine | None = None,
+    torch: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """All facts but the self-test's. A section that fails is {"error": ...}.
+
+    root, machine, torch: in place of this machine's (tests).
+    """
+    topology = root / gpu.TOPOLOGY.relative_to("/")
+    if machine is None:
+        try:
+            machine = detect(environ, topology=topology)
+        except Exception as error:  # noqa: BLE001  (nothing is known of it then)
+            logger.debug("hy3d_rocm: the machine can't be told: %s", error)
+            machine = Machine()
+    if torch is None:
+        if tell is not None:
+            tell("asking PyTorch")
+        torch = _guarded(basic.ask_torch, torch_seconds)
+    facts = _guarded(basic.collect, environ, machine=machine, torch=torch, topology=topology)
+    facts.setdefault("torch", dict(torch))
+    facts["machine"] = {name: getattr(machine, name) for name in _OF_MACHINE}
+    for name in ("architectures", "torch", "rocm"):
+        facts["machine"][name] = list(facts["machine"][name])
+    facts["judged"] = _judged(environ, machine)
+    facts["kernel"] = _guarded(kernel.collect, root)
+    facts["memory"] = _guarded(kernel.memory, root)
+    facts["miopen"] = _guarded(contents.collect, environ)
+    facts.update(_guarded(disks.collect, environ))
+    facts.update((name, _guarded(function)) for name, function in host_facts.items())
+    facts["when"] = time.strftime("%Y-%m-%d %H:%M:%S")
+    return facts
+
+
+def judge(facts: Mapping[str, Any]) -> list[Finding]:
+    """What all rules say of these facts, worst first; in the order of the table within that."""
+    seen = Facts(facts)
+    findings: list[Finding] = []
+    for rule in table():
+        try:
+            findings += rule.findings(seen)
+        except Exception as error:  # facts of a kind no rule thought of
+            logger.debug("hy3d_rocm: the doctor's rule %s failed", rule.id, exc_info=True)
+            findings.append(Finding(
+                "rule-failed", Severity.ADVICE, "One of the doctor's own rules failed",
+                f"{rule.id}: {type(error).__name__}: {error}", "report it with this report",
+            ))  # fmt: skip
+    return sorted(findings, key=lambda finding: finding.severity.rank)
+
+
+def _judged(environ: Mapping[str, str], machine: Machine) -> list[dict[str, str]]:
+    """What the table of variables says, where it is about this machine."""
+    return [
+        {
+            "name": finding.name,
+            "subject": variables.public_subject(finding),
+            "value": variables.public_value(finding.value),
+            "verdict": str(finding.rule.verdict),
+            "rule": finding.rule.name,
+            "effect": variables.public_text(finding).removesuffix(f"; {finding.rule.remedy}"),
+            "remedy": finding.rule.remedy,
+            "source": finding.rule.source,
+        }
+        for finding in rules.judge(environ, machine)
+        if machine.has_rocm_libraries or finding.name.startswith("HY3D_")
+    ]
+
+
+def _guarded(
+    function: Callable[..., Mapping[str, Any]], *given: Any, **named: Any
+) -> dict[str, Any]:
+    try:
+        return dict(function(*given, **named))
+    except Exception as error:  # that it failed is the fact
+        from hy3d_rocm.conv.errors import is_cancel
+
+        if is_cancel(error):
+            raise
+        return {"error": f"{type(error).__name__}: {error}"}

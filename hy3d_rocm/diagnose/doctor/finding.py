@@ -1,0 +1,213 @@
+"""What a finding is, and how rules and checks look at facts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from hy3d_rocm.diagnose.env.machine import Version, dotted, parse_version
+from hy3d_rocm.units import parse_size, size_text
+
+_PLACE = re.compile(r"\{([\w.]+):?([^{}]*)\}")
+
+
+class Severity(StrEnum):
+    """The worst first. Advice and what is fine do not change the exit code."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    ADVICE = "advice"
+    FINE = "fine"
+
+    @property
+    def rank(self) -> int:
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that the facts say. evidence: the values that say it; remedy: one thing to do.
+
+    source: where it was read, as addresses; "" where the evidence says all.
+    """
+
+    id: str
+    severity: Severity
+    title: str
+    evidence: str
+    remedy: str = ""
+    source: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        return {**asdict(self), "severity": str(self.severity)}
+
+
+class Match:
+    """What a check found out. variants: which of the rule's hold, "" for none; the last one counts
+    most. words: what stands in braces in its texts beside the facts."""
+
+    def __init__(self, *variants: str, **words: object) -> None:
+        self.variants, self.words = tuple(filter(None, variants)), words
+
+
+Check = Callable[["Facts"], Iterable[Match]]
+
+
+class Facts:
+    """Facts of which any part may be missing, because it could not be read.
+
+    words: what is looked up before them: what a check found out, or a row of a list of facts.
+    """
+
+    def __init__(self, facts: Mapping[str, Any], words: Mapping[str, Any] | None = None) -> None:
+        self.all, self.words = facts, words or {}
+
+    def beside(self, words: Mapping[str, Any]) -> Facts:
+        return Facts(self.all, {**self.words, **words})
+
+    def each(self, name: str) -> list[Facts]:
+        """These facts beside each row of a list."""
+        rows = self.word(name)
+        rows = rows if isinstance(rows, list) else []
+        return [self.beside(row) for row in rows if isinstance(row, Mapping)]
+
+    def word(self, name: str) -> Any:
+        """A word, what this class knows of the machine ("is_linux"), or a fact by its path."""
+        if name in self.words:
+            return self.words[name]
+        return getattr(self, name) if name in _KNOWN else self.get(name)
+
+    def filled(self, text: str) -> str:
+        """`text` with what stands for {NAME}, or {NAME:size} for bytes, in it; items of a list with
+        commas, nothing for what is missing."""
+        return _PLACE.sub(lambda place: _shown(self.word(place[1]), place[2]), text)
+
+    def holds(self, condition: str) -> bool:
+        """Whether "NAME" (it is there, and not 0, empty or false), "NAME is VALUE" (in upper or
+        lower case), "NAME has TEXT", "NAME below SIZE" (or "10 % of NAME"), "NAME above
+        SIZE" or "NAME in VERSION-VERSION ..." (the second without) is so; "no " before it turns it
+        round."""
+        name, _, rest = condition.removeprefix("no ").partition(" ")
+        kind, _, wanted = self.filled(rest).partition(" ")
+        value = self.word(name)
+        if kind == "is":
+            found = str(value).strip().lower() == wanted.lower()
+        elif kind == "has":
+            found = wanted in str(value)
+        elif kind in ("below", "above"):
+            share, _, whole = wanted.partition(" % of ")
+            size = int(share) * self.number(whole) // 100 if whole else parse_size(wanted)
+            found = isinstance(value, int) and (value < size if kind == "below" else value > size)
+        elif kind == "in":
+            spans = (map(parse_version, span.split("-")) for span in wanted.split())
+            version = as_version(value)
+            found = any(version and low <= version < high for low, high in spans)
+        else:
+            found = bool(value)
+        return found is not condition.startswith("no ")
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """The value at "memory.host.total_bytes"; `default` where it is missing or None."""
+        value: Any = self.all
+        for name in path.split("."):
+            if not isinstance(value, Mapping):
+                return default
+            value = value.get(name)
+        return default if value is None else value
+
+    def rows(self, path: str) -> list[Mapping[str, Any]]:
+        """The tables in a list; [] where there is none."""
+        value = self.get(path)
+        return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+
+    def number(self, name: str) -> int:
+        """A number, 0 where it isn't known."""
+        value = self.word(name)
+        return int(value) if isinstance(value, int | float) else 0
+
+    @property
+    def is_amd(self) -> bool:
+        """An AMD GPU is, or may be, what torch computes on, or is there and can't be used."""
+        return bool(self.get("machine.runs_on_amd")) or self.has_amd_card
+
+    @property
+    def computes_elsewhere(self) -> bool:
+        """On a card of NVIDIA's: an AMD one beside it, mostly a processor's, is of no concern."""
+        is_cuda = self.get("torch.cuda") and not self.get("torch.hip")
+        return bool(is_cuda and self.rows("torch.gpus") and not self.get("machine.zluda"))
+
+    @property
+    def has_amd_card(self) -> bool:
+        return bool(self.amd_cards or (self.rows("driver.gpus") and not self.computes_elsewhere))
+
+    @property
+    def is_without_amd(self) -> bool:
+        """No AMD GPU is to be seen: not on the bus, not by the driver, not by torch."""
+        through_torch = self.get("torch.hip") or self.get("machine.zluda")
+        return not (self.is_amd or (through_torch and self.rows("torch.gpus")))
+
+    @property
+    def amd_cards(self) -> list[Mapping[str, Any]]:
+        """The display adapters of AMD's on the bus, where they are what is computed on."""
+        return [] if self.computes_elsewhere else self.rows("kernel.cards")
+
+    @property
+    def architectures(self) -> list[str]:
+        """Of the AMD GPUs: "gfx1100"; as torch names them where the driver lists none."""
+        if self.computes_elsewhere:
+            return []
+        listed = self.get("machine.architectures", [])
+        return [a for a in listed if a.startswith("gfx")] or self.visible
+
+    @property
+    def visible(self) -> list[str]:
+        """Architectures of the GPUs that torch lists, as HSA_OVERRIDE_GFX_VERSION has them."""
+        named = [str(gpu.get("architecture", "")) for gpu in self.rows("torch.gpus")]
+        return [a.partition(":")[0] for a in named if a.startswith("gfx")]
+
+    @property
+    def is_linux(self) -> bool:
+        return bool(self.get("machine.system") == "linux")
+
+    @property
+    def rocm(self) -> str:
+        return dotted(as_version(self.get("machine.rocm")))
+
+    @property
+    def nightly(self) -> str:
+        """The day of a ROCm nightly: "20251201" of "2.10.0a0+rocm7.11.0a20251201"; else ""."""
+        found = re.search(r"\+rocm[\d.]+a(\d{8})$", str(self.get("torch.version")))
+        return found[1] if found else ""
+
+    @property
+    def card_names(self) -> str:
+        return ", ".join(self.architectures) or "an AMD card"
+
+    @property
+    def uses_miopen(self) -> bool:
+        """Whether MIOpen is what convolutions run on, or would."""
+        return bool(self.get("torch.hip") or self.get("machine.runs_on_amd"))
+
+    @property
+    def target(self) -> str:
+        """What a PyTorch has to be built for."""
+        return ", ".join(sorted(set(self.architectures))) or "your card"
+
+
+_KNOWN = {name for name, value in vars(Facts).items() if isinstance(value, property)}
+
+
+def as_version(value: Any) -> Version:
+    """A version that facts hold as a list of numbers or a text; () where it isn't known."""
+    return tuple(value) if isinstance(value, list | tuple) else parse_version(str(value))
+
+
+def _shown(value: Any, form: str) -> str:
+    if form == "size":
+        return size_text(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return format("" if value is None else value, form)

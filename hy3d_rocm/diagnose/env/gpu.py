@@ -1,0 +1,57 @@
+"""AMD GPUs as the kernel driver lists them (Linux), for machines where torch can't tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hy3d_rocm.diagnose.env.files import entries, text
+
+TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
+ROCM = Path("/opt/rocm")
+_LOCAL_HEAPS = (1, 2)  # memory on the card: public and private
+
+
+def amd_gpus(topology: Path = TOPOLOGY) -> list[dict[str, Any]]:
+    """[{"name", "architecture", "memory_bytes"}], in the driver's order; [] without the driver.
+
+    `memory_bytes` is what the driver calls local: on an APU the carve-out, not the unified memory.
+    """
+    numbers = sorted(int(node.name) for node in entries(topology) if node.name.isdigit())
+    gpus = []
+    for node in (topology / str(number) for number in numbers):
+        properties = _properties(node / "properties")
+        target = properties.get("gfx_target_version", 0)
+        if target:
+            name = text(node / "name")
+            banks = (_properties(bank / "properties") for bank in entries(node / "mem_banks"))
+            memory = sum(b.get("size_in_bytes", 0) for b in banks if _is_local(b))
+            gpus.append(
+                {"name": name, "architecture": architecture(target), "memory_bytes": memory}
+            )
+    return gpus
+
+
+def architecture(target: int) -> str:
+    """The driver's number as LLVM's name: 110501 is gfx1151, 90010 is gfx90a."""
+    major, minor, step = target // 10000, target // 100 % 100, target % 100
+    return f"gfx{major}{minor:x}{step:x}"
+
+
+def rocm_version(folder: Path = ROCM) -> str:
+    """Version of a ROCm installed on the system, "" without one."""
+    return text(folder / ".info" / "version")
+
+
+def _is_local(bank: dict[str, int]) -> bool:
+    return bank.get("heap_type") in _LOCAL_HEAPS
+
+
+def _properties(path: Path) -> dict[str, int]:
+    """Lines of a name and a whole number; others are passed over."""
+    found = {}
+    for line in text(path).splitlines():
+        name, _, value = line.partition(" ")
+        if value.strip().isdigit():
+            found[name] = int(value)
+    return found

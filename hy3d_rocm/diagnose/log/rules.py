@@ -1,0 +1,186 @@
+"""The rules: what one is made of, and the files in rules/ that they are in."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Literal
+
+from hy3d_rocm.diagnose.log.machine import SHOWN
+from hy3d_rocm.diagnose.log.signs import any_of
+from hy3d_rocm.diagnose.log.sizes import FIGURES
+from hy3d_rocm.diagnose.tables import TableError, read
+
+Confidence = Literal["certain", "likely", "possible"]
+Severity = Literal["error", "notice"]
+Rank = Literal[0, 1, 2]  # the process or the GPU died; a run failed; the program went on
+ANY = "*"
+FOLDER = Path(__file__).with_name("rules")
+# In the order in which causes at the same line are told.
+FILES = (
+    "install", "access", "zluda", "memory", "miopen", "driver", "blas", "attention", "gpu", "nodes",
+    "comfy", "packages",
+)  # fmt: skip
+_GRAM = 4
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One thing that logs tell.
+
+    `words`: lower-case texts; the patterns are only tried on a line that has one of them, or on the
+    two lines after it, joined with it, since loggers break sentences. `patterns`: any one of them
+    is enough; case is ignored. `unless`: a line where one of these matches is none of this rule's.
+    `figures`: the name of a question about the sizes in the text (sizes.FIGURES) that has to be
+    answered with yes as well. `follows`: rules of which this is only a consequence where both are
+    close together in a log; ANY: every other error. `needs`: rules without which this one says
+    nothing; one of them has to be within `within` lines. `alone`: a line of this rule is evidence
+    for no other. `unfinished`: it counts only where the log shows no run that finished. `optional`:
+    what programs do without; it is told as harmless where the log shows that the program went on
+    (it started, or a run went without an error) and no pack failed to load by it. `excused`: rules
+    that take its place where they are close to it. `when`: what the whole log has to show
+    (Machine.holds), else the rule says nothing. A rule without patterns is decided by the order
+    of events (`events.py`, or an error right above a crash), not by one line.
+
+    `do`: one action, as it can be copied; `windows`, `wsl`: the one where the log shows that;
+    `decode`: where it shows a VAE decode; `gfx1151`: where it shows that card on Linux; `beside`:
+    where it shows the processor's GPU beside a card; `instead`: pairs of what the log shows
+    (Machine.holds) and the action for that, before all of these. {wheels} becomes the command that
+    installs PyTorch for the card in the log, {access} what lets this user or container use it.
+    `here`: what this package does about it.
+    `otherwise`: what else helps; `linux`: more of that, left out where the log shows Windows or
+    WSL. `source`: where the text and its meaning were read.
+    """
+
+    id: str
+    symptom: str
+    cause: str
+    do: str
+    source: str
+    here: str = ""
+    otherwise: str = ""
+    windows: str = ""
+    wsl: str = ""
+    decode: str = ""
+    gfx1151: str = ""
+    beside: str = ""
+    instead: tuple[tuple[str, str], ...] = ()
+    linux: str = ""
+    words: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+    figures: str = ""
+    follows: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    within: int = 60
+    confidence: Confidence = "certain"
+    severity: Severity = "error"
+    rank: Rank = 1
+    alone: bool = False
+    unfinished: bool = False
+    optional: bool = False
+    excused: tuple[str, ...] = ()
+    when: tuple[str, ...] = ()
+
+    @cached_property
+    def compiled(self) -> re.Pattern[str] | None:
+        return any_of(self.patterns) if self.patterns else None
+
+    @cached_property
+    def refused(self) -> re.Pattern[str] | None:
+        return any_of(self.unless) if self.unless else None
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """The match in a line without colours, its white space collapsed."""
+        if self.compiled is None or (self.refused is not None and self.refused.search(text)):
+            return None
+        found = self.compiled.search(text)
+        if found is not None and self.figures and not FIGURES[self.figures](text):
+            return None
+        return found
+
+
+def rules_of(paths: Iterable[Path], compiled: bool = False) -> dict[str, tuple[Rule, ...]]:
+    """Heading on the page of causes -> its rules, of files. `compiled`: all patterns are compiled
+    now, not when a line has one of their words. Raises TableError."""
+    families: dict[str, tuple[Rule, ...]] = {}
+    files: dict[str, str] = {}
+    for path in paths:
+        heading, families[heading] = read(path, Rule)
+        for rule in families[heading]:
+            if rule.id in files:
+                raise TableError(f"{path.name}: {files[rule.id]} has a rule {rule.id} as well")
+            files[rule.id] = path.name
+    for rule in (rule for family in families.values() for rule in family):
+        if wrong := _wrong(rule, files, compiled):
+            raise TableError(f"{files[rule.id]}, rule {rule.id}: {wrong}")
+    return families
+
+
+def _wrong(rule: Rule, known: Collection[str], compiled: bool) -> str:
+    for name in (*rule.follows, *rule.needs, *rule.excused):
+        if name not in known and name != ANY:
+            return f"there is no rule {name!r}"
+    for shown in (*rule.when, *(shown for shown, _ in rule.instead)):
+        if shown.removeprefix("no ") not in SHOWN:
+            return f"there is nothing that shows {shown!r}"
+    if rule.figures and rule.figures not in FIGURES:
+        return f"figures: there is no {rule.figures!r}"
+    for pattern in (*rule.patterns, *rule.unless) if compiled else ():
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            return f"the pattern {pattern} does not compile: {error}"
+    return ""
+
+
+@cache
+def families() -> dict[str, tuple[Rule, ...]]:
+    """Heading on the page of causes -> its rules."""
+    return rules_of(FOLDER / f"{name}.toml" for name in FILES)
+
+
+@cache
+def table() -> tuple[Rule, ...]:
+    """All rules, in the order in which causes at the same line are told."""
+    return tuple(rule for family in families().values() for rule in family)
+
+
+@cache
+def by_id() -> dict[str, Rule]:
+    return {rule.id: rule for rule in table()}
+
+
+def _grams(text: str) -> set[str]:
+    return {text[at : at + _GRAM] for at in range(len(text) - _GRAM + 1)}
+
+
+class WordIndex:
+    """Which rules a line may be for, at a cost of the line's length: each word is found by the four
+    letters of it that the fewest words share."""
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        ids: dict[str, list[str]] = {}
+        for rule in rules:
+            for word in rule.words:
+                ids.setdefault(word, []).append(rule.id)
+        shared = Counter(gram for word in ids for gram in _grams(word))
+        self._short = [row for row in ids.items() if len(row[0]) < _GRAM]
+        self._by_gram: dict[str, list[tuple[str, list[str]]]] = {}
+        for word, names in ids.items():
+            if len(word) >= _GRAM:
+                rarest = min(sorted(_grams(word)), key=lambda gram: shared[gram])
+                self._by_gram.setdefault(rarest, []).append((word, names))
+
+    def rules_in(self, low: str) -> set[str]:
+        """The ids of the rules of which a word is in `low`, a line in lower case."""
+        found = {name for word, names in self._short if word in low for name in names}
+        for gram in _grams(low) & self._by_gram.keys():
+            for word, names in self._by_gram[gram]:
+                if word in low:
+                    found.update(names)
+        return found

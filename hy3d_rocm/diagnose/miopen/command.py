@@ -1,0 +1,160 @@
+"""`hy3d-rocm miopen info|backup|restore|clear`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hy3d_rocm.diagnose.miopen import changes, contents, users
+from hy3d_rocm.diagnose.miopen.archive import ArchiveError, default_target, write_backup
+from hy3d_rocm.diagnose.miopen.places import Place, places
+from hy3d_rocm.units import size_text
+
+_EPILOG = """\
+The folders are $MIOPEN_USER_DB_PATH, else ~/.config/miopen, and $MIOPEN_CUSTOM_CACHE_DIR, else
+~/.cache/miopen; on Windows %USERPROFILE%\\.miopen\\db and \\cache. Run it with the variables that
+ComfyUI is started with. A folder that a variable names may hold other files too: only those with
+MIOpen's names are touched there. After `clear` every kernel is compiled, and every convolution
+found out about, once more. Exit code: 0, or 1 with a sentence.
+"""
+
+
+def add_miopen_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "miopen",
+        help="MIOpen's caches and databases: info, backup, restore, clear (after a backup)",
+        description="What MIOpen has compiled and found out on this machine.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="miopen", required=True, metavar="ACTION")
+    info = actions.add_parser("info", help="folders, sizes, versions, entries, who uses them")
+    info.add_argument("--json", action="store_true", help="machine-readable")
+    backup = actions.add_parser("backup", help="all files into one .tar.gz or .zip")
+    backup.add_argument("--out", type=Path, metavar="FILE", help="default: beside our database")
+    restore = actions.add_parser("restore", help="put a backup's files back")
+    restore.add_argument("file", type=Path, help="a backup of this program's")
+    clear = actions.add_parser("clear", help="make a backup, then delete all files")
+    for action in (restore, clear):
+        action.add_argument(
+            "--backup", type=Path, metavar="FILE", help="where what is there now is saved"
+        )
+        action.add_argument(
+            "--force", action="store_true", help="also while a program uses the files"
+        )
+
+
+def run_miopen_command(arguments: argparse.Namespace) -> int:
+    """The exit code: 0, or 1 with a sentence on stderr."""
+    action = {"info": _info, "backup": _backup, "restore": _restore, "clear": _clear}
+    try:
+        return action[arguments.miopen](arguments, places())
+    except ArchiveError as error:
+        sys.stderr.write(f"hy3d-rocm miopen: {error}\n")
+        return 1
+
+
+def _info(arguments: argparse.Namespace, found: list[Place]) -> int:
+    facts = contents.collect()
+    using = users.users_of(place.path for place in found)
+    if arguments.json:
+        facts["users"] = [{"pid": u.pid, "name": u.name, "why": u.why} for u in using]
+        _print(json.dumps(facts, indent=2))
+        return 0
+    for place in facts["places"]:
+        _print("\n".join(_place_lines(place)))
+    open_ones = sum(bool(file["in_use"]) for place in facts["places"] for file in place["files"])
+    without = f", without those of {open_ones} open databases" if open_ones else ""
+    _print(f"find results for {facts['find_entries']} convolutions, "
+           f"{facts['compiled_entries']} compiled kernels{without}")  # fmt: skip
+    if not users.can_be_told():
+        _print("which programs use these files can't be told on this system")
+    else:
+        _print("in use by " + (", ".join(map(str, using)) or "no program of yours"))
+    return 0
+
+
+def _place_lines(facts: dict[str, Any]) -> list[str]:
+    source = facts["chosen_by"]
+    lines = [f"{facts['kind']}: {facts['path']}" + ("" if source == "default" else f" ({source})")]
+    if not facts["exists"]:
+        return [*lines, "  not there: MIOpen has not written any yet"]
+    if facts["error"]:
+        lines.append(f"  can't be read: {facts['error']}")
+    if not facts["writable"]:
+        lines.append("  can't be written to")
+    written = facts["last_written"]
+    when = f", last written {_when(written)}" if written else ""
+    lines.append(f"  {facts['count']} files, {size_text(facts['bytes'])}{when}")
+    for version, size in facts["versions"].items():
+        lines.append(f"  MIOpen {version or 'of unknown version'}: {size_text(size)}")
+    for file in facts["files"]:
+        count = "?" if file["entries"] is None else file["entries"]
+        why = f" (it is open, or was not closed: {' '.join(file['in_use'])})" \
+            if file["in_use"] else ""  # fmt: skip
+        lines.append(f"    {file['path']}: {file['holds']}, {count} entries{why}, "
+                     f"{size_text(file['bytes'])}, {_when(file['modified'])}")  # fmt: skip
+    return lines
+
+
+def _backup(arguments: argparse.Namespace, found: list[Place]) -> int:
+    _tell_users(found, "may be changing them: the backup holds what was on the disk")
+    made = write_backup(found, arguments.out or default_target(os.environ))
+    _print(f"{len(made.files)} files, {size_text(made.bytes)}, are in {made.path}")
+    return 0
+
+
+def _restore(arguments: argparse.Namespace, found: list[Place]) -> int:
+    done = _changed(arguments, found, lambda target: changes.restore(arguments.file, found, target))
+    _print(f"{done.count} files, {size_text(done.bytes)}, were put back")
+    return 0
+
+
+def _clear(arguments: argparse.Namespace, found: list[Place]) -> int:
+    done = _changed(arguments, found, lambda target: changes.clear(found, target))
+    if done.backup is None:
+        _print("There is nothing to clear: MIOpen has no files here.")
+        return 0
+    _print(f"{done.count} files, {size_text(done.bytes)}, were deleted")
+    for path, why in done.left:
+        sys.stderr.write(f"hy3d-rocm miopen: {path} stays: {why}\n")
+    return 1 if done.left else 0
+
+
+def _tell_users(found: list[Place], what: str) -> list[users.User]:
+    using = users.users_of(place.path for place in found)
+    for user in using:
+        sys.stderr.write(f"hy3d-rocm miopen: {user} {what}\n")
+    if not users.can_be_told():
+        sys.stderr.write("hy3d-rocm miopen: close ComfyUI first: which programs use these files "
+                         "can't be told on this system\n")  # fmt: skip
+    return using
+
+
+def _changed(
+    arguments: argparse.Namespace,
+    found: list[Place],
+    change: Callable[[Callable[[], Path]], changes.Done],
+) -> changes.Done:
+    """What `change` did, given where a backup goes; not while a program uses the files."""
+    if _tell_users(found, "uses these files") and not arguments.force:
+        raise ArchiveError("close it first, or add --force; nothing was changed")
+    done = change(lambda: arguments.backup or default_target(os.environ))
+    if done.backup is not None:
+        count = len(done.backup.files)
+        _print(f"what was there ({count} files) is in {done.backup.path}")
+    return done
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")

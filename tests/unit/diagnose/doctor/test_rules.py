@@ -1,0 +1,97 @@
+"""The files of the doctor's rules: well formed, and what is wrong in one is said with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hy3d_rocm.diagnose.doctor.finding import Facts
+from hy3d_rocm.diagnose.doctor.rules import CHECKS, FILES, FOLDER, rules_of_file, table
+from hy3d_rocm.diagnose.tables import TableError
+
+RULE = """
+[[rule]]
+id = "some"
+severity = "error"
+check = "apu_share"
+title = "It is {free}"
+evidence = "b"
+[rule.variants.much]
+severity = "warning"
+remedy = "c"
+"""
+
+
+def test_every_file_is_read_and_every_check_has_one_rule() -> None:
+    assert sorted(FILES) == sorted(path.stem for path in FOLDER.iterdir())
+    ids = [rule.id for rule in table()]
+    assert len(set(ids)) == len(ids)
+    assert sorted(name for rule in table() if (name := rule.check.__name__) in CHECKS) == sorted(
+        CHECKS
+    )
+
+
+def test_every_rule_has_a_title_and_evidence_in_each_case() -> None:
+    for rule in table():
+        for told in rule.variants.values() if not rule.title else (rule,):
+            assert told.title or not told.id, rule.id
+        assert rule.evidence, rule.id
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"apu_share"', '"rains"', "check: there is no 'rains'"),
+        ('"error"', '"bad"', "severity: 'bad' is not a valid Severity"),
+        ('remedy = "c"', 'remedies = "c"', "'remedies' is none of id, severity, title, evidence"),
+        ('"warning"', '"bad"', "severity: 'bad' is not a valid Severity"),
+        ("[rule.variants.much]\n", 'variants = "much"\n', "variants: 'much' is not a table"),
+        ("It is", "{IT} is", "{IT} is not in the file's [shared]"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_file_and_rule(
+    tmp_path: Path, old: str, new: str, told: str
+) -> None:
+    path = tmp_path / "some.toml"
+    path.write_text(RULE)
+    (rule,) = rules_of_file(path)
+    assert rule.variants["much"].remedy == "c"
+    assert old in RULE
+    text = RULE.replace(old, new)
+    path.write_text(text.split('severity = "warning"')[0] if "variants = " in new else text)
+    with pytest.raises(TableError) as caught:
+        rules_of_file(path)
+    assert str(caught.value).startswith(f"some.toml, rule some: {told}")
+
+
+FACTS = Facts({
+    "a": {"b": "Some Text", "size": 3 << 30, "whole": 4 << 30, "no": False, "none": None},
+    "version": [7, 1, 1], "release": "6.16.8-arch1", "rows": [{"size": 1}, {"size": 2 << 30}, 7],
+    "machine": {"system": "linux"},
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("a.b", True), ("no a.b", False), ("a.none", False), ("no a.c.d", True), ("is_linux", True),
+        ("a.b is some text", True), ("a.no is false", True), ("a.none is false", False),
+        ("a.b is {a.b}", True), ("a.b has Text", True), ("no a.b has text", True),
+        ("a.size below 4 GB", True), ("a.size below 3 GB", False), ("a.size above 2 GB", True),
+        ("a.size below 80 % of a.whole", True), ("a.size below 75 % of a.whole", False),
+        ("a.none below 4 GB", False), ("no a.none below 4 GB", True),
+        ("version in 7.1.1-7.1.2", True), ("version in 6-7.1 7.1.2-8", False),
+        ("release in 0-6.16.9", True), ("a.b in 0-9", False), ("a.none in 0-9", False),
+    ],
+)  # fmt: skip
+def test_a_condition_holds_where_it_is_so(condition: str, holds: bool) -> None:
+    assert FACTS.holds(condition) is holds
+
+
+def test_texts_are_filled_with_facts_words_and_rows() -> None:
+    seen = FACTS.beside({"b": ["x", "y"]})
+    assert seen.filled("{a.b}: {b}, {a.size:size}, {version}, {a.c}.") == (
+        "Some Text: x, y, 3.0 GB, 7, 1, 1, ."
+    )
+    assert [row.filled("{size:size}") for row in FACTS.each("rows")] == ["1 B", "2.0 GB"]

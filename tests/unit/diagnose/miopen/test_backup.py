@@ -1,0 +1,211 @@
+"""MIOpen's files saved and cleared: nothing is lost, whatever fails in between."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from miopen_support import (  # noqa: F401
+    FIND_DB,
+    everything,
+    found_in,
+    home_folder,
+    make_tree,
+    run_child,
+    snapshot,
+    target,
+)
+
+from hy3d_rocm.diagnose.miopen import archive, changes, places
+from hy3d_rocm.diagnose.miopen.archive import ArchiveError
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.tgz", "A.ZIP"])
+def test_a_cleared_cache_comes_back_byte_for_byte(home: Path, tmp_path: Path, name: str) -> None:
+    before = make_tree(home)
+    found = found_in(home)
+    done = changes.clear(found, target(tmp_path, name))
+    assert done.backup is not None
+    assert done.count == len(before) == len(done.backup.files)
+    assert snapshot(home) == {}
+    again = changes.restore(done.backup.path, found, target(tmp_path, f"second_{name}"))
+    assert again.backup is None  # nothing was there
+    assert snapshot(home) == before
+
+
+def test_a_backup_is_not_written_over_anything(home: Path, tmp_path: Path) -> None:
+    make_tree(home)
+    (tmp_path / "a.zip").write_text("mine")
+    with pytest.raises(ArchiveError, match="is there already"):
+        archive.write_backup(found_in(home), tmp_path / "a.zip")
+    with pytest.raises(ArchiveError, match=r"no \.tar\.gz and no \.zip"):
+        archive.write_backup(found_in(home), tmp_path / "a.rar")
+    assert (tmp_path / "a.zip").read_text() == "mine"
+
+
+def test_a_backup_inside_of_the_cache_does_not_hold_itself(home: Path) -> None:
+    before = make_tree(home)
+    made = archive.write_backup(found_in(home), home / ".cache/miopen/b.tar.gz")
+    assert len(made.files) == len(before)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"MIOPEN_USER_DB_PATH": "~/.cache/miopen/db"},
+     {"MIOPEN_CUSTOM_CACHE_DIR": "~/.config/miopen/kernels"},
+     {"MIOPEN_USER_DB_PATH": "~/x", "MIOPEN_CUSTOM_CACHE_DIR": f"~/x/{'cd' * 16}"}],
+)  # fmt: skip
+def test_of_two_places_one_in_the_other_each_file_is_saved_once(
+    home: Path, tmp_path: Path, variables: dict[str, str]
+) -> None:
+    make_tree(home)
+    found = found_in(home, **variables)
+    for place in found:
+        place.path.mkdir(parents=True, exist_ok=True)
+        (place.path / f"{place.kind}.ukdb").write_text("")
+        (place.path / f"{place.kind}.ufdb.txt").write_text("1=2\n")
+    before = snapshot(home)
+    given = [path for place in found for path in places.files_of(place)]
+    assert len(given) == len(set(given)) >= 4
+    done = changes.clear(found, target(tmp_path))
+    assert done.backup is not None
+    assert done.count == len(given)
+    assert len(snapshot(home)) == len(before) - len(given)
+    changes.restore(done.backup.path, found, target(tmp_path, "second.zip"))
+    assert snapshot(home) == before
+
+
+def test_where_the_backup_fails_nothing_is_cleared(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = make_tree(home)
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ArchiveError, match="No space left on device; nothing was changed"):
+        changes.clear(found_in(home), target(tmp_path))
+    assert snapshot(home) == before
+    assert everything(tmp_path / "kept") == []
+
+
+def test_a_backup_that_reads_back_differently_is_none(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = make_tree(home)
+    real = archive.read_backup
+    monkeypatch.setattr(archive, "read_backup", lambda *a, **k: real(*a, **k)[1:])
+    with pytest.raises(ArchiveError, match="not what was written"):
+        changes.clear(found_in(home), target(tmp_path))
+    assert snapshot(home) == before
+    assert everything(tmp_path / "kept") == []
+
+
+def test_what_is_written_meanwhile_stays(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tree(home)
+    changed = home / ".config/miopen" / FIND_DB
+    real = changes.write_backup
+
+    def write_then_change(*arguments: Any) -> Any:
+        made = real(*arguments)
+        changed.write_text("new=1\n")
+        (home / ".config/miopen/new.ufdb.txt").write_text("new=1\n")
+        return made
+
+    monkeypatch.setattr(changes, "write_backup", write_then_change)
+    done = changes.clear(found_in(home), target(tmp_path))
+    assert [path for path, _ in done.left] == [changed]
+    assert {p.name for p in everything(home)} == {FIND_DB, "new.ufdb.txt"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs setrlimit")
+def test_a_disk_that_fills_up_loses_nothing(home: Path, tmp_path: Path) -> None:
+    make_tree(home)
+    (home / ".cache/miopen/big.ukdb").write_bytes(os.urandom(1 << 20))
+    before = snapshot(home)
+    out = tmp_path / "b.tar.gz"
+    done = run_child(
+        f"""
+        import resource, sys
+        from hy3d_rocm import cli
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        sys.exit(cli.main(["miopen", "clear", "--force", "--backup", {str(out)!r}]))
+        """,
+        home,
+    )
+    assert done.returncode == 1
+    assert "File too large; nothing was changed" in done.stderr
+    assert snapshot(home) == before
+    assert [p.name for p in tmp_path.iterdir()] == ["home"]
+
+
+@pytest.mark.parametrize("call", range(1, 5))
+def test_killed_while_clearing_everything_is_in_the_backup(
+    home: Path, tmp_path: Path, call: int
+) -> None:
+    before = make_tree(home)
+    out = tmp_path / "b.tar.gz"
+    done = run_child(
+        f"""
+        import os
+        from pathlib import Path
+        from hy3d_rocm.diagnose.miopen import changes, places
+        calls, real = 0, Path.unlink
+        def unlink(path, *rest):
+            global calls
+            calls += 1
+            if calls == {call}:
+                os._exit(9)
+            real(path, *rest)
+        Path.unlink = unlink
+        changes.clear(places.places(), lambda: Path({str(out)!r}))
+        """,
+        home,
+    )
+    assert done.returncode == 9, done.stderr
+    assert len(snapshot(home)) == len(before) - call + 1
+    changes.restore(out, found_in(home), target(tmp_path))
+    assert snapshot(home) == before
+
+
+@pytest.mark.parametrize("call", range(1, 5))
+def test_killed_while_restoring_no_file_is_half_written(
+    home: Path, tmp_path: Path, call: int
+) -> None:
+    before = make_tree(home)
+    out = tmp_path / "b.tar.gz"
+    archive.write_backup(found_in(home), out)
+    (home / ".config/miopen" / FIND_DB).write_bytes(b"later=1\n")
+    later = snapshot(home)
+    kept = tmp_path / "kept.tar.gz"
+    done = run_child(
+        f"""
+        import os
+        from pathlib import Path
+        from hy3d_rocm.diagnose.miopen import changes, places
+        calls, real = 0, changes._copy
+        def copy(source, file):
+            global calls
+            calls += 1
+            if calls == {call}:
+                file.write(b"half")
+                file.flush()
+                os._exit(9)
+            return real(source, file)
+        changes._copy = copy
+        changes.restore(Path({str(out)!r}), places.places(), lambda: Path({str(kept)!r}))
+        """,
+        home,
+    )
+    assert done.returncode == 9, done.stderr
+    now = {n: c for n, c in snapshot(home).items() if not n.endswith(".part")}
+    assert all(content in (before[name], later[name]) for name, content in now.items())
+    changes.restore(kept, found_in(home), target(tmp_path))
+    assert {n: c for n, c in snapshot(home).items() if not n.endswith(".part")} == later
