@@ -85,7 +85,9 @@ site: $(STAMP)
 	@PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
 	@echo "the documentation: build/site/index.html"
 
-PYTEST := $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile
+# What was compiled is kept, whatever the environment says: without, each worker rewrites all asserts
+# and each of the some hundred children compiles the package anew.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile
 pytest: $(STAMP)
 	$(PYTEST)
 

@@ -16,6 +16,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import core_memory  # noqa: F401  (puts the core on memory that is counted)
 import slow_tests
 
+# Until all tests are collected: importing torch and the files of tests makes no garbage, and looking
+# for some takes a third of the time.
+gc.disable()
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
@@ -35,6 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Each decode collects garbage: what pytest, torch and the files of tests made before is none,
     and looking through it took longer than a small decode."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
