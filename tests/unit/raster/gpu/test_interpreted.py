@@ -48,7 +48,7 @@ def test_random_scenes_reach_both_rules_and_every_kind() -> None:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[compiling.Compiled]:
-    """Each kernel once, rules in turn, and one that may fuse; in the gate an architecture in turn."""
+    """Each kernel once, rules in turn, and one that may fuse. In the gate architectures in turn."""
     jobs = []
     for k, arch in enumerate(ARCHES):
         wanted = gfx.jobs_of(arch, (bool(k),), ("DS",))
