@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from demo_vae import held_out_clip, load_demo_vae
 from PIL import Image
-
-from hy3d_rocm.tools.demo_vae import held_out_clip, load_demo_vae
 
 CHUNK, WARM_UP, OVERLAP = 5, 2, 4  # latents
 

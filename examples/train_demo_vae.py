@@ -25,11 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from demo_vae import build_vae, read_frames, save_vae
 from demo_vae_layers import anchor_norms, use_fast_layers
 from PIL import Image
 from safetensors.torch import load_file
-
-from hy3d_rocm.tools.demo_vae import build_vae, read_frames, save_vae
 
 log = logging.getLogger("hy3d_rocm")
 

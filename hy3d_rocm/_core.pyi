@@ -5,7 +5,7 @@ DLPack), one to five dimensions, in CPU memory. ValueError for invalid arguments
 TypeError for objects of the wrong kind, MemoryError for failed allocations, Hy3dError for the rest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, final, overload
 
 _T = TypeVar("_T")
@@ -193,6 +193,38 @@ def conv3d(
     upsample: (T, H, W) nearest repeats of x before all that. residual: out's sizes and type, added
     before rounding; may be out itself.
     """
+
+def route(
+    setting: tuple[float, ...], candidates: Sequence[tuple[float, ...]]
+) -> tuple[tuple[int, ...], tuple[int, ...], int, int, int, tuple[int, ...], tuple[int, ...], bool]:
+    """Which tiers compute a convolution: hy3d_route_choose, its records as tuples of their fields
+    in the header's order.
+
+    Gives order, reasons, twin, preferred, probe, unmeasured, spare, is_cramped. ValueError: a
+    number that stands for nothing, or a tier twice.
+    """
+
+class Admission:
+    """What stays in a cache that is smaller than what is asked of it (include/hy3d/cache.h). A key
+    is ((low, high), layout): a fingerprint and the number of a layout."""
+
+    def __new__(cls, limit_bytes: int) -> Admission: ...
+    def request(self, key: tuple[tuple[int, int], int]) -> bool: ...
+    def reserve(self, key: tuple[tuple[int, int], int], nbytes: int) -> bool: ...
+    def put(self, key: tuple[tuple[int, int], int]) -> bool: ...
+    def cancel(self, key: tuple[tuple[int, int], int]) -> None: ...
+    def drop(self, key: tuple[tuple[int, int], int]) -> bool: ...
+    def has(self, key: tuple[tuple[int, int], int]) -> bool: ...
+    def clear(self) -> int: ...
+    def info(self) -> tuple[int, int, int, int, int]:
+        """(clock, limit_bytes, used_bytes, entries, evicted)."""
+
+class Rates:
+    """What measurements on one device say about estimates. work: the fields of hy3d_route_work."""
+
+    def learn(self, tier: int, work: tuple[float, ...], seconds: float) -> None: ...
+    def seconds(self, tier: int, work: tuple[float, ...]) -> float | None: ...
+    def factor(self, tier: int, dtype: int) -> float | None: ...
 
 def conv3d_format(
     in_size: _Three,

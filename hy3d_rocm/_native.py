@@ -11,10 +11,12 @@ import logging
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "Admission",
     "CancelFlag",
     "Hy3dError",
     "PreparedWeights",
     "Program",
+    "Rates",
     "Schedule",
     "available",
     "blas_info",
@@ -33,6 +35,7 @@ __all__ = [
     "missing",
     "rasterize",
     "resolve_device",
+    "route",
     "scatter",
     "schedule_grain",
     "schedule_plan",
@@ -49,10 +52,12 @@ missing: str  # why the core is not there; "" when it is
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import (
+        Admission,
         CancelFlag,
         Hy3dError,
         PreparedWeights,
         Program,
+        Rates,
         Schedule,
         blas_info,
         blend_accumulate,
@@ -69,6 +74,7 @@ if TYPE_CHECKING:
         interpolate,
         rasterize,
         resolve_device,
+        route,
         scatter,
         schedule_grain,
         schedule_plan,
@@ -86,9 +92,9 @@ else:
         available, missing = True, ""
     except (ImportError, AttributeError) as error:  # AttributeError: it is of another version
         from hy3d_rocm import _fallback
-        from hy3d_rocm._fallback import device, schedule, seed
+        from hy3d_rocm._fallback import device, route, schedule, seed
 
-        _twins = {**vars(device), **vars(schedule), **vars(seed), **vars(_fallback)}
+        _twins = {**vars(device), **vars(route), **vars(schedule), **vars(seed), **vars(_fallback)}
         globals().update({name: _twins[name] for name in _names})
         available, missing = False, str(error)
         # No warning: a pack cloned without a compiler is a supported way to use it.

@@ -128,10 +128,6 @@ def _equal(left: Any, right: Any) -> bool:
         return torch.equal(left, right)
     if hasattr(left, "tobytes") and hasattr(right, "tobytes"):  # numpy's array of words
         return bool(left.tobytes() == right.tobytes())
-    if type(left) is not type(right) or not isinstance(left, (list, tuple)):
-        return bool(left == right)
-    if len(left) != len(right):
-        return False
-    if len(left) > 100:  # Python's 625 words
-        return bool(left == right)
-    return all(_equal(one, other) for one, other in zip(left, right, strict=True))
+    if isinstance(left, (list, tuple)) and type(left) is type(right) and len(left) < 100:
+        return len(left) == len(right) and all(map(_equal, left, right))
+    return bool(left == right)  # Python's 625 words too

@@ -28,12 +28,11 @@ class ResolvedDevice(NamedTuple):
 def resolve_device(pipeline: object, default: torch.device | str | None = None) -> ResolvedDevice:
     """Device on which `pipeline` executes, and why.
 
-    Asked in this order: `_execution_device`, an accelerate hook, `device`, the first parameter,
-    `default`.
-    "meta" is no answer. Without a `default` it is the pipeline's `main_device` (Hunyuan3D's shape
-    pipeline has that and none of the others), else the accelerator where `torch.cuda` has one
-    (CUDA or ROCm), else the CPU. Never raises because of the pipeline, whatever its properties
-    do; a `default` that torch does not know is a ValueError.
+    The first of these that names a device other than "meta" decides: `_execution_device`, an
+    accelerate hook, `device`, the first parameter, `default`. Without a `default` it is the
+    pipeline's `main_device` (Hunyuan3D's shape pipeline has that and none of the others), else the
+    accelerator where `torch.cuda` has one (CUDA or ROCm), else the CPU. Never raises because of the
+    pipeline, whatever its properties do; a `default` that torch does not know is a ValueError.
     """
     fallback = default_device() if default is None else _checked_default(default)
     found, rule = _native.resolve_device(pipeline, fallback)

@@ -95,12 +95,12 @@ def trim_malloc() -> None:
         libc.malloc_trim(0)
 
 
-def steady_malloc(threshold: int = 1 << 16) -> bool:
-    """For a process that measures or bounds its memory: blocks from `threshold` bytes up are mapped
-    on their own and go back when freed (glibc otherwise raises the threshold up to 32 MiB and keeps
-    them). Process-wide and for good, so never called by decode(). False where there is no glibc."""
+def steady_malloc() -> bool:
+    """For a process that measures or bounds its memory: blocks from 64 kB up are mapped on their
+    own and go back when freed (glibc otherwise raises the threshold up to 32 MiB and keeps them).
+    Process-wide and for good, so never called by decode(). False where there is no glibc."""
     libc, both = _libc(), (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)
-    return libc is not None and all(libc.mallopt(option, threshold) for option in both)
+    return libc is not None and all(libc.mallopt(option, 1 << 16) for option in both)
 
 
 def _libc() -> Any:
@@ -116,15 +116,16 @@ class PeakMeter:
     On the CPU resident memory, on a GPU the allocator's counters. `series`: (seconds since start,
     bytes above the start) every `interval` seconds (0: no series).
     exact: resets the kernel's or the allocator's high-water mark, of which there is one a process,
-    so one exact meter at a time; without it the peak is that of the samples.
+    so one exact meter at a time; without it the peak is that of the samples. keeps_cache: what
+    allocators hold unused is not given back first: filling it anew would be timed, too.
     """
 
     def __init__(
-        self, device: torch.device | str = "cpu", interval: float = 0.02, exact: bool = True
-    ) -> None:
+        self, device: torch.device | str = "cpu", interval: float = 0.02, exact: bool = True,
+        keeps_cache: bool = False,
+    ) -> None:  # fmt: skip
         self.device = torch.device(device)
-        self.exact = exact
-        self.interval = interval
+        self.exact, self.keeps_cache, self.interval = exact, keeps_cache, interval
         self.baseline_bytes = 0
         self.peak_bytes = 0
         self.seconds = 0.0
@@ -136,7 +137,10 @@ class PeakMeter:
 
     def __enter__(self) -> PeakMeter:
         if self.exact:
-            give_back(self.device)
+            if self.keeps_cache:
+                gc.collect()  # what only a cycle keeps alive is not the block's memory
+            else:
+                give_back(self.device)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
                 torch.cuda.reset_peak_memory_stats(self.device)

@@ -24,6 +24,8 @@ typedef struct hy3d_py_state {
     PyObject *prepared_type;   /* PreparedWeights */
     PyObject *schedule_type;   /* Schedule */
     PyObject *program_type;    /* Program */
+    PyObject *rates_type;      /* Rates */
+    PyObject *admission_type;  /* Admission */
     unsigned long main_thread; /* Python runs the handlers of signals there; 0: not in this one */
     hy3d_fingerprint_keys fingerprint_keys;
 } hy3d_py_state;
@@ -92,6 +94,12 @@ int hy3d_py_prepared_register(PyObject *module, hy3d_py_state *state);
 /* py_schedule.c: a dictionary of the description, as schedule_plan takes it. */
 PyObject *hy3d_py_tiles_desc(const hy3d_tiles_desc *desc);
 
+/* py_cache.c */
+int hy3d_py_admission_register(PyObject *module, hy3d_py_state *state);
+
+/* py_route.c */
+int hy3d_py_rates_register(PyObject *module, hy3d_py_state *state);
+
 /* program.c */
 int hy3d_py_program_register(PyObject *module, hy3d_py_state *state);
 
@@ -107,6 +115,7 @@ PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwar
 PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_route(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_graph_sizes(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_blend_accumulate(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_channel_moments(PyObject *module, PyObject *args, PyObject *kwargs);

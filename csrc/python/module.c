@@ -21,6 +21,7 @@ static PyMethodDef functions[] = {
     FUNCTION(schedule_window, "Blend window as a memoryview of float32."),
     FUNCTION(compile_schedule, "Compiles a graph and a request into a Schedule."),
     FUNCTION(graph_sizes, "(channels, frames, rows, columns) of each value of a graph."),
+    FUNCTION(route, "Which tiers compute a convolution, best first, and why not the others."),
     FUNCTION(blend_accumulate, "out += tile * window_t * window_h * window_w."),
     FUNCTION(channel_moments, "Mean and sum of squared deviations of each channel."),
     FUNCTION(rasterize, "Which face is seen at each pixel of a picture, and where on it."),
@@ -100,6 +101,12 @@ static int module_exec(PyObject *module)
     if (hy3d_py_prepared_register(module, state) != 0) {
         return -1;
     }
+    if (hy3d_py_admission_register(module, state) != 0) {
+        return -1;
+    }
+    if (hy3d_py_rates_register(module, state) != 0) {
+        return -1;
+    }
     return hy3d_py_program_register(module, state);
 }
 
@@ -112,6 +119,8 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
         Py_VISIT(state->prepared_type);
         Py_VISIT(state->schedule_type);
         Py_VISIT(state->program_type);
+        Py_VISIT(state->rates_type);
+        Py_VISIT(state->admission_type);
     }
     return 0;
 }
@@ -125,6 +134,8 @@ static int module_clear(PyObject *module)
         Py_CLEAR(state->prepared_type);
         Py_CLEAR(state->schedule_type);
         Py_CLEAR(state->program_type);
+        Py_CLEAR(state->rates_type);
+        Py_CLEAR(state->admission_type);
     }
     return 0;
 }

@@ -85,9 +85,9 @@ def decode_job(job: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
     """Decode as `job` says; pixels (1, 3, T, H, W) in -1..1 and the record."""
     from safetensors.torch import load_file
 
+    from examples.demo_vae import load_demo_vae
     from hy3d_rocm.decoding import DecodeOptions, decode_with_report
     from hy3d_rocm.meter import PeakMeter, steady_malloc
-    from hy3d_rocm.tools.demo_vae import load_demo_vae
 
     keeper = LineKeeper()
     logger = logging.getLogger("hy3d_rocm")

@@ -264,7 +264,7 @@ def encode_clip(work: Path, frames: int) -> tuple[dict[str, Any], torch.Tensor]:
     import torch
     from safetensors.torch import save_file
 
-    from hy3d_rocm.tools.demo_vae import (
+    from examples.demo_vae import (
         HELD_OUT_FPS,
         ClipNotFoundError,
         DemoModelError,

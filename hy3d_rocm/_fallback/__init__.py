@@ -1,4 +1,4 @@
-"""What serves where the compiled core cannot be imported, in plain Python.
+"""Pure-Python replacements for the compiled core, for where it cannot be imported.
 
 `device`, `seed` and `schedule` are twins: same names, same results, same exceptions as `_core`,
 and the oracles of its tests. This module has the rest of the core's surface that makes sense
@@ -8,7 +8,7 @@ without it. Only the CPU convolution has no twin.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hy3d_rocm._fallback.shadowed import remedy
@@ -27,10 +27,6 @@ STATUS_NAMES = {
     10: "HY3D_ERR_THREAD",
 }
 INSTALL = remedy()
-_NEEDED = f"The CPU convolution needs the C core, which is not there: {INSTALL}."
-
-_NEEDED_TO_RASTERIZE = f"The rasteriser needs the C core, which is not there: {INSTALL}."
-_NEEDED_TO_SCHEDULE = f"Decode programs need the C core, which is not there: {INSTALL}."
 
 
 class Hy3dError(RuntimeError):
@@ -64,12 +60,36 @@ class CancelFlag:
         return self._requested
 
 
+def _refusing(what: str) -> Callable[..., Any]:
+    """What stands for functions that exist in C only."""
+
+    def refuse(*args: object, **kwargs: object) -> Any:
+        raise Hy3dError(f"{what} the C core, which is not there: {INSTALL}.")
+
+    return refuse
+
+
+conv3d = conv3d_format = conv3d_prepare = fingerprint = _refusing("The CPU convolution needs")
+compile_schedule = graph_sizes = _refusing("Decode programs need")
+# Without the C core torch takes the moments (decoding/backends).
+channel_moments = _refusing("channel_moments needs")
+rasterize = _refusing("The rasteriser needs")
+interpolate = scatter = vertex_normals = inpaint_vertices = rasterize
+
+
 class PreparedWeights:
     """Of the core's conv3d_prepare, which has no twin: there is never one of these."""
 
     __slots__ = ()
+    __init__ = conv3d
 
-    def __init__(self) -> None:
+
+class Admission:
+    """Of the core's cache of prepared weights, which has no twin: there is never one of these."""
+
+    __slots__ = ()
+
+    def __init__(self, limit_bytes: int) -> None:
         conv3d()
 
 
@@ -77,25 +97,13 @@ class Schedule:
     """Of the core's compile_schedule, which has no twin: there is never one of these."""
 
     __slots__ = ()
-
-    def __init__(self) -> None:
-        compile_schedule()
+    __init__ = compile_schedule
 
 
 class Program(Schedule):
     """As Schedule."""
 
     __slots__ = ()
-
-
-def compile_schedule(*args: object, **kwargs: object) -> Any:
-    """Always refuses: what schedules a decode exists in C only."""
-    raise Hy3dError(_NEEDED_TO_SCHEDULE)
-
-
-def graph_sizes(*args: object, **kwargs: object) -> Any:
-    """Always refuses, as `compile_schedule`."""
-    raise Hy3dError(_NEEDED_TO_SCHEDULE)
 
 
 def cpu_info() -> dict[str, Any]:
@@ -113,52 +121,10 @@ def trim() -> None:
     """As `_core.trim`: nothing is kept."""
 
 
-def conv3d(*args: object, **kwargs: object) -> Any:
-    """Always refuses: the CPU convolution exists in C only."""
-    raise Hy3dError(_NEEDED)
-
-
-def conv3d_format(*args: object, **kwargs: object) -> tuple[int, str, int]:
-    """Always refuses, as `conv3d`."""
-    raise Hy3dError(_NEEDED)
-
-
-def conv3d_prepare(*args: object, **kwargs: object) -> PreparedWeights:
-    """Always refuses, as `conv3d`."""
-    raise Hy3dError(_NEEDED)
-
-
-def fingerprint(*args: object, **kwargs: object) -> tuple[int, int] | None:
-    """Always refuses, as `conv3d`, which it serves."""
-    raise Hy3dError(_NEEDED)
-
-
-def channel_moments(*args: object, **kwargs: object) -> None:
-    """Always refuses: without the C core torch takes the moments (decoding/backends)."""
-    raise Hy3dError(f"channel_moments needs the C core, which is not there: {INSTALL}.")
-
-
-def rasterize(*args: object, **kwargs: object) -> None:
-    """Always refuses: the rasteriser exists in C only."""
-    raise Hy3dError(_NEEDED_TO_RASTERIZE)
-
-
-interpolate = scatter = vertex_normals = rasterize
-
-
-def inpaint_vertices(*args: object, **kwargs: object) -> int:
-    """Always refuses, as `rasterize`."""
-    raise Hy3dError(_NEEDED_TO_RASTERIZE)
-
-
 def conv3d_out_size(
-    in_size: Sequence[int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    pad_before: Sequence[int],
-    pad_after: Sequence[int],
-) -> tuple[int, int, int]:
+    in_size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int],
+    pad_before: Sequence[int], pad_after: Sequence[int],
+) -> tuple[int, int, int]:  # fmt: skip
     """As `_core.conv3d_out_size`: (T, H, W) of the result."""
     axes = zip(in_size, kernel, stride, dilation, pad_before, pad_after, strict=True)
     out = tuple((i + b + a - d * (k - 1) - 1) // s + 1 for i, k, s, d, b, a in axes)

@@ -24,31 +24,15 @@ _MAX_LEVEL, _MAX_FINE_LEVEL, _MAX_SHRINK = 62, 511, 8
 _WEIGHT_STEPS = 256
 _OVERFLOW, _BUDGET_TOO_SMALL = 4, 7
 
-# Name, default (None: must be given), lowest value. Order and names as in hy3d_tiles_desc.
-_TRIPLES: dict[str, tuple[tuple[int, int, int] | None, int]] = {
-    "latent": (None, 1),
-    "factor": (None, 1),
-    "overlap": ((0, 0, 0), 0),
-    "halo": ((0, 0, 0), 0),
-    "min_tile": ((1, 1, 1), 1),
-}
-_NUMBERS: dict[str, tuple[int, int]] = {
-    "fixed_bytes": (0, 0),
-    "bytes_per_voxel": (0, 0),
-    "bytes_per_token_pair": (0, 0),
-    "resident_bytes": (0, 0),
-    "budget_bytes": (0, 0),
-}
-_SMALL: dict[str, tuple[int, int]] = {
-    "causal": (0, 0),
-    "max_in_flight": (1, 1),
-    "level": (-1, -1),
-    "shrink": (0, 0),
-}
-_ORDER = tuple(
-    "latent factor causal overlap halo min_tile fixed_bytes bytes_per_voxel bytes_per_token_pair "
-    "resident_bytes budget_bytes max_in_flight level shrink".split()
-)
+# Name: default (None: must be given), lowest value, bits; arrays of three where the default is one.
+# Order and names as in hy3d_tiles_desc.
+_FIELDS: dict[str, tuple[Any, int, int]] = {
+    "latent": (None, 1, 64), "factor": (None, 1, 64), "causal": (0, 0, 32),
+    "overlap": ((0, 0, 0), 0, 64), "halo": ((0, 0, 0), 0, 64), "min_tile": ((1, 1, 1), 1, 64),
+    "fixed_bytes": (0, 0, 64), "bytes_per_voxel": (0, 0, 64), "bytes_per_token_pair": (0, 0, 64),
+    "resident_bytes": (0, 0, 64), "budget_bytes": (0, 0, 64), "max_in_flight": (1, 1, 32),
+    "level": (-1, -1, 32), "shrink": (0, 0, 32),
+}  # fmt: skip
 _GRAIN_FIELDS = tuple(
     "own_start own_stop in_start in_stop trim_start out_start out_stop "
     "ramp_before ramp_after".split()
@@ -238,14 +222,8 @@ def schedule_window(length: int, ramp_before: int, ramp_after: int) -> memoryvie
 
     Multiples of 1/256, so that 1 - w, the products of three weights and all their sums are exact.
     """
-    length, before, after = (
-        _integer(name, value, 64)
-        for name, value in (
-            ("length", length),
-            ("ramp_before", ramp_before),
-            ("ramp_after", ramp_after),
-        )
-    )
+    named = {"length": length, "ramp_before": ramp_before, "ramp_after": ramp_after}
+    length, before, after = (_integer(name, value, 64) for name, value in named.items())
     if not 1 <= length <= _INT32_MAX or min(before, after) < 0 or before + after > length:
         raise ValueError(
             f"A window of {length} with ramps of {before} and {after} does not exist: length must "
@@ -293,23 +271,20 @@ def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out
 def _read_desc(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The description with defaults filled in and every value checked."""
     for name in fields:
-        if name not in _ORDER:
+        if name not in _FIELDS:
             raise TypeError(f"schedule_plan has no field {name!r}.")
     desc: dict[str, Any] = {}
-    for name in _ORDER:
-        if name in _TRIPLES:
-            default, lowest = _TRIPLES[name]
-            value = fields.get(name, default)
+    for name, (default, lowest, bits) in _FIELDS.items():
+        value = fields.get(name, default)
+        if isinstance(default, int):
+            desc[name] = low = _integer(name, value, bits)
+        else:
             if value is None:
                 raise TypeError(f"schedule_plan needs {name}=(T, H, W).")
-            items = tuple(_integer(name, item, 64) for item in value)
+            items = tuple(_integer(name, item, bits) for item in value)
             if len(items) != 3:
                 raise ValueError(f"{name} has {len(items)} values; give three, (T, H, W)")
             desc[name], low = items, min(items)
-        else:
-            number, lowest = _NUMBERS.get(name) or _SMALL[name]
-            bits = 64 if name in _NUMBERS else 32
-            desc[name] = low = _integer(name, fields.get(name, number), bits)
         if low < lowest:
             raise ValueError(f"{name} is {desc[name]}; the lowest value is {lowest}")
     for name, highest in (("causal", 1), ("level", _last_level(desc)), ("shrink", _MAX_SHRINK)):

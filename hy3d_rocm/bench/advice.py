@@ -28,27 +28,28 @@ def offload_advice(resident: Measured, offload: Measured, free_bytes: int | None
     """Resident or offloaded, for `free_bytes` of free memory (None: not known, as on a CPU)."""
     if resident.median is None or offload.median is None:
         return _offload_of_one(resident, offload, free_bytes)
-    price = _price(resident, offload)
-    if resident.peak_bytes is None or offload.peak_bytes is None or free_bytes is None:
+    price, high, low = _price(resident, offload), resident.peak_bytes, offload.peak_bytes
+    if high is None or low is None or free_bytes is None:
         lines = (price, "Memory was not measured: no advice on it.")
-        return Advice(_faster(resident, offload), lines)
-    saved = resident.peak_bytes - offload.peak_bytes
-    lines = (price, f"Offload saves {gigabytes(saved)} of {gigabytes(resident.peak_bytes)}.")
-    claim = claim_lines(resident, offload)
-    if resident.peak_bytes + HEADROOM_BYTES <= free_bytes:
-        if _told_apart(resident, offload) and resident.median < offload.median:
-            last = f"{gigabytes(free_bytes)} are free, enough: keep the model resident."
-            return Advice(resident.name, (*lines, last, *claim))
-        last = "Offload costs no measurable time here: use it, the memory is free for other models."
-        return Advice(offload.name, (*lines, last, *claim))
+        return Advice(_faster(resident, offload).name, lines)
     short = (
-        f"Resident takes {gigabytes(resident.peak_bytes)} and {gigabytes(HEADROOM_BYTES)} of "
-        f"headroom, more than the {gigabytes(free_bytes)} that are free"
+        f"Resident takes {gigabytes(high)} and {gigabytes(HEADROOM_BYTES)} of headroom, more than "
+        f"the {gigabytes(free_bytes)} that are free"
     )
-    if offload.peak_bytes + HEADROOM_BYTES <= free_bytes:
-        return Advice(offload.name, (*lines, f"{short}: use offload.", *claim))
-    last = f"{short}, and so does offload: lower the resolution (bench resolution)."
-    return Advice(None, (*lines, last, *claim))
+    choice: str | None = offload.name
+    if high + HEADROOM_BYTES <= free_bytes:
+        last = "Offload costs no measurable time here: use it, the memory is free for other models."
+        if _faster(offload, resident) is resident:
+            choice = resident.name
+            last = f"{gigabytes(free_bytes)} are free, enough: keep the model resident."
+    elif low + HEADROOM_BYTES <= free_bytes:
+        last = f"{short}: use offload."
+    else:
+        choice = None
+        last = f"{short}, and so does offload: lower the resolution (bench resolution)."
+    saved = f"Offload saves {gigabytes(high - low)} of {gigabytes(high)}."
+    claim = claim_lines(high, low, offload_is_faster=_faster(resident, offload) is offload)
+    return Advice(choice, (price, saved, last, *claim))
 
 
 def _offload_of_one(resident: Measured, offload: Measured, free_bytes: int | None) -> Advice:
@@ -63,30 +64,24 @@ def _offload_of_one(resident: Measured, offload: Measured, free_bytes: int | Non
     return nothing_measured([resident, offload])
 
 
-def claim_lines(resident: Measured, offload: Measured) -> tuple[str, ...]:
-    """The claim "offload pays below 12 GB and not from 16 GB on" against these figures.
+def claim_lines(
+    resident_bytes: int, offload_bytes: int, offload_is_faster: bool
+) -> tuple[str, ...]:
+    """The claim "offload pays below 12 GB and not from 16 GB on" against these peaks.
 
-    A card needs offload if the resident pipeline and the headroom exceed its memory. Both peaks
-    must be known.
+    A card needs offload if the resident pipeline and the headroom exceed its memory.
     """
-    assert resident.peak_bytes is not None
-    assert offload.peak_bytes is not None
-    line = resident.peak_bytes + HEADROOM_BYTES
-    least = offload.peak_bytes + HEADROOM_BYTES
-    faster = _faster(resident, offload)
-    pays = faster == offload.name or line >= CLAIM_PAYS_BELOW
-    not_from = faster != offload.name and line <= CLAIM_NOT_FROM
+    line, least = resident_bytes + HEADROOM_BYTES, offload_bytes + HEADROOM_BYTES
+    pays = offload_is_faster or line >= CLAIM_PAYS_BELOW
+    not_from = not offload_is_faster and line <= CLAIM_NOT_FROM
+    verdict = {True: "holds here", False: "does not hold here"}
     return (
         f"With this model and size a card of {gigabytes(line)} or more keeps it resident, one of "
         f"{gigabytes(least)} to {gigabytes(line)} needs offload.",
-        f'"Offload pays below 12 GB": {_verdict(pays)}.',
-        f'"Offload does not pay from 16 GB on": {_verdict(not_from)}.',
+        f'"Offload pays below 12 GB": {verdict[pays]}.',
+        f'"Offload does not pay from 16 GB on": {verdict[not_from]}.',
         "What other models in memory take must be added to these figures.",
     )
-
-
-def _verdict(holds: bool) -> str:
-    return "holds here" if holds else "does not hold here"
 
 
 def break_even(eager: Measured, compiled: Measured) -> int | None:
@@ -94,14 +89,10 @@ def break_even(eager: Measured, compiled: Measured) -> int | None:
 
     Calls after the first take their median, so N pictures take first + (N - 1) * median.
     """
-    if None in (eager.first_seconds, compiled.first_seconds, eager.median, compiled.median):
+    first, later = (eager.first_seconds, compiled.first_seconds), (eager.median, compiled.median)
+    if first[0] is None or first[1] is None or later[0] is None or later[1] is None:
         return None
-    assert eager.first_seconds is not None
-    assert compiled.first_seconds is not None
-    assert eager.median is not None
-    assert compiled.median is not None
-    extra = compiled.first_seconds - eager.first_seconds
-    saved = eager.median - compiled.median
+    extra, saved = first[1] - first[0], later[0] - later[1]
     if extra <= 0:
         return 1
     return 1 + math.ceil(extra / saved) if saved > 0 else None
@@ -113,21 +104,18 @@ def compile_advice(eager: Measured, compiled: Measured) -> Advice:
             return nothing_measured([eager, compiled])
         why = compiled.reason or "interrupted"
         return Advice(eager.name, (f"Compiled was not measured: {why}.", "Leave compiling off."))
+    pictures, chosen = break_even(eager, compiled), eager
     if not _told_apart(eager, compiled):
         last = "The two are not told apart by these repeats: leave compiling off."
-        return Advice(eager.name, (_price(eager, compiled), last))
-    pictures = break_even(eager, compiled)
-    if pictures is None:
+    elif pictures is None:
         last = "Compiling never pays its first call back: leave it off."
-        return Advice(eager.name, (_price(eager, compiled), last))
-    return Advice(
-        compiled.name,
-        (
-            _price(eager, compiled),
+    else:
+        chosen = compiled
+        last = (
             f"Compile if you make {pictures} pictures or more in one session at one size; below "
-            "that leave it off. Each further size, and each restart, compiles again.",
-        ),
-    )
+            "that leave it off. Each further size, and each restart, compiles again."
+        )
+    return Advice(chosen.name, (_price(eager, compiled), last))
 
 
 @dataclass(frozen=True)
@@ -146,39 +134,33 @@ def precision_advice(
 
     closeness has an entry for each variant whose picture could be compared.
     """
-    usable = [
-        row
-        for row in rows
-        if row.median is not None and not (row.name in closeness and closeness[row.name].nans)
-    ]
+    nans = {name: found.nans for name, found in closeness.items() if found.nans}
+    usable = [row for row in rows if row.median is not None and row.name not in nans]
     lines = [
-        f"{row.name}: {closeness[row.name].nans} values of the picture are NaN. Not usable."
+        f"{row.name}: {nans[row.name]} values of the picture are NaN. Not usable."
         for row in rows
-        if row.name in closeness and closeness[row.name].nans
+        if row.name in nans
     ]
     lines += [f"{row.name} was not measured: {row.reason}." for row in rows if row.reason]
     if not usable:
         return Advice(None, (*lines, "No precision gave a picture."))
     fastest = min(usable, key=lambda row: row.median or 0.0)
     equal = [row for row in usable if row is fastest or not _told_apart(row, fastest)]
-    chosen = max(equal, key=lambda row: _psnr(row.name, closeness))
+    known = {name: found.psnr_db for name, found in closeness.items()}
+    chosen = max(equal, key=lambda row: known.get(row.name, -math.inf))
     note = f"Use {chosen.name}: {chosen.median:.2f} s a picture"
     note += f", {gigabytes(chosen.peak_bytes)}" if chosen.peak_bytes is not None else ""
     lines.append(f"{note}.")
-    near = closeness.get(chosen.name)
-    if near is not None and not math.isinf(near.psnr_db):
-        side = "more" if near.psnr_db < ROUNDING_PSNR else "less"
+    near = known.get(chosen.name, math.inf)
+    if not math.isinf(near):
+        side = "more" if near < ROUNDING_PSNR else "less"
         lines.append(
-            f"It differs from float32 by {near.psnr_db:.1f} dB, {side} than rounding a picture to "
+            f"It differs from float32 by {near:.1f} dB, {side} than rounding a picture to "
             f"8 bits does ({ROUNDING_PSNR:.1f} dB)."
         )
     if random_weights and len(usable) > 1:
         lines.append("Differences are those of random weights; give --model for the model's own.")
     return Advice(chosen.name, tuple(lines))
-
-
-def _psnr(name: str, closeness: dict[str, Closeness]) -> float:
-    return closeness[name].psnr_db if name in closeness else -math.inf
 
 
 def resolution_advice(
@@ -195,7 +177,7 @@ def resolution_advice(
     largest, top = pairs[0]
     for size, row in pairs[1:]:
         lines.append(_size_line(largest, top, size, row))
-    fitting = [row for _, row in pairs if _fits(row, free_bytes)]
+    fitting = [row for _, row in pairs if _fits(row.peak_bytes, free_bytes)]
     if not fitting:
         lines.append("None of these sizes fits beside the headroom: offload (bench offload).")
         return Advice(None, tuple(lines))
@@ -214,10 +196,8 @@ def _size_line(largest: int, top: Measured, size: int, row: Measured) -> str:
     return f"{line}, with {(size / largest) ** 2:.0%} of the pixels."
 
 
-def _fits(row: Measured, free_bytes: int | None) -> bool:
-    if row.peak_bytes is None or free_bytes is None:
-        return True
-    return row.peak_bytes + HEADROOM_BYTES <= free_bytes
+def _fits(peak_bytes: int | None, free_bytes: int | None) -> bool:
+    return peak_bytes is None or free_bytes is None or peak_bytes + HEADROOM_BYTES <= free_bytes
 
 
 def nothing_measured(rows: Sequence[Measured]) -> Advice:
@@ -237,13 +217,10 @@ def _told_apart(first: Measured, second: Measured) -> bool:
     return first.spread[1] < second.spread[0] or second.spread[1] < first.spread[0]
 
 
-def _faster(first: Measured, second: Measured) -> str:
-    """The name of the faster one; of the first where they are not told apart."""
-    assert first.median is not None
-    assert second.median is not None
-    return (
-        second.name if _told_apart(first, second) and second.median < first.median else first.name
-    )
+def _faster(first: Measured, second: Measured) -> Measured:
+    """The faster one; the first where they are not told apart."""
+    is_second = _told_apart(first, second) and (second.median or 0) < (first.median or 0)
+    return second if is_second else first
 
 
 def _price(first: Measured, second: Measured) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.bench import advice
 from hy3d_rocm.bench.advice import Advice, Closeness
 from hy3d_rocm.bench.session import SEED, Session, Settings, open_session
 from hy3d_rocm.bench.timing import Measured, UnavailableError, Variant, interleave
+from hy3d_rocm.decoding.precision import name_of as dtype_name
 from hy3d_rocm.units import aligned, size_text
 
 if TYPE_CHECKING:
@@ -65,13 +67,18 @@ class Report:
 
 
 def _cells(row: Measured) -> tuple[str, ...]:
-    fast_slow = "-" if row.spread is None else f"{row.spread[0]:.2f}..{row.spread[1]:.2f} s"
     peak = "not measured" if row.peak_bytes is None else size_text(row.peak_bytes, 2)
-    return (row.name, _seconds(row.first_seconds), _seconds(row.median), fast_slow, peak)
+    return (*row.cells(2), peak)
 
 
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} s"
+def _report(
+    bench: str, session: Session, variants: list[Variant],
+    advise: Callable[[list[Measured]], Advice],
+) -> Report:  # fmt: skip
+    """The variants measured in turn, and what is advised on them."""
+    facts, settings = session.facts(), session.settings
+    rows, interrupted = interleave(variants, settings.repeats, session.device, settings.say)
+    return Report(bench, facts, rows, advise(rows), interrupted)
 
 
 def run_offload(settings: Settings) -> Report:
@@ -87,9 +94,10 @@ def run_offload(settings: Settings) -> Report:
         Variant("resident", session.make_resident, session.picture),
         Variant("offload", offload, session.picture),
     ]
-    rows, interrupted = interleave(variants, settings.repeats, session.meter, settings.say)
-    chosen = advice.offload_advice(rows[0], rows[1], session.free_bytes)
-    return Report("offload", session.facts(), rows, chosen, interrupted)
+    return _report(
+        "offload", session, variants,
+        lambda rows: advice.offload_advice(rows[0], rows[1], session.free_bytes),
+    )  # fmt: skip
 
 
 def run_compile(settings: Settings) -> Report:
@@ -105,9 +113,8 @@ def run_compile(settings: Settings) -> Report:
             setattr(session.pipeline, name, module)
 
     def use_compiled() -> None:
-        if not compiled:
-            for name, module in plain.items():
-                compiled[name] = torch.compile(module, backend=settings.backend)
+        for name in plain.keys() - compiled.keys():
+            compiled[name] = torch.compile(plain[name], backend=settings.backend)
         use(compiled)
 
     session.make_resident()
@@ -115,10 +122,9 @@ def run_compile(settings: Settings) -> Report:
         Variant("eager", lambda: use(plain), session.picture),
         Variant("compiled", use_compiled, session.picture),
     ]
-    rows, interrupted = interleave(variants, settings.repeats, session.meter, settings.say)
+    report = _report("compile", session, variants, lambda rows: advice.compile_advice(*rows))
     use(plain)
-    pictures = advice.break_even(*rows)
-    report = Report("compile", session.facts(), rows, advice.compile_advice(*rows), interrupted)
+    pictures = advice.break_even(*report.rows)
     report.data = {"break_even_pictures": pictures, "backend": settings.backend}
     return report
 
@@ -140,28 +146,26 @@ def run_precision(settings: Settings) -> Report:
     generator = torch.Generator().manual_seed(SEED)
     noise = torch.randn(1, 4, side, side, generator=generator, device="cpu")
     pictures: dict[str, torch.Tensor] = {}
+    close: dict[str, Closeness] = {}
 
     def variant(dtype: torch.dtype) -> Variant:
-        name = str(dtype).removeprefix("torch.")
+        name = dtype_name(dtype)
 
         def keep(made: torch.Tensor) -> None:
             pictures[name] = made.detach().float().cpu()
 
-        return Variant(
-            name,
-            lambda: _recast(session, master, dtype),
-            lambda: session.picture(latents=noise.to(session.device, dtype)),
-            keep,
-        )
+        def call() -> torch.Tensor:
+            return session.picture(latents=noise.to(session.device, dtype))
+
+        return Variant(name, lambda: _recast(session, master, dtype), call, keep)
+
+    def advise(rows: list[Measured]) -> Advice:
+        for name, made in pictures.items():
+            close[name] = closeness(made, pictures.get("float32", made))
+        return advice.precision_advice(rows, close, session.random_weights)
 
     variants = [variant(dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)]
-    facts = session.facts()
-    rows, interrupted = interleave(variants, settings.repeats, session.meter, settings.say)
-    close = {
-        name: closeness(made, pictures.get("float32", made)) for name, made in pictures.items()
-    }
-    chosen = advice.precision_advice(rows, close, session.random_weights)
-    report = Report("precision", facts, rows, chosen, interrupted)
+    report = _report("precision", session, variants, advise)
     report.notes = {
         "variant": "to float32",
         **{name: _in_words(value, name, "float32" in pictures) for name, value in close.items()},
@@ -175,14 +179,13 @@ def run_resolution(settings: Settings) -> Report:
     session = open_session(settings)
     sizes = smaller_sizes(session.size, session.unit)
     session.make_resident()
-
-    def call(size: int) -> Callable[[], Any]:
-        return lambda: session.picture(size)
-
-    variants = [Variant(f"{size}x{size}", lambda: None, call(size)) for size in sizes]
-    rows, interrupted = interleave(variants, settings.repeats, session.meter, settings.say)
-    chosen = advice.resolution_advice(rows, sizes, session.free_bytes)
-    return Report("resolution", session.facts(), rows, chosen, interrupted)
+    variants = [
+        Variant(f"{size}x{size}", lambda: None, partial(session.picture, size)) for size in sizes
+    ]
+    return _report(
+        "resolution", session, variants,
+        lambda rows: advice.resolution_advice(rows, sizes, session.free_bytes),
+    )  # fmt: skip
 
 
 BENCHES: dict[str, Callable[[Settings], Report]] = {

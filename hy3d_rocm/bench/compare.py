@@ -1,14 +1,6 @@
 """`hy3d-rocm compare A.json B.json`: what two results of bench, validate or optimize differ in.
 
-A is before, B after. What is worse than chance explains is a regression:
-
-    time     B's median is longer than A's by more than 3 % and by more than either file's own
-             range (slowest less fastest call, of its median); by more than 25 % where a call was
-             timed once
-    memory   B's peak is larger by more than 5 % and 16 MB
-    quality  PSNR is lower by more than 0.5 dB (beyond 96 dB, a step of 16 bits, all is equal),
-             SSIM by more than 0.005, the largest error larger by half and above 1e-4 of the range
-    error    B failed where A did not; a promise that held in A does not hold in B
+A is before, B after. What is worse than chance explains is a regression (docs/bench.md).
 """
 
 from __future__ import annotations
@@ -24,12 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.env.shown import printable
-from hy3d_rocm.units import MB, brief, size_text
+from hy3d_rocm.arguments import add_command, say
+from hy3d_rocm.env.shown import printable as _cut
+from hy3d_rocm.units import MB, aligned, brief, size_text
 
+# Of the time: at least, and where a call was timed once.
 LEAST_TIME, ONCE_TIME = 0.03, 0.25
 MEMORY_SHARE, MEMORY_BYTES = 0.05, 16 * MB
-PSNR_DROP, PSNR_EQUAL = 0.5, 96.0
+PSNR_DROP, PSNR_EQUAL = 0.5, 96.0  # beyond it, a step of 16 bits, all is equal
 SSIM_DROP = 0.005
 ERROR_GROWTH, ERROR_FLOOR = 0.5, 1e-4
 _LARGEST_FILE_BYTES = 64 << 20
@@ -60,30 +54,26 @@ class Result:
     kind: str
     rows: dict[str, Row]
     about: dict[str, str]
-    promises: dict[str, bool] = field(default_factory=dict)
+    promises: dict[str, bool]
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One figure of one row. verdict: "worse", "better" or "same"."""
+    """One figure of one row. worse_by: positive where it is worse, negative where it is better, by
+    as much as counts."""
 
     row: str
     figure: str
     before: str
     after: str
-    change: str
-    limit: str
-    verdict: str
+    worse_by: float
+    change: str = ""
+    limit: str = ""
 
-
-@dataclass
-class Comparison:
-    judged: list[Judged] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def regressions(self) -> list[Judged]:
-        return [one for one in self.judged if one.verdict == "worse"]
+    def cells(self) -> tuple[str, ...]:
+        word = "worse" if self.worse_by > 0 else "better" if self.worse_by < 0 else ""
+        figures = (self.figure, self.before, self.after, self.change, self.limit, word)
+        return (_cut(self.row, 48), *figures)
 
 
 def read_result(path: Path) -> Result:
@@ -94,9 +84,9 @@ def read_result(path: Path) -> Result:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CompareError(f"{path} can't be read: {error.strerror or error}") from error
+    except CompareError:
+        raise
     except (ValueError, RecursionError) as error:
-        if isinstance(error, CompareError):
-            raise
         raise CompareError(f"{brief(str(path))} is no JSON file: {error}") from error
     kind = _kind(data)
     if kind not in _ROWS:
@@ -105,9 +95,12 @@ def read_result(path: Path) -> Result:
             "--json, or the last line of such a command, names"
         )
     try:
-        rows = dict(_ROWS[kind](data))
-        about = dict(_about(data))
-        promises = {str(text): good for text, good in _promises(data)}
+        rows, about = dict(_ROWS[kind](data)), dict(_about(data))
+        # validate's verdicts, without the figures, which differ from run to run.
+        promises = {
+            _FIGURE.sub("#", str(row["text"])): bool(row["holds"])
+            for row in data.get("verdicts") or ()
+        }
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise CompareError(f"{path} is damaged, or of another version: {error!r}") from error
     if not rows:
@@ -115,8 +108,9 @@ def read_result(path: Path) -> Result:
     return Result(path, kind, rows, about, promises)
 
 
-def compare(before: Result, after: Result) -> Comparison:
-    """CompareError where the files are of two commands, or of nothing in common."""
+def compare(before: Result, after: Result) -> tuple[list[Judged], list[str]]:
+    """Every figure that is in both, and what differs in the circumstances. CompareError where the
+    files are of two commands, or of nothing in common."""
     if before.kind != after.kind:
         raise CompareError(
             f"{before.path} is of {before.kind}, {after.path} of {after.kind}: give two of one kind"
@@ -124,120 +118,98 @@ def compare(before: Result, after: Result) -> Comparison:
     common = [name for name in before.rows if name in after.rows]
     if not common:
         raise CompareError(f"{before.path} and {after.path} measured nothing that is in both")
-    found = Comparison()
+    notes = []
     for name in sorted({*before.about, *after.about}):
         then, now = before.about.get(name, "not told"), after.about.get(name, "not told")
         if then != now:
             what = "machines" if name.startswith("machine") else "commands"
-            found.notes.append(f"different {what}, {name}: {_cut(then)} then, {_cut(now)} now")
+            notes.append(f"different {what}, {name}: {_cut(then, 100)} then, {_cut(now, 100)} now")
     for one, other in ((before, after), (after, before)):
         alone = [name for name in one.rows if name not in other.rows]
         if alone:
-            found.notes.append(f"only in {one.path}: {_cut(', '.join(alone))}")
-    for name in common:
-        found.judged += _judge(name, before.rows[name], after.rows[name])
+            notes.append(f"only in {one.path}: {_cut(', '.join(alone), 100)}")
+    judged = [one for name in common for one in _judge(name, before.rows[name], after.rows[name])]
+    held = {True: "holds", False: "fails"}
     for text, good in before.promises.items():
+        still = after.promises.get(text, good)
         if text in after.promises:
-            still = after.promises[text]
-            verdict = "same" if still == good else "better" if still else "worse"
-            held = {True: "holds", False: "fails"}
-            found.judged.append(Judged(text, "promise", held[good], held[still], "", "", verdict))
-    return found
+            judged.append(Judged(text, "promise", held[good], held[still], good - still))
+    return judged, notes
 
 
-def comparison_text(found: Comparison, before: Result, after: Result) -> str:
+def comparison_text(judged: list[Judged], notes: list[str], before: Result, after: Result) -> str:
     """The table, what differs in the circumstances, and the verdict."""
-    from hy3d_rocm.units import aligned
-
     head = ("", "figure", "A", "B", "change", "limit", "")
-    rows = [
-        (_cut(one.row, 48), one.figure, one.before, one.after, one.change, one.limit,
-         "" if one.verdict == "same" else one.verdict)
-        for one in found.judged
-    ]  # fmt: skip
     lines = [f"{before.kind}: A is {before.path}, B is {after.path}", ""]
-    lines += [line.rstrip() for line in aligned([head, *rows])]
-    lines += ["", *found.notes] if found.notes else []
-    worse = found.regressions
-    lines.append("")
-    if worse:
-        named = ", ".join(f"{_cut(one.row, 48)} ({one.figure})" for one in worse)
-        count = "1 regression" if len(worse) == 1 else f"{len(worse)} regressions"
-        lines.append(f"{count}: {named}")
-    else:
-        lines.append("No regression.")
-    return "".join(f"{printable(line)}\n" for line in lines)
+    lines += [line.rstrip() for line in aligned([head, *(one.cells() for one in judged)])]
+    lines += ["", *notes] if notes else []
+    worse = [f"{_cut(one.row, 48)} ({one.figure})" for one in judged if one.worse_by > 0]
+    count = "1 regression" if len(worse) == 1 else f"{len(worse)} regressions"
+    lines += ["", f"{count}: {', '.join(worse)}" if worse else "No regression."]
+    return "".join(f"{_cut(line)}\n" for line in lines)
 
 
 def _judge(name: str, before: Row, after: Row) -> Iterator[Judged]:
     if before.error or after.error:
-        verdict = "same" if before.error and after.error else "worse" if after.error else "better"
         then, now = (_cut(row.error, 40) or "none" for row in (before, after))
-        yield Judged(name, "error", then, now, "", "", verdict)
+        worse_by = bool(after.error) - bool(before.error)
+        yield Judged(name, "error", then, now, worse_by)
         return
     if before.seconds and after.seconds:
         yield _time(name, before.seconds, after.seconds)
-    if before.peak_bytes and after.peak_bytes is not None:
-        yield _memory(name, before.peak_bytes, after.peak_bytes)
+    low, high = before.peak_bytes, after.peak_bytes
+    if low and high is not None:
+        yield Judged(
+            name, "peak memory", size_text(round(low), 2), size_text(round(high), 2),
+            _beyond(high - low, max(MEMORY_SHARE * min(low, high), MEMORY_BYTES)),
+            f"{100 * (high / low - 1):+.1f} %",
+            f"+{100 * max(MEMORY_SHARE, MEMORY_BYTES / low):.0f} %",
+        )  # fmt: skip
     if before.psnr is not None and after.psnr is not None:
         drop = min(before.psnr, PSNR_EQUAL) - min(after.psnr, PSNR_EQUAL)
-        verdict = _verdict(drop, PSNR_DROP)
         values = before.psnr, after.psnr
         then, now = ("equal" if math.isinf(value) else f"{value:.2f} dB" for value in values)
-        yield Judged(name, "PSNR", then, now, f"{-drop:+.2f} dB", f"-{PSNR_DROP:g} dB", verdict)
+        yield Judged(
+            name, "PSNR", then, now, _beyond(drop, PSNR_DROP), f"{-drop:+.2f} dB",
+            f"-{PSNR_DROP:g} dB",
+        )  # fmt: skip
     if before.ssim is not None and after.ssim is not None:
         drop = before.ssim - after.ssim
-        then, now = f"{before.ssim:.4f}", f"{after.ssim:.4f}"
-        verdict = _verdict(drop, SSIM_DROP)
-        yield Judged(name, "SSIM", then, now, f"{-drop:+.4f}", f"-{SSIM_DROP:g}", verdict)
+        yield Judged(
+            name, "SSIM", f"{before.ssim:.4f}", f"{after.ssim:.4f}", _beyond(drop, SSIM_DROP),
+            f"{-drop:+.4f}", f"-{SSIM_DROP:g}",
+        )  # fmt: skip
     if before.largest is not None and after.largest is not None:
         low, high = (max(value, ERROR_FLOOR) for value in (before.largest, after.largest))
-        then, now = f"{before.largest:.2e}", f"{after.largest:.2e}"
-        verdict = _verdict(high / low - 1, ERROR_GROWTH)
         yield Judged(
-            name, "largest error", then, now, f"{100 * (high / low - 1):+.0f} %",
-            f"+{100 * ERROR_GROWTH:.0f} %", verdict,
+            name, "largest error", f"{before.largest:.2e}", f"{after.largest:.2e}",
+            _beyond(high / low - 1, ERROR_GROWTH), f"{100 * (high / low - 1):+.0f} %",
+            f"+{100 * ERROR_GROWTH:.0f} %",
         )  # fmt: skip
 
 
 def _time(name: str, before: list[float], after: list[float]) -> Judged:
     first, second = statistics.median(before), statistics.median(after)
-    change = second / first - 1
+    limit = ONCE_TIME
     if min(len(before), len(after)) > 1:
         ranges = [(max(s) - min(s)) / statistics.median(s) for s in (before, after)]
         limit = max(LEAST_TIME, *ranges)
-    else:
-        limit = ONCE_TIME
     # Faster by a share of the new time is as much as slower by it of the old.
-    verdict = "worse" if change > limit else "better" if first / second - 1 > limit else "same"
+    change = second / first - 1
+    worse_by = _beyond(change if change > 0 else 1 - first / second, limit)
     return Judged(
-        name, "time", _seconds(first), _seconds(second), f"{100 * change:+.1f} %",
-        f"+{100 * limit:.1f} %", verdict,
+        name, "time", _seconds(first), _seconds(second), worse_by, f"{100 * change:+.1f} %",
+        f"+{100 * limit:.1f} %",
     )  # fmt: skip
 
 
-def _memory(name: str, before: float, after: float) -> Judged:
-    def is_more(low: float, high: float) -> bool:
-        return high - low > max(MEMORY_SHARE * low, MEMORY_BYTES)
-
-    verdict = "worse" if is_more(before, after) else "better" if is_more(after, before) else "same"
-    limit = max(MEMORY_SHARE, MEMORY_BYTES / before)
-    return Judged(
-        name, "peak memory", size_text(round(before), 2), size_text(round(after), 2),
-        f"{100 * (after / before - 1):+.1f} %", f"+{100 * limit:.0f} %", verdict,
-    )  # fmt: skip
-
-
-def _verdict(worse_by: float, limit: float) -> str:
-    return "worse" if worse_by > limit else "better" if worse_by < -limit else "same"
+def _beyond(worse_by: float, limit: float) -> float:
+    """0 within the limit."""
+    return worse_by if abs(worse_by) > limit else 0.0
 
 
 def _seconds(value: float) -> str:
     return f"{value:.3f} s" if value >= 0.1 else f"{1e3 * value:.3f} ms"
-
-
-def _cut(text: str, most: int = 100) -> str:
-    return printable(text, most)
 
 
 # --- what is in the files: kind -> rows -----------------------------------------------------------
@@ -343,12 +315,6 @@ def _about(data: Any) -> Iterator[tuple[str, str]]:
                 yield f"machine, {name}", json.dumps(value, sort_keys=True)
 
 
-def _promises(data: Any) -> Iterator[tuple[str, bool]]:
-    """validate's verdicts, without the figures, which differ from run to run."""
-    for row in data.get("verdicts") or ():
-        yield _FIGURE.sub("#", str(row["text"])), bool(row["holds"])
-
-
 def _figure(value: Any) -> float | None:
     """A number, also "inf" as text; None for none and for NaN."""
     if value is None or isinstance(value, bool):
@@ -373,31 +339,27 @@ _EPILOG = """\
 A is the result before, B after: files that bench --json, validate and optimize write. A regression
 is a median time beyond both files' own range (3 % at least; 25 % where a call was timed once), 5 %
 and 16 MB more memory, half a dB less PSNR, a larger error, a failure or a promise that no longer
-holds. Other machines and other commands are said.
+holds. Differences in machine and command are listed.
 Exit code: 0 no regression; 1 a regression; 2 files that can't be compared.
 """
 
 
 def add_compare_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "compare",
-        help="hold two results of bench, validate or optimize side by side",
+    parser = add_command(
+        commands, "compare", "hold two results of bench, validate or optimize side by side",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    )  # fmt: skip
     parser.add_argument("before", type=Path, metavar="A.json")
     parser.add_argument("after", type=Path, metavar="B.json")
 
 
 def run_compare_command(arguments: argparse.Namespace) -> int:
     """Exit code: see the epilog."""
-    from hy3d_rocm.bench.compare import CompareError, compare, comparison_text, read_result
-
     try:
         before, after = read_result(arguments.before), read_result(arguments.after)
-        found = compare(before, after)
+        judged, notes = compare(before, after)
     except CompareError as error:
-        sys.stderr.write(f"hy3d-rocm compare: {printable(str(error))}\n")
+        say("compare", _cut(str(error)))
         return 2
-    sys.stdout.write(comparison_text(found, before, after))
-    return 1 if found.regressions else 0
+    sys.stdout.write(comparison_text(judged, notes, before, after))
+    return int(any(one.worse_by > 0 for one in judged))

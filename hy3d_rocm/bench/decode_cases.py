@@ -7,17 +7,28 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hy3d_rocm import files
+from hy3d_rocm.arguments import say
+from hy3d_rocm.bench.session import versions
 from hy3d_rocm.bench.terminal import BenchError, Target, ending
 from hy3d_rocm.tools import loading, metrics
 from hy3d_rocm.tools.loading import random_latents
-from hy3d_rocm.tools.runs import Outcome, ProgressLine, Setting, Subject, exact_frames, run_once
+from hy3d_rocm.tools.runs import (
+    SILENT,
+    Outcome,
+    ProgressLine,
+    Setting,
+    Subject,
+    exact_frames,
+    held_bytes,
+    run_once,
+)
 from hy3d_rocm.units import GB, MB, aligned, size_text
 
 LOST_DB = 0.5  # against the VAE's own decode in its own type: less is no loss
@@ -123,14 +134,17 @@ def run_cases(
 ) -> CasesReport:
     """All cases that time allows; Ctrl-C ends it with what there is."""
     subject = Subject(vae, torch.empty(0, device="cpu"), text, is_random)
-    report = CasesReport(text, _device_text(subject.device), settings.scale)
-    run = _Run(subject, settings, report, line)
+    device = subject.device
+    where = f"CPU, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    if device.type == "cuda":
+        where = f"{torch.cuda.get_device_name(device)}, {versions()}"
+    run = _Run(subject, settings, CasesReport(text, where, settings.scale), line)
     try:
         run.steps()
     except KeyboardInterrupt:
-        report.interrupted = True
-    report.seconds = settings.clock() - run.started
-    return report
+        run.report.interrupted = True
+    run.report.seconds = settings.clock() - run.started
+    return run.report
 
 
 class _Run:
@@ -138,56 +152,53 @@ class _Run:
         self, subject: Subject, settings: CaseSettings, report: CasesReport,
         line: ProgressLine | None,
     ) -> None:  # fmt: skip
-        self.subject, self.settings, self.report, self.line = subject, settings, report, line
+        self.subject, self.settings, self.report = subject, settings, report
+        self.line = line or SILENT
+        self.setting = Setting("ours", settings.strategy, "auto", settings.budget)
         self.started = settings.clock()
 
     def steps(self) -> None:
         for case in CASES:
-            self._case(case, self._scaled(case))
+            self._case(case)
         self._leaks(CASES[1])
         if self.settings.stress:
             self._stress()
 
-    def _scaled(self, case: Case) -> tuple[int, int, int]:
-        def side(pixels: int) -> int:
-            return max(round(pixels * self.settings.scale / 8), 2) * 8
+    def _size(self, case: Case) -> tuple[int, int, int]:
+        scale = self.settings.scale
+        height, width = (max(round(n * scale / 8), 2) * 8 for n in (case.height, case.width))
+        return case.frames, height, width
 
-        return case.frames, side(case.height), side(case.width)
+    def _of(self, case: Case) -> Subject:
+        vae = self.subject.vae
+        return replace(self.subject, latents=random_latents(vae, *self._size(case)))
 
-    def _of(self, size: tuple[int, int, int]) -> Subject:
-        s = self.subject
-        return Subject(s.vae, random_latents(s.vae, *size), s.text, s.is_random)
+    def _left(self) -> float:
+        return self.settings.seconds - (self.settings.clock() - self.started)
 
     def _late(self, what: str) -> bool:
-        late = self.settings.clock() - self.started > self.settings.seconds
+        late = self._left() < 0
         if late:
             self.report.left_out.append(what)
         return late
 
-    def _setting(self) -> Setting:
-        return Setting("ours", self.settings.strategy, "auto", self.settings.budget)
-
-    def _case(self, case: Case, size: tuple[int, int, int]) -> None:
+    def _case(self, case: Case) -> None:
         if self._late(case.name):
             return
-        subject, row = self._of(size), CaseRow(case, size)
+        subject, row = self._of(case), CaseRow(case, self._size(case))
         self.report.rows.append(row)
         for number in range(self.settings.repeats):
-            if number and self.settings.clock() - self.started > self.settings.seconds:
+            if number and self._left() < 0:
                 break
-            self._once(subject, row)
-        self.settings.say(_line_of(row))
+            self.line.begin(case.name)
+            row.outcomes.append(run_once(subject, self.setting, progress=self.line, keep=False))
+        if row.ended:
+            self.settings.say(f"{case.name}: {row.best:.2f} s, {row.ended[-1].way}")
+        else:
+            why = row.outcomes[-1].error if row.outcomes else "nothing ran"
+            self.settings.say(f"{case.name}: {why}")
         if case.checks_quality and row.ended and not self._late(f"{case.name}: quality"):
             self._quality(subject, row)
-
-    def _once(self, subject: Subject, row: CaseRow) -> None:
-        if self.line is not None:
-            self.line.begin(row.case.name)
-        row.outcomes.append(
-            run_once(subject, self._setting(), progress=self.line, keep=False, cancel=None)
-        )
-        if self.line is not None:
-            self.line.line.clear()
 
     def _quality(self, subject: Subject, row: CaseRow) -> None:
         try:
@@ -196,7 +207,7 @@ class _Run:
             row.note = str(error)
             return
         assert exact.frames is not None
-        for name, setting in (("psnr", self._setting()), ("psnr_own", Setting("own", "whole"))):
+        for name, setting in (("psnr", self.setting), ("psnr_own", Setting("own", "whole"))):
             made = run_once(subject, setting)
             if made.frames is not None:
                 setattr(row, name, metrics.psnr(made.frames, exact.frames))
@@ -204,38 +215,36 @@ class _Run:
     def _leaks(self, case: Case) -> None:
         if self._late("leaks"):
             return
-        from hy3d_rocm.meter import give_back, resident_bytes
+        from hy3d_rocm.meter import give_back
 
-        subject, device = self._of(self._scaled(case)), self.subject.device
+        subject, device = self._of(case), self.subject.device
         for _ in range(self.settings.leak_repeats):
-            run_once(subject, self._setting(), keep=False)
+            run_once(subject, self.setting, keep=False)
             give_back(device)
-            on_gpu = device.type == "cuda"
-            held = torch.cuda.memory_allocated(device) if on_gpu else resident_bytes()
-            self.report.held.append(int(held))
+            self.report.held.append(held_bytes(device))
 
     def _stress(self) -> None:
         """The largest picture whose exact decode fits, and that ends in the time that is left."""
         chosen = None
         for height, width in _STRESS:
             case = Case(STRESS_NAME, 33, height, width)
-            size = self._scaled(case)
-            why = self._refusal(size)
+            why = self._refusal(case)
             if why is not None:
-                self.settings.say(f"{size[2]}x{size[1]}: {why}")
+                _, rows, columns = self._size(case)
+                self.settings.say(f"{columns}x{rows}: {why}")
                 break
             chosen = case
         if chosen is None:
             self.report.left_out.append(f"{STRESS_NAME} (not even the smallest picture)")
         else:
-            self._case(chosen, self._scaled(chosen))
+            self._case(chosen)
 
-    def _refusal(self, size: tuple[int, int, int]) -> str | None:
+    def _refusal(self, case: Case) -> str | None:
         from hy3d_rocm.tools.planning import plan_of
 
-        left = self.settings.seconds - (self.settings.clock() - self.started)
+        left = self._left()
         try:
-            plan = plan_of(self._of(size), self.settings.budget)
+            plan = plan_of(self._of(case), self.settings.budget)
         except ValueError as error:
             return str(error)
         if plan.strategy not in ("whole", "streamed"):
@@ -252,51 +261,32 @@ class _Run:
         return None
 
 
-def _device_text(device: torch.device) -> str:
-    if device.type != "cuda":
-        return f"CPU, torch {torch.__version__}, {torch.get_num_threads()} threads"
-    platform = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
-    return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, {platform}"
-
-
-def _line_of(row: CaseRow) -> str:
-    if not row.ended:
-        return f"{row.case.name}: {row.outcomes[-1].error if row.outcomes else 'nothing ran'}"
-    return f"{row.case.name}: {row.best:.2f} s, {row.ended[-1].way}"
-
-
 def checks(report: CasesReport) -> list[Target]:
     """The specification's targets; None as a value where there is no figure to judge, also of time
     and memory where pictures and channels were made smaller. Pure."""
-    full = report.is_full_size
-    found = []
-    for row in report.rows:
-        if row.case.seconds is not None:
-            value = row.best if full and row.ended else None
-            found.append(Target(f"{row.case.frames} frames of {row.case.width}x{row.case.height}",
-                               value, row.case.seconds, " s"))  # fmt: skip
-    peaks = [row.peak_bytes for row in report.rows if row.ended]
-    peak = max(peaks) / GB if peaks and full else None
-    found.append(Target("peak of all cases", peak, _PEAK_TARGET_GB, " GB"))
-    outcomes = [o for row in report.rows for o in row.outcomes if o.kind != "cancelled"]
-    failed = (
-        100.0 * sum(o.error is not None for o in outcomes) / len(outcomes) if outcomes else None
-    )
-    found.append(Target(f"errors in {len(outcomes)} decodes", failed, _ERROR_TARGET_PERCENT, " %"))
-    found += [
+    full, ended = report.is_full_size, [row for row in report.rows if row.ended]
+    found = [
         Target(
-            f"{row.case.name}: PSNR lost against the VAE's own decode", _lost(row), LOST_DB, " dB"
+            f"{row.case.frames} frames of {row.case.width}x{row.case.height}",
+            row.best if full and row.ended else None, row.case.seconds, " s",
         )
         for row in report.rows
-        if row.case.checks_quality
-    ]
-    on_gpu = not report.device.startswith("CPU")
-    found.append(
-        Target(
-            "memory kept after decodes", _leaked(report), 0 if on_gpu else LEAK_BYTES / MB, " MB"
-        )
-    )
-    return found
+        if row.case.seconds is not None
+    ]  # fmt: skip
+    peak = max(row.peak_bytes for row in ended) / GB if ended and full else None
+    found.append(Target("peak of all cases", peak, _PEAK_TARGET_GB, " GB"))
+    outcomes = [o for row in report.rows for o in row.outcomes if o.kind != "cancelled"]
+    failed = [o for o in outcomes if o.error is not None]
+    share = 100.0 * len(failed) / len(outcomes) if outcomes else None
+    found.append(Target(f"errors in {len(outcomes)} decodes", share, _ERROR_TARGET_PERCENT, " %"))
+    for row in report.rows:
+        if row.case.checks_quality:
+            text = f"{row.case.name}: PSNR lost against the VAE's own decode"
+            found.append(Target(text, _lost(row), LOST_DB, " dB"))
+    # What is held after the decodes that warm up.
+    leaked = max(report.held[-1] - report.held[1], 0) / MB if len(report.held) > 3 else None
+    most = LEAK_BYTES / MB if report.device.startswith("CPU") else 0
+    return [*found, Target("memory kept after decodes", leaked, most, " MB")]
 
 
 def _lost(row: CaseRow) -> float | None:
@@ -304,13 +294,6 @@ def _lost(row: CaseRow) -> float | None:
     if math.isnan(row.psnr) or math.isnan(row.psnr_own):
         return None
     return max(min(row.psnr_own, 100.0) - min(row.psnr, 100.0), 0.0)
-
-
-def _leaked(report: CasesReport) -> float | None:
-    """MB by which what is held grew after the decodes that warm up."""
-    if len(report.held) < 4:
-        return None
-    return max(report.held[-1] - report.held[1], 0) / MB
 
 
 _CPU_SCALE = 0.25  # of sides and channels where no GPU is: seconds instead of hours
@@ -322,17 +305,16 @@ def run_cases_command(arguments: argparse.Namespace) -> int:
 
     steady_malloc()
     try:
-        asked = None if arguments.device == "cuda" else arguments.device
-        device = loading.pick_device(asked)
+        device = loading.pick_device("auto" if arguments.device == "cuda" else arguments.device)
         scale = _scale(arguments.scale, device.type)
         vae, text, is_random = loading.make_vae(arguments.vae, device, None, scale)
     except (BenchError, loading.LoadingError) as error:
-        _say(str(error))
+        say("bench decode", str(error))
         return 1
     line = ProgressLine(device, "bench decode")
     settings = CaseSettings(
         seconds=arguments.seconds, scale=scale, repeats=min(arguments.repeats, 3),
-        budget=arguments.budget, stress=not arguments.no_stress, say=_say,
+        budget=arguments.budget, stress=not arguments.no_stress, say=line.say,
     )  # fmt: skip
     report = run_cases(vae, text, is_random, settings, line)
     path = files.stamped(arguments.out or files.BENCHMARKS, "decode_cases", ".json")
@@ -355,11 +337,6 @@ def _scale(given: float | None, device: str) -> float:
     if not 0 < given <= 1:
         raise BenchError(f"--scale {given:g}: give a share above 0 and at most 1, such as 0.25")
     return given
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"hy3d-rocm bench decode: {text}\n")
-    sys.stderr.flush()
 
 
 def cases_text(report: CasesReport) -> str:

@@ -13,16 +13,13 @@ import torch
 import hy3d_rocm
 from hy3d_rocm._rng import seeded_on
 from hy3d_rocm.bench.terminal import BenchError, Target, ending
-from hy3d_rocm.bench.timing import Measured, Meter, Variant, interleave
+from hy3d_rocm.bench.timing import Measured, Variant, interleave
+from hy3d_rocm.meter import give_back
 from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB, aligned, size_text
 
-LIBRARY, GUARDED, BARE, PROTECTED = (
-    "library",
-    "library under protect()",
-    "library off",
-    "library off, protect()",
-)
+LIBRARY, GUARDED = "library", "library under protect()"
+BARE, PROTECTED = "library off", "library off, protect()"
 LARGE = "library off, protect(), 768x1280"
 EXACT = "float32"
 # Latents (T, H, W) of 33 frames of 640x608 and of 768x1280.
@@ -94,7 +91,6 @@ class _Run:
     def __init__(self, settings: DecodeSettings, report: DecodeReport) -> None:
         self.settings, self.report = settings, report
         self.started = settings.clock()
-        self.meter = Meter(settings.device)
         self.vae = settings.build(settings.device)
         self.z = self._latents(settings.latent)
         self.kept: dict[str, torch.Tensor] = {}
@@ -108,7 +104,7 @@ class _Run:
     def steps(self) -> None:
         compared = [self._variant(PROTECTED, False, self.guards[PROTECTED])]
         if self.settings.has_library:
-            compared.insert(0, self._variant(LIBRARY, True, contextlib.nullcontext()))
+            compared.insert(0, self._variant(LIBRARY, True))
             compared.append(self._variant(GUARDED, True, self.guards[GUARDED]))
         self._measure("the decodes", compared, self.settings.repeats)
         self.report.table = self.guards[PROTECTED].stats.table()
@@ -117,10 +113,9 @@ class _Run:
         if self.settings.has_large:
             self.z = self._latents(self.settings.large)
             self._measure(LARGE, [self._variant(LARGE, False, self.guards[PROTECTED])], 1)
-            self.meter.release()
+            give_back(self.settings.device)
             self.z = self._latents(self.settings.latent)
-        bare = self._variant(BARE, False, contextlib.nullcontext())
-        self._measure(BARE, [bare], 1)
+        self._measure(BARE, [self._variant(BARE, False)], 1)
 
     def _latents(self, size: tuple[int, int, int]) -> torch.Tensor:
         generator = torch.Generator("cpu").manual_seed(1)
@@ -128,9 +123,9 @@ class _Run:
         z = torch.randn(1, channels, *size, generator=generator, device="cpu")
         return z.to(self.settings.device, torch.bfloat16)
 
-    def _variant(self, name: str, is_on: bool, scope: Any) -> Variant:
+    def _variant(self, name: str, is_on: bool, guard: Any = None) -> Variant:
         def call() -> torch.Tensor:
-            with library(is_on), scope:
+            with library(is_on), contextlib.nullcontext() if guard is None else guard:
                 frames: torch.Tensor = self.vae.decode(self.z).sample
             return frames
 
@@ -142,7 +137,9 @@ class _Run:
     def _measure(self, what: str, variants: list[Variant], repeats: int) -> None:
         if self._is_late(what):
             return
-        rows, is_interrupted = interleave(variants, repeats, self.meter, self.settings.say)
+        rows, is_interrupted = interleave(
+            variants, repeats, self.settings.device, self.settings.say
+        )
         self.report.rows.update({row.name: row for row in rows})
         if is_interrupted:
             raise KeyboardInterrupt
@@ -162,15 +159,17 @@ class _Run:
         torch.nn.Module.float(self.vae)
         try:
             # Where the library may hang, float32 too is computed without it.
-            is_on, guard = self.settings.has_library, self.guards[PROTECTED]
-            exact = self._variant(EXACT, is_on, contextlib.nullcontext() if is_on else guard)
+            is_on = self.settings.has_library
+            exact = self._variant(EXACT, is_on, None if is_on else self.guards[PROTECTED])
             with exact_float32():
-                rows, is_interrupted = interleave([exact], 0, self.meter, self.settings.say)
+                rows, is_interrupted = interleave(
+                    [exact], 0, self.settings.device, self.settings.say
+                )
         finally:
             torch.nn.Module.to(self.vae, torch.bfloat16)
             self.z = z
         self.report.rows[EXACT] = rows[0]
-        self.meter.release()
+        give_back(self.settings.device)
         if is_interrupted:
             raise KeyboardInterrupt
         if EXACT in self.kept:
@@ -238,22 +237,29 @@ def decode_text(report: DecodeReport) -> str:
 
 def decode_checks(report: DecodeReport) -> list[Target]:
     """The targets; the overhead of a scope only where nobody but AMD's users pays it."""
-    plain, shielded = _median(report, LIBRARY), _median(report, PROTECTED)
-    guarded = _median(report, GUARDED)
+    sound = {name: row for name, row in report.rows.items() if row.reason is None}
+
+    def over_the_library(name: str) -> float | None:
+        mine, base = (sound[n].median if n in sound else None for n in (name, LIBRARY))
+        return None if mine is None or not base else mine / base
+
+    def peak_gb(name: str) -> float | None:
+        peak = sound[name].peak_bytes if name in sound else None
+        return None if peak is None else (peak - report.base_bytes) / GB
+
     loss = None
     if LIBRARY in report.psnr and PROTECTED in report.psnr:
         same = report.psnr[LIBRARY] == report.psnr[PROTECTED]
         loss = 0.0 if same else report.psnr[LIBRARY] - report.psnr[PROTECTED]
+    ratio = over_the_library(PROTECTED)
     found = [
-        Target(
-            "protect() without the library: time over the library's", _over(shielded, plain), 1.1
-        ),
-        Target("protect() without the library: peak", _peak_gb(report, PROTECTED), 16, " GB"),
+        Target("protect() without the library: time over the library's", ratio, 1.1),
+        Target("protect() without the library: peak", peak_gb(PROTECTED), 16, " GB"),
         Target("protect() without the library: PSNR lost", loss, 0.5, " dB"),
-        Target("768x1280: peak", _peak_gb(report, LARGE), 40, " GB"),
+        Target("768x1280: peak", peak_gb(LARGE), 40, " GB"),
     ]
     if torch.version.hip is None:
-        ratio = _over(guarded, plain)
+        ratio = over_the_library(GUARDED)
         percent = None if ratio is None else 100 * (ratio - 1)
         found.append(Target("protect() with the library: overhead", percent, 2, " %"))
     return found
@@ -276,31 +282,10 @@ def decode_dict(report: DecodeReport) -> dict[str, Any]:
 
 
 def _row(report: DecodeReport, row: Measured) -> tuple[str, ...]:
-    spread = "-" if row.spread is None else f"{row.spread[0]:.3f}..{row.spread[1]:.3f} s"
     peak = None if row.peak_bytes is None else row.peak_bytes - report.base_bytes
     decibels = report.psnr.get(row.name)
     return (
-        row.name, _seconds(row.first_seconds), _seconds(row.median), spread,
+        *row.cells(3),
         "-" if peak is None else size_text(peak, 2),
         "-" if decibels is None else f"{decibels:.2f} dB",
     )  # fmt: skip
-
-
-def _median(report: DecodeReport, name: str) -> float | None:
-    row = report.rows.get(name)
-    return None if row is None or row.reason is not None else row.median
-
-
-def _over(mine: float | None, base: float | None) -> float | None:
-    return None if mine is None or not base else mine / base
-
-
-def _peak_gb(report: DecodeReport, name: str) -> float | None:
-    row = report.rows.get(name)
-    if row is None or row.reason is not None or row.peak_bytes is None:
-        return None
-    return (row.peak_bytes - report.base_bytes) / GB
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f} s"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hy3d_rocm.bench.terminal import BenchError
-from hy3d_rocm.bench.timing import Meter
 from hy3d_rocm.conv.errors import is_out_of_memory
+from hy3d_rocm.decoding.precision import name_of as dtype_name
 from hy3d_rocm.env.shown import first_line
 from hy3d_rocm.memory import gpu_bytes
 from hy3d_rocm.units import size_text
@@ -31,52 +31,33 @@ Width = Literal["real", "tiny"]
 # files of its checkpoint).
 _UNET: dict[str, dict[str, Any]] = {
     "real": {
-        "sample_size": 64,
-        "block_out_channels": (320, 640, 1280, 1280),
-        "attention_head_dim": (5, 10, 20, 20),
-        "cross_attention_dim": 1024,
+        "sample_size": 64, "block_out_channels": (320, 640, 1280, 1280),
+        "attention_head_dim": (5, 10, 20, 20), "cross_attention_dim": 1024,
         "use_linear_projection": True,
     },
     "tiny": {
-        "sample_size": 16,
-        "block_out_channels": (16, 32),
-        "attention_head_dim": 4,
-        "cross_attention_dim": 16,
-        "layers_per_block": 1,
-        "norm_num_groups": 8,
+        "sample_size": 16, "block_out_channels": (16, 32), "attention_head_dim": 4,
+        "cross_attention_dim": 16, "layers_per_block": 1, "norm_num_groups": 8,
         "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
         "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
     },
-}
+}  # fmt: skip
 _VAE_CHANNELS: dict[str, tuple[int, ...]] = {"real": (128, 256, 512, 512), "tiny": (16, 16)}
 _TEXT: dict[str, dict[str, Any]] = {
     "real": {
-        "vocab_size": 49408,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 23,
-        "num_attention_heads": 16,
-        "max_position_embeddings": 77,
+        "vocab_size": 49408, "hidden_size": 1024, "intermediate_size": 4096,
+        "num_hidden_layers": 23, "num_attention_heads": 16, "max_position_embeddings": 77,
         "hidden_act": "gelu",
     },
     "tiny": {
-        "vocab_size": 8,
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 8,
+        "vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "max_position_embeddings": 8,
     },
-}
+}  # fmt: skip
 
 
-def random_pipeline(
-    width: Width,
-    device: torch.device | str,
-    dtype: torch.dtype,
-    seed: int = 0,
-) -> Any:
-    """StableDiffusionInstructPix2PixPipeline of random weights made from `seed` on `device`.
+def random_pipeline(width: Width, device: torch.device | str, dtype: torch.dtype) -> Any:
+    """StableDiffusionInstructPix2PixPipeline of random weights made by a seed on `device`.
 
     "real" has the shapes of Stable Diffusion 2.1 (1.3e9 parameters), "tiny" about 2e5 and a spatial
     factor of 2. Global random states are kept. No download.
@@ -86,20 +67,16 @@ def random_pipeline(
 
     from hy3d_rocm._rng import seeded_on
 
-    with seeded_on(device, seed):
+    with seeded_on(device, 0):
         modules = {
             "vae": random_vae(width).to(dtype).eval(),
             "text_encoder": random_text_encoder(width).to(dtype).eval(),
             "unet": random_unet(width, in_channels=8).to(dtype).eval(),
         }
     pipeline = StableDiffusionInstructPix2PixPipeline(
-        **modules,
-        tokenizer=tokenizer(width),
-        scheduler=ancestral_scheduler(),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
+        **modules, tokenizer=tokenizer(width), scheduler=ancestral_scheduler(),
+        safety_checker=None, feature_extractor=None, requires_safety_checker=False,
+    )  # fmt: skip
     pipeline.set_progress_bar_config(disable=True)
     for module in modules.values():
         module.requires_grad_(False)
@@ -225,7 +202,6 @@ class Session:
     steps: int
     free_bytes: int | None
     total_bytes: int | None
-    meter: Meter
 
     @property
     def random_weights(self) -> bool:
@@ -249,15 +225,10 @@ class Session:
         image = torch.stack([rows, columns, (7 * rows).sin() * 0.5 + 0.5])
         proxy = PipelineProxy(self.pipeline, default_device=self.device)
         made: torch.Tensor = proxy(
-            prompt="",
-            image=image,
-            generator=torch.Generator().manual_seed(SEED),
-            num_inference_steps=self.steps,
-            image_guidance_scale=1.5,
-            guidance_scale=1.01,
-            output_type="pt",
-            **options,
-        ).images[0]
+            prompt="", image=image, generator=torch.Generator().manual_seed(SEED),
+            num_inference_steps=self.steps, image_guidance_scale=1.5, guidance_scale=1.01,
+            output_type="pt", **options,
+        ).images[0]  # fmt: skip
         return made
 
     def make_resident(self) -> None:
@@ -273,20 +244,17 @@ class Session:
         weights = size_text(estimate(self.pipeline).parameter_bytes, 2)
         kind = self.settings.model or ("tiny random weights" if self.settings.tiny else _RANDOM)
         where = f"{self.device}, torch {torch.__version__}"
+        memory = "not measured: a CPU has no allocator that counts"
         if self.device.type == "cuda":
-            where = f"{self.device} {torch.cuda.get_device_name(self.device)}, {_versions()}"
+            where = f"{self.device} {torch.cuda.get_device_name(self.device)}, {versions()}"
+            memory = f"{size_text(self.free_bytes)} free of {size_text(self.total_bytes)}"
+            memory += " (free as given)" if self.settings.free_bytes is not None else ""
         return [
-            f"model     {kind}, {_short(self.dtype)}, {weights} of weights",
+            f"model     {kind}, {dtype_name(self.dtype)}, {weights} of weights",
             f"device    {where}",
-            f"memory    {self._memory()}",
+            f"memory    {memory}",
             f"picture   {self.size}x{self.size}, {self.steps} steps",
         ]
-
-    def _memory(self) -> str:
-        if self.total_bytes is None or self.free_bytes is None:
-            return "not measured: a CPU has no allocator that counts"
-        text = f"{size_text(self.free_bytes)} free of {size_text(self.total_bytes)}"
-        return text + (" (free as given)" if self.settings.free_bytes is not None else "")
 
 
 _RANDOM = "random weights of Stable Diffusion 2.1's shapes"
@@ -303,20 +271,12 @@ def open_session(settings: Settings, dtype: torch.dtype | None = None) -> Sessio
     on_gpu = device.type == "cuda"
     chosen = dtype or (torch.float16 if on_gpu else torch.float32)
     free, total = gpu_bytes(device) if on_gpu else (None, None)
-    meter = Meter(device)
-    pipeline = _pipeline(settings, device, chosen, meter)
-    small = not on_gpu and not settings.tiny
+    pipeline = _pipeline(settings, device, chosen)
+    size, steps = (GPU_SIZE, GPU_STEPS) if on_gpu and not settings.tiny else (CPU_SIZE, CPU_STEPS)
     session = Session(
-        settings=settings,
-        pipeline=pipeline,
-        device=device,
-        dtype=chosen,
-        size=settings.size or (CPU_SIZE if small or settings.tiny else GPU_SIZE),
-        steps=settings.steps or (CPU_STEPS if small or settings.tiny else GPU_STEPS),
-        free_bytes=free if settings.free_bytes is None else settings.free_bytes,
-        total_bytes=total,
-        meter=meter,
-    )
+        settings, pipeline, device, chosen, settings.size or size, settings.steps or steps,
+        free if settings.free_bytes is None else settings.free_bytes, total,
+    )  # fmt: skip
     step = 2 * int(pipeline.vae_scale_factor)
     if session.size % step or session.size < session.unit:
         raise BenchError(
@@ -325,8 +285,10 @@ def open_session(settings: Settings, dtype: torch.dtype | None = None) -> Sessio
     return session
 
 
-def _pipeline(settings: Settings, device: torch.device, dtype: torch.dtype, meter: Meter) -> Any:
+def _pipeline(settings: Settings, device: torch.device, dtype: torch.dtype) -> Any:
     import diffusers
+
+    from hy3d_rocm.meter import give_back
 
     # Every component that is parked on the CPU in float16 is a warning otherwise.
     diffusers.utils.logging.set_verbosity_error()
@@ -340,7 +302,7 @@ def _pipeline(settings: Settings, device: torch.device, dtype: torch.dtype, mete
         if not is_out_of_memory(error):
             raise
     settings.say("the weights do not fit at once on the device: made on the CPU, which is slower")
-    meter.release()
+    give_back(device)
     return random_pipeline(width, "cpu", dtype)
 
 
@@ -363,12 +325,8 @@ def _device(asked: str | None) -> torch.device:
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
-def _versions() -> str:
+def versions() -> str:
     import torch
 
     platform = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
     return f"torch {torch.__version__}, {platform}"
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

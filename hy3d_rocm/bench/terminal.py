@@ -1,42 +1,18 @@
-"""What the benches share at the terminal: arguments, targets, a report that is printed
-and written."""
+"""What the benches share at the terminal: targets, a report that is printed and written."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
-import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.units import brief, whole_number
-
 
 class BenchError(Exception):
     """The bench cannot be run; the text says why and what to do."""
-
-
-def count(text: str) -> int:
-    """A positive whole number, for argparse."""
-    value = whole_number(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no positive whole number")
-    return value
-
-
-def positive(text: str) -> float:
-    """A positive number, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
-    return value
 
 
 def deliver(

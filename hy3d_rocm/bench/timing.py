@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.env.shown import first_line
-
-if TYPE_CHECKING:
-    import torch
+from hy3d_rocm.meter import PeakMeter, give_back
 
 
 class UnavailableError(Exception):
@@ -55,6 +55,16 @@ class Measured:
         """The fastest and the slowest call after the first, in seconds."""
         return (min(self.seconds), max(self.seconds)) if self.seconds else None
 
+    def cells(self, digits: int) -> tuple[str, str, str, str]:
+        """For a table: name, first call, median, fastest..slowest."""
+        first, median = (
+            "-" if value is None else f"{value:.{digits}f} s"
+            for value in (self.first_seconds, self.median)
+        )
+        if self.spread is None:
+            return self.name, first, median, "-"
+        return self.name, first, median, "..".join(f"{s:.{digits}f}" for s in self.spread) + " s"
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "variant": self.name,
@@ -66,48 +76,10 @@ class Measured:
         }
 
 
-class Meter:
-    """Waits for `device` and reads its allocator's peak; on a CPU there is nothing to read."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._counts = device.type == "cuda"
-
-    def start(self) -> float:
-        """The time now. The allocator's cache stays: filling it anew is no part of a picture."""
-        import torch
-
-        if self._counts:
-            gc.collect()  # what only a cycle keeps alive is not the next call's memory
-            torch.cuda.synchronize(self.device)
-            torch.cuda.reset_peak_memory_stats(self.device)
-        return time.perf_counter()
-
-    def stop(self, started: float) -> tuple[float, int | None]:
-        """Seconds since `started`, and the peak of allocated bytes since then."""
-        import torch
-
-        if not self._counts:
-            return time.perf_counter() - started, None
-        torch.cuda.synchronize(self.device)
-        seconds = time.perf_counter() - started
-        return seconds, torch.cuda.max_memory_allocated(self.device)
-
-    def release(self) -> None:
-        """Gives cached memory back, so that a failed variant does not make the next one fail."""
-        import torch
-
-        gc.collect()
-        if self._counts:
-            torch.cuda.empty_cache()
-
-
 def interleave(
-    variants: Sequence[Variant],
-    repeats: int,
-    meter: Meter,
+    variants: Sequence[Variant], repeats: int, device: torch.device,
     say: Callable[[str], None] = lambda _: None,
-) -> tuple[list[Measured], bool]:
+) -> tuple[list[Measured], bool]:  # fmt: skip
     """Measures each variant 1 + repeats times, in turn; returns the figures and "interrupted".
 
     A variant that fails is dropped with its reason and the others go on. Ctrl-C ends the
@@ -118,24 +90,28 @@ def interleave(
         for turn in range(1 + repeats):
             for variant, row in zip(variants, rows, strict=True):
                 if row.reason is None:
-                    _measure(variant, row, turn, meter)
+                    _measure(variant, row, turn, device)
                     say(_progress(row, turn, repeats))
     except KeyboardInterrupt:
         return rows, True
     return rows, False
 
 
-def _measure(variant: Variant, row: Measured, turn: int, meter: Meter) -> None:
-    made: Any = None
+def _measure(variant: Variant, row: Measured, turn: int, device: torch.device) -> None:
+    on_gpu, made = device.type == "cuda", None
+    meter = PeakMeter(device, interval=0, keeps_cache=True)
     try:
         variant.prepare()
-        started = meter.start()
-        made = variant.call()
-        seconds, peak = meter.stop(started)
+        with meter if on_gpu else nullcontext():  # a CPU has no allocator that counts
+            began = time.perf_counter()
+            made = variant.call()
+            if on_gpu:
+                torch.cuda.synchronize(device)
+            seconds = time.perf_counter() - began
     except Exception as error:  # noqa: BLE001 - whatever a driver or a compiler raises is a row
         row.reason = _reason(error)
     if row.reason is not None:
-        meter.release()  # here, since the exception kept the tensors alive
+        give_back(device)  # here, since the exception kept the tensors alive
         return
     if turn == 0:
         row.first_seconds = seconds
@@ -143,8 +119,8 @@ def _measure(variant: Variant, row: Measured, turn: int, meter: Meter) -> None:
             variant.keep(made)
     else:
         row.seconds.append(seconds)
-    if peak is not None:
-        row.peak_bytes = max(peak, row.peak_bytes or 0)
+    if on_gpu:
+        row.peak_bytes = max(meter.baseline_bytes + meter.peak_bytes, row.peak_bytes or 0)
 
 
 def _reason(error: Exception) -> str:
@@ -160,10 +136,3 @@ def _progress(row: Measured, turn: int, repeats: int) -> str:
     if turn == 0:
         return f"{row.name}: first call {row.first_seconds:.2f} s"
     return f"{row.name}: {turn} of {repeats}, {row.seconds[-1]:.2f} s"
-
-
-def median_ratio(above: Sequence[float], below: Sequence[float]) -> float | None:
-    """Median of the rounds' above / below; None where
-    either has no round."""
-    ratios = [a / b for a, b in zip(above, below, strict=False) if b > 0]
-    return statistics.median(ratios) if ratios else None

@@ -28,8 +28,9 @@ from hy3d_rocm.tune.command import add_tune_parser, run_tune_command
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hy3d-rocm",
-        description="Hunyuan3D and FramePack on AMD GPUs: convolutions that never fail, "
-        "video VAE decodes that fit, the right device and one generator.",
+        description="Hunyuan3D and FramePack on AMD GPUs: convolutions that go on "
+        "where MIOpen fails, video VAE decodes within a memory budget, the right device and one "
+        "generator.",
     )
     parser.add_argument("--version", action="version", version=f"hy3d-rocm {__version__}")
     parser.add_argument("--verbose", action="store_true", help="show the library's log lines")

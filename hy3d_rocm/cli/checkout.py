@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from hy3d_rocm import checkout
+
 CHECKOUT_COMMANDS = {
     "demo": "decode a filmed clip whole, and under a budget through failing convolutions",
     "render": "draw a mesh on the CPU: normal, position, depth and face maps, and a turntable",
@@ -27,13 +26,12 @@ def add_checkout_parsers(commands: argparse._SubParsersAction[argparse.ArgumentP
 def run_checkout_command(arguments: argparse.Namespace) -> int:
     """The example's exit code; 1 where there is no checkout."""
     name = arguments.command
-    if not (ROOT / "examples" / name / "__main__.py").is_file():
+    example = checkout.module(f"examples.{name}.__main__")
+    if example is None:
         sys.stderr.write(
             f"hy3d-rocm {name}: this is part of a source checkout, not of an installed package: "
             f"clone the repository, run `make env` there and then `hy3d-rocm {name}`\n"
         )
         return 1
-    if str(ROOT) not in sys.path:
-        sys.path.insert(0, str(ROOT))
-    code: int = importlib.import_module(f"examples.{name}.__main__").main(arguments.rest)
+    code: int = example.main(arguments.rest)
     return code

@@ -10,12 +10,13 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hy3d_rocm.cli.arguments import PRECISIONS, STRATEGIES, add_command, say
+from hy3d_rocm.arguments import PRECISIONS, STRATEGIES, add_command, say
 from hy3d_rocm.cli.stopping import interruptible
 from hy3d_rocm.env.shown import printable
 from hy3d_rocm.units import brief, size_text, whole_number
@@ -36,10 +37,10 @@ logger = logging.getLogger("hy3d_rocm")
 
 _EPILOG = """\
 OUT is a .mp4 or .mkv video, a .npy array (B, C, T, H, W) in -1..1, or a folder of PNG pictures. It
-has its name only when it is complete; until then there is OUT.partial/, which one decode holds.
-With --resume, a decode that was stopped or killed goes on behind the last complete segment of 32
-frames, or the last picture. Exit code: 0; 1 for what is said in a sentence; 2 for a wrong argument;
-130 after Ctrl-C.
+gets its name only when it is complete; until then there is OUT.partial/, locked by one decode. With
+--resume, a decode that was stopped or killed continues after the last complete segment of 32
+frames, or the last picture. Exit code: 0; 1 for an error, which a sentence explains; 2 for a wrong
+argument; 130 after Ctrl-C.
 """
 _MAKING = ("scaled", "sample", "budget", "strategy", "precision", "crf")
 _LINE_SECONDS = 10.0  # between lines in a log file
@@ -214,11 +215,16 @@ def _job(
     prints: FileFingerprints,
 ) -> dict[str, Any]:  # fmt: skip
     """What makes the frames and the file: a decode only goes on where all of it is the same."""
+    from importlib.metadata import PackageNotFoundError, version
+
     import torch
 
     import hy3d_rocm
     from hy3d_rocm.frames.fingerprints import tensor_fingerprint
 
+    av = None
+    with suppress(PackageNotFoundError):
+        av = version("av")
     return {
         **{name: getattr(arguments, name) for name in _MAKING},
         "latents": tensor_fingerprint(latents),
@@ -229,17 +235,8 @@ def _job(
         "pixel format": arguments.pixel_format,
         "hy3d-rocm": hy3d_rocm.__version__,
         "torch": torch.__version__,
-        "PyAV": _version_of_av(),
+        "PyAV": av,
     }
-
-
-def _version_of_av() -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("av")
-    except PackageNotFoundError:
-        return None
 
 
 def _what_is_left(arguments: argparse.Namespace) -> str:
@@ -348,39 +345,36 @@ class WatchedSink:
         self, shape: Shape, dtype: torch.dtype, plan: Mapping[str, Any] | None = None
     ) -> None:
         self.sink.begin(shape, dtype, plan)
-        if self._shape is None:
-            self.there_before = sum(self.sink.first_wanted(b) for b in range(shape[0]))
-        self._shape = shape
+        first, self._shape = self._shape is None, shape
+        if first:
+            self.there_before = self._done()
         self._strategy = str((plan or {}).get("strategy", ""))
 
     def put(self, *part: Any) -> None:
         self.sink.put(*part)
-        self._show("", None)
+        self._show([])
 
     def progress(self, done: int, total: int, step: Step) -> None:
         """As decode() calls it after each grain."""
-        self._show(f"{step.kind} {done}/{total}", (done, total))
+        parts = [f"{step.kind} {done}/{total}"]
+        if 0 < done <= total:
+            seconds = (time.monotonic() - self._began) * (total - done) / done
+            parts.append(
+                f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
+            )
+        self._show(parts)
 
-    def _show(self, grain: str, share: tuple[int, int] | None) -> None:
-        if not self._line.is_due():
-            return
-        parts = (self._frames(), grain, self._left(share), self._memory(), self._strategy)
-        self._line.show(", ".join(filter(None, parts)))
+    def _done(self) -> int:
+        assert self._shape is not None
+        return sum(self.sink.first_wanted(b) for b in range(self._shape[0]))
 
-    def _frames(self) -> str:
-        if self._shape is None:
-            return ""
-        done = sum(self.sink.first_wanted(b) for b in range(self._shape[0]))
-        return f"frames {done}/{self._shape[0] * self._shape[2]}"
-
-    def _left(self, share: tuple[int, int] | None) -> str:
-        if share is None or not 0 < share[0] <= share[1]:
-            return ""
-        seconds = (time.monotonic() - self._began) * (share[1] - share[0]) / share[0]
-        return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
-
-    def _memory(self) -> str:
+    def _show(self, parts: list[str]) -> None:
         from hy3d_rocm.tools.runs import held_bytes
 
+        if not self._line.is_due():
+            return
+        if self._shape is not None:
+            parts.insert(0, f"frames {self._done()}/{self._shape[0] * self._shape[2]}")
         where = "on the GPU" if self.device.type == "cuda" else "resident"
-        return f"{size_text(held_bytes(self.device), 2)} {where}"
+        parts.append(f"{size_text(held_bytes(self.device), 2)} {where}")
+        self._line.show(", ".join(filter(None, [*parts, self._strategy])))

@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.cli.arguments import STRATEGIES, add_command, count, size
+from hy3d_rocm.arguments import STRATEGIES, add_command, count, size
 from hy3d_rocm.env.shown import printable
 from hy3d_rocm.units import brief, size_text, whole_number
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 Nothing is decoded, and no weights are read: a config.json as diffusers writes it is enough. The
-kinds are hunyuan, hunyuan15, wan21, wan22, ltx, image and seedvr2, as they are usually published.
---device gpu plans for some GPU by torch's operators' rules, gfx1100 or sm_90 (the name of an
-architecture) for that one by the fused kernels'. Seconds are estimates with nominal rates: they
-compare candidates, they promise nothing. Exit code: 0; 1 where nothing fits, or for what is said in
-a sentence; 2 for a wrong argument.
+kinds are hunyuan, hunyuan15, wan21, wan22, ltx, image and seedvr2, in their published sizes.
+--device gpu plans for some GPU with torch's operators, gfx1100 or sm_90 (the name of an
+architecture) for such a GPU with the fused kernels. Seconds are estimates with nominal rates: they
+compare candidates, they promise nothing. Exit code: 0; 1 if nothing fits, or for an error, which a
+sentence explains; 2 for a wrong argument.
 """
 _TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 

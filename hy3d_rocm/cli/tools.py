@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hy3d_rocm.cli.arguments import (
+from hy3d_rocm.arguments import (
     PRECISIONS,
     STRATEGIES,
     add_command,
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 TOOLS = ("capture", "optimize", "validate")
 _CAPTURE = """\
-Writes what a decode got (latents, the VAE's class and configuration, options, versions) as
+Writes the input of a decode (latents, the VAE's class and configuration, options, versions) as
 safetensors and JSON, to be sent with an issue. Weights are never stored, only a fingerprint; no
-host name, user name or path is. Either a latent file is decoded here, or --run starts a program,
-such as ComfyUI, whose decodes are all captured:  hy3d-rocm capture --run python main.py
+host name, user name or path is stored. Either a latent file is decoded here, or --run starts a
+program, such as ComfyUI, whose decodes are all captured:  hy3d-rocm capture --run python main.py
 """
 _OPTIMIZE = """\
 Decodes with each setting in turn, and says which to take. LATENT: a capture (hy3d-rocm capture),
 or nothing, with --size and --frames. --vae demo takes the demo's trained VAE and a filmed clip;
-hunyuan and wan have random weights, which take the same time and memory. Ctrl-C ends it with what
-there is.
+hunyuan and wan have random weights, which take the same time and memory. Ctrl-C ends it with the
+results so far.
 """
 _VALIDATE = """\
-Holds each strategy against the exact frames (unsplit, float32): PSNR, SSIM, how much borders of
-tiles and cuts between chunks show, and a picture of where the errors are. Exit code 1 where a
+Compares each strategy with the exact frames (unsplit, float32): PSNR, SSIM, how much borders of
+tiles and cuts between chunks show, and a picture of where the errors are. Exit code 1 if a
 promise does not hold: 45 dB and seams within 5 % for tiled, 1e-4 of the range for the exact ones in
 float32.
 """
@@ -215,7 +215,7 @@ def _validate(arguments: argparse.Namespace) -> int:
     picture = path.with_suffix(".png")
     drawn = validate.draw(found, picture)
     sys.stdout.write(f"{validate.validation_text(found)}{path}\n")
-    sys.stdout.write(f"{picture} (by {drawn})\n" if drawn else "")
+    sys.stdout.write(f"{picture}\n" if drawn else "")
     if found.interrupted:
         return 130
     return 0 if found.holds else 1

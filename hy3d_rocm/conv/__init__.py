@@ -1,4 +1,4 @@
-"""Convolutions that do not fail: the C conv3d's door and the scoped router above it.
+"""Convolutions that do not fail: the C conv3d's Python functions, and the router `protect()`.
 
 Names are loaded on first use, so that importing the package costs neither torch nor numpy.
 """

@@ -1,29 +1,40 @@
-"""Which tier computes a call: pure decisions, no torch, no clock, no file.
+"""Which tier computes a call: records for the C core, which decides, and its reasons in words.
 
-The router gathers what is known (Setting, one Candidate a tier) and asks `choose`. Tiers that call
-the vendor's library (MIOpen on a ROCm build) can hang or reset the driver, which no code in the
-process can stop: they are only in the order once something else has proven the shape.
+Pure: no torch, no clock, no file. The router gathers what is known (Setting, one Candidate a tier)
+and asks `choose`. Rules and constants: include/hy3d/route.h and csrc/route.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from hy3d_rocm import _native
+from hy3d_rocm.conv.errors import is_fatal
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.verdict_store.records import Record
 
 POLICIES = ("auto", "safe", "vendor-first", "pin:<tier>")
-
+# The order between equals, and the numbers of hy3d_tier. On a CPU it is the order itself.
+TIERS = ("current", "vendor", "triton", "native", "gemm", "conv2d", "cpu")
 # These end in a call of the vendor's convolution library. conv2d asks it for 2D convolutions.
 VENDOR_TIERS = frozenset({"vendor", "conv2d"})
+HEALTHY = frozenset({"ok", "slow-find"})
+
+# hy3d_verdict; any other word of a record is the last one.
+_VERDICTS = {"ok": 1, "slow-find": 2, "hang": 3, "wrong": 4, "error": 5}
+_ERROR, _LOST, _OTHER = 5, 6, 7
 # A verdict that keeps a tier away from a shape, and the words for it.
 _BANS = {"hang": "it hung", "wrong": "its result was wrong", "error": "it failed"}
-HEALTHY = frozenset({"ok", "slow-find"})
-# An estimate has to promise this much more than a measurement to be believed.
-_DOUBT = 1.5
+# hy3d_route_reason
+_IN_ORDER, _REFUSED, _FAILED, _BANNED, _UNPROVEN, _SLOW_FIND, _TWIN = range(7)
+_TEXTS = {
+    _UNPROVEN: "the vendor library is not proven for this shape here (hy3d-rocm tune does that)",
+    _SLOW_FIND: "the vendor library searches long at this shape's first call",
+}
+_DTYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 3}
 
 
 @dataclass(frozen=True)
@@ -77,12 +88,48 @@ class Setting:
         return tier in VENDOR_TIERS or (tier == "current" and self.current == "vendor")
 
 
+class Work(NamedTuple):
+    """The size of a convolution: hy3d_route_work, with the dtype's name ("bf16")."""
+
+    dtype: str
+    flops: float
+    moved_bytes: float
+    out_bytes: float
+    column_bytes: float
+    taps: int
+    time_taps: int
+    group_channels: int
+
+    def numbers(self) -> tuple[float, ...]:
+        """As the core takes them."""
+        return (_DTYPES.get(self.dtype, 0), *self[1:])
+
+
+class Rates:
+    """What measurements on one device say about the times of other shapes and tiers."""
+
+    def __init__(self) -> None:
+        self._rates = _native.Rates()
+
+    def learn(self, tier: str, work: Work, seconds: float) -> None:
+        """Adds one measurement, the same one once; a time that is none teaches nothing."""
+        if tier in TIERS:
+            self._rates.learn(TIERS.index(tier), work.numbers(), seconds)
+
+    def seconds(self, tier: str, work: Work) -> float | None:
+        """The estimate for a warm call; None for a tier that is not known here."""
+        if tier not in TIERS:
+            return None
+        return self._rates.seconds(TIERS.index(tier), work.numbers())
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One tier as far as it is known for one call.
 
     refused: why it can't take the call. failed: what it said in this process, if that holds for
-    the process. fits: whether its predicted or measured bytes are free now.
+    the process; may_recover: it is worth another try where nothing else is left. fits: whether its
+    predicted or measured bytes are free now. workspace_bytes: predicted.
     """
 
     tier: str
@@ -91,6 +138,8 @@ class Candidate:
     estimate_seconds: float | None = None
     fits: bool = True
     failed: str | None = None
+    may_recover: bool = False
+    workspace_bytes: float = 0.0
 
     @property
     def seconds(self) -> float | None:
@@ -98,137 +147,86 @@ class Candidate:
         healthy = self.record is not None and self.record.verdict in HEALTHY
         return self.record.seconds if self.record is not None and healthy else None
 
-    @property
-    def cost(self) -> float:
-        """Seconds to compare by: measured, else estimated with doubt, else endless."""
-        measured = self.seconds
-        if measured is not None:
-            return measured
-        return math.inf if self.estimate_seconds is None else _DOUBT * self.estimate_seconds
+    def numbers(self) -> tuple[float, ...]:
+        """hy3d_route_candidate."""
+        verdict, seconds = 0, -1.0
+        if self.record is not None:
+            verdict = _VERDICTS.get(self.record.verdict, _OTHER)
+            if verdict == _ERROR and is_fatal(self.record.detail):
+                verdict = _LOST
+            seconds = -1.0 if self.record.seconds is None else self.record.seconds
+        failure = 0 if self.failed is None else 1 if self.may_recover else 2
+        estimate = -1.0 if self.estimate_seconds is None else self.estimate_seconds
+        return (
+            TIERS.index(self.tier), verdict, failure, self.refused is not None, self.fits,
+            seconds, estimate, self.workspace_bytes,
+        )  # fmt: skip
+
+    def reason(self, number: int, twin: str) -> str:
+        """The words for a hy3d_route_reason; twin: which tier stands for it."""
+        if number == _REFUSED:
+            return self.refused or ""
+        if number == _FAILED:
+            return self.failed or ""
+        if number == _TWIN:
+            return f"it is what the tier {twin} calls"
+        if number == _BANNED and self.record is not None:
+            detail = f": {self.record.detail}" if self.record.detail else ""
+            return f"{_BANS[self.record.verdict]} before{detail}"
+        return _TEXTS[number]
 
 
 @dataclass(frozen=True)
 class Choice:
     """The order in which tiers are tried, why each other one is not in it.
 
-    probe: a tier that may be proven in a child process now, and would then come first.
+    probe: a tier that may be proven in a child process now, and would then come first. cramped:
+    something did not fit into the memory that is free now. preferred: what would be first, had
+    nothing failed in this process; "" for none. unmeasured: tiers worth measuring in passing, the
+    best guess first. spare: tiers for a call that would be given up otherwise.
     """
 
     order: tuple[str, ...]
     reasons: dict[str, str] = field(default_factory=dict)
     probe: str | None = None
-    cramped: bool = False  # something did not fit into the memory that is free now
+    cramped: bool = False
+    preferred: str = field(default="", compare=False)
+    unmeasured: tuple[str, ...] = field(default=(), compare=False)
+    spare: tuple[str, ...] = field(default=(), compare=False)
 
 
-def choose(policy: Policy, candidates: Sequence[Candidate], setting: Setting) -> Choice:
+def choose(
+    policy: Policy, candidates: Sequence[Candidate], setting: Setting, column_bytes: float = 0.0
+) -> Choice:
     """The order for one call.
 
-    `candidates` come in the order that decides between equals. Measured time first, else the
-    estimate; what does not fit stands behind what does; "cpu" stands last wherever another can.
+    `candidates` come in the order that decides between equals. column_bytes: of the call's im2col
+    matrices.
     """
-    reasons: dict[str, str] = {}
-    healthy: list[Candidate] = []
-    for candidate in candidates:
-        reason = _left_out(policy, candidate, setting)
-        if reason is None:
-            healthy.append(candidate)
-        else:
-            reasons[candidate.tier] = reason
-    _drop_twin(policy, healthy, reasons, setting)
-    ranked = sorted(healthy, key=lambda c: _rank(policy, c, setting))
-    order = tuple(c.tier for c in ranked)
-    probe = _to_probe(policy, candidates, reasons, order, setting)
-    return Choice(order, reasons, probe, cramped=not all(c.fits for c in healthy))
+    words = ("auto", "safe", "vendor-first", "pin")
+    current = 0 if setting.current == "other" else TIERS.index(setting.current)
+    numbers = (
+        words.index(policy.name), TIERS.index(policy.pinned or "current"), current,
+        setting.on_gpu, setting.is_rocm, setting.vendor_on, column_bytes,
+    )  # fmt: skip
+    order, reasons, twin, preferred, probe, unmeasured, spare, cramped = _native.route(
+        numbers, [candidate.numbers() for candidate in candidates]
+    )
+    names = [candidate.tier for candidate in candidates]
 
+    def named(places: Iterable[int]) -> tuple[str, ...]:
+        return tuple(names[place] for place in places)
 
-def _left_out(policy: Policy, candidate: Candidate, setting: Setting) -> str | None:
-    """Why the tier is not in the order, or None."""
-    record = candidate.record
-    if candidate.refused is not None and candidate.fits:
-        return candidate.refused  # where it only lacks memory it is asked again at each call
-    if candidate.failed is not None:
-        return candidate.failed
-    if record is not None and record.verdict in _BANS:
-        said = f": {record.detail}" if record.detail else ""
-        return f"{_BANS[record.verdict]} before{said}"
-    if policy.pinned == candidate.tier:
-        return None
-    return _unproven(policy, candidate, setting)
-
-
-def _unproven(policy: Policy, candidate: Candidate, setting: Setting) -> str | None:
-    """Why a tier of the vendor's library can't be called in this process yet, or None."""
-    if not setting.calls_vendor(candidate.tier):
-        return None
-    if setting.trusts_vendor and policy.name != "safe":
-        return None
-    verdict = None if candidate.record is None else candidate.record.verdict
-    if verdict == "ok" or (verdict == "slow-find" and policy.name == "vendor-first"):
-        return None
-    if verdict == "slow-find":
-        return "the vendor library searches long at this shape's first call"
-    return "the vendor library is not proven for this shape here (hy3d-rocm tune does that)"
-
-
-def _drop_twin(
-    policy: Policy, healthy: list[Candidate], reasons: dict[str, str], setting: Setting
-) -> None:
-    """Of "current" and the tier that it is, one goes."""
-    if setting.current not in ("vendor", "native") or not setting.on_gpu:
-        return
-    names = {c.tier for c in healthy}
-    if not {"current", setting.current} <= names:
-        return
-    # A trusted vendor library stays as the user has set it up (benchmark, determinism, TF32);
-    # the native tier is PyTorch's own cut to fit, which "current" is not.
-    keeps_current = setting.current == "vendor" and setting.trusts_vendor
-    gone, kept = ("vendor", "current") if keeps_current else ("current", setting.current)
-    if policy.pinned == gone:
-        gone, kept = kept, gone
-    reasons[gone] = f"it is what the tier {kept} calls"
-    healthy[:] = [c for c in healthy if c.tier != gone]
-
-
-def _rank(policy: Policy, candidate: Candidate, setting: Setting) -> tuple[int, bool, float]:
-    """Sort key: class, whether it lacks memory, cost."""
-    tier = candidate.tier
-    if tier == policy.pinned:
-        return (0, False, 0.0)
-    is_vendor = tier == "vendor" or (tier == "current" and setting.current == "vendor")
-    if not setting.on_gpu:
-        # Nothing hangs and nobody measures here: as given, the GPU's ways last.
-        return (2 if tier in ("gemm", "conv2d") else 1, not candidate.fits, 0.0)
-    first = policy.name == "vendor-first" and is_vendor
-    if tier == "current" and policy.name != "safe":
-        trusted = setting.current == "other" or (is_vendor and setting.trusts_vendor)
-        first = first or (trusted and not setting.is_rocm)
-    if first and candidate.fits:
-        return (1, False, 0.0)
-    return (3 if tier == "cpu" else 2, not candidate.fits, candidate.cost)
-
-
-def _to_probe(
-    policy: Policy,
-    candidates: Sequence[Candidate],
-    reasons: dict[str, str],
-    order: tuple[str, ...],
-    setting: Setting,
-) -> str | None:
-    """The vendor tier, where a child process may try it now.
-
-    Under "auto" that is where nothing else on the GPU is healthy and has the memory: waiting for a
-    probe is then better than the CPU. Under "safe" never.
-    """
-    if policy.name not in ("auto", "vendor-first") or not setting.on_gpu:
-        return None
-    vendor = next((c for c in candidates if c.tier == "vendor"), None)
-    if vendor is None or "vendor" not in reasons or vendor.refused or vendor.failed:
-        return None
-    if vendor.record is not None or _unproven(policy, vendor, setting) is None:
-        return None  # a verdict is there already, or none is needed
-    if not vendor.fits:
-        return None
-    fitting = {c.tier for c in candidates if c.fits and c.tier != "cpu"}
-    if policy.name == "auto" and not fitting.isdisjoint(order):
-        return None
-    return "vendor"
+    return Choice(
+        named(order),
+        {
+            candidate.tier: candidate.reason(number, names[twin])
+            for candidate, number in zip(candidates, reasons, strict=True)
+            if number != _IN_ORDER
+        },
+        None if probe < 0 else names[probe],
+        cramped,
+        "" if preferred < 0 else names[preferred],
+        named(unmeasured),
+        named(spare),
+    )

@@ -224,7 +224,8 @@ class _FaultMode(TorchFunctionMode):
 def inject_faults(
     faults: Fault | Iterable[Fault], *, scope: str = "thread"
 ) -> Iterator[tuple[Fault, ...]]:
-    """Makes tiers fail until the block ends; yields the faults, whose counters can be read.
+    """Makes tiers fail until the block ends, for tests; yields the faults, whose counters can be
+    read.
 
     scope: "thread" (this thread only) or "process". Blocks nest; all their faults act.
     """

@@ -498,20 +498,20 @@ class Call:
     def run(self, x: Any, out: Any) -> None:
         """Into out; x is None where there are frames in the fusion."""
         ready = self._ready()
-        try:
-            self._convolve(x, out, ready)
-        except MemoryError:
-            # Nothing has been written yet: a running convolution allocates nothing.
-            ready = None
-            if not prepared.give_back():
-                raise
-            self._convolve(x, out, None)
-
-    def _convolve(self, x: Any, out: Any, ready: Any) -> None:
-        _native.conv3d(
-            x, self.weight, self.bias, out, *self.geometry, self.modes, self.groups, self.threads,
-            self.workspace_limit, self.cancel, self.accuracy, ready, **self.fusion,
-        )  # fmt: skip
+        for is_last in (False, True):
+            try:
+                _native.conv3d(
+                    x, self.weight, self.bias, out, *self.geometry, self.modes, self.groups,
+                    self.threads, self.workspace_limit, self.cancel, self.accuracy, ready,
+                    **self.fusion,
+                )  # fmt: skip
+            except MemoryError:
+                # Nothing has been written yet: a running convolution allocates nothing.
+                ready = None
+                if is_last or not prepared.give_back():
+                    raise
+            else:
+                return
 
     def _ready(self) -> Any:
         """The weights prepared, or None: exact, no layout of their own, or no room for them."""

@@ -10,18 +10,17 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.conv import errors, tiers
+from hy3d_rocm.conv import tiers
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, dtype_name
-from hy3d_rocm.conv.choice import Candidate, Policy, Setting, choose
+from hy3d_rocm.conv.choice import TIERS, Candidate, Policy, Rates, Setting, Work, choose
 from hy3d_rocm.conv.errors import Kind
-from hy3d_rocm.conv.estimate import Rates, Work
 from hy3d_rocm.conv.tiers import Limits, Tier, base
 from hy3d_rocm.conv.verdicts import VERDICTS
 
@@ -32,15 +31,11 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("hy3d_rocm")
 
-# The order between equals; on a CPU it is the order itself.
-_NAMES = ("current", "vendor", "triton", "native", "gemm", "conv2d", "cpu")
-TIER_NAMES = tuple(name for name in _NAMES if name in tiers.TIER_NAMES)
+TIER_NAMES = tuple(name for name in TIERS if name in tiers.TIER_NAMES)
 # A workspace that always fits: reading the free memory takes longer than it is worth.
 _SMALL_BYTES = 1 << 20
 # A tier that fits this many times over is not asked again at each call.
 _ROOMY = 4
-# A tier that may take more than this is measured by `tune` only.
-_PASSING_BYTES = 1 << 30
 # Where something lacked memory the plan is made anew after this time.
 _CRAMPED_SECONDS = 1.0
 # One shape of the vendor library during a decode; `hy3d-rocm tune` has patience.
@@ -194,34 +189,25 @@ class Planner:
             if record.seconds is not None and record.verdict == "ok":
                 rates.learn(name, work, record.seconds)
         room = _Room(spec, self._limits)
-        candidates = [
-            self._candidate(tier, call, config, setting, records, rates.seconds(tier.name, work),
-                            room)
+        known = {
+            tier.name: self._candidate(tier, call, config, setting, records,
+                                       rates.seconds(tier.name, work), room)
             for tier in self.tiers
-        ]  # fmt: skip
-        choice = choose(self.policy, candidates, setting)
+        }  # fmt: skip
+        choice = choose(self.policy, [*known.values()], setting, work.column_bytes)
         by_name = {tier.name: tier for tier in self.tiers}
         order = tuple(by_name[name] for name in choice.order)
-        preferred = choice.order[0] if choice.order else ""
-        if any(c.failed for c in candidates):
-            # Its record is of that failure.
-            unharmed = [replace(c, failed=None, record=None) if c.failed else c for c in candidates]
-            unharmed_order = choose(self.policy, unharmed, setting).order
-            preferred = unharmed_order[0] if unharmed_order else preferred
-        expires = time.monotonic() + _CRAMPED_SECONDS if choice.cramped else math.inf
-        # A measurement in passing shall not raise the peak that a decode is known for.
-        modest = {t.name for t in order if _bytes_at_most(t, spec, work) <= _PASSING_BYTES}
         return Plan(
             order,
             setting,
-            preferred,
+            choice.preferred,
             left_out=choice.reasons,
             probe=choice.probe,
-            unmeasured=_unmeasured(choice.order, candidates, setting, modest),
-            spare=tuple(self._spare(candidates, order, config, setting)),
-            first_seconds=next((c.seconds for c in candidates if c.tier in choice.order[:1]), None),
+            unmeasured=tuple((name, known[name].estimate_seconds) for name in choice.unmeasured),
+            spare=tuple(by_name[name] for name in choice.spare),
+            first_seconds=known[choice.order[0]].seconds if order else None,
             is_roomy=bool(order) and room.has_room(order[0], None, _ROOMY),
-            expires=expires,
+            expires=time.monotonic() + _CRAMPED_SECONDS if choice.cramped else math.inf,
         )
 
     def _current(self) -> tuple[Tier, ...]:
@@ -244,43 +230,12 @@ class Planner:
         # The host's memory is another one; what it lacks is asked for at each call.
         fits = refused is None if tier.name == "cpu" else room.has_room(tier, record)
         failed = VERDICTS.failing(tier.name, config)
-        said = None if failed is None else failed.reason
-        return Candidate(tier.name, refused, record, estimate, fits, said)
-
-    def _spare(
-        self, candidates: Sequence[Candidate], order: Sequence[Tier], config: Hashable,
-        setting: Setting,
-    ) -> Iterator[Tier]:  # fmt: skip
-        """Tiers for a call that would be given up otherwise: those that failed in this process,
-        those of which a record says so, and PyTorch as it is set up. None that gave a wrong
-        result, hung, or took the device with it."""
-        by_name = {tier.name: tier for tier in self.tiers}
-        for candidate in candidates:
-            tier = by_name[candidate.tier]
-            failed = VERDICTS.failing(tier.name, config)
-            risky = setting.calls_vendor(tier.name) and not setting.trusts_vendor
-            if tier in order or risky:
-                continue
-            may_recover = failed is not None and failed.kind in _MAY_RECOVER
-            if may_recover or (failed is None and _may_be_outdated(candidate.record)):
-                yield tier
-        last = next((c for c in candidates if c.tier == "current"), None)
-        if last is not None and by_name["current"] not in order and _is_harmless(last.record):
-            failed = VERDICTS.failing("current", config)
-            if failed is None or failed.kind in _MAY_RECOVER:
-                yield by_name["current"]
-
-
-def _may_be_outdated(record: Record | None) -> bool:
-    """Whether a record's failure is worth another try where nothing else is left."""
-    return record is not None and record.verdict == "error" and _is_harmless(record)
-
-
-def _is_harmless(record: Record | None) -> bool:
-    """Whether nothing is known of the tier that would cost more than this call."""
-    if record is None:
-        return True
-    return record.verdict not in ("hang", "wrong") and not errors.is_fatal(record.detail)
+        return Candidate(
+            tier.name, refused, record, estimate, fits,
+            None if failed is None else failed.reason,
+            failed is not None and failed.kind in _MAY_RECOVER,
+            base.workspace_of(tier, call.spec),
+        )  # fmt: skip
 
 
 def expected_seconds(spec: ConvSpec, tier: str) -> float | None:
@@ -312,32 +267,8 @@ class _Room:
         return self._bytes
 
 
-def _bytes_at_most(tier: Tier, spec: ConvSpec, work: Work) -> float:
-    """What the tier may take: native predicts the least, and takes what it gets."""
-    predicted = base.workspace_of(tier, spec)
-    return max(predicted, work.column_bytes) if tier.name == "native" else predicted
-
-
-def _unmeasured(
-    order: Sequence[str], candidates: Sequence[Candidate], setting: Setting, modest: set[str]
-) -> tuple[tuple[str, float | None], ...]:
-    """Tiers of the order that nobody measured and that could be the best, the best guess first."""
-    known = {c.tier: c for c in candidates}
-    ranked = [known[t] for t in order if t != "cpu" and known[t].fits]
-    if not setting.on_gpu or not ranked or is_trusted(ranked[0].tier, setting):
-        return ()
-    best = ranked[0].seconds or ranked[0].estimate_seconds or 0.0
-    return tuple(
-        (c.tier, c.estimate_seconds)
-        for c in ranked
-        if c.seconds is None
-        and (c is ranked[0] or c.tier in modest)
-        and (c is ranked[0] or c.estimate_seconds is None or c.estimate_seconds < 3 * best)
-    )
-
-
 def work_of(spec: ConvSpec) -> Work:
-    """The size of a convolution, as estimate.py wants it."""
+    """The size of a convolution, as estimates take it."""
     size = spec.dtype.itemsize
     numbers = math.prod(spec.x_size) + math.prod(spec.weight_size) + math.prod(spec.out_size)
     columns = 0 if spec.is_view else spec.column_elems() * spec.x_size[0] * spec.groups

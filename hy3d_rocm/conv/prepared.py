@@ -9,8 +9,8 @@ inference mode to a tensor detached there; inference tensors have no counter at 
 `module.to(dtype)` keeps the parameter and sets its counter to 0. With the fingerprint nothing of
 this can give a stale result, and weights that are cast anew for each call are found as well.
 
-What is kept is bounded by a limit (HY3D_WEIGHT_CACHE_MB), chosen by BoundedCache, and let go of
-when the storage it was made from dies.
+What is kept is bounded by a limit (HY3D_WEIGHT_CACHE_MB), chosen by the C core (Admission, whose
+rules are in include/hy3d/cache.h), and let go of when the storage it was made from dies.
 """
 
 from __future__ import annotations
@@ -20,23 +20,20 @@ import math
 import os
 import threading
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from hy3d_rocm import _native, memory
 from hy3d_rocm.units import GB, MB, size_text
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 _LOG = logging.getLogger("hy3d_rocm")
 VARIABLE = "HY3D_WEIGHT_CACHE_MB"
 _MOST_BYTES = 3 * GB
 
-Print = Any  # what a fingerprint is: hashable, None where there is none
+Print = tuple[int, int]  # what a fingerprint is
 Key = tuple[Print, int]
 
 
@@ -78,169 +75,8 @@ class CacheStats:
         )
 
 
-# Requests within so many of each other are one use. Layers of one block that take turns chunk by
-# chunk lie 2 to 4 apart, eight threads at the same layer 8.
-REUSE_WINDOW = 16
-# The probationary place is taken by the request of this number in a use, and from a thing that was
-# not asked for in so many requests.
-_ASKED, _PATIENCE = 4, 8
-# Requests for things that are not here are remembered too: more than the layers of any decoder.
-_REMEMBERED = 4096
-
-
-@dataclass
-class _Requests:
-    """When a thing was asked for: the first and the last request of this use, how many it has
-    had, and the first one of the use before (None: there was none)."""
-
-    start: int
-    last: int
-    count: int = 1
-    before: int | None = None
-
-
-@dataclass
-class _Cached(Generic[V]):
-    value: V
-    nbytes: int
-    last: int
-    probationary: bool
-
-
-class BoundedCache(Generic[K, V]):
-    """Things by key, `limit` bytes of them at most, those included that are being made.
-
-    A decoder asks for its layers' weights in turn, again and again. Where they are larger than the
-    cache, dropping the least recently used one drops each just before it is asked for: no hit at
-    all. So what is in the cache stays, and by this rule gives way:
-
-    * to a thing that has come round: asked for, then other things, then asked for again, while the
-      one that gives way was not asked for once. In a scan that repeats nothing gives way, and hits
-      are the share that fits; after a change of the model the old one's things go at the second
-      pass.
-    * Things that are asked for many times in a row (a layer computed chunk by chunk) and have no
-      place share a probationary one: the fourth request takes it, by when doing without has cost
-      what making the thing costs, and if the thing in it has not been asked for lately. Room for
-      it is made once, by those least recently used, and then kept free.
-
-    Pure: no lock, no clock but the number of requests.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.clock = 0
-        self.used = 0
-        self.evicted = 0
-        self._things: dict[K, _Cached[V]] = {}
-        self._reserved: dict[K, tuple[int, bool]] = {}
-        self._requests: OrderedDict[K, _Requests] = OrderedDict()
-        self._probation_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._things)
-
-    def __contains__(self, key: K) -> bool:
-        return key in self._things
-
-    def ask(self, key: K) -> V | None:
-        """The thing, where it is here. Every request counts, also for what is not."""
-        self.clock += 1
-        known = self._requests.get(key)
-        if known is None:
-            self._requests[key] = _Requests(self.clock, self.clock)
-            if len(self._requests) > _REMEMBERED:
-                self._requests.popitem(last=False)
-        else:
-            self._requests.move_to_end(key)
-            if self.clock - known.last > REUSE_WINDOW:
-                known.before, known.start, known.count = known.start, self.clock, 0
-            known.count += 1
-            known.last = self.clock
-        thing = self._things.get(key)
-        if thing is None:
-            return None
-        thing.last = self.clock
-        return thing.value
-
-    def reserve(self, key: K, nbytes: int) -> bool:
-        """Room for a thing that was asked for just now; then `put` or `cancel` must follow."""
-        if key in self._things or key in self._reserved:
-            return False
-        room = self.limit - self._probation_bytes
-        if self.used + nbytes <= room or self._take_from_stale(key, nbytes, room):
-            return self._book(key, nbytes, probationary=False)
-        if self._requests[key].count >= _ASKED and self._take_probationary_room(nbytes):
-            return self._book(key, nbytes, probationary=True)
-        return False
-
-    def put(self, key: K, value: V) -> bool:
-        """Whether the thing is here now; not where everything was dropped meanwhile."""
-        booked = self._reserved.pop(key, None)
-        if booked is None:
-            return False
-        self._things[key] = _Cached(value, booked[0], self.clock, booked[1])
-        return True
-
-    def cancel(self, key: K) -> None:
-        """Gives back what was reserved."""
-        booked = self._reserved.pop(key, None)
-        if booked is not None:
-            self.used -= booked[0]
-
-    def drop(self, key: K) -> None:
-        """Lets go of one thing, if it is here."""
-        thing = self._things.pop(key, None)
-        if thing is not None:
-            self.used -= thing.nbytes
-
-    def clear(self) -> int:
-        """Lets go of all things and forgets all requests; the bytes that were here."""
-        held = sum(thing.nbytes for thing in self._things.values())
-        self._things.clear()
-        self._reserved.clear()
-        self._requests.clear()
-        self.used = self._probation_bytes = 0
-        return held
-
-    def _book(self, key: K, nbytes: int, *, probationary: bool) -> bool:
-        self._reserved[key] = (nbytes, probationary)
-        self.used += nbytes
-        return True
-
-    def _take_from_stale(self, key: K, nbytes: int, room: int) -> bool:
-        """Things that were not asked for since the use before this one began make room."""
-        before = self._requests[key].before
-        if before is None:
-            return False
-        stale = [k for k, thing in self._by_age() if thing.last < before]
-        if self.used - sum(self._things[k].nbytes for k in stale) + nbytes > room:
-            return False
-        self._evict(stale, room - nbytes)
-        return True
-
-    def _take_probationary_room(self, nbytes: int) -> bool:
-        """The probationary place, if nobody has just used it; never more than half the cache."""
-        probationers = {k: thing for k, thing in self._things.items() if thing.probationary}
-        busy = any(probationary for _, probationary in self._reserved.values())
-        if busy or any(self.clock - thing.last <= _PATIENCE for thing in probationers.values()):
-            return False
-        if nbytes > self.limit // 2:
-            return False
-        self._evict(probationers, -1)
-        self._probation_bytes = max(self._probation_bytes, nbytes)
-        self._evict([k for k, _ in self._by_age()], self.limit - self._probation_bytes)
-        return self.used + nbytes <= self.limit
-
-    def _by_age(self) -> list[tuple[K, _Cached[V]]]:
-        return sorted(self._things.items(), key=lambda item: item[1].last)
-
-    def _evict(self, keys: Iterable[K], most: int) -> None:
-        """In that order, until no more than `most` bytes are used."""
-        for key in keys:
-            if self.used <= most:
-                return
-            self.drop(key)
-            self.evicted += 1
+# HY3D_CACHE_REUSE_WINDOW of include/hy3d/cache.h.
+_REUSE_WINDOW = 16
 
 
 @dataclass
@@ -269,12 +105,14 @@ class WeightCache:
     """
 
     def __init__(
-        self, limit_bytes: int, *, fingerprint: Callable[[Any, int], Print] | None = None
+        self, limit_bytes: int, *, fingerprint: Callable[[Any, int], Print | None] | None = None
     ) -> None:
         """fingerprint: replaces `_core.fingerprint` (tests without the core)."""
         self._fingerprint = _native.fingerprint if fingerprint is None else fingerprint
         self._lock = threading.Lock()
-        self._cached: BoundedCache[Key, Any] = BoundedCache(limit_bytes)
+        self._limit = limit_bytes
+        self._admission = _native.Admission(limit_bytes)
+        self._values: dict[Key, Any] = {}
         self._making: dict[Key, _Making] = {}
         self._owners: dict[int, _Owner] = {}
         self._dead: deque[tuple[int, weakref.ref[Any]]] = deque()
@@ -300,22 +138,19 @@ class WeightCache:
         None; what else it raises passes to the caller that made it, and the others get None.
         """
         source = weight if owner is None else owner
-        found = (
-            self._print_of(weight, source, threads) if 0 < nbytes <= self._cached.limit else None
-        )
+        found = self._print_of(weight, source, threads) if 0 < nbytes <= self._limit else None
         if found is None:
             return self._refuse()
         key = (found, format)
         with self._locked():
-            value = self._cached.ask(key)
+            value = self._request(key)
             waiting = self._making.get(key)
             if value is not None or waiting is not None:
                 self._hits += 1
                 self._own(key, source)
             else:
                 self._misses += 1
-                fits = _allows(self._cached.used + nbytes)
-                if not fits or not self._cached.reserve(key, nbytes):
+                if not self._reserve(key, nbytes):
                     self._refused += 1
                     return None
                 making = self._making[key] = _Making()
@@ -327,14 +162,30 @@ class WeightCache:
         unchanged: Callable[[], bool] = lambda: self._fingerprint(weight, threads) == found  # noqa: E731
         return self._make(key, making, make, unchanged, source)
 
+    def _request(self, key: Key) -> Any:
+        """The weights, where they are here; a request that there is no memory to note is none."""
+        try:
+            return self._values[key] if self._admission.request(key) else None
+        except MemoryError:
+            return None
+
+    def _reserve(self, key: Key, nbytes: int) -> bool:
+        """Room for weights that were requested just now; then put or cancel must follow."""
+        _, _, used, _, evicted = self._admission.info()
+        if not _allows(used + nbytes):
+            return False
+        reserved = self._admission.reserve(key, nbytes)
+        if self._admission.info()[4] != evicted:
+            self._values = {k: v for k, v in self._values.items() if self._admission.has(k)}
+        return reserved
+
     def stats(self) -> CacheStats:
         """The counters since the cache was made, and what it holds."""
         with self._locked():
-            cached = self._cached
+            _, limit, used, entries, evicted = self._admission.info()
             return CacheStats(
-                self._hits, self._misses, self._made, self._refused, cached.evicted, len(cached),
-                cached.used, cached.limit,
-            )  # fmt: skip
+                self._hits, self._misses, self._made, self._refused, evicted, entries, used, limit
+            )
 
     def holds(self, owner: Any, format: int) -> bool:  # noqa: A002
         """Whether weights made from the storage behind `owner` are here in this layout; whether
@@ -344,13 +195,14 @@ class WeightCache:
             known = self._owners.get(id(storage))
             if known is None or known.ref() is not storage:
                 return False
-            return any(key[1] == format and key in self._cached for key in known.keys)
+            return any(key[1] == format and key in self._values for key in known.keys)
 
     def clear(self) -> int:
         """Gives all memory back; the bytes that were held. What calls use lives until they end."""
         with self._locked():
             self._owners.clear()
-            return self._cached.clear()
+            self._values.clear()
+            return self._admission.clear()
 
     def _refuse(self, *, after_hit: bool = False) -> None:
         with self._locked():
@@ -358,14 +210,14 @@ class WeightCache:
             self._misses += 1
             self._refused += 1
 
-    def _print_of(self, weight: Any, source: Any, threads: int) -> Print:
+    def _print_of(self, weight: Any, source: Any, threads: int) -> Print | None:
         """What the weights are known by, None for those with gaps and where memory is short."""
         try:
             return self._print_now(weight, source, threads)
         except MemoryError:
             return None
 
-    def _print_now(self, weight: Any, source: Any, threads: int) -> Print:
+    def _print_now(self, weight: Any, source: Any, threads: int) -> Print | None:
         memo = getattr(_SCOPE, "memo", None)
         version = None if memo is None else _version(source)
         if memo is None or version is None:
@@ -373,7 +225,8 @@ class WeightCache:
         state = (weight.data_ptr(), version, weight.dtype, weight.shape, weight.stride())
         known = memo.get(id(source))
         if known is not None and known[0]() is source and known[1] == state:
-            return known[2]
+            found: Print | None = known[2]
+            return found
         found = self._fingerprint(weight, threads)
         memo[id(source)] = (weakref.ref(source), state, found)
         return found
@@ -398,10 +251,11 @@ class WeightCache:
         finally:
             with self._locked():
                 if value is None:
-                    self._cached.cancel(key)
+                    self._admission.cancel(key)
                 else:
                     self._made += 1
-                    if self._cached.put(key, value):
+                    if self._admission.put(key):
+                        self._values[key] = value
                         self._own(key, source)
                 if self._making.get(key) is making:
                     del self._making[key]
@@ -430,7 +284,7 @@ class WeightCache:
             self._owners[name] = owner
         owner.keys.add(key)
         owner.uses += 1
-        owner.last = self._cached.clock
+        owner.last = self._admission.info()[0]
 
     def _ended(self, name: int, ref: weakref.ref[Any]) -> None:
         """A storage died. On any thread, perhaps one that holds the lock: so never waits for it."""
@@ -455,11 +309,12 @@ class WeightCache:
         """Drops what only a dead storage led to. One that was used once and died at once was a
         copy made for a call (a cast): the next call makes its like, so what it led to stays."""
         del self._owners[name]
-        if owner.uses == 1 and self._cached.clock - owner.last <= REUSE_WINDOW:
+        if owner.uses == 1 and self._admission.info()[0] - owner.last <= _REUSE_WINDOW:
             return
         for key in owner.keys:
             if not any(key in other.keys for other in self._owners.values()):
-                self._cached.drop(key)
+                self._values.pop(key, None)
+                self._admission.drop(key)
 
 
 _SCOPE = threading.local()

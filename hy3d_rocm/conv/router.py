@@ -84,7 +84,8 @@ def protect(
     cancel: object = None,
     accuracy: str = "fast",
 ) -> Guard:
-    """A scope in which conv2d and conv3d are computed by the best tier, and never fail by one.
+    """A scope in which the best tier (implementation) computes each conv2d and conv3d, and another
+    takes over if it fails.
 
         with protect() as guard:
             frames = vae.decode(latents)
@@ -99,8 +100,8 @@ def protect(
     "native", "cpu", or objects with a Tier's methods); not together with policy. What failed is
     remembered for the process (hy3d_rocm.conv.forget() drops it) and, on a GPU, in the store.
 
-    when: "always", since who writes `with protect():` asks for it; "amd" acts only if this
-    PyTorch is a ROCm build, and otherwise enters nothing at all.
+    when: "always" (the default); "amd" acts only if this PyTorch is a ROCm build, and otherwise
+    does nothing at all.
     budget: bytes that a tier's workspace and output may take; memory_threshold: share of the free
     memory that they may take. on_event: called with an Event for each attempt, on the calling
     thread; what it raises is not caught. check_finite: a tier that gives NaN or infinity for
@@ -111,9 +112,9 @@ def protect(
     workspace_limit, cancel, accuracy ("fast" or "exact"): for the C conv3d.
 
     Gradients: forward is routed all the same, and a backward that fails as a back-end does is
-    computed otherwise (docs/router.md). What torch.func, forward-mode AD, tracing or make_fx record
-    is left to PyTorch, which stats.unprotected says. Raises ValueError for a wrong argument or a
-    wrong HY3D_FAULTS.
+    computed in another way (docs/router.md). What torch.func, forward-mode AD, tracing or make_fx
+    record is left to PyTorch, which stats.unprotected says. Raises ValueError for a wrong argument
+    or a wrong HY3D_FAULTS.
     """
     _check_words(when, on_oom, accuracy, memory_threshold, budget)
     cpu = {"threads": threads, "workspace_limit": workspace_limit, "cancel": cancel}

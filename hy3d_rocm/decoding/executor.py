@@ -62,36 +62,36 @@ def decode(
     precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Frames (B, C, T, H, W) on the CPU: what `vae.decode(latents).sample` holds, unsplit.
+    """Decodes within a memory budget: the frames of `vae.decode(latents).sample`, unsplit.
 
-    vae: diffusers' AutoencoderKLHunyuanVideo, -HunyuanVideo15, -Wan, -LTXVideo, AutoencoderKL, what
-    is built alike, or a family; nothing of it is changed. Anything else that has decode(latents):
-    that is called, "whole", or "tiled" where it does not fit: then the error can't be known.
+    vae: diffusers' AutoencoderKLHunyuanVideo, -HunyuanVideo15, -Wan, -LTXVideo, AutoencoderKL, a
+    VAE that is built alike, or a family. It is not changed. Any other VAE's own decode(latents) is
+    called, "whole", or "tiled" where that does not fit; the error of tiles is then not known.
     latents: (B, C, T, H, W) as the VAE takes them (already divided by its scaling factor); an image
-    VAE also takes (B, C, H, W), and gives (B, C, H, W).
-    budget: None or "auto" for 0.8 of what is free now, bytes, "6GB", or "80%" of the device's
-    memory. On a GPU that of the GPU; on the CPU, and where GPU and host share their memory,
-    everything above what is in use at the call, the result included.
+    VAE also takes (B, C, H, W), and then gives (B, C, H, W).
+    budget: memory that the decode may take. None or "auto": 0.8 of what is free now; else bytes,
+    "6GB", or "80%" of the device's memory. It is the GPU's memory; on the CPU, and where GPU and
+    host share memory, everything above what is in use at the call, the result included.
     strategy: "whole" (the VAE's own unsplit decode, bit for bit), "streamed" (the same layers on
-    parts of the video, exact up to rounding), "tiled" (in space, too: an approximation where norms
-    see the whole video), "cpu" (streamed on the host by the C convolution), or "auto": of what fits
-    the fastest of "whole" and "streamed" ("streamed" alone where the fused kernels run: it is
-    faster, too), else the largest tiles, else the host.
-    precision: "auto" (the VAE's own type unless the card can't; of float8 weights the type that
-    they are cast to, else bf16), "fp32", "bf16" or "fp16"; the result has the VAE's type. NaN out
-    of finite latents: again in a precision.wider type, said in the log.
-    progress: called as progress(done, total, step) after each grain; total is 0 where unknown.
-    cancel: a callable, an object with `.requested` or a threading.Event, looked at before each
-    grain.
-    out: a tensor of the result's shape on the CPU to be filled and returned. It must not lie in
-    the memory of the latents or of the VAE's weights.
+    parts of the video, exact up to rounding), "tiled" (also cut in space: an approximation where
+    norms see the whole video), "cpu" (streamed on the host by the C convolution), or "auto": of
+    those that fit the fastest of "whole" and "streamed" ("streamed" alone where the fused kernels
+    run, since it is faster, too), else the largest tiles, else the host.
+    precision: "auto" (the VAE's own type unless the card lacks it; for float8 weights the type that
+    they are cast to, else bf16), "fp32", "bf16" or "fp16". The result has the VAE's type. If finite
+    latents give NaN the decode is repeated in a wider type, with a log line.
+    progress: called as progress(done, total, step) after each step or tile; total is 0 if unknown.
+    cancel: a callable, an object with `.requested` or a threading.Event; asked before each step or
+    tile.
+    out: a tensor of the result's shape on the CPU, to be filled and returned. It must not overlap
+    the latents or the VAE's weights.
 
-    Raises TypeError or ValueError (sentences) for input it can't decode, BudgetTooSmallError with
-    the smallest budget that would do, DecodeCancelled.
+    Returns frames (B, C, T, H, W) on the CPU. Raises TypeError or ValueError (sentences) for input
+    that it can't decode, BudgetTooSmallError with the smallest budget that would do,
+    DecodeCancelled.
     """
-    return decode_with_report(
-        vae, latents, budget, strategy, precision, progress, cancel, out=out
-    )[0]  # fmt: skip
+    asked = DecodeRequest(budget, strategy, precision, progress, cancel, out=out)
+    return cast("Tensor", _execute(vae, latents, asked)[0])
 
 
 def decode_with_report(
@@ -99,7 +99,7 @@ def decode_with_report(
     precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
     options: DecodeOptions | None = None, out: Tensor | None = None,
 ) -> tuple[Tensor, DecodeReport]:  # fmt: skip
-    """decode(), and how it went. `options`: see DecodeOptions."""
+    """As decode(), and returns (frames, DecodeReport). `options`: see DecodeOptions."""
     chosen = options or DecodeOptions()
     asked = DecodeRequest(budget, strategy, precision, progress, cancel, chosen, out)
     return _execute(vae, latents, asked)
@@ -110,9 +110,9 @@ def decode_into(
     precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
     options: DecodeOptions | None = None, resume_key: Mapping[str, Any] | None = None,
 ) -> tuple[Any, DecodeReport]:  # fmt: skip
-    """decode() into a sink of output.py, as frames are made: what sink.finish() gives, and how it
-    went. resume_key: what the sink was told at begin() by a decode that goes on here. On any
-    exception the sink is aborted."""
+    """Decodes into a sink (frames/output.py), frame by frame: returns what sink.finish() gives, and
+    the report. resume_key: what an interrupted decode, which is continued here, passed to the
+    sink's begin(). On any exception the sink is aborted."""
     chosen = options or DecodeOptions()
     asked = DecodeRequest(
         budget, strategy, precision, progress, cancel, chosen, None, sink, resume_key
@@ -132,11 +132,13 @@ def encode(
     precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
     moments: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Latents (B, C, T, H, W) on the CPU: the mean that `vae.encode(pixels)` gives, unsplit.
+    """Encodes within a memory budget: latents (B, C, T, H, W) on the CPU, the mean that
+    `vae.encode(pixels)` gives, unsplit.
 
     pixels: (B, 3, T, H, W) in -1..1, T = 4 n + 1 frames for a video VAE whose time factor is 4.
-    moments: the mean and the logarithm of the variance, (B, 2 C, T, H, W). All else as decode().
-    The latents are as the VAE makes them: multiply by its scaling factor for a model.
+    moments: True returns the mean and the logarithm of the variance, (B, 2 C, T, H, W). All else is
+    as in decode(). The latents are as the VAE makes them: a model wants them multiplied by the
+    VAE's scaling factor.
     """
     return encode_with_report(
         vae, pixels, budget, strategy, precision, progress, cancel, moments=moments
@@ -148,7 +150,8 @@ def encode_with_report(
     precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
     options: DecodeOptions | None = None, moments: bool = False,
 ) -> tuple[Tensor, DecodeReport]:  # fmt: skip
-    """encode(), and how it went. `options`: see DecodeOptions; those of tiles have no effect."""
+    """As encode(), and returns (latents, DecodeReport). Of DecodeOptions, those about tiles have
+    no effect."""
     chosen = options or DecodeOptions()
     asked = DecodeRequest(budget, strategy, precision, progress, cancel, chosen, encode=True)
     found, report = _execute(vae, pixels, asked)
@@ -424,8 +427,16 @@ class Execution:
                 job, backend = self._begin(scope)
                 for sample in range(self.z.shape[0]):
                     if black_box.is_tiled(self.plan.way):
+                        here = slice(sample, sample + 1)
+                        z, whole = self.z[here], self.placing.whole()[here]
                         with scope:
-                            self._in_tiles(job, sample, backend)
+                            if backend is None:
+                                self._in_own_tiles(job, sample, z, whole)
+                            else:
+                                compiled = self.plan.compiled
+                                run = self._interpreter(compiled, backend, sample)
+                                run.tiles(compiled.program, z, whole)
+                                self._note_error(compiled, run)
                         self.placing.put_whole(sample)
                         self._clean_up(self.asked.options.cleanup_frequency or 1)
                         continue
@@ -535,19 +546,13 @@ class Execution:
             transfers=Transfers(self.device) if stores else None,
         )  # fmt: skip
 
-    def _in_tiles(self, job: Job, sample: int, backend: Backend | None) -> None:
-        """Tiles are added up in one tensor."""
-        here, compiled = slice(sample, sample + 1), self.plan.compiled
-        z, out = self.z[here], self.placing.whole()[here]
-        if backend is None:
-            plan = black_box.plan_own_tiles(job.family, job.shape, self.plan.way.parameters)
-            black_box.in_own_tiles(
-                job.family, plan, z, out, self.device, job.dtype, self._recover(), self.counter,
-                sample,
-            )  # fmt: skip
-            return
-        run = self._interpreter(compiled, backend, sample)
-        run.tiles(compiled.program, z, out)
+    def _in_own_tiles(self, job: Job, sample: int, z: Tensor, out: Tensor) -> None:
+        plan = black_box.plan_own_tiles(job.family, job.shape, self.plan.way.parameters)
+        black_box.in_own_tiles(
+            job.family, plan, z, out, self.device, job.dtype, self._recover(), self.counter, sample
+        )
+
+    def _note_error(self, compiled: Any, run: Run) -> None:
         if not compiled.cuts_norms:
             error = max(run.estimate_error, self.report.estimate_error or 0.0)
             self.report.estimate_error = error

@@ -192,7 +192,8 @@ def plan_decode(
     overlap: latents that neighbours share and blend; halo: latents decoded beyond and dropped (in
     causal time the warm-up); min_tile: the smallest core; cost: bytes of a grain; resident: bytes
     needed beside the grains; level: None takes the coarsest that fits, a number takes that one;
-    shrink: a level's tiles are one part in so many smaller than those before, 2 (halves) to 8.
+    shrink: each level's tiles are smaller by one part in so many than the last one's, 2 (halves) to
+    8.
     Raises BudgetTooSmallError with the smallest budget that would do, ValueError for a value out
     of its range, Hy3dError where a size does not fit in 63 bits.
     """

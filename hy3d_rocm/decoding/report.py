@@ -29,25 +29,26 @@ _MAY_BE_NONE = ("halo_pixels", "chunk_size", "slice_bytes", "cleanup_frequency")
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """What decode() decides by itself unless told. docs/decode.md says when to touch what.
+    """Settings of a decode; each has a default. docs/decode_tools.md says when to change which.
 
     chunk_size: latent frames that go through all layers at a time where norms are per position or
-    frame (Wan, HunyuanVideo 1.5, LTX, SeedVR2) and in tiles; None or "auto" (which becomes None):
-    1, on a GPU more of small pictures. Where it means nothing the report and the log say that it is
-    ignored; slice_bytes likewise.
-    slice_bytes: most of one layer's result that is computed at a time where they are not.
+    frame (Wan, HunyuanVideo 1.5, LTX, SeedVR2) and in tiles. None or "auto" (which becomes None):
+    1, on a GPU more for small pictures. Where it has no effect the report and the log say that it
+    is ignored; likewise slice_bytes.
+    slice_bytes: at most so much of one layer's result is computed at a time, where norms see the
+    whole video.
     memory_threshold: share of the free memory that budget "auto" takes.
-    memory_fraction: this process's share of the device's memory at most, None for no cap.
+    memory_fraction: the largest share of the device's memory for this process; None for no cap.
     cpu_offload: activations that do not fit go to host memory.
-    cleanup_frequency: after so many results of a decode in parts the allocators give back what
-    they hold unused; 0 never; None: the host's heap each time, a GPU's only when memory is short.
-    synchronization: wait for the device after each grain (a log's last line then tells where it
-    stopped; costs time).
-    fallback_precision: where the first gives NaN: "auto" (float32) or a name of a precision.
-    statistic_passes: `tiled` with GroupNorm: passes over all tiles that correct the statistics
+    cleanup_frequency: after so many results of a decode in parts the allocators return unused
+    memory; 0: never; None: the host's heap each time, a GPU's only when memory is short.
+    synchronization: wait for the device after each step or tile, so that a log's last line tells
+    where it stopped; costs time.
+    fallback_precision: used if the first precision gives NaN: "auto" (float32) or a precision.
+    statistic_passes: for `tiled` with GroupNorm: passes over all tiles that correct the statistics
     estimated from a part of the latent; each costs one more decode of the tiles.
-    halo_pixels: what is decoded beyond a tile and dropped; None: the whole receptive field.
-    overlap_pixels: what neighbouring tiles share and blend. min_tile_pixels: no smaller tiles.
+    halo_pixels: decoded beyond a tile and dropped; None: the whole receptive field.
+    overlap_pixels: shared by neighbouring tiles and blended. min_tile_pixels: no smaller tiles.
     backend: what computes the layers where the VAE's own code does not: "auto" (fused kernels on a
     GPU, the C convolution on the CPU, torch's operators where these can't), "torch" (torch's
     operators everywhere) or "native" (on the CPU the C convolution, or an error).

@@ -33,7 +33,7 @@ from hy3d_rocm.decoding.backends.statistics import (
     reduced,
     wide_type,
 )
-from hy3d_rocm.decoding.faults import Recover, Result, attempt, retry_out_of_memory
+from hy3d_rocm.decoding.faults import Attempts, Recover, Result, attempt, retry_out_of_memory
 from hy3d_rocm.decoding.layers import Attention, Conv, Local, Moments, Norm, Pieces, Range
 from hy3d_rocm.decoding.plan import Grain, Grains
 from hy3d_rocm.decoding.report import Step
@@ -185,9 +185,12 @@ class Run:
             with torch.no_grad():
                 for at, fields in enumerate(program.steps(number)):
                     step = ProgramStep._make(fields)
-                    made = attempt(
-                        works[step.op], step, recover=self.recover, step=at, check=self._check
-                    )
+                    made: Any = None
+                    for once_more in Attempts(self.recover, at):
+                        with once_more:
+                            if self._check is not None:
+                                self._check()
+                            made = works[step.op](step)
                     if step.op == _EMIT:
                         yield step.frames[0], made
                     elif made is not None:
@@ -421,18 +424,17 @@ class Run:
         return x.new_empty((2, node.heads, tokens, node.width // node.heads))
 
     def _fill(self, step: ProgramStep, x: Tensor, room: Tensor) -> None:
-        layer = cast("Attention", self.graph.layers[step.node])
+        layer, affine = cast("Attention", self.graph.layers[step.node]), self.affines.get(step.node)
+        norm, video = self._norm(step.node), _video(x)
         if layer.k is None:
-            made = self._projected(step, layer.q, x).chunk(3, dim=1)[1:]
-            for place, part in zip(room, made, strict=True):
+            made, _ = self.backend.convolve(Conv(layer.q, norm=norm), *video, affine=affine)
+            for place, part in zip(room, made.chunk(3, dim=1)[1:], strict=True):
                 place.copy_(_tokens(part, layer.heads))
             return
         for place, module in zip(room, (layer.k, layer.v), strict=True):
-            place.copy_(_tokens(self._projected(step, module, x), layer.heads))
-
-    def _projected(self, step: ProgramStep, module: Any, x: Tensor) -> Tensor:
-        conv, affine = Conv(module, norm=self._norm(step.node)), self.affines.get(step.node)
-        return self.backend.convolve(conv, *_video(x), affine=affine)[0]
+            made, _ = self.backend.convolve(Conv(module, norm=norm), *video, affine=affine)
+            place.copy_(_tokens(made, layer.heads))
+            del made
 
     def _attend(self, step: ProgramStep) -> Made:
         """x + out(softmax(q k^T) v) of some frames; there is no mask, a span is a range of keys."""
@@ -455,7 +457,8 @@ class Run:
             self._fill(step, x, room)
         else:
             room = self._slices[step.others[0]].ready()
-        q = self._projected(step, layer.q, x)[:, :width]
+        conv, affine = Conv(layer.q, norm=self._norm(step.node)), self.affines.get(step.node)
+        q = self.backend.convolve(conv, *_video(x), affine=affine)[0][:, :width]
         q = _tokens(q, layer.heads).contiguous()[None]
         mixed = q.new_empty((1, width, frames, *x.shape[3:]))
         target = _tokens(mixed, layer.heads)

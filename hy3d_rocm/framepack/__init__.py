@@ -1,4 +1,4 @@
-"""FramePack on cards of any size: what is kept free, what stays resident, when what is unloaded.
+"""FramePack on cards of any size: what is kept free, what stays resident, when models go.
 
 Nothing here imports ComfyUI; hy3d_rocm/comfy/patches/framepack.py puts it into kijai's wrapper,
 `standalone.py` into lllyasviel's own demo_gradio.py.

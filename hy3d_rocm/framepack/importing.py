@@ -17,7 +17,8 @@ from __future__ import annotations
 import importlib.machinery
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -68,10 +69,12 @@ class Hook(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec of FramePack's memory module; None for anything else."""
-        if not (fullname == MODULE or fullname.endswith("." + MODULE)):
+        if not f".{fullname}".endswith("." + MODULE):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.loader is None or not _is_framepacks(spec.origin):
+        if spec is None or spec.loader is None or spec.origin is None:
+            return None
+        if not (Path(spec.origin).parent / SIBLING).is_file():
             return None
         spec.loader = _Loading(spec.loader, self.run)
         return spec
@@ -96,10 +99,6 @@ class Hook(MetaPathFinder):
         except Exception as error:  # noqa: BLE001  (a setting must not cost the import)
             logger.debug("whether imports may be corrected is not known: %s", error)
             return True
-
-
-def _is_framepacks(origin: str | None) -> bool:
-    return origin is not None and (Path(origin).parent / SIBLING).is_file()
 
 
 class AfterImport(MetaPathFinder):
@@ -164,30 +163,23 @@ def why_not_asked() -> str:
     return ""
 
 
-class answered:  # noqa: N801  (a context manager)
+@contextmanager
+def answered(name: str) -> Iterator[None]:
     """While open, `torch.cuda.current_device()` is 0 for callers in the module `name`, and for
     nobody else."""
+    import torch
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    original = torch.cuda.current_device
 
-    def __enter__(self) -> None:
-        import torch
+    def current_device() -> int:
+        return 0 if sys._getframe(1).f_globals.get("__name__") == name else original()
 
-        self._original = original = torch.cuda.current_device
-
-        def current_device() -> int:
-            if sys._getframe(1).f_globals.get("__name__") == self.name:
-                return 0
-            return original()
-
-        self._ours = torch.cuda.current_device = current_device
-
-    def __exit__(self, *_: object) -> None:
-        import torch
-
-        if torch.cuda.current_device is self._ours:
-            torch.cuda.current_device = self._original
+    torch.cuda.current_device = current_device
+    try:
+        yield
+    finally:
+        if torch.cuda.current_device is current_device:
+            torch.cuda.current_device = original
 
 
 def place(module: ModuleType, device: str) -> None:

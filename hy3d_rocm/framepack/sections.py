@@ -53,7 +53,7 @@ class Card:
         """Begin to measure."""
         torch.cuda.reset_peak_memory_stats(self.device)
         self._base = int(torch.cuda.memory_allocated(self.device))
-        self._retries = self._all_retries()
+        self._retries = self._retries_so_far()
 
     def need(self) -> int:
         """The most that was allocated above what was at `start`."""
@@ -61,9 +61,9 @@ class Card:
 
     def retries(self) -> int:
         """How often since `start` the allocator had to give its cache back to get memory."""
-        return self._all_retries() - self._retries
+        return self._retries_so_far() - self._retries
 
-    def _all_retries(self) -> int:
+    def _retries_so_far(self) -> int:
         return int(torch.cuda.memory_stats(self.device).get("num_alloc_retries", 0))
 
 

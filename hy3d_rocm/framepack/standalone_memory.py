@@ -162,21 +162,18 @@ class Memory:
         )
         if self.card is None:
             return [*lines, "  memory: nothing is moved or preserved"]
-        free = self.card.free()
+        free, host = self.card.free(), host_free_bytes()
+        advice = recommend(free, self.limit_bytes, sys.maxsize if host is None else host)
         cap = f"VRAM limit {short_text(self.limit_bytes)}" if self.is_capped else "no VRAM limit"
         lines += [
             f"  memory: {size_text(free)} free, {cap} ({CAP_GB}, {CAP_SHARE})",
             f"  MIOpen: {in_a_line(os.environ)}",
-            f"  recommended: {self._recommended(free)}",
+            f"  recommended: {advice.text()}",
             '  right: "Unloading ... completely" before "[Before VAE Load]"; wrong: "Offloading '
             'DynamicSwap_... to preserve memory"',
             '  if it fails (of a whole log "hy3d-rocm diagnose LOG" tells it):',
         ]
         return lines + [f"    {problem.text()}" for problem in ALL]
-
-    def _recommended(self, free: int) -> str:
-        host = host_free_bytes()
-        return recommend(free, self.limit_bytes, sys.maxsize if host is None else host).text()
 
     # What stands in place of diffusers_helper.memory's functions.
 
@@ -197,7 +194,7 @@ class Memory:
         model.to(device=CPU if is_vae and self.vae_mode == "cpu" else target_device)
         self.whole.append(model)
         if is_vae:
-            self.vae_bytes = _bytes(model)
+            self.vae_bytes = sum(t.nbytes for part in model.modules() for t in own_tensors(part))
 
     @_replacing
     def move_model_to_device_with_memory_preservation(
@@ -402,15 +399,7 @@ def _first_two(function: Function, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def _once_each(models: list[torch.nn.Module]) -> list[torch.nn.Module]:
-    found: list[torch.nn.Module] = []
-    for model in models:
-        if not any(model is one for one in found):
-            found.append(model)
-    return found
-
-
-def _bytes(model: torch.nn.Module) -> int:
-    return sum(t.nbytes for module in model.modules() for t in own_tensors(module))
+    return list({id(model): model for model in models}.values())
 
 
 def _short(model: torch.nn.Module) -> str:

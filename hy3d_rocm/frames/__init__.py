@@ -1,1 +1,1 @@
-"""Decoded frames into files; a decode into them can be killed and go on."""
+"""Decoded frames written to files; a decode that writes them can be killed and resumed."""

@@ -31,7 +31,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from hy3d_rocm.files import partial_of
+from hy3d_rocm.env.shown import printable
+from hy3d_rocm.files import partial_of, plain
 from hy3d_rocm.frames.fingerprints import FileFingerprints
 from hy3d_rocm.frames.lock import NO_LOCKS, Lock
 from hy3d_rocm.frames.output import OutputError, Shape, settle_folder, told, written
@@ -137,9 +138,7 @@ class Claim:
         if self._make_job is None:
             return
         self.files.known = found.get("files", {})
-        self.job = _plain(
-            self._make_job(self.files) if callable(self._make_job) else self._make_job
-        )
+        self.job = plain(self._make_job(self.files) if callable(self._make_job) else self._make_job)
         if found:
             self._compare(found.get("job", {}), self.job)
         self.manifest = found
@@ -228,7 +227,7 @@ class Claim:
     def begin(self, shape: Shape, stored: str, plan: Mapping[str, Any] | None) -> int:
         """The decode begins or goes on; frames recorded as done. OutputError where what is there
         was made in another way."""
-        now = {"shape": list(shape), "dtype": stored, "plan": _plain(plan or {})}
+        now = {"shape": list(shape), "dtype": stored, "plan": plain(plan or {})}
         if not self.manifest:
             self.manifest = {
                 "format": _FORMAT, "job": self.job, **now, "done": 0,
@@ -355,11 +354,5 @@ def _remove(folder: Path, names: re.Pattern[str]) -> None:
             entry.unlink(missing_ok=True)
 
 
-def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(json.dumps(value))
-    return plain
-
-
 def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 160 else text[:157] + "..."
+    return printable(json.dumps(value), 160)

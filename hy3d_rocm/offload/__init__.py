@@ -1,4 +1,4 @@
-"""Whether a pipeline's weights stay on the accelerator or come and go; see docs/offload.md.
+"""Whether a pipeline's weights stay on the accelerator or are offloaded; see docs/offload.md.
 
 No part of this imports torch, diffusers or accelerate before a function is called.
 """
@@ -21,28 +21,8 @@ from hy3d_rocm.offload.transfer import Progress, move, reporting_moves, reportin
 from hy3d_rocm.units import size_text
 
 __all__ = [
-    "HEADROOM_BYTES",
-    "POLICIES",
-    "Change",
-    "Decision",
-    "Estimate",
-    "Mode",
-    "Policy",
-    "Progress",
-    "Room",
-    "Scope",
-    "apply",
-    "check_policy",
-    "components_of",
-    "current_mode",
-    "decide",
-    "diffusers_changes",
-    "estimate",
-    "measuring",
-    "move",
-    "needed_bytes",
-    "offload_scope",
-    "reporting_moves",
-    "reporting_transfers",
-    "size_text",
-]
+    "HEADROOM_BYTES", "POLICIES", "Change", "Decision", "Estimate", "Mode", "Policy", "Progress",
+    "Room", "Scope", "apply", "check_policy", "components_of", "current_mode", "decide",
+    "diffusers_changes", "estimate", "measuring", "move", "needed_bytes", "offload_scope",
+    "reporting_moves", "reporting_transfers", "size_text",
+]  # fmt: skip

@@ -109,25 +109,21 @@ class Counters:
     """The counters of torch's allocator for a CUDA or HIP device, in bytes."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        import torch
+
+        self._device, self._cuda = device, torch.cuda
 
     def allocated(self) -> int:
         """Live now."""
-        import torch
-
-        return int(torch.cuda.memory_allocated(self._device))
+        return int(self._cuda.memory_allocated(self._device))
 
     def peak(self) -> int:
         """Most that was live at once since reset()."""
-        import torch
-
-        return int(torch.cuda.max_memory_allocated(self._device))
+        return int(self._cuda.max_memory_allocated(self._device))
 
     def reset(self) -> None:
         """The peak is what is live now."""
-        import torch
-
-        torch.cuda.reset_peak_memory_stats(self._device)
+        self._cuda.reset_peak_memory_stats(self._device)
 
 
 def activation_bound(peak_bytes: int, ran_component_bytes: Iterable[int]) -> int:
@@ -185,11 +181,9 @@ def _covers(at: Size, size: Size) -> bool:
 
 @contextmanager
 def measuring(
-    pipeline: Any,
-    device: torch.device | str,
-    size: Size | None = None,
+    pipeline: Any, device: torch.device | str, size: Size | None = None,
     counters: Counters | None = None,
-) -> Iterator[None]:
+) -> Iterator[None]:  # fmt: skip
     """Measures the calls made inside; afterwards estimate() knows the activations' peak.
 
     size: as for recorded(). counters: torch's allocator's for `device` unless given. Resets the

@@ -34,7 +34,6 @@ from hy3d_rocm.offload.memory import estimate
 from hy3d_rocm.offload.policy import (
     HEADROOM_BYTES,
     Decision,
-    Estimate,
     Policy,
     check_policy,
     decide,
@@ -57,14 +56,9 @@ _REFUSALS = (RuntimeError, ValueError, TypeError, AttributeError, ImportError, K
 
 
 def apply(
-    pipeline: Any,
-    policy: Policy,
-    device: torch.device | str,
-    free_bytes: int | None,
-    total_bytes: int | None,
-    progress: Progress | None = None,
-    room: Room | None = None,
-) -> Decision:
+    pipeline: Any, policy: Policy, device: torch.device | str, free_bytes: int | None,
+    total_bytes: int | None, progress: Progress | None = None, room: Room | None = None,
+) -> Decision:  # fmt: skip
     """Decides for this pipeline on `device`, and enables or removes its offload hooks.
 
     free_bytes: free on `device` now, as the driver and the allocator say; what the pipeline
@@ -87,9 +81,9 @@ def apply(
         free_bytes += held
     decision = decide(policy, known, free_bytes, total_bytes)
     if room is not None and known.parameter_bytes and not decision.offload:
-        freed = _free_with(room, known, held)
-        if policy == "auto" and freed is not None and free_bytes is not None and freed < free_bytes:
-            decision = decide(policy, known, freed, total_bytes)
+        freed = room(max(known.resident_bytes + HEADROOM_BYTES - held, 0))
+        if policy == "auto" and freed is not None and free_bytes is not None:
+            decision = decide(policy, known, min(freed + held, free_bytes), total_bytes)
     refusal = _carry_out(pipeline, decision.offload, target, progress)
     if refusal is None:
         return decision
@@ -99,12 +93,6 @@ def apply(
         if again is None:
             return Decision(True, f"{decision.reason}, but {refusal}: offloaded")
     return Decision(current_mode(pipeline) != "resident", f"{refusal}: the pipeline is as it was")
-
-
-def _free_with(room: Room, known: Estimate, held_bytes: int) -> int | None:
-    """What the pipeline could get once `room` has freed what a resident one needs beside `held`."""
-    free = room(max(known.resident_bytes + HEADROOM_BYTES - held_bytes, 0))
-    return None if free is None else free + held_bytes
 
 
 def _why_not(pipeline: Any, policy: Policy, device: torch.device, mode: Mode) -> str | None:
@@ -150,10 +138,11 @@ def _carry_out(
     if before.is_already(offload, device):
         return None
     try:
+        _remove_hooks(pipeline)  # as diffusers does it: old hooks go first, then the weights
+        for name, module in components_of(pipeline).items():
+            move(module, indexed("cpu") if offload else device, progress, name)
         if offload:
-            _enable(pipeline, device, progress)
-        else:
-            _disable(pipeline, device, progress)
+            _enable(pipeline, device)
     except _REFUSALS as error:
         before.restore()
         doing = "offload could not be enabled" if offload else "the weights could not be moved"
@@ -169,13 +158,8 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _enable(pipeline: Any, device: torch.device, progress: Progress | None) -> None:
-    """Model offload to `device`. Old hooks go first, as diffusers does it, then the weights."""
-    import torch
-
-    _remove_hooks(pipeline)
-    for name, module in components_of(pipeline).items():
-        move(module, torch.device("cpu"), progress, name)
+def _enable(pipeline: Any, device: torch.device) -> None:
+    """Model offload to `device` of weights that are on the CPU."""
     if device.index is not None:
         # diffusers reads an index of 0 as none given and would fall back on the last one used.
         pipeline._offload_gpu_id = device.index
@@ -201,31 +185,17 @@ def enable_offload(pipeline: Any, device: torch.device) -> None:
         enable()
 
 
-def _disable(pipeline: Any, device: torch.device, progress: Progress | None) -> None:
-    """No hooks, all weights on `device`."""
-    _remove_hooks(pipeline)
-    for name, module in components_of(pipeline).items():
-        move(module, device, progress, name)
-
-
 def _remove_hooks(pipeline: Any) -> None:
     """remove_all_hooks, or the same by hand where the pipeline lacks it."""
-    if current_mode(pipeline) == "resident":
-        _forget_hooks(pipeline)
-        return
     remove = getattr(pipeline, "remove_all_hooks", None)
-    if callable(remove):
+    if current_mode(pipeline) != "resident" and callable(remove):
         remove()
     if current_mode(pipeline) != "resident":
         from accelerate.hooks import remove_hook_from_module
 
         for module in components_of(pipeline).values():
             remove_hook_from_module(module, recurse=True)
-    _forget_hooks(pipeline)
-
-
-def _forget_hooks(pipeline: Any) -> None:
-    """Or maybe_free_model_hooks, which every call ends with, would enable offload again."""
+    # Or maybe_free_model_hooks, which every call ends with, would enable offload again.
     if getattr(pipeline, "_all_hooks", None):
         pipeline._all_hooks = []
 
@@ -256,7 +226,11 @@ class _Placement:
         """Best effort: the same mode again, on the same devices. Says what did not work."""
         try:
             _remove_hooks(self._pipeline)
-            self._restore_weights()
+            for name, module in components_of(self._pipeline).items():
+                home = self._homes.get(name)
+                if home is not None:
+                    # Under hooks a weight's home is the CPU, wherever it happened to be.
+                    move(module, home if self._mode == "resident" else indexed("cpu"), None, name)
             if self._mode == "model" and self._device is not None:
                 enable_offload(self._pipeline, self._device)
             elif self._mode == "sequential" and self._device is not None:
@@ -266,15 +240,6 @@ class _Placement:
                 "%s could not be put back as it was (%s); load it again",
                 type(self._pipeline).__name__, _first_line(error),
             )  # fmt: skip
-
-    def _restore_weights(self) -> None:
-        import torch
-
-        for name, module in components_of(self._pipeline).items():
-            home = self._homes.get(name)
-            if home is not None:
-                # Under hooks a weight's home is the CPU, wherever it happened to be.
-                move(module, torch.device("cpu") if self._mode != "resident" else home, None, name)
 
 
 def _hook_device(pipeline: Any) -> torch.device | None:

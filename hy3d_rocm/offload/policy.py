@@ -6,17 +6,8 @@ all weights and the activations at once. "auto" is resident where that fits:
 
     weights + activations + headroom <= free
 
-Headroom is what neither figure counts. Its parts, added up in HEADROOM_BYTES:
-
-* 600 MB for other programs and the driver: what ComfyUI itself keeps free for them
-  (EXTRA_RESERVED_VRAM in comfy/model_management.py: 400 MB, on Windows 600 MB).
-* 400 MB for what torch's allocator takes and the counters of live tensors do not show: blocks are
-  cut from segments of 2 MB, 20 MB and multiples of 2 MB, and a segment's rest may be too small
-  for the next tensor; there are two pools and a pipeline uses both. That has no useful proven
-  bound; 400 MB is 20 segments of the middle size.
-
-Activations that were never measured are taken to be as large as all weights. That is a rule of
-caution and no estimate; the first measured call replaces it.
+docs/offload.md says what headroom is made of, and what is taken for activations that were never
+measured.
 """
 
 from __future__ import annotations
@@ -29,6 +20,7 @@ from hy3d_rocm.units import MB, size_text
 Policy = Literal["off", "auto", "on"]
 POLICIES: tuple[Policy, ...] = ("off", "auto", "on")
 
+# For other programs and the driver; for what torch's allocator takes beside live tensors.
 HEADROOM_BYTES = (600 + 400) * MB
 
 
@@ -80,12 +72,9 @@ def check_policy(policy: str) -> Policy:
 
 
 def decide(
-    policy: Policy,
-    estimate: Estimate,
-    free_bytes: int | None,
-    total_bytes: int | None,
+    policy: Policy, estimate: Estimate, free_bytes: int | None, total_bytes: int | None,
     headroom_bytes: int = HEADROOM_BYTES,
-) -> Decision:
+) -> Decision:  # fmt: skip
     """Whether the pipeline of `estimate` is offloaded.
 
     free_bytes: what the pipeline could get on the device if none of it were there yet; None if

@@ -1,14 +1,9 @@
-"""Moving weights with progress in bytes, and watching others move them.
+"""Moving weights with progress in bytes, and watching others move them (docs/offload.md).
 
 accelerate's CpuOffload has one method that moves, `pre_forward`: it sends the previous component
 to the CPU, then its own to the execution device. While a pipeline is watched, each such hook has
 a `pre_forward` of ours as an instance attribute. diffusers makes new hooks at the end of each call
 (`maybe_free_model_hooks`), so that method is wrapped on the instance too.
-
-`module.to(device)` of code that is not ours: meanwhile each component of the pipeline has a `to` of
-ours as an instance attribute, which moves the tensors one by one (`move`) and then calls the
-module's own `to`. That one finds everything in place, and gives dtype, result and errors their
-usual meaning. So what moves, when and in which order is the caller's business.
 """
 
 from __future__ import annotations
@@ -52,13 +47,9 @@ class Reporter:
     """Calls `progress` at most every PROGRESS_SECONDS and at the end; then one line in the log."""
 
     def __init__(
-        self,
-        progress: Progress | None,
-        total: int,
-        name: str,
-        device: torch.device,
+        self, progress: Progress | None, total: int, name: str, device: torch.device,
         clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._progress, self._clock = progress, clock
         self._total, self._name, self._device = total, name, device
         self._done = 0
@@ -85,26 +76,14 @@ class Reporter:
         )  # fmt: skip
 
 
-@dataclass
-class _Owner:
-    """A place in a module that holds a tensor."""
-
-    module: torch.nn.Module
-    name: str
-    is_parameter: bool
-
-    def get(self) -> torch.Tensor:
-        table: Any = self.module._parameters if self.is_parameter else self.module._buffers
-        tensor: torch.Tensor = table[self.name]
-        return tensor
+# A module's table that holds a tensor, and the tensor's name there.
+_Place = tuple[dict[str, Any], str]
 
 
 def move(
-    module: torch.nn.Module,
-    device: torch.device | str,
-    progress: Progress | None = None,
+    module: torch.nn.Module, device: torch.device | str, progress: Progress | None = None,
     what: str | None = None,
-) -> int:
+) -> int:  # fmt: skip
     """Moves a module's parameters and buffers to `device`; returns the bytes that were moved.
 
     As module.to(device), with these differences: progress(done, total, "<what> to <device>") is
@@ -118,19 +97,19 @@ def move(
     if not is_plain(module):
         return _move_by_itself(module, target, progress, name)
     groups = _groups_elsewhere(module, target)
-    total = sum(size_bytes(owners[0].get()) for owners in groups)
+    total = sum(size_bytes(table[key]) for (table, key), *_ in groups)
     if not groups:
         return 0
     reporter = Reporter(progress, total, name, target)
-    moved: list[tuple[list[_Owner], torch.device]] = []
+    moved: list[tuple[list[_Place], torch.device]] = []
     try:
         while groups:
-            owners = groups.popleft()
-            source = owners[0].get()
-            origin, count = components.device_of(source), size_bytes(source)
-            del source  # or it would live until the next one is moved
-            _move_group(owners, target)
-            moved.append((owners, origin))
+            places = groups.popleft()
+            table, key = places[0]
+            # No name for the tensor: it would live until the next one is moved.
+            origin, count = components.device_of(table[key]), size_bytes(table[key])
+            _move_group(places, target)
+            moved.append((places, origin))
             reporter.add(count)
         _refresh(module, target)
         reporter.finish()
@@ -162,15 +141,14 @@ def is_plain(module: torch.nn.Module) -> bool:
     return True
 
 
-def _groups_elsewhere(module: torch.nn.Module, device: torch.device) -> deque[list[_Owner]]:
+def _groups_elsewhere(module: torch.nn.Module, device: torch.device) -> deque[list[_Place]]:
     """The places of each piece of memory that is not on `device` yet, in the module's order."""
-    groups: dict[object, list[_Owner]] = {}
+    groups: dict[object, list[_Place]] = {}
     for part in module.modules():
-        for table, is_parameter in ((part._parameters, True), (part._buffers, False)):
+        for table in (part._parameters, part._buffers):
             for name, tensor in table.items():
                 if tensor is not None and not components.is_on(tensor, device):
-                    owner = _Owner(part, name, is_parameter)
-                    groups.setdefault(memory_key(tensor), []).append(owner)
+                    groups.setdefault(memory_key(tensor), []).append((table, name))
     return deque(groups.values())
 
 
@@ -178,25 +156,24 @@ def _copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.detach().to(device)
 
 
-def _move_group(owners: list[_Owner], device: torch.device) -> None:
+def _move_group(places: list[_Place], device: torch.device) -> None:
     """Puts a copy on `device` into every place; the old memory dies with the last of them."""
     import torch
 
     with torch.no_grad():
-        moved = _copy(owners[0].get(), device)
+        table, name = places[0]
+        moved = _copy(table[name], device)
         replaced: dict[int, torch.nn.Parameter] = {}
-        for owner in owners:
-            if not owner.is_parameter:
-                owner.module._buffers[owner.name] = moved
-                continue
-            old = owner.get()
-            if torch._has_compatible_shallow_copy_type(old, moved):
+        for table, name in places:
+            old = table[name]
+            if not isinstance(old, torch.nn.Parameter):
+                table[name] = moved
+            elif torch._has_compatible_shallow_copy_type(old, moved):
                 old.data = moved  # the Parameter object stays, and who else holds it follows
-                continue
-            new = replaced.get(id(old))
-            if new is None:
-                new = replaced[id(old)] = torch.nn.Parameter(moved, old.requires_grad)
-            owner.module._parameters[owner.name] = new
+            else:
+                if id(old) not in replaced:
+                    replaced[id(old)] = torch.nn.Parameter(moved, old.requires_grad)
+                table[name] = replaced[id(old)]
 
 
 def _refresh(module: torch.nn.Module, device: torch.device) -> None:
@@ -212,15 +189,15 @@ def _refresh(module: torch.nn.Module, device: torch.device) -> None:
 
 
 def _move_back(
-    module: torch.nn.Module, moved: list[tuple[list[_Owner], torch.device]], name: str
+    module: torch.nn.Module, moved: list[tuple[list[_Place], torch.device]], name: str
 ) -> None:
     """Undoes a move that raised. What cannot go back stays where it is: whole, and said so."""
     failed: Exception | None = None
     origins = {str(origin): origin for _, origin in moved}
     while moved:
-        owners, origin = moved.pop()
+        places, origin = moved.pop()
         try:
-            _move_group(owners, origin)
+            _move_group(places, origin)
         except Exception as error:  # noqa: BLE001  # the first exception is the one to go on
             failed = error
     try:
@@ -241,10 +218,8 @@ def _move_by_itself(
 ) -> int:
     """module.to(device) in one step; back to where it was if that raises."""
     elsewhere = [t for t in distinct_tensors([module]) if not components.is_on(t, device)]
-    total, origins = (
-        sum(map(size_bytes, elsewhere)),
-        {str(components.device_of(t)) for t in elsewhere},
-    )
+    total = sum(map(size_bytes, elsewhere))
+    origins = {str(components.device_of(t)) for t in elsewhere}
     del elsewhere  # they would keep the old memory alive
     reporter = Reporter(progress, total, name, device)
     try:
@@ -366,7 +341,7 @@ class _Watch:
     ) -> Any:
         previous: Any = getattr(hook.prev_module_hook, "model", None)
         target = _device_of(hook)
-        leaves = previous is not None and not _at(previous, _cpu())
+        leaves = previous is not None and not _at(previous, indexed("cpu"))
         arrives = target is not None and not _at(module, target)
         if not leaves and not arrives:
             return original(module, *args, **kwargs)
@@ -374,7 +349,7 @@ class _Watch:
             if mover is None or target is None:
                 return original(module, *args, **kwargs)
             if leaves:
-                mover(previous, _cpu(), self._name_of(previous))
+                mover(previous, indexed("cpu"), self._name_of(previous))
                 components.empty_cache(target)
             if not arrives:
                 return args, kwargs
@@ -394,7 +369,7 @@ class _Watch:
             if mover is not None:
                 for name, module in components_of(self.pipeline).items():
                     if any(is_kind(hook, "CpuOffload") for hook in flat_hooks(module)):
-                        mover(module, _cpu(), name)
+                        mover(module, indexed("cpu"), name)
             self._release_hooks()
             try:
                 return self._free(*args, **kwargs)
@@ -429,12 +404,6 @@ def _difference(hook: Any) -> str | None:
     return f"its hook's pre_forward does not use {', '.join(sorted(missing))}" if missing else None
 
 
-def _cpu() -> torch.device:
-    import torch
-
-    return torch.device("cpu")
-
-
 def _device_of(hook: Any) -> torch.device | None:
     from hy3d_rocm.device import as_device
 
@@ -446,9 +415,6 @@ def _at(module: Any, device: torch.device) -> bool:
     """accelerate's own test: where the first parameter is. A module without any is everywhere."""
     first = next(iter(module.parameters()), None)
     return first is None or components.is_on(first, device)
-
-
-_TO = "to"
 
 
 @contextmanager
@@ -463,32 +429,29 @@ def reporting_moves(pipeline: Any, progress: Progress | None) -> Iterator[None]:
     replaced: list[torch.nn.Module] = []
     try:
         for name, module in components_of(pipeline).items():
-            if _TO not in vars(module):
-                vars(module)[_TO] = functools.partial(_to, module, name, progress)
+            if "to" not in vars(module):
+                vars(module)["to"] = functools.partial(_to, module, name, progress)
                 replaced.append(module)
         yield
     finally:
         for module in replaced:
-            if _is_ours(vars(module).get(_TO)):
-                del vars(module)[_TO]
-
-
-def _is_ours(found: object) -> bool:
-    return isinstance(found, functools.partial) and found.func is _to
+            found = vars(module).get("to")
+            if isinstance(found, functools.partial) and found.func is _to:
+                del vars(module)["to"]
 
 
 def _to(
     module: torch.nn.Module, name: str, progress: Progress | None, /, *args: Any, **kwargs: Any
 ) -> Any:
     """module.to(*args, **kwargs), its transfer reported."""
-    mine = vars(module).pop(_TO)  # move() must see the module as it is
+    mine = vars(module).pop("to")  # move() must see the module as it is
     try:
         device = _destination(module, args, kwargs)
         if device is not None and is_plain(module):
             move(module, device, progress, name)
         return module.to(*args, **kwargs)
     finally:
-        vars(module)[_TO] = mine
+        vars(module)["to"] = mine
 
 
 def _destination(

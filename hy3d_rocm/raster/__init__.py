@@ -1,4 +1,4 @@
-"""A rasteriser on the CPU for the texture stage, and the modules that it stands in for.
+"""A rasteriser on the CPU for the texture stage, and the modules that it replaces.
 
 Names are loaded on first use: `install` costs neither torch nor numpy.
 """
@@ -9,36 +9,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hy3d_rocm.raster.finder import Installed as Installed
-    from hy3d_rocm.raster.finder import install as install
-    from hy3d_rocm.raster.finder import status as status
-    from hy3d_rocm.raster.finder import uninstall as uninstall
-    from hy3d_rocm.raster.functional import inpaint_vertices as inpaint_vertices
-    from hy3d_rocm.raster.functional import interpolate as interpolate
-    from hy3d_rocm.raster.functional import rasterize as rasterize
-    from hy3d_rocm.raster.functional import scatter as scatter
-    from hy3d_rocm.raster.functional import vertex_normals as vertex_normals
-    from hy3d_rocm.raster.results import Raster as Raster
-    from hy3d_rocm.raster.results import Scattered as Scattered
-
-_HOME = {
-    "Installed": "finder",
-    "Raster": "results",
-    "Scattered": "results",
-    "inpaint_vertices": "functional",
-    "install": "finder",
-    "interpolate": "functional",
-    "rasterize": "functional",
-    "scatter": "functional",
-    "status": "finder",
-    "uninstall": "finder",
-    "vertex_normals": "functional",
-}
+    from hy3d_rocm.raster.finder import Installed, install, status, uninstall
+    from hy3d_rocm.raster.functional import (
+        inpaint_vertices,
+        interpolate,
+        rasterize,
+        scatter,
+        vertex_normals,
+    )
+    from hy3d_rocm.raster.results import Raster, Scattered
 
 __all__ = [
     "Installed", "Raster", "Scattered", "inpaint_vertices", "install", "interpolate", "rasterize",
     "scatter", "status", "uninstall", "vertex_normals",
 ]  # fmt: skip
+_HOME = {
+    **dict.fromkeys(__all__, "functional"),
+    **dict.fromkeys(("Installed", "install", "status", "uninstall"), "finder"),
+    **dict.fromkeys(("Raster", "Scattered"), "results"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,83 +24,74 @@ __all__ = [
 
 MOST_PIXELS_A_SIDE = 32768  # HY3D_RASTER_MOST_PIXELS_A_SIDE
 MOST_THREADS = 1024  # of one call: hy3d_context_desc
-_INTEGERS = {f"torch.{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+_MASKS = ("uint8", "bool")
 Shape = tuple["str | int", ...]  # a size that is free has a letter
 
 
 class Door:
-    """NumPy's side, and what both sides share."""
+    """NumPy's arrays (device None), or torch's of one device, copied out and back where that is not
+    the CPU's."""
 
-    @property
-    def on_gpu(self) -> bool:
-        """Whether the arrays are where kernels can be run."""
-        return False
-
-    def floats(self, value: Any, name: str, shape: Shape) -> Any:
-        """`value` as float32; TypeError for other kinds of numbers, ValueError for the shape."""
-        check_shape(value, name, shape)
-        if value.dtype.kind != "f" or value.dtype.itemsize not in (2, 4, 8):
-            raise TypeError(_no_floats(name, value.dtype, f"{name}.astype('float32')"))
-        with np.errstate(over="ignore"):  # the infinity is refused, or asked for
-            return np.require(np.asarray(value), np.float32, ["C", "A"])
-
-    def indices(self, value: Any, name: str, shape: Shape) -> Any:
-        """`value` as int32; TypeError where it isn't of integers, ValueError where one is too
-        large for that."""
-        check_shape(value, name, shape)
-        if value.dtype.kind not in "iu":
-            raise TypeError(_no_integers(name, value.dtype, f"{name}.astype('int32')"))
-        return _as_int32(np.asarray(value), name)
-
-    def bytes_of(self, value: Any, name: str, shape: Shape) -> Any:
-        """A copy of a mask as uint8: bool, or uint8 as it is."""
-        check_shape(value, name, shape)
-        if value.dtype not in (np.dtype(np.uint8), np.dtype(np.bool_)):
-            raise TypeError(f"{name} is {value.dtype}: give a mask of uint8 or bool")
-        return np.array(value, dtype=np.uint8, order="C")
-
-    def give(self, array: Any, like: Any = None) -> Any:
-        """A result as the caller's kind of array; `like`: of this one's type as well."""
-        return array if like is None else array.astype(like.dtype, copy=False)
-
-
-class TorchDoor(Door):
-    """torch's side: tensors of one device, copied out and back where that is not the CPU's."""
-
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Any = None) -> None:
         self.device = device
 
     @property
     def on_gpu(self) -> bool:
-        return bool(self.device.type == "cuda")  # HIP's name in torch too
+        """Whether the arrays are where kernels can be run."""
+        return self.device is not None and bool(self.device.type == "cuda")  # HIP's name too
 
     def floats(self, value: Any, name: str, shape: Shape) -> Any:
-        import torch
-
-        check_shape(value, name, shape)
-        if value.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
-            raise TypeError(_no_floats(name, value.dtype, f"{name}.float()"))
-        return _host(value, torch.float32)
+        """`value` as float32; TypeError for other kinds of numbers, ValueError for the shape."""
+        remedy = ".astype('float32')" if self.device is None else ".float()"
+        wanted = f"floating-point numbers, such as {name}{remedy}"
+        with np.errstate(over="ignore"):  # the infinity is refused, or asked for
+            found = self._read(value, name, shape, _FLOATS, wanted, "float32")
+            return np.require(found, np.float32, ["C", "A"])
 
     def indices(self, value: Any, name: str, shape: Shape) -> Any:
-        check_shape(value, name, shape)
-        if str(value.dtype) not in _INTEGERS:  # older versions of torch lack some
-            raise TypeError(_no_integers(name, value.dtype, f"{name}.int()"))
-        return _as_int32(_host(value, value.dtype), name)
+        """`value` as int32; TypeError where it isn't of integers, ValueError where one is too
+        large for that."""
+        remedy = ".astype('int32')" if self.device is None else ".int()"
+        wanted = f"integers, such as {name}{remedy}"
+        return _as_int32(self._read(value, name, shape, _INTEGERS, wanted), name)
 
     def bytes_of(self, value: Any, name: str, shape: Shape) -> Any:
+        """A copy of a mask as uint8: bool, or uint8 as it is."""
+        wanted = "uint8 or bool" if self.device is None else "torch.uint8 or torch.bool"
+        found = self._read(value, name, shape, _MASKS, f"a mask of {wanted}", "uint8")
+        return np.array(found, dtype=np.uint8, order="C")
+
+    def _read(
+        self, value: Any, name: str, shape: Shape, types: Container[str], wanted: str,
+        dtype: str = "",
+    ) -> Any:  # fmt: skip
+        """In main memory as a plain array, if its type is one of `types`; a tensor's as `dtype`,
+        and no part of a graph."""
+        check_shape(value, name, shape)
+        if _type_name(value.dtype) not in types:
+            raise TypeError(f"{name} is {value.dtype}: give {wanted}")
+        if self.device is None:
+            return np.asarray(value)
         import torch
 
-        check_shape(value, name, shape)
-        if value.dtype not in (torch.uint8, torch.bool):
-            raise TypeError(f"{name} is {value.dtype}: give a mask of torch.uint8 or torch.bool")
-        return np.array(_host(value, torch.uint8), order="C")
+        dense = value.detach().resolve_conj().resolve_neg()
+        return dense.to("cpu", getattr(torch, dtype, value.dtype)).contiguous().numpy()
 
     def give(self, array: Any, like: Any = None) -> Any:
+        """A result as the caller's kind of array; `like`: of this one's type as well."""
+        if self.device is None:
+            return array if like is None else array.astype(like.dtype, copy=False)
         import torch
 
         tensor = torch.from_numpy(array)
         return tensor.to(self.device, tensor.dtype if like is None else like.dtype)
+
+
+def _type_name(dtype: Any) -> str:
+    """Of NumPy's types in any order of bytes, and of torch's."""
+    return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
 
 
 def door_of(named: Mapping[str, Any], **optional: Any) -> Door:
@@ -124,7 +115,7 @@ def door_of(named: Mapping[str, Any], **optional: Any) -> Door:
             f"{strangers[0]} is a NumPy array and {min(tensors)} a torch tensor: pass all as NumPy "
             "arrays or all as torch tensors (torch.from_numpy shares the memory)"
         )
-    return TorchDoor(_one_device(given))
+    return Door(_one_device(given))
 
 
 def _one_device(tensors: Mapping[str, Any]) -> Any:
@@ -199,42 +190,27 @@ def plain(value: Any, name: str) -> Any:
 def check_shape(value: Any, name: str, shape: Shape) -> None:
     """ValueError unless `value` has this shape; letters in it stand for any size."""
     found = tuple(value.shape)
-    fits = len(found) == len(shape) and all(
-        isinstance(wanted, str) or wanted == size for wanted, size in zip(shape, found, strict=True)
-    )
-    if not fits:
+    if not _fits(found, shape):
         wanted = ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "")
         raise ValueError(f"{name} has shape {found}: it must be ({wanted})")
+
+
+def _fits(found: tuple[int, ...], shape: Shape) -> bool:
+    return len(found) == len(shape) and all(
+        isinstance(wanted, str) or wanted == size for wanted, size in zip(shape, found, strict=True)
+    )
 
 
 def leading(value: Any, name: str, last: Shape) -> tuple[tuple[int, ...], Any]:
     """The leading sizes of (..., *last), and `value` with these made one."""
     value = plain(value, name)
     found = tuple(value.shape)
-    at = len(found) - len(last)
-    if at >= 0:
-        check_shape_end(found, name, last)
-    else:
-        raise ValueError(f"{name} has shape {found}: it must be {_with_leading(last)}")
+    at = max(len(found) - len(last), 0)
+    if not _fits(found[at:], last):
+        wanted = ", ".join(["...", *(str(size) for size in last)])
+        raise ValueError(f"{name} has shape {found}: it must be ({wanted})")
     pixels = int(np.prod(found[:at], dtype=np.int64))
     return found[:at], value.reshape((pixels, *found[at:]))
-
-
-def check_shape_end(found: tuple[int, ...], name: str, last: Shape) -> None:
-    ends = found[len(found) - len(last) :]
-    wrong = [w for w, size in zip(last, ends, strict=True) if not isinstance(w, str) and w != size]
-    if wrong:
-        raise ValueError(f"{name} has shape {found}: it must be {_with_leading(last)}")
-
-
-def _with_leading(last: Shape) -> str:
-    return f"({', '.join(['...', *(str(size) for size in last)])})"
-
-
-def _host(value: Any, dtype: Any) -> Any:
-    """A tensor's data in main memory as a NumPy array, C-contiguous; no part of a graph."""
-    dense = value.detach().resolve_conj().resolve_neg().to("cpu", dtype)
-    return dense.contiguous().numpy()
 
 
 def _as_int32(value: Any, name: str) -> Any:
@@ -248,11 +224,3 @@ def _as_int32(value: Any, name: str) -> Any:
             f"{name}[{where}] is {value[at]}: that is no index of anything here; check what made it"
         )
     return np.require(value, np.int32, ["C", "A"])
-
-
-def _no_floats(name: str, dtype: object, remedy: str) -> str:
-    return f"{name} is {dtype}: give floating-point numbers, such as {remedy}"
-
-
-def _no_integers(name: str, dtype: object, remedy: str) -> str:
-    return f"{name} is {dtype}: give integers, such as {remedy}"

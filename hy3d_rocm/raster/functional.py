@@ -56,7 +56,8 @@ def rasterize(
         imported, else every CPU this process may use. The result has the same bits by any number.
     cancel: a CancelFlag of hy3d_rocm._native.
 
-    Both facings count; of equal depths the lower face is seen. No faces give an empty picture.
+    Front and back faces are drawn; of equal depths the lower face is seen. No faces give an empty
+    picture.
     """
     return drawn(clip, faces, size, rule, prior=prior, threads=threads, cancel=cancel)
 

@@ -1,4 +1,4 @@
-"""What users run around a decode: its best settings, what it would do, what its frames are worth.
+"""Tools around a decode: loading, planning, the best settings, the quality of its frames.
 
 docs/decode_tools.md tells how. No decode imports anything from here.
 """

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm import checkout
 from hy3d_rocm._rng import seeded_on
 from hy3d_rocm.decoding.families import family_for, family_or_unknown
-from hy3d_rocm.tools import demo_vae
 from hy3d_rocm.units import brief
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def find_vae(path: Path) -> VaeFiles:
     """The VAE at `path`: a diffusers folder, a pipeline's folder with vae/ in it, or a safetensors
     file beside its config.json; "demo", where nothing has that name, is the demo's."""
     if str(path) == DEMO and not path.exists():
-        return _demo_files()
+        file = _demo().weights_path()  # stored as halves, trained and used in float32
+        return VaeFiles(None, (file,), "AutoencoderKLHunyuanVideo", {}, torch.float32)
     is_folder = os.path.isdir(path)  # False for what is no name, too
     if not is_folder:
         _check_file(path, "weights")
@@ -115,18 +116,6 @@ def _read_config(path: Path) -> tuple[Path, str, Any]:
             "config.json that diffusers writes"
         ) from error
     return config_file, class_name, config
-
-
-def _demo_files() -> VaeFiles:
-    try:
-        file = demo_vae.weights_path()
-    except demo_vae.DemoModelError:
-        raise LoadingError(
-            "the demo's VAE comes with a source checkout, and this is an installed package: clone "
-            "the repository and run this there, or name a VAE's folder with --vae"
-        ) from None
-    # Stored as halves, trained and used in float32.
-    return VaeFiles(None, (file,), "AutoencoderKLHunyuanVideo", {}, torch.float32)
 
 
 def _weights_in(folder: Path) -> tuple[Path, ...]:
@@ -165,7 +154,7 @@ def _stored_dtype(files: tuple[Path, ...]) -> torch.dtype:
 def load_vae(files: VaeFiles, dtype: torch.dtype | None = None) -> Any:
     """The VAE with its weights on the CPU, in eval mode. dtype: None as stored."""
     if files.config_file is None:
-        return _cast(_demo_vae(files.weights[0]), dtype or files.dtype)
+        return _cast(_demo_vae(), dtype or files.dtype)
     vae = _built(files.class_name, files.config, files.config_file)
     vae = _cast(vae, dtype or files.dtype)
     state = _state(files)
@@ -184,11 +173,23 @@ def load_vae(files: VaeFiles, dtype: torch.dtype | None = None) -> Any:
     return vae
 
 
-def _demo_vae(file: Path | None = None) -> Any:
+def _demo_vae() -> Any:
+    demo = _demo()
     try:
-        return demo_vae.load_demo_vae(file)
-    except demo_vae.DemoModelError as error:
+        return demo.load_demo_vae()
+    except demo.DemoModelError as error:
         raise LoadingError(str(error)) from error
+
+
+def _demo() -> Any:
+    """The module that has the demo's VAE and its clip."""
+    found = checkout.module("examples.demo_vae")
+    if found is None:
+        raise LoadingError(
+            "the demo's VAE comes with a source checkout, and this is an installed package: clone "
+            "the repository and run this there, or name a VAE's folder with --vae"
+        )
+    return found
 
 
 def _cast(vae: Any, *to: Any) -> Any:
@@ -272,8 +273,19 @@ def make_vae(
     stored. scale: below 1 the random ones get fewer channels.
     """
     if name in RANDOM:
-        vae, text = _random_vae(name, device, scale)
+        changes: dict[str, Any]
+        if name == "hunyuan":
+            # The least number of channels that the 32 groups divide; for Wan's three halvings 8.
+            widths = tuple(max(round(c * scale / 32), 1) * 32 for c in (128, 256, 512, 512))
+            text, kind, changes = "HunyuanVideo", "hunyuan", {"block_out_channels": widths}
+        else:
+            width = max(round(96 * scale / 8), 1) * 8
+            widths = (width, 4 * width)
+            text, kind, changes = "Wan 2.1", "wan21", {"base_dim": width}
         usual = torch.bfloat16 if device.type == "cuda" else torch.float32
+        vae = vae_like(_KINDS[kind][0], changes, device)
+        vae.encoder = None
+        text += f"'s VAE, random weights, {widths[0]} to {widths[-1]} channels"
         return _cast(vae, device, dtype or usual), text, True
     if name == DEMO:
         text = "the demo's trained HunyuanVideo VAE"
@@ -286,25 +298,9 @@ def make_vae(
     return _cast(vae, device), type(vae).__name__, False
 
 
-def _random_vae(name: str, device: torch.device, scale: float) -> tuple[Any, str]:
-    """Full width (of the real models) times `scale`, without the encoder, weights by a seed."""
-    # The least numbers of channels that HunyuanVideo's 32 groups divide, and Wan's three halvings.
-    config: dict[str, Any]
-    if name == "hunyuan":
-        widths = tuple(max(round(c * scale / 32), 1) * 32 for c in (128, 256, 512, 512))
-        text, key, config = "HunyuanVideo", "hunyuan", {"block_out_channels": widths}
-    else:
-        width = max(round(96 * scale / 8), 1) * 8
-        widths = (width, 4 * width)
-        text, key, config = "Wan 2.1", "wan21", {"base_dim": width}
-    with seeded_on(device, 0):
-        vae = class_of(_KINDS[key][0])(**config)
-    vae.encoder = None
-    text += f"'s VAE, random weights, {widths[0]} to {widths[-1]} channels"
-    return vae.eval().requires_grad_(False), text
-
-
-def vae_like(class_name: str, config: Mapping[str, Any], device: torch.device, dtype: Any) -> Any:
+def vae_like(
+    class_name: str, config: Mapping[str, Any], device: torch.device, dtype: Any = None
+) -> Any:
     """Of diffusers' class and configuration, with random weights by a seed; dtype: None as made."""
     if not config:
         raise LoadingError(f"{class_name} without a configuration is no VAE of diffusers")
@@ -536,9 +532,10 @@ def filmed_latents(vae: Any, frames: int, height: int, width: int) -> Tensor:
     """The held-out filmed clip through the VAE's own encoder, as the demo makes them."""
     if getattr(vae, "encoder", None) is None:
         raise LoadingError("a clip needs a VAE with an encoder: take --vae demo or a folder")
+    demo = _demo()
     try:
-        clip = demo_vae.held_out_clip(frames, height, width)
-    except (demo_vae.ClipNotFoundError, ValueError) as error:
+        clip = demo.held_out_clip(frames, height, width)
+    except (demo.ClipNotFoundError, ValueError) as error:
         raise LoadingError(str(error)) from error
     family = family_for(vae)
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Heat maps of where decodes err: by matplotlib where it is, else a plain picture by Pillow."""
+"""Heat maps of where decodes err, drawn by Pillow."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _ANCHORS = np.array(
     [[38, 20, 72], [58, 76, 138], [38, 130, 142], [53, 183, 121], [170, 220, 50], [253, 231, 37]]
 )
 _LEAST = 1e-9  # of the range; less is shown as that: float32 itself ends at 6e-8
-# Without matplotlib, in pixels: letters as large as in the pictures of the nodes.
-_MARGIN, _LETTERS, _CELL, _BAR = 16, 22, 420, 210
+# In pixels: letters as large as in the pictures of the nodes; numbers at borders are smaller.
+_MARGIN, _LETTERS, _SMALL, _CELL, _BAR, _LEFT = 16, 22, 14, 420, 210, 56
 _LINE = _LETTERS + 5
 _LABELS = 12  # of borders along a side, at most
+_INK, _MARK = (30, 34, 40), (180, 83, 9)
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,35 @@ class Panel:
     columns: tuple[int, ...] = ()
 
 
-def draw_heat_map(path: Path | IO[bytes], panels: Sequence[Panel], heading: str) -> str:
-    """Writes `path` (PNG, or an open file), one scale for all panels, logarithmic; returns what
-    drew it. Nothing of matplotlib's own state is touched: this runs in other people's programs."""
+def draw_heat_map(path: Path | IO[bytes], panels: Sequence[Panel], heading: str) -> None:
+    """Writes `path` (PNG, or an open file), one scale for all panels, logarithmic."""
+    from PIL import Image, ImageDraw
+
     low, high = _limits(panels)
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        _by_pillow(path, panels, heading, low, high)
-        return "Pillow"
-    _by_matplotlib(path, panels, heading, low, high)
-    return "matplotlib"
+    height, width = panels[0].values.shape
+    tall = max(round(_CELL * height / width), 40)
+    top, step = 3 * _LINE + 2 * _MARGIN, _CELL + _LEFT  # the heading, two lines over each panel
+    size = (len(panels) * step + _MARGIN + _BAR, top + tall + _SMALL + 2 * _MARGIN)
+    sheet = Image.new("RGB", size, (250, 250, 248))
+    draw, font, small = ImageDraw.Draw(sheet), _font(_LETTERS), _font(_SMALL)
+    draw.text((_MARGIN, _MARGIN // 2), heading, fill=_INK, font=font)
+    over = top - 2 * _LINE - _MARGIN // 2
+    for number, panel in enumerate(panels):
+        left = _LEFT + number * step
+        draw.text((left, over), panel.title, fill=_INK, font=font)
+        draw.text((left, over + _LINE), panel.note, fill=_INK, font=font)
+        picture = Image.fromarray(_shades(panel.values, low, high))
+        sheet.paste(picture.resize((_CELL, tall), Image.Resampling.NEAREST), (left, top))
+        for row, label in zip(panel.rows, _labels(panel.rows, height), strict=True):
+            y = top + round(row * tall / height)
+            draw.line((left - 5, y, left, y), fill=_MARK)
+            draw.text((left - 8, y), label, fill=_INK, font=small, anchor="rm")
+        for column, label in zip(panel.columns, _labels(panel.columns, width), strict=True):
+            x = left + round(column * _CELL / width)
+            draw.line((x, top + tall, x, top + tall + 5), fill=_MARK)
+            draw.text((x, top + tall + 8), label, fill=_INK, font=small, anchor="mt")
+    _bar(draw, font, sheet.width - _BAR + _MARGIN, top, tall, low, high)
+    sheet.save(path, format="PNG")
 
 
 def _limits(panels: Sequence[Panel]) -> tuple[float, float]:
@@ -60,34 +79,6 @@ def _limits(panels: Sequence[Panel]) -> tuple[float, float]:
     low = 10.0 ** math.floor(math.log10(float(np.percentile(found, 1))))
     high = 10.0 ** math.ceil(math.log10(float(found.max())))
     return low, max(high, low * 10)
-
-
-def _by_matplotlib(
-    path: Path | IO[bytes], panels: Sequence[Panel], heading: str, low: float, high: float
-) -> None:
-    from matplotlib import colors
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    height, width = panels[0].values.shape
-    size = (3.6 * len(panels) + 1.2, 3.4 * height / width + 1.4)
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(panels), squeeze=False)
-    scale: Any = colors.LogNorm(low, high)
-    shades = colors.LinearSegmentedColormap.from_list("hy3d", [tuple(a / 255) for a in _ANCHORS])
-    for axis, panel in zip(axes[0], panels, strict=True):
-        shown = axis.imshow(np.clip(panel.values, low, high), norm=scale, cmap=shades)
-        axis.set_title(f"{panel.title}\n{panel.note}", fontsize=13, loc="left")
-        axis.set_xticks([c - 0.5 for c in panel.columns], _labels(panel.columns, width))
-        axis.set_yticks([r - 0.5 for r in panel.rows], _labels(panel.rows, height))
-        axis.tick_params(labelsize=10)
-        axis.tick_params(axis="x", rotation=90)
-    bar = figure.colorbar(shown, ax=axes[0].tolist(), shrink=0.85)
-    bar.set_label("mean absolute error, of the range", fontsize=11)
-    bar.ax.tick_params(labelsize=11)
-    figure.suptitle(heading, fontsize=14, x=0.01, ha="left")
-    figure.savefig(path, dpi=110, format="png")
 
 
 def _labels(places: Sequence[int], length: int) -> list[str]:
@@ -102,44 +93,12 @@ def _labels(places: Sequence[int], length: int) -> list[str]:
     return made
 
 
-def _by_pillow(
-    path: Path | IO[bytes], panels: Sequence[Panel], heading: str, low: float, high: float
-) -> None:
-    from PIL import Image, ImageDraw
-
-    height, width = panels[0].values.shape
-    tall = max(round(_CELL * height / width), 40)
-    top = 3 * _LINE + 2 * _MARGIN  # the heading, and two lines over each panel
-    sheet = Image.new(
-        "RGB",
-        (len(panels) * (_CELL + _MARGIN) + _MARGIN + _BAR, top + tall + 2 * _MARGIN),
-        (250, 250, 248),
-    )
-    draw, font = ImageDraw.Draw(sheet), _font()
-    draw.text((_MARGIN, _MARGIN // 2), heading, fill=(30, 34, 40), font=font)
-    over = top - 2 * _LINE - _MARGIN // 2
-    for number, panel in enumerate(panels):
-        left = _MARGIN + number * (_CELL + _MARGIN)
-        draw.text((left, over), panel.title, fill=(30, 34, 40), font=font)
-        draw.text((left, over + _LINE), panel.note, fill=(30, 34, 40), font=font)
-        picture = Image.fromarray(_shades(panel.values, low, high))
-        sheet.paste(picture.resize((_CELL, tall), Image.Resampling.NEAREST), (left, top))
-        for row in panel.rows:
-            y = top + round(row * tall / height)
-            draw.line((left - 5, y, left, y), fill=(180, 83, 9))
-        for column in panel.columns:
-            x = left + round(column * _CELL / width)
-            draw.line((x, top + tall, x, top + tall + 5), fill=(180, 83, 9))
-    _bar(draw, font, sheet.width - _BAR + _MARGIN, top, tall, low, high)
-    sheet.save(path, format="PNG")
-
-
-def _font() -> Any:
+def _font(size: int) -> Any:
     """Pillow's own, in that size where Pillow has FreeType."""
     from PIL import ImageFont
 
     try:
-        return ImageFont.load_default(_LETTERS)
+        return ImageFont.load_default(size)
     except (TypeError, OSError, ImportError):
         return ImageFont.load_default()
 
@@ -153,10 +112,10 @@ def _bar(draw: Any, font: Any, left: int, top: int, tall: int, low: float, high:
         draw.line((left, top + y, left + 24, top + y), fill=shade)
     for power in range(round(first), round(last) + 1):
         y = top + round((last - power) / (last - first) * (tall - 1))
-        draw.text((left + 32, y - _LETTERS // 2), f"1e{power}", fill=(30, 34, 40), font=font)
+        draw.text((left + 32, y - _LETTERS // 2), f"1e{power}", fill=_INK, font=font)
     for number, text in enumerate(("mean error,", "of the range")):
         place = (left, top - 2 * _LINE - _MARGIN // 2 + number * _LINE)
-        draw.text(place, text, fill=(30, 34, 40), font=font)
+        draw.text(place, text, fill=_INK, font=font)
 
 
 def _shades(values: Map, low: float, high: float) -> npt.NDArray[np.uint8]:

@@ -303,8 +303,8 @@ def validation_dict(found: Validation) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def draw(found: Validation, path: Path | IO[bytes]) -> str | None:
-    """The heat map of all rows that ended; what drew it, None where there is nothing to draw."""
+def draw(found: Validation, path: Path | IO[bytes]) -> bool:
+    """The heat map of all rows that ended; False where there is nothing to draw."""
     panels = [
         Panel(
             row.outcome.setting.name,
@@ -317,7 +317,8 @@ def draw(found: Validation, path: Path | IO[bytes]) -> str | None:
         if row.map is not None
     ]
     if not panels:
-        return None
+        return False
     frames, height, width = found.shape[2:]
     heading = f"Error against the exact decode, mean over {frames} frames of {width}x{height}"
-    return draw_heat_map(path, panels, heading)
+    draw_heat_map(path, panels, heading)
+    return True

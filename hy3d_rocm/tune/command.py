@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.units import brief, whole_number
+from hy3d_rocm.arguments import add_command, count, names, say, seconds, size
+from hy3d_rocm.tune.tasks import DEFAULT_TIERS
 
 _EPILOG = """\
 Run it with the Python that runs ComfyUI, and close ComfyUI first. The convolutions of a decode as
@@ -20,9 +21,9 @@ measured; run it again to go on. Exit code: 0; 1 for a wrong argument; 2 without
 Ctrl-C.
 """
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
-_DEFAULT_TIERS = ("vendor", "triton", "gemm", "conv2d", "native")
 
 
+_say = partial(say, "tune")
 _NONE = (
     "PyTorch sees no GPU here (torch.cuda.is_available() is False), and this measures GPU"
     " back-ends; on a ROCm machine use the Python that runs ComfyUI"
@@ -52,30 +53,30 @@ def find_gpu(text: str) -> Any:
 
 
 def add_tune_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    tune = commands.add_parser(
-        "tune",
-        help="measure ahead which way of computing each convolution of a decode is best here",
+    tune = add_command(
+        commands, "tune",
+        "measure ahead which way of computing each convolution of a decode is best here",
         description="Measures every convolution of one video VAE decode on this GPU: MIOpen or"
         " cuDNN, Triton (with its tiles), matrix products, 2D convolutions, PyTorch native.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    tune.add_argument("--vae", required=True, metavar="hunyuan|wan|DIR",
-                      help="HunyuanVideo, Wan, or a folder with config.json")  # fmt: skip
-    tune.add_argument("--size", type=_size, required=True, metavar="WxH", help="pixels, 640x608")
-    tune.add_argument("--frames", type=_count, required=True, metavar="N", help="4 n + 1, as 33")
-    tune.add_argument("--dtype", choices=tuple(_DTYPES), default="bf16", help="default bf16")
-    tune.add_argument("--limit", type=_seconds, default=600.0, metavar="SECONDS",
-                      help="begin nothing after that (default 600)")  # fmt: skip
-    tune.add_argument("--tiers", type=_names, default=_DEFAULT_TIERS, metavar="A,B",
-                      help=f"default {','.join(_DEFAULT_TIERS)}; also cpu")  # fmt: skip
-    tune.add_argument("--retry-hung", action="store_true",
-                      help="give what hung before more time in a child process")  # fmt: skip
-    tune.add_argument("--again", action="store_true", help="measure what is known already, too")
-    tune.add_argument("--probe", action="store_true",
-                      help="try cuDNN in a child process, too, as MIOpen always is")  # fmt: skip
-    tune.add_argument("--device", default="cuda", help='such as "cuda:1" (also on ROCm)')
-    tune.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE, too")
+    )  # fmt: skip
+    add = tune.add_argument
+    add("--vae", required=True, metavar="hunyuan|wan|DIR",
+        help="HunyuanVideo, Wan, or a folder with config.json")  # fmt: skip
+    add("--size", type=size, required=True, metavar="WxH", help="pixels, 640x608")
+    add("--frames", type=count, required=True, metavar="N", help="4 n + 1, as 33")
+    add("--dtype", choices=tuple(_DTYPES), default="bf16", help="default bf16")
+    add("--limit", type=seconds, default=600.0, metavar="SECONDS",
+        help="begin nothing after that (default 600)")  # fmt: skip
+    add("--tiers", type=names, default=DEFAULT_TIERS, metavar="A,B",
+        help=f"default {','.join(DEFAULT_TIERS)}; also cpu")  # fmt: skip
+    add("--retry-hung", action="store_true",
+        help="give what hung before more time in a child process")  # fmt: skip
+    add("--again", action="store_true", help="measure what is known already, too")
+    add("--probe", action="store_true",
+        help="try cuDNN in a child process, too, as MIOpen always is")  # fmt: skip
+    add("--device", default="cuda", help='such as "cuda:1" (also on ROCm)')
+    add("--json", type=Path, metavar="FILE", help="write every figure to FILE, too")
 
 
 def run_tune_command(arguments: argparse.Namespace) -> int:
@@ -115,7 +116,7 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str]:
     import torch
 
     from hy3d_rocm.tune import shapes
-    from hy3d_rocm.tune.run import Asked, tune_shapes
+    from hy3d_rocm.tune.session import Asked, tune_shapes
 
     tiers = _known_tiers(arguments.tiers)
     dtype = getattr(torch, _DTYPES[arguments.dtype])
@@ -136,36 +137,3 @@ def _known_tiers(names: tuple[str, ...]) -> tuple[str, ...]:
         if name not in known:
             raise TuneError(f"--tiers: {name!r} is none of {', '.join(known)}")
     return tuple(dict.fromkeys(names))
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"hy3d-rocm tune: {text}\n")
-    sys.stderr.flush()
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _size(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([1-9]\d{0,4})[xX]([1-9]\d{0,4})", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no size such as 640x608")
-    return int(found[1]), int(found[2])
-
-
-def _count(text: str) -> int:
-    value = whole_number(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no positive whole number")
-    return value
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e7:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no number of seconds")
-    return value

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import torch
 
@@ -45,10 +44,8 @@ class _Candidate:
     wrong: str = ""
 
 
-class Tiles(Protocol):
-    """The Triton tier's tiles for a call: (words for the record, the call with that tile)."""
-
-    def __call__(self, call: ConvCall) -> Sequence[tuple[str, Callable[[], torch.Tensor]]]: ...
+# The Triton tier's tiles for a call: (words for the record, the call with that tile).
+Tiles = Callable[[ConvCall], Sequence[tuple[str, Callable[[], torch.Tensor]]]]
 
 
 def triton_tiles(call: ConvCall) -> list[tuple[str, Callable[[], torch.Tensor]]]:
@@ -153,14 +150,3 @@ def _conclude(candidates: Sequence[_Candidate]) -> Measured:
         return Measured("wrong", detail=worst.wrong)
     is_oom = worst.timed.kind is Kind.OUT_OF_MEMORY
     return Measured("oom" if is_oom else "error", detail=worst.timed.reason or "no time was taken")
-
-
-def record_fields(measured: Measured) -> Mapping[str, Any]:
-    """What Store and policy.Memory take beside tier and verdict."""
-    return {
-        "seconds": measured.seconds,
-        "first_seconds": measured.first_seconds,
-        "peak_bytes": measured.peak_bytes,
-        "detail": measured.detail,
-        "measured_by": "tune",
-    }

@@ -11,7 +11,6 @@ from hy3d_rocm.conv.policy import TIER_NAMES
 from hy3d_rocm.conv.verdict_store.records import Record
 from hy3d_rocm.tune.session import TuneReport
 from hy3d_rocm.tune.shapes import Shape
-from hy3d_rocm.tune.words import shape_line
 from hy3d_rocm.units import aligned, size_text
 
 _HEAD = ("tier", "ms", "peak", "verdict", "")
@@ -99,7 +98,7 @@ def tune_text(report: TuneReport, default: str) -> str:
     lines = lines_of(report)
     text = ["hy3d-rocm tune", ""]
     for line in lines:
-        text += [shape_line(line.shape), *_table(line), ""]
+        text += [line.shape.line(), *_table(line), ""]
     text.append("<- protect() chooses it   * fastest")
     if report.left_out:
         text += ["", "Not tried:", *(f"  {one}" for one in report.left_out)]

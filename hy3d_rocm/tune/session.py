@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
+
+import torch
 
 from hy3d_rocm.conv import probe as probing
 from hy3d_rocm.conv.choice import Setting
-from hy3d_rocm.conv.policy import Memory
+from hy3d_rocm.conv.policy import Memory, StoreMemory
+from hy3d_rocm.conv.verdict_store.machine import this_machine
 from hy3d_rocm.conv.verdict_store.records import Record
+from hy3d_rocm.conv.verdict_store.store import store
 from hy3d_rocm.tune import tasks
-from hy3d_rocm.tune.measure import Measured, record_fields
+from hy3d_rocm.tune.measure import Lab, Measured
 from hy3d_rocm.tune.shapes import Shape
 from hy3d_rocm.tune.tasks import Task, Wishes
-from hy3d_rocm.tune.words import outcome_line, shape_line
 
 
 class Measuring(Protocol):
@@ -76,6 +80,46 @@ def run_tune(settings: TuneSettings) -> TuneReport:
     report.records = [dict(settings.memory.records(s.spec)) for s in settings.shapes]
     report.seconds = settings.clock() - session.started
     return report
+
+
+@dataclass(frozen=True)
+class Asked:
+    """tiers: names, in order. probe: cuDNN in a child process, too. Others: see tasks.Wishes."""
+
+    limit_s: float
+    tiers: Sequence[str] = tasks.DEFAULT_TIERS
+    again: bool = False
+    retry_hung: bool = False
+    probe: bool = False
+
+
+def tune_shapes(
+    shapes: Sequence[Shape], device: Any, asked: Asked, say: Callable[[str], None], *,
+    lab: Measuring | None = None, probe: Probe = probing.probe, memory: Memory | None = None,
+) -> tuple[TuneReport, str]:  # fmt: skip
+    """The report, and the tier that computes these shapes today ("vendor" or "native").
+
+    say: gets a line after each outcome; what it raises (a cancel) ends the tuning, and what was
+    measured by then is kept. lab, probe, memory: others than the device's own.
+    """
+    is_rocm = torch.version.hip is not None
+    default = tasks.comfyui_default(
+        this_machine(device).architecture,
+        is_rocm=is_rocm,
+        keeps_miopen=os.environ.get("COMFYUI_ENABLE_MIOPEN") == "1",
+    )
+    setting = Setting(True, is_rocm, default, vendor_on=default == "vendor")
+    risky = tasks.risky_tiers(asked.tiers, is_rocm=is_rocm, asked=asked.probe)
+    wishes = tasks.Wishes(asked.tiers, risky, asked.again, asked.retry_hung)
+    settings = TuneSettings(
+        shapes, wishes, StoreMemory(device) if memory is None else memory, setting, asked.limit_s,
+        say, lab=lab or Lab(), probe=probe,
+    )  # fmt: skip
+    try:
+        return run_tune(settings), default
+    finally:
+        if memory is None and not store().flush():
+            say(f"{store().path}: {store().trouble or 'the disk is slow'}; not all of it is kept")
 
 
 class _Session:
@@ -148,7 +192,14 @@ class _Session:
             self._keep(shape, tier, outcome)
             if outcome.verdict == "hang":
                 hung.append((shape, tier, outcome.limit_s or tasks.FIRST_LIMIT_S))
-            self.settings.say(outcome_line(progress.done, progress.total, shape, outcome))
+            took = "" if outcome.seconds is None else f" {outcome.seconds * 1e3:.3g} ms"
+            first = outcome.first_seconds
+            took += "" if first is None else f" (first call {first:.2g} s)"
+            why = f": {outcome.detail}" if outcome.detail else ""
+            self.settings.say(
+                f"[{progress.done}/{progress.total}, in a child process] {shape.line()}:"
+                f" {outcome.case.tier} {outcome.verdict}{took}{why}"
+            )
 
         usual = tasks.FIRST_LIMIT_S if case_limit_s is None else case_limit_s
         self.settings.probe(
@@ -173,7 +224,7 @@ class _Session:
 
     def _leave(self, shape: Shape, tiers: Sequence[str], why: str) -> None:
         self.report.reasons.update({(shape, tier): why for tier in tiers})
-        self.report.left_out.append(f"{shape_line(shape)}, {', '.join(tiers)}: {why}")
+        self.report.left_out.append(f"{shape.line()}, {', '.join(tiers)}: {why}")
 
     # In this process.
 
@@ -211,7 +262,7 @@ class _Session:
             self.report.reasons[shape, tier] = one.detail
             return
         self.report.measured += 1
-        self.settings.memory.put(shape.spec, tier, one.verdict, **record_fields(one))
+        self.settings.memory.put(shape.spec, tier, measured_by="tune", **asdict(one))
 
     def _tell(
         self, done: int, total: int, spent: float, shape: Shape, found: Mapping[str, Measured]
@@ -222,6 +273,6 @@ class _Session:
         ]
         left = min(spent / done * (total - done), max(0.0, self.left_s()))
         self.settings.say(
-            f"[{done}/{total}] {shape_line(shape)}: {', '.join(parts)}"
+            f"[{done}/{total}] {shape.line()}: {', '.join(parts)}"
             f" ({spent:.0f} s so far, about {left:.0f} s to go)"
         )

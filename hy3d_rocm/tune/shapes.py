@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hy3d_rocm.conv.call import ConvSpec, make_spec
+from hy3d_rocm.conv.call import ConvSpec, dtype_name, make_spec, size_text
 
 _KNOWN = {"hunyuan": "AutoencoderKLHunyuanVideo", "wan": "AutoencoderKLWan"}
 
@@ -37,6 +37,15 @@ class Shape:
     def weight(self) -> int:
         """Floating-point operations of all its runs."""
         return self.spec.flops * self.count
+
+    def line(self) -> str:
+        """'10 x conv3d 1x128x19x642x610 -> 128 k3x3x3, bf16'."""
+        spec = self.spec
+        layout = ", channels-last" if spec.channels_last else ""
+        return (
+            f"{self.count} x {spec.op} {size_text(spec.x_size)} -> {spec.weight_size[0]}"
+            f" k{size_text(spec.kernel)}, {dtype_name(spec.dtype)}{layout}"
+        )
 
 
 def load_vae(name: str, dtype: torch.dtype) -> Any:

@@ -14,6 +14,7 @@ from hy3d_rocm.conv.verdict_store.records import Record
 PROBE_SHARE = 0.5
 # The first patience with a shape of the vendor library; judge.next_limit() goes on from there.
 FIRST_LIMIT_S = 15.0
+DEFAULT_TIERS = ("vendor", "triton", "gemm", "conv2d", "native")
 _HUNG_FOR = re.compile(r"in (\d+(?:\.\d+)?) s$")
 
 

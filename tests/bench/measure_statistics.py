@@ -29,7 +29,7 @@ Way = Callable[[torch.Tensor, tuple[int, int, int]], torch.Tensor]
 
 def demo(frames: int, height: int, width: int) -> tuple[Any, torch.Tensor]:
     """The demo VAE and the latents of the held-out clip."""
-    from hy3d_rocm.tools.demo_vae import held_out_clip, load_demo_vae
+    from examples.demo_vae import held_out_clip, load_demo_vae
 
     vae = load_demo_vae()
     clip = held_out_clip(frames, height, width)

@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +29,7 @@ from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
 from hy3d_rocm.decoding.run import Run, tile_places
 from hy3d_rocm.meter import PeakMeter, steady_malloc
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the checkout: examples/
 CPU = torch.device("cpu")
 
 
@@ -72,7 +75,7 @@ def main() -> None:
     parser.add_argument("--halo", type=int, default=32)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
-    from hy3d_rocm.tools.demo_vae import held_out_clip, load_demo_vae
+    from examples.demo_vae import held_out_clip, load_demo_vae
 
     steady_malloc()
     torch.set_num_threads(args.threads)

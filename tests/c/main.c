@@ -68,6 +68,12 @@ Suite *hy3d_tiles_suite(void);
 #ifdef HAVE_TEST_SCHEDULE
 Suite *hy3d_schedule_suite(void);
 #endif
+#ifdef HAVE_TEST_ROUTE
+Suite *hy3d_route_suite(void);
+#endif
+#ifdef HAVE_TEST_CACHE
+Suite *hy3d_cache_suite(void);
+#endif
 #ifdef HAVE_TEST_SEED
 Suite *hy3d_seed_suite(void);
 #endif
@@ -155,6 +161,12 @@ static const named_suite suites[] = {
 #endif
 #ifdef HAVE_TEST_SCHEDULE
     {"schedule", hy3d_schedule_suite},
+#endif
+#ifdef HAVE_TEST_ROUTE
+    {"route", hy3d_route_suite},
+#endif
+#ifdef HAVE_TEST_CACHE
+    {"cache", hy3d_cache_suite},
 #endif
 #ifdef HAVE_TEST_SEED
     {"seed", hy3d_seed_suite},

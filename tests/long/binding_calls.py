@@ -65,11 +65,17 @@ def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
         yield from _arrays(list(value.values()))
 
 
+_OBJECTS = (
+    _core.PreparedWeights, _core.CancelFlag, _core.Schedule, _core.Program, _core.Rates,
+    _core.Admission,
+)  # fmt: skip
+
+
 def _content(value: Any) -> Any:
     """A result by what it says: objects that are made anew are no difference."""
     if isinstance(value, memoryview):
         return value.tobytes()
-    if isinstance(value, (_core.PreparedWeights, _core.CancelFlag, _core.Schedule, _core.Program)):
+    if isinstance(value, _OBJECTS):
         return type(value).__name__
     if isinstance(value, dict):
         return {key: _content(one) for key, one in value.items()}
@@ -130,6 +136,21 @@ def methods() -> list[Call]:
     for name in ("request", "reset"):
         found.append(Call(f"CancelFlag.{name}", getattr(flag, name), (), {}))
     found.append(Call("CancelFlag.requested", getattr, (flag, "requested"), {}))
+    rates, cache, key = _core.Rates(), _core.Admission(100), ((1, 2), 3)
+    work = (2, 1e9, 1e6, 1e6, 1e6, 27, 3, 64)
+    found += [
+        Call("Rates", _core.Rates, (), {}),
+        Call("Rates.learn", lambda: _core.Rates().learn(1, work, 1.0), (), {}),
+        Call("Rates.seconds", rates.seconds, (1, work), {}),
+        Call("Rates.factor", rates.factor, (1, 2), {}),
+        Call("Admission", _core.Admission, (100,), {}),
+        Call("Admission.request", lambda: _core.Admission(100).request(key), (), {}),
+        Call("Admission.reserve", cache.reserve, (key, 1), {}),
+        Call("Admission.info", cache.info, (), {}),
+        Call("Admission.clear", cache.clear, (), {}),
+    ]
+    found += [Call(f"Admission.{n}", getattr(cache, n), (key,), {}) for n in ("put", "cancel",
+              "drop", "has")]  # fmt: skip
     for ready in READY:
         names = [n for n in dir(ready) if not n.startswith("__")]
         found += [Call(f"PreparedWeights.{n}", getattr, (ready, n), {}) for n in names]

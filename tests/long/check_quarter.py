@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the checkout: examples/
 LEAST_PSNR_DB, MOST_SEAM, LEAST_TILES = 45.0, 0.05, 4
 TIMEOUT_S = 1800
 
@@ -136,7 +137,7 @@ def encode(job: dict[str, Any]) -> dict[str, Any]:
     import torch
     from safetensors.torch import save_file
 
-    from hy3d_rocm.tools.demo_vae import held_out_clip, load_demo_vae
+    from examples.demo_vae import held_out_clip, load_demo_vae
 
     width, height = (int(n) for n in job["size"].split("x"))
     clip = held_out_clip(job["frames"], height, width, start=job["start"])
@@ -150,10 +151,10 @@ def decode(job: dict[str, Any]) -> dict[str, Any]:
     """Frames into the folder, and what they took."""
     from safetensors.torch import load_file, save_file
 
+    from examples.demo_vae import load_demo_vae
     from hy3d_rocm.decoding.executor import decode_with_report
     from hy3d_rocm.decoding.report import DecodeOptions
     from hy3d_rocm.meter import PeakMeter
-    from hy3d_rocm.tools.demo_vae import load_demo_vae
 
     vae = load_demo_vae()
     z = load_file(Path(job["folder"]) / "latents.safetensors")["latents"]
@@ -184,10 +185,10 @@ def compare(job: dict[str, Any]) -> dict[str, Any]:
     """The figures, and the picture."""
     from safetensors.torch import load_file
 
+    from examples.demo_vae import load_demo_vae
     from hy3d_rocm.decoding.families import family_for
     from hy3d_rocm.decoding.run import tile_places
     from hy3d_rocm.tools import metrics
-    from hy3d_rocm.tools.demo_vae import load_demo_vae
     from hy3d_rocm.tools.pictures import Panel, draw_heat_map
     from hy3d_rocm.tools.validate import borders_of
 

@@ -185,6 +185,35 @@ def self_of(name: str, rng: random.Random) -> Any:
     return rng.choice(READY) if READY else None
 
 
+def good_route(rng: random.Random) -> list[Any]:
+    setting = (rng.randrange(4), rng.randrange(7), rng.choice([0, 1, 3]), True, True, True, 1e6)
+    tiers = rng.sample(range(7), rng.randrange(8))
+    rows = [
+        (tier, rng.randrange(8), rng.randrange(3), False, rng.random() < 0.8, -1.0, 1.0, 1e6)
+        for tier in tiers
+    ]
+    return [setting, rng.choice([tuple, list])(rows)]
+
+
+def good_work(rng: random.Random) -> tuple[float, ...]:
+    return (rng.randrange(4), 1e9, 1e6, 1e6, 1e6, 27, 3, 64)
+
+
+def known_cache() -> Any:
+    """With a thing that is here, one that is being made, and one that was requested."""
+    cache = _core.Admission(100)
+    for number in range(3):
+        cache.request(((number, 7), 3))
+    for number in range(2):
+        cache.reserve(((number, 7), 3), 10)
+    cache.put(((0, 7), 3))
+    return cache
+
+
+def of_cache(*more: Any) -> Maker:
+    return plain(lambda rng: [known_cache(), ((rng.randrange(4), 7), 3), *more])
+
+
 Maker = Callable[[random.Random, list[Any]], Call]
 
 
@@ -230,6 +259,16 @@ CALLS: dict[str, Maker] = {
     "PreparedWeights.name": plain(lambda rng: [self_of("PreparedWeights", rng)]),
     "PreparedWeights.nbytes": plain(lambda rng: [self_of("PreparedWeights", rng)]),
     "PreparedWeights.shape": plain(lambda rng: [self_of("PreparedWeights", rng)]),
+    "route": plain(good_route),
+    "Rates": plain(lambda _rng: []),
+    "Rates.learn": plain(lambda rng: [_core.Rates(), rng.randrange(7), good_work(rng), 1.0]),
+    "Rates.seconds": plain(lambda rng: [_core.Rates(), rng.randrange(7), good_work(rng)]),
+    "Rates.factor": plain(lambda rng: [_core.Rates(), rng.randrange(7), rng.randrange(4)]),
+    "Admission": plain(lambda rng: [rng.choice([0, 10**9])]),
+    **{f"Admission.{name}": of_cache() for name in ("request", "put", "cancel", "drop", "has")},
+    "Admission.reserve": of_cache(10),
+    "Admission.clear": plain(lambda _rng: [known_cache()]),
+    "Admission.info": plain(lambda _rng: [known_cache()]),
     "Hy3dError": plain(lambda rng: [rng.choice(["text", 3]), rng.randrange(12)]),
     "compile_schedule": both(compile_call),
     **{name: plain(make) for name, make in (RASTER_CALLS | PROGRAM_CALLS).items()},

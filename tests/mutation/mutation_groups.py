@@ -75,10 +75,14 @@ GROUPS = (
         {
             "hy3d_rocm/conv/choice.py": (*_CHOICE, *_ROUTER),
             "hy3d_rocm/conv/errors.py": ("conv/test_errors.py", "conv/test_verdicts.py", *_ROUTER),
-            "hy3d_rocm/conv/estimate.py": (*_CHOICE, *_ROUTER),
             "hy3d_rocm/conv/fallback.py": ("conv/test_verdicts.py", *_ROUTER),
             "hy3d_rocm/conv/policy.py": _ROUTER,
             "hy3d_rocm/conv/verdicts.py": ("conv/test_verdicts.py", *_ROUTER),
+        },
+        {
+            "csrc/route/choose.c": ("route",),
+            "csrc/route/rates.c": ("route",),
+            "csrc/cache/cache.c": ("cache",),
         },
         left_out=(
             "conv/test_router_store.py::test_importing_the_router_opens_no_store",

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from hy3d_rocm import _draws
+from hy3d_rocm import scopes
 from hy3d_rocm.scopes import cuda_literals, global_draws
 
 CPU = torch.device("cpu")
@@ -95,9 +95,9 @@ class OnTheCpu(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func not in _draws.RANDOM:
+        if func not in scopes.RANDOM:
             return func(*args, **kwargs)
-        return _draws._draw_for(CPU, func, args, kwargs, self.generator)
+        return scopes._draw_for(CPU, func, args, kwargs, self.generator)
 
 
 def globally(draw: Callable[[Any], Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -157,7 +157,7 @@ def test_every_function_of_torch_that_takes_a_generator_is_known() -> None:
     for name in names - left_alone:
         for home in (torch, torch.Tensor):
             function = getattr(home, name, None)
-            assert not callable(function) or function in _draws.RANDOM, f"{home.__name__}.{name}"
+            assert not callable(function) or function in scopes.RANDOM, f"{home.__name__}.{name}"
 
 
 def test_the_generator_of_a_call_is_left_alone() -> None:

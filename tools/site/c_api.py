@@ -9,30 +9,32 @@ from pathlib import Path
 HEADERS = Path(__file__).resolve().parents[2] / "include" / "hy3d"
 HEAD = """# The C API
 
-C11 on Linux, nothing of Python. Made from the headers, whose comments are the contract, by
-`python tools/site/c_api.py > docs/c_api.md`.
+C11 on Linux, without Python. This page is made from the headers, whose comments are the contract,
+by `python tools/site/c_api.py > docs/c_api.md`.
 
-- **Install**: `make install PREFIX=$HOME/.local`; no root is needed. `DESTDIR=` stands before it,
-  for packages. `make uninstall`, with the same, takes it back.
+- **Install**: `make install PREFIX=$HOME/.local`; no root is needed. `DESTDIR=` is put before it,
+  for packages. `make uninstall` with the same variables removes it.
 - **Compile**: `cc -std=c11 program.c $(pkg-config --cflags --libs hy3d_core)`, with
-  `PKG_CONFIG_PATH=PREFIX/lib/pkgconfig` where pkg-config does not look there by itself.
-- **Link**: the loader needs `LD_LIBRARY_PATH=PREFIX/lib`, or the program `-Wl,-rpath,PREFIX/lib`.
-  Static: `PREFIX/lib/libhy3d_core.a -pthread -ldl -lm` instead. Structs may grow with a minor
-  version, which is in the shared library's name: compile again then. BLAS is no dependency; the few
-  convolutions that need one load it at their first use.
-- **What owns what**: what a function makes, its `_destroy` frees (`hy3d_alloc`: `hy3d_free`), the
-  context last. Tensors are views of your memory: keep weights and bias as long as a plan of them.
-- **Memory**: all of a context's comes from `hy3d_context_options.allocator`; the system's where
-  that is `NULL`.
-- **Threads**: one context serves all threads, a plan any number at once, a workspace one call at a
-  time. How many threads a call uses never changes its result.
-- **Errors**: what can fail returns `hy3d_status`, whose sentence is `hy3d_status_text`. Outputs are
-  written on `HY3D_OK` only, unless a comment says otherwise. Nothing ends the process.
-- **Cancel**: `hy3d_cancel_request` from any thread; a long call looks before each grain and ends
-  with `HY3D_ERR_CANCELLED`.
+  `PKG_CONFIG_PATH=PREFIX/lib/pkgconfig` unless pkg-config looks there by default.
+- **Link**: run with `LD_LIBRARY_PATH=PREFIX/lib`, or link the program with
+  `-Wl,-rpath,PREFIX/lib`. Static: `PREFIX/lib/libhy3d_core.a -pthread -ldl -lm` instead. Structs
+  may grow with a minor version, which is in the shared library's name: compile again then. BLAS
+  is no dependency; the few convolutions that need one load it at their first use.
+- **Ownership**: what a `_create` function makes, its `_destroy` frees (`hy3d_alloc`:
+  `hy3d_free`), the context last. Tensors are views of your memory: keep weights and bias as long
+  as a plan uses them.
+- **Memory**: a context takes all its memory from `hy3d_context_options.allocator`, or from the
+  system if that is `NULL`.
+- **Threads**: one context serves all threads, a plan any number at once, a workspace one call at
+  a time. How many threads a call uses never changes its result.
+- **Errors**: a function that can fail returns `hy3d_status`; `hy3d_status_text` is its sentence.
+  Outputs are written on `HY3D_OK` only, unless a comment says otherwise. Nothing ends the
+  process.
+- **Cancel**: call `hy3d_cancel_request` from any thread. A long call checks it before each unit
+  of work (grain) and ends with `HY3D_ERR_CANCELLED`.
 
-Two programs show it: `examples/c/plan_decode.c` plans a decode under a memory budget,
-`examples/c/time_conv3d.c` times a convolution and looks at its values.
+Two example programs: `examples/c/plan_decode.c` plans a decode under a memory budget,
+`examples/c/time_conv3d.c` times a convolution and checks its values.
 """
 ORDER = ["status", "context", "tensor", "conv3d", "moments", "graph", "schedule", "tiles", "blend"]
 # What is no declaration: guards, siblings, C++.

@@ -83,7 +83,7 @@ Anything = io.Custom(_Any("*"))
 def schema(**fields: Any) -> io.Schema:
     """A Schema; search_aliases are left out where the core does not know them (2025-10)."""
     if "search_aliases" not in getattr(io.Schema, "__dataclass_fields__", fields):
-        fields.pop("search_aliases")
+        fields.pop("search_aliases", None)
     return io.Schema(**fields)
 
 

@@ -386,7 +386,7 @@ def _picture(found: validate.Validation) -> torch.Tensor:
     from PIL import Image
 
     drawn = BytesIO()
-    if validate.draw(found, drawn) is None:
+    if not validate.draw(found, drawn):
         said = [text for _, text in found.verdicts]
         return picture.draw("No strategy ended", [picture.Section("Why", said)])
     drawn.seek(0)

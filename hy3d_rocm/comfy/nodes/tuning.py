@@ -136,7 +136,7 @@ def measure(
     """The table of `hy3d-rocm tune`. lab, probe, known: others than the device's own (tests)."""
     from hy3d_rocm.tune.measure import Lab
     from hy3d_rocm.tune.report import tune_text
-    from hy3d_rocm.tune.run import Asked, tune_shapes
+    from hy3d_rocm.tune.session import Asked, tune_shapes
 
     asked = Asked(float(seconds), again=again, retry_hung=retry_hung)
     # Tensors that inference mode makes are none that every operator takes.

@@ -1,4 +1,4 @@
-"""Trying unproven shapes of the vendor library in a child process (docs/probe.md)."""
+"""Unproven shapes of the vendor library, tried in a child process (docs/probe.md)."""
 
 from hy3d_rocm.conv.probe.cases import Case, Outcome, Progress, Ready, next_limit
 from hy3d_rocm.conv.probe.parent import probe, ready

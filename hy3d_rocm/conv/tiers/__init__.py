@@ -1,4 +1,4 @@
-"""The tiers: one way each to compute a convolution."""
+"""The tiers: each is one implementation of conv2d and conv3d."""
 
 from __future__ import annotations
 

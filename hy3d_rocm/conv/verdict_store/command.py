@@ -35,8 +35,8 @@ def add_db_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     parser = commands.add_parser(
         "db",
         help="what was measured about convolutions here: list, show, forget, export",
-        description="What is known about each convolution: which way of computing it was how "
-        "fast, and which failed.",
+        description="What is known about each convolution: how fast each tier (a way to compute "
+        "it) was, and which failed.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -68,7 +68,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("f32", "f16", "bf16", "f64"))
     parser.add_argument("--architecture", help="gfx1100, sm_90, cpu, ...")
     parser.add_argument(
-        "--here", action="store_true", help="only this machine, with its versions of today"
+        "--here", action="store_true", help="only this machine, with its current versions"
     )
 
 

@@ -16,8 +16,14 @@ from hy3d_rocm.conv.prepared import cache
 from hy3d_rocm.conv.router import note
 from hy3d_rocm.decoding import geometry
 from hy3d_rocm.decoding.backends.statistics import NAMES, Affine
-from hy3d_rocm.decoding.backends.torch_ops import TorchBackend, not_fused, own_norm
-from hy3d_rocm.decoding.layers import Conv, Norm, Pieces, Range, Weights
+from hy3d_rocm.decoding.backends.torch_ops import (
+    TorchBackend,
+    check_affine,
+    finished,
+    not_fused,
+    own_norm,
+)
+from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Weights
 
 
 def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -53,15 +59,21 @@ class NativeBackend(TorchBackend):
         # The module is kept with the tensor: its id stays taken for as long as it is a key.
         self._kernels: dict[int, tuple[Any, Tensor, Tensor]] = {}
 
-    def _convolved(
-        self, layer: Conv, source: Pieces, frames: Range, affine: Affine | None, add: Tensor | None
-    ) -> Tensor:
+    def convolve(
+        self, layer: Conv, source: Pieces, frames: Range, *, affine: Affine | None = None,
+        add: Tensor | None = None, moments: bool = False,
+    ) -> tuple[Tensor, Moments | None]:  # fmt: skip
+        """See TorchBackend.convolve."""
+        check_affine(layer, affine)
         if self.check is not None:
             self.check()
         reason = self._refusal(layer, source)
         if reason is not None:
             self.delegated[reason] = self.delegated.get(reason, 0) + 1
-            return super()._convolved(layer, source, frames, affine, add)
+            return super().convolve(layer, source, frames, affine=affine, add=add)
+        added = None
+        if layer.shuffle is not None:
+            add, added = None, add
         kernel, x, norm = self._kernel(layer), source.tensors[0], layer.norm
         numbers = geometry.frame_numbers(layer, source, frames, kernel.shape[2])
         read, scale, shift = geometry.frames_of(source, numbers), None, None
@@ -90,7 +102,9 @@ class NativeBackend(TorchBackend):
         if made.device.type != "meta":
             read_size = (1, x.shape[1], len(numbers), *x.shape[3:])
             note(read_size, size[1], x.dtype, "cpu, fused", time.perf_counter() - start)
-        return made
+        if layer.shuffle is not None:
+            made = finished(made, layer.shuffle, frames, added)
+        return made, None
 
     def is_native(self, layer: Conv) -> bool:
         """Whether the C convolution computes it: the core knows what that takes."""

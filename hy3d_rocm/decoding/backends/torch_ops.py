@@ -22,6 +22,12 @@ from hy3d_rocm.decoding.memory import workspace
 from hy3d_rocm.decoding.memory.dry_run import workspace_rules
 
 
+def check_affine(layer: Conv, affine: Affine | None) -> None:
+    """ValueError (a sentence) for a group norm whose factors are not given."""
+    if layer.norm is not None and layer.norm.kind == "group" and affine is None:
+        raise ValueError("a group norm was asked for without the moments of its video (affine)")
+
+
 class TorchBackend:
     """Backend of layers.py. Results are (1, C, T, H, W), contiguous but for 2D convolutions over
     several frames (those are frame by frame in memory).
@@ -42,22 +48,14 @@ class TorchBackend:
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
         """See Backend.convolve; moments are the caller's, who can take them again where memory is
         short for them alone. ValueError (a sentence) where `source` lacks frames."""
-        if layer.norm is not None and layer.norm.kind == "group" and affine is None:
-            raise ValueError("a group norm was asked for without the moments of its video (affine)")
-        if layer.shuffle is None:
-            return self._convolved(layer, source, frames, affine, add), None
-        made = self._convolved(layer, source, frames, affine, None)
-        return finished(made, layer.shuffle, frames, add), None
-
-    def _convolved(
-        self, layer: Conv, source: Pieces, frames: Range, affine: Affine | None, add: Tensor | None
-    ) -> Tensor:
-        """The convolution before any shuffle, plus `add`."""
+        check_affine(layer, affine)
         weight, bias = self._weight(layer), self.weights.of(layer.module, "bias")
         x = self._input(layer, source, frames, weight, affine)
         result = _multiply(x, weight, bias, layer.stride)
         del x  # a residual of another type is converted as it is added
-        return result if add is None else result.add_(add)
+        if layer.shuffle is not None:
+            return finished(result, layer.shuffle, frames, add), None
+        return (result if add is None else result.add_(add)), None
 
     def workspace(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool]:
         """See Backend.workspace: the padded input, what the convolution holds inside (by the rules

@@ -1,1 +1,1 @@
-"""Memory of a decode: how much it may take, and what calls take inside (asked, or on shapes)."""
+"""Memory of a decode: how much it may take, and what its calls take (asked, or run on shapes)."""

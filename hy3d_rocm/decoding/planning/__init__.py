@@ -1,1 +1,1 @@
-"""What a decode could do: the candidates with what each takes, and which one is chosen."""
+"""The candidate programs of a decode, what each takes, and which one is chosen."""

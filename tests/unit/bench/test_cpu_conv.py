@@ -12,19 +12,18 @@ import pytest
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.bench.children import needed_variables, run_quietly
 from hy3d_rocm.bench.terminal import BenchError
-from hy3d_rocm.bench.timing import median_ratio
 from hy3d_rocm.conv import prepared
 from tools.dev.bench import cpu_conv
 from tools.dev.bench.__main__ import main
+from tools.dev.bench.children import needed_variables, run_quietly
 from tools.dev.bench.cpu_conv import COLD, OURS, TORCH, ConvReport, ConvRow, ConvSettings, run_conv
 from tools.dev.bench.cpu_errors import exact_blocks, largest_error
 from tools.dev.bench.cpu_layers import OTHER, WIDE, Choice, Operands, choose_layers, group_of
 from tools.dev.bench.cpu_memory import SLACK_BYTES, memory_job
 from tools.dev.bench.cpu_sums import sums_of, targets
 from tools.dev.bench.cpu_text import conv_dict, conv_text, is_over
-from tools.dev.bench.cpu_timing import PeakProbe, timed_rounds
+from tools.dev.bench.cpu_timing import PeakProbe, median_ratio, timed_rounds
 from tools.dev.bench.cpu_watch import Told, listening
 from tools.dev.bench.gpu_layers import Layer
 

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from hy3d_rocm import _native
-from hy3d_rocm.bench import children, decode_cpu
-from hy3d_rocm.bench.decode_cpu import (
+from hy3d_rocm import _native, checkout
+from hy3d_rocm.cli import main
+from hy3d_rocm.units import GB
+from tools.dev.bench import children, decode_cpu
+from tools.dev.bench.decode_cpu import (
     OURS,
     TORCH,
     CpuDecodeReport,
@@ -20,8 +22,6 @@ from hy3d_rocm.bench.decode_cpu import (
     cpu_decode_text,
     decode_targets,
 )
-from hy3d_rocm.cli import main
-from hy3d_rocm.units import GB
 
 COMMAND = ["bench", "decode", "--device", "cpu", "--scale", "0.25", "--frames", "5",
            "--size", "32x24", "--threads", "1", "--repeats", "1"]  # fmt: skip
@@ -103,6 +103,14 @@ def test_a_decode_that_fails_is_a_sentence_that_names_it(
     monkeypatch.setattr(decode_cpu, "_calls", calls)
     assert main(COMMAND) == 1
     assert f"{OURS} failed: RuntimeError" in capsys.readouterr().err
+
+
+def test_an_installed_package_says_that_a_checkout_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checkout, "ROOT", tmp_path)
+    assert main(COMMAND) == 1
+    assert "is part of a source checkout, not of an installed package" in capsys.readouterr().err
 
 
 @needs_core

@@ -318,7 +318,7 @@ def test_without_torch_a_sentence_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delitem(sys.modules, "tools.dev.bench.raster_text")
-    monkeypatch.delitem(sys.modules, "hy3d_rocm.bench.decode_cpu")
+    monkeypatch.delitem(sys.modules, "tools.dev.bench.decode_cpu")
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["raster", "--faces", "200", "--size", "16"]) == 1
     assert "needs torch: pip install torch" in capsys.readouterr().err

@@ -10,10 +10,10 @@ import torch
 
 from hy3d_rocm.bench.advice import Advice
 from hy3d_rocm.bench.benches import Report
-from hy3d_rocm.bench.timing import Meter, UnavailableError, Variant, interleave
+from hy3d_rocm.bench.timing import UnavailableError, Variant, interleave
 from hy3d_rocm.units import aligned
 
-CPU = Meter(torch.device("cpu"))
+CPU = torch.device("cpu")
 
 
 def variant(

@@ -23,7 +23,7 @@ import check_resume  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from sink_doubles import TensorSink  # noqa: E402
 
-from hy3d_rocm import cli  # noqa: E402
+from hy3d_rocm import checkout, cli  # noqa: E402
 from hy3d_rocm.cli import decode as command  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeCancelled, Step  # noqa: E402
 from hy3d_rocm.tools import loading  # noqa: E402
@@ -505,8 +505,6 @@ def test_another_vae_is_never_gone_on_with(
 def test_the_demos_vae_decodes_and_a_wheel_says_that_it_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from hy3d_rocm.tools import demo_vae
-
     files = loading.find_vae(Path("demo"))
     vae = loading.load_vae(files)
     channels = loading.latent_channels(vae)
@@ -518,10 +516,7 @@ def test_the_demos_vae_decodes_and_a_wheel_says_that_it_has_none(
         wanted = vae.decode(torch.zeros(1, channels, 1, 2, 2)).sample
     assert np.array_equal(np.load(tmp_path / "a.npy"), wanted.numpy())
 
-    def missing() -> Path:
-        raise demo_vae.DemoModelError("not here")
-
-    monkeypatch.setattr(demo_vae, "weights_path", missing)
+    monkeypatch.setattr(checkout, "ROOT", tmp_path)
     assert cli.main([*argv, "--out", str(tmp_path / "b.npy")]) == 1
     assert "comes with a source checkout" in capsys.readouterr().err
 

@@ -15,11 +15,12 @@ from hy3d_rocm.conv.choice import (
     Candidate,
     Choice,
     Policy,
+    Rates,
     Setting,
+    Work,
     choose,
     parse_policy,
 )
-from hy3d_rocm.conv.estimate import Rates, Work, baseline_seconds
 from hy3d_rocm.conv.measuring import OverheadBudget, Watch
 
 TIERS = ("current", "vendor", "triton", "gemm", "conv2d", "native", "cpu")
@@ -42,7 +43,7 @@ class Row:
     detail: str = ""
 
 
-# Seconds of a layer, roughly as estimate.py would have them.
+# Seconds of a layer, roughly as estimates have them.
 USUAL = {"current": 1.0, "vendor": 1.0, "triton": 1.1, "gemm": 2.0, "conv2d": 1.6, "native": 9.0,
          "cpu": 50.0}  # fmt: skip
 
@@ -206,6 +207,11 @@ LAYER = Work(
 )  # fmt: skip
 
 
+def baseline_seconds(tier: str, work: Work) -> float | None:
+    """The estimate while nothing has been measured."""
+    return Rates().seconds(tier, work)
+
+
 def test_estimates_put_im2col_behind_the_tiers_without_it() -> None:
     seconds = {tier: baseline_seconds(tier, LAYER) for tier in TIERS}
     assert all(value is not None and value > 0 for value in seconds.values())
@@ -218,7 +224,7 @@ def test_estimates_follow_what_was_measured_on_other_shapes() -> None:
     rates = Rates()
     before = rates.seconds("gemm", LAYER)
     assert before == baseline_seconds("gemm", LAYER)
-    small = replace(LAYER, flops=LAYER.flops / 8, moved_bytes=LAYER.moved_bytes / 8)
+    small = LAYER._replace(flops=LAYER.flops / 8, moved_bytes=LAYER.moved_bytes / 8)
     base = baseline_seconds("triton", small)
     assert base is not None
     rates.learn("triton", small, 4 * base)
@@ -228,7 +234,10 @@ def test_estimates_follow_what_was_measured_on_other_shapes() -> None:
     for nonsense in (0.0, -1.0, math.inf, math.nan):
         rates.learn("triton", small, nonsense)
     rates.learn("somebody's own", small, 1.0)
-    assert set(rates.factors()) == {("triton", "bf16")}
+    assert rates.seconds("triton", small) == pytest.approx(4 * base, rel=1e-12)
+    assert rates.seconds("gemm", LAYER._replace(dtype="f32")) == baseline_seconds(
+        "gemm", LAYER._replace(dtype="f32")
+    )
 
 
 class Clock:
@@ -299,7 +308,6 @@ def test_a_tier_that_failed_in_passing_is_not_asked_again() -> None:
 
 def test_deciding_needs_no_torch() -> None:
     program = (
-        "import sys; from hy3d_rocm.conv import choice, estimate, measuring;"
-        "sys.exit('torch' in sys.modules)"
+        "import sys; from hy3d_rocm.conv import choice, measuring;sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

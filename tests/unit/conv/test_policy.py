@@ -27,9 +27,8 @@ from router_world import Row
 
 from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import ConvCall, Limits, make_spec
-from hy3d_rocm.conv.choice import Candidate, Setting
+from hy3d_rocm.conv.choice import Candidate, Policy, Setting, Work, choose
 from hy3d_rocm.conv.errors import Kind
-from hy3d_rocm.conv.estimate import Work
 from hy3d_rocm.conv.tiers import base
 from hy3d_rocm.conv.verdicts import VERDICTS
 
@@ -195,104 +194,99 @@ def test_a_budget_is_a_bound_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert not within.has_room(tier("gemm", 1001), None)
 
 
-def test_native_may_take_its_whole_matrix() -> None:
-    spec = spec_of()
-    work = replace(policy.work_of(spec), column_bytes=5000.0)
-    assert policy._bytes_at_most(tier("native", 100), spec, work) == 5000.0
-    assert policy._bytes_at_most(tier("native", 6000), spec, work) == 6000
-    assert policy._bytes_at_most(tier("gemm", 100), spec, work) == 100
-
-
 def unmeasured(
-    *candidates: Candidate, setting: Setting = ROCM, modest: str = "abc", order: str = "",
-) -> tuple[tuple[str, float | None], ...]:  # fmt: skip
-    names = order.split() if order else [c.tier for c in candidates]
-    return policy._unmeasured(names, candidates, setting, set(modest))
+    *candidates: Candidate, setting: Setting = ROCM, column_bytes: float = 0.0
+) -> tuple[str, ...]:
+    return choose(Policy("auto"), candidates, setting, column_bytes).unmeasured
+
+
+A, B = Candidate("triton", estimate_seconds=1.0), Candidate("gemm", estimate_seconds=2.9)
 
 
 def test_tiers_that_could_be_the_best_are_worth_measuring() -> None:
-    a, b = Candidate("a", estimate_seconds=1.0), Candidate("b", estimate_seconds=2.9)
-    c = Candidate("c", estimate_seconds=3.0)
-    assert unmeasured(a, b, c) == (("a", 1.0), ("b", 2.9))
-    assert unmeasured(a, b, setting=Setting(on_gpu=False)) == ()
+    slow = replace(B, estimate_seconds=3.0)
+    assert unmeasured(A, B, replace(slow, tier="native")) == ("triton", "gemm")
+    assert unmeasured(A, B, setting=Setting(on_gpu=False)) == ()
     assert unmeasured() == ()
-    assert unmeasured(a, b, order="a") == (("a", 1.0),)
-    known = Candidate("a", record=Row(seconds=0.5), estimate_seconds=9.0)
-    assert unmeasured(known, Candidate("b", estimate_seconds=1.4)) == (("b", 1.4),)
-    assert unmeasured(known, Candidate("b", estimate_seconds=1.5)) == ()
-    assert unmeasured(known, Candidate("b")) == (("b", None),)
-    assert unmeasured(Candidate("a"), b) == (("a", None),)
-    assert unmeasured(known, Candidate("b", record=Row(seconds=0.9))) == ()
+    known = Candidate("triton", record=Row(seconds=0.5), estimate_seconds=9.0)
+    assert unmeasured(known, replace(B, estimate_seconds=1.4)) == ("gemm",)
+    assert unmeasured(known, replace(B, estimate_seconds=1.5)) == ()
+    assert unmeasured(known, Candidate("gemm")) == ("gemm",)
+    assert unmeasured(known, Candidate("gemm", record=Row(seconds=0.9))) == ()
+    assert unmeasured(Candidate("triton")) == ("triton",)
 
 
 def test_what_takes_much_lacks_memory_or_is_the_cpu_is_not_measured_in_passing() -> None:
-    a, b = Candidate("a", estimate_seconds=1.0), Candidate("b", estimate_seconds=1.0)
-    assert unmeasured(a, b, modest="") == (("a", 1.0),)
-    assert unmeasured(a, replace(b, fits=False)) == (("a", 1.0),)
-    assert unmeasured(a, Candidate("cpu", estimate_seconds=1.0), modest="cpu") == (("a", 1.0),)
-    assert policy._unmeasured(
-        ["a", "cpu"], [a, Candidate("cpu", estimate_seconds=1.0)], ROCM, {"a", "cpu"}
-    ) == (("a", 1.0),)
+    much = float(1 << 30) + 1
+    assert unmeasured(A, replace(B, workspace_bytes=much - 1)) == ("triton", "gemm")
+    assert unmeasured(A, replace(B, workspace_bytes=much)) == ("triton",)
+    assert unmeasured(replace(A, workspace_bytes=much)) == ("triton",), "the first one runs anyway"
+    # im2col predicts the least, and takes its whole matrix where it gets it
+    columns = replace(B, tier="native")
+    assert unmeasured(A, columns, column_bytes=much - 1) == ("triton", "native")
+    assert unmeasured(A, columns, column_bytes=much) == ("triton",)
+    assert unmeasured(A, B, column_bytes=much) == ("triton", "gemm")
+    assert unmeasured(A, replace(B, fits=False)) == ("triton",)
+    assert unmeasured(A, Candidate("cpu", estimate_seconds=1.0)) == ("triton",)
     trusted = Candidate("current", estimate_seconds=1.0)
-    assert unmeasured(trusted, b, setting=NVIDIA) == ()
-    assert unmeasured(trusted, b, setting=ROCM) == (("current", 1.0), ("b", 1.0))
+    assert unmeasured(trusted, A, setting=NVIDIA) == ()
 
 
-@pytest.mark.parametrize(
-    ("record", "outdated", "harmless"),
-    [
-        (None, False, True),
-        (Row("ok"), False, True),
-        (Row("error", detail="MIOpen failed"), True, True),
-        (Row("error", detail="HIP error: an illegal memory access"), False, False),
-        (Row("hang"), False, False),
-        (Row("wrong"), False, False),
-    ],
-)
-def test_a_record_may_be_outdated_or_harmless(
-    record: Row | None, outdated: bool, harmless: bool
-) -> None:
-    assert policy._may_be_outdated(record) is outdated
-    assert policy._is_harmless(record) is harmless
-
-
-def spare(setting: Setting, *candidates: Candidate, order: tuple[str, ...] = ()) -> list[str]:
-    made = planner()
-    kept = [t for t in made.tiers if t.name in order]
+def spare(setting: Setting, *candidates: Candidate) -> tuple[str, ...]:
     whole = {c.tier: c for c in candidates}
-    every = [whole.get(n, Candidate(n)) for n in NAMES]
-    return [t.name for t in made._spare(every, kept, "config", setting)]
+    every = [whole.get(name, Candidate(name, refused="no")) for name in NAMES]
+    return choose(Policy("auto"), every, setting).spare
+
+
+def failed(name: str, *, may_recover: bool = True) -> Candidate:
+    return Candidate(name, failed="said", may_recover=may_recover)
 
 
 def test_what_failed_and_may_recover_is_spare_and_current_comes_last() -> None:
-    for name, kind in (("triton", Kind.BACKEND), ("gemm", Kind.NO_ALGORITHM),
-                       ("cpu", Kind.UNSUPPORTED)):  # fmt: skip
-        fail(name, kind)
-    assert spare(ROCM) == ["triton", "gemm", "cpu", "current"]
-    assert spare(ROCM, order=("gemm", "current")) == ["triton", "cpu"]
-    fail("triton", Kind.WRONG_RESULT)
-    fail("gemm", Kind.DEVICE_LOST)
-    assert spare(ROCM) == ["cpu", "current"]
+    lost = [failed(name) for name in ("triton", "gemm", "cpu")]
+    assert spare(ROCM, *lost) == ("triton", "gemm", "cpu", "current")
+    assert spare(ROCM, Candidate("gemm"), lost[0], lost[2]) == ("triton", "cpu", "current")
+    gone = [failed(name, may_recover=False) for name in ("triton", "gemm")]
+    assert spare(ROCM, *gone, lost[2]) == ("cpu", "current")
+
+
+FATAL = "HIP error: an illegal memory access"
 
 
 def test_an_outdated_record_makes_a_tier_spare_unless_it_failed_here_for_good() -> None:
     record = Candidate("gemm", record=Row("error", detail="MIOpen failed"))
-    assert spare(ROCM, record) == ["gemm", "current"]
-    fail("gemm", Kind.WRONG_RESULT)
-    assert spare(ROCM, record) == ["current"]
+    assert spare(ROCM, record) == ("gemm", "current")
+    assert spare(ROCM, replace(record, failed="said")) == ("current",)
+    for row in (Row("ok"), Row("error", detail=FATAL), Row("hang"), Row("wrong")):
+        assert "gemm" not in spare(ROCM, Candidate("gemm", record=row, failed="said"))
 
 
 def test_the_library_is_no_spare_where_it_may_hang() -> None:
-    fail("vendor", Kind.BACKEND)
-    assert spare(ROCM) == ["current"]
-    assert spare(NVIDIA) == ["vendor", "current"]
+    assert spare(ROCM, failed("vendor")) == ("current",)
+    assert spare(NVIDIA, failed("vendor")) == ("vendor", "current")
 
 
 def test_current_is_spare_unless_it_is_known_to_do_harm() -> None:
-    assert spare(ROCM, Candidate("current", record=Row("hang"))) == []
-    assert spare(ROCM, Candidate("current", record=Row("error", detail="x"))) == ["current"]
-    fail("current", Kind.NO_ALGORITHM)
-    assert spare(ROCM) == ["current"]
-    fail("current", Kind.WRONG_RESULT)
-    assert spare(ROCM) == []
-    assert [t.name for t in planner()._spare([Candidate("gemm")], [], "config", ROCM)] == []
+    for row in (Row("hang"), Row("wrong"), Row("error", detail=FATAL)):
+        assert spare(ROCM, Candidate("current", record=row)) == ()
+    assert spare(ROCM, Candidate("current", record=Row("error", detail="x"))) == ("current",)
+    assert spare(ROCM, failed("current")) == ("current",)
+    assert spare(ROCM, failed("current", may_recover=False)) == ()
+    assert choose(Policy("auto"), [Candidate("gemm", refused="no")], ROCM).spare == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "may_recover"),
+    [(Kind.NO_ALGORITHM, True), (Kind.BACKEND, True), (Kind.UNSUPPORTED, True),
+     (Kind.WRONG_RESULT, False), (Kind.DEVICE_LOST, False)],
+)  # fmt: skip
+def test_a_back_ends_failure_may_recover(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind, may_recover: bool
+) -> None:
+    fail("gemm", kind)
+    monkeypatch.setattr(policy, "setting_of", lambda call: ROCM)
+    monkeypatch.setattr(policy, "memory_for", lambda device: policy.Memory())
+    monkeypatch.setattr(base, "free_bytes", lambda device: None)
+    plan = planner().plan(call_of(spec_of()), "config", in_full=True)
+    assert plan.left_out["gemm"] == "said"
+    assert ("gemm" in [t.name for t in plan.spare]) is may_recover

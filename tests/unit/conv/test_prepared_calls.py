@@ -94,7 +94,7 @@ def test_changed_weights_are_never_computed_with_as_they_were(cache: WeightCache
 def test_eight_threads_at_once_get_the_bits_of_one(cache: WeightCache) -> None:
     weights = [parameter(seed) for seed in range(4)]
     wanted = [once(weight) for weight in weights]
-    cache._cached.limit = 2 * NBYTES  # some find theirs, some never do
+    cache._admission = _native.Admission(2 * NBYTES)  # some find theirs, some never do
     wrong: list[str] = []
 
     def work(place: int) -> None:

@@ -10,11 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
+from examples.demo_vae import HELD_OUT_FILE, HELD_OUT_PACKAGE, package_file  # noqa: E402
 from hy3d_rocm.decoding.memory.dry_run import CPU_ALLOWANCE_BYTES  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
 from hy3d_rocm.meter import steady_malloc  # noqa: E402
 from hy3d_rocm.tools import runs, validate  # noqa: E402
-from hy3d_rocm.tools.demo_vae import HELD_OUT_FILE, HELD_OUT_PACKAGE, package_file  # noqa: E402
 from hy3d_rocm.tools.planning import plan_of  # noqa: E402
 
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="the demo VAE is a torch model")
 pytest.importorskip("diffusers", reason="the demo VAE is a diffusers class")
 pytest.importorskip("safetensors", reason="the demo weights are safetensors")
 
-from hy3d_rocm.tools import demo_vae  # noqa: E402
+from examples import demo_vae  # noqa: E402
 
 EXAMPLES = ROOT / "examples"
 

@@ -212,7 +212,7 @@ def test_tensors_on_a_gpu_are_drawn_there_or_copied(
     tensors = (torch.from_numpy(CLIP), torch.from_numpy(FACES))
     raster.rasterize(*tensors, SIZE)
     assert not seen
-    monkeypatch.setattr(arrays.TorchDoor, "on_gpu", True)
+    monkeypatch.setattr(arrays.Door, "on_gpu", True)
     found = raster.rasterize(*tensors, SIZE, rule="compat")
     assert seen == [((*tensors, SIZE), {"rule": "compat", "prior": None, "cancel": None})]
     assert (found is picture) is answers
@@ -227,7 +227,7 @@ def test_sizes_and_kinds_are_looked_at_before_the_gpu_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(functional, "_gpu", lambda: pytest.fail("asked"))
-    monkeypatch.setattr(arrays.TorchDoor, "on_gpu", True)
+    monkeypatch.setattr(arrays.Door, "on_gpu", True)
     for bad in (
         lambda: raster.rasterize(TENSOR, INDICES, (0, 4)),
         lambda: raster.rasterize(TENSOR, INDICES, SIZE, rule="gl"),

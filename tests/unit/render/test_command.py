@@ -16,8 +16,7 @@ import pytest
 from examples.render import command, made, maps, run
 from examples.render.camera import six_views
 from examples.render.drawing import draw
-from hy3d_rocm import _native, cli
-from hy3d_rocm.cli import checkout
+from hy3d_rocm import _native, checkout, cli
 
 image = pytest.importorskip("PIL.Image")
 av = pytest.importorskip("av")

@@ -115,17 +115,8 @@ def test_numbers_at_borders_do_not_run_into_each_other() -> None:
     assert pictures._labels((), 480) == []
 
 
-@pytest.mark.parametrize("drawn_by", ["matplotlib", "Pillow"])
-def test_a_heat_map_is_drawn_with_and_without_matplotlib(
-    tmp_path: Path, drawn_by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heat_map_shows_where_the_error_is(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
-    if drawn_by == "Pillow":
-        import sys
-
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
-    else:
-        pytest.importorskip("matplotlib")
     values = np.full((24, 32), 1e-6)
     values[:, 16] = 1e-2
     panels = [
@@ -133,7 +124,7 @@ def test_a_heat_map_is_drawn_with_and_without_matplotlib(
         pictures.Panel("tiled", "50 dB", values, (12,), (16,)),
     ]
     path = tmp_path / "map.png"
-    assert pictures.draw_heat_map(path, panels, "a heading") == drawn_by
+    pictures.draw_heat_map(path, panels, "a heading")
     from PIL import Image
 
     shown = np.asarray(Image.open(path).convert("RGB")).reshape(-1, 3).astype(int)

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.bench import children
-from hy3d_rocm.bench.children import LEVELS
-from hy3d_rocm.bench.terminal import BenchError, count, deliver
+from hy3d_rocm.arguments import count
+from hy3d_rocm.bench.command import LEVELS
+from hy3d_rocm.bench.terminal import BenchError, deliver
 from hy3d_rocm.files import plain
 from hy3d_rocm.units import brief, whole_number
+from tools.dev.bench import children
 
 # The same as cpu_layers has, which imports torch.
 _SETS = ("hunyuan_video_9x160x160", "wan21_9x160x160")
@@ -45,8 +46,8 @@ def add_conv_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--entries", nargs="+", default=list(_SETS), metavar="NAME", help="sets of layers in it")
     add("--min-channels", type=count, default=1, metavar="N", help="of input and output")
     add("--kernel", type=_kernel, metavar="3x3x3", help='such as 3x3x3 or 3x3 (default "any")')
-    add("--min-gflop", type=_number, default=0.05, metavar="X", help="smallest layer (0.05)")
-    add("--max-gflop", type=_number, default=math.inf, metavar="X", help="largest layer")
+    add("--min-gflop", type=gflop, default=0.05, metavar="X", help="smallest layer (0.05)")
+    add("--max-gflop", type=gflop, default=math.inf, metavar="X", help="largest layer")
     add("--threads", type=count, metavar="N", help="default: torch's own number")
     add("--dtype", choices=_DTYPES, default="float32", help="of input, weight and output")
     add("--accuracy", choices=("fast", "exact"), default="fast", help='default "fast"')
@@ -136,7 +137,7 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def _number(text: str) -> float:
+def gflop(text: str) -> float:
     try:
         value = float(text)
     except ValueError:

@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.bench.decode_cpu import cache_dict
-from hy3d_rocm.bench.timing import median_ratio
 from hy3d_rocm.conv import prepared
 from hy3d_rocm.env.shown import first_line
 from tools.dev.bench.cpu_errors import SIDE, exact_blocks, largest_error
 from tools.dev.bench.cpu_layers import make_operands, our_call, torch_call
-from tools.dev.bench.cpu_timing import CLOCKS, SAMPLE_S, PeakProbe, timed_rounds
+from tools.dev.bench.cpu_timing import CLOCKS, SAMPLE_S, PeakProbe, median_ratio, timed_rounds
 from tools.dev.bench.cpu_watch import Told, listening
+from tools.dev.bench.decode_cpu import cache_dict
 from tools.dev.bench.gpu_layers import Layer
 
 _LONG_S = 20.0

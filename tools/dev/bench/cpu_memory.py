@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from hy3d_rocm.bench import children
+from tools.dev.bench import children
 from tools.dev.bench.gpu_layers import Layer
 
 SLACK_BYTES = 1 << 20  # the plan, whole pages, the stacks of the pool's threads

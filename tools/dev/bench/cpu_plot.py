@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.bench.decode_cpu import cpu_model, machine
 from hy3d_rocm.bench.terminal import BenchError
 from tools.dev.bench.cpu_conv import OURS, TORCH, ConvReport, ConvRow
 from tools.dev.bench.cpu_layers import GIGA
+from tools.dev.bench.decode_cpu import cpu_model, machine
 
 _OURS, _TORCH, _PEAK = "#2a6f97", "#c9ada7", "#9d0208"
 

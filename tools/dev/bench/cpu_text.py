@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from hy3d_rocm.bench.decode_cpu import cache_text, machine, machine_lines
 from hy3d_rocm.units import aligned, size_text
 from tools.dev.bench.cpu_conv import COLD, OURS, TORCH, ConvReport, ConvRow
 from tools.dev.bench.cpu_layers import GIGA, group_of
 from tools.dev.bench.cpu_memory import SLACK_BYTES
 from tools.dev.bench.cpu_sums import Sums, sums_of, targets
+from tools.dev.bench.decode_cpu import cache_text, machine, machine_lines
 
 _STEADY = 0.6  # clocks alone were seen to change to two thirds
 _EXPLAINED = """\

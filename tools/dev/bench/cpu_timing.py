@@ -7,6 +7,7 @@ the median of the rounds' ratios counts, not the ratio of two medians.
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -79,3 +80,9 @@ def _seconds(function: Callable[[], Any], calls: int, clock: Callable[[], float]
     for _ in range(calls):
         function()
     return (clock() - started) / calls
+
+
+def median_ratio(above: Sequence[float], below: Sequence[float]) -> float | None:
+    """Median of the rounds' above / below; None where either has no round."""
+    ratios = [a / b for a, b in zip(above, below, strict=False) if b > 0]
+    return statistics.median(ratios) if ratios else None

@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.bench.terminal import BenchError, deliver, positive
+from hy3d_rocm.arguments import seconds
+from hy3d_rocm.bench.terminal import BenchError, deliver
 from hy3d_rocm.files import plain
 from hy3d_rocm.tune.command import NoGpuError, find_gpu
+from tools.dev.bench.cpu_command import gflop
 
 _GPU_TEXT = """\
 For each layer, in one run and in turn: PyTorch's default call (MIOpen or cuDNN) and each tier, with
@@ -38,9 +40,9 @@ def add_gpu_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -
     gpu.add_argument("--dtypes", type=_names, metavar="A,B", help="of bf16,f16,f32 (default: all)")
     gpu.add_argument("--tiers", type=_names, metavar="A,B",
                      help="default: triton,gemm,conv2d,native; also vendor, cpu")  # fmt: skip
-    gpu.add_argument("--min-gflop", type=positive, default=1.0, metavar="N",
+    gpu.add_argument("--min-gflop", type=gflop, default=1.0, metavar="N",
                      help="smallest layer (default 1)")  # fmt: skip
-    gpu.add_argument("--seconds", type=positive, metavar="N",
+    gpu.add_argument("--seconds", type=seconds, metavar="N",
                      help="begin nothing that would end later (default 225; 540 with --sweep); "
                      "what is left out is listed")  # fmt: skip
     gpu.add_argument(

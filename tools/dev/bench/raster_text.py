@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from hy3d_rocm.bench.decode_cpu import machine, machine_lines
 from hy3d_rocm.files import plain
 from hy3d_rocm.units import aligned
+from tools.dev.bench.decode_cpu import machine, machine_lines
 from tools.dev.bench.raster_jobs import BOTH, INDEX, VALUES
 from tools.dev.bench.raster_turns import WARM_UP, RasterPart, RasterReport, RasterRow
 

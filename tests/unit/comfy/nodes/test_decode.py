@@ -500,7 +500,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The process's cache of prepared weights, with a weight in it that lives on."""
     from hy3d_rocm.conv import prepared
 
-    cache = prepared.WeightCache(1000, fingerprint=lambda weight, threads: id(weight))
+    cache = prepared.WeightCache(1000, fingerprint=lambda weight, threads: (id(weight), 0))
     monkeypatch.setattr(prepared, "_made", cache)
     cache.weight = torch.zeros(4)
     cache.fill = lambda: cache.get(cache.weight, 1, 300, object)

@@ -23,7 +23,7 @@ from native_doubles import FusedConv3d  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv import functional  # noqa: E402
-from hy3d_rocm.decoding.executor import decode_with_report  # noqa: E402
+from hy3d_rocm.decoding.executor import decode, decode_with_report  # noqa: E402
 from hy3d_rocm.decoding.families import family_for  # noqa: E402
 from hy3d_rocm.decoding.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decoding.planning.compiled import Compiled  # noqa: E402
@@ -59,26 +59,27 @@ def test_every_kinds_decode_by_it_is_the_unsplit_decode(kind: str, double: Fused
         assert relative_error(got, unsplit(vae, z, TIMESTEP.get(kind))) <= bound, (kind, frames)
 
 
-@pytest.mark.parametrize(("kind", "most"), [("ltx", 12), ("hunyuan", 15), ("wan", 16)])
+@pytest.mark.parametrize("strategy", ["streamed", "tiled", "cpu"])
+@pytest.mark.parametrize("kind", ["ltx", "hunyuan", "wan", "image"])
 def test_few_frames_of_python_stand_between_decode_and_a_convolution(
-    kind: str, most: int, monkeypatch: pytest.MonkeyPatch
+    kind: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of decode() and of what calls the C core counted; attention projects three or four
-    deeper, where the VAE has one."""
+    """Those of decode() and of what calls the C core counted; of attention and tiles, too."""
     vae, depths, real = tiny_vae(kind), [], _native.conv3d
 
     def counted(*given: Any, **more: Any) -> Any:
         frame, depth = sys._getframe(1), 1
-        while frame.f_code is not decode_with_report.__code__:
+        while frame.f_code is not decode.__code__:
             assert frame.f_back is not None
             frame, depth = frame.f_back, depth + 1
         depths.append(depth)
         return real(*given, **more)
 
     monkeypatch.setattr(_native, "conv3d", counted)
-    decode_with_report(vae, tiny_latents(vae, 2, 3, 4), "1GB", "streamed")
-    assert min(depths) == 12
-    assert max(depths) <= most
+    frames = 1 if kind == "image" else 2
+    decode(vae, tiny_latents(vae, frames, 3, 4), "1GB", strategy)
+    assert len(depths) > 5
+    assert max(depths) <= 12
 
 
 def test_what_is_asked_for_is_taken(double: FusedConv3d) -> None:
@@ -186,7 +187,7 @@ def test_prepared_weights_get_what_the_budget_leaves_and_no_more() -> None:
     class Prepared:
         pass
 
-    cache = prepared.WeightCache(1000, fingerprint=lambda weight, threads: id(weight))
+    cache = prepared.WeightCache(1000, fingerprint=lambda weight, threads: (id(weight), 0))
     weights = [torch.zeros(4) for _ in range(3)]
 
     def ask(number: int) -> Any:

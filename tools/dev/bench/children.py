@@ -21,12 +21,11 @@ from typing import Any
 from hy3d_rocm.bench.terminal import BenchError
 from hy3d_rocm.conv.probe.process import interpreter
 
-LEVELS = ("ref", "avx2", "avx512")
 _CORE_TYPES = {"ref": "Prescott", "avx2": "Haswell"}  # OpenBLAS's words
 # The host's search path first: PYTHONPATH is not read by an embedded Python.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from hy3d_rocm.bench.children import main; sys.exit(main(sys.argv[2]))"
+    "from tools.dev.bench.children import main; sys.exit(main(sys.argv[2]))"
 )
 
 

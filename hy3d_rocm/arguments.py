@@ -50,7 +50,7 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def seconds(text: str) -> float:
-    return _number(text, 1e6, "number of seconds")
+    return _number(text, 1e7, "number of seconds")
 
 
 def share(text: str) -> float:

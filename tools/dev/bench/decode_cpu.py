@@ -17,14 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hy3d_rocm.bench import children
+from hy3d_rocm import _native
+from hy3d_rocm.bench.command import delivered, run_bench_command, say
 from hy3d_rocm.bench.terminal import BenchError, Target
-from hy3d_rocm.bench.timing import median_ratio
 from hy3d_rocm.conv import prepared
 from hy3d_rocm.conv.prepared import CacheStats
 from hy3d_rocm.env.shown import first_line
 from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB, aligned, size_text
+from tools.dev.bench import children
+from tools.dev.bench.cpu_timing import median_ratio
 
 OURS, TORCH = "hy3d_rocm.decode", "torch, unsplit"
 
@@ -88,7 +90,18 @@ class CpuDecodeReport:
         return theirs / ours if theirs is not None and ours else None
 
 
-def settings_of(arguments: argparse.Namespace, say: Callable[[str], None]) -> CpuDecodeSettings:
+def run_decode_command(arguments: argparse.Namespace) -> int:
+    """The exit code; BenchError for what can't be measured."""
+    code = children.started_anew(run_bench_command, arguments, say)
+    if code is not None:
+        return code
+    if not _native.available:
+        raise BenchError(f"the C core is not there ({_native.missing}), and this measures it")
+    report = run_cpu_decode(settings_of(arguments))
+    return delivered(arguments, cpu_decode_text(report), cpu_decode_dict(report))
+
+
+def settings_of(arguments: argparse.Namespace) -> CpuDecodeSettings:
     """From the command's options; BenchError for what decode() does not know."""
     from hy3d_rocm.decoding.checks import STRATEGIES
 

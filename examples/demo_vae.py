@@ -35,11 +35,11 @@ class DemoModelError(RuntimeError):
 
 
 def weights_path() -> Path:
-    """Where the demo weights lie: `examples/data` of the source checkout that this package is in.
+    """Where the demo weights lie: `examples/data` of this source checkout.
 
     Raises DemoModelError when the file is not there (an installed wheel does not carry it).
     """
-    path = Path(__file__).resolve().parents[2] / "examples" / "data" / WEIGHTS_NAME
+    path = Path(__file__).resolve().parent / "data" / WEIGHTS_NAME
     if not path.is_file():
         raise DemoModelError(
             f"the demo weights are not at {path}: run the demo from a source checkout, or pass the "
