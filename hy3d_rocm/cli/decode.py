@@ -355,7 +355,7 @@ class WatchedSink:
         self._show([])
 
     def progress(self, done: int, total: int, step: Step) -> None:
-        """As decode() calls it after each grain."""
+        """As decode() calls it after each step."""
         parts = [f"{step.kind} {done}/{total}"]
         if 0 < done <= total:
             seconds = (time.monotonic() - self._began) * (total - done) / done

@@ -107,7 +107,7 @@ def report_lines(report: DecodeReport) -> list[str]:
         f"{report.vae} on {report.device} in {report.dtype}: {way}",
         reason,
         ", ".join(told),
-        f"budget: {report.budget_rule}; {report.steps} grains",
+        f"budget: {report.budget_rule}; {report.steps} steps",
         *report.ignored,
     ]
     if report.estimate_error is not None:

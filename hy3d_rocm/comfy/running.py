@@ -199,7 +199,7 @@ def caught() -> str:
 @contextmanager
 def running() -> Iterator[Run]:
     """The scope of one node's work: failing convolutions are caught, and a cancel ends it after the
-    running grain with ComfyUI's own exception."""
+    running step with ComfyUI's own exception."""
     from hy3d_rocm.conv.router import protect
     from hy3d_rocm.conv.triton import jit
 

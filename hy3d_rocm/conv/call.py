@@ -335,6 +335,13 @@ class ConvCall:
         return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
 
     def values(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The operands without autograd."""
+        """The operands without autograd, with their values in memory (x.conj().imag is a view
+        whose sign is a flag of the tensor, which a kernel that reads its memory does not see)."""
         x, weight, bias = self.operands()
-        return x.detach(), weight.detach(), None if bias is None else bias.detach()
+        return _plain(x), _plain(weight), None if bias is None else _plain(bias)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    return tensor.detach() if tensor.requires_grad else tensor

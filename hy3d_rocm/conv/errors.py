@@ -11,7 +11,6 @@ import contextlib
 import enum
 import re
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -283,7 +282,8 @@ _BACKEND = (
     ),
 )
 
-_RULES: tuple[Rule, ...] = (
+# In the order in which they are asked.
+RULES: tuple[Rule, ...] = (
     *_OUT_OF_MEMORY,
     # BLAS texts start with "CUDA error: CUBLAS_", so they are asked before the lost device.
     _BACKEND[3],
@@ -314,14 +314,9 @@ _OWN_TIER = Rule(
 )  # fmt: skip
 
 
-def rules() -> Iterable[Rule]:
-    """The table, in the order in which it is asked."""
-    return _RULES
-
-
 def classify_text(text: str) -> Classified | None:
     """The first rule that knows this text (an exception's, or a line of a log), or None."""
-    for rule in _RULES:
+    for rule in RULES:
         if rule.search(text):
             return Classified(rule.kind, rule.reason, rule)
     return None
@@ -423,7 +418,7 @@ _COMPILE_ERRORS = frozenset({"CompilationError", "OutOfResources", "PTXASError"}
 _COMPILE_TEXT = re.compile(
     r"PassManager::run failed|failed to translate module|out of resource: |LLVM ERROR"
 )
-_FATAL = frozenset(rule.reason for rule in _RULES if rule.kind is Kind.DEVICE_LOST)
+_FATAL = frozenset(rule.reason for rule in RULES if rule.kind is Kind.DEVICE_LOST)
 
 
 def is_compile_error(error: BaseException) -> bool:

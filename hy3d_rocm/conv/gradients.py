@@ -1,5 +1,5 @@
 """Convolutions that gradients are wanted of: routed as any other, with a backward that has more
-than one way too.
+than one strategy too.
 
 Forward goes down the tiers, below autograd. Backward is PyTorch's own (aten.convolution_backward,
 what plain autograd calls), except where that would be a call of MIOpen that nobody has proven.
@@ -71,7 +71,7 @@ def convolve(
     is_cast = x.dtype is not dtype or weight.dtype is not dtype
     is_cast = is_cast or (bias is not None and bias.dtype is not dtype)
     if is_cast or not spec.batched or isinstance(values[4], str):
-        # What PyTorch's own door does before the operator that has a derivative.
+        # What PyTorch's own entry point does before the operator that has a derivative.
         x, weight = x.to(spec.dtype), weight.to(spec.dtype)
         bias = None if bias is None else bias.to(spec.dtype)
         x = x if spec.batched else x.unsqueeze(0)
@@ -137,12 +137,12 @@ def backward(
     own = functools.partial(_pytorchs, job.spec, grad, x, weight, wanted)
     if recorder() or fallback.is_capturing(job.spec.device):
         return own()
-    ways: dict[str, Callable[[], Gradients]] = {"current": own}
-    ways["gemm"] = functools.partial(_otherwise, job, grad, x, weight, wanted)
+    strategies: dict[str, Callable[[], Gradients]] = {"current": own}
+    strategies["gemm"] = functools.partial(_otherwise, job, grad, x, weight, wanted)
     if job.spec.device.type != "cpu":
-        ways["cpu"] = functools.partial(_on_the_host, job.spec, grad, x, weight, wanted)
+        strategies["cpu"] = functools.partial(_on_the_host, job.spec, grad, x, weight, wanted)
     call = ConvCall(job.spec, x, weight, None, lambda: grad, job.mode.settings.limits)
-    return _BackwardChain(job, call).run(ways)
+    return _BackwardChain(job, call).run(strategies)
 
 
 class _BackwardChain(fallback.Attempts):
@@ -153,11 +153,13 @@ class _BackwardChain(fallback.Attempts):
         super().__init__(job.mode, call, what, ("backward", job.config))
         self.job = job
 
-    def run(self, ways: dict[str, Callable[[], Gradients]]) -> Gradients:
+    def run(self, strategies: dict[str, Callable[[], Gradients]]) -> Gradients:
         # Stable: what failed before is the last resort.
-        for name in sorted(ways, key=self._is_left_out):
+        for name in sorted(strategies, key=self._is_left_out):
             label = functools.partial(_WORDS.__getitem__, name)
-            found = self.attempt(name, functools.partial(self._compute, name, ways[name]), label)
+            found = self.attempt(
+                name, functools.partial(self._compute, name, strategies[name]), label
+            )
             if found is None:
                 self.remember(
                     max(self.call.x.numel() * self.job.spec.dtype.itemsize, self.job.spec.out_bytes)
@@ -177,9 +179,9 @@ class _BackwardChain(fallback.Attempts):
         finally:
             del first
 
-    def _compute(self, name: str, way: Callable[[], Gradients]) -> Gradients:
+    def _compute(self, name: str, strategy: Callable[[], Gradients]) -> Gradients:
         faults.check(name, self.call, op=self.what.op)
-        return way()
+        return strategy()
 
     def _is_left_out(self, name: str) -> bool:
         is_last = name == "current" and not self.job.is_trusted

@@ -378,7 +378,7 @@ class Execution:
         self._take(plan)
         event["next_way"] = plan.way.name
         logger.warning(
-            "[%s] %s in grain %d of %s (%s): starting again %s%s",
+            "[%s] %s in step %d of %s (%s): starting again %s%s",
             stages.stage_of(self.job.encode), failure.what.capitalize(), self.counter.done + 1,
             failed.way.name, failure.text, plan.way.name, "" if finite else f" in {report.dtype}",
         )  # fmt: skip
@@ -558,7 +558,7 @@ class Execution:
             self.report.estimate_error = error
 
     def _clean_up(self, number: int) -> None:
-        """After each result the host's heap, or glibc's fragments add up (2 MB a grain measured);
+        """After each result the host's heap, or glibc's fragments add up (2 MB a chunk measured);
         a GPU's allocator only if it was asked for, since filling it again takes time."""
         frequency = self.asked.options.cleanup_frequency
         if frequency is None:

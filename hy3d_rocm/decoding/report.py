@@ -86,7 +86,7 @@ class DecodeOptions:
 
 
 class Step(NamedTuple):
-    """One grain of work, as `progress` gets it."""
+    """One step of the work, as `progress` gets it."""
 
     kind: str  # "whole", "frames" (of a tile), "statistics", or a step of a program (run.OPS)
     sample: int  # batch item

@@ -179,7 +179,7 @@ class Counter:
         """True, or DecodeCancelled is raised: the caller wants no more."""
         if asked_to_stop(self.cancel):
             of = f" of {self.total}" if self.total else ""
-            raise DecodeCancelled(f"the decode was cancelled after {self.done}{of} grains")
+            raise DecodeCancelled(f"the decode was cancelled after {self.done}{of} steps")
         return True
 
     def check(self) -> None:
@@ -188,14 +188,14 @@ class Counter:
             self.check_cancel()
         if self._waits:
             synchronize(self._device)
-            logger.debug("[%s] Grain %d begins", self._stage, self.done + 1)
+            logger.debug("[%s] Step %d begins", self._stage, self.done + 1)
 
     def tick(self, step: Step) -> None:
         """A step is done."""
         if self._waits:
             synchronize(self._device)
             logger.debug(
-                "[%s] Grain %d done: %s, frames %d to %d",
+                "[%s] Step %d done: %s, frames %d to %d",
                 self._stage, self.done + 1, step.kind, step.frames[0], step.frames[1] - 1,
             )  # fmt: skip
         self.done += 1

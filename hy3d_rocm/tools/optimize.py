@@ -105,7 +105,7 @@ def optimize(
     listener: Listener = SILENT,
     keep: Callable[[Sweep], object] = lambda _: None,
 ) -> Sweep:
-    """limit: seconds after which nothing is begun and what runs is cancelled at its next grain.
+    """limit: seconds after which nothing is begun and what runs is cancelled at its next step.
     repeats: rounds at most. keep: called after each decode, so that nothing is lost. Ctrl-C ends it
     with the rows so far.
     """

@@ -251,7 +251,7 @@ class Listener:
         """Another decode begins."""
 
     def __call__(self, done: int, total: int, step: Step, /) -> None:
-        """A grain of it is done."""
+        """A step of it is done."""
 
     def say(self, text: str) -> None:
         """What came out, in a line."""

@@ -29,12 +29,11 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from hy3d_rocm.conv.call import ConvCall, ConvSpec  # noqa: E402
 from hy3d_rocm.conv.tiers import (  # noqa: E402
     GemmTier,
+    columns,
     gemm,
-    in_place,
     make_call,
+    pointwise,
     products,
-    spread,
-    unfolded,
 )
 
 SHAPES = ROOT / "tests" / "shapes" / "video_vae_layers.json"
@@ -116,18 +115,9 @@ def measured(spec: ConvSpec) -> tuple[Counts, ConvCall]:
     return counts, call
 
 
-def way(spec: ConvSpec) -> str:
-    """How the layer is computed."""
-    if in_place.can(spec) and any(spec.notes.values()):
-        return "in place"
-    return plan_text(gemm.cheapest(gemm.plans(spec)))
-
-
-def plan_text(plan: gemm.Way) -> str:
-    if isinstance(plan, unfolded.Plan):
-        return "unfolded"
-    if isinstance(plan, spread.Plan):
-        return f"spread, pieces {'x'.join(map(str, plan.steps))}"
+def plan_text(plan: columns.Plan | pointwise.Plan) -> str:
+    if isinstance(plan, pointwise.Plan):
+        return f"input as it lies, pieces {'x'.join(map(str, plan.steps))}"
     pieces = f"{plan.phases} phases, pieces {'x'.join(map(str, plan.inner))}"
     taps = f"{plan.copied // plan.channels} taps copied, {plan.turns} turns"
     return f"{taps}, {pieces}"
@@ -140,7 +130,7 @@ def main() -> int:
     parser.add_argument("--layout", default="plain", choices=("plain", "last"))
     parser.add_argument("--least", type=float, default=1.0, help="GFLOP of a layer")
     given = parser.parse_args()
-    print("operators  kernels  MB moved, MB workspace, layer and way")
+    print("operators  kernels  MB moved, MB workspace, layer and plan")
     with (
         mock.patch.object(products, "can_widen", lambda device, dtype: products.is_half(dtype)),
         mock.patch.object(products, "_wide_product", wide_product),
@@ -148,13 +138,15 @@ def main() -> int:
     ):
         for spec in specs(given.set, DTYPES[given.dtype], given.layout, given.least):
             counts, _ = measured(spec)
+            plan = gemm.plan(spec)
+            text = "-" if plan is None else plan_text(plan)
             moved = sum(counts.moved.values()) / 1e6
             space = GemmTier().workspace_bytes(spec) / 1e6
             size = "x".join(map(str, spec.x_size)) + f" -> {spec.weight_size[0]} "
             size += "x".join(map(str, spec.kernel))
             kernels = " ".join(f"{n} {k}" for k, n in counts.kernels.items())
             print(f"{counts.names.total():5} {counts.kernels.total():5} {moved:9.1f} {space:6.1f}"
-                  f"  {size}: {way(spec)} ({kernels})")  # fmt: skip
+                  f"  {size}: {text} ({kernels})")  # fmt: skip
     return 0
 
 

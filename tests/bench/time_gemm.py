@@ -1,11 +1,10 @@
-"""Every way that `gemm` could compute a layer, timed on a GPU beside PyTorch's own call.
+"""Every plan by which `gemm` could compute a layer, timed on a GPU beside PyTorch's own call.
 
     python tests/bench/time_gemm.py [--set wan21_17x320x320] [--layout plain] [--dtype bf16]
         [--layer 1x384x] [--repeats 20] [--piece-mb 96] [--sum-mb 40]
 
-For each layer: microseconds of PyTorch's call, then of each way with its ratio and the cost that
-the plan expects (in microseconds at 3 TB/s). `*` marks the way that is chosen: where another one is
-faster, the constants of columns_plan.py are off. Medians; calls of all ways alternate.
+For each layer: microseconds of PyTorch's call, then of each plan with its ratio. `*` marks the one
+that is chosen. Medians; calls of all plans alternate.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import statistics
 import sys
@@ -21,25 +21,17 @@ from pathlib import Path
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
-for folder in (str(ROOT), str(ROOT / "tests" / "bench")):
+for folder in (str(ROOT), str(ROOT / "tests" / "bench"), str(ROOT / "tests" / "support")):
     if folder not in sys.path:
         sys.path.insert(0, folder)
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
+from gemm_plans import plans_of  # noqa: E402
 from gemm_steps import DTYPES, SHAPES, plan_text  # noqa: E402
 
 from hy3d_rocm.conv.call import ConvCall  # noqa: E402
-from hy3d_rocm.conv.tiers import (  # noqa: E402
-    GemmTier,
-    base,
-    columns_plan,
-    gemm,
-    in_place,
-    make_call,
-)
-
-BYTES_A_US = 3e6
+from hy3d_rocm.conv.tiers import GemmTier, columns, gemm, make_call, pointwise  # noqa: E402
 
 
 def calls(name: str, dtype: torch.dtype, layout: str, only: str) -> Iterator[ConvCall]:
@@ -56,30 +48,22 @@ def calls(name: str, dtype: torch.dtype, layout: str, only: str) -> Iterator[Con
         yield make_call(x, weight, bias, layer["stride"], layer["padding"])
 
 
-def ways(call: ConvCall) -> dict[str, tuple[Callable[[], object], float]]:
-    """PyTorch's call and each of ours: what runs it, and the cost expected."""
+def choices(call: ConvCall) -> dict[str, Callable[[], object]]:
+    """PyTorch's call and each of ours."""
     conv = F.conv3d if call.spec.ndim == 3 else F.conv2d
     options = {"stride": call.spec.stride, "padding": call.spec.pad_before}
-    found: dict[str, tuple[Callable[[], object], float]] = {
-        "PyTorch": (lambda: conv(call.x, call.weight, call.bias, **options), 0.0)
+    found: dict[str, Callable[[], object]] = {
+        "PyTorch": lambda: conv(call.x, call.weight, call.bias, **options)
     }
-    tier = GemmTier()
-    if in_place.can(call.spec):
-        found["in place *"] = (lambda: tier.run(call), 0.0)
-    plans = gemm.plans(call.spec)
-    chosen = gemm.cheapest(plans)
-    for plan in plans:
+    for index, plan in enumerate(plans_of(call.spec)):
         one = dataclasses.replace(call, spec=dataclasses.replace(call.spec))
-        one.spec.notes["gemm"] = plan
-        name = plan_text(plan) + (" *" if plan == chosen and "in place *" not in found else "")
-        found[name] = (lambda one=one: _run_plan(one), plan.cost / BYTES_A_US)
+        found[plan_text(plan) + ("" if index else " *")] = functools.partial(run_plan, plan, one)
     return found
 
 
-def _run_plan(call: ConvCall) -> torch.Tensor:
-    out = base.empty_result(call.spec)
-    gemm._run_plan(call.spec, call.x, call.weight, call.bias, out)
-    return out
+def run_plan(plan: columns.Plan | pointwise.Plan, call: ConvCall) -> torch.Tensor:
+    with mock.patch.object(gemm, "plan", return_value=plan):
+        return GemmTier().run(call)
 
 
 def microseconds(functions: list[Callable[[], object]], repeats: int) -> list[float]:
@@ -105,19 +89,19 @@ def main() -> int:
     parser.add_argument("--layout", default="plain", choices=("plain", "last"))
     parser.add_argument("--layer", default="", help="how the input's size begins")
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--piece-mb", type=int, default=columns_plan._PIECE_BYTES >> 20)
-    parser.add_argument("--sum-mb", type=int, default=in_place._SUM_BYTES >> 20)
+    parser.add_argument("--piece-mb", type=int, default=columns._PIECE_BYTES >> 20)
+    parser.add_argument("--sum-mb", type=int, default=pointwise._SUM_BYTES >> 20)
     given = parser.parse_args()
     with contextlib.ExitStack() as stack, torch.inference_mode():
-        for module, name, size in ((columns_plan, "_PIECE_BYTES", given.piece_mb),
-                                   (in_place, "_SUM_BYTES", given.sum_mb)):  # fmt: skip
+        for module, name, size in ((columns, "_PIECE_BYTES", given.piece_mb),
+                                   (pointwise, "_SUM_BYTES", given.sum_mb)):  # fmt: skip
             stack.enter_context(mock.patch.object(module, name, size << 20))
         for call in calls(given.set, DTYPES[given.dtype], given.layout, given.layer):
-            found = ways(call)
-            times = microseconds([function for function, _ in found.values()], given.repeats)
+            found = choices(call)
+            times = microseconds(list(found.values()), given.repeats)
             print("x".join(map(str, call.spec.x_size)), "->", call.spec.weight_size)
-            for (name, (_, cost)), taken in zip(found.items(), times, strict=True):
-                print(f"  {taken:9.0f} us {taken / times[0]:6.2f}x  expected {cost:7.0f}  {name}")
+            for name, taken in zip(found, times, strict=True):
+                print(f"  {taken:9.0f} us {taken / times[0]:6.2f}x  {name}")
     return 0
 
 

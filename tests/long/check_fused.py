@@ -149,29 +149,13 @@ def check(case: Case, seed: int, real: bool, device: str) -> float:
     return float(ratio.nan_to_num(nan=float("inf")).max())
 
 
-def prepare() -> Any:
-    """The interpreter, mended, with each address of the fused launches watched."""
-    from triton_interpreter import prepare_interpreter
-
-    from hy3d_rocm.decoding.backends.triton import backend
-
-    addresses = prepare_interpreter()
-    launch = backend.launch
-
-    def give(item: Any, tensors: Any, *rest: Any) -> Any:
-        addresses.give(*(tensors[backend.number_of(name)] for name, _ in item.operands))
-        return launch(item, tensors, *rest)
-
-    backend.launch = give
-    return addresses
-
-
 def run_child(seed: int, first: int, count: int, step: int, device: str) -> dict[str, Any]:
     """Every step-th case from `first` on, in this process."""
     import torch
+    from triton_interpreter import prepare_interpreter
 
     torch.set_num_threads(1)
-    addresses = prepare() if device == "cpu" else None
+    addresses = prepare_interpreter() if device == "cpu" else None
     start = time.perf_counter()
     result: dict[str, Any] = {"cases": 0, "worst_of_bound": 0.0, "failed": []}
     for index in range(first, first + count, step):

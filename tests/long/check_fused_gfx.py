@@ -29,7 +29,7 @@ import check_gfx  # noqa: E402
 
 from hy3d_rocm.conv.triton import configs  # noqa: E402
 from hy3d_rocm.conv.triton.configs import Config  # noqa: E402
-from hy3d_rocm.conv.triton.item import Launch  # noqa: E402
+from hy3d_rocm.conv.triton.plan import Launch  # noqa: E402
 from hy3d_rocm.decoding.backends.triton import work  # noqa: E402
 from hy3d_rocm.decoding.backends.triton.work import Job, Piece, last_strides  # noqa: E402
 from tools.dev import isa, variants  # noqa: E402

@@ -37,7 +37,7 @@ for folder in (str(ROOT), str(ROOT / "tests" / "long")):
 import differential_conv3d as differential  # noqa: E402
 from children import run_children  # noqa: E402
 from conv_reference import conv3d_reference  # noqa: E402
-from triton_interpreter import prepare_interpreter  # noqa: E402
+from triton_interpreter import convolve, prepare_interpreter  # noqa: E402
 
 LAYOUTS = ("plain", "plain", "last", "last", "steps", "expanded", "permuted", "offset")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -278,7 +278,7 @@ def differing_far_apart() -> int:
     """Values that differ where x and out reach beyond 2^31 elements (4 GiB, not touched)."""
     import torch
 
-    from hy3d_rocm.conv.triton import configs, launch
+    from hy3d_rocm.conv.triton import configs
     from hy3d_rocm.conv.triton.plan import Problem
 
     differing = 0
@@ -289,8 +289,7 @@ def differing_far_apart() -> int:
         out = far_apart((1, 2, 2, 2, 4), axis, torch.float16)
         ones, none = (1, 1, 1), (0, 0, 0)
         p = Problem(1, 2, 2, 1, (2, 3, 5), (1, 2, 2), ones, ones, none, none, (False,) * 3, 2)
-        tile, target = configs.Config.parse("16x16x16w4s2g8"), launch.Target("gfx1100", 1)
-        launch.convolve(p, x, weight, None, out, target, tile)
+        convolve(p, x, weight, out, configs.Config.parse("16x16x16w4s2g8"))
         wanted = torch.nn.functional.conv3d(values.double(), weight.double())
         differing += int((wanted != out).sum())
     return differing

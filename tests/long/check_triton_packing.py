@@ -27,7 +27,7 @@ for folder in (str(ROOT), str(ROOT / "tests" / "long")):
         sys.path.insert(0, folder)
 
 from check_triton_numerics import laid_out  # noqa: E402
-from triton_interpreter import prepare_interpreter  # noqa: E402
+from triton_interpreter import convolve, prepare_interpreter  # noqa: E402
 
 LAYOUTS = ("plain", "plain", "last", "last", "steps", "permuted", "expanded", "offset")
 
@@ -105,10 +105,10 @@ class Watch:
             self.allocated += 1
             return empty(*args, **options)
 
-        def watched(items: Any, operands: Any) -> None:
+        def watched(kernels: str, items: Any, operands: Any) -> None:
             self.kernels = [item.kernel for item in items]
-            launch_all(items, operands)
-            self.weight = operands.tensors()["weight"]
+            launch_all(kernels, items, operands)
+            self.weight = operands.tensors()[operands.names.index("weight")]
 
         torch.empty, jit.launch_all = counted, watched
 
@@ -117,7 +117,7 @@ def check(case: Case, seed: int, watch: Watch) -> str | None:
     """What is wrong with one case, or None."""
     import torch
 
-    from hy3d_rocm.conv.triton import configs, launch, layout, plan
+    from hy3d_rocm.conv.triton import configs, layout, plan
 
     ones, pads = (1, 1, 1), (case.pad,) * 3
     weight = make_weight(case, seed)
@@ -132,8 +132,7 @@ def check(case: Case, seed: int, watch: Watch) -> str | None:
         x = x.to(memory_format=torch.channels_last_3d)
     out = torch.zeros(1, case.outputs * case.groups, *p.out, dtype=weight.dtype)
     watch.allocated = 0
-    tile, target = configs.Config.parse("32x32x64w4s2g8"), launch.Target("gfx1100", 1)
-    launch.convolve(p, x, weight, None, out, target, tile)
+    convolve(p, x, weight, out, configs.Config.parse("32x32x64w4s2g8"))
     narrow = "add_columns" in watch.kernels
     packs = [kernel for kernel in watch.kernels if "pack" in kernel]
     lies = layout.is_packed(p, narrow, weight.stride()) and weight.data_ptr() % 16 == 0

@@ -28,27 +28,27 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
-for folder in (str(ROOT), str(ROOT / "tests" / "long")):
+for folder in (str(ROOT), str(ROOT / "tests" / "long"), str(ROOT / "tests" / "support")):
     if folder not in sys.path:
         sys.path.insert(0, folder)
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
+from gemm_plans import plans_of  # noqa: E402
 from tier_cases import DTYPES, Case, case_of, make_tensors, moved  # noqa: E402
 
+from hy3d_rocm.conv.call import ConvSpec  # noqa: E402
 from hy3d_rocm.conv.errors import RETRIED, classify  # noqa: E402
 from hy3d_rocm.conv.tiers import (  # noqa: E402
     Tier,
-    columns_plan,
+    columns,
     conv2d,
     gemm,
-    in_place,
     make_call,
     make_tier,
     native,
-    spread,
+    pointwise,
     staging,
-    unfolded,
     vendor,
 )  # fmt: skip
 from hy3d_rocm.conv.triton import launch as triton_launch  # noqa: E402
@@ -62,15 +62,22 @@ MATRIX_UNIT = 2.0**-23
 # (a2 + r) (b2 + r'): below 2^-18 |a b|. Three products take the place of each one in the sum.
 SPLIT_UNIT, SPLIT_PRODUCTS = 2.0**-18, 3
 # What a tier's pieces are cut to, and what of it a case gets where they are to be tiny.
-PIECES = ((columns_plan, "_PIECE_BYTES", 4), (columns_plan, "_COPY_BYTES", 4),
-          (spread, "_PIECE_BYTES", 4), (conv2d, "_PIECE_BYTES", 16), (native, "_PIECE_BYTES", 16),
-          (vendor, "_MAX_ELEMS", 1), (columns_plan, "_WEIGHT_BYTES", 1),
-          (in_place, "_SUM_BYTES", 1), (unfolded, "_COLUMN_BYTES", 0))  # fmt: skip
+PIECES = ((columns, "_PIECE_BYTES", 4), (columns, "_COPY_BYTES", 4), (columns, "_WEIGHT_BYTES", 1),
+          (pointwise, "_PIECE_BYTES", 4), (pointwise, "_SUM_BYTES", 1),
+          (conv2d, "_PIECE_BYTES", 16), (native, "_PIECE_BYTES", 16),
+          (vendor, "_MAX_ELEMS", 1))  # fmt: skip
 
 
 @contextlib.contextmanager
-def pieces_of(piece: int | None, way: int) -> Iterator[None]:
-    """Cuts every tier to about `piece` elements; of the ways of gemm, the one of that number."""
+def pieces_of(piece: int | None, choice: int) -> Iterator[None]:
+    """Cuts every tier to about `piece` elements; of the plans of gemm, the one of that number."""
+    take = gemm.plan
+
+    def chosen(spec: ConvSpec) -> Any:
+        with mock.patch.object(gemm, "plan", take):
+            found = plans_of(spec)
+        return found[choice % len(found)] if found else None
+
     with contextlib.ExitStack() as stack:
         if piece:
             cut = functools.partial(triton_launch.make_steps, limit_bytes=piece * 4)
@@ -78,10 +85,8 @@ def pieces_of(piece: int | None, way: int) -> Iterator[None]:
         for module, name, factor in PIECES if piece else ():
             assert piece is not None
             stack.enter_context(mock.patch.object(module, name, piece * factor))
-        stack.enter_context(
-            mock.patch.object(gemm, "cheapest", lambda plans: plans[way % len(plans)])
-        )
-        for plan in (columns_plan._candidates, spread._plan):
+        stack.enter_context(mock.patch.object(gemm, "plan", chosen))
+        for plan in (columns._plan, pointwise._plan):
             plan.cache_clear()
             stack.callback(plan.cache_clear)
         yield

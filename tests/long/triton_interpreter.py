@@ -94,10 +94,9 @@ def prepare_interpreter() -> Addresses:
             return handle(_f32_as_bf16(source.data), dtype.scalar)
         return cast(self, source, dtype)
 
-    def give(item: Any, operands: Any) -> None:
-        given = operands.tensors()
-        addresses.give(*(given[name] for name, _ in item.operands))
-        launch(item, operands)
+    def give(kernels: str, item: Any, operands: Any, tensors: Any) -> Any:
+        addresses.give(*(tensors[operands.names.index(name)] for name, _ in item.operands))
+        return launch(kernels, item, operands, tensors)
 
     def patch_tensor(tensor: Any, scope: Any) -> None:
         before(tensor, scope)
@@ -120,3 +119,12 @@ def prepare_interpreter() -> Addresses:
     torch.cuda.device = lambda _: contextlib.nullcontext()  # type: ignore[assignment,misc]
     torch.cuda.current_device = lambda: None  # type: ignore[assignment,return-value]
     return addresses
+
+
+def convolve(p: Any, x: Any, weight: Any, out: Any, config: Any) -> None:
+    """out = x * weight, by the launches of one compute unit of gfx1100."""
+    from hy3d_rocm.conv.triton import launch, layout, steps
+
+    lies, target = layout.Layout.of(x, out, weight), launch.Target("gfx1100", 1)
+    made = steps.make_steps(p, lies, launch._NAMES[out.dtype], False, target, config)
+    launch._carry_out(made, x, weight, None, out)

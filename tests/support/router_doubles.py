@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from hy3d_rocm import _native
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.router import Guard, protect
-from hy3d_rocm.conv.tiers import CpuTier, CurrentTier, Limits, NativeTier, Tier
+from hy3d_rocm.conv.tiers import CpuTier, CurrentTier, Limits, NativeTier, Tier, make_call
 
 
 @contextmanager
@@ -136,3 +136,15 @@ def free_memory(monkeypatch: Any, values: Callable[[], int | None]) -> Iterator[
     with monkeypatch.context() as patch:
         patch.setattr("hy3d_rocm.memory.free_bytes", lambda device: values())
         yield
+
+
+def conv_on_tier(tier: Tier, x: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+    """The convolution (arguments of make_call) on one tier, without another one below it.
+
+    RuntimeError with the tier's own words where it refuses.
+    """
+    call = make_call(x, *arguments, **options)
+    refusal = tier.refusal(call, call.limits)
+    if refusal is not None:
+        raise RuntimeError(f"the tier {tier.name!r} can't take this convolution: {refusal}")
+    return tier.run(call)

@@ -16,9 +16,8 @@ from typing import Any
 
 from hy3d_rocm.conv.triton import configs, steps
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.item import Launch
 from hy3d_rocm.conv.triton.layout import Layout, Strides, packed_strides, rows_strides
-from hy3d_rocm.conv.triton.plan import Problem
+from hy3d_rocm.conv.triton.plan import Launch, Problem
 
 DTYPES = ("f16", "bf16", "f32")
 # Constants that follow the shape without end (steps of a tap, size of the kernel): a few values

@@ -195,12 +195,12 @@ def memory_inputs() -> list[Any]:
 
 
 def running_inputs() -> list[Any]:
-    """What is done between grains, and after NaN."""
+    """What is done between steps, and after NaN."""
     return [
         _option(
             io.Int,
             "cleanup_frequency",
-            "After how many grains the allocators give back what they hold unused. -1: when it is "
+            "After how many steps the allocators give back what they hold unused. -1: when it is "
             "needed. 0: never.",
             min=-1,
             max=4096,
@@ -208,7 +208,7 @@ def running_inputs() -> list[Any]:
         _option(
             io.Boolean,
             "synchronization",
-            "Waits for the GPU after each grain, so that the log's last line tells where it "
+            "Waits for the GPU after each step, so that the log's last line tells where it "
             "stopped. Costs time.",
         ),
         _option(

@@ -338,7 +338,7 @@ def validate_decode(
 
 
 class Bar(Listener):
-    """ComfyUI's bar over several decodes; one whose grains can't be counted moves at its end."""
+    """ComfyUI's bar over several decodes; one whose steps can't be counted moves at its end."""
 
     def __init__(self, decodes: int) -> None:
         self.bar = comfy.utils.ProgressBar(decodes * _TICKS)

@@ -191,14 +191,14 @@ def end_verdict(code: int | None, lines: Sequence[str], oom_killed: bool) -> tup
     """The verdict on the case during which the child ended, from its code and its stderr."""
     line, kind = telling_line(lines)
     how = f"the child {exit_text(code)}"
-    said = f"{line} ({how})" if line else how
+    message = f"{line} ({how})" if line else how
     if kind is errors.Kind.OUT_OF_MEMORY or oom_killed:
-        return OOM, said
+        return OOM, message
     if _is_outside(code):
         return NOT_RUN, f"{how}, which came from outside; no verdict"
     if any(_HOST_FAULT.search(text) for text in lines):
-        return NOT_RUN, f"a fault of this machine, not of the shape: {said}"
-    return ERROR, said
+        return NOT_RUN, f"a fault of this machine, not of the shape: {message}"
+    return ERROR, message
 
 
 def check_limits(limit_s: float, slow_s: float, case_limit_s: float | None) -> None:

@@ -37,10 +37,10 @@ _REPEAT_S = 1.0
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-# How long killed processes may take to vanish before the host is told not to wait for them.
+# How long killed processes may take to vanish before the host hears that it need not wait for them.
 _STUCK_S = 0.3
 
-Tell = Callable[[dict[str, Any]], None]
+Report = Callable[[dict[str, Any]], None]
 
 
 def main() -> NoReturn:
@@ -56,9 +56,9 @@ def main() -> NoReturn:
     if not first:
         os._exit(0)
     header = json.loads(first)
-    tell: Tell = functools.partial(_tell, out, header["nonce"])
+    report: Report = functools.partial(_report, out, header["nonce"])
     if header["keeper"]:
-        _split(control, tell)
+        _split(control, report)
     elif os.name == "posix":
         _watch_host()
     version = list(sys.version_info[:2])
@@ -70,17 +70,17 @@ def main() -> NoReturn:
     if "call" in header:
         module, _, function = header["call"].partition(":")
         value = getattr(importlib.import_module(module), function)()
-        tell({"event": "answer", "value": value})
+        report({"event": "answer", "value": value})
     else:
         bench = _bench_class()(header["devices"], header["flags"])
-        tell({"event": "ready", "loading_s": bench.loading_s})
-        _serve(lines, tell, bench)
+        report({"event": "ready", "loading_s": bench.loading_s})
+        _serve(lines, report, bench)
     # Without the interpreter's and the GPU runtime's teardown, which may hang too.
     sys.stderr.flush()
     os._exit(0)
 
 
-def _tell(out: int, nonce: str, message: dict[str, Any]) -> None:
+def _report(out: int, nonce: str, message: dict[str, Any]) -> None:
     """Safe for keeper and worker at once: a line is one write of less than PIPE_BUF bytes, which
     the kernel does not mix. A line end before it: garbage without one must not swallow it."""
     data = f"\n{nonce} {json.dumps(message)}\n".encode("ascii")
@@ -144,24 +144,24 @@ def _bench_class() -> Any:
     return Bench
 
 
-def _serve(lines: Any, tell: Tell, bench: Any) -> None:
+def _serve(lines: Any, report: Report, bench: Any) -> None:
     while line := lines.readline():
         request = json.loads(line)
         if "quit" in request:
             return
-        tell({"event": "begin", "case": request["case"]})
-        result, is_sound = _one(tell, bench, request)
-        tell({"event": "done", "case": request["case"], "last": not is_sound, **result})
+        report({"event": "begin", "case": request["case"]})
+        result, is_sound = _one(report, bench, request)
+        report({"event": "done", "case": request["case"], "last": not is_sound, **result})
         if not is_sound:
             return
 
 
-def _one(tell: Tell, bench: Any, request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+def _one(report: Report, bench: Any, request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """The fields of one result, and whether this process can go on."""
     run = peak = None
     try:
         run, peak = bench.prepare(request["tier"], request["spec"], request["check"])
-        return {**_timed(tell, run, request["case"]), "peak_bytes": peak()}, True
+        return {**_timed(report, run, request["case"]), "peak_bytes": peak()}, True
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent has to hear of it
         return _failed(error, was_tried=run is not None)
     finally:
@@ -180,10 +180,10 @@ def _failed(error: Exception, was_tried: bool) -> tuple[dict[str, Any], bool]:
     return {"verdict": verdict, "detail": detail}, is_sound
 
 
-def _timed(tell: Tell, run: Callable[[], None], case: int) -> dict[str, Any]:
+def _timed(report: Report, run: Callable[[], None], case: int) -> dict[str, Any]:
     """One first call, then at least one and at most _MAX_CALLS more within _REPEAT_S."""
     first = _seconds(run)
-    tell({"event": "first", "case": case, "seconds": first})
+    report({"event": "first", "case": case, "seconds": first})
     times = [_seconds(run)]
     while len(times) < _MAX_CALLS and sum(times) + times[-1] < _REPEAT_S:
         times.append(_seconds(run))
@@ -199,7 +199,7 @@ def _seconds(run: Callable[[], None]) -> float:
 # The keeper.
 
 
-def _split(control: int, tell: Tell) -> None:
+def _split(control: int, report: Report) -> None:
     """Forks. Returns in the worker only; `control` is the read end of the host's pipe.
 
     Called before any thread exists and before torch is imported.
@@ -216,7 +216,7 @@ def _split(control: int, tell: Tell) -> None:
             os._exit(1)
         return
     try:
-        _keep(worker, control, host, tell)
+        _keep(worker, control, host, report)
     finally:
         os._exit(0)
 
@@ -230,7 +230,7 @@ def _prctl(option: int, value: int) -> None:
         pass  # without it the kill by group remains
 
 
-def _keep(worker: int, control: int, host: int, tell: Tell) -> None:
+def _keep(worker: int, control: int, host: int, report: Report) -> None:
     poller = select.poll()
     poller.register(control, 0)  # POLLHUP always comes: what is written there is the worker's
     try:  # wakes the poller at once when the worker ends, where the kernel can (5.3 and newer)
@@ -244,8 +244,8 @@ def _keep(worker: int, control: int, host: int, tell: Tell) -> None:
         code, any_left = _reap(worker)
         if hung_up or not any_left or os.getppid() != host:
             break
-    code = _end_all(worker, code, tell)
-    _try_to_tell(tell, {"event": "exit", "code": code})
+    code = _end_all(worker, code, report)
+    _try_to_report(report, {"event": "exit", "code": code})
 
 
 def _reap(worker: int) -> tuple[int | None, bool]:
@@ -262,9 +262,9 @@ def _reap(worker: int) -> tuple[int | None, bool]:
             code = os.waitstatus_to_exitcode(status)
 
 
-def _end_all(worker: int, code: int | None, tell: Tell) -> int | None:
+def _end_all(worker: int, code: int | None, report: Report) -> int | None:
     """Kills and reaps until nothing is left; the worker's return code."""
-    start, told, nap = time.monotonic(), False, 0.002
+    start, reported, nap = time.monotonic(), False, 0.002
     while True:
         for pid in _children():
             try:
@@ -275,9 +275,9 @@ def _end_all(worker: int, code: int | None, tell: Tell) -> int | None:
         code = seen if code is None else code
         if not any_left:
             return code
-        if not told and time.monotonic() - start > _STUCK_S:
-            _try_to_tell(tell, {"event": "stuck"})
-            told = True
+        if not reported and time.monotonic() - start > _STUCK_S:
+            _try_to_report(report, {"event": "stuck"})
+            reported = True
         time.sleep(nap)
         nap = min(2 * nap, 0.1)
 
@@ -302,9 +302,9 @@ def _parent(pid: int) -> int:
         return -1
 
 
-def _try_to_tell(tell: Tell, message: dict[str, Any]) -> None:
+def _try_to_report(report: Report, message: dict[str, Any]) -> None:
     try:
-        tell(message)
+        report(message)
     except OSError:
         pass  # nobody listens any more
 

@@ -7,7 +7,6 @@ import os
 import queue
 import re
 import secrets
-import selectors
 import signal
 import subprocess
 import sys
@@ -43,6 +42,8 @@ _PYTHON_NAME = re.compile(r"(?:python|pypy)[\d.]*t?(?:w|_d)?(?:\.exe)?", re.IGNO
 # what else happens at the end this stays within the second that probe() allows itself.
 _KEEPER_S = 0.55
 _KILLED_S = 0.25
+# A thread that is in a read or a write of a pipe which somebody holds is waited for so long.
+_THREAD_S = 0.05
 # Of a child that is dead, what it wrote is read within this.
 _LAST_WORDS_S = 0.03
 
@@ -153,9 +154,7 @@ class Child:
         assert stdin is not None
         assert stdout is not None
         assert stderr is not None
-        self._pipes = make_pipes(
-            stdin, [(stdout, self._messages.feed), (stderr, self._stderr.feed)]
-        )
+        self._pipes = Pipes(stdin, [(stdout, self._messages.feed), (stderr, self._stderr.feed)])
         if self._job is not None:
             try:
                 self._job.add(int(getattr(self._process, "_handle")))  # noqa: B009
@@ -278,6 +277,7 @@ class Child:
         if not self.has_ended():
             return False
         self._kill_group()
+        self._pipes.close()
         self._reap()
         return True
 
@@ -338,84 +338,9 @@ class Tail:
         return self._data.decode("utf-8", "replace").splitlines()
 
 
-class SelectPipes:
-    """The host's ends of the three pipes, on POSIX: never blocks, never grows without bound. One
-    selector, no threads; a grandchild that holds a pipe holds nobody up."""
-
-    def __init__(self, stdin: IO[bytes], outputs: Sequence[_Output]) -> None:
-        self._stdin, self._outputs = stdin, outputs
-        self._pending = b""
-        self._is_writing = False
-        self._selector = selectors.DefaultSelector()
-        os.set_blocking(stdin.fileno(), False)
-        for stream, feed in outputs:
-            os.set_blocking(stream.fileno(), False)
-            self._selector.register(stream, selectors.EVENT_READ, feed)
-
-    def send(self, data: bytes) -> None:
-        """Queues bytes for the child's stdin."""
-        if not self._stdin.closed:
-            self._pending += data
-            self._write()
-
-    def _write(self) -> None:
-        try:
-            self._pending = self._pending[os.write(self._stdin.fileno(), self._pending) :]
-        except BlockingIOError:
-            pass
-        except OSError:  # the reader is gone; its end is noticed elsewhere
-            self._pending = b""
-        if bool(self._pending) != self._is_writing:
-            self._is_writing = not self._is_writing
-            if self._is_writing:
-                self._selector.register(self._stdin, selectors.EVENT_WRITE)
-            else:
-                self._selector.unregister(self._stdin)
-
-    def pump(self, timeout_s: float) -> bool:
-        """Moves what is there; waits at most `timeout_s` for something. Whether any came in."""
-        if not self._selector.get_map():
-            time.sleep(min(timeout_s, 0.01))
-            return False
-        came = False
-        for key, _ in self._selector.select(max(timeout_s, 0.0)):
-            if key.fileobj is self._stdin:
-                self._write()
-            else:
-                came |= self._read(key)
-        return came
-
-    def _read(self, key: selectors.SelectorKey) -> bool:
-        try:
-            data = os.read(key.fd, _CHUNK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
-        if not data:
-            self._selector.unregister(key.fileobj)
-            return False
-        key.data(data)
-        return True
-
-    def hang_up(self) -> None:
-        """Closes the child's stdin: for the keeper the order to end everything."""
-        if self._is_writing:
-            self._selector.unregister(self._stdin)
-            self._is_writing = False
-        self._stdin.close()
-
-    def close(self) -> None:
-        """Closes everything."""
-        self.hang_up()
-        self._selector.close()
-        for stream, _ in self._outputs:
-            stream.close()
-
-
-class ThreadPipes:
-    """The same on Windows, where pipes can't be waited for: a thread a pipe. The Job ends all who
-    hold them."""
+class Pipes:
+    """The host's ends of the three pipes, a thread each, since Windows' pipes can't be waited for:
+    no call blocks, and a grandchild that holds a pipe holds nobody up."""
 
     def __init__(self, stdin: IO[bytes], outputs: Sequence[_Output]) -> None:
         self._stdin, self._outputs = stdin, outputs
@@ -455,9 +380,11 @@ class ThreadPipes:
             self._stdin.close()
 
     def send(self, data: bytes) -> None:
+        """Queues bytes for the child's stdin."""
         self._to_write.put(data)
 
     def pump(self, timeout_s: float) -> bool:
+        """Moves what is there; waits at most `timeout_s` for something. Whether any came in."""
         try:
             feed, data = self._arrived.get(timeout=max(timeout_s, 0.001))
         except queue.Empty:
@@ -466,19 +393,16 @@ class ThreadPipes:
         return True
 
     def hang_up(self) -> None:
+        """Closes the child's stdin: for the keeper the order to end everything."""
         self._to_write.put(None)
 
     def close(self) -> None:
-        """A thread that is still in a read keeps its descriptor: closing it under the thread
-        could hand its number to another file."""
+        """Closes everything. A thread that is still in a read keeps its descriptor: closing it
+        under the thread could hand its number to another file."""
         self.hang_up()
         self._is_closed = True
-        self._writer.join(0.1)
+        self._writer.join(_THREAD_S)
         for (stream, _), thread in zip(self._outputs, self._readers, strict=True):
-            thread.join(0.1)
+            thread.join(_THREAD_S)
             if not thread.is_alive():
                 stream.close()
-
-
-make_pipes: type[SelectPipes] | type[ThreadPipes]
-make_pipes = ThreadPipes if sys.platform == "win32" else SelectPipes

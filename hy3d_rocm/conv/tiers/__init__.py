@@ -12,7 +12,6 @@ from hy3d_rocm.conv.tiers.cpu import CpuTier
 from hy3d_rocm.conv.tiers.current import (
     CurrentTier,
     backend_label,
-    conv_on_tier,
     make_call,
     select_backend,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "TritonTier",
     "VendorTier",
     "backend_label",
-    "conv_on_tier",
     "make_call",
     "make_tier",
     "select_backend",

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from hy3d_rocm.conv.call import PAD_MODES, ConvCall, ConvSpec, Limits, make_spec
 from hy3d_rocm.conv.tiers import windows
-from hy3d_rocm.conv.tiers.base import Tier
 
 _Pads = tuple[tuple[int, ...], tuple[int, ...]]
 _Padding = int | str | Sequence[int | Sequence[int]]
@@ -100,18 +98,6 @@ def make_call(
         )
     current = functools.partial(run_current, spec, x, weight, bias)
     return ConvCall(spec, x, weight, bias, current, limits or Limits())
-
-
-def conv_on_tier(tier: Tier, x: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-    """The convolution (arguments of make_call) on one tier, without another one below it.
-
-    Raises RuntimeError with the tier's own words where it refuses, and what the tier raises.
-    """
-    call = make_call(x, *arguments, **options)
-    refusal = tier.refusal(call, call.limits)
-    if refusal is not None:
-        raise RuntimeError(f"the tier {tier.name!r} can't take this convolution: {refusal}")
-    return tier.run(call)
 
 
 def _pads(padding: int | Sequence[int | Sequence[int]], ndim: int) -> _Pads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
-from hy3d_rocm.conv.tiers import columns, columns_plan, in_place, spread, unfolded, windows
+from hy3d_rocm.conv.tiers import columns, pointwise
 from hy3d_rocm.conv.tiers.base import empty_result, foreign, shortage
 
 # What the BLAS library may take for itself through PyTorch's allocator (32 MiB on Hopper).
@@ -13,13 +13,8 @@ _BLAS_BYTES = 33 << 20
 
 
 class GemmTier:
-    """Matrix products through torch.bmm. Four ways, by the shape and what they cost:
-
-    Kernels of one element in H and W without stride or padding: the input is its own matrix, and
-    nothing is copied (`in_place`).
-    Few output channels: products of every tap first, then their shifted sum (`spread`).
-    Small ones: PyTorch's own im2col and one product, which asks least of the host (`unfolded`).
-    Else columns of the input, one box at a time, and long products of them (`columns`).
+    """Matrix products through torch.bmm, over columns of the input, one box at a time (`columns`);
+    over the input as it lies where a kernel has one element or few outputs (`pointwise`).
 
     Sums are in f32 (f64 for f64), rounded once; under 256 MB beside the output.
     """
@@ -30,19 +25,17 @@ class GemmTier:
         return "matrix products"
 
     def workspace_bytes(self, spec: ConvSpec) -> int:
-        """Of the way that is taken, or of the one without copies: strides decide between them."""
-        if min(spec.out_size) == 0:
+        found = plan(spec)
+        if found is None:
             return 0
-        blas = _BLAS_BYTES if spec.device.type == "cuda" else 0
-        found = plans(spec)
-        return max(in_place.workspace_bytes(spec), cheapest(found).bytes if found else 0) + blas
+        return found.bytes + (_BLAS_BYTES if spec.device.type == "cuda" else 0)
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         spec = call.spec
         reason = foreign(spec.device)
         if reason is not None or min(spec.out_size) == 0:
             return reason
-        if not plans(spec):
+        if plan(spec) is None:
             return "not even one output row's columns, or one channel's weights, fit its workspace"
         need = self.workspace_bytes(spec) + spec.out_bytes
         return shortage(need, limits, spec.device, "its columns and output")
@@ -51,50 +44,18 @@ class GemmTier:
         spec = call.spec
         out = empty_result(spec)
         if out.numel():
-            x, weight, bias = map(_plain, call.operands())
-            assert x is not None
-            assert weight is not None
-            found = in_place.steps(spec, x, out) if in_place.can(spec) else None
-            if found is not None:
-                in_place.run(found, spec, x, weight, bias, out)
+            x, weight, bias = call.values()
+            found = spec.notes.get("gemm")
+            if found is None:
+                found = spec.notes["gemm"] = plan(spec)
+            if isinstance(found, pointwise.Plan):
+                pointwise.run(found, x, weight, bias, out)
             else:
-                _run_plan(spec, x, weight, bias, out)
+                assert found is not None, "refusal() is asked first"
+                columns.run(found, spec, x, weight, bias, out)
         return out if spec.batched else out.squeeze(0)
 
 
-def _plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """The tensor without autograd, its values in memory (x.conj().imag has its sign in a flag)."""
-    if tensor is None:
-        return None
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
-    return tensor.detach() if tensor.requires_grad else tensor
-
-
-Way = columns_plan.Plan | spread.Plan | unfolded.Plan
-
-
-def plans(spec: ConvSpec) -> list[Way]:
-    """The ways that a convolution can go, whatever its strides."""
-    others = (spread.plan(spec), unfolded.plan(spec))
-    return [*columns_plan.candidates(spec), *(plan for plan in others if plan is not None)]
-
-
-def cheapest(found: list[Way]) -> Way:
-    return min(found, key=lambda plan: plan.cost)
-
-
-def _run_plan(
-    spec: ConvSpec, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
-    out: torch.Tensor,
-) -> None:  # fmt: skip
-    plan: Way | None = spec.notes.get("gemm")
-    if plan is None:
-        plan = spec.notes["gemm"] = cheapest(plans(spec))
-    if isinstance(plan, unfolded.Plan):
-        unfolded.run(plan, x, weight, bias, out)
-    elif isinstance(plan, spread.Plan):
-        x, weight, out = (windows.lifted(t) for t in (x, weight, out))
-        spread.run(plan, x, weight, bias, out)
-    else:
-        columns.run(plan, spec, x, weight, bias, out)
+def plan(spec: ConvSpec) -> columns.Plan | pointwise.Plan | None:
+    """How a convolution is cut; None where it has no outputs, or does not fit the workspace."""
+    return pointwise.plan(spec) or columns.plan(spec)

@@ -84,8 +84,3 @@ def write(place: torch.Tensor, total: torch.Tensor, bias: torch.Tensor | None) -
         place.copy_(total)
     else:
         torch.add(total, bias, out=place)
-
-
-def bias_is_in(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `multiply` adds the bias itself."""
-    return is_half(sum_dtype(device, dtype))

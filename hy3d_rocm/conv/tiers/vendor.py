@@ -155,5 +155,5 @@ def _operator(
 
 
 def _biased(out: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """In place, as PyTorch's own door does it."""
+    """In place, as PyTorch's own entry point does it."""
     return out if bias is None else out.add_(bias.view(-1, *(1,) * (out.dim() - 2)))

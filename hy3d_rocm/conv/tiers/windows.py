@@ -6,6 +6,7 @@ so no tier needs a padded copy of the whole input.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -14,6 +15,10 @@ from dataclasses import dataclass
 import torch
 
 from hy3d_rocm.conv.call import ConvSpec
+
+# Sums of products start at multiples of so many positions (64 bytes of f32): where rows are no
+# multiples of 16 bytes cuBLAS has slow kernels only. What rounding adds is computed, not stored.
+ALIGNED = 16
 
 Range = tuple[int, int]  # first, one past the last
 Box = tuple[Range, Range, Range]  # T, H, W of the output
@@ -82,6 +87,36 @@ def geometry(spec: ConvSpec) -> Geometry:
         dilation=three(spec.dilation, 1), before=three(spec.pad_before, 0),
         after=three(spec.pad_after, 0), modes=(modes[0], modes[1], modes[2]),
     )  # fmt: skip
+
+
+def folded(spec: ConvSpec) -> Geometry:
+    """The geometry, in which the samples of a batch of single frames are frames of one sample."""
+    shape = geometry(spec)
+    if shape.batch == 1 or (shape.size[0], shape.kernel[0], shape.out[0]) != (1, 1, 1):
+        return shape
+    if shape.before[0] or shape.after[0]:
+        return shape
+    size, out = (shape.batch, *shape.size[1:]), (shape.batch, *shape.out[1:])
+    stride, dilation = (1, *shape.stride[1:]), (1, *shape.dilation[1:])
+    return dataclasses.replace(
+        shape, batch=1, size=size, out=out, stride=stride, dilation=dilation
+    )  # fmt: skip
+
+
+def strides_of(tensor: torch.Tensor, shape: Geometry) -> tuple[int, ...]:
+    """Of (N, C, T, H, W), where the samples of a batch of frames may be T (`folded`)."""
+    n, c, *rest = tensor.stride()
+    t, h, w = rest if len(rest) == 3 else (0, *rest)
+    if tensor.shape[0] != shape.batch:
+        return 0, c, n, h, w
+    sizes = tensor.shape if len(rest) == 3 else (*tensor.shape[:2], 1, *tensor.shape[2:])
+    # What has one element has any stride: none is the most divisible one.
+    return tuple(s if size > 1 else 0 for s, size in zip((n, c, t, h, w), sizes, strict=True))
+
+
+def aligned(positions: int) -> int:
+    """Rounded up to whole ALIGNED."""
+    return -(-positions // ALIGNED) * ALIGNED
 
 
 def lifted(tensor: torch.Tensor) -> torch.Tensor:

@@ -160,11 +160,6 @@ def offered(arch: str, dtype: str) -> tuple[Config, ...]:
     return ()
 
 
-def uses_descriptors(arch: str) -> bool:
-    """Whether rows are loaded through tensor descriptors, which Hopper has hardware for."""
-    return arch.startswith("sm_") and int(arch[3:]) >= 90
-
-
 def precision(arch: str, dtype: str, tf32_allowed: bool) -> str:
     """How products of f32 are made: exactly ("ieee"), or on NVIDIA's matrix units in one TF32
     product where the user allows that, else in three that together keep f32's accuracy."""

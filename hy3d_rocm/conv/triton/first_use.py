@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from hy3d_rocm.conv.verdict_store.machine import triton_versions
+from hy3d_rocm.conv.verdict_store.machine import started_architecture, triton_versions
 
 if TYPE_CHECKING:
-    from hy3d_rocm.conv.triton.item import Launch
+    from hy3d_rocm.conv.triton.plan import Launch
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -32,31 +33,37 @@ _locks: dict[str, threading.Lock] = {}
 _guard = threading.Lock()
 
 
-@functools.cache
 def architecture(index: int | None) -> str:
-    """ "gfx1100" or "sm_90" of a GPU; "cpu" without one, for the interpreter."""
-    if index is None:
-        return "cpu"
-    properties = torch.cuda.get_device_properties(index)
-    if torch.version.hip is not None:
-        return str(properties.gcnArchName).partition(":")[0]
-    return f"sm_{properties.major}{properties.minor}"
+    """Of a GPU; "cpu" without one, for the interpreter."""
+    return "cpu" if index is None else started_architecture(index)
+
+
+class Facts(NamedTuple):
+    """What a compiled kernel may rely on of an operand. small: 32-bit offsets reach all of it.
+    aligned: it starts at a multiple of 16 bytes."""
+
+    dtype: torch.dtype
+    small: bool
+    aligned: bool
 
 
 @functools.cache
-def _source() -> str:
-    return hashlib.sha256(Path(__file__).with_name("kernel.py").read_bytes()).hexdigest()
+def _source(kernels: str) -> str:
+    """What a change of the module's source changes. Triton is not imported."""
+    found = importlib.util.find_spec(kernels)
+    assert found is not None, kernels
+    assert found.origin is not None, kernels
+    return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
 
 
-def name_of(item: Launch, dtypes: Sequence[torch.dtype], known: int, index: int | None) -> str:
+def name_of(kernels: str, item: Launch, facts: Sequence[Facts], index: int | None) -> str:
     """A kernel's name: equal for launches that share a compiled kernel.
 
-    dtypes: of the operands, in order; known: as in jit.launch; index: of the GPU.
+    kernels: the module that it is in. facts: of the operands, in order; index: of the GPU.
     """
-    blocks = [block for _, _, block in item.blocks]
     parts = (
-        item.kernel, item.constants, item.num_warps, item.num_stages, blocks,
-        [str(dtype) for dtype in dtypes], known, architecture(index), triton_versions(), _source(),
+        *item.compiled_for, [(str(each.dtype), each.small, each.aligned) for each in facts],
+        architecture(index), triton_versions(), _source(kernels),
     )  # fmt: skip
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 

@@ -1,26 +1,28 @@
-"""Launching a kernel of kernel.py with little work on the host.
+"""Launching kernels with little work on the host, for the convolution tier and the fused back-end.
 
 Triton's own launch path looks at every argument each time (some 100 us for 40 of them). Here a
-compiled kernel belongs to its Launch, which fixes constants and types, and depends further on the
-device, on which addresses are 16-byte aligned, and on which tensors are below 2 GiB, since all
-sizes are declared do_not_specialize. (Triton's AMD backend reads small tensors with 32-bit offsets:
-such a kernel must never meet a larger one.) The first launch goes through Triton, which compiles
-the kernel or finds it in its cache; later ones call it with plain addresses, by a closure that is
-kept under what little of the addresses differs from call to call, unless this Triton's kernels are
-called in another way: then every launch goes through Triton.
+compiled kernel is kept by all that it was compiled for: constants, the operands' types, the device,
+which addresses are 16-byte aligned, and which tensors are below 2 GiB; all sizes are declared
+do_not_specialize. (Triton's AMD backend reads small tensors with 32-bit offsets: such a kernel must
+never meet a larger one.) The first launch goes through Triton, which compiles the kernel or finds
+it in its cache; later ones call it with plain addresses, by a closure that the caller keeps with
+its launches, unless this Triton's kernels are called in another way: then every launch goes through
+Triton.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
-from hy3d_rocm.conv.triton import cuda, first_use
-from hy3d_rocm.conv.triton.item import Call, Launch
+from hy3d_rocm.conv.triton import first_use
+from hy3d_rocm.conv.triton.first_use import Facts
+from hy3d_rocm.conv.triton.plan import Call, Launch
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -29,8 +31,7 @@ logger = logging.getLogger("hy3d_rocm")
 # convolution's caller, nothing is compiled, and the next call tries again. None: nobody listens.
 on_compile: Callable[[str, int], None] | None = None
 _progress = first_use.Progress()
-# As in HIPBackend.is_within_2gb, which goes by the size of the storage, where ours goes by what a
-# tensor reaches of it: a kernel of 32-bit offsets computes them from the address it is given.
+# As in HIPBackend.is_within_2gb.
 _SMALL_BYTES = 2**31
 # What a launcher of another signature raises before it has launched anything. What a device says
 # (RuntimeError) is none of these: it is not tried again.
@@ -65,51 +66,33 @@ class _Direct:
 
 
 _direct = _Direct()
-
-# Operands by number, as in Operands.addresses. "unpacked" is the weight as the call has it,
-# "weight" that which the kernels read: the same, or packed in the workspace, where "rows" and
-# "sums" are too.
-NAMES = ("x", "unpacked", "weight", "bias", "out", "rows", "sums")
-_NUMBER = {name: number for number, name in enumerate(NAMES)}
+# Compiled kernels by all that they depend on. A decode makes thousands of launches that differ in
+# numbers and addresses alone.
+_compiled: dict[tuple[Any, ...], Any] = {}
 
 
-class Operands:
-    """The tensors of one convolution as its launches see them.
+class Operands(NamedTuple):
+    """The operands of one call as its launches see them, by number.
 
-    addresses: in the order of NAMES. far: names of those that reach beyond 2 GiB. tensors: makes
-    them, by name, for a first launch. key: what of the addresses a compiled kernel depends on,
-    beside `far`, which is the same for all calls of a Launch.
+    small: whether 32-bit offsets reach all of each (is_small). tensors: makes them, for a first
+    launch; None for one that no launch of this call has.
     """
 
-    __slots__ = ("addresses", "device", "dtype", "far", "key", "tensors")
-
-    def __init__(
-        self, addresses: tuple[int, ...], dtype: torch.dtype, device: int | None,
-        far: Collection[str], tensors: Callable[[], Mapping[str, torch.Tensor]],
-    ) -> None:  # fmt: skip
-        self.addresses, self.dtype = addresses, dtype
-        self.device: Any = device  # None, without a GPU, only ever meets doubles
-        self.far, self.tensors = far, tensors
-        x, unpacked, weight, bias, out, rows, sums = addresses
-        aligned = None
-        if (x | unpacked | weight | bias | out | rows | sums) & 15:
-            aligned = tuple([address & 15 for address in addresses])
-        self.key: Hashable = (aligned, device)
-
-    def at(self, item: Launch) -> list[tuple[int, int]]:
-        """Number and offset in bytes of each operand of a launch."""
-        size = self.dtype.itemsize
-        return [(_NUMBER[n], offset * (4 if n == "sums" else size)) for n, offset in item.operands]
+    names: Sequence[str]
+    addresses: Sequence[int]
+    small: Sequence[bool]
+    device: int | None  # None, without a GPU, for the interpreter and doubles
+    tensors: Callable[[], Sequence[torch.Tensor | None]]
 
 
-def launch_ready(calls: Sequence[Call], addresses: Sequence[int], device: Any) -> int:
+def launch_ready(calls: Sequence[Call], addresses: Sequence[int], device: int | None) -> int:
     """Launches one after the other on the current stream of the current device; how many were
     launched: fewer than all where this Triton turns out to be another."""
     if not _direct.usable:
         return 0
     done = 0
     try:
-        stream = torch._C._cuda_getCurrentRawStream(device)
+        stream = torch._C._cuda_getCurrentRawStream(device)  # type: ignore[arg-type]
         for call in calls:
             call(addresses, stream)
             done += 1
@@ -121,30 +104,52 @@ def launch_ready(calls: Sequence[Call], addresses: Sequence[int], device: Any) -
     return done
 
 
-def launch_all(items: Sequence[Launch], operands: Operands) -> tuple[Call, ...] | None:
-    """Runs `items` as `launch_ready` does, ready or not; all their calls, if they are ready now."""
-    calls = []
-    for item in items:
-        call = item.calls.get(operands.key)
-        if call is None or not launch_ready((call,), operands.addresses, operands.device):
-            launch(item, operands)
-        calls.append(item.calls.get(operands.key))
-    ready = tuple([call for call in calls if call is not None])
-    return ready if len(ready) == len(items) else None
+def launch_all(
+    kernels: str, items: Sequence[Launch], operands: Operands
+) -> tuple[Call, ...] | None:
+    """Runs `items`, kernels of the module called `kernels`, of which not all are ready; all their
+    calls for launch_ready, if they are ready now."""
+    tensors = operands.tensors()
+    calls = [launch(kernels, item, operands, tensors) for item in items]
+    found = tuple(call for call in calls if call is not None)
+    return found if len(found) == len(calls) else None
 
 
-def launch(item: Launch, operands: Operands) -> None:
-    """Runs `item`, for which there is no ready call: the first of its kind, or the first here."""
-    known = 0
-    for (name, _), (number, offset) in zip(item.operands, operands.at(item), strict=True):
-        is_aligned = (operands.addresses[number] + offset) % 16 == 0
-        known = known_with(known, name not in operands.far, is_aligned)
-    compiled = item.compiled.get((known, operands.device))
-    call = ready(item, compiled, operands.at(item), operands.addresses, operands.device)
-    if call is None:
-        _first(item, operands, known)
-    else:
-        item.calls[operands.key] = call
+def launch(
+    kernels: str, item: Launch, operands: Operands, tensors: Sequence[torch.Tensor | None]
+) -> Call | None:
+    """Runs one launch; its call for the next time, None where it went through Triton."""
+    at: list[tuple[int, int]] = []
+    facts: list[Facts] = []
+    given: list[torch.Tensor] = []
+    for name, offset in item.operands:
+        number = operands.names.index(name)
+        tensor = tensors[number]
+        assert tensor is not None, f"a launch without its operand {name}"
+        distance = offset * tensor.element_size()
+        is_aligned = (operands.addresses[number] + distance) % 16 == 0
+        at.append((number, distance))
+        facts.append(Facts(tensor.dtype, operands.small[number], is_aligned))
+        given.append(_view(tensor, offset))
+    key = (kernels, *item.compiled_for, *facts, operands.device)
+    compiled = _compiled.get(key)
+    call = _bound(item, compiled, at)
+    if call is not None and launch_ready((call,), operands.addresses, operands.device):
+        return call
+    module = importlib.import_module(kernels)
+    if compiled is not None:  # it is launched this way for good
+        by_triton(module, item, given)()
+        return None
+    name = first_use.name_of(kernels, item, facts, operands.device)
+    with first_use.lock_of(name):  # two threads need not compile the same
+        compile_and_launch = by_triton(module, item, given)
+        is_new = first_use.is_new(name)
+        launched = _shown(item.kernel, compile_and_launch) if is_new else compile_and_launch()
+        is_compiled = hasattr(launched, "metadata")  # the interpreter returns none
+        if is_compiled:
+            _compiled[key] = launched
+        first_use.note(name, on_disk=is_compiled)
+    return None
 
 
 def is_small(size_bytes: int) -> bool:
@@ -152,82 +157,42 @@ def is_small(size_bytes: int) -> bool:
     return size_bytes < _SMALL_BYTES
 
 
-def known_with(known: int, small: bool, is_aligned: bool) -> int:
-    """`known`, what a kernel may rely on of its operands' addresses, with one operand more."""
-    return known * 4 + 2 * small + is_aligned
-
-
-def ready(
-    item: Launch, compiled: Any, at: Sequence[tuple[int, int]], addresses: Sequence[int],
-    device: Any,
-) -> Call | None:  # fmt: skip
-    """Launches a compiled kernel; the call for the next time. None where none is compiled yet, or
-    it is not this Triton's way: nothing was launched then. at: as bind()."""
+def _bound(item: Launch, compiled: Any, at: Sequence[tuple[int, int]]) -> Call | None:
+    """bind(); None where nothing is compiled yet, or it is not this Triton's way."""
     if compiled is None or not _direct.usable:
         return None
     try:
-        call = bind(item, compiled, at)
+        return bind(item, compiled, at)
     except _direct.misfits as error:
         _direct.give_up(error)
         return None
-    return call if launch_ready((call,), addresses, device) else None
 
 
 def bind(item: Launch, compiled: Any, at: Sequence[tuple[int, int]]) -> Call:
     """A compiled kernel as a function of addresses and stream, which calls it as Triton's
-    JITFunction.run does.
+    JITFunction.run does. at: number and offset in bytes of each operand.
 
     CompiledKernel.run takes (grid x, y, z, stream, function, packed_metadata, launch_metadata, two
     hooks, *all arguments, constants among them) in Triton 3.3 and 3.6, read in their sources;
     HIPLauncher and CudaLauncher differ in what they put in between for the driver, not in what they
     are called with, and both take a pointer as an int.
     """
-    short = cuda.bind(item, compiled, at)
-    if short is not None:
-        return short
     run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
-    (x, y, z), blocks = item.grid, item.blocks
-    rest = (*item.numbers, *item.constants)
+    (x, y, z), rest = item.grid, (*item.numbers, *item.constants)
 
     def call(addresses: Sequence[int], stream: int) -> None:
-        pointers: list[Any] = [addresses[number] + offset for number, offset in at]
-        for i, block in enumerate(blocks):
-            pointers[i] = cuda.descriptor(cuda.Base(pointers[i]), block)
+        pointers = [addresses[number] + offset for number, offset in at]
         run(x, y, z, stream, function, packed, None, None, None, *pointers, *rest)
 
     return call
 
 
-def _first(item: Launch, operands: Operands, known: int) -> None:
-    """The first launch of its kind: compiled now, which is shown, or read from Triton's cache."""
-    from hy3d_rocm.conv.triton import kernel
-
-    tensors, device = operands.tensors(), operands.device
-    through_triton = by_triton(kernel, item, tensors)
-    if (known, device) in item.compiled:  # it is launched this way for good
-        through_triton()
-        return
-    dtypes = [tensors[name].dtype for name, _ in item.operands]
-    name = first_use.name_of(item, dtypes, known, device)
-    with first_use.lock_of(name):  # two threads need not compile the same
-        launched = (
-            _shown(item.kernel, through_triton) if first_use.is_new(name) else through_triton()
-        )
-        is_compiled = hasattr(launched, "metadata")  # the interpreter returns none
-        if is_compiled:
-            item.compiled[known, device] = launched
-        first_use.note(name, on_disk=is_compiled)
-
-
-def by_triton(kernels: Any, item: Launch, tensors: Mapping[str, torch.Tensor]) -> Callable[[], Any]:
-    """Launches `item`, a kernel of the module `kernels`, by Triton's own call. tensors: the
-    operands, by name."""
-    pointers: list[Any] = [_view(tensors[name], offset) for name, offset in item.operands]
-    for i, block in enumerate(item.blocks):
-        pointers[i] = cuda.descriptor(pointers[i], block)
+def by_triton(kernels: Any, item: Launch, operands: Sequence[torch.Tensor]) -> Callable[[], Any]:
+    """Launches `item`, a kernel of the module `kernels`, by Triton's own call. operands: where the
+    kernel's pointers start."""
     function = getattr(kernels, item.kernel)
     return lambda: function[item.grid](
-        *pointers, *item.numbers, *item.constants,
+        *operands, *item.numbers, *item.constants,
         num_warps=item.num_warps, num_stages=item.num_stages,
     )  # fmt: skip
 

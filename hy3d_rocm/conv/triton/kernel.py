@@ -48,6 +48,34 @@ def _input_row(p, FLAT: tl.constexpr, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST):
     return ((n * Ti + t * ST) * Hi + h * SH) * Wi + w * SW
 
 
+@triton.jit
+def _products(
+    x_at, w_at, C, K, first, last, step_t, step_h, step_w,
+    CHUNKS: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, EVEN_K: tl.constexpr,
+    PRECISION: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """The float32 sums (BP, BN) of steps first .. last of a tile: of each tap's K elements BK at a
+    time. x_at, w_at: addresses (BP, BK) and (BN, BK) of the first step; C: of a row."""
+    acc = tl.zeros((BP, BN), dtype=tl.float32)
+    for i in range(first, last):
+        tap = i // CHUNKS
+        k0 = (i - tap * CHUNKS) * BK
+        line = tap // KW
+        kw = tap - line * KW
+        kt = line // KH
+        kh = line - kt * KH
+        step = kt * step_t + kh * step_h + kw * step_w
+        if EVEN_K:
+            a = tl.load(x_at + (step.to(tl.int64) * C + k0))
+            b = tl.load(w_at + (tap * K + k0))
+        else:
+            inside = (k0 + tl.arange(0, BK) < K)[None, :]
+            a = tl.load(x_at + (step.to(tl.int64) * C + k0), mask=inside, other=0.0)
+            b = tl.load(w_at + (tap * K + k0), mask=inside, other=0.0)
+        acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+    return acc
+
+
 # Specialising on the values of these would compile anew for almost every shape.
 _SIZES = (
     "P", "NV", "C8", "K8", "Wo", "Ho", "To", "Wi", "Hi", "Ti", "SW", "SH", "ST",
@@ -66,14 +94,14 @@ def conv_rows(
     s_n: tl.int64, s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
     s_split: tl.int64, per_split, taps,
     CHUNKS: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    EVEN_K: tl.constexpr, FLAT: tl.constexpr, DESC: tl.constexpr, BIAS: tl.constexpr,
+    EVEN_K: tl.constexpr, FLAT: tl.constexpr, BIAS: tl.constexpr,
     CHANNELS_LAST: tl.constexpr, VECTOR: tl.constexpr, SPLIT: tl.constexpr,
     GROUPED: tl.constexpr, PRECISION: tl.constexpr,
     BP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """One tile of BP positions x BN output channels.
 
-    x: rows, C = 8 * C8 elements each (with DESC a descriptor of overlapping rows of K = 8 * K8).
+    x: rows, C = 8 * C8 elements each.
     w: (groups * N, taps, K), K contiguous. bias: (groups * N). out: any strides; channels
     contiguous with CHANNELS_LAST (then the other strides are in units of VECTOR, which tells the
     compiler how stores are aligned: tl.multiple_of does not outlive AMD's buffer addressing), else
@@ -90,35 +118,18 @@ def conv_rows(
     if SPLIT:
         first = tl.program_id(2) * per_split
         last = min(first + per_split, last)
-    if not DESC:
-        # A block that reaches beyond the end reads the last position again.
-        row = _input_row(tl.minimum(p, P - 1), FLAT, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST)
-        k = tl.arange(0, BK)
-        x_at = x + (row.to(tl.int64)[:, None] * (C8 * 8) + k[None, :])
-        if GROUPED:
-            x_at += group * K
-        o = group * N + tl.minimum(channel, N - 1)
-        w_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
-    acc = tl.zeros((BP, BN), dtype=tl.float32)
-    for i in range(first, last):
-        tap = i // CHUNKS
-        k0 = (i - tap * CHUNKS) * BK
-        line = tap // KW
-        kw = tap - line * KW
-        kt = line // KH
-        kh = line - kt * KH
-        step = kt * step_t + kh * step_h + kw * step_w
-        if DESC:
-            a = x.load([pid_p * BP + step, k0])
-            b = w.load([pid_n * BN, tap * K + k0])
-        elif EVEN_K:
-            a = tl.load(x_at + (step.to(tl.int64) * (C8 * 8) + k0))
-            b = tl.load(w_at + (tap * K + k0))
-        else:
-            inside = (k0 + tl.arange(0, BK) < K)[None, :]
-            a = tl.load(x_at + (step.to(tl.int64) * (C8 * 8) + k0), mask=inside, other=0.0)
-            b = tl.load(w_at + (tap * K + k0), mask=inside, other=0.0)
-        acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+    # A block that reaches beyond the end reads the last position again.
+    row = _input_row(tl.minimum(p, P - 1), FLAT, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST)
+    k = tl.arange(0, BK)
+    x_at = x + (row.to(tl.int64)[:, None] * (C8 * 8) + k[None, :])
+    if GROUPED:
+        x_at += group * K
+    o = group * N + tl.minimum(channel, N - 1)
+    w_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
+    acc = _products(
+        x_at, w_at, C8 * 8, K, first, last, step_t, step_h, step_w, CHUNKS, KH, KW, EVEN_K,
+        PRECISION, BP, BN, BK,
+    )  # fmt: skip
     if FLAT:
         ow = p % Wi
         q = p // Wi

@@ -1,4 +1,4 @@
-"""The Triton tier's door: whether it can, what it needs, and the call. Used by tiers/triton.py."""
+"""The Triton tier's entry points: whether it can, what it needs, the call (tiers/triton.py)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,25 @@ from hy3d_rocm.conv.tiers.base import empty_result
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import configs, first_use, jit, plan, tuned
 from hy3d_rocm.conv.triton.configs import Config
+from hy3d_rocm.conv.triton.first_use import Facts
 from hy3d_rocm.conv.triton.layout import Layout
 from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvCall, ConvSpec
-    from hy3d_rocm.conv.triton.item import Launch
+    from hy3d_rocm.conv.triton.plan import Launch
 
+_KERNELS = "hy3d_rocm.conv.triton.kernel"
+# "unpacked" is the weight as the call has it, "weight" that which the kernels read: the same, or
+# packed in the workspace, where "rows" and "sums" are too.
+_OPERANDS = ("x", "unpacked", "weight", "bias", "out", "rows", "sums")
 _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 
 
 def refusal(spec: ConvSpec) -> str | None:
     """Why this tier can't take a call like this, in a few words, or None."""
     if spec.device.type != "cuda":
-        return f"Triton computes on GPUs, not on {spec.device.type}"
+        return f"the Triton kernels run on GPUs, and the call is on {spec.device.type}"
     name = _NAMES.get(spec.dtype)
     if name is None:
         return f"the kernel has no {spec.dtype}"
@@ -63,11 +68,6 @@ def triton_problem() -> str | None:
     return stub if loaded is not None and not hasattr(loaded, "__path__") else None
 
 
-def has_triton() -> bool:
-    """Whether there is a triton that can be imported, as far as that shows without importing."""
-    return triton_problem() is None
-
-
 @functools.cache
 def kernel_problem() -> str | None:
     """Why this Triton can't have our kernels, in a few words, or None. Imports it (some 0.4 s)."""
@@ -75,7 +75,7 @@ def kernel_problem() -> str | None:
     if problem is not None:
         return problem
     try:
-        kernel = importlib.import_module("hy3d_rocm.conv.triton.kernel")
+        kernel = importlib.import_module(_KERNELS)
         function = kernel.conv_rows.fn
     except Exception as error:  # noqa: BLE001 - broken and half-installed Tritons raise anything
         return f"Triton can't be imported ({type(error).__name__}: {error})"
@@ -120,7 +120,7 @@ def is_new_kernel(spec: ConvSpec) -> bool:
 def _noted_steps(spec: ConvSpec) -> list[Steps]:
     """Those of the calls that there were."""
     # A list at once: another thread may note more.
-    return [noted[1] for key, noted in list(spec.notes.items()) if isinstance(key, tuple)]
+    return [noted[0] for key, noted in list(spec.notes.items()) if isinstance(key, tuple)]
 
 
 def _likely_steps(spec: ConvSpec) -> list[Steps]:
@@ -140,12 +140,12 @@ def _likely_steps(spec: ConvSpec) -> list[Steps]:
 
 
 def _kernel_name(item: Launch, far: Collection[str], spec: ConvSpec) -> str:
-    """What jit.launch will call the kernel of `item`."""
-    dtypes = [torch.float32 if name == "sums" else spec.dtype for name, _ in item.operands]
-    known = 0
-    for (name, offset), dtype in zip(item.operands, dtypes, strict=True):
-        known = jit.known_with(known, name not in far, offset * dtype.itemsize % 16 == 0)
-    return first_use.name_of(item, dtypes, known, spec.device.index)
+    """What first_use calls the kernel of `item`."""
+    facts = []
+    for name, offset in item.operands:
+        dtype = torch.float32 if name == "sums" else spec.dtype
+        facts.append(Facts(dtype, name not in far, offset * dtype.itemsize % 16 == 0))
+    return first_use.name_of(_KERNELS, item, facts, spec.device.index)
 
 
 def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
@@ -155,22 +155,20 @@ def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
         return empty_result(spec)  # an empty batch
     if config is None:
         config = tuned.config_for(spec, architecture(spec.device), _NAMES[spec.dtype])
-    x, weight, bias = call.operands()
-    if x.is_neg() or weight.is_neg() or (bias is not None and bias.is_neg()):
-        x, weight, bias = _resolved(x), _resolved(weight), None if bias is None else _resolved(bias)
+    x, weight, bias = call.values()
     out = empty_result(spec)
-    p, made = _steps_of(spec, config, x, weight, out)
+    made = _steps_of(spec, config, x, weight, out)
     if spec.device.index == torch.cuda.current_device():
-        _carry_out(p, made, x, weight, bias, out)
+        _carry_out(made, x, weight, bias, out)
     else:
         with torch.cuda.device(spec.device):
-            _carry_out(p, made, x, weight, bias, out)
+            _carry_out(made, x, weight, bias, out)
     return out if spec.batched else out.squeeze(0)
 
 
 def _steps_of(
     spec: ConvSpec, config: Config | None, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor
-) -> tuple[plan.Problem, Steps]:
+) -> Steps:
     """The steps of a call, noted at its spec by what else they depend on."""
     tf32 = spec.dtype is torch.float32 and allows_tf32()
     # A Config's own hash is slow; the note keeps the object, so that no other has its id.
@@ -178,40 +176,18 @@ def _steps_of(
         x.stride(), weight.stride(), not x.data_ptr() & 15, not weight.data_ptr() & 15, tf32,
         id(config),
     )  # fmt: skip
-    found: tuple[plan.Problem, Steps, Config | None] | None = spec.notes.get(noted)
+    found: tuple[Steps, Config | None] | None = spec.notes.get(noted)
     if found is None:
         p = plan.problem(spec)
         layout, target = Layout.of(x, out, weight), target_of(spec.device)
         made = make_steps(p, layout, _NAMES[spec.dtype], spec.has_bias, target, config)
-        found = spec.notes[noted] = (p, made, config)
-    return found[:2]
-
-
-def convolve(
-    p: plan.Problem, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
-    out: torch.Tensor, target: Target, config: Config | None = None,
-    limit_bytes: int = plan.WORKSPACE_BYTES,
-) -> None:  # fmt: skip
-    """out = x * weight + bias, where w or c is contiguous in out. 4- or 5-dimensional.
-
-    No operand may have its sign in the negative bit (see `_resolved`).
-    """
-    layout = Layout.of(x, out, weight)
-    dtype = _NAMES[out.dtype]
-    made = make_steps(p, layout, dtype, bias is not None, target, config, limit_bytes)
-    _carry_out(p, made, x, weight, bias, out)
-
-
-def _resolved(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with its values in memory: x.conj().imag is a view whose sign is a flag of the
-    tensor, which a kernel that reads its memory doesn't see. (Such a copy is beyond the workspace.)
-    """
-    return tensor.resolve_neg() if tensor.is_neg() else tensor
+        found = spec.notes[noted] = (made, config)
+    return found[0]
 
 
 def _carry_out(
-    p: plan.Problem, made: Steps, x: torch.Tensor, weight: torch.Tensor,
-    bias: torch.Tensor | None, out: torch.Tensor,
+    made: Steps, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
+    out: torch.Tensor,
 ) -> None:  # fmt: skip
     """Allocates the workspace and launches. The host's time for a call is mostly spent here, so
     each tensor is asked for its address, and for little else."""
@@ -230,22 +206,24 @@ def _carry_out(
     )  # fmt: skip
 
     device = x.device.index
-    aligned = not (addresses[0] | unpacked_at | addresses[3] | addresses[4] | start) & 15
-    ready = made.ready.get(device) if aligned else None
+    ends = tuple([address & 15 for address in addresses])
+    ready = made.calls.get((device, ends))
     done = 0 if ready is None else jit.launch_ready(ready, addresses, device)
     if ready is not None and done == len(ready):
         return
 
-    def tensors() -> dict[str, torch.Tensor]:
+    def tensors() -> list[torch.Tensor | None]:
         found = {"x": x, "unpacked": weight, "out": out, "weight": weight}
         if workspace is not None:
             found |= _parts(made, workspace, x.dtype)
-        return found | {"bias": found["weight"] if bias is None else bias}
+        found["bias"] = found["weight"] if bias is None else bias
+        return [found.get(name) for name in _OPERANDS]
 
-    operands = jit.Operands(addresses, x.dtype, device, made.far, tensors)
-    found = jit.launch_all(made.launches[done:], operands)
-    if found is not None and aligned and not done:
-        made.ready[device] = found
+    small = [name not in made.far for name in _OPERANDS]
+    operands = jit.Operands(_OPERANDS, addresses, small, device, tensors)
+    found = jit.launch_all(_KERNELS, made.launches[done:], operands)
+    if found is not None and not done:
+        made.calls[device, ends] = found
 
 
 def _parts(made: Steps, workspace: torch.Tensor, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -8,11 +8,11 @@ is rows ("direct"), or a workspace that `to_rows` fills box by box.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import neg
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvSpec
@@ -28,8 +28,9 @@ SPLIT_BYTES = 16 << 20
 NARROW = 16
 GRID_LIMIT = 65535  # programs along y and z
 _ROW_LIMIT = 2**31 - 2**16  # row numbers are 32-bit; a block may reach beyond the end
-_VECTOR_BYTES = 16
 _LINE_BYTES = 256  # parts of the workspace share no cache line
+
+Call = Callable[[Sequence[int], int], None]  # of Operands.addresses and a stream
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,28 @@ class Plan:
         frames, lines = first.lines(self.problem)
         p = self.problem
         return frames * lines * p.padded[2] * p.row_channels * p.itemsize
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch, but for its addresses.
+
+    kernel: its name. operands: for each pointer argument the operand's name and the offset in
+    elements. numbers, constants: the arguments after the pointers, in order.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    operands: tuple[tuple[str, int], ...]
+    numbers: tuple[int, ...]
+    constants: tuple[Any, ...]
+    num_warps: int
+    num_stages: int
+
+    @property
+    def compiled_for(self) -> tuple[Any, ...]:
+        """What of it a compiled kernel depends on."""
+        return self.kernel, self.constants, self.num_warps, self.num_stages
 
 
 def refusal(p: Problem) -> str | None:
@@ -317,11 +340,6 @@ def splits(tiles: int, steps: int, outputs: int, positions: int, units: int) -> 
         return 1
     room = SPLIT_BYTES // max(1, 4 * outputs * positions)
     return max(1, min(units // tiles, steps // 8, room))
-
-
-def is_aligned(address: int, channels: int, itemsize: int) -> bool:
-    """Whether rows at `address` may be read 16 bytes at a time."""
-    return address % _VECTOR_BYTES == 0 and channels * itemsize % _VECTOR_BYTES == 0
 
 
 def _triple(values: Iterable[int]) -> Triple:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.item import Call, Launch
 from hy3d_rocm.conv.triton.jit import is_small
 from hy3d_rocm.conv.triton.layout import (
     Layout,
@@ -26,7 +25,7 @@ from hy3d_rocm.conv.triton.layout import (
     plain_strides,
     rows_strides,
 )
-from hy3d_rocm.conv.triton.plan import Problem, Triple
+from hy3d_rocm.conv.triton.plan import Call, Launch, Problem, Triple
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,8 @@ class Steps:
     """launches in order. Elements of the packed weight (0: it is read as it lies), of the rows and
     of the f32 sums, which share one workspace in this order.
 
-    narrow: the weight is packed column by column. far: operands that reach beyond 2 GiB. ready: by
-    device, the launches of a call whose addresses are all aligned, once there were any.
+    narrow: the weight is packed column by column. far: operands that reach beyond 2 GiB. calls: all
+    launches ready to be called, by device and what of the addresses a compiled kernel depends on.
     """
 
     launches: tuple[Launch, ...]
@@ -54,7 +53,7 @@ class Steps:
     sums_elems: int
     narrow: bool
     far: frozenset[str]
-    ready: dict[int | None, tuple[Call, ...]] = field(default_factory=dict, compare=False)
+    calls: dict[Hashable, tuple[Call, ...]] = field(default_factory=dict, compare=False)
 
     @functools.cached_property
     def offsets(self) -> tuple[int, int, int]:
@@ -85,7 +84,6 @@ class _Maker:
         total = p.outputs * p.groups
         few = total * p.kernel[2] <= plan.NARROW
         self.narrow = p.is_flat and p.merged and p.kernel[2] > 1 and few
-        self.descriptors = configs.uses_descriptors(target.arch) and p.is_flat and p.groups == 1
         self.precision = configs.precision(target.arch, dtype, target.tf32)
         self.channels_last = layout.out[1] == 1 and total > 1
         self.sums = 0
@@ -294,15 +292,6 @@ class _Maker:
         last = split or self.channels_last
         if last:
             strides = tuple(s if k == 1 else s // vector for k, s in enumerate(strides))
-        blocks: tuple[tuple[list[int], list[int], list[int]], ...] = ()
-        if self.descriptors:
-            # Rows from the first to the last that a position reads; the input may end there.
-            taps = zip(p.kernel, p.dilation, (hi * wi, wi, 0 if p.merged else 1), strict=True)
-            count = positions + sum((k - 1) * d * step for k, d, step in taps)
-            blocks = (
-                ([count, length], [p.row_channels, 1], [c.block_p, c.block_k]),
-                ([outputs, p.taps * length], [p.taps * length, 1], [c.block_n, c.block_k]),
-            )
         return Launch(
             "conv_rows",
             (-(-positions // c.block_p) * -(-outputs // c.block_n), p.groups, parts),
@@ -316,11 +305,11 @@ class _Maker:
             ),
             (
                 chunks, p.kernel[1], 1 if p.merged else p.kernel[2],
-                length % c.block_k == 0, p.is_flat, self.descriptors,
+                length % c.block_k == 0, p.is_flat,
                 self.has_bias and not split, last, vector, split and not narrow, p.groups > 1,
                 self.precision, c.block_p, c.block_n, c.block_k, c.group,
             ),
-            c.num_warps, c.num_stages, blocks,
+            c.num_warps, c.num_stages,
         )  # fmt: skip
 
     def _columns(self, size: Triple, out_size: Triple, batch: int, at: int) -> Launch:

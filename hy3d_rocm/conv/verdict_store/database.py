@@ -80,7 +80,7 @@ class ReadOnlyError(UnusableError):
 # How it is opened.
 
 
-def open_for_writing(path: Path, most_pages: int = MOST_PAGES) -> sqlite3.Connection:
+def open_for_writing(path: Path) -> sqlite3.Connection:
     """A connection to the checked or newly made file; a damaged one is moved aside first.
 
     Raises UnusableError with the reason in words.
@@ -94,10 +94,10 @@ def open_for_writing(path: Path, most_pages: int = MOST_PAGES) -> sqlite3.Connec
     if disk is not None:
         raise UnusableError(f"it is on a network disk ({disk}), where SQLite's log can't work")
     try:
-        return _prepared(path, most_pages)
+        return _prepared(path)
     except CorruptError as error:
         with _moving(path):
-            return _in_place_of_damaged(path, most_pages, str(error))
+            return _in_place_of_damaged(path, str(error))
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
@@ -125,14 +125,14 @@ def _code(error: BaseException) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def _prepared(path: Path, most_pages: int) -> sqlite3.Connection:
+def _prepared(path: Path) -> sqlite3.Connection:
     """Raises CorruptError where the damaged file is ours to move, else UnusableError."""
     end = time.monotonic() + _PATIENCE_S
     while True:
         connection, file = None, _file_at(path)
         try:
             connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
-            connection.execute(f"PRAGMA max_page_count = {most_pages}")
+            connection.execute(f"PRAGMA max_page_count = {MOST_PAGES}")
             connection.execute("PRAGMA journal_size_limit = 4194304")
             prepare(connection)
             return connection
@@ -197,17 +197,17 @@ def _read_anyway(path: Path) -> list[Row]:
         return []
 
 
-def _in_place_of_damaged(path: Path, most_pages: int, reason: str) -> sqlite3.Connection:
+def _in_place_of_damaged(path: Path, reason: str) -> sqlite3.Connection:
     """Called with the lock: another host may have moved the damaged file already."""
     try:
-        return _prepared(path, most_pages)
+        return _prepared(path)
     except CorruptError:
         aside = _move_aside(path)
     _log.warning(
         "knowledge of convolutions: %s: %s; it was moved to %s and a new one begins",
         path, reason, aside.name,
     )  # fmt: skip
-    return _prepared(path, most_pages)
+    return _prepared(path)
 
 
 def _move_aside(path: Path) -> Path:

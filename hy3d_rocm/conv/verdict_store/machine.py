@@ -112,8 +112,16 @@ def _architecture(index: int, is_amd: bool) -> str:
         # Of several kinds, which one is device 0 is for HIP to say.
         if len(known) == 1:
             return overridden(known.pop(), os.environ)
+    return started_architecture(index)
+
+
+@functools.cache
+def started_architecture(index: int) -> str:
+    """ "gfx1100" or "sm_90" of a GPU, which torch starts if it has not yet."""
+    import torch
+
     properties = torch.cuda.get_device_properties(index)
-    if is_amd:
+    if torch.version.hip:
         # "gfx90a:sramecc+:xnack-": the switches behind the name are the driver's.
         return str(properties.gcnArchName).partition(":")[0]
     return f"sm_{properties.major}{properties.minor}"

@@ -67,9 +67,10 @@ def read_markers(connection: sqlite3.Connection) -> list[Marker]:
     ]
 
 
-def conclude_dead(connection: sqlite3.Connection) -> tuple[list[Marker], bool]:
-    """Turns the markers of dead processes into verdicts, with a line in the log for each. Returns
-    them, and whether there are markers of processes that can't be asked for: later, perhaps."""
+def conclude_dead(connection: sqlite3.Connection) -> tuple[bool, bool]:
+    """Turns the markers of dead processes into verdicts, with a line in the log for each. Whether
+    there were any, and whether there are markers of processes that can't be asked for: later,
+    perhaps."""
     me, now = this_process(), time.time()
     is_unclear = False
     found: list[Marker] = []
@@ -91,7 +92,7 @@ def conclude_dead(connection: sqlite3.Connection) -> tuple[list[Marker], bool]:
     if len(found) > _LINES:
         left = len(found) - _LINES
         _log.warning("and %d more such shapes: hy3d-rocm db list --verdict hang", left)
-    return found, is_unclear
+    return bool(found), is_unclear
 
 
 def _write_hang(connection: sqlite3.Connection, marker: Marker) -> None:

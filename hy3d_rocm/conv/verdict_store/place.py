@@ -48,11 +48,6 @@ def own_path(chosen: str | os.PathLike[str] | None = None) -> str:
     """Where `chosen` (None: the default) is, also after the host has changed its folder; "~" is the
     user's."""
     path = os.fspath(chosen or default_path(os.environ, os.path.expanduser("~")))
-    return absolute(path)
-
-
-def absolute(path: str) -> str:
-    """See own_path."""
     if path == IN_MEMORY:
         return path
     try:

@@ -62,10 +62,9 @@ class Store:
     It is memory-only, with one line in the log, where the file can't be kept: `trouble` says why.
     """
 
-    def __init__(self, path: str, most_rows: int, announce: bool) -> None:
+    def __init__(self, path: str, announce: bool) -> None:
         self.path = path
         self.trouble: str | None = None
-        self._most_rows = most_rows
         self._announce = announce
         self._said: set[str] = set()
         self._lock = threading.Lock()
@@ -73,7 +72,6 @@ class Store:
         self._known: dict[Key, dict[str, Record]] = {}
         # By key and tier: what the file doesn't have yet, or never will.
         self._pending: OrderedDict[tuple[Key, str], Record] = OrderedDict()
-        self._crashed: list[markers.Marker] = []
         self._is_unclear = False  # markers are left whose processes can't be asked for
         self._written = 0
         self._data_version: int | None = None
@@ -89,8 +87,6 @@ class Store:
         cls,
         path: str | os.PathLike[str] | None = None,
         *,
-        most_rows: int = MOST_ROWS,
-        most_pages: int = database.MOST_PAGES,
         patience_s: float | None = None,
         announce: bool = True,
     ) -> Store:
@@ -100,12 +96,11 @@ class Store:
         when it is ready.
         Without `announce`, what goes wrong is only in `trouble`.
         """
-        new = cls(place.own_path(path), most_rows, announce)
+        new = cls(place.own_path(path), announce)
         if new.path != place.IN_MEMORY:
             new._next_poll = time.monotonic() + POLL_S
             _OPEN.add(new)
-            connect = functools.partial(new._connect, most_pages)
-            new._writer = _Worker("hy3d verdict writer", connect, new._fail)
+            new._writer = _Worker("hy3d verdict writer", new._connect, new._fail)
             new._opened = new._writer.submit(_Job(new._conclude_dead, durable=True))
             new._writer.start()
             new._opened.done.wait(OPEN_S if patience_s is None else patience_s)
@@ -151,13 +146,6 @@ class Store:
         finally:
             # Durable too: a machine that is reset later must not bring the row back.
             self._write(lambda c: markers.clear_marker(c, token), durable=True)
-
-    def crashed(self) -> list[markers.Marker]:
-        """First calls that their processes did not survive, found since this store was opened:
-        the tier is recorded as "hang" there."""
-        if self._opened is not None:
-            self._opened.done.wait(OPEN_S)
-        return list(self._crashed)
 
     # For the command line: these may wait for as long as WHOLE_S.
 
@@ -321,9 +309,9 @@ class Store:
 
     # In the writer's thread.
 
-    def _connect(self, most_pages: int) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         path = Path(self.path)
-        connection = database.open_for_writing(path, most_pages)
+        connection = database.open_for_writing(path)
         # Not before: it would make an empty file, or read a damaged one.
         if self._writer is not None:  # else the store was closed meanwhile
             connect = functools.partial(database.open_for_reading, path)
@@ -336,7 +324,7 @@ class Store:
         database.write_record(connection, key, record)
         self._written += 1
         if self._written % _EVICT_EVERY == 0:
-            database.evict(connection, self._most_rows)
+            database.evict(connection, MOST_ROWS)
 
     def _look(self, connection: sqlite3.Connection) -> None:
         """Whether another process wrote; SQLite's number stays where this connection did."""
@@ -350,7 +338,6 @@ class Store:
     def _conclude_dead(self, connection: sqlite3.Connection) -> None:
         found, self._is_unclear = markers.conclude_dead(connection)
         if found:
-            self._crashed += found
             self._outdated()
 
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.conv.verdict_store.place import IN_MEMORY, absolute, default_path
+from hy3d_rocm.conv.verdict_store.place import IN_MEMORY, default_path, own_path
 from hy3d_rocm.doctor.miopen.contents import quiet_address, sides_of
 from hy3d_rocm.doctor.miopen.places import home_of, places
 
@@ -19,7 +19,7 @@ from hy3d_rocm.doctor.miopen.places import home_of, places
 def collect(environ: Mapping[str, str], *, windows: bool = os.name == "nt") -> dict[str, Any]:
     """{"disks": [{"path", "uses", "free_bytes", "total_bytes"}], "knowledge": {...}}."""
     home = home_of(environ, windows)
-    database = absolute(default_path(environ, str(home), windows=windows))
+    database = own_path(default_path(environ, str(home), windows=windows))
     folders = {f"MIOpen's {place.kind}": place.path for place in places(environ)}
     folders["Triton's kernels"] = Path(
         environ.get("TRITON_CACHE_DIR") or Path(environ.get("TRITON_HOME") or home, ".triton/cache")

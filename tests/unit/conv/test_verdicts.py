@@ -164,7 +164,7 @@ def test_a_text_is_classified_by_the_first_rule_that_knows_it() -> None:
     found = classify_text("HIP out of memory. Tried to allocate")
     assert found is not None
     assert (found.kind, found.reason) == (Kind.OUT_OF_MEMORY, "the GPU is out of memory")
-    assert found.rule is next(iter(errors.rules()))
+    assert found.rule is errors.RULES[0]
     assert classify_text("hip OUT OF memory") is None
     mismatch = classify_text(
         "INPUT TYPE (torch.FloatTensor) and weight type (cuda) should be the same"
@@ -246,7 +246,7 @@ def test_sentences_for_a_device_end_with_what_pytorch_said() -> None:
 
 
 def classified(kind: Kind) -> Classified:
-    return Classified(kind, "a reason", next(iter(errors.rules())))
+    return Classified(kind, "a reason", errors.RULES[0])
 
 
 def test_only_errors_of_the_device_are_translated_and_chained() -> None:

@@ -215,7 +215,7 @@ def test_memory_that_is_not_there_ends_in_the_next_way_and_says_so(
         monkeypatch.undo()
     if report.events:
         assert report.events[0]["event"] == "out of memory"
-        assert "Out of memory in grain" in caplog.text
+        assert "Out of memory in step" in caplog.text
     assert relative_error(out, unsplit(hunyuan, z)) <= 0.2
 
 

@@ -18,7 +18,6 @@ from hy3d_rocm.conv.router import note
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import configs, jit
 from hy3d_rocm.conv.triton import launch as tier
-from hy3d_rocm.conv.triton.item import Call, Launch
 from hy3d_rocm.decoding import geometry
 from hy3d_rocm.decoding.backends import statistics, torch_ops
 from hy3d_rocm.decoding.backends.statistics import NAMES, Affine
@@ -36,7 +35,8 @@ from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Weight
 
 # Results of fewer channels lie as NCDHW, since a position of them is less than one store.
 _FEWEST_LAST = 8
-# Operands by number, as in the list of addresses.
+_KERNELS = "hy3d_rocm.decoding.backends.triton.kernels"
+# Operands by number, as in the list of addresses; pieces of the source, x0 and so on, follow.
 _OPERANDS = ("out", "weight", "bias", "factor", "summand", "rows", "parts", "moments")
 
 # Taps of a 3-wide kernel that meet the same input, for the even and the odd one of two outputs.
@@ -457,16 +457,6 @@ def _folded(weight: Tensor, in_time: bool) -> list[Tensor]:
     return found
 
 
-# Launching. Compiled kernels are kept for all launches of a process: a decode makes thousands that
-# differ in numbers and addresses alone. Calls of all launches of a Work are kept with it.
-_compiled: dict[tuple[Any, ...], Any] = {}
-
-
-def number_of(name: str) -> int:
-    """Of an operand: pieces of the source, "x0" and so on, come behind the others."""
-    return len(_OPERANDS) + int(name[1:]) if name[0] == "x" else _OPERANDS.index(name)
-
-
 def run_launches(part: Part, tensors: Sequence[Tensor | None], device: int | None) -> None:
     """All launches of a part on the current stream of the current device, which is `device`.
     tensors: the operands, by number."""
@@ -479,37 +469,8 @@ def run_launches(part: Part, tensors: Sequence[Tensor | None], device: int | Non
     done = 0 if calls is None else jit.launch_ready(calls, addresses, device)
     if done == len(launches):
         return
-    made = [launch(item, tensors, part.small, addresses, device) for item in launches[done:]]
-    if calls is None and None not in made:
-        part.work.calls[form] = tuple(call for call in made if call is not None)
-
-
-def launch(
-    item: Launch, tensors: Sequence[Tensor | None], small: Sequence[bool],
-    addresses: Sequence[int], device: int | None,
-) -> Call | None:  # fmt: skip
-    """Runs one launch that was not ready; the call that it made ready, None where it went through
-    Triton, which compiles the kernel or finds it in its cache."""
-    from hy3d_rocm.decoding.backends.triton import kernels
-
-    at: list[tuple[int, int]] = []
-    facts, operands = [], dict[str, Tensor]()
-    for name, offset in item.operands:
-        number = number_of(name)
-        tensor = tensors[number]
-        assert tensor is not None, f"a launch without its operand {name}"
-        operands[name] = tensor
-        at.append((number, offset * tensor.element_size()))
-        facts.append((tensor.dtype, small[number], (addresses[number] + at[-1][1]) % 16 == 0))
-    blocks = tuple([tuple(block) for _, _, block in item.blocks])
-    kept = (item.kernel, item.constants, item.num_warps, item.num_stages, blocks)
-    key = (*kept, tuple(facts), device)
-    compiled = _compiled.get(key)
-    call = jit.ready(item, compiled, at, addresses, device)
-    if call is None:
-        through_triton = jit.by_triton(kernels, item, operands)
-        first = compiled is None  # else it is launched this way for good
-        launched = jit._shown(item.kernel, through_triton) if first else through_triton()
-        if hasattr(launched, "metadata"):  # the interpreter returns none
-            _compiled[key] = launched
-    return call
+    names = (*_OPERANDS, *(f"x{k}" for k in range(len(tensors) - len(_OPERANDS))))
+    operands = jit.Operands(names, addresses, part.small, device, lambda: tensors)
+    made = jit.launch_all(_KERNELS, launches[done:], operands)
+    if made is not None and not done:
+        part.work.calls[form] = made

@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hy3d_rocm.conv.triton.kernel import _tile
+from hy3d_rocm.conv.triton.kernel import _products, _tile
 
 _PIECE = (
     "C", "C8", "H", "W", "Hy", "Wy", "h0", "w0", "u0", "up_frames", "first", "frames", "eps",
@@ -115,14 +115,14 @@ def conv_fused(
     step_t, step_h, row_t, row_h, row_w, taps,
     s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64, tile0, tiles,
     CHUNKS: tl.constexpr, KH: tl.constexpr, EVEN_K: tl.constexpr, FLAT: tl.constexpr,
-    DESC: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, MOMENTS: tl.constexpr,
+    BIAS: tl.constexpr, ADD: tl.constexpr, MOMENTS: tl.constexpr,
     CHANNELS_LAST: tl.constexpr, VECTOR: tl.constexpr,
     UT: tl.constexpr, UH: tl.constexpr, UW: tl.constexpr, PRECISION: tl.constexpr,
     BP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """One tile of BP positions x BN output channels of one phase.
 
-    x: rows, C = 8 * C8 elements each (with DESC a descriptor of overlapping rows of K = 8 * K8).
+    x: rows, C = 8 * C8 elements each.
     w: (phases, N, taps, K), K contiguous, K = kw * C. bias: (phases * N).
     out: (N, frames, height, width) with any strides; channels contiguous with CHANNELS_LAST (then
     the strides are in units of VECTOR, which tells the compiler how stores are aligned), else w
@@ -144,34 +144,20 @@ def conv_fused(
     K = K8 * 8
     p = pid_p * BP + tl.arange(0, BP)
     channel = pid_n * BN + tl.arange(0, BN)
-    if not DESC:
-        # A block that reaches beyond the end reads the last position again.
-        row = tl.minimum(p, P - 1)
-        if not FLAT:
-            q = row // Wo
-            row = ((q // Ho * ST) * Hi + (q % Ho) * SH) * Wi + (row % Wo) * SW
-        row += start
-        k = tl.arange(0, BK)
-        x_at = x + (row.to(tl.int64)[:, None] * (C8 * 8) + k[None, :])
-        o = phase * N + tl.minimum(channel, N - 1)
-        w_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
-    acc = tl.zeros((BP, BN), dtype=tl.float32)
-    for i in range(taps * CHUNKS):
-        tap = i // CHUNKS
-        k0 = (i - tap * CHUNKS) * BK
-        kt = tap // KH
-        step = kt * step_t + (tap - kt * KH) * step_h
-        if DESC:
-            a = x.load([pid_p * BP + start + step, k0])
-            b = w.load([phase * N + pid_n * BN, tap * K + k0])
-        elif EVEN_K:
-            a = tl.load(x_at + (step.to(tl.int64) * (C8 * 8) + k0))
-            b = tl.load(w_at + (tap * K + k0))
-        else:
-            inside = (k0 + tl.arange(0, BK) < K)[None, :]
-            a = tl.load(x_at + (step.to(tl.int64) * (C8 * 8) + k0), mask=inside, other=0.0)
-            b = tl.load(w_at + (tap * K + k0), mask=inside, other=0.0)
-        acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+    # A block that reaches beyond the end reads the last position again.
+    row = tl.minimum(p, P - 1)
+    if not FLAT:
+        q = row // Wo
+        row = ((q // Ho * ST) * Hi + (q % Ho) * SH) * Wi + (row % Wo) * SW
+    row += start
+    k = tl.arange(0, BK)
+    x_at = x + (row.to(tl.int64)[:, None] * (C8 * 8) + k[None, :])
+    o = phase * N + tl.minimum(channel, N - 1)
+    w_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
+    acc = _products(
+        x_at, w_at, C8 * 8, K, 0, taps * CHUNKS, step_t, step_h, 0, CHUNKS, KH, 1, EVEN_K,
+        PRECISION, BP, BN, BK,
+    )  # fmt: skip
     Wl = Wi if FLAT else Wo
     Hl = Hi if FLAT else Ho
     ow = p % Wl

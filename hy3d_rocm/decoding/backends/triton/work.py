@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.item import Block, Call, Launch
-from hy3d_rocm.conv.triton.plan import Box, Problem, Tiling, Triple
+from hy3d_rocm.conv.triton.plan import Box, Call, Launch, Problem, Tiling, Triple
 
 Range = tuple[int, int]
 Strides = tuple[int, int, int, int]  # c, t, h, w
@@ -361,24 +360,13 @@ class Work:
         job, view, out, (_, hi, wi) = self.job, self.view, self.out, product.size
         box, c, positions = product.box, product.tile, product.positions
         ho, wo = box.h1 - box.h0, view.positions[2]
-        kt, kh, _ = view.kernel
+        kh = view.kernel[1]
         row = (view.steps[0] * hi * wi, view.steps[1] * wi, view.steps[2])
         last = out[0] == 1 and job.outputs > 1
         vector = 8 if last and job.outputs % 8 == 0 and not any(n % 8 for n in out[1:]) else 1
         strides = tuple(n // vector for n in out[1:])
         at = box.h0 * view.phases[1] * out[2]
         shift = view.shift + box.t0 * view.phases[0]
-        descriptors = self.flat and configs.uses_descriptors(self.machine.arch)
-        blocks: tuple[Block, ...] = ()
-        if descriptors:
-            reach = sum((f - 1) * r for f, r in zip(view.phases, row, strict=True))
-            count = positions + reach + ((kt - 1) * hi + kh - 1) * wi
-            taps_length = view.taps * self.length
-            blocks = (
-                ([count, self.length], [job.row_channels, 1], [c.block_p, c.block_k]),
-                ([job.outputs * self.phases, taps_length], [taps_length, 1],
-                 [c.block_n, c.block_k]),
-            )  # fmt: skip
         precision = configs.precision(self.machine.arch, job.dtype, self.machine.tf32)
         numbered = (tile0, self.tiles) if job.moments else (0, 0)
         return Launch(
@@ -391,9 +379,9 @@ class Work:
              job.out_frames, shift, wi, hi, *job.stride[::-1], hi * wi, wi, *row,
              view.taps, out[0], *strides, *numbered),
             (-(-self.length // c.block_k), kh, self.length % c.block_k == 0, self.flat,
-             descriptors, job.bias, job.add, job.moments, last, vector, *view.phases,
+             job.bias, job.add, job.moments, last, vector, *view.phases,
              precision, c.block_p, c.block_n, c.block_k, c.group),
-            c.num_warps, c.num_stages, blocks,
+            c.num_warps, c.num_stages,
         )  # fmt: skip
 
 

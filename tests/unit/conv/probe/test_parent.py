@@ -52,12 +52,9 @@ WITHOUT_KEEPER = ("healthy", "hang", "garbage", "HSA abort", "killed")
 
 
 @pytest.mark.parametrize("name", WITHOUT_KEEPER)
-def test_without_a_keeper_and_with_threads_for_the_pipes_it_is_the_same(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_keeper_it_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # How it runs on Windows, the Job aside.
     monkeypatch.setattr(process, "HAS_KEEPER", False)
-    monkeypatch.setattr(process, "make_pipes", process.ThreadPipes)
     play(next(scenario for scenario in SCENARIOS if scenario.name == name))
 
 

@@ -15,7 +15,7 @@ import tier_cases
 import torch
 import torch.nn.functional as F
 from places import TESTS
-from router_doubles import cpu_tier, integers, one_thread
+from router_doubles import conv_on_tier, cpu_tier, integers, one_thread
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv.call import ConvSpec
@@ -23,7 +23,6 @@ from hy3d_rocm.conv.tiers import (
     TIER_NAMES,
     Limits,
     NativeTier,
-    conv_on_tier,
     make_call,
     make_tier,
     native,

@@ -101,6 +101,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_use, "_here", set())
     monkeypatch.setattr(first_use, "_locks", {})
     monkeypatch.setattr(jit, "_direct", jit._Direct())
+    monkeypatch.setattr(jit, "_compiled", {})
     monkeypatch.setattr(jit, "_progress", Progress())
 
 
@@ -175,7 +176,7 @@ def test_another_triton_card_or_source_is_another_kernel(
     launch.run(call())
     for name, value in (
         ("triton_versions", lambda: ("triton 9.9",)), ("architecture", lambda index: "gfx1201"),
-        ("_source", lambda: "other"),
+        ("_source", lambda kernels: "other"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
             patch.setattr(first_use, name, value)

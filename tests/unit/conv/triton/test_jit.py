@@ -5,33 +5,38 @@ from __future__ import annotations
 import dataclasses
 import logging
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from hy3d_rocm.conv.triton import jit
-from hy3d_rocm.conv.triton.item import Launch
+from hy3d_rocm.conv.triton import first_use, jit
+from hy3d_rocm.conv.triton.plan import Launch
 
+KERNELS, NAMES = "hy3d_rocm.conv.triton.kernel", ("x", "weight", "out")
 ITEM = Launch("conv_rows", (1, 1, 1), (("x", 0), ("weight", 0), ("out", 0)), (), (), 4, 2)
 
 
 def operands(tensors: dict[str, torch.Tensor]) -> jit.Operands:
-    addresses = tuple(tensors[n].data_ptr() if n in tensors else 0 for n in jit.NAMES)
-    far = {n for n, t in tensors.items() if not jit.is_small(t.numel() * t.element_size())}
-    return jit.Operands(addresses, torch.float16, None, far, lambda: tensors)
+    made = [tensors[name] for name in NAMES]
+    small = [jit.is_small(t.numel() * t.element_size()) for t in made]
+    return jit.Operands(NAMES, [t.data_ptr() for t in made], small, None, lambda: made)
 
 
 @pytest.fixture
 def key_of(monkeypatch: pytest.MonkeyPatch) -> Any:
-    found: list[int] = []
-    monkeypatch.setattr(jit, "_first", lambda item, operands, known: found.append(known))
+    """What the kernel of a first launch is kept under; the launch itself is a double's."""
+    monkeypatch.setattr(jit, "by_triton", lambda *_: lambda: types.SimpleNamespace(metadata=()))
+    monkeypatch.setattr(first_use, "note", lambda *_, **options: None)
 
-    def key(**tensors: torch.Tensor) -> int:
+    def key(item: Launch = ITEM, **tensors: torch.Tensor) -> Any:
         half = torch.zeros(64, dtype=torch.float16)
-        jit.launch(ITEM, operands({"x": half, "weight": half, "out": half} | tensors))
-        return found[-1]
+        monkeypatch.setattr(jit, "_compiled", {})
+        given = operands({"x": half, "weight": half, "out": half} | tensors)
+        jit.launch_all(KERNELS, (item,), given)
+        (found,) = jit._compiled
+        return found
 
     return key
 
@@ -40,27 +45,25 @@ def test_the_same_call_has_the_same_key(key_of: Any) -> None:
     assert key_of() == key_of()
 
 
-def test_equal_launches_do_not_share_kernels() -> None:
-    # Their operands may be of other types: a narrow convolution stores float32 sums.
-    other = dataclasses.replace(ITEM, operands=(*ITEM.operands[:2], ("sums", 0)), compiled={})
-    ITEM.compiled[0, None] = object()
-    assert not other.compiled
-    assert not Launch("conv_rows", (1, 1, 1), ITEM.operands, (), (), 4, 2).compiled
-    ITEM.compiled.clear()
+def test_operands_of_other_types_have_kernels_of_their_own(key_of: Any) -> None:
+    # A narrow convolution stores float32 sums by the same launch.
+    assert key_of(out=torch.zeros(64)) != key_of()
+
+
+@pytest.mark.parametrize(
+    "change", [{"constants": (1,)}, {"num_warps": 8}, {"num_stages": 3}, {"kernel": "to_rows"}],
+)  # fmt: skip
+def test_what_a_launch_fixes_is_part_of_the_key(change: dict[str, Any], key_of: Any) -> None:
+    assert key_of(dataclasses.replace(ITEM, **change)) != key_of()
+    assert key_of(dataclasses.replace(ITEM, grid=(2, 1, 1), numbers=(5,))) == key_of()
 
 
 def test_the_alignment_of_every_pointer_is_part_of_the_key(key_of: Any) -> None:
-    half = torch.zeros(65, dtype=torch.float16)
-    keys = {key_of(**{name: half[1:]}) for name in ("x", "weight", "out")}
+    half = torch.zeros(73, dtype=torch.float16)
+    keys = {key_of(**{name: half[1:]}) for name in NAMES}
     assert len(keys | {key_of()}) == 4
-
-
-def test_calls_that_may_need_other_kernels_do_not_share_what_is_ready() -> None:
-    half = torch.zeros(80, dtype=torch.float16)
-    ways = [{"x": half, "weight": half, "out": half} | {name: half[first:]}
-            for name in ("x", "weight", "out") for first in (1, 4, 8)]  # fmt: skip
     # 8 elements on is aligned like 0: the same kernel serves.
-    assert len({operands(tensors).key for tensors in ways}) == 7
+    assert {key_of(**{name: half[8:]}) for name in NAMES} == {key_of()}
 
 
 def test_tensors_that_need_64_bit_offsets_have_keys_of_their_own(key_of: Any) -> None:
@@ -89,30 +92,32 @@ class Launcher:
 
 
 @pytest.fixture
-def through_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
+def through_triton(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     """The launches that went through Triton; a process in which nothing was launched yet."""
     found: list[Launch] = []
+
+    def by_triton(module: Any, item: Launch, given: Any) -> Callable[[], Any]:
+        return lambda: found.append(item)
+
     monkeypatch.setattr(jit, "_direct", jit._Direct())
-    monkeypatch.setattr(jit, "_first", lambda item, *_: found.append(item))
-    ITEM.calls.clear()
+    monkeypatch.setattr(jit, "_compiled", {})
+    monkeypatch.setattr(jit, "by_triton", by_triton)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 77, raising=False)
-    yield found
-    ITEM.compiled.clear()
-    ITEM.calls.clear()
+    return found
 
 
-def start(compiled: Any) -> None:
-    """A launch where `compiled` is known since an earlier one."""
+def start(compiled: Any) -> Any:
+    """A launch where `compiled` is known since an earlier one; the call that is ready then."""
+    fact = first_use.Facts(torch.float16, True, True)
+    jit._compiled[KERNELS, *ITEM.compiled_for, fact, fact, fact, None] = compiled
     half = torch.zeros(64, dtype=torch.float16)
-    aligned = half.data_ptr() % 16 == 0
-    ITEM.compiled[(2 + aligned) * 21, None] = compiled
-    ITEM.calls.clear()
-    again()
+    assert half.data_ptr() % 16 == 0
+    given = operands({"x": half, "weight": half, "out": half})
+    return jit.launch_all(KERNELS, (ITEM,), given)
 
 
-def again() -> None:
-    half = torch.zeros(64, dtype=torch.float16)
-    jit.launch_all((ITEM,), operands({"x": half, "weight": half, "out": half}))
+def again(calls: Any) -> int:
+    return jit.launch_ready(calls, [16, 16, 16], None)
 
 
 def test_a_kernel_is_called_with_what_triton_calls_it_with(through_triton: Any) -> None:
@@ -127,9 +132,9 @@ def test_a_kernel_is_called_with_what_triton_calls_it_with(through_triton: Any) 
 
 def test_a_call_that_is_ready_looks_at_nothing_of_the_kernel_again(through_triton: Any) -> None:
     compiled = Launcher()
-    start(compiled)
-    ITEM.compiled.clear()
-    again()
+    calls = start(compiled)
+    jit._compiled.clear()
+    assert again(calls) == 1
     assert len(compiled.calls) == 2
     first, second = ([*args[:9], *args[12:]] for args in compiled.calls)
     assert first == second
@@ -141,14 +146,15 @@ def test_what_is_ready_and_fails_is_told_apart_too(
     error: Exception, through_triton: list[Any]
 ) -> None:
     compiled = Launcher()
-    start(compiled)
+    calls = start(compiled)
     compiled.error = error
     if isinstance(error, TypeError):
-        again()
+        assert again(calls) == 0, "nothing was launched: the caller goes through Triton"
+        assert start(compiled) is None
         assert through_triton == [ITEM]
     else:
         with pytest.raises(RuntimeError):
-            again()
+            again(calls)
         assert not through_triton
 
 

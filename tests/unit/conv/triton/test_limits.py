@@ -18,8 +18,7 @@ from places import TESTS
 
 from hy3d_rocm.conv.tiers import make_call, vendor
 from hy3d_rocm.conv.triton import configs, layout, plan, steps
-from hy3d_rocm.conv.triton.item import Launch
-from hy3d_rocm.conv.triton.plan import Problem
+from hy3d_rocm.conv.triton.plan import Launch, Problem
 from tools.dev import variants
 
 pytest.importorskip("triton", reason="no triton in this environment")
@@ -90,9 +89,6 @@ def check_numbers(item: Launch) -> None:
 
 def last_row_read(item: Launch, p: Problem) -> int:
     """Elements of the source up to the end of the last row that conv_rows can read."""
-    if item.blocks:
-        (count, length), (stride, _), _ = item.blocks[0]
-        return item.operands[0][1] + (count - 1) * stride + length
     names = list(variants._parameters(item.kernel))[len(item.operands) :]
     v = dict(zip(names, (*item.numbers, *item.constants), strict=True))
     if v["FLAT"]:

@@ -117,7 +117,7 @@ def test_without_triton_it_says_who_brings_it(
 def test_a_triton_that_is_one_is_taken(spec: ConvSpec) -> None:
     pytest.importorskip("triton", reason="no triton in this environment")
     assert launch.refusal(spec) is None
-    assert launch.has_triton()
+    assert launch.triton_problem() is None
 
 
 @pytest.mark.parametrize("arch", ["gfx1250", "gfx1251", "gfx1170", "gfx12", "gfx906", "gfx1300"])
@@ -147,7 +147,7 @@ def test_a_sign_that_is_only_a_flag_is_in_the_memory_that_kernels_read(
     """x.conj().imag is the memory of x.imag with a flag: kernels see an address."""
     seen: dict[str, torch.Tensor] = {}
 
-    def note(p: Any, made: Any, x: Any, weight: Any, bias: Any, out: Any) -> None:
+    def note(made: Any, x: Any, weight: Any, bias: Any, out: Any) -> None:
         seen.update(x=x, weight=weight, bias=bias)
 
     def flagged(*size: int) -> torch.Tensor:

@@ -51,17 +51,15 @@ def test_a_first_call_that_its_process_did_not_survive_is_recorded_as_hang(
     child = start(_DIES, path)
     assert child.wait(30) == -9
     store = Store.open(path)
-    [marker] = store.crashed()
-    assert (marker.key, marker.tier) == (key(7), "vendor")
-    assert abs(marker.when - time.time()) < 60
-    found = store.records(key(7))["vendor"]
-    assert found.verdict == "hang"
+    [(at, found)] = store.rows()
+    assert (at, found.tier, found.verdict) == (key(7), "vendor", "hang")
+    assert abs(found.when - time.time()) < 60
+    assert tables(path)["trying"] == []
     assert f"process {child.pid} ended during its first call" in found.detail
     assert len([line for line in lines(caplog) if "ended during the call" in line]) == 1
     store.close()
     later = Store.open(path)
-    assert later.crashed() == []
-    assert later.records(key(7))["vendor"] == found
+    assert later.records(key(7)) == {"vendor": found}
     later.close()
 
 
@@ -71,7 +69,6 @@ def test_try_rows_of_living_processes_are_left_alone(path: Path) -> None:
     assert child.stdout is not None
     assert child.stdout.readline() == "in\n"
     store = Store.open(path)
-    assert store.crashed() == []
     assert store.records(key(7)) == {}
     store.close()
     finish(child)
@@ -103,9 +100,9 @@ def attempts(path: Path, changes: dict[str, Any]) -> Store:
 )
 def test_processes_are_told_apart(path: Path, changes: dict[str, Any], suspected: bool) -> None:
     store = attempts(path, changes)
-    assert bool(store.crashed()) is suspected
     assert bool(store.records(key(7))) is suspected
     store.close()
+    assert bool(tables(path)["trying"]) is not suspected
 
 
 def test_a_newer_measurement_is_not_overwritten_by_a_suspicion(path: Path) -> None:
@@ -113,9 +110,9 @@ def test_a_newer_measurement_is_not_overwritten_by_a_suspicion(path: Path) -> No
     store.put(key(7), record("vendor", when=2e9))
     store.close()
     store = attempts(path, {"boot": "another", "when": 1e9})
-    assert len(store.crashed()) == 1
     assert store.records(key(7))["vendor"].verdict == "ok"
     store.close()
+    assert tables(path)["trying"] == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

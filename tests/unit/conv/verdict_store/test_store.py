@@ -75,7 +75,7 @@ def test_memory_only_store_knows_what_it_was_told() -> None:
         pass
     assert store.records(key(1)) == {"triton": record()}
     assert [row.record for row in store.rows()] == [record()]
-    assert (store.forget(), store.rows(), store.crashed()) == (1, [], [])
+    assert (store.forget(), store.rows()) == (1, [])
     assert not os.path.exists(":memory:")
     store.close()
 
@@ -110,8 +110,9 @@ def test_threads_lose_nothing(path: Path, store: Store) -> None:
     assert found["trying"] == []
 
 
-def test_oldest_rows_make_room(path: Path) -> None:
-    store = Store.open(path, most_rows=300)
+def test_oldest_rows_make_room(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MOST_ROWS", 300)
+    store = Store.open(path)
     for number in range(1000):
         store.put(key(number), record(when=1e9 + number))
     store.close()
