@@ -34,12 +34,12 @@ VENDORED_BLAS := ls $(CURDIR)/hy3d_rocm/_vendor/libhy3d_openblas.so 2>/dev/null 
 
 include csrc/core.mk
 
-.PHONY: help env demo test test-long quick bench lint lint-python lint-types lint-c asan pytest site \
-	check-library clean
+.PHONY: help env demo test test-long quick quick-types quick-tests bench lint lint-python lint-types \
+	lint-c asan pytest site check-library clean
 help:
 	@echo "make demo   install, build, decode a real clip through failing convolutions, show the result in $(OUT)/"
 	@echo "make quick  lint and all tests that are not slow; PKG=conv: of one folder of the package"
-	@echo "make test   lint, C tests, Python tests (a quarter of an hour on two busy cores)"
+	@echo "make test   lint, C tests, Python tests (about 6 minutes on two cores)"
 	@echo "make test-long  C and Python tests with every draw that the gate takes fewer of"
 	@echo "make bench  convolution, router and decode measurements"
 	@echo "make lint   ruff, mypy, clang-format, clang-tidy, lines of C"
@@ -85,7 +85,9 @@ site: $(STAMP)
 	@PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
 	@echo "the documentation: build/site/index.html"
 
-PYTEST := $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile
+# What was compiled is kept, whatever the environment says: without, each worker rewrites all asserts
+# and each of the some hundred children compiles the package anew.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile
 pytest: $(STAMP)
 	$(PYTEST)
 
@@ -103,12 +105,16 @@ test-long: check-library $(STAMP)
 		HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))")
 	HY3D_TESTS=full $(PYTEST) $(LONG_TESTS)
 
-# What an edit can be tried with: no C test, and no test of tests/slow.txt.
+# What an edit can be tried with: no C test, and no test of tests/slow.txt. Of one folder the types
+# are checked beside its tests: the first time, without mypy's cache, they take as long.
 quick: $(STAMP)
 ifdef PKG
+	@$(MAKE) --no-print-directory -k -Otarget -j2 quick-types quick-tests
+quick-types: $(STAMP)
 	$(PY) -m ruff check $(wildcard hy3d_rocm/$(PKG) hy3d_rocm/$(PKG).py tests/unit/$(PKG))
 	$(PY) -m ruff format --check $(wildcard hy3d_rocm/$(PKG) hy3d_rocm/$(PKG).py tests/unit/$(PKG))
 	$(PY) -m mypy $(wildcard hy3d_rocm/$(PKG) hy3d_rocm/$(PKG).py)
+quick-tests: $(STAMP)
 	$(PYTEST) -q -m "not slow" $(or $(wildcard tests/unit/$(PKG)),tests/unit/test_$(PKG).py)
 else
 	$(MAKE) --no-print-directory lint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import core_memory  # noqa: F401  (puts the core on memory that is counted)
 import slow_tests
+
+# Until all tests are collected: importing torch and the files of tests makes no garbage, and to
+# look for some takes a third of the time.
+gc.disable()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -33,10 +38,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Each decode collects garbage: what pytest, torch and the files of tests made before is none,
-    and looking through it took longer than a small decode."""
-    gc.collect()
-    gc.freeze()
+    gc.enable()
+    Frozen.freeze()
+
+
+class Frozen:
+    """Each decode, and each try after memory ran out, collects garbage. What pytest, torch and the
+    files of tests made before is none, nor is what tests import: looking through it took longer
+    than a small decode."""
+
+    modules = 0
+
+    @classmethod
+    def freeze(cls) -> None:
+        gc.collect()
+        gc.freeze()
+        cls.modules = len(sys.modules)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    yield
+    if len(sys.modules) > Frozen.modules + 20:
+        Frozen.freeze()
 
 
 @pytest.fixture

@@ -97,7 +97,9 @@ START_TEST(test_workspace_stays_below_the_limit_and_nothing_beyond_it_is_written
     ck_assert_uint_gt(needed, 0);
     ck_assert_uint_lt(needed, (size_t)4 << 20);
     ck_assert_ptr_null(plan);
+    unsigned char *const first = malloc(problem.y.bytes);
     for (size_t factor = 1; factor <= 4; factor++) {
+        memset(problem.y.memory, 0xff, problem.y.bytes);
         problem.desc.workspace_limit_bytes = factor * needed;
         plan = make_plan(context, &problem);
         const size_t bytes = hy3d_conv3d_plan_workspace_bytes(plan);
@@ -112,10 +114,15 @@ START_TEST(test_workspace_stays_below_the_limit_and_nothing_beyond_it_is_written
         for (int i = 1; i <= CANARY / 2; i++) {
             ck_assert_uint_eq(workspace[-i], 0xa5);
         }
-        ck_assert_int_eq(conv_problem_differing(&problem), 0);
+        if (factor == 1) { /* the reference takes longer than all the rest */
+            ck_assert_int_eq(conv_problem_differing(&problem), 0);
+            memcpy(first, problem.y.memory, problem.y.bytes);
+        }
+        ck_assert_int_eq(memcmp(first, problem.y.memory, problem.y.bytes), 0);
         test_guard_free(&guard);
         hy3d_conv3d_plan_destroy(plan);
     }
+    free(first);
     problem.desc.workspace_limit_bytes = needed - 1;
     ck_assert_status(conv_problem_run(context, &problem), HY3D_ERR_WORKSPACE_TOO_SMALL);
     conv_problem_free(&problem);

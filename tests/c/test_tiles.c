@@ -119,7 +119,11 @@ START_TEST(test_every_overlap_halo_and_tile_covers_a_causal_and_a_plain_axis)
     for (desc.overlap[0] = 0; desc.overlap[0] <= 5; desc.overlap[0]++) {
         for (desc.halo[0] = 0; desc.halo[0] <= 9; desc.halo[0] += 3) {
             for (desc.min_tile[0] = 1; desc.min_tile[0] <= 4; desc.min_tile[0] += 3) {
+                /* Every other one in the gate: each pair of settings is met. */
                 for (int variant = 0; variant < 6; variant++) {
+                    if ((desc.overlap[0] + desc.halo[0] + variant) % test_draws(2, 1) != 0) {
+                        continue;
+                    }
                     desc.causal = variant % 2;
                     desc.factor[0] = (int64_t[]){1, 3, 4}[variant / 2];
                     check_levels(desc);

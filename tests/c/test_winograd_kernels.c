@@ -343,7 +343,8 @@ static void check_sizes(int which, size_t most, const int *options, int count)
         guards[i] = test_guard_make(BYTES);
     }
     for (int m = 4; m <= (which < DOWN ? 4 : 5); m++) {
-        for (size_t n = 1; n <= most; n++) {
+        /* Long vectors are 16: every remainder is met on the way to 70, in the gate beyond 20 once. */
+        for (size_t n = 1; n <= most; n += n < 20 ? 1 : (size_t)test_draws(3, 1)) {
             for (int i = 0; i < count; i++) {
                 const job j = {which, m, options[i], n, (n + (size_t)i) % 3};
                 ck_assert_uint_le(shape_of(&j).out, BYTES / 4);

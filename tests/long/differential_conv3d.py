@@ -271,6 +271,30 @@ def spawn_level(level: str, seed: int, first: int, count: int, real: int) -> dic
     return result
 
 
+def spawn_levels(
+    levels: list[str], seed: int, first: int, count: int, real: int
+) -> dict[str, dict[str, Any]]:
+    """run_level at each level, in processes forked from one that has imported torch, which takes as
+    long as 100 configurations. A level whose process failed has no result: spawn_level says why."""
+    command = [sys.executable, __file__, "--forks", *levels, "--seed", str(seed), "--first",
+               str(first), "--count", str(count), "--real", str(real)]  # fmt: skip
+    child = subprocess.run(command, capture_output=True, text=True, check=False)
+    results = map(json.loads, child.stdout.splitlines())
+    return {result["level"]: result for result in results}
+
+
+def fork_levels(levels: list[str], seed: int, first: int, count: int, real: int) -> None:
+    import torch  # noqa: F401
+
+    for level in levels:
+        pid = os.fork()
+        if pid == 0:
+            os.environ["HY3D_CPU"] = level  # read when the core is first asked
+            print(json.dumps(run_level(seed, first, count, real)), flush=True)
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=20000, help="integer configurations a level")
@@ -279,7 +303,11 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="index of the first configuration")
     parser.add_argument("--levels", nargs="+", choices=LEVELS, default=list(LEVELS))
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--forks", nargs="+", choices=LEVELS, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.forks:
+        fork_levels(options.forks, options.seed, options.first, options.count, options.real)
+        return 0
     if options.child:
         print(json.dumps(run_level(options.seed, options.first, options.count, options.real)))
         return 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -58,14 +59,16 @@ def includes_of(path: Path) -> list[str]:
     return re.findall(r'^\s*#\s*include\s+([<"][^>"]+[>"])', path.read_text(), flags=re.M)
 
 
-def imported_modules(path: Path, *, top_level_only: bool = False) -> Iterator[str]:
+@functools.cache
+def imported_modules(path: Path, *, top_level_only: bool = False) -> tuple[str, ...]:
     tree = ast.parse(path.read_text())
-    nodes: Iterator[ast.AST] = iter(tree.body) if top_level_only else ast.walk(tree)
-    for node in nodes:
+    names: list[str] = []
+    for node in tree.body if top_level_only else ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module
+            names.append(node.module)
+    return tuple(names)
 
 
 def test_there_is_something_to_check() -> None:
@@ -170,7 +173,7 @@ def test_nothing_imports_what_no_wheel_has_and_only_commands_a_bench() -> None:
         strangers = [m for m in imported_modules(path) if re.match(r"(examples|tools)\b", m)]
         assert not strangers, f"{relative(path)} imports {strangers}"
     bench = re.compile(r"hy3d_rocm\.bench\b")
-    graph = import_graph({module_name(p): p.read_text() for p in PYTHON_SOURCES})
+    graph = package_graph()
     users = {name for name, found in graph.items() if any(bench.match(m) for m in found)}
     assert "hy3d_rocm.cli" in users
     assert not [name for name in users if not re.match(r"hy3d_rocm\.(cli|bench)\b", name)]
@@ -219,6 +222,11 @@ def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
     return graph
 
 
+@functools.cache
+def package_graph() -> dict[str, set[str]]:
+    return import_graph({module_name(p): p.read_text() for p in PYTHON_SOURCES})
+
+
 def without(graph: dict[str, set[str]], edges: Collection[tuple[str, str]]) -> dict[str, set[str]]:
     return {
         name: {m for m in more if (name, m) not in edges and (name, "*") not in edges}
@@ -252,7 +260,7 @@ def circle_in(graph: dict[str, set[str]]) -> list[str]:
 
 def test_no_module_imports_itself_in_a_circle() -> None:
     """Nor in functions, nor for types, but for a few that have reasons; and these are needed."""
-    graph = import_graph({module_name(p): p.read_text() for p in PYTHON_SOURCES})
+    graph = package_graph()
     assert not circle_in(without(graph, ALLOWED_CIRCLES)), circle_in(
         without(graph, ALLOWED_CIRCLES)
     )
@@ -263,7 +271,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 
 def test_only_what_a_user_runs_imports_the_tools() -> None:
     """Commands, benches and nodes; a decode does without."""
-    graph = import_graph({module_name(p): p.read_text() for p in PYTHON_SOURCES})
+    graph = package_graph()
     users = {name for name, found in graph.items() if any(TOOLS.match(m) for m in found)}
     assert "hy3d_rocm.cli.tools" in users
     allowed = re.compile(r"hy3d_rocm\.(tools|bench|cli|comfy)\b")
@@ -271,7 +279,7 @@ def test_only_what_a_user_runs_imports_the_tools() -> None:
 
 
 def test_the_tools_know_nothing_of_the_benches_that_use_them() -> None:
-    graph = import_graph({module_name(p): p.read_text() for p in PYTHON_SOURCES})
+    graph = package_graph()
     tools = {name: found for name, found in graph.items() if TOOLS.match(name)}
     assert len(tools) > 5
     assert not [name for name, found in tools.items() if any(".bench" in m for m in found)]

@@ -8,7 +8,7 @@ CSITES_BUILD := build/c-sites
 
 # The core once more with tests/sites/sites.h before each source; kernels ask for nothing and are
 # taken as they are. alloc.c defines what is a site elsewhere.
-CSITES_CFLAGS := -O1 -g -std=c11 -fPIC -fvisibility=hidden -ffp-contract=off -pthread -Iinclude \
+CSITES_CFLAGS := -O2 -g -std=c11 -fPIC -fvisibility=hidden -ffp-contract=off -pthread -Iinclude \
 	-Icsrc -Itests/c -Itests/sites
 CSITES_CORE := $(filter-out csrc/kernels/%,$(CORE_SOURCES))
 CSITES_OBJECTS := $(CSITES_CORE:%.c=$(CSITES_BUILD)/%.o) $(CSITES_BUILD)/registry.o \

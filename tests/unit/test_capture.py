@@ -8,6 +8,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import how_much
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -272,12 +273,15 @@ def test_processes_at_once_are_given_different_names(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from hy3d_rocm.files import *\n"
         "from datetime import datetime\n"
         "sys.stdin.readline()\n"
-        "for n in range(50):\n"
+        "for n in range(int(sys.argv[3])):\n"
         "    path = stamped(Path(sys.argv[1]), 'x', '.json', datetime(2026, 1, 31))\n"
         "    write_json(path, [int(sys.argv[2]), n])\n"
     )
+    each = how_much.of(20, 50)
     children = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(n)], stdin=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path), str(n), str(each)], stdin=subprocess.PIPE
+        )
         for n in range(4)
     ]
     for child in children:
@@ -286,7 +290,7 @@ def test_processes_at_once_are_given_different_names(tmp_path: Path) -> None:
         child.stdin.close()
     assert [child.wait(60) for child in children] == [0] * 4
     found = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
-    assert sorted(found) == [[child, n] for child in range(4) for n in range(50)]
+    assert sorted(found) == [[child, n] for child in range(4) for n in range(each)]
 
 
 def test_a_capture_that_fails_gives_its_name_back(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -12,10 +13,19 @@ import pytest
 
 from hy3d_rocm import _core
 
+SEED, COUNT = 20261121, how_much.of(200, 500)
+
+
+@pytest.fixture(scope="module")
+def counts_of() -> dict[str, str]:
+    if not hasattr(os, "fork"):
+        return {}
+    return fuzz_arguments.run_each(fuzz_arguments.functions(), SEED, COUNT)
+
 
 @pytest.mark.parametrize("name", fuzz_arguments.functions())
-def test_bad_arguments_are_answered_with_exceptions(name: str) -> None:
-    counts = fuzz_arguments.run_in_child(name, seed=20261121, count=how_much.of(200, 500))
+def test_bad_arguments_are_answered_with_exceptions(name: str, counts_of: dict[str, str]) -> None:
+    counts = counts_of.get(name) or fuzz_arguments.run_in_child(name, SEED, COUNT)
     # What conv3d_prepare may return depends on the CPU level: below, no layout may be known.
     needs_weights = name == "conv3d_prepare" or name.startswith("PreparedWeights.")
     classes = ("PreparedWeights", "Schedule", "Program")  # nobody calls them

@@ -64,8 +64,9 @@ def test_every_failed_allocation_is_a_memory_error_and_leaves_nothing_behind(
         np.testing.assert_array_equal(call(), wanted)
 
 
+# Each number of allocations in a process whose first call it is, forked from one without any.
 FIRST_CALL = """
-    import sys
+    import os, sys
     import numpy as np
     from core_memory import memory
     from hy3d_rocm import _core
@@ -76,29 +77,30 @@ FIRST_CALL = """
         one, none = (1, 1, 1), (0, 0, 0)
         _core.conv3d(x, weight, None, out, one, one, none, none, "zeros", 1, threads)
         return out
-    k = int(sys.argv[1])
-    memory.fail(k, sys.argv[2] == "1")
-    try:
-        call(2)
-        outcome = "came through"
-    except MemoryError:
-        outcome = "MemoryError"
-    memory.fail(0)
-    assert (call(2) == call(1)).all()
-    print(outcome, memory.asked() >= k)
+    def first_call(k, forever):
+        memory.fail(k, forever)
+        try:
+            call(2)
+            outcome = "came through"
+        except MemoryError:
+            outcome = "MemoryError"
+        memory.fail(0)
+        assert (call(2) == call(1)).all()
+        print(k, outcome, memory.asked() >= k, flush=True)
+    for k in range(1, 12):
+        pid = os.fork()
+        if pid == 0:
+            first_call(k, sys.argv[1] == "1")
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0, k
 """
 
 
 @pytest.mark.parametrize("forever", ["0", "1"])
 def test_a_first_call_survives_a_failure_of_what_is_made_once(forever: str) -> None:
-    outcomes = []
-    for k in range(1, 12):
-        result = run_python(FIRST_CALL, str(k), forever)
-        outcome, reached = result.rsplit(maxsplit=1)
-        outcomes.append(outcome)
-        if reached == "False":
-            break
-    assert "MemoryError" in outcomes
+    outcomes = run_python(FIRST_CALL, forever).splitlines()
+    assert len(outcomes) == 11
+    assert any("MemoryError" in outcome for outcome in outcomes)
 
 
 CHECKS = LONG

@@ -161,7 +161,7 @@ def test_an_exception_at_a_grain_passes_through_and_leaves_no_trace(
     z = latents_of(vae)
     before = snapshot(vae)
     _, report = decode_with_report(vae, z, strategy=strategy)
-    for failing in range(1, report.steps + 1, how_much.of(9, 3)):
+    for failing in range(1, report.steps + 1, how_much.of(17, 3)):
 
         def progress(done: int, total: int, step: object, failing: int = failing) -> None:
             if done == failing:

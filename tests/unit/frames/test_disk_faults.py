@@ -15,6 +15,7 @@ pytest.importorskip("safetensors")
 pytest.importorskip("resource")
 
 import check_disk_faults as check  # noqa: E402
+import how_much  # noqa: E402
 from disk_damage import READERS, begun, went_on  # noqa: E402
 from disk_faults import Fault  # noqa: E402
 from disk_writers import WRITERS, array, capture, old_pictures  # noqa: E402
@@ -44,7 +45,9 @@ def test_pictures_that_are_replaced_are_the_old_or_the_new_after_a_kill_at_any_c
     """Between two renamings no folder had the name, and the next decode threw both away."""
     writer = next(w for w in WRITERS if w.name == "pictures that are replaced")
     known = check.Known(writer)
-    for number in range(known.calls // 2, known.calls + 1):  # before, pictures are made
+    # Before, pictures are made. The last one is closed, gets its name, and all names are changed
+    # in the last 28 calls.
+    for number in range(how_much.of(known.calls - 28, known.calls // 2), known.calls + 1):
         fault = Fault("kill", number)
         monkeypatch.setattr(check, "chosen_fault", lambda *_, fault=fault: fault)
         check.fault_trial(known, random.Random(0))

@@ -19,7 +19,7 @@ from tools.dev import variants
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
-COUNT, SEED = how_much.of(500, 1500), 11
+COUNT, SEED = how_much.of(300, 1500), 11
 TILES = ("128x128x32w8s2g8", "64x64x16w4s2g8", "128x16x32w4s2g8")
 
 
@@ -81,18 +81,18 @@ def test_one_tile_of_each_architecture_and_dtype_compiles_and_spills_nothing(
     tmp_path: Path,
 ) -> None:
     """Of each architecture a dtype in turn in the gate, of which each is met."""
-    asked = list(check_gfx.subset())
     offered = [(a, d) for a in compiling.GFX_TARGETS for d in variants.DTYPES
                if configs.offered(a, d)]  # fmt: skip
-    assert {(arch, v.dtype) for arch, v in asked} == set(offered)
     in_turn = {
         (arch, dtypes[k % len(dtypes)])
         for k, arch in enumerate(compiling.GFX_TARGETS)
         if (dtypes := [d for a, d in offered if a == arch])
     }
     assert {dtype for _, dtype in in_turn} == {dtype for _, dtype in offered}
-    asked = [(a, v) for a, v in asked if (a, v.dtype) in how_much.of(in_turn, set(offered))]
-    lines = check_gfx.check(asked, workers=2, cache=tmp_path)
+    wanted = [pair for pair in offered if pair in how_much.of(in_turn, offered)]
+    asked = list(check_gfx.subset(wanted))
+    assert {(arch, v.dtype) for arch, v in asked} == set(wanted)
+    lines = check_gfx.check(asked, workers=1, cache=tmp_path)
     assert sum(line.count for line in lines) == len(asked)
     assert [words for line in lines for words in line.wrong] == []
 
@@ -122,7 +122,7 @@ def test_memory_is_read_and_written_by_vectors_where_the_layout_allows(tmp_path:
     jobs = [compiling.make_job(variant, "gfx942") for variant in asked.values()]
     done = {
         done.job.function: done.isa()
-        for done in compiling.compile_all(jobs, workers=2, cache_dir=tmp_path)
+        for done in compiling.compile_all(jobs, workers=1, cache_dir=tmp_path)
     }
     points, copy, rows = done["conv_points"], done["to_rows"], done["conv_rows"]
     assert points.loop is not None

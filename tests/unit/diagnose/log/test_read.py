@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -143,9 +144,10 @@ ADVERSARIES = {
 }
 
 
-def seconds(data: bytes) -> float:
-    times = []
-    for _ in range(3):
+def seconds(data: bytes, enough: float = 0.0) -> float:
+    """The least of three times, or the first below `enough`."""
+    times: list[float] = []
+    while len(times) < 3 and min(times, default=math.inf) >= enough:
         began = time.process_time()
         examined(data)
         times.append(time.process_time() - began)
@@ -158,4 +160,5 @@ def test_time_is_linear_in_the_length_of_the_log(name: str, end: str) -> None:
     piece = (ADVERSARIES[name] + end).encode()
     count = 12_000 // len(piece)
     # Quadratic time would give 16; twice the linear 4 allows for the machine.
-    assert seconds(piece * count * 4) < 8 * seconds(piece * count) + 0.05
+    most = 8 * seconds(piece * count) + 0.05
+    assert seconds(piece * count * 4, enough=most) < most
