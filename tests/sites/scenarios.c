@@ -11,7 +11,9 @@
 
 #include "conv3d_support.h"
 #include "graphs.h"
+#include "hy3d/cache.h"
 #include "hy3d/fingerprint.h"
+#include "hy3d/route.h"
 #include "rasterize_support.h"
 #include "registry.h"
 
@@ -315,6 +317,40 @@ static hy3d_status flag(hy3d_context *context, const scenario *self)
     return status;
 }
 
+/* More measurements than a table begins with. The result: the factor. */
+static hy3d_status learn_rates(hy3d_context *context, const scenario *self)
+{
+    hy3d_rates *rates = NULL;
+    hy3d_status status = hy3d_rates_create(context, &rates);
+    for (int i = 0; i < 100 && status == HY3D_OK; i++) {
+        const hy3d_route_work work = {.dtype = HY3D_F32, .flops = 1e9 * (i + 1), .taps = 27};
+        status = hy3d_rates_learn(context, rates, HY3D_TIER_TRITON, &work, 1);
+    }
+    const double factor = hy3d_rates_factor(rates, HY3D_TIER_TRITON, HY3D_F32);
+    memcpy(self->result, &factor, sizeof factor);
+    hy3d_rates_destroy(context, rates);
+    return status;
+}
+
+/* More requests than a cache begins with. The result: whether each thing was here. */
+static hy3d_status fill_cache(hy3d_context *context, const scenario *self)
+{
+    hy3d_cache *cache = NULL;
+    hy3d_status status = hy3d_cache_create(context, 1000, &cache);
+    for (size_t i = 0; i < self->bytes && status == HY3D_OK; i++) {
+        const hy3d_cache_key key = {{i % 80, 7, 3}};
+        bool is_here = false, is_reserved = false;
+        status = hy3d_cache_request(context, cache, &key, &is_here);
+        self->result[i] = is_here;
+        if (status == HY3D_OK) {
+            status = hy3d_cache_reserve(cache, &key, 10, &is_reserved);
+            hy3d_cache_put(cache, &key);
+        }
+    }
+    hy3d_cache_destroy(context, cache);
+    return status;
+}
+
 /* A child has none of its parent's threads and makes itself a pool. What it holds at its end is what
  * the parent holds beside this context. */
 static hy3d_status in_a_child(hy3d_context *context, const scenario *self,
@@ -406,6 +442,8 @@ int scenarios_make(scenario list[MOST_SCENARIOS])
         {"fingerprint", fingerprint, m, NULL, 16, two, false},
         {"decode program", compile_decode, m, NULL, PROGRAMS * sizeof(int32_t), two, false},
         {"program of a rank", compile_rank, m, NULL, PROGRAMS * sizeof(int32_t), two, false},
+        {"rates", learn_rates, m, NULL, sizeof(double), two, false},
+        {"cache", fill_cache, m, NULL, 200, two, false},
         {"cancel flag", flag, m, NULL, 1, all, false},
         {"large memory", large_memory, m, NULL, LARGE, two, false},
         {"BLAS", describe_blas, m, NULL, 1, two, true},
