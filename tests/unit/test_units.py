@@ -93,8 +93,8 @@ def test_units_need_no_torch() -> None:
 
 
 PARTS = (
-    "bench", "comfy", "conv/verdict_store", "decoding/plan.py", "env", "memory_lines.py", "offload",
-    "tune",
+    "bench", "comfy", "conv/verdict_store", "decoding/plan.py", "diagnose/env", "memory_lines.py",
+    "offload", "tune",
 )  # fmt: skip
 
 
