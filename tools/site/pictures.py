@@ -67,7 +67,7 @@ def layers() -> None:
     p.box(720, 20, 220, 70, DOOR, "your Python", "decode(), protect(),", "PipelineProxy")
     p.box(20, 125, 175, 90, LOGIC, "decoding/", "family: a VAE's layers",
           "program: from the C core", "interpreter: a step each")
-    p.box(210, 125, 175, 90, LOGIC, "conv/", "router: which tier", "verdict store: SQLite",
+    p.box(210, 125, 175, 90, LOGIC, "conv/", "router: asks, carries out", "verdict store: SQLite",
           "probe: tried in a child")
     p.box(400, 125, 170, 90, LOGIC, "pipeline, device, seed", "one generator, offload/,",
           "framepack/")
@@ -79,10 +79,10 @@ def layers() -> None:
           "conv/triton, decoding/backends/triton, raster/gpu")
     p.box(400, 250, 540, 55, BINDING, "_native.py -> _core (csrc/python)",
           "arrays without a copy, sentences for errors; twins in _fallback/")
-    parts = (("conv3d", "plan, then run"), ("moments", "of GroupNorm"),
-             ("schedule", "programs, tiles"), ("raster", "exact coverage"), ("seed", "Philox"))
+    parts = (("conv3d", "plan, run"), ("moments", "GroupNorm"), ("schedule", "programs"),
+             ("route", "tiers, cache"), ("raster", "coverage"), ("seed", "Philox"))
     for number, (name, words) in enumerate(parts):
-        p.box(400 + 110 * number, 340, 100, 50, CORE, name, words)
+        p.box(400 + 91 * number, 340, 85, 50, CORE, name, words)
     p.box(400, 410, 265, 70, CORE, "kernels", "ref, AVX2, AVX-512: the same bits",
           "one list drives all three")
     p.box(675, 410, 265, 70, CORE, "base", "context, memory, threads, BLAS,",
@@ -90,7 +90,7 @@ def layers() -> None:
     p.text(200, 372, "C core: no Python, no mutable static,", 12)
     p.text(200, 390, "include/hy3d is its public face", 12)
     rows = ((90, 123, (240, 590, 830)), (215, 248, (107, 297, 485, 670)),
-            (305, 338, (450, 560, 670, 780, 890)), (390, 408, (532, 807)))
+            (305, 338, (442, 533, 624, 715, 806, 897)), (390, 408, (532, 807)))
     for top, bottom, columns in rows:
         for x in columns:
             p.arrow(x, top, x, bottom)
