@@ -30,6 +30,13 @@ static int to_double(PyObject *value, void *out)
     return PyErr_Occurred() == NULL ? 1 : 0;
 }
 
+/* Refuses what is no tuple, which PyArg_ParseTuple takes for a fault of ours. */
+static bool is_tuple(PyObject *value, const char *name)
+{
+    return PyTuple_Check(value) ||
+           hy3d_py_type_error("%s must be a tuple, not %R.", name, (PyObject *)Py_TYPE(value));
+}
+
 static PyObject *places(const int32_t *values, int32_t count)
 {
     PyObject *const tuple = PyTuple_New(count);
@@ -73,10 +80,8 @@ static bool read_setting(PyObject *tuple, hy3d_route_setting *setting)
     int on_gpu = 0;
     int rocm = 0;
     int vendor_on = 0;
-    if (!PyTuple_Check(tuple)) {
-        return hy3d_py_type_error("setting must be a tuple, not %R.", (PyObject *)Py_TYPE(tuple));
-    }
-    if (!PyArg_ParseTuple(tuple, "O&O&O&pppO&:setting", to_enum, &policy, to_enum, &pinned, to_enum,
+    if (!is_tuple(tuple, "setting") ||
+        !PyArg_ParseTuple(tuple, "O&O&O&pppO&:setting", to_enum, &policy, to_enum, &pinned, to_enum,
                           &current, &on_gpu, &rocm, &vendor_on, to_double,
                           &setting->column_bytes)) {
         return false;
@@ -97,11 +102,8 @@ static bool read_candidate(PyObject *tuple, hy3d_route_candidate *c)
     int failure = 0;
     int refused = 0;
     int fits = 0;
-    if (!PyTuple_Check(tuple)) {
-        return hy3d_py_type_error("a candidate must be a tuple, not %R.",
-                                  (PyObject *)Py_TYPE(tuple));
-    }
-    if (!PyArg_ParseTuple(tuple, "O&O&O&ppO&O&O&:candidate", to_enum, &tier, to_enum, &verdict,
+    if (!is_tuple(tuple, "a candidate") ||
+        !PyArg_ParseTuple(tuple, "O&O&O&ppO&O&O&:candidate", to_enum, &tier, to_enum, &verdict,
                           to_enum, &failure, &refused, &fits, to_double, &c->seconds, to_double,
                           &c->estimate_seconds, to_double, &c->workspace_bytes)) {
         return false;
@@ -220,10 +222,8 @@ static void rates_dealloc(PyObject *self)
 static bool read_work(PyObject *tuple, hy3d_route_work *work)
 {
     int dtype = 0;
-    if (!PyTuple_Check(tuple)) {
-        return hy3d_py_type_error("work must be a tuple, not %R.", (PyObject *)Py_TYPE(tuple));
-    }
-    if (!PyArg_ParseTuple(tuple, "O&O&O&O&O&O&O&O&:work", to_enum, &dtype, to_double, &work->flops,
+    if (!is_tuple(tuple, "work") ||
+        !PyArg_ParseTuple(tuple, "O&O&O&O&O&O&O&O&:work", to_enum, &dtype, to_double, &work->flops,
                           to_double, &work->moved_bytes, to_double, &work->out_bytes, to_double,
                           &work->column_bytes, to_count, &work->taps, to_count, &work->time_taps,
                           to_count, &work->group_channels)) {

@@ -100,12 +100,12 @@ class Attempts:
 
 
 def attempt(
-    work: Callable[..., Result], *given: Any, recover: Recover, step: int = 0,
+    work: Callable[..., Result], *given: Any, recover: Recover,
     check: Callable[[], object] | None = None,
 ) -> Result:  # fmt: skip
     """work(*given), which must leave no trace when it fails, until it succeeds or `recover` gives
     up. check: called before each attempt."""
-    for once_more in Attempts(recover, step):
+    for once_more in Attempts(recover):
         with once_more:
             if check is not None:
                 check()

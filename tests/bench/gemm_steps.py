@@ -31,6 +31,7 @@ from hy3d_rocm.conv.tiers import (  # noqa: E402
     GemmTier,
     columns,
     gemm,
+    im2col,
     make_call,
     pointwise,
     products,
@@ -115,7 +116,9 @@ def measured(spec: ConvSpec) -> tuple[Counts, ConvCall]:
     return counts, call
 
 
-def plan_text(plan: columns.Plan | pointwise.Plan) -> str:
+def plan_text(plan: columns.Plan | im2col.Plan | pointwise.Plan) -> str:
+    if isinstance(plan, im2col.Plan):
+        return f"PyTorch's im2col, {plan.samples} products"
     if isinstance(plan, pointwise.Plan):
         return f"input as it lies, pieces {'x'.join(map(str, plan.steps))}"
     pieces = f"{plan.phases} phases, pieces {'x'.join(map(str, plan.inner))}"

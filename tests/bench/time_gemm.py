@@ -31,7 +31,7 @@ from gemm_plans import plans_of  # noqa: E402
 from gemm_steps import DTYPES, SHAPES, plan_text  # noqa: E402
 
 from hy3d_rocm.conv.call import ConvCall  # noqa: E402
-from hy3d_rocm.conv.tiers import GemmTier, columns, gemm, make_call, pointwise  # noqa: E402
+from hy3d_rocm.conv.tiers import GemmTier, columns, gemm, im2col, make_call, pointwise  # noqa: E402
 
 
 def calls(name: str, dtype: torch.dtype, layout: str, only: str) -> Iterator[ConvCall]:
@@ -61,7 +61,7 @@ def choices(call: ConvCall) -> dict[str, Callable[[], object]]:
     return found
 
 
-def run_plan(plan: columns.Plan | pointwise.Plan, call: ConvCall) -> torch.Tensor:
+def run_plan(plan: columns.Plan | im2col.Plan | pointwise.Plan, call: ConvCall) -> torch.Tensor:
     with mock.patch.object(gemm, "plan", return_value=plan):
         return GemmTier().run(call)
 

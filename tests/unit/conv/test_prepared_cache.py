@@ -6,8 +6,10 @@ import random
 from typing import Any
 
 import pytest
+from places import ROOT
 
 from hy3d_rocm import _core
+from hy3d_rocm.conv import prepared
 
 NUMBERS: dict[str, int] = {}
 
@@ -209,6 +211,11 @@ def test_random_requests_never_pass_the_limit_and_add_up() -> None:
         assert cache.used == sum(held.values()) <= 1000, f"seed {seed}"
         assert len(cache) == len(held)
     assert held
+
+
+def test_a_use_is_as_long_for_owners_as_for_the_cores_requests() -> None:
+    header = (ROOT / "include" / "hy3d" / "cache.h").read_text(encoding="utf-8")
+    assert f"#define HY3D_CACHE_REUSE_WINDOW {prepared._REUSE_WINDOW}\n" in header
 
 
 @pytest.mark.parametrize("limit", [-1, 2**61, 2**64])

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gemm_plans import plans_of
+from gemm_steps import plan_text
 from places import TESTS
 from router_doubles import conv_on_tier, integers, one_thread
 
@@ -155,6 +156,7 @@ def test_small_convolutions_are_exact_on_whole_numbers_by_every_plan(
         small = im2col.plan(call.spec)
         assert small is not None, call.spec
         for plan in (small, *plans_of(call.spec)):
+            assert plan_text(plan)
             got = run_plan(plan, call, monkeypatch)
             assert torch.equal(got, expected.to(got.dtype)), (plan, layout)
 
