@@ -9,8 +9,9 @@ To be used in a process of its own that was started with TRITON_INTERPRET=1. Of 
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
+
+from tools.dev.gfx import host
 
 
 class Addresses:
@@ -24,12 +25,9 @@ class Addresses:
         """Tensors of one launch. A view's range ends with its last element."""
         self.ranges = []
         for tensor in tensors:
-            if not hasattr(tensor, "data_ptr") or not tensor.numel():
-                continue
-            sides = zip(tensor.shape, tensor.stride(), strict=True)
-            last = sum((n - 1) * s for n, s in sides) + 1
-            first = tensor.data_ptr()
-            self.ranges.append((first, first + last * tensor.element_size()))
+            if hasattr(tensor, "data_ptr") and tensor.numel():
+                first, size = host.reach(tensor)
+                self.ranges.append((first, first + size))
 
     def check(self, pointers: Any, mask: Any, what: str) -> None:
         import numpy
@@ -64,7 +62,6 @@ def _f32_as_bf16(values: Any) -> Any:
 def prepare_interpreter() -> Addresses:
     """Mends the interpreter, watches each address, and makes NaN of what torch allocates."""
     import numpy
-    import torch
     import triton.language as language
     from triton.runtime import interpreter
 
@@ -73,7 +70,7 @@ def prepare_interpreter() -> Addresses:
     addresses = Addresses()
     builder = interpreter.InterpreterBuilder
     load, store, cast = builder.create_masked_load, builder.create_masked_store, builder.cast_impl
-    empty, handle, before = torch.empty, interpreter.TensorHandle, interpreter._patch_lang_tensor
+    handle, before = interpreter.TensorHandle, interpreter._patch_lang_tensor
     launch = jit.launch
 
     def masked_load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
@@ -102,12 +99,6 @@ def prepare_interpreter() -> Addresses:
         before(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
-    def poisoned(*args: Any, **kwargs: Any) -> Any:
-        made = empty(*args, **kwargs)
-        if made.dtype is torch.uint8:
-            return made.fill_(255)  # a workspace: NaN as any float
-        return made.fill_(float("nan")) if made.is_floating_point() else made
-
     builder.create_masked_load, builder.create_masked_store = masked_load, masked_store
     builder.create_dot = dot
     builder.cast_impl = cast_impl
@@ -115,16 +106,14 @@ def prepare_interpreter() -> Addresses:
     interpreter._patch_lang_tensor = patch_tensor
     # Results need not come back from anywhere, and copying untouched gigabytes would touch them.
     interpreter.GridExecutor._restore_args_dev = lambda *_: None
-    torch.empty = poisoned
-    torch.cuda.device = lambda _: contextlib.nullcontext()  # type: ignore[assignment,misc]
-    torch.cuda.current_device = lambda: None  # type: ignore[assignment,return-value]
+    host.prepare_torch(host.Changes())
     return addresses
 
 
-def convolve(p: Any, x: Any, weight: Any, out: Any, config: Any) -> None:
-    """out = x * weight, by the launches of one compute unit of gfx1100."""
+def convolve(p: Any, x: Any, weight: Any, out: Any, config: Any, arch: str = "gfx1100") -> None:
+    """out = x * weight, by the launches of one compute unit."""
     from hy3d_rocm.conv.triton import launch, layout, steps
 
-    lies, target = layout.Layout.of(x, out, weight), launch.Target("gfx1100", 1)
+    lies, target = layout.Layout.of(x, out, weight), launch.Target(arch, 1)
     made = steps.make_steps(p, lies, launch._NAMES[out.dtype], False, target, config)
     launch._carry_out(made, x, weight, None, out)
