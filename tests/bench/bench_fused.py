@@ -234,9 +234,9 @@ def main() -> int:
     import torch
 
     if options.device == "cpu":
-        import check_fused
+        from triton_device import Watch
 
-        check_fused.prepare()
+        Watch("cpu")
     machine = machine_of(options)
     shapes = [s for s in LAYERS if not options.only or s.name in options.only]
     if options.divide > 1:

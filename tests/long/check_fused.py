@@ -10,7 +10,9 @@ Each address is checked, and memory starts as NaN, as in check_triton_numerics.p
 
     python tests/long/check_fused.py --device cuda --count 200 --workers 8
 
-does the same on a GPU, without the watch over addresses; most of the time goes to compiling.
+does the same on a GPU, without the watch over addresses; most of the time goes to compiling. With
+`--device gfx1100` the kernels are compiled for that architecture, in tiles that are offered there,
+and their machine code is executed by the emulator (tools/dev/gfx).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import argparse
 import dataclasses
 import json
 import math
+import random
 import sys
 import time
 from pathlib import Path
@@ -40,6 +43,7 @@ from fused_cases import (  # noqa: E402
     pieces_of,
     random_case,
 )
+from triton_device import INTERPRETER, Watch, added, architecture, in_words, is_emulated  # noqa: E402
 
 from hy3d_rocm.decoding.backends.triton.work import FEWEST_SHUFFLED  # noqa: E402
 
@@ -47,13 +51,14 @@ __all__ = ["DTYPES", "NORMS", "build", "pieces_of", "random_case", "spawn"]
 
 
 def compute(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
-    """Result and moments on the CPU, backend."""
+    """Result and moments on the CPU, backend. device: a key of machine_of."""
     from hy3d_rocm.conv.triton.configs import Config
     from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
     from hy3d_rocm.decoding.backends.triton.work import Machine
     from hy3d_rocm.decoding.layers import Moments, Pieces
 
     arch, tf32 = machine_of(device)
+    device = torch_device(device)
     machine = Machine(arch, 4, tf32, case.rows_bytes, Config.parse(case.tile))
     backend = TritonBackend(Plain(device), device, machine)
     source = pieces_of(case, made["x"], made["frames"])
@@ -73,15 +78,36 @@ def compute(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any, An
 
 
 def machine_of(device: str) -> tuple[str, bool]:
-    """Architecture, and whether TF32 serves for float32."""
+    """Architecture, and whether TF32 serves for float32. device: torch's, or an architecture that
+    is emulated."""
     import torch
 
     from hy3d_rocm.conv.triton import launch as tier
 
-    if device == "cpu":
-        return "gfx1100", False
+    if torch_device(device) == "cpu":
+        return architecture(device), False
     target = tier.target_of(torch.device("cuda", torch.cuda.current_device()))
     return target.arch, target.tf32
+
+
+def torch_device(device: str) -> str:
+    """Where the tensors are."""
+    return "cpu" if is_emulated(device) else device
+
+
+def case_for(device: str, seed: int, index: int) -> Case:
+    """The index-th case, on an emulated architecture with one of the tiles offered there."""
+    import torch
+
+    from hy3d_rocm.conv.triton import configs
+    from hy3d_rocm.decoding.backends.statistics import NAMES
+
+    case = random_case(seed, index)
+    if not is_emulated(device):
+        return case
+    offered = configs.offered(device, NAMES[getattr(torch, case.dtype)])
+    tile = random.Random(f"{seed}/{index}/tile").choice(offered)
+    return dataclasses.replace(case, tile=str(tile))
 
 
 def on(device: str, tensor: Any, layout: str) -> Any:
@@ -131,7 +157,7 @@ def check(case: Case, seed: int, real: bool, device: str) -> float:
     RuntimeError where anything else is wrong.
     """
     made = build(case, seed, real)
-    exact, bound = expected(case, made, device)
+    exact, bound = expected(case, made, torch_device(device))
     out, moments, backend = compute(case, made, device)
     if backend.delegated:
         raise RuntimeError(f"delegated: {backend.delegated}")
@@ -152,14 +178,13 @@ def check(case: Case, seed: int, real: bool, device: str) -> float:
 def run_child(seed: int, first: int, count: int, step: int, device: str) -> dict[str, Any]:
     """Every step-th case from `first` on, in this process."""
     import torch
-    from triton_interpreter import prepare_interpreter
 
     torch.set_num_threads(1)
-    addresses = prepare_interpreter() if device == "cpu" else None
+    watch = Watch(device)
     start = time.perf_counter()
     result: dict[str, Any] = {"cases": 0, "worst_of_bound": 0.0, "failed": []}
     for index in range(first, first + count, step):
-        case = random_case(seed, index)
+        case = case_for(device, seed, index)
         result["cases"] += 1
         try:
             torch.backends.cudnn.allow_tf32 = True  # rounds no integer of a case
@@ -175,13 +200,12 @@ def run_child(seed: int, first: int, count: int, step: int, device: str) -> dict
             result["failed"].append(f"{differing:.0f} values differ on integers: {case}")
         if fraction > 1:
             result["failed"].append(f"{fraction:.3g} of the bound: {case}")
-    result["addresses"] = addresses.checked if addresses else 0
     result["seconds"] = round(time.perf_counter() - start, 1)
-    return result
+    return result | watch.figures()
 
 
 def spawn(
-    seed: int, first: int, count: int, workers: int = 1, device: str = "cpu"
+    seed: int, first: int, count: int, workers: int = 1, device: str = INTERPRETER
 ) -> dict[str, Any]:
     """run_child in `workers` processes, on the CPU with the interpreter on. RuntimeError if one
     fails."""
@@ -191,11 +215,11 @@ def spawn(
         first,
         count,
         workers,
-        interpret=device == "cpu",
+        interpret=device == INTERPRETER,
     )
     return {
         "cases": sum(part["cases"] for part in parts),
-        "addresses": sum(part["addresses"] for part in parts),
+        **added(parts),
         "failed": [line for part in parts for line in part["failed"]],
         "worst_of_bound": max(part["worst_of_bound"] for part in parts),
         "seconds": max(part["seconds"] for part in parts),
@@ -208,7 +232,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="index of the first case")
     parser.add_argument("--workers", type=int, default=2, help="processes")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default=INTERPRETER, help="or cuda, or gfx1100: emulated")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -221,7 +245,7 @@ def main() -> int:
         print(f"FAILED (--seed {options.seed} --first INDEX --count 1)", line)
     print(
         f"{result['cases']} layers; on reals the worst error is {result['worst_of_bound']:.3f} of"
-        f" the bound; {result['addresses']} addresses checked; {result['seconds']} s;"
+        f" the bound; {in_words(o.device, result)}; {result['seconds']} s;"
         f" {len(result['failed'])} failed: {'FAIL' if result['failed'] else 'pass'}"
     )
     return 1 if result["failed"] else 0

@@ -10,9 +10,15 @@ only read and write inside the tensors that it was given; and whatever the produ
 as NaN, so that nothing unwritten can pass unseen. Each process also computes with tensors that
 reach beyond 2^31 elements.
 
-Not covered here: what the compiler makes of the kernel (check_gfx.py), how the hardware rounds
-inside a dot, and the launcher's alignment claims. bf16 means exact products of bf16 values, sums in
-f32 and one rounding to nearest even (triton_interpreter.py mends Triton's interpreter there).
+    python tests/long/check_triton_numerics.py --count 40 --device gfx1100
+
+does the same with the kernels compiled for that architecture, in tiles that are offered there, and
+their machine code executed by the emulator (tools/dev/gfx): most of the time goes to compiling.
+
+Not covered by the interpreter: what the compiler makes of the kernel (check_gfx.py), how the
+hardware rounds inside a dot, and the launcher's alignment claims. There bf16 means exact products
+of bf16 values, sums in f32 and one rounding to nearest even (triton_interpreter.py mends Triton's
+interpreter there).
 """
 
 from __future__ import annotations
@@ -37,7 +43,8 @@ for folder in (str(ROOT), str(ROOT / "tests" / "long")):
 import differential_conv3d as differential  # noqa: E402
 from children import run_children  # noqa: E402
 from conv_reference import conv3d_reference  # noqa: E402
-from triton_interpreter import convolve, prepare_interpreter  # noqa: E402
+from triton_device import INTERPRETER, Watch, added, architecture, in_words, is_emulated  # noqa: E402
+from triton_interpreter import convolve  # noqa: E402
 
 LAYOUTS = ("plain", "plain", "last", "last", "steps", "expanded", "permuted", "offset")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -138,6 +145,20 @@ def random_config(seed: int, index: int) -> Config:
     )  # fmt: skip
 
 
+def config_for(device: str, seed: int, index: int) -> Config:
+    """The same, on an emulated architecture with one of the tiles that are offered there."""
+    import torch
+
+    from hy3d_rocm.conv.triton import configs, launch
+
+    config = random_config(seed, index)
+    if not is_emulated(device):
+        return config
+    offered = configs.offered(device, launch._NAMES[getattr(torch, config.dtype)])
+    tile = random.Random(f"{seed}/{index}/tile").choice(offered)
+    return dataclasses.replace(config, tile=str(tile))
+
+
 def laid_out(values: Any, layout: str) -> Any:
     """The same values as another kind of view; "offset" is not aligned to anything."""
     if layout == "offset":
@@ -194,7 +215,7 @@ def make_spec(config: Config, x: Any, weight: Any) -> Any:
     return spec
 
 
-def compute(config: Config, x: Any, weight: Any, bias: Any) -> Any:
+def compute(config: Config, x: Any, weight: Any, bias: Any, arch: str = "gfx1100") -> Any:
     """The product's answer, with time."""
     from hy3d_rocm.conv.call import ConvCall
     from hy3d_rocm.conv.triton import configs, launch, plan
@@ -203,7 +224,7 @@ def compute(config: Config, x: Any, weight: Any, bias: Any) -> Any:
         x, weight = x.squeeze(2), weight.squeeze(2)
     spec = make_spec(config, x, weight)
     call = ConvCall(spec, x, weight, bias, lambda: x)
-    target = launch.Target("gfx1100", config.units)
+    target = launch.Target(arch, config.units)
     problem, plain = plan.problem(spec), launch.make_steps
     sample = math.prod(problem.padded) * problem.row_channels * problem.itemsize
     limit = int(config.room * sample) + problem.weight_bytes
@@ -228,22 +249,22 @@ def replaced(owner: Any, name: str, value: Any) -> Any:
         setattr(owner, name, before)
 
 
-def differing_values(config: Config, seed: int) -> tuple[int, int]:
+def differing_values(config: Config, seed: int, arch: str = "gfx1100") -> tuple[int, int]:
     """Values that differ from the C reference, of how many; on integers."""
     import torch
 
     x, weight, bias = make_tensors(config, seed, real=False)
-    got = compute(config, x, weight, bias)
+    got = compute(config, x, weight, bias, arch)
     wanted = torch.empty(got.shape, dtype=got.dtype)
     conv3d_reference(x, weight, bias, wanted, config.stride, config.dilation, config.before,
                      config.after, config.modes, config.groups)  # fmt: skip
     return int((wanted != got).sum()), wanted.numel()
 
 
-def fraction_of_bound(config: Config, seed: int) -> float:
+def fraction_of_bound(config: Config, seed: int, arch: str = "gfx1100") -> float:
     """The largest error on reals over its bound (docs/numerics.md)."""
     x, weight, bias = make_tensors(config, seed, real=True)
-    got = compute(config, x, weight, bias).double()
+    got = compute(config, x, weight, bias, arch).double()
     wide = differential.widened(x, weight, bias)
     like: Any = config
     exact = differential.expected(like, *wide)
@@ -274,14 +295,16 @@ def far_apart(size: tuple[int, ...], far: int, dtype: Any) -> Any:
     return torch.empty(0, dtype=dtype).set_(storage, 0, size, strides)
 
 
-def differing_far_apart() -> int:
+def differing_far_apart(device: str = INTERPRETER) -> int:
     """Values that differ where x and out reach beyond 2^31 elements (4 GiB, not touched)."""
     import torch
 
     from hy3d_rocm.conv.triton import configs
     from hy3d_rocm.conv.triton.plan import Problem
 
-    differing = 0
+    differing, arch = 0, architecture(device)
+    small = configs.Config.parse("16x16x16w4s2g8")
+    tile = configs.offered(arch, "f16")[-1] if is_emulated(device) else small
     for axis in (1, 2):  # channels, frames
         weight = torch.randint(-3, 4, (2, 2, 1, 2, 2)).half()
         values = torch.randint(-3, 4, (1, 2, 2, 3, 5)).half()
@@ -289,27 +312,27 @@ def differing_far_apart() -> int:
         out = far_apart((1, 2, 2, 2, 4), axis, torch.float16)
         ones, none = (1, 1, 1), (0, 0, 0)
         p = Problem(1, 2, 2, 1, (2, 3, 5), (1, 2, 2), ones, ones, none, none, (False,) * 3, 2)
-        convolve(p, x, weight, out, configs.Config.parse("16x16x16w4s2g8"))
+        convolve(p, x, weight, out, tile, arch)
         wanted = torch.nn.functional.conv3d(values.double(), weight.double())
         differing += int((wanted != out).sum())
     return differing
 
 
-def run_child(seed: int, first: int, count: int, step: int) -> dict[str, Any]:
+def run_child(seed: int, first: int, count: int, step: int, device: str) -> dict[str, Any]:
     """Every step-th configuration from `first` on, in this process."""
     import torch
 
     torch.set_num_threads(1)
-    addresses = prepare_interpreter()
+    watch, arch = Watch(device), architecture(device)
     start = time.perf_counter()
     result: dict[str, Any] = {"configurations": 0, "differing": 0, "compared": 0,
                               "worst_of_bound": 0.0, "failed": []}  # fmt: skip
     for index in range(first, first + count, step):
-        config = random_config(seed, index)
+        config = config_for(device, seed, index)
         result["configurations"] += 1
         try:
-            differing, compared = differing_values(config, seed)
-            fraction = fraction_of_bound(config, seed)
+            differing, compared = differing_values(config, seed, arch)
+            fraction = fraction_of_bound(config, seed, arch)
         except Exception as error:  # noqa: BLE001 - a failed configuration, told with the others
             cause = error.__cause__ or error
             result["failed"].append(f"{type(cause).__name__}: {cause}: {config}")
@@ -321,19 +344,23 @@ def run_child(seed: int, first: int, count: int, step: int) -> dict[str, Any]:
             result["failed"].append(f"{differing} of {compared} values differ: {config}")
         if fraction > 1:
             result["failed"].append(f"{fraction:.3g} of the bound: {config}")
-    result["differing"] += differing_far_apart()
-    result["addresses"] = addresses.checked
+    result["differing"] += differing_far_apart(device)
     result["seconds"] = round(time.perf_counter() - start, 1)
-    return result
+    return result | watch.figures()
 
 
-def spawn(seed: int, first: int, count: int, workers: int = 1) -> dict[str, Any]:
-    """run_child in `workers` processes, each with the interpreter on. RuntimeError if one fails."""
-    parts = run_children(__file__, ["--seed", str(seed)], first, count, workers, interpret=True)
+def spawn(
+    seed: int, first: int, count: int, workers: int = 1, device: str = INTERPRETER
+) -> dict[str, Any]:
+    """run_child in `workers` processes. RuntimeError if one fails."""
+    given = ["--seed", str(seed), "--device", device]
+    interpret = device == INTERPRETER
+    parts = run_children(__file__, given, first, count, workers, interpret=interpret)
     total = {key: sum(part[key] for part in parts)
-             for key in ("configurations", "differing", "compared", "addresses")}  # fmt: skip
+             for key in ("configurations", "differing", "compared")}  # fmt: skip
     return {
         **total,
+        **added(parts),
         "failed": [line for part in parts for line in part["failed"]],
         "worst_of_bound": max(part["worst_of_bound"] for part in parts),
         "seconds": max(part["seconds"] for part in parts),
@@ -346,19 +373,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="index of the first configuration")
     parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--device", default=INTERPRETER, help="or an AMD architecture: gfx1100")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    o = options = parser.parse_args()
     if options.child:
-        print(json.dumps(run_child(options.seed, options.first, options.count, options.workers)))
+        print(json.dumps(run_child(o.seed, o.first, o.count, o.workers, o.device)))
         return 0
-    result = spawn(options.seed, options.first, options.count, options.workers)
+    result = spawn(o.seed, o.first, o.count, o.workers, o.device)
     for line in result["failed"][:10]:
         print(f"FAILED (--seed {options.seed} --first INDEX --count 1)", line)
     print(
         f"{result['configurations']} configurations, {result['differing']} of "
         f"{result['compared']} values differ from the C reference on integers; on reals the worst "
-        f"error is {result['worst_of_bound']:.3f} of the bound; {result['addresses']} addresses "
-        f"checked; {result['seconds']} s; "
+        f"error is {result['worst_of_bound']:.3f} of the bound; "
+        f"{in_words(options.device, result)}; {result['seconds']} s; "
         f"{'FAIL' if result['failed'] or result['differing'] else 'pass'}"
     )
     return 1 if result["failed"] or result["differing"] else 0

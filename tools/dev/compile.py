@@ -124,6 +124,12 @@ def compile_variant(variant: Variant, arch: str) -> Compiled:
     return compiled
 
 
+def _texts(constexprs: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """JITFunction takes constants that are texts for letters, too. It matters to the cache's key
+    alone: what is compiled here is found there, when it is launched."""
+    return [(name, value) for name, value in constexprs.items() if isinstance(value, str)]
+
+
 def _source(job: Job) -> Any:
     """Triton's AST source of a job: the kernel, its types, its constants, what is known of them."""
     from triton.backends.amd.compiler import HIPBackend
@@ -132,7 +138,7 @@ def _source(job: Job) -> Any:
     function = getattr(importlib.import_module(job.module), job.function)
     attributes = {
         (function.arg_names.index(name),): HIPBackend.parse_attr(letters)
-        for name, letters in job.attributes.items()
+        for name, letters in (*job.attributes.items(), *_texts(job.constexprs))
     }
     # Triton asks for every parameter's type in the order of the function.
     signature = {name: job.signature[name] for name in function.arg_names}
