@@ -31,7 +31,12 @@ from hy3d_rocm.conv.triton import configs  # noqa: E402
 from hy3d_rocm.conv.triton.configs import Config  # noqa: E402
 from hy3d_rocm.conv.triton.plan import Launch  # noqa: E402
 from hy3d_rocm.decoding.backends.triton import work  # noqa: E402
-from hy3d_rocm.decoding.backends.triton.work import Job, Piece, last_strides  # noqa: E402
+from hy3d_rocm.decoding.backends.triton.work import (  # noqa: E402
+    Job,
+    Piece,
+    Strides,
+    last_strides,
+)
 from tools.dev import isa, variants  # noqa: E402
 
 ARCHES = ("gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
@@ -97,14 +102,38 @@ class FusedVariant:
         return f"{self.function} {self.tile} {self.dtype} {' '.join(flags)} ({self.form})"
 
 
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A job among whose launches a variant is, in the form "small". last: its result is
+    channels-last."""
+
+    job: Job
+    last: bool
+    tile: Config
+
+    @property
+    def out(self) -> Strides:
+        """Strides of the result."""
+        high, wide = self.job.out_size
+        plain = (self.job.out_frames * high * wide, high * wide, wide, 1)
+        return last_strides(self.job.outputs, self.job.out_size) if self.last else plain
+
+    def work(self, arch: str) -> work.Work:
+        """Its launches, on one compute unit."""
+        return work.work_of(self.job, work.Machine(arch, 1, tile=self.tile), self.out)
+
+
 @functools.cache
 def parameters(function: str) -> dict[str, str]:
     """Parameters in order: "constexpr", an annotated type such as "i64", or "" for the others."""
+    from triton.runtime.jit import JITFunction
+
     from hy3d_rocm.decoding.backends.triton import kernels
 
+    # Under the interpreter the module has functions of another class.
+    compiled = JITFunction(getattr(kernels, function).fn)
     return {
-        p.name: "constexpr" if p.is_constexpr else p.annotation_type
-        for p in getattr(kernels, function).params
+        p.name: "constexpr" if p.is_constexpr else p.annotation_type for p in compiled.params
     }
 
 
@@ -117,8 +146,9 @@ def of_launch(item: Launch, dtype: str) -> FusedVariant:
 
 
 def _job(dtype: str, channels: int, outputs: int, last: bool, **fields: Any) -> Job:
-    size = (6, 7)
-    strides = last_strides(channels, size) if last else (4 * 42, 42, 7, 1)
+    high, wide = size = fields.get("size", (6, 7))
+    plain = (4 * high * wide, high * wide, wide, 1)
+    strides = last_strides(channels, size) if last else plain
     base: dict[str, Any] = {
         "dtype": dtype, "channels": channels, "outputs": outputs, "kernel": (3, 3, 3), "size": size,
         "pieces": (Piece(4, strides, True),), "first": 0, "total": 4, "frames": (0, 4),
@@ -130,8 +160,7 @@ def _job(dtype: str, channels: int, outputs: int, last: bool, **fields: Any) -> 
 def conv_jobs(dtype: str) -> Iterator[tuple[Job, bool]]:
     """Jobs that reach each decision about conv_fused, and whether the result is channels-last."""
     flags = (False, True)
-    many = {"size": (512, 600), "replicate": (True,) * 3, "moments": True}
-    yield _job(dtype, 128, 128, True, **many), True  # moments of many tiles
+    ones = {"kernel": (1, 1, 1), "before": (0, 0, 0), "after": (0, 0, 0)}
     up = {"up": (2, 2, 2), "keep_first": True, "replicate": (True,) * 3}
     for channels, outputs, bias, add, moments, last in itertools.product(
         (128, 136), (128, 20), flags, flags, flags, flags
@@ -141,8 +170,9 @@ def conv_jobs(dtype: str) -> Iterator[tuple[Job, bool]]:
         rest = {"bias": bias, "add": add, "moments": moments}
         for more in ({}, up, {"shuffle": (1, 2, 2)}, {"stride": (1, 2, 2)}):
             yield _job(dtype, channels, outputs, True, **rest, **more), last
-        ones = {"kernel": (1, 1, 1), "before": (0, 0, 0), "after": (0, 0, 0)}
         yield _job(dtype, channels, outputs, True, **rest, **ones), last
+    many = {"size": (256, 130), "moments": True}
+    yield _job(dtype, 128, 128, True, **many, **ones), True  # moments of many tiles
 
 
 def load_jobs(dtype: str) -> Iterator[tuple[Job, bool]]:
@@ -156,36 +186,45 @@ def load_jobs(dtype: str) -> Iterator[tuple[Job, bool]]:
                 yield _job(dtype, channels, 64, last, replicate=sides, **more), True
 
 
-def _harvest(arch: str, dtype: str, tile: Config, made: Any) -> dict[FusedVariant, None]:
-    found: dict[FusedVariant, None] = {}
-    machine = work.Machine(arch, 1, tile=tile)
+def _harvest(arch: str, dtype: str, tile: Config, made: Any) -> dict[FusedVariant, Source]:
+    """The variants, each with the first job that launches it."""
+    found: dict[FusedVariant, Source] = {}
     for job, last in made:
-        high, wide = job.out_size
-        plain = (job.out_frames * high * wide, high * wide, wide, 1)
-        out = last_strides(job.outputs, job.out_size) if last else plain
+        source = Source(job, last, tile)
         assert work.refusal(job) is None
         assert work.view_of(job).rows
-        for item in work.work_of(job, machine, out).launches:
-            found[of_launch(item, dtype)] = None
+        for item in source.work(arch).launches:
+            found.setdefault(of_launch(item, dtype), source)
     return found
 
 
 def every(arch: str, dtype: str, tiles: list[Config], select: Any) -> Iterator[FusedVariant]:
     """What is to be compiled for one architecture and dtype."""
+    yield from sources(arch, dtype, tiles, select)
+
+
+def sources(
+    arch: str, dtype: str, tiles: list[Config], select: Any
+) -> dict[FusedVariant, Source]:  # fmt: skip
+    """The same, each with a job that launches it in the form "small"."""
+    chosen: dict[FusedVariant, Source] = {}
     for k, tile in enumerate(tiles):
         found = _harvest(arch, dtype, tile, conv_jobs(dtype))
         if k == 0:
-            found |= _harvest(arch, dtype, tile, load_jobs(dtype))
+            for v, source in _harvest(arch, dtype, tile, load_jobs(dtype)).items():
+                found.setdefault(v, source)
         else:
-            found = {v: None for v in found if v.function == "conv_fused"}
-        formed = [
-            dataclasses.replace(v, form=form)
-            for v in found
+            found = {v: source for v, source in found.items() if v.function == "conv_fused"}
+        formed = {
+            dataclasses.replace(v, form=form): source
+            for v, source in found.items()
             for form, differing in FORMS.items()
             if set(differing) <= set(v.operands)
             and not (form == "output unaligned" and v.constexprs.get("ADD"))
-        ]
-        yield from select(formed)
+        }
+        for v in select(list(formed)):
+            chosen.setdefault(v, formed[v])
+    return chosen
 
 
 def subset() -> Iterator[tuple[str, FusedVariant]]:

@@ -264,11 +264,16 @@ def differing_values(config: Config, seed: int, arch: str = "gfx1100") -> tuple[
 def fraction_of_bound(config: Config, seed: int, arch: str = "gfx1100") -> float:
     """The largest error on reals over its bound (docs/numerics.md)."""
     x, weight, bias = make_tensors(config, seed, real=True)
-    got = compute(config, x, weight, bias, arch).double()
+    got = compute(config, x, weight, bias, arch)
+    return share_of_bound(config, got, x, weight, bias)
+
+
+def share_of_bound(config: Any, got: Any, x: Any, weight: Any, bias: Any) -> float:
+    """The same of a result. config: something with the fields of Config that describe it."""
+    got = got.double()
     wide = differential.widened(x, weight, bias)
-    like: Any = config
-    exact = differential.expected(like, *wide)
-    sizes = differential.expected(like, *(None if t is None else t.abs() for t in wide))
+    exact = differential.expected(config, *wide)
+    sizes = differential.expected(config, *(None if t is None else t.abs() for t in wide))
     kt, kh, kw = config.kernel
     n, u = config.channels[0] * kt * kh * kw + 1, 2.0**-24
     # The second term is the reference's own error in float64, by the same bound.

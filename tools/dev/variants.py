@@ -16,7 +16,12 @@ from typing import Any
 
 from hy3d_rocm.conv.triton import configs, steps
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.layout import Layout, Strides, packed_strides, rows_strides
+from hy3d_rocm.conv.triton.layout import (
+    Layout,
+    Strides,
+    packed_strides,
+    rows_strides,
+)
 from hy3d_rocm.conv.triton.plan import Launch, Problem
 
 DTYPES = ("f16", "bf16", "f32")
@@ -111,14 +116,35 @@ class Variant:
         return f"{'x'.join(sizes)}w{self.num_warps}s{self.num_stages}"
 
 
+@dataclass(frozen=True)
+class Source:
+    """A convolution among whose launches a variant is, in the form "small"."""
+
+    problem: Problem
+    layout: Layout
+    has_bias: bool
+    units: int
+    tile: Config
+
+    def steps(self, arch: str, dtype: str) -> steps.Steps:
+        """Its launches."""
+        target = steps.Target(arch, self.units)
+        return steps.make_steps(
+            self.problem, self.layout, dtype, self.has_bias, target, self.tile
+        )  # fmt: skip
+
+
 @functools.cache
 def _parameters(function: str) -> dict[str, str]:
     """Parameters in order: "constexpr", an annotated type such as "i64", or "" for the others."""
+    from triton.runtime.jit import JITFunction
+
     from hy3d_rocm.conv.triton import kernel
 
+    # Under the interpreter the module has functions of another class.
+    compiled = JITFunction(getattr(kernel, function).fn)
     return {
-        p.name: "constexpr" if p.is_constexpr else p.annotation_type
-        for p in getattr(kernel, function).params
+        p.name: "constexpr" if p.is_constexpr else p.annotation_type for p in compiled.params
     }
 
 
@@ -173,26 +199,46 @@ def _packings(dtype: str) -> Iterator[tuple[Problem, Layout, bool]]:
         yield p, replace(_layout(p, direct, False), weight=weight, weight_aligned=False), False
 
 
-def _with_packing(found: Iterable[Variant]) -> Iterator[Variant]:
+def _with_packing(found: Mapping[Variant, Source]) -> Iterator[tuple[Variant, Source]]:
     """Each copy into rows alone, as for a second box, and beside each packing, as for a first:
     their constants are independent.
     """
-    found = list(found)
-    packs = [v for v in found if v.function == "pack_weight"]
-    firsts = [v for v in found if v.function == "to_rows_and_pack"]
-    copies = dict.fromkeys(v for v in found if v.function == "to_rows")
-    many = len(packs[0].constants)
-    for v in firsts:
-        rows = replace(
-            v, function="to_rows", operands=v.operands[:2], constants=v.constants[:-many]
-        )
-        copies[rows] = None
-    yield from (*copies, *packs)
-    for rows, pack in itertools.product(copies, packs):
-        yield replace(
+    packs = {v: source for v, source in found.items() if v.function == "pack_weight"}
+    copies = {v: source for v, source in found.items() if v.function == "to_rows"}
+    many = len(next(iter(packs)).constants)
+    for v, source in found.items():
+        if v.function == "to_rows_and_pack":
+            rows = replace(
+                v, function="to_rows", operands=v.operands[:2], constants=v.constants[:-many]
+            )
+            copies[rows] = _twice(source)
+    yield from copies.items()
+    yield from packs.items()
+    for (rows, source), (pack, packing) in itertools.product(copies.items(), packs.items()):
+        both = replace(
             rows, function="to_rows_and_pack", operands=(*rows.operands, *pack.operands),
             constants=(*rows.constants, *pack.constants),
         )  # fmt: skip
+        yield both, _packed_as(source, packing)
+
+
+def _twice(source: Source) -> Source:
+    """The same with two samples, each of which is a box at least."""
+    return replace(source, problem=replace(source.problem, batch=2))
+
+
+def _packed_as(source: Source, packing: Source) -> Source:
+    """The same with the kernel of another problem, and a weight that lies as there."""
+    p = replace(source.problem, kernel=packing.problem.kernel)
+    is_plain = packing.layout.weight is None
+    weight = None if is_plain else packed_strides(p, False)
+    layout = replace(_with_size(source.layout, p), weight=weight, weight_aligned=False)
+    return replace(source, problem=p, layout=layout)
+
+
+def _with_size(layout: Layout, p: Problem) -> Layout:
+    """The layout with the strides of the output that follow from the problem's sizes."""
+    return replace(layout, out=_layout(p, False, layout.out[1] == 1).out)
 
 
 def _layout(p: Problem, x_last: bool, out_last: bool) -> Layout:
@@ -209,13 +255,15 @@ def _strides(size: tuple[int, int, int], channels: int, last: bool) -> Strides:
 
 def _harvest(
     arch: str, dtype: str, config: Config, problems: Iterable[tuple[Problem, Layout, bool]]
-) -> dict[Variant, None]:
-    """The variants that the problems launch with one tile, in the form "small"."""
-    found: dict[Variant, None] = {}
+) -> dict[Variant, Source]:
+    """The variants that the problems launch with one tile, in the form "small", each with the first
+    problem that does."""
+    found: dict[Variant, Source] = {}
     for p, layout, bias in problems:
         for units in (1, 4096):  # few units: never in parts; many: in parts where that is possible
-            made = steps.make_steps(p, layout, dtype, bias, steps.Target(arch, units), config)
-            found |= dict.fromkeys(of_launch(item, dtype) for item in made.launches)
+            source = Source(p, layout, bias, units, config)
+            for item in source.steps(arch, dtype).launches:
+                found.setdefault(of_launch(item, dtype), source)
     return found
 
 
@@ -246,17 +294,27 @@ def variants(
 
     tiles: instead of those that are offered.
     """
+    return list(sources(arch, dtype, tiles=tiles, select=select))
+
+
+def sources(
+    arch: str, dtype: str, *, tiles: Iterable[Config] | None = None,
+    select: Callable[[list[Variant]], list[Variant]] | None = None,
+) -> dict[Variant, Source]:  # fmt: skip
+    """The same, each with a convolution that launches it in the form "small"."""
     offered = list(configs.offered(arch, dtype) if tiles is None else tiles)
-    found: dict[Variant, None] = {}
+    found: dict[Variant, Source] = {}
     for config in offered:
         mine = _harvest(arch, dtype, config, _problems(dtype))
         if config is offered[0]:
             others = itertools.chain(_copies(dtype), _packings(dtype))
             found_here = _harvest(arch, dtype, config, others)
-            mine |= dict.fromkeys(_with_packing(found_here))
-        every = [replace(v, form=f) for v in mine for f in _forms(v)]
-        found |= dict.fromkeys(select(every) if select else every)
-    return list(found)
+            for v, source in _with_packing(found_here):
+                mine.setdefault(v, source)
+        every = {replace(v, form=f): source for v, source in mine.items() for f in _forms(v)}
+        for v in select(list(every)) if select else every:
+            found.setdefault(v, every[v])
+    return found
 
 
 def pairs(every: list[Variant]) -> list[Variant]:
