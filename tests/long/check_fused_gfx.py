@@ -132,9 +132,7 @@ def parameters(function: str) -> dict[str, str]:
 
     # Under the interpreter the module has functions of another class.
     compiled = JITFunction(getattr(kernels, function).fn)
-    return {
-        p.name: "constexpr" if p.is_constexpr else p.annotation_type for p in compiled.params
-    }
+    return {p.name: "constexpr" if p.is_constexpr else p.annotation_type for p in compiled.params}
 
 
 def of_launch(item: Launch, dtype: str) -> FusedVariant:
@@ -146,7 +144,7 @@ def of_launch(item: Launch, dtype: str) -> FusedVariant:
 
 
 def _job(dtype: str, channels: int, outputs: int, last: bool, **fields: Any) -> Job:
-    high, wide = size = fields.get("size", (6, 7))
+    high, wide = size = fields.get("size", (8, 9))
     plain = (4 * high * wide, high * wide, wide, 1)
     strides = last_strides(channels, size) if last else plain
     base: dict[str, Any] = {
@@ -168,7 +166,7 @@ def conv_jobs(dtype: str) -> Iterator[tuple[Job, bool]]:
         if add and (outputs % 8 or not last):
             continue  # added by torch, or copied first (backend.py)
         rest = {"bias": bias, "add": add, "moments": moments}
-        for more in ({}, up, {"shuffle": (1, 2, 2)}, {"stride": (1, 2, 2)}):
+        for more in ({}, up, {"shuffle": (1, 2, 2)}, {"stride": (1, 2, 2), "size": (15, 17)}):
             yield _job(dtype, channels, outputs, True, **rest, **more), last
         yield _job(dtype, channels, outputs, True, **rest, **ones), last
     many = {"size": (256, 130), "moments": True}

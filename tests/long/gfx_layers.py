@@ -31,13 +31,28 @@ def is_exact(job: Job) -> bool:
 def run(variant: FusedVariant, source: Source, arch: str, seed: int) -> Iterator[Result]:
     """The source on integers, where its layer keeps them, and on reals; with the pointers of the
     variant's form. RuntimeError where moments are wrong."""
-    job = source.job
-    if variant.function == "load_rows":  # its product need not be wide
-        job = job._replace(outputs=16 * math.prod(job.shuffle))
-    source = dataclasses.replace(source, job=job._replace(eps=_EPS.get(job.norm, 1e-6)))
+    source = sized(variant, source, arch)
+    job = source.job._replace(eps=_EPS.get(source.job.norm, 1e-6))
+    source = dataclasses.replace(source, job=job)
     for real in (False, True):
         if real or is_exact(job):
             yield _compared(variant, source, arch, seed, real)
+
+
+def sized(variant: FusedVariant, source: Source, arch: str) -> Source:
+    """A source with a second, partly filled tile of outputs, where the variant multiplies; with few
+    where it does not, and still is among the launches."""
+    outputs = source.tile.block_n + (8 if source.job.outputs % 8 == 0 else 4)
+    if not variant.arithmetic:
+        outputs = min(source.job.outputs, 16)
+    wider = dataclasses.replace(source, job=source.job._replace(outputs=outputs))
+    return wider if launches(variant, wider, arch) else source
+
+
+def launches(variant: FusedVariant, source: Source, arch: str) -> bool:
+    wanted = dataclasses.replace(variant, form="small")
+    items = source.work(arch).launches
+    return any(check_fused_gfx.of_launch(item, variant.dtype) == wanted for item in items)
 
 
 def _compared(
