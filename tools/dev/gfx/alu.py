@@ -19,7 +19,7 @@ from tools.dev.gfx import translate
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[2] / "build" / "gfx"
-_FLAGS = ("-O2", "-std=c11", "-D_GNU_SOURCE", "-fwrapv", "-ffp-contract=off", "-march=native",
+_FLAGS = ("-O3", "-std=c11", "-D_GNU_SOURCE", "-fwrapv", "-ffp-contract=off", "-march=native",
           "-fPIC", "-shared", "-w")  # fmt: skip
 _BY_HAND = ("v_perm_b32", "v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16", "v_mad_mix_f32",
             "v_mad_mixlo_f16", "v_mad_mixhi_f16", "v_pk_mov_b32")  # fmt: skip

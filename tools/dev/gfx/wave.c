@@ -808,16 +808,18 @@ static double element(const struct wave *w, uint32_t code, enum matrix type, uin
 
 /* Sums are made in binary64 and rounded once: what real units keep between is not documented. The
  * exact products of f32 are added one after the other with one rounding each, as MFMA does. */
-static void multiply(float *d, const double *a, const double *b, uint32_t rows, uint32_t depth,
+static void multiply(double *d, const double *a, const double *b, uint32_t rows, uint32_t depth,
                      int in_turn) {
     for (uint32_t i = 0; i < rows; i++) {
-        for (uint32_t j = 0; j < rows; j++) {
-            double sum = (double)d[i * rows + j];
-            for (uint32_t k = 0; k < depth; k++) {
-                sum += a[i * depth + k] * b[j * depth + k];
-                if (in_turn) sum = (double)(float)sum;
+        double *sums = d + i * rows;
+        for (uint32_t k = 0; k < depth; k++) {
+            double x = a[i * depth + k];
+            const double *y = b + k * rows;
+            if (in_turn) {
+                for (uint32_t j = 0; j < rows; j++) sums[j] = (double)(float)(sums[j] + x * y[j]);
+            } else {
+                for (uint32_t j = 0; j < rows; j++) sums[j] += x * y[j];
             }
-            d[i * rows + j] = (float)sum;
         }
     }
 }
@@ -826,8 +828,7 @@ static void multiply(float *d, const double *a, const double *b, uint32_t rows, 
  * even rows are in the lower lanes. RDNA4: halves of the depth; rows from 8 on in the upper. MFMA:
  * groups of lanes have four (f32: one) of the depth each; results in fours of rows. */
 static void matrix(struct machine *m, struct wave *w, const struct step *s) {
-    static _Thread_local double a[32 * 16], b[32 * 16];
-    static _Thread_local float d[32 * 32];
+    static _Thread_local double a[32 * 16], b[32 * 16], d[32 * 32];
     uint32_t n = m->launch->wave_size, rows = s->rows, depth = s->depth;
     uint32_t generation = m->launch->generation;
     enum matrix type = (enum matrix)s->what;
@@ -845,14 +846,14 @@ static void matrix(struct machine *m, struct wave *w, const struct step *s) {
             double y = element(w, s->source[1], type, l, k);
             if (generation == 11 && group) {
                 if (memcmp(&x, &a[row * depth + k], sizeof x) ||
-                    memcmp(&y, &b[row * depth + k], sizeof y)) {
+                    memcmp(&y, &b[k * rows + row], sizeof y)) {
                     fail(m, w, FAULT_HAZARD, "hazard: lane %u does not repeat lane %u for WMMA", l,
                          row);
                 }
                 continue;
             }
             a[row * depth + first + k] = x;
-            b[row * depth + first + k] = y;
+            b[(first + k) * rows + row] = y;
         }
     }
     uint32_t words = s->target_words;
@@ -868,9 +869,9 @@ static void matrix(struct machine *m, struct wave *w, const struct step *s) {
                 if (generation == 11) row = 2 * k + group;
                 else if (generation == 12) row = k + 8 * group;
                 else row = k / 4 * 4 * (n / rows) + 4 * group + k % 4;
-                float *at = &d[row * rows + column];
-                if (writes) w->vector[s->target - REG_VECTOR + k][l] = f32_bits(*at);
-                else *at = has_c ? f32_of(w->vector[s->source[2] - REG_VECTOR + k][l]) : c;
+                double *at = &d[row * rows + column];
+                if (writes) w->vector[s->target - REG_VECTOR + k][l] = f32_bits((float)*at);
+                else *at = (double)(has_c ? f32_of(w->vector[s->source[2] - REG_VECTOR + k][l]) : c);
             }
         }
     }
