@@ -163,7 +163,7 @@ class _Lowering:
     def handler(self, one: Instruction) -> Callable[[Instruction, Step], None]:
         name, form = one.name, one.format
         if name in _NOPS:
-            return lambda _, made: made.set("nop")
+            return self.nothing
         if name == "global_inv":
             return lambda _, made: made.set("invalidate")
         if name in _CONDITIONS:
@@ -191,6 +191,11 @@ class _Lowering:
         raise UnsupportedError(f"{one.name} of {one.format} is not modelled")
 
     # Control
+
+    @staticmethod
+    def nothing(one: Instruction, made: Step) -> None:
+        made.set("nop")
+        made.offset = one.fields["simm16"] & 15 if one.name == "s_nop" else 0
 
     def branch(self, one: Instruction, made: Step) -> None:
         made.set("branch")

@@ -51,8 +51,16 @@ enum condition { IF_ALWAYS, IF_SCC0, IF_SCC1, IF_VCCZ, IF_VCCNZ, IF_EXECZ, IF_EX
 enum counter { COUNT_LOAD, COUNT_STORE, COUNT_LDS, COUNT_SCALAR, COUNTERS };
 
 enum atomic {
-    ATOMIC_SWAP, ATOMIC_CMPSWAP, ATOMIC_ADD, ATOMIC_SMIN, ATOMIC_UMIN, ATOMIC_SMAX, ATOMIC_UMAX,
-    ATOMIC_AND, ATOMIC_OR, ATOMIC_XOR,
+    ATOMIC_SWAP,
+    ATOMIC_CMPSWAP,
+    ATOMIC_ADD,
+    ATOMIC_SMIN,
+    ATOMIC_UMIN,
+    ATOMIC_SMAX,
+    ATOMIC_UMAX,
+    ATOMIC_AND,
+    ATOMIC_OR,
+    ATOMIC_XOR,
 };
 
 enum lanes_op { LANES_BPERMUTE, LANES_PERMUTE, LANES_SWIZZLE };
@@ -61,19 +69,19 @@ enum matrix { MATRIX_F16, MATRIX_BF16, MATRIX_F32 };
 
 /* Flags of a step. */
 enum {
-    STEP_DUAL = 1,        /* reads before the next step writes, which is its other half */
-    STEP_COMPARE = 2,     /* the mask is all of the result */
-    STEP_EXEC = 4,        /* the mask goes to EXEC as well */
-    STEP_ONLY_EXEC = 8,   /* ... and nowhere else */
-    STEP_CARRY = 16,      /* there is a mask beside the result */
-    STEP_ZERO_HIGH = 32,  /* a 16-bit result clears the upper half */
-    STEP_SIGNED = 64,     /* a narrow load extends the sign */
-    STEP_HIGH = 128,      /* the upper half of a register is loaded or stored */
-    STEP_LOW = 256,       /* a 16-bit load keeps the upper half */
-    STEP_RETURN = 512,    /* an atomic returns what was there */
+    STEP_DUAL = 1,       /* reads before the next step writes, which is its other half */
+    STEP_COMPARE = 2,    /* the mask is all of the result */
+    STEP_EXEC = 4,       /* the mask goes to EXEC as well */
+    STEP_ONLY_EXEC = 8,  /* ... and nowhere else */
+    STEP_CARRY = 16,     /* there is a mask beside the result */
+    STEP_ZERO_HIGH = 32, /* a 16-bit result clears the upper half */
+    STEP_SIGNED = 64,    /* a narrow load extends the sign */
+    STEP_HIGH = 128,     /* the upper half of a register is loaded or stored */
+    STEP_LOW = 256,      /* a 16-bit load keeps the upper half */
+    STEP_RETURN = 512,   /* an atomic returns what was there */
     STEP_BUFFER = 1024,
     STEP_OFFSET_LANES = 2048, /* a buffer's address has an offset from each lane */
-    STEP_PAIR = 4096,     /* LDS: two accesses, `offset` and `offset1` */
+    STEP_PAIR = 4096,         /* LDS: two accesses, `offset` and `offset1` */
     STEP_DPP = 8192,
     STEP_SDWA = 16384,
     STEP_CLAMP = 32768,
@@ -103,9 +111,9 @@ struct step {
     uint8_t negate, absolute, negate_high, select, select_high, scale;
     uint8_t row_mask, bank_mask, bound, inactive;
     uint8_t selected[2], extended, target_selected, target_unused;
-    uint8_t what; /* condition, atomic, lanes_op or matrix */
+    uint8_t what;        /* condition, atomic, lanes_op or matrix */
     uint8_t rows, depth; /* of a matrix */
-    uint8_t bytes;   /* of a memory access of one lane, or of one of a pair */
+    uint8_t bytes;       /* of a memory access of one lane, or of one of a pair */
 };
 
 struct range {
@@ -129,13 +137,18 @@ struct launch {
     uint32_t lds_bytes;
     uint32_t kernarg_register; /* of the pair that holds its address; REG_NONE */
     uint32_t preload_register, preload_count, preload_offset; /* dwords of it, in registers */
-    uint32_t group_register[3]; /* of each axis; REG_NONE */
+    uint32_t group_register[3];                               /* of each axis; REG_NONE */
     uint32_t ieee;
     uint32_t seed; /* of what registers and LDS hold at the beginning */
 };
 
 enum fault {
-    FAULT_NONE, FAULT_BOUNDS, FAULT_HAZARD, FAULT_RACE, FAULT_UNSUPPORTED, FAULT_END,
+    FAULT_NONE,
+    FAULT_BOUNDS,
+    FAULT_HAZARD,
+    FAULT_RACE,
+    FAULT_UNSUPPORTED,
+    FAULT_END,
 };
 
 struct report {
