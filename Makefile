@@ -73,7 +73,7 @@ lint-types: $(STAMP)
 	$(PY) -m mypy
 lint-c: $(STAMP)
 	@echo "clang-format --dry-run -Werror on csrc, include and examples/c"
-	@$(PY) -c 'from clang_format import clang_format; clang_format()' --dry-run -Werror $(wildcard csrc/*/*.[ch] include/hy3d/*.h examples/c/*.c)
+	@$(PY) -c 'from clang_format import clang_format; clang_format()' --dry-run -Werror $(wildcard csrc/*/*.[ch] include/hy3d/*.h examples/c/*.c tools/dev/gfx/*.[ch])
 	@! grep -nHE '^.{101,}$$' $(wildcard csrc/*/*.[ch] csrc/*/*.inc include/hy3d/*.h examples/c/*.c) || \
 		{ echo "lines of C of over 100 columns (above): wrap them" >&2; exit 1; }
 LINT := lint-python lint-c lint-types ctidy

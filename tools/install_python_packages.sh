@@ -36,3 +36,14 @@ elif "$python" -c 'import platform as p, sys; sys.exit((p.system(), p.machine())
 else
     echo "no triton wheel for this platform (Linux x86-64 with CPython 3.10 to 3.14 has one): the tests of the GPU kernels will be skipped"
 fi
+
+# tinygrad brings AMD's own description of its instruction sets, by which the tests decode what
+# Triton compiled and execute it on the CPU (docs/amd_truth.md). Its tables are version 0.14's.
+tinygrad=0.14.0
+if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    echo "installing tinygrad $tinygrad for the tests that execute AMD code"
+    "$python" -m pip install --progress-bar off -q --no-deps "tinygrad==$tinygrad" ||
+        echo "tinygrad could not be installed: the tests that execute AMD code will be skipped"
+else
+    echo "tinygrad needs Python 3.11: the tests that execute AMD code will be skipped"
+fi

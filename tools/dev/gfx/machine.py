@@ -1,116 +1,164 @@
-"""AMD machine code as Triton's code objects hold it, and what a launch of it may touch."""
+"""Launching a code object on the emulated machine."""
 
 from __future__ import annotations
 
-import struct
+import ctypes
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from tools.dev.gfx import alu, code_object, lower
+from tools.dev.gfx.decode import INSTRUCTION_SETS, Instruction, UnknownInstructionError, decode
 
-class Fault(RuntimeError):  # noqa: N818 - the word of what it is
-    """What a kernel did that hardware would not forgive; the text names the instruction."""
+_GENERATIONS = {"cdna": 9, "rdna3": 11, "rdna4": 12}
+_FAULTS = ("", "bounds", "hazard", "hazard", "unsupported", "end")
+_NONE = lower.NONE
+MOST_STEPS = 2_000_000_000
+
+
+class Fault(RuntimeError):  # noqa: N818 - what hardware calls it
+    """A launch that real hardware might do anything with, or that is not modelled.
+
+    kind: "bounds", "hazard" (a load that was not waited for, a missing barrier, a matrix operand
+    that is not as it must be), "unsupported", "end" (no end was reached).
+    """
+
+    def __init__(self, text: str, kind: str) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 @dataclass(frozen=True)
-class Argument:
-    """One argument of a kernel: bytes from the block's start, bytes, and AMD's word for its kind
-    ("global_buffer", "by_value", "hidden_...")."""
-
-    offset: int
-    size: int
-    kind: str
-
-
-@dataclass
 class Counts:
-    instructions: int = 0
-    waves: int = 0
-    seconds: float = 0.0
+    """What a launch did. instructions: executed by all waves (a wave's lanes count once)."""
+
+    instructions: int
+    waves: int
+    seconds: float
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("first", ctypes.c_uint64), ("last", ctypes.c_uint64),
+                ("writable", ctypes.c_uint32), ("padding", ctypes.c_uint32))  # fmt: skip
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        ("steps", ctypes.c_void_p), ("count", ctypes.c_uint64), ("entry", ctypes.c_uint64),
+        ("kernarg", ctypes.c_uint64), ("ranges", ctypes.c_void_p), ("range_count", ctypes.c_uint64),
+        ("most_steps", ctypes.c_uint64), ("generation", ctypes.c_uint32),
+        ("wave_size", ctypes.c_uint32), ("grid", ctypes.c_uint32 * 3),
+        ("threads", ctypes.c_uint32), ("lds_bytes", ctypes.c_uint32),
+        ("kernarg_register", ctypes.c_uint32), ("preload_register", ctypes.c_uint32),
+        ("preload_count", ctypes.c_uint32), ("preload_offset", ctypes.c_uint32),
+        ("group_register", ctypes.c_uint32 * 3), ("ieee", ctypes.c_uint32),
+        ("seed", ctypes.c_uint32),
+    )  # fmt: skip
+
+
+class _Report(ctypes.Structure):
+    _fields_ = (
+        ("steps", ctypes.c_uint64), ("waves", ctypes.c_uint64), ("fault", ctypes.c_uint32),
+        ("step", ctypes.c_uint32), ("group", ctypes.c_uint32 * 3), ("wave", ctypes.c_uint32),
+        ("text", ctypes.c_char * 232),
+    )  # fmt: skip
 
 
 class Memory:
-    """The memory that a launch may touch."""
+    """What a launch may touch: stretches of this process's memory."""
 
     def __init__(self) -> None:
-        self.parts: list[tuple[int, int, str, bool]] = []
+        self.ranges: list[tuple[int, int, bool, str]] = []
 
     def add(self, address: int, size: int, name: str = "", writable: bool = True) -> None:
-        self.parts.append((address, size, name, writable))
+        """`size` bytes from `address` on. What several stretches share may be written if one of
+        them may."""
+        if size > 0:
+            self.ranges.append((address, address + size, writable, name))
 
 
 class Program:
-    """One kernel of a code object."""
+    """A kernel, decoded and ready to run.
 
-    name: str
-    wave_size: int
-    kernarg_bytes: int
-    lds_bytes: int
-    arguments: tuple[Argument, ...]
+    Attributes: name; wave_size; kernarg_bytes; arguments; lds_bytes, of static LDS: whoever
+    launches with dynamic LDS sets it to the sum.
+    """
+
+    def __init__(self, found: code_object.CodeObject, arch: str) -> None:
+        self.arch = arch
+        self.object = found
+        self.name = found.name
+        self.wave_size = found.wave_size
+        self.kernarg_bytes = found.kernarg_bytes
+        self.lds_bytes = found.lds_bytes
+        self.arguments = found.arguments
+        if found.round_mode != (0, 0) or found.denormal_mode != (3, 3):
+            raise lower.UnsupportedError(
+                f"{arch}: {found.name} rounds as {found.round_mode} and treats denormals as"
+                f" {found.denormal_mode}: only rounding to nearest with denormals is modelled"
+            )
+        if found.scratch_bytes:
+            raise lower.UnsupportedError(f"{arch}: {found.name} uses scratch memory")
+        try:
+            self.instructions = list(decode(found.code, arch))
+        except UnknownInstructionError as error:
+            raise lower.UnsupportedError(
+                f"{arch}: {found.name}: unknown instruction, {error}"
+            ) from error
+        self._steps, self._origins, self._first = lower.lower(self.instructions, arch)
 
     @classmethod
-    def load(cls, code_object: bytes, arch: str) -> Program:
-        """The kernel of Triton's hsaco, an ELF file."""
-        notes = _metadata(code_object)
-        (kernel,) = notes["amdhsa.kernels"]
-        assert notes["amdhsa.target"].split("--")[-1].split(":")[0] == arch
-        made = cls()
-        made.name, made.wave_size = kernel[".name"], kernel[".wavefront_size"]
-        made.kernarg_bytes = kernel[".kernarg_segment_size"]
-        made.lds_bytes = kernel[".group_segment_fixed_size"]
-        made.arguments = tuple(
-            Argument(arg[".offset"], arg[".size"], arg[".value_kind"]) for arg in kernel[".args"]
-        )
-        return made
+    def load(cls, data: bytes, arch: str) -> Program:
+        """The only kernel of a code object (an ELF, as Triton's "hsaco")."""
+        return cls(code_object.read(data, _GENERATIONS[INSTRUCTION_SETS[arch]]), arch)
 
     def run(
-        self, grid: tuple[int, int, int], threads: int, kernarg: bytes, memory: Memory
-    ) -> Counts:
-        """Executes a launch. Fault where it goes wrong."""
-        raise NotImplementedError
+        self, grid: tuple[int, int, int], threads: int, kernarg: bytes, memory: Memory, *,
+        most_steps: int = MOST_STEPS, seed: int = 1,
+    ) -> Counts:  # fmt: skip
+        """Runs `grid` workgroups of `threads` work-items. seed: of the noise in what nobody set.
+
+        Fault if the launch touches memory that it was not given, or breaks a rule of the hardware.
+        """
+        if len(kernarg) < self.kernarg_bytes:
+            raise ValueError(f"{len(kernarg)} bytes of arguments of {self.kernarg_bytes}")
+        start = time.perf_counter()
+        found, generation = self.object, _GENERATIONS[INSTRUCTION_SETS[self.arch]]
+        arguments = ctypes.create_string_buffer(kernarg, len(kernarg))
+        at = ctypes.addressof(arguments)
+        ranges = [(at, at + len(kernarg), False, "arguments"), *memory.ranges]
+        given = (_Range * len(ranges))(*(_Range(a, b, w, 0) for a, b, w, _ in ranges))
+        launch = _Launch(
+            steps=ctypes.addressof(self._steps), count=len(self._steps),
+            entry=self._first[found.entry], kernarg=at, ranges=ctypes.addressof(given),
+            range_count=len(ranges), most_steps=most_steps, generation=generation,
+            wave_size=self.wave_size, threads=threads, lds_bytes=self.lds_bytes,
+            kernarg_register=_NONE if found.kernarg_register is None else found.kernarg_register,
+            preload_register=found.preload[0], preload_count=found.preload[1],
+            preload_offset=found.preload[2], ieee=found.ieee, seed=seed,
+        )  # fmt: skip
+        launch.grid[:] = grid
+        launch.group_register[:] = [_NONE if g is None else g for g in found.group_registers]
+        report = _Report()
+        alu.wave().gfx_run(ctypes.byref(launch), ctypes.byref(report))
+        if report.fault:
+            raise Fault(self._told(report, ranges), _FAULTS[report.fault])
+        return Counts(report.steps, report.waves, time.perf_counter() - start)
+
+    def _told(self, report: Any, ranges: list[tuple[int, int, bool, str]]) -> str:
+        where: Instruction | str = "no instruction"
+        if report.step < len(self._origins):
+            where = self._origins[report.step]
+        given = ", ".join(f"{name} {a:#x}..{b:#x}" for a, b, _, name in ranges)
+        beside = f" ({given})" if _FAULTS[report.fault] == "bounds" else ""
+        group = ", ".join(map(str, report.group))
+        return (
+            f"{self.arch} {self.name}: {report.text.decode()} at {where}, wave {report.wave} of"
+            f" workgroup ({group}){beside}"
+        )
 
 
-def _metadata(elf: bytes) -> Any:
-    """The NT_AMDGPU_METADATA note."""
-    (table,) = struct.unpack_from("<Q", elf, 32)
-    size, count = struct.unpack_from("<HH", elf, 54)
-    for k in range(count):
-        kind, _, offset, _, _, length = struct.unpack_from("<IIQQQQ", elf, table + k * size)
-        at = offset
-        while kind == 4 and at < offset + length:
-            names, words, note = struct.unpack_from("<III", elf, at)
-            body = at + 12 + (names + 3) // 4 * 4
-            if note == 32:
-                return _unpacked(elf[body : body + words])
-            at = body + (words + 3) // 4 * 4
-    raise ValueError("no metadata in this code object")
-
-
-def _unpacked(data: bytes) -> Any:
-    """Message pack: maps, arrays, texts, unsigned numbers, booleans."""
-    at = 0
-
-    def number(size: int) -> int:
-        nonlocal at
-        at += size
-        return int.from_bytes(data[at - size : at], "big")
-
-    def value() -> Any:
-        nonlocal at
-        kind = number(1)
-        if kind < 0x80:
-            return kind
-        if kind < 0x90 or kind in (0xDE, 0xDF):
-            count = kind & 15 if kind < 0x90 else number(2 << (kind - 0xDE))
-            return {value(): value() for _ in range(count)}
-        if kind < 0xA0 or kind in (0xDC, 0xDD):
-            count = kind & 15 if kind < 0xA0 else number(2 << (kind - 0xDC))
-            return [value() for _ in range(count)]
-        if kind < 0xC0 or kind in (0xD9, 0xDA, 0xDB):
-            size = kind & 31 if kind < 0xC0 else number(1 << (kind - 0xD9))
-            at += size
-            return data[at - size : at].decode()
-        if kind in (0xC2, 0xC3):
-            return kind == 0xC3
-        return number(1 << (kind - 0xCC))
-
-    return value()
+def opcodes(path: Path) -> list[str]:
+    """The instructions of opcodes.txt: one a line."""
+    return [line for line in path.read_text().split() if line]

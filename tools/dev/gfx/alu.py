@@ -1,0 +1,90 @@
+"""C functions of arithmetic instructions, compiled when they are first wanted.
+
+Those of opcodes.txt, which our kernels use, are compiled together; any other alone. Libraries are
+kept in build/gfx, by what they were made of.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tools.dev.gfx import translate
+
+HERE = Path(__file__).resolve().parent
+BUILD = HERE.parents[2] / "build" / "gfx"
+_FLAGS = ("-O3", "-std=c11", "-D_GNU_SOURCE", "-fwrapv", "-ffp-contract=off", "-march=native",
+          "-fPIC", "-shared", "-w")  # fmt: skip
+_BY_HAND = ("v_perm_b32", "v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16", "v_mad_mix_f32",
+            "v_mad_mixlo_f16", "v_mad_mixhi_f16", "v_pk_mov_b32")  # fmt: skip
+
+
+def compiled(name: str, source: str) -> ctypes.CDLL:
+    """A library of a C text that may include alu.h and wave.h; RuntimeError with the compiler's
+    words if it has errors."""
+    headers = "".join((HERE / header).read_text() for header in ("alu.h", "wave.h"))
+    compiler = os.environ.get("CC", "cc")
+    made_of = "\0".join((source, headers, compiler, *_FLAGS, _processor()))
+    digest = hashlib.sha256(made_of.encode()).hexdigest()[:24]
+    path = BUILD / f"{name}-{digest}.so"
+    if not path.exists():
+        BUILD.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=BUILD) as folder:
+            written, made = Path(folder) / "source.c", Path(folder) / "made.so"
+            written.write_text(source)
+            command = [compiler, *_FLAGS, f"-I{HERE}", str(written), "-o", str(made), "-lm"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+            made.replace(path)
+    return ctypes.CDLL(str(path))
+
+
+@functools.cache
+def _processor() -> str:
+    """What -march=native depends on."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""
+    return next((line for line in text.splitlines() if line.startswith("flags")), "")
+
+
+@functools.cache
+def wave() -> ctypes.CDLL:
+    """wave.c."""
+    return compiled("wave", (HERE / "wave.c").read_text())
+
+
+_known: dict[str, int] = {}
+
+
+def addresses(texts: Mapping[str, str]) -> dict[str, int]:
+    """Of instructions and their pseudo-code the addresses of their functions."""
+    missing = {}
+    found = {}
+    for name, text in texts.items():
+        found[name] = symbol = translate.symbol(name, text)
+        if symbol not in _known:
+            missing[symbol] = translate.translated(name, text)
+    if missing:
+        source = '#include "alu.h"\n' + "\n".join(missing[symbol] for symbol in sorted(missing))
+        library = compiled("alu", source)
+        for symbol in missing:
+            _known[symbol] = _address(library, symbol)
+    return {name: _known[symbol] for name, symbol in found.items()}
+
+
+def by_hand(name: str) -> int:
+    """The address of a function that wave.c has; 0 if it has none of this instruction."""
+    return _address(wave(), f"gfx_{name.removeprefix('v_')}") if name in _BY_HAND else 0
+
+
+def _address(library: ctypes.CDLL, symbol: str) -> int:
+    return ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value or 0
