@@ -873,28 +873,34 @@ static void atomic(struct machine *m, struct wave *w, const struct step *s)
 
 /* LDS ---------------------------------------------------------------------------------------- */
 
-static uint8_t *local(struct machine *m, struct wave *w, uint32_t at, uint32_t bytes, int writes,
-                      uint32_t lane)
+/* `bytes` of LDS of one lane, to be read, or to be written with `written`. Two waves that touch a
+ * byte need a barrier between them, unless both write the same there. (That accesses which a wave
+ * began before a barrier come before those that another begins behind it needs no wait: LDS serves
+ * all waves in one order. LLVM, memory model of AMDGPU.) */
+static uint8_t *local(struct machine *m, struct wave *w, uint32_t at, uint32_t bytes,
+                      const void *written, uint32_t lane)
 {
     if ((uint64_t)at + bytes > m->launch->lds_bytes) {
         fail(m, w, FAULT_BOUNDS, "out of bounds: lane %u %s %u bytes at %u of %u bytes of LDS",
-             lane, writes ? "writes" : "reads", bytes, at, m->launch->lds_bytes);
+             lane, written ? "writes" : "reads", bytes, at, m->launch->lds_bytes);
     }
+    int is_same = written && !memcmp(m->lds + at, written, bytes);
     for (uint32_t k = at; k < at + bytes; k++) {
         struct touch *t = &m->touched[k];
         int wrote = t->written_at == m->epoch, read = t->read_at == m->epoch;
-        if (wrote && t->writer != w->number) {
+        if (wrote && t->writer != w->number && !is_same) {
             fail(m, w, FAULT_RACE, "hazard: byte %u of LDS, written by wave %u, without a barrier",
                  k, t->writer);
         }
-        if (writes && read && t->reader != w->number) {
+        if (written && read && t->reader != w->number && !is_same) {
             fail(m, w, FAULT_RACE,
                  "hazard: byte %u of LDS is written, read by wave %u, without a "
                  "barrier",
                  k, t->reader);
         }
-        if (writes) {
-            t->written_at = m->epoch, t->writer = (uint8_t)w->number;
+        if (written) {
+            t->writer = wrote && t->writer != w->number ? SEVERAL : (uint8_t)w->number;
+            t->written_at = m->epoch;
         } else {
             t->reader = read && t->reader != w->number ? SEVERAL : (uint8_t)w->number;
             t->read_at = m->epoch;
@@ -915,11 +921,11 @@ static void lds_load(struct machine *m, struct wave *w, const struct step *s)
         if (!(exec >> l & 1))
             continue;
         uint32_t at = addresses[l] + (uint32_t)s->offset;
-        fill(s, to, l, local(m, w, at, s->bytes, 0, l), s->bytes);
+        fill(s, to, l, local(m, w, at, s->bytes, NULL, l), s->bytes);
         if (!(s->flags & STEP_PAIR))
             continue;
         at = addresses[l] + (uint32_t)s->offset1;
-        fill(s, to + one, l, local(m, w, at, s->bytes, 0, l), s->bytes);
+        fill(s, to + one, l, local(m, w, at, s->bytes, NULL, l), s->bytes);
     }
     expect(m, w, COUNT_LDS, s->target, s->target_words);
 }
@@ -934,17 +940,13 @@ static void lds_write(struct machine *m, struct wave *w, const struct step *s, u
     for (uint32_t l = 0; l < m->launch->wave_size; l++) {
         if (!(exec >> l & 1))
             continue;
-        uint8_t *to = local(m, w, addresses[l] + (uint32_t)offset, s->bytes, 1, l);
-        if (s->bytes < 4) {
-            uint32_t value = w->vector[code - REG_VECTOR][l];
-            if (s->flags & STEP_HIGH)
-                value >>= 16;
-            memcpy(to, &value, s->bytes);
-            continue;
-        }
-        for (uint32_t k = 0; k < words; k++) {
-            memcpy(to + 4 * (size_t)k, &w->vector[code - REG_VECTOR + k][l], 4);
-        }
+        uint32_t values[4];
+        for (uint32_t k = 0; k < words; k++)
+            values[k] = w->vector[code - REG_VECTOR + k][l];
+        if (s->bytes < 4 && s->flags & STEP_HIGH)
+            values[0] >>= 16;
+        uint32_t at = addresses[l] + (uint32_t)offset;
+        memcpy(local(m, w, at, s->bytes, values, l), values, s->bytes);
     }
 }
 
@@ -1125,15 +1127,6 @@ static int taken(struct machine *m, struct wave *w, enum condition condition)
     return 0;
 }
 
-/* What a wave wrote to LDS must have arrived before others may rely on a barrier. */
-static void at_barrier(struct machine *m, struct wave *w)
-{
-    if (w->issued[COUNT_LDS] > w->done[COUNT_LDS] &&
-        !(m->launch->generation < 12 && w->last_scalar == w->issued[COUNT_LDS])) {
-        fail(m, w, FAULT_HAZARD, "hazard: a barrier while LDS accesses were not waited for");
-    }
-}
-
 /* Runs a wave to its end or to a barrier. */
 static void run_wave(struct machine *m, struct wave *w, struct lanes *L, struct lanes *second)
 {
@@ -1174,11 +1167,9 @@ static void run_wave(struct machine *m, struct wave *w, struct lanes *L, struct 
             wait_for(m, w, s);
             break;
         case KIND_BARRIER:
-            at_barrier(m, w);
             w->waiting = w->signalled = 1;
             break;
         case KIND_SIGNAL:
-            at_barrier(m, w);
             w->signalled = 1;
             break;
         case KIND_BARRIER_WAIT:
