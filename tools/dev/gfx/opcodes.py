@@ -1,0 +1,79 @@
+"""The instructions that our kernels use, which opcodes.txt lists, and the pseudo-code of each.
+
+    python -m tools.dev.gfx.opcodes FOLDER... > tools/dev/gfx/opcodes.txt
+
+A folder is one of Triton's caches, which holds compiled kernels (*.hsaco): that of check_gfx.py,
+check_fused_gfx.py or check_raster_gfx.py. Kernels that spill into scratch memory are left out: none
+of them is launched. The list has a line for each target and instruction: "gfx1100 v_add_f32".
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import struct
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tools.dev.gfx import code_object
+from tools.dev.gfx.decode import INSTRUCTION_SETS, decode, plain
+
+LIST = Path(__file__).with_name("opcodes.txt")
+GENERATIONS = {"cdna": 9, "rdna3": 11, "rdna4": 12}
+_MACHINES = {0x41: "gfx1100", 0x4E: "gfx1201", 0x4C: "gfx942"}  # EF_AMDGPU_MACH of an ELF's flags
+_FLAGS_AT = 0x30
+
+
+@functools.cache
+def pseudo_code(tables: str) -> Mapping[str, str]:
+    """Of each instruction that computes its pseudo-code, by its plain name."""
+    described = importlib.import_module(f"tinygrad.runtime.autogen.amd.{tables}.str_pcode").PCODE
+    wanted = ("VOP1Op", "VOP2Op", "VOPCOp", "VOP3POp", "VOP3SDOp", "VOP3Op", "SOP1Op", "SOP2Op",
+              "SOPCOp", "SOPKOp")  # fmt: skip
+    found: dict[str, str] = {}
+    for kind in wanted:
+        for op, text in described.items():
+            if type(op).__name__ == kind:
+                found.setdefault(plain(op.name), text)
+    return found
+
+
+def function_of(name: str) -> str:
+    """The instruction that does the same, of which there is pseudo-code: a dual one alone, and
+    fmamk and fmaak as what they are, a fused multiply-add with a literal."""
+    return re.sub(r"^v_(fmamk|fmaak)_", "v_fma_", name.replace("v_dual_", "v_"))
+
+
+def listed() -> dict[str, list[str]]:
+    """Of each target the instructions of opcodes.txt."""
+    found: dict[str, list[str]] = {arch: [] for arch in INSTRUCTION_SETS}
+    for line in LIST.read_text().splitlines():
+        arch, name = line.split()
+        found[arch].append(name)
+    return found
+
+
+def used(folders: list[Path]) -> set[tuple[str, str]]:
+    """(target, instruction) of the compiled kernels in some folders, of our three targets."""
+    found = set()
+    for path in sorted(one for folder in folders for one in folder.rglob("*.hsaco")):
+        data = path.read_bytes()
+        arch = _MACHINES.get(struct.unpack_from("<I", data, _FLAGS_AT)[0] & 0xFF)
+        if arch is None:
+            continue
+        kernel = code_object.read(data, GENERATIONS[INSTRUCTION_SETS[arch]])
+        for one in decode(kernel.code, arch) if not kernel.scratch_bytes else ():
+            found |= {(arch, name) for name in (one.name, one.second) if name}
+    return found
+
+
+def main() -> int:
+    for arch, name in sorted(used([Path(folder) for folder in sys.argv[1:]])):
+        print(arch, name)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
