@@ -87,7 +87,7 @@ def addresses(texts: Mapping[str, str]) -> dict[str, int]:
     """Of instructions and their pseudo-code the addresses of their functions."""
     found = {}
     for name, text in texts.items():
-        symbol = translate.symbol(name, text)
+        symbol = translate.symbol(text)
         if symbol not in _known:
             sources = _listed()
             if symbol not in sources:
@@ -104,7 +104,7 @@ def _listed() -> dict[str, str]:
     found: dict[str, str] = {}
     for arch, names in opcodes.listed().items():
         for name, text in generated(INSTRUCTION_SETS[arch], names).items():
-            symbol = translate.symbol(name, text)
+            symbol = translate.symbol(text)
             found.setdefault(symbol, translate.translated(name, text))
     return dict(sorted(found.items()))
 
