@@ -248,8 +248,6 @@ def _of_floats(operator: str, x: Value, y: Value) -> Value:
     return exact.compare(x, operator, y)
 
 
-
-
 def _call(s: State, name: str, given: list[Any]) -> Value:
     values = [_value(s, node) for node in given]
     return _FUNCTIONS[name](*values)

@@ -15,7 +15,8 @@ def edges(width: int) -> list[int]:
     sign, one, top = 1 << (width - 1), bias << fraction, (2 * bias + 1) << fraction
     half = one - (1 << fraction)
     positive = [0, 1, (1 << fraction) - 1, 1 << fraction, (1 << fraction) + 1, top - 1, top,
-                top | 1 << (fraction - 1), top | 1, one, one + 1, one - 1, half, one | 3 << (fraction - 2)]  # fmt: skip
+                top | 1 << (fraction - 1), top | 1, one, one + 1, one - 1, half,
+                one | 3 << (fraction - 2)]  # fmt: skip
     for power in (15, 16, 23, 24, 30, 31, 32, 62, 63, 64, -14, -24, -25, -126, -149):
         if 0 < power + bias < 2 * bias:
             at = (power + bias) << fraction

@@ -22,8 +22,7 @@ HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[2] / "build" / "gfx"
 _FLAGS = ("-O2", "-std=c11", "-D_GNU_SOURCE", "-fwrapv", "-ffp-contract=off", "-march=native",
           "-fPIC", "-shared", "-w")  # fmt: skip
-_BY_HAND = ("v_perm_b32", "v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16", "v_mad_mix_f32",
-            "v_mad_mixlo_f16", "v_mad_mixhi_f16", "v_pk_mov_b32")  # fmt: skip
+_BY_HAND = ("v_perm_b32", "v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16", "v_pk_mov_b32")
 # Instructions whose lanes depend on one another, or that concern no lane's own value, and those of
 # control that are encoded as arithmetic ones: lower.py and wave.c have them.
 _ACROSS = ("v_readlane", "v_readfirstlane", "v_writelane", "v_permlane", "v_mfma", "v_wmma",

@@ -3,7 +3,8 @@
     text = function("v_add_f32_x", "D0.f32 = S0.f32 + S1.f32")
 
 The functions use alu.h and nothing else. What the pseudo-code leaves open is settled here, each
-with its reason: see NAMES, and opcodes.py for what is printed wrongly. PcodeError where something is not understood.
+with its reason: see NAMES, and opcodes.py for what is printed wrongly. PcodeError where something
+is not understood.
 """
 
 from __future__ import annotations

@@ -403,26 +403,22 @@ static float mixed_source(const struct lanes *L, int k, uint32_t l) {
     return L->negate & bit ? -value : value;
 }
 
-static float mix(const struct lanes *L, uint32_t l, int fused) {
-    float a = mixed_source(L, 0, l), b = mixed_source(L, 1, l), c = mixed_source(L, 2, l);
-    return fused ? fmaf(a, b, c) : a * b + c;
+static float mix(const struct lanes *L, uint32_t l) {
+    return fmaf(mixed_source(L, 0, l), mixed_source(L, 1, l), mixed_source(L, 2, l));
 }
 
-#define MIX(NAME, FUSED, RESULT)                                                                   \
+#define MIX(NAME, RESULT)                                                                          \
     void gfx_##NAME(struct lanes *L) {                                                             \
         for (uint32_t l = 0; l < L->count; l++) {                                                  \
-            float x = mix(L, l, FUSED);                                                            \
+            float x = mix(L, l);                                                                   \
             L->d[l] = RESULT;                                                                      \
         }                                                                                          \
     }
 #define LOW(x) ((L->d[l] & 0xffff0000u) | f16_bits(x))
 #define HIGH(x) ((L->d[l] & 0xffffu) | f16_bits(x) << 16)
-MIX(fma_mix_f32, 1, f32_bits(x))
-MIX(fma_mixlo_f16, 1, LOW(x))
-MIX(fma_mixhi_f16, 1, HIGH(x))
-MIX(mad_mix_f32, 0, f32_bits(x))
-MIX(mad_mixlo_f16, 0, LOW(x))
-MIX(mad_mixhi_f16, 0, HIGH(x))
+MIX(fma_mix_f32, f32_bits(x))
+MIX(fma_mixlo_f16, LOW(x))
+MIX(fma_mixhi_f16, HIGH(x))
 
 void gfx_pk_mov_b32(struct lanes *L) {
     for (uint32_t l = 0; l < L->count; l++) {

@@ -156,9 +156,6 @@ void gfx_perm_b32(struct lanes *);
 void gfx_fma_mix_f32(struct lanes *);
 void gfx_fma_mixlo_f16(struct lanes *);
 void gfx_fma_mixhi_f16(struct lanes *);
-void gfx_mad_mix_f32(struct lanes *);
-void gfx_mad_mixlo_f16(struct lanes *);
-void gfx_mad_mixhi_f16(struct lanes *);
 void gfx_pk_mov_b32(struct lanes *);
 
 #endif
