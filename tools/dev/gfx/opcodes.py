@@ -26,7 +26,7 @@ _MACHINES = {0x41: "gfx1100", 0x4E: "gfx1201", 0x4C: "gfx942"}  # EF_AMDGPU_MACH
 _FLAGS_AT = 0x30
 
 # What the printed pseudo-code leaves open, or has wrong: (the instruction, what is printed, what is
-# meant). tests/gfx/test_division.py shows that divisions are right with these, and only with them.
+# meant). tests/gfx/test_kernels.py shows that quotients are right with these.
 _MENDED = (
     # The result is open where no branch sets it: it is the first source.
     (r"v_div_scale_f32", r"\AVCC = 0x0LL;", r"D0.f32 = S0.f32;\nVCC = 0x0LL;"),
@@ -40,6 +40,10 @@ _MENDED = (
      r"exponent(S2.f32) > 127 ? 2.0F ** 64 * \1 : 2.0F ** -64 * \1"),
     (r"v_div_fmas_f64", r"2\.0 \*\* 64 \* (fma\([^)]*\))",
      r"exponent(S2.f64) > 1023 ? 2.0 ** 128 * \1 : 2.0 ** -128 * \1"),
+    # Printed is a question that is never true there. Of a quotient that overflows on the way the
+    # last fused multiply-add makes a NaN: no operand is one, so it can have come from there only.
+    (r"v_div_fixup_f32", r"exponent\(S1\.f32\) == 255", "isNAN(64'F(S0.f32))"),
+    (r"v_div_fixup_f64", r"exponent\(S1\.f64\) == 2047", "isNAN(S0.f64)"),
     # Compared with a signed zero, a number is asked for that zero.
     (r"v_(?:max|min)_f\d+", r"\((64'F\(S\d\.f32\)|S\d\.f64) == \+0\.0\)",
      r"(\1 == 0.0 && !sign(\1))"),

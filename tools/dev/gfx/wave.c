@@ -685,27 +685,30 @@ static void atomic(struct machine *m, struct wave *w, const struct step *s) {
 
 /* LDS ---------------------------------------------------------------------------------------- */
 
-static uint8_t *local(struct machine *m, struct wave *w, uint32_t at, uint32_t bytes, int writes,
-                      uint32_t lane) {
+/* Bytes of LDS that are read, or that get `given`. Waves may write the same to a byte: Triton does
+ * where several hold the same elements. */
+static uint8_t *local(struct machine *m, struct wave *w, uint32_t at, uint32_t bytes,
+                      const uint8_t *given, uint32_t lane) {
     if ((uint64_t)at + bytes > m->launch->lds_bytes) {
         fail(m, w, FAULT_BOUNDS, "out of bounds: lane %u %s %u bytes at %u of %u bytes of LDS",
-             lane, writes ? "writes" : "reads", bytes, at, m->launch->lds_bytes);
+             lane, given ? "writes" : "reads", bytes, at, m->launch->lds_bytes);
     }
     for (uint32_t k = at; k < at + bytes; k++) {
         struct touch *t = &m->touched[k];
-        int wrote = t->written_at == m->epoch, read = t->read_at == m->epoch;
-        if (wrote && t->writer != w->number) {
-            fail(m, w, FAULT_RACE, "hazard: byte %u of LDS, written by wave %u, without a barrier",
-                 k, t->writer);
+        int others = t->written_at == m->epoch && t->writer != w->number;
+        int read = t->read_at == m->epoch && t->reader != w->number;
+        if (others && !(given && given[k - at] == m->lds[k])) {
+            fail(m, w, FAULT_RACE, "hazard: byte %u of LDS, written by %s, without a barrier",
+                 k, t->writer == SEVERAL ? "several waves" : "another wave");
         }
-        if (writes && read && t->reader != w->number) {
-            fail(m, w, FAULT_RACE, "hazard: byte %u of LDS is written, read by wave %u, without a "
-                 "barrier", k, t->reader);
+        if (given && read) {
+            fail(m, w, FAULT_RACE, "hazard: byte %u of LDS is written, read by another wave, "
+                 "without a barrier", k);
         }
-        if (writes) {
-            t->written_at = m->epoch, t->writer = (uint8_t)w->number;
+        if (given) {
+            t->written_at = m->epoch, t->writer = others ? SEVERAL : (uint8_t)w->number;
         } else {
-            t->reader = read && t->reader != w->number ? SEVERAL : (uint8_t)w->number;
+            t->reader = read ? SEVERAL : (uint8_t)w->number;
             t->read_at = m->epoch;
         }
     }
@@ -722,10 +725,10 @@ static void lds_load(struct machine *m, struct wave *w, const struct step *s) {
     for (uint32_t l = 0; l < m->launch->wave_size; l++) {
         if (!(exec >> l & 1)) continue;
         uint32_t at = addresses[l] + (uint32_t)s->offset;
-        fill(s, to, l, local(m, w, at, s->bytes, 0, l), s->bytes);
+        fill(s, to, l, local(m, w, at, s->bytes, NULL, l), s->bytes);
         if (!(s->flags & STEP_PAIR)) continue;
         at = addresses[l] + (uint32_t)s->offset1;
-        fill(s, to + one, l, local(m, w, at, s->bytes, 0, l), s->bytes);
+        fill(s, to + one, l, local(m, w, at, s->bytes, NULL, l), s->bytes);
     }
     expect(m, w, COUNT_LDS, s->target, s->target_words);
 }
@@ -738,16 +741,11 @@ static void lds_write(struct machine *m, struct wave *w, const struct step *s, u
     const uint32_t *addresses = w->vector[s->source[0] - REG_VECTOR];
     for (uint32_t l = 0; l < m->launch->wave_size; l++) {
         if (!(exec >> l & 1)) continue;
-        uint8_t *to = local(m, w, addresses[l] + (uint32_t)offset, s->bytes, 1, l);
-        if (s->bytes < 4) {
-            uint32_t value = w->vector[code - REG_VECTOR][l];
-            if (s->flags & STEP_HIGH) value >>= 16;
-            memcpy(to, &value, s->bytes);
-            continue;
-        }
-        for (uint32_t k = 0; k < words; k++) {
-            memcpy(to + 4 * (size_t)k, &w->vector[code - REG_VECTOR + k][l], 4);
-        }
+        uint32_t given[4];
+        for (uint32_t k = 0; k < words; k++) given[k] = w->vector[code - REG_VECTOR + k][l];
+        if (s->flags & STEP_HIGH) given[0] >>= 16;
+        const uint8_t *bytes = (const uint8_t *)given;
+        memcpy(local(m, w, addresses[l] + (uint32_t)offset, s->bytes, bytes, l), bytes, s->bytes);
     }
 }
 
