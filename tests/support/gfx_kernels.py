@@ -98,7 +98,10 @@ def compiled(function: Any, arch: str, types: str, warps: int = 4, **constants: 
     names = [p.name for p in function.params if not p.is_constexpr]
     signature = dict(zip(names, types.split(), strict=True))
     source = ASTSource(
-        function, {p.name: signature.get(p.name, "constexpr") for p in function.params}, constants, {}
+        function,
+        {p.name: signature.get(p.name, "constexpr") for p in function.params},
+        constants,
+        {},
     )
     target = GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
     return triton.compile(source, target=target, options={"num_warps": warps})

@@ -26,7 +26,8 @@ _MACHINES = {0x41: "gfx1100", 0x4E: "gfx1201", 0x4C: "gfx942"}  # EF_AMDGPU_MACH
 _FLAGS_AT = 0x30
 
 # What the printed pseudo-code leaves open, or has wrong: (the instruction, what is printed, what is
-# meant). tests/gfx/test_kernels.py shows that quotients are right with these.
+# meant). Quotients (tests/gfx/test_kernels.py) and maxima (test_known_arithmetic.py) are right with
+# these.
 _MENDED = (
     # The result is open where no branch sets it: it is the first source.
     (r"v_div_scale_f32", r"\AVCC = 0x0LL;", r"D0.f32 = S0.f32;\nVCC = 0x0LL;"),
