@@ -102,6 +102,6 @@ def test_a_program_without_an_end(arch: str) -> None:
     memory = kernels.Memory()
     memory.add(x.ctypes.data, x.nbytes)
     kernarg = struct.pack("<QQQi", *[x.ctypes.data] * 3, 300) + bytes(64)
-    with pytest.raises(Fault, match="no end after 1000 instructions at .* s_branch") as e:
+    with pytest.raises(Fault, match=r"no end after 1000 instructions at .* s_branch") as e:
         endless.run((1, 1, 1), 128, kernarg, memory, most_steps=1000)
     assert e.value.kind == "end"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import gfx_kernels as kernels
 import gfx_operands
 import numpy as np
 import pytest
-import random
 import torch
 from gfx_kernels import ARCHES, compiled, launch
 

@@ -38,7 +38,6 @@ _NOPS = {
 }  # fmt: skip
 _LOAD, _STORE, _LDS, _SCALAR = range(4)
 _HALF, _PACKED_HALF, _PACKED_FLOAT, _AS_IT_IS = 1, 2, 3, 4
-_UNSCALABLE = 255  # a scale that wave.c refuses: an integer result that is to saturate
 
 
 class UnsupportedError(ValueError):
@@ -58,7 +57,7 @@ class Step(ctypes.Structure):
         ("target_words", ctypes.c_uint8), ("target_bits", ctypes.c_uint8),
         ("is_float", ctypes.c_uint8 * 4), ("negate", ctypes.c_uint8),
         ("absolute", ctypes.c_uint8), ("negate_high", ctypes.c_uint8), ("select", ctypes.c_uint8),
-        ("select_high", ctypes.c_uint8), ("scale", ctypes.c_uint8), ("row_mask", ctypes.c_uint8),
+        ("select_high", ctypes.c_uint8), ("row_mask", ctypes.c_uint8),
         ("bank_mask", ctypes.c_uint8), ("bound", ctypes.c_uint8), ("inactive", ctypes.c_uint8),
         ("selected", ctypes.c_uint8 * 2), ("extended", ctypes.c_uint8),
         ("target_selected", ctypes.c_uint8), ("target_unused", ctypes.c_uint8),
@@ -465,11 +464,12 @@ class _Lowering:
             for k in range(2):
                 made.negate |= f.get(f"src{k}_neg", 0) << k
                 made.absolute |= f.get(f"src{k}_abs", 0) << k
-        made.scale = f.get("omod", 0)
+        if f.get("omod"):
+            raise UnsupportedError("an output modifier, which is none where denormals are kept")
         if f.get("clmp"):
             made.flag("clamp")
             if not re.search(r"_f(16|32|64)$", name) or made.forms[0] > _HALF:
-                made.scale = _UNSCALABLE
+                raise UnsupportedError("an integer result that is to saturate")
 
     @staticmethod
     def dpp(one: Instruction, made: Step) -> None:

@@ -295,23 +295,18 @@ static void write_lanes(struct machine *m, struct wave *w, const struct step *s,
 
 /* Arithmetic --------------------------------------------------------------------------------- */
 
-static void scale_and_clamp(struct machine *m, struct wave *w, const struct step *s,
-                            struct lanes *L) {
-    static const float scales[] = {1, 2, 4, 0.5f};
-    if (s->scale > 3) fail(m, w, FAULT_UNSUPPORTED, "an integer result is clamped or scaled");
+/* Results between 0 and 1; NaN becomes 0. */
+static void clamp(const struct step *s, struct lanes *L) {
     for (uint32_t l = 0; l < L->count; l++) {
         if (s->target_words > 1) {
-            double x = f64_of(L->d[l]) * (double)scales[s->scale];
-            if (s->flags & STEP_CLAMP) x = x > 1 ? 1 : x > 0 ? x : 0;
-            L->d[l] = f64_bits(x);
+            double x = f64_of(L->d[l]);
+            L->d[l] = f64_bits(x > 1 ? 1 : x > 0 ? x : 0);
         } else if (s->target_bits == 16) {
-            float x = f16_of((uint32_t)L->d[l] & 0xffff) * scales[s->scale];
-            if (s->flags & STEP_CLAMP) x = x > 1 ? 1 : x > 0 ? x : 0;
-            L->d[l] = f16_bits(x);
+            float x = f16_of((uint32_t)L->d[l] & 0xffff);
+            L->d[l] = f16_bits(x > 1 ? 1 : x > 0 ? x : 0);
         } else {
-            float x = f32_of((uint32_t)L->d[l]) * scales[s->scale];
-            if (s->flags & STEP_CLAMP) x = x > 1 ? 1 : x > 0 ? x : 0;
-            L->d[l] = f32_bits(x);
+            float x = f32_of((uint32_t)L->d[l]);
+            L->d[l] = f32_bits(x > 1 ? 1 : x > 0 ? x : 0);
         }
     }
 }
@@ -338,7 +333,7 @@ static uint64_t compute(struct machine *m, struct wave *w, const struct step *s,
         }
     }
     s->alu(L);
-    if (s->scale || s->flags & STEP_CLAMP) scale_and_clamp(m, w, s, L);
+    if (s->flags & STEP_CLAMP) clamp(s, L);
     return lanes;
 }
 

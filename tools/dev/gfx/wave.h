@@ -100,7 +100,7 @@ struct step {
     uint8_t target_words;
     uint8_t target_bits;
     uint8_t is_float[4]; /* inline constants are floats */
-    uint8_t negate, absolute, negate_high, select, select_high, scale;
+    uint8_t negate, absolute, negate_high, select, select_high;
     uint8_t row_mask, bank_mask, bound, inactive;
     uint8_t selected[2], extended, target_selected, target_unused;
     uint8_t what; /* condition, atomic, lanes_op or matrix */
