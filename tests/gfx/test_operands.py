@@ -52,7 +52,9 @@ def words(value: Any) -> Words:
 
 def half_lanes(x: Words) -> Words:
     """Words whose halves are ordinary binary16 numbers."""
-    return packed(*(np.float16(v) for v in ((x & 0xFFF) / 64.0 - 30, (x >> 16 & 0xFFF) / 64.0 - 30)))
+    return packed(
+        *(np.float16(v) for v in ((x & 0xFFF) / 64.0 - 30, (x >> 16 & 0xFFF) / 64.0 - 30))
+    )
 
 
 def clamped(x: Any) -> Any:
@@ -94,7 +96,9 @@ FLOATS: list[tuple[tuple[str, ...], str, Callable[..., Any]]] = [
 
 def spelled(body: str, arch: str) -> str:
     """VCC is 32 bits where a wave has 32 lanes."""
-    return body if arch == "gfx942" else body.replace("vcc", "vcc_lo").replace("vcc_lo_lo", "vcc_lo")
+    return (
+        body if arch == "gfx942" else body.replace("vcc", "vcc_lo").replace("vcc_lo_lo", "vcc_lo")
+    )
 
 
 def on(cases: list[Any]) -> Any:
@@ -234,9 +238,13 @@ def test_halves(arch: str) -> None:
         body += "v_mov_b32_e32 v21, v7\n v_mul_f16_e64 v21.l, |v4.l|, v5.h"
         made = lanes(arch, body, x)
         assert (made[:, 0] == (packed(0 * ah, ah - bl) & 0xFFFF0000 | x[:, 3] & 0xFFFF)).all()
-        assert (made[:, 1] == (packed(np.abs(al) * bh, 0 * ah) & 0xFFFF | x[:, 3] & 0xFFFF0000)).all()
+        assert (
+            made[:, 1] == (packed(np.abs(al) * bh, 0 * ah) & 0xFFFF | x[:, 3] & 0xFFFF0000)
+        ).all()
     body = "v_fma_mix_f32 v20, v4, -v5, |v6| op_sel:[1,0,0] op_sel_hi:[1,1,0]\n"
-    body += "v_mov_b32_e32 v21, v7\n v_fma_mixhi_f16 v21, v4, v5, -1.0 op_sel:[0,1,0] op_sel_hi:[1,1,0]"
+    body += (
+        "v_mov_b32_e32 v21, v7\n v_fma_mixhi_f16 v21, v4, v5, -1.0 op_sel:[0,1,0] op_sel_hi:[1,1,0]"
+    )
     made = lanes(arch, body, x)
     with np.errstate(all="ignore"):
         wanted = ah.astype(float) * -bl.astype(float) + np.abs(floats(x)[:, 2].astype(float))
