@@ -12,17 +12,34 @@ import hashlib
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tools.dev.gfx import translate
+from tools.dev.gfx import opcodes, translate
+from tools.dev.gfx.decode import INSTRUCTION_SETS
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[2] / "build" / "gfx"
 _FLAGS = ("-O3", "-std=c11", "-D_GNU_SOURCE", "-fwrapv", "-ffp-contract=off", "-march=native",
           "-fPIC", "-shared", "-w")  # fmt: skip
-_BY_HAND = ("v_perm_b32", "v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16", "v_mad_mix_f32",
-            "v_mad_mixlo_f16", "v_mad_mixhi_f16", "v_pk_mov_b32")  # fmt: skip
+_BY_HAND = ("v_perm_b32", "v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16", "v_pk_mov_b32")
+# Instructions whose lanes depend on one another, or that concern no lane's own value, and those of
+# control that are encoded as arithmetic ones: lower.py and wave.c have them.
+_ACROSS = ("v_readlane", "v_readfirstlane", "v_writelane", "v_permlane", "v_mfma", "v_wmma",
+           "v_accvgpr_", "v_swmmac", "v_smfmac")  # fmt: skip
+_CONTROL = ("s_wait", "s_barrier")
+
+
+def is_across(name: str) -> bool:
+    return name.startswith(_ACROSS)
+
+
+def generated(tables: str, names: Iterable[str]) -> dict[str, str]:
+    """Those of some instructions whose functions are generated, and the pseudo-code of each."""
+    texts = opcodes.pseudo_code(tables)
+    functions = {opcodes.function_of(name) for name in names}
+    apart = (*_ACROSS, *_CONTROL, *_BY_HAND)
+    return {name: texts[name] for name in functions if name in texts and not name.startswith(apart)}
 
 
 def compiled(name: str, source: str) -> ctypes.CDLL:
@@ -67,18 +84,28 @@ _known: dict[str, int] = {}
 
 def addresses(texts: Mapping[str, str]) -> dict[str, int]:
     """Of instructions and their pseudo-code the addresses of their functions."""
-    missing = {}
     found = {}
     for name, text in texts.items():
-        found[name] = symbol = translate.symbol(name, text)
+        symbol = translate.symbol(text)
         if symbol not in _known:
-            missing[symbol] = translate.translated(name, text)
-    if missing:
-        source = '#include "alu.h"\n' + "\n".join(missing[symbol] for symbol in sorted(missing))
-        library = compiled("alu", source)
-        for symbol in missing:
-            _known[symbol] = _address(library, symbol)
-    return {name: _known[symbol] for name, symbol in found.items()}
+            sources = _listed()
+            if symbol not in sources:
+                sources = {symbol: translate.translated(name, text)}
+            library = compiled("alu", '#include "alu.h"\n' + "\n".join(sources.values()))
+            _known.update({made: _address(library, made) for made in sources})
+        found[name] = _known[symbol]
+    return found
+
+
+@functools.cache
+def _listed() -> dict[str, str]:
+    """The functions of the instructions of opcodes.txt, by their symbol."""
+    found: dict[str, str] = {}
+    for arch, names in opcodes.listed().items():
+        for name, text in generated(INSTRUCTION_SETS[arch], names).items():
+            symbol = translate.symbol(text)
+            found.setdefault(symbol, translate.translated(name, text))
+    return dict(sorted(found.items()))
 
 
 def by_hand(name: str) -> int:

@@ -63,8 +63,9 @@ class Instruction:
 
 
 def plain(name: str) -> str:
-    """An opcode's name in lower case, without its encoding."""
-    name = name.lower()
+    """An opcode's name in lower case, without its encoding. CDNA's tables still have the name that
+    the mixed multiply-add had before gfx906, where it became fused (LLVM: FeatureFmaMixInsts)."""
+    name = name.lower().replace("v_mad_mix", "v_fma_mix")
     return name[:-4] if name.endswith(("_e32", "_e64")) else name
 
 

@@ -7,14 +7,13 @@ UnsupportedError, which names it: nothing is skipped.
 from __future__ import annotations
 
 import ctypes
-import functools
-import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tools.dev.gfx import alu
-from tools.dev.gfx.decode import INSTRUCTION_SETS, Instruction, plain
+from tools.dev.gfx.decode import INSTRUCTION_SETS, Instruction
+from tools.dev.gfx.opcodes import GENERATIONS, function_of, pseudo_code
 from tools.dev.gfx.pcode import PcodeError
 
 NONE = 0xFFFF
@@ -39,7 +38,6 @@ _NOPS = {
 }  # fmt: skip
 _LOAD, _STORE, _LDS, _SCALAR = range(4)
 _HALF, _PACKED_HALF, _PACKED_FLOAT, _AS_IT_IS = 1, 2, 3, 4
-_UNSCALABLE = 255  # a scale that wave.c refuses: an integer result that is to saturate
 
 
 class UnsupportedError(ValueError):
@@ -59,7 +57,7 @@ class Step(ctypes.Structure):
         ("target_words", ctypes.c_uint8), ("target_bits", ctypes.c_uint8),
         ("is_float", ctypes.c_uint8 * 4), ("negate", ctypes.c_uint8),
         ("absolute", ctypes.c_uint8), ("negate_high", ctypes.c_uint8), ("select", ctypes.c_uint8),
-        ("select_high", ctypes.c_uint8), ("scale", ctypes.c_uint8), ("row_mask", ctypes.c_uint8),
+        ("select_high", ctypes.c_uint8), ("row_mask", ctypes.c_uint8),
         ("bank_mask", ctypes.c_uint8), ("bound", ctypes.c_uint8), ("inactive", ctypes.c_uint8),
         ("selected", ctypes.c_uint8 * 2), ("extended", ctypes.c_uint8),
         ("target_selected", ctypes.c_uint8), ("target_unused", ctypes.c_uint8),
@@ -74,20 +72,6 @@ class Step(ctypes.Structure):
     def flag(self, *flags: str) -> None:
         for flag in flags:
             self.flags |= 1 << FLAGS.index(flag)
-
-
-@functools.cache
-def pseudo_code(tables: str) -> Mapping[str, str]:
-    """Of each instruction that computes its pseudo-code, by its plain name."""
-    described = importlib.import_module(f"tinygrad.runtime.autogen.amd.{tables}.str_pcode").PCODE
-    wanted = ("VOP1Op", "VOP2Op", "VOPCOp", "VOP3POp", "VOP3SDOp", "VOP3Op", "SOP1Op", "SOP2Op",
-              "SOPCOp", "SOPKOp")  # fmt: skip
-    found: dict[str, str] = {}
-    for kind in wanted:
-        for op, text in described.items():
-            if type(op).__name__ == kind:
-                found.setdefault(plain(op.name), text)
-    return found
 
 
 def lower(code: Sequence[Instruction], arch: str) -> Any:
@@ -131,16 +115,16 @@ class _Lowering:
 
     def __init__(self, arch: str, code: Sequence[Instruction]) -> None:
         self.tables = INSTRUCTION_SETS[arch]
-        self.generation = {"cdna": 9, "rdna3": 11, "rdna4": 12}[self.tables]
+        self.generation = GENERATIONS[self.tables]
         self.functions: Mapping[str, int] = {}
         self.count = len(code)
 
     def computed(self, one: Instruction) -> list[str]:
         """The names of what an instruction computes; none for the others."""
         if one.format.startswith("VOPD"):
-            return [_undual(one.name), _undual(one.second)]
+            return [function_of(one.name), function_of(one.second)]
         computes = self.handler(one) in (self.scalar, self.vector)
-        return [_fused(one.name)] if computes else []
+        return [function_of(one.name)] if computes else []
 
     def steps(self, one: Instruction) -> list[Step]:
         made = self.blank(one)
@@ -180,9 +164,9 @@ class _Lowering:
             return self.lds
         if form in ("GLOBAL", "VGLOBAL", "BUFFER", "MUBUF"):
             return self.memory
-        if _special(name):
+        if alu.is_across(name):
             return self.across
-        if form.startswith(("SOP", "VOP")) and _fused(name) in pseudo_code(self.tables):
+        if form.startswith(("SOP", "VOP")) and function_of(name) in pseudo_code(self.tables):
             return self.scalar if form.startswith("SOP") else self.vector
         return self.unknown
 
@@ -400,7 +384,7 @@ class _Lowering:
     def vector(self, one: Instruction, made: Step) -> None:
         made.set("vector")
         f, described = one.fields, one.operands
-        name = _fused(one.name)
+        name = function_of(one.name)
         sources = self.sources(one)
         if name not in self.functions:
             made.alu = alu.by_hand(name)
@@ -485,11 +469,12 @@ class _Lowering:
             for k in range(2):
                 made.negate |= f.get(f"src{k}_neg", 0) << k
                 made.absolute |= f.get(f"src{k}_abs", 0) << k
-        made.scale = f.get("omod", 0)
+        if f.get("omod"):
+            raise UnsupportedError("an output modifier, which is none where denormals are kept")
         if f.get("clmp"):
             made.flag("clamp")
             if not re.search(r"_f(16|32|64)$", name) or made.forms[0] > _HALF:
-                made.scale = _UNSCALABLE
+                raise UnsupportedError("an integer result that is to saturate")
 
     @staticmethod
     def dpp(one: Instruction, made: Step) -> None:
@@ -515,7 +500,7 @@ class _Lowering:
         for name, letter, target in ((one.name, "x", x), (one.second, "y", y)):
             step = self.blank(one)
             step.set("vector")
-            single = _undual(name)
+            single = function_of(name)
             step.alu = self.functions[single]
             codes = [f[f"src{letter}0"], VECTOR + f[f"vsrc{letter}1"]]
             if single == "v_mov_b32":
@@ -598,20 +583,3 @@ class _Lowering:
         made.target = f["vdst"] + (ACC if to_acc else VECTOR)
         made.target_words = rows * rows // lanes
         made.is_float[2] = 1
-
-
-def _special(name: str) -> bool:
-    """Instructions whose lanes depend on one another, and those of no lane's own value."""
-    return name.startswith(
-        ("v_readlane", "v_readfirstlane", "v_writelane", "v_permlane", "v_mfma", "v_wmma",
-         "v_accvgpr_", "v_swmmac", "v_smfmac")
-    )  # fmt: skip
-
-
-def _undual(name: str) -> str:
-    return _fused(name.replace("v_dual_", "v_"))
-
-
-def _fused(name: str) -> str:
-    """fmamk and fmaak as what they are: a fused multiply-add with a literal."""
-    return re.sub(r"^v_(fmamk|fmaak)_", "v_fma_", name)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tools.dev.gfx import alu, code_object, lower
 from tools.dev.gfx.decode import INSTRUCTION_SETS, Instruction, UnknownInstructionError, decode
+from tools.dev.gfx.opcodes import GENERATIONS
 
-_GENERATIONS = {"cdna": 9, "rdna3": 11, "rdna4": 12}
 _FAULTS = ("", "bounds", "hazard", "hazard", "unsupported", "end")
 _NONE = lower.NONE
 MOST_STEPS = 2_000_000_000
@@ -111,7 +110,7 @@ class Program:
     @classmethod
     def load(cls, data: bytes, arch: str) -> Program:
         """The only kernel of a code object (an ELF, as Triton's "hsaco")."""
-        return cls(code_object.read(data, _GENERATIONS[INSTRUCTION_SETS[arch]]), arch)
+        return cls(code_object.read(data, GENERATIONS[INSTRUCTION_SETS[arch]]), arch)
 
     def run(
         self, grid: tuple[int, int, int], threads: int, kernarg: bytes, memory: Memory, *,
@@ -124,7 +123,7 @@ class Program:
         if len(kernarg) < self.kernarg_bytes:
             raise ValueError(f"{len(kernarg)} bytes of arguments of {self.kernarg_bytes}")
         start = time.perf_counter()
-        found, generation = self.object, _GENERATIONS[INSTRUCTION_SETS[self.arch]]
+        found, generation = self.object, GENERATIONS[INSTRUCTION_SETS[self.arch]]
         arguments = ctypes.create_string_buffer(kernarg, len(kernarg))
         at = ctypes.addressof(arguments)
         ranges = [(at, at + len(kernarg), False, "arguments"), *memory.ranges]
@@ -157,8 +156,3 @@ class Program:
             f"{self.arch} {self.name}: {report.text.decode()} at {where}, wave {report.wave} of"
             f" workgroup ({group}){beside}"
         )
-
-
-def opcodes(path: Path) -> list[str]:
-    """The instructions of opcodes.txt: one a line."""
-    return [line for line in path.read_text().split() if line]

@@ -196,7 +196,7 @@ class _Parser:
         left = self.level(k + 1)
         while self.tokens[self.at][0] == "op" and self.peek() in _LEVELS[k]:
             operator = self.take()
-            left = ("op", "!=" if operator == "<>" else operator, left, self.level(k + 1))
+            left = ("op", operator, left, self.level(k + 1))
         return left
 
     def prefix(self) -> Node:

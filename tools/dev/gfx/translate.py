@@ -3,7 +3,8 @@
     text = function("v_add_f32_x", "D0.f32 = S0.f32 + S1.f32")
 
 The functions use alu.h and nothing else. What the pseudo-code leaves open is settled here, each
-with its reason: see PRELUDES and NAMES. PcodeError where something is not understood.
+with its reason: see NAMES, and opcodes.py for what is printed wrongly. PcodeError where something
+is not understood.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ import hashlib
 from tools.dev.gfx.pcode import Node, PcodeError, Type, parse
 
 _RAW = {"S0": "s0", "S1": "s1", "S2": "s2", "D0": "d"}
-# The pseudo-code of these leaves the result open where no branch sets it: it is the first source.
-PRELUDES = {"v_div_scale_f32": "D0.f32 = S0.f32;\n", "v_div_scale_f64": "D0.f64 = S0.f64;\n"}
 # Values by name. Results that under- or overflow are rounded to nearest, as the kernels ask for.
 NAMES: dict[str, tuple[str, Type]] = {
     "laneId": ("l", ("u", 32)), "SCC": ("L->scc", ("u", 1)), "EXEC": ("L->exec", ("u", 64)),
@@ -44,9 +43,9 @@ _CONVERSIONS: dict[str, tuple[str, Type]] = {
 _MATHS = {"fma", "trunc", "floor", "sqrt", "abs", "ldexp"}
 
 
-def symbol(name: str, text: str) -> str:
-    """The C name of an instruction's function: the same for those that do the same."""
-    return "alu_" + hashlib.sha256((PRELUDES.get(name, "") + text).encode()).hexdigest()[:20]
+def symbol(text: str) -> str:
+    """The C name of a function, by what it does."""
+    return "alu_" + hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def function(name: str, text: str) -> str:
@@ -362,6 +361,8 @@ class _Body:
             return self.shifted(operator, x, a, y)
         kind = _common(a, b)
         x, y = _convert(x, a, kind), _convert(y, b, kind)
+        if operator == "<>":  # less or greater, which a NaN is not
+            return f"(({x}) < ({y}) || ({x}) > ({y}))", _U1
         if operator in ("==", "!=", "<", "<=", ">", ">="):
             return f"(({x}) {operator} ({y}))", _U1
         if operator not in ("+", "-", "*", "/", "&", "|", "^"):
@@ -396,8 +397,8 @@ def _common(a: Type, b: Type) -> Type:
 
 
 def translated(name: str, text: str) -> str:
-    """`function` of an instruction, with what its pseudo-code leaves open."""
+    """`function` of an instruction's pseudo-code; PcodeError names the instruction."""
     try:
-        return function(symbol(name, text), PRELUDES.get(name, "") + text)
+        return function(symbol(text), text)
     except PcodeError as error:
         raise PcodeError(f"{name}: {error}") from error

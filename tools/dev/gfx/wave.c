@@ -395,28 +395,19 @@ static void write_lanes(struct machine *m, struct wave *w, const struct step *s,
 
 /* Arithmetic --------------------------------------------------------------------------------- */
 
-static void scale_and_clamp(struct machine *m, struct wave *w, const struct step *s,
-                            struct lanes *L)
+/* Results between 0 and 1; NaN becomes 0. */
+static void clamp(const struct step *s, struct lanes *L)
 {
-    static const float scales[] = {1, 2, 4, 0.5f};
-    if (s->scale > 3)
-        fail(m, w, FAULT_UNSUPPORTED, "an integer result is clamped or scaled");
     for (uint32_t l = 0; l < L->count; l++) {
         if (s->target_words > 1) {
-            double x = f64_of(L->d[l]) * (double)scales[s->scale];
-            if (s->flags & STEP_CLAMP)
-                x = x > 1 ? 1 : x > 0 ? x : 0;
-            L->d[l] = f64_bits(x);
+            double x = f64_of(L->d[l]);
+            L->d[l] = f64_bits(x > 1 ? 1 : x > 0 ? x : 0);
         } else if (s->target_bits == 16) {
-            float x = f16_of((uint32_t)L->d[l] & 0xffff) * scales[s->scale];
-            if (s->flags & STEP_CLAMP)
-                x = x > 1 ? 1 : x > 0 ? x : 0;
-            L->d[l] = f16_bits(x);
+            float x = f16_of((uint32_t)L->d[l] & 0xffff);
+            L->d[l] = f16_bits(x > 1 ? 1 : x > 0 ? x : 0);
         } else {
-            float x = f32_of((uint32_t)L->d[l]) * scales[s->scale];
-            if (s->flags & STEP_CLAMP)
-                x = x > 1 ? 1 : x > 0 ? x : 0;
-            L->d[l] = f32_bits(x);
+            float x = f32_of((uint32_t)L->d[l]);
+            L->d[l] = f32_bits(x > 1 ? 1 : x > 0 ? x : 0);
         }
     }
 }
@@ -445,8 +436,8 @@ static uint64_t compute(struct machine *m, struct wave *w, const struct step *s,
         }
     }
     s->alu(L);
-    if (s->scale || s->flags & STEP_CLAMP)
-        scale_and_clamp(m, w, s, L);
+    if (s->flags & STEP_CLAMP)
+        clamp(s, L);
     return lanes;
 }
 
@@ -526,28 +517,24 @@ static float mixed_source(const struct lanes *L, int k, uint32_t l)
     return L->negate & bit ? -value : value;
 }
 
-static float mix(const struct lanes *L, uint32_t l, int fused)
+static float mix(const struct lanes *L, uint32_t l)
 {
-    float a = mixed_source(L, 0, l), b = mixed_source(L, 1, l), c = mixed_source(L, 2, l);
-    return fused ? fmaf(a, b, c) : a * b + c;
+    return fmaf(mixed_source(L, 0, l), mixed_source(L, 1, l), mixed_source(L, 2, l));
 }
 
-#define MIX(NAME, FUSED, RESULT)                                                                   \
+#define MIX(NAME, RESULT)                                                                          \
     void gfx_##NAME(struct lanes *L)                                                               \
     {                                                                                              \
         for (uint32_t l = 0; l < L->count; l++) {                                                  \
-            float x = mix(L, l, FUSED);                                                            \
+            float x = mix(L, l);                                                                   \
             L->d[l] = RESULT;                                                                      \
         }                                                                                          \
     }
 #define LOW(x) ((L->d[l] & 0xffff0000u) | f16_bits(x))
 #define HIGH(x) ((L->d[l] & 0xffffu) | f16_bits(x) << 16)
-MIX(fma_mix_f32, 1, f32_bits(x))
-MIX(fma_mixlo_f16, 1, LOW(x))
-MIX(fma_mixhi_f16, 1, HIGH(x))
-MIX(mad_mix_f32, 0, f32_bits(x))
-MIX(mad_mixlo_f16, 0, LOW(x))
-MIX(mad_mixhi_f16, 0, HIGH(x))
+MIX(fma_mix_f32, f32_bits(x))
+MIX(fma_mixlo_f16, LOW(x))
+MIX(fma_mixhi_f16, HIGH(x))
 
 void gfx_pk_mov_b32(struct lanes *L)
 {
@@ -889,14 +876,12 @@ static uint8_t *local(struct machine *m, struct wave *w, uint32_t at, uint32_t b
         struct touch *t = &m->touched[k];
         int wrote = t->written_at == m->epoch, read = t->read_at == m->epoch;
         if (wrote && t->writer != w->number && !is_same) {
-            fail(m, w, FAULT_RACE, "hazard: byte %u of LDS, written by wave %u, without a barrier",
-                 k, t->writer);
+            fail(m, w, FAULT_RACE, "hazard: byte %u of LDS, written by another wave, no barrier",
+                 k);
         }
         if (written && read && t->reader != w->number && !is_same) {
             fail(m, w, FAULT_RACE,
-                 "hazard: byte %u of LDS is written, read by wave %u, without a "
-                 "barrier",
-                 k, t->reader);
+                 "hazard: byte %u of LDS is written, read by another wave, no barrier", k);
         }
         if (written) {
             t->writer = wrote && t->writer != w->number ? SEVERAL : (uint8_t)w->number;

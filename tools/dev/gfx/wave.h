@@ -108,7 +108,7 @@ struct step {
     uint8_t target_words;
     uint8_t target_bits;
     uint8_t is_float[4]; /* inline constants are floats */
-    uint8_t negate, absolute, negate_high, select, select_high, scale;
+    uint8_t negate, absolute, negate_high, select, select_high;
     uint8_t row_mask, bank_mask, bound, inactive;
     uint8_t selected[2], extended, target_selected, target_unused;
     uint8_t what;        /* condition, atomic, lanes_op or matrix */
@@ -169,9 +169,6 @@ void gfx_perm_b32(struct lanes *);
 void gfx_fma_mix_f32(struct lanes *);
 void gfx_fma_mixlo_f16(struct lanes *);
 void gfx_fma_mixhi_f16(struct lanes *);
-void gfx_mad_mix_f32(struct lanes *);
-void gfx_mad_mixlo_f16(struct lanes *);
-void gfx_mad_mixhi_f16(struct lanes *);
 void gfx_pk_mov_b32(struct lanes *);
 
 #endif

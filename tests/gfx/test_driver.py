@@ -14,7 +14,7 @@ import torch
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
-import gfx_kernels
+import launch_kernels
 
 from hy3d_rocm.conv.triton import configs, jit, launch, plan, steps
 from hy3d_rocm.conv.triton.layout import Layout
@@ -79,7 +79,7 @@ VALUES = {
 def test_arguments_lie_where_the_code_object_has_them(arch: str, noted: Noted, cache: Path) -> None:
     x, out = torch.zeros(64, dtype=torch.float16), torch.zeros(64, dtype=torch.float64)
     with driver.install(arch, cache) as device:
-        gfx_kernels.mixed[(2, 3)](x=x, out=out, last=out[32:], BLOCK=32, num_warps=1, **VALUES)
+        launch_kernels.mixed[(2, 3)](x=x, out=out, last=out[32:], BLOCK=32, num_warps=1, **VALUES)
     (block,), (program,), (launched,) = noted.blocks, noted.programs, device.launches
     assert len(block) == program.kernarg_bytes
     names = [n for n, kind in launched.kernel.signature if kind != "constexpr"]
@@ -109,7 +109,7 @@ def test_a_layout_other_than_the_code_objects_is_refused(
     with pytest.raises(
         driver.LaunchError, match=r"add: arguments are packed as \(32, 8, 'by_value"
     ):
-        gfx_kernels.add[(1,)](x, x, x, 64, BLOCK=64)
+        launch_kernels.add[(1,)](x, x, x, 64, BLOCK=64)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_launch_is_given_its_tensors_from_first_to_last_element(
 ) -> None:
     wide = torch.zeros(8, 40)
     x, y = wide[1:3, 4:20], torch.zeros(64)
-    gfx_kernels.add[(1,)](x, y, y, 32, BLOCK=32)
+    launch_kernels.add[(1,)](x, y, y, 32, BLOCK=32)
     assert noted.parts == [
         [(wide.data_ptr() + 44 * 4, (40 + 16) * 4, "x", True), (y.data_ptr(), 256, "y, out", True)]
     ]
@@ -140,7 +140,7 @@ def test_a_launch_is_given_its_tensors_from_first_to_last_element(
 
 def test_lds_is_what_the_launch_asks_for(device: driver.Device, noted: Noted) -> None:
     x = torch.zeros(64, 64, dtype=torch.float16)
-    gfx_kernels.shared[(1,)](x, x.float(), BM=64)
+    launch_kernels.shared[(1,)](x, x.float(), BM=64)
     assert 0 < noted.programs[0].lds_bytes <= 65536
 
 
@@ -207,7 +207,7 @@ def test_a_convolutions_launches_are_given_its_operands_alone(
 
 def test_what_the_compiler_was_told_of_a_pointer_must_hold(device: driver.Device) -> None:
     x = torch.zeros(65)
-    compiled = gfx_kernels.add[(1,)](x, x, x, 64, BLOCK=64)
+    compiled = launch_kernels.add[(1,)](x, x, x, 64, BLOCK=64)
     device.given = [driver.Span(*host.reach(x))] * 3
     packed, at = compiled.packed_metadata, x.data_ptr()
     arguments = (1, 1, 1, 0, compiled.function, packed, None, None, None)
