@@ -178,7 +178,7 @@ static PyObject *calls_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     if (PyTuple_Size(flags) > MAX_FLAGS) {
         hy3d_py_value_error("flags are %zd: they must be at most %d.", PyTuple_Size(flags),
-                            (int)MAX_FLAGS);
+                            MAX_FLAGS);
         return NULL;
     }
     PyObject *const known = PyDict_New();
@@ -344,6 +344,7 @@ static PyObject *calls_add(PyObject *self, PyObject *args)
 
 static PyObject *take_one(PyObject *self, PyObject *entry)
 {
+    (void)self; /* named by the lock alone */
     char *const memory = PyByteArray_AsString(PyTuple_GetItem(entry, 1));
     counts taken;
     HY3D_PY_LOCK(self);
