@@ -204,6 +204,44 @@ def route(
     number that stands for nothing, or a tier twice.
     """
 
+class KnownCalls:
+    """Calls of convolutions that go straight to PyTorch, and how often they did. For one thread,
+    but for take().
+
+    capsule: `torch.Tensor.__dlpack_c_exchange_api__`, by which tensors are read, or None: then no
+    call has a key. types: those of tensors that are nothing more. flags: functions that give a
+    bool, which is part of a key. holds: functions; where one gives True nothing goes straight.
+    clock: gives seconds.
+    """
+
+    def __new__(
+        cls,
+        capsule: object,
+        types: tuple[type, ...],
+        flags: tuple[Callable[[], object], ...],
+        holds: tuple[Callable[[], object], ...],
+        clock: Callable[[], float],
+    ) -> KnownCalls: ...
+    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """function(*arguments), where the call is known and nothing holds it back.
+
+        Else bytes, the call's key: function, flags, and what the arguments of a conv2d or conv3d
+        are, without their values. None where they have none (a tensor of another type, one without
+        memory of its own, a number that is none, an argument too many).
+        """
+
+    def add(self, key: bytes, who: Any) -> None:
+        """Calls of this key go straight from now on."""
+
+    def take(self) -> list[tuple[Any, int, float, float]]:
+        """(who, calls, seconds, the longest call's) since the last time; what failed is not in."""
+
+    def forget(self) -> None:
+        """Forgets all calls, with what was not taken of them."""
+
+    def failed(self) -> tuple[Any, float] | None:
+        """(who, start by the clock) of a function that has just raised, once; else None."""
+
 class Admission:
     """What stays in a cache that is smaller than what is asked of it (include/hy3d/cache.h). A key
     is ((low, high), layout): a fingerprint and the number of a layout."""

@@ -25,6 +25,7 @@ typedef struct hy3d_py_state {
     PyObject *schedule_type;   /* Schedule */
     PyObject *program_type;    /* Program */
     PyObject *rates_type;      /* Rates */
+    PyObject *calls_type;      /* KnownCalls */
     PyObject *admission_type;  /* Admission */
     unsigned long main_thread; /* Python runs the handlers of signals there; 0: not in this one */
     hy3d_fingerprint_keys fingerprint_keys;
@@ -99,6 +100,9 @@ int hy3d_py_admission_register(PyObject *module, hy3d_py_state *state);
 
 /* py_route.c */
 int hy3d_py_rates_register(PyObject *module, hy3d_py_state *state);
+
+/* py_calls.c */
+int hy3d_py_calls_register(PyObject *module, hy3d_py_state *state);
 
 /* program.c */
 int hy3d_py_program_register(PyObject *module, hy3d_py_state *state);

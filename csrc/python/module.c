@@ -104,6 +104,9 @@ static int module_exec(PyObject *module)
     if (hy3d_py_admission_register(module, state) != 0) {
         return -1;
     }
+    if (hy3d_py_calls_register(module, state) != 0) {
+        return -1;
+    }
     if (hy3d_py_rates_register(module, state) != 0) {
         return -1;
     }
@@ -120,6 +123,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
         Py_VISIT(state->schedule_type);
         Py_VISIT(state->program_type);
         Py_VISIT(state->rates_type);
+        Py_VISIT(state->calls_type);
         Py_VISIT(state->admission_type);
     }
     return 0;
@@ -135,6 +139,7 @@ static int module_clear(PyObject *module)
         Py_CLEAR(state->schedule_type);
         Py_CLEAR(state->program_type);
         Py_CLEAR(state->rates_type);
+        Py_CLEAR(state->calls_type);
         Py_CLEAR(state->admission_type);
     }
     return 0;

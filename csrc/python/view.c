@@ -45,6 +45,19 @@ typedef struct DLManagedTensorVersioned {
     DLTensor dl_tensor;
 } DLManagedTensorVersioned;
 
+/* The table of functions of a producer's type, as far as it is used here. */
+typedef struct DLPackExchangeAPI {
+    struct {
+        struct {
+            uint32_t major;
+            uint32_t minor;
+        } version;
+        void *previous;
+    } header;
+    void (*unused[3])(void);
+    int (*describe)(void *object, DLTensor *out); /* may be NULL */
+} DLPackExchangeAPI;
+
 /* Pinned host memory is ordinary memory for us. */
 static bool host_device(int64_t type)
 {
@@ -486,4 +499,35 @@ void hy3d_py_view_release(hy3d_py_view *view)
         PyBuffer_Release(&view->buffer);
     }
     PyErr_Restore(type, value, trace);
+}
+
+int hy3d_py_tensor_words(PyObject *capsule, PyObject *object, int64_t *words)
+{
+    const DLPackExchangeAPI *const table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    if (table == NULL) {
+        return -1;
+    }
+    if (table->header.version.major != DL_MAJOR || table->describe == NULL) {
+        return 0;
+    }
+    DLTensor tensor = {.data = NULL};
+    if (table->describe(object, &tensor) != 0) {
+        if (!hy3d_py_may_skip()) {
+            return -1;
+        }
+        PyErr_Clear();
+        return 0;
+    }
+    if (tensor.ndim < 0 || tensor.ndim > HY3D_TENSOR_DIMS || tensor.shape == NULL ||
+        tensor.strides == NULL) {
+        return 0;
+    }
+    words[0] = tensor.ndim;
+    words[1] = (int64_t)tensor.dtype.code << 24 | tensor.dtype.bits << 16 | tensor.dtype.lanes;
+    words[2] = (int64_t)tensor.device.device_type << 32 | (uint32_t)tensor.device.device_id;
+    for (int i = 0; i < tensor.ndim; i++) {
+        words[3 + 2 * i] = tensor.shape[i];
+        words[4 + 2 * i] = tensor.shape[i] > 1 ? tensor.strides[i] : 0;
+    }
+    return 3 + 2 * tensor.ndim;
 }

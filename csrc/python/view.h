@@ -35,4 +35,11 @@ bool hy3d_py_view_bytes(const hy3d_py_view *view, const void **first_out, size_t
 /* Whether the address ranges of the two have a byte in common. */
 bool hy3d_py_view_overlaps(const hy3d_py_view *a, const hy3d_py_view *b);
 
+/* What a tensor is without its address (dimensions, type, device, sizes, strides), read through the
+ * table of functions that its type offers (DLPack's `__dlpack_c_exchange_api__`, a capsule), into
+ * at most HY3D_PY_TENSOR_WORDS words. How many those are; 0 where it can't be told so; -1 with an
+ * exception. The object must be of a type that has the table. */
+enum { HY3D_PY_TENSOR_WORDS = 3 + 2 * HY3D_TENSOR_DIMS };
+int hy3d_py_tensor_words(PyObject *capsule, PyObject *object, int64_t *words);
+
 #endif

@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.frames.output import OutputError, told, written
+from hy3d_rocm.frames.output import OutputError, output_errors, written
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +21,7 @@ _VIDEO_CRF = 16
 
 def make_folder(folder: Path, names: Sequence[str], *, force: bool) -> None:
     """`folder` is there afterwards. OutputError where files of these names are already."""
-    with told(folder):
+    with output_errors(folder):
         if folder.exists() and not folder.is_dir():
             raise OutputError(f"{folder} is a file; name a folder to write to with --out")
         folder.mkdir(parents=True, exist_ok=True)

@@ -248,7 +248,7 @@ class _Run:
         except ValueError as error:
             return str(error)
         if plan.strategy not in ("whole", "streamed"):
-            return f"no exact strategy fits, only {plan.way.name}"
+            return f"no exact strategy fits, only {plan.variant.name}"
         speeds = [
             float(o.report.plan["gmacs"]) / o.seconds
             for row in self.report.rows

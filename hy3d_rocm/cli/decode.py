@@ -89,9 +89,9 @@ def run_decode_command(arguments: argparse.Namespace) -> int:
 
     try:
         with interruptible(_say) as cancel:
-            told = _decode(arguments, cancel)
+            result = _decode(arguments, cancel)
             if arguments.json is not None:
-                _write_json(arguments.json, told)
+                _write_json(arguments.json, result)
     except DecodeCancelled as error:
         _say(f"{error}{_what_is_left(arguments)}")
         return 130
@@ -102,7 +102,7 @@ def run_decode_command(arguments: argparse.Namespace) -> int:
         logger.debug("hy3d-rocm decode", exc_info=True)
         _say(str(error))
         return 1
-    sys.stdout.write("".join(f"{printable(line)}\n" for line in _lines(told)))
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in _lines(result)))
     return 0
 
 
@@ -132,12 +132,12 @@ def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str,
 def _check_report(path: Path | None) -> None:
     """OutputError where --json could not be written: better now than after the decode."""
     from hy3d_rocm.frames.claim import check_name
-    from hy3d_rocm.frames.output import OutputError, told
+    from hy3d_rocm.frames.output import OutputError, output_errors
 
     if path is None:
         return
     check_name(path)
-    with told(path):
+    with output_errors(path):
         if path.is_dir():
             raise OutputError(f"{path} is a folder; name a file for --json")
         if not path.exists():
@@ -247,33 +247,34 @@ def _what_is_left(arguments: argparse.Namespace) -> str:
     return "; nothing is left (--resume would keep what is done)"
 
 
-def _lines(told: dict[str, Any]) -> list[str]:
+def _lines(result: dict[str, Any]) -> list[str]:
     """The report in a few lines."""
-    lines = [f"{told['out']}: {told['out_shape'][2]} frames {told['out_shape'][4]}x"
-             f"{told['out_shape'][3]}, {told['resumed_frames']} of them were there"]  # fmt: skip
-    if "strategy" not in told:
+    _, _, frames, height, width = result["out_shape"]
+    was_there = f"{result['resumed_frames']} of them were there"
+    lines = [f"{result['out']}: {frames} frames {width}x{height}, {was_there}"]
+    if "strategy" not in result:
         return lines
     lines.append(
-        f"{told['vae']} on {told['device']} in {told['dtype']}: {told['strategy']}, since "
-        f"{told['reason']}; {told['seconds']:.1f} s"
+        f"{result['vae']} on {result['device']} in {result['dtype']}: {result['strategy']}, since "
+        f"{result['reason']}; {result['seconds']:.1f} s"
     )
     sizes = [
-        f"{text} {size_text(told[key], 2)}"
+        f"{text} {size_text(result[key], 2)}"
         for text, key in (
             ("budget", "budget_bytes"), ("whole decode", "whole_bytes"),
             ("predicted peak", "predicted_peak_bytes"), ("measured peak", "measured_peak_bytes"),
         )
-        if key in told
+        if key in result
     ]  # fmt: skip
     lines.append(", ".join(sizes))
-    return [*lines, *told["ignored"], *(str(event) for event in told["events"])]
+    return [*lines, *result["ignored"], *(str(event) for event in result["events"])]
 
 
-def _write_json(path: Path, told: dict[str, Any]) -> None:
-    from hy3d_rocm.frames.output import told as telling
+def _write_json(path: Path, result: dict[str, Any]) -> None:
+    from hy3d_rocm.frames.output import output_errors
 
-    with telling(path):
-        path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    with output_errors(path):
+        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def _budget(text: str) -> str:

@@ -25,7 +25,7 @@ from hy3d_rocm import _native
 from hy3d_rocm.comfy import during
 from hy3d_rocm.comfy.memory import own_care
 from hy3d_rocm.decoding.report import DecodeOptions, DecodeReport
-from hy3d_rocm.decoding.stages import told
+from hy3d_rocm.decoding.stages import logged
 from hy3d_rocm.meter import PeakMeter
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def own_code(vae: Any, work: Callable[[], Any], given: Any, encode: bool = False
     is_sent = POLICY.get() == ON_CPU and device.type != "cpu"
     how = f", {caught()}" if is_sent else ""
     with own_care(vae):
-        return told(work, given, device, dtype, encode, how)
+        return logged(work, given, device, dtype, encode, how)
 
 
 def where_of(vae: Any) -> tuple[torch.device, object]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decoding.families.base import StructuredFamily
     from hy3d_rocm.decoding.memory.budget import Budget, Request
-    from hy3d_rocm.decoding.planning.planner import Way
+    from hy3d_rocm.decoding.planning.planner import Variant
     from hy3d_rocm.decoding.report import DecodeOptions
 
 logger = logging.getLogger("hy3d_rocm")
@@ -286,10 +286,10 @@ def _planned_bytes(
     return int(plan.need.device_bytes / options.memory_threshold) + headroom_bytes()
 
 
-def _until(cancel: Any) -> Callable[[Way], bool]:
-    """Asked of each way before it is priced: raises after a cancel."""
+def _until(cancel: Any) -> Callable[[Variant], bool]:
+    """Asked of each variant before its cost is computed: raises after a cancel."""
 
-    def go_on(way: Way) -> bool:
+    def go_on(variant: Variant) -> bool:
         if asked_to_stop(cancel):
             raise DecodeCancelled("cancelled while it was planned")
         return True

@@ -59,7 +59,8 @@ class Entry:
     """What a mode knows about one call signature: read once, used at every call.
 
     fast: the tier that calls go straight to; None where each call has to be looked at. is_straight:
-    it is PyTorch as it is set up, and nothing is measured or expires.
+    it is PyTorch as it is set up, and nothing is measured or expires. is_counted_later: nobody
+    has to hear of each call either.
     """
 
     spec: ConvSpec | None
@@ -71,6 +72,7 @@ class Entry:
     standing: tuple[Verdict | None, ...] = ()
     fast: Tier | None = None
     is_straight: bool = False
+    is_counted_later: bool = False
     recovers: bool = False
     rows: tuple[Row, ...] = ()
     watching: Watching | None = None

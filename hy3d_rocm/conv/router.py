@@ -23,9 +23,10 @@ from typing import Any, Self
 import torch
 from torch import is_grad_enabled as _is_grad_enabled
 from torch._C import _get_cudnn_enabled, _get_mkldnn_enabled, _is_any_autocast_enabled
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 
+from hy3d_rocm import _native
 from hy3d_rocm.conv import errors, faults, gradients
 from hy3d_rocm.conv.call import (
     PLAIN,
@@ -64,6 +65,8 @@ __all__ = ["LOCAL", "Guard", "aside", "note", "protect"]
 # Parameters behave like tensors; anything else (FakeTensor, quantised or functorch wrappers)
 # brings its own rules and is left alone.
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+# Has C read a tensor; PyTorch has it since 2.13.
+_READER = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 # Entries of one mode: shapes x layouts of a session. Rebuilt from nothing when exceeded.
 _MAX_ENTRIES = 4096
 
@@ -151,11 +154,11 @@ def aside(*, check_finite: bool = False) -> Guard:
 def note(size: Sequence[int], outputs: int, dtype: torch.dtype, tier: str, seconds: float) -> None:
     """Tells the innermost protect() of this thread, where there is one, of a convolution in 3D that
     was computed past it. size: (N, C, T, H, W) of what was convolved; outputs: channels."""
-    if LOCAL.modes and not LOCAL.busy:
+    if LOCAL.modes and not LOCAL.modes[-1].busy[0]:
         what = Named("conv3d", f"{size_text(size)} -> {outputs}", dtype_name(dtype))
         audience = LOCAL.modes[-1].audience
         book(audience.rows(what, tier), seconds)
-        audience.add("calls")
+        audience.add_calls()
 
 
 def _check_words(
@@ -183,12 +186,15 @@ def _made(tiers: Sequence[str | Tier], cpu_options: dict[str, object]) -> tuple[
     return made
 
 
+def _requires_grad(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    return x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+
+
 class Local(threading.local):
     """What belongs to a thread."""
 
     def __init__(self) -> None:
         self.modes: list[RouterMode] = []  # innermost last
-        self.busy = False  # an inner router handles the call that an outer one sees
 
 
 LOCAL = Local()
@@ -218,6 +224,8 @@ class Guard:
         if self.active:
             faults.load_environment()
             mode = RouterMode(self, tuple(LOCAL.modes))
+            for stats in mode.audience.stats:
+                stats.sources.append(mode.collect)
             mode.__enter__()  # type: ignore[no-untyped-call]  # torch has no annotation
             LOCAL.modes.append(mode)
             faults.entered(+1)
@@ -236,6 +244,9 @@ class Guard:
                     " to one thread"
                 )
             mode = LOCAL.modes.pop()
+            mode.collect()
+            for stats in mode.audience.stats:
+                stats.sources.remove(mode.collect)
             faults.entered(-1)
             mode.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]  # as above
 
@@ -264,7 +275,14 @@ class RouterMode(TorchFunctionMode):
         )
         self.budget: ProbeBudget = outer[0].budget if outer else ProbeBudget()
         self.is_nested = bool(outer)
-        self.entries: dict[Hashable, Entry] = {}
+        # Of the thread: an inner router handles the call that an outer one sees
+        self.busy: list[bool] = outer[0].busy if outer else [False]
+        self.entries: dict[Hashable, Entry] = {}  # some by two keys
+        self.known = _native.KnownCalls(
+            _READER, tuple(_PLAIN_TYPES), (_get_cudnn_enabled, _get_mkldnn_enabled),
+            (_is_grad_enabled, _is_any_autocast_enabled, faults.active), perf_counter,
+        )  # fmt: skip
+        self.known_since = -1  # VERDICTS.generation
         self.overhead = OverheadBudget(perf_counter)
         self.is_plain = not (self.settings.check_finite or self.settings.synchronize)
 
@@ -280,53 +298,107 @@ class RouterMode(TorchFunctionMode):
             signature = SIGNATURES.get(func)
         except TypeError:  # a callable that can't be hashed is none of ours
             signature = None
-        if signature is None or LOCAL.busy or is_compiling():
+        if signature is None or self.busy[0] or is_dynamo_compiling():
             return func(*args, **kwargs) if kwargs else func(*args)
         if not self.is_nested:
             return self._route(signature, func, args, kwargs or {})
-        LOCAL.busy = True  # the modes around this one would route the same call again
+        self.busy[0] = True  # the modes around this one would route the same call again
         try:
             return self._route(signature, func, args, kwargs or {})
         finally:
-            LOCAL.busy = False
+            self.busy[0] = False
 
     def _route(
         self, signature: Signature, func: Callable[..., Any], args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:  # fmt: skip
-        if kwargs or signature.names is not PLAIN or not 2 <= len(args) <= 7:
-            values = read_arguments(signature, args, kwargs)
+        key: bytes | None = None
+        if signature.names is PLAIN and not kwargs:
+            if self.known_since != VERDICTS.generation:
+                self._forget()
+            failed: list[Exception] = []
+            try:
+                found = self.known.call(func, args)
+            except Exception as error:  # noqa: BLE001  # the chain raises again what is not ours
+                failed.append(error)
+            else:
+                if found is not None and type(found) is not bytes:
+                    return found
+                key = found
+            if failed:
+                return self._after_straight(failed, func, args)
+        return self._look(key, signature, func, args, kwargs)
+
+    def _look(
+        self, key: bytes | None, signature: Signature, func: Callable[..., Any],
+        args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """A call that does not go straight to PyTorch, or is not known to. key: what C read."""
+        if is_compiling():
+            return func(*args, **kwargs)
+        if _is_any_autocast_enabled():
+            key = None  # it has no dtype of autocast
+        entry = None if key is None else self.entries.get(key)
+        if entry is None:
+            values = self._read(signature, args, kwargs)
             if values is None:
                 return func(*args, **kwargs)
         else:
-            values = args if len(args) == 7 else args + PLAIN_DEFAULTS[len(args) :]
-        x, weight, bias = values[0], values[1], values[2]
-        if not (
-            type(x) in _PLAIN_TYPES
-            and type(weight) in _PLAIN_TYPES
-            and (bias is None or type(bias) in _PLAIN_TYPES)
-        ):
-            odd = next(
-                (t for t in values[:3] if t is not None and type(t) not in _PLAIN_TYPES), None
-            )
-            if isinstance(odd, torch.Tensor):
-                self._leave(f"a tensor is a {type(odd).__name__}")
-            return func(*args, **kwargs)
-        ndim = signature.ndim or weight.dim() - 2
-        if ndim not in (2, 3):
-            return func(*args, **kwargs)
-        wants_grad = _is_grad_enabled() and (
-            x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-        )
+            values = args + PLAIN_DEFAULTS[len(args) :]
+        wants_grad = _is_grad_enabled() and _requires_grad(values[0], values[1], values[2])
         if wants_grad and (what := recorder()):
             self._leave(f"{what} records")
             return func(*args, **kwargs)
-        try:
-            entry = self.entry_of(values, ndim)
-        except (TypeError, AttributeError, RuntimeError):
-            return func(*args, **kwargs)  # arguments that PyTorch will refuse in its own words
-        route = gradients.convolve if wants_grad else RouterMode.run
-        return route(self, entry, values, func, args, kwargs)
+        if entry is None:
+            try:
+                entry = self.entry_of(values, signature.ndim or values[1].dim() - 2)
+            except (TypeError, AttributeError, RuntimeError):
+                return func(*args, **kwargs)  # arguments that PyTorch will refuse in its own words
+            if key is not None:
+                self.entries[key] = entry
+        if wants_grad:
+            return gradients.convolve(self, entry, values, func, args, kwargs)
+        if key is not None and entry.is_counted_later and entry.generation == self.known_since:
+            self.known.add(key, entry)
+        return self.run(entry, values, func, args, kwargs)
+
+    def _after_straight(
+        self, failed: list[Exception], func: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Any:
+        """The result of a call that went straight to PyTorch, and was not computed there."""
+        known = self.known.failed()
+        if known is None:  # it did not get there
+            raise failed.pop()
+        entry, start = known
+        self._tell_failure(entry, start, failed[0])
+        values = args + PLAIN_DEFAULTS[len(args) :]
+        return self._fall_back(entry, self._call(entry.spec, values, func, args, {}), failed)
+
+    def collect(self) -> None:
+        """Books the calls that went straight to PyTorch since the last time."""
+        for entry, calls, seconds, longest in self.known.take():
+            self.audience.add_calls(calls)
+            book(entry.rows, seconds, calls=calls, longest=longest)
+
+    def _forget(self) -> None:
+        """Has every call looked at again."""
+        self.collect()
+        self.known_since = VERDICTS.generation
+        self.known.forget()
+
+    def _read(
+        self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, ...] | None:
+        """The values of PLAIN; None where PyTorch alone knows what is asked."""
+        values = read_arguments(signature, args, kwargs)
+        if values is None:
+            return None
+        for value in values[:3]:
+            if type(value) not in _PLAIN_TYPES and (value is not None or value is not values[2]):
+                if isinstance(value, torch.Tensor):
+                    self._leave(f"a tensor is a {type(value).__name__}")
+                return None
+        return values if (signature.ndim or values[1].dim() - 2) in (2, 3) else None
 
     def _leave(self, reason: str) -> None:
         self.audience.left(reason, is_new=VERDICTS.first_time(("left", reason)))
@@ -359,6 +431,7 @@ class RouterMode(TorchFunctionMode):
                 raise RuntimeError("PyTorch's own business")
             if len(self.entries) >= _MAX_ENTRIES:
                 self.entries.clear()
+                self._forget()
             spec = make_spec(values, ndim)
             config = (spec, (cudnn, mkldnn))
             entry = self.entries[key] = Entry(spec, named(x, weight, ndim), config)
@@ -420,7 +493,7 @@ class RouterMode(TorchFunctionMode):
         """`failed` has what the first tier's own attempt has just raised."""
         if failed is None:
             failed = []
-            self.audience.add("calls")
+            self.audience.add_calls()
         plan = plan or entry.plan
         assert plan is not None
         widen = None
@@ -467,7 +540,7 @@ class RouterMode(TorchFunctionMode):
             self._look_for_fast(entry)
         except Exception as error:  # noqa: BLE001  # raises again what is not ours
             self._not_planned(entry, error)
-            self.audience.add("calls")
+            self.audience.add_calls()
             return False
         return True
 
@@ -483,7 +556,7 @@ class RouterMode(TorchFunctionMode):
     def _look_for_fast(self, entry: Entry) -> None:
         """Whether calls may go straight to the first tier of the plan."""
         plan, config = entry.plan, entry.config
-        entry.fast, entry.is_straight = None, False
+        entry.fast, entry.is_straight, entry.is_counted_later = None, False, False
         if plan is None or not plan.tiers or not self.is_plain or entry.spec is None:
             return
         first = plan.tiers[0]
@@ -498,6 +571,9 @@ class RouterMode(TorchFunctionMode):
             return  # it is asked at each call whether it still fits
         entry.fast = first
         entry.is_straight = is_current and entry.watching is None and entry.expires == math.inf
+        entry.is_counted_later = (
+            entry.is_straight and not entry.recovers and not self.audience.listeners
+        )
         predicted = base.workspace_of(first, entry.spec)
         entry.rows = self.audience.rows(entry.what, first.name, predicted)
 
@@ -537,7 +613,7 @@ class RouterMode(TorchFunctionMode):
         LOCK.acquire()  # `with` takes twice as long
         try:
             for stats in self.audience.stats:
-                stats.calls += 1
+                stats.booked_calls += 1
                 if entry.recovers and not detail:
                     stats.recovered += 1
             for row in entry.rows:

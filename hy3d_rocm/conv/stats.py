@@ -65,22 +65,42 @@ class Row:
 class Stats:
     """Totals of a guard, and its rows.
 
-    calls: convolutions seen and routed. recovered: those that a later tier than the first
-    computed. failures: attempts that failed and were followed by another tier. raised: calls
-    that ended in an exception. passed_through: calls left to PyTorch unprotected, since something
-    records its operators or brings its own; `unprotected` says why, each reason once.
+    recovered: convolutions that a later tier than the first computed. failures: attempts that
+    failed and were followed by another tier. raised: calls that ended in an exception.
+    passed_through: calls left to PyTorch unprotected, since something records its operators or
+    brings its own; `unprotected` says why, each reason once.
     lines: the log lines, each once. weights_before: the cache of prepared weights at the start.
+    booked_calls, booked_rows: `calls` and `rows` without what `sources` have counted themselves
+    since they were last asked to book it.
     """
 
-    calls: int = 0
     recovered: int = 0
     failures: int = 0
     raised: int = 0
     passed_through: int = 0
     lines: list[str] = field(default_factory=list)
     unprotected: list[str] = field(default_factory=list)
-    rows: dict[tuple[str, str, str, str], Row] = field(default_factory=dict)
+    booked_calls: int = 0
+    booked_rows: dict[tuple[str, str, str, str], Row] = field(default_factory=dict)
+    sources: list[Callable[[], None]] = field(default_factory=list, repr=False, compare=False)
     weights_before: CacheStats = field(default_factory=stats_now, repr=False, compare=False)
+
+    @property
+    def calls(self) -> int:
+        """Convolutions seen and routed."""
+        self.collect()
+        return self.booked_calls
+
+    @property
+    def rows(self) -> dict[tuple[str, str, str, str], Row]:
+        """By (op, shape, dtype, tier)."""
+        self.collect()
+        return self.booked_rows
+
+    def collect(self) -> None:
+        """Has everything booked."""
+        for source in tuple(self.sources):
+            source()
 
     def prepared_weights(self) -> CacheStats:
         """What the CPU convolution's cache of prepared weights did since: the process's, so with
@@ -91,21 +111,23 @@ class Stats:
         """The row of a configuration and tier, made on first use."""
         key = (op, shape, dtype, tier)
         with LOCK:
-            return self.rows.setdefault(key, Row(*key))
+            return self.booked_rows.setdefault(key, Row(*key))
 
     def tier_seconds(self) -> dict[str, float]:
         """Seconds spent in each tier, failed attempts included."""
         total: dict[str, float] = {}
+        self.collect()
         with LOCK:
-            for row in self.rows.values():
+            for row in self.booked_rows.values():
                 total[row.tier] = total.get(row.tier, 0.0) + row.seconds
         return total
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as JSON-able values; rows in the order in which they first appeared."""
+        self.collect()
         with LOCK:
-            rows = [asdict(row) for row in self.rows.values()]
-            totals = {k: getattr(self, k) for k in _TOTALS}
+            rows = [asdict(row) for row in self.booked_rows.values()]
+            totals = {"calls": self.booked_calls, **{k: getattr(self, k) for k in _TOTALS[1:]}}
             said = {"lines": list(self.lines), "unprotected": list(self.unprotected)}
             state = {**totals, **said, "rows": rows}
         return {**state, "prepared_weights": asdict(self.prepared_weights())}
@@ -177,6 +199,11 @@ class Audience:
             for stats in self.stats:
                 setattr(stats, counter, getattr(stats, counter) + 1)
 
+    def add_calls(self, calls: int = 1) -> None:
+        with LOCK:
+            for stats in self.stats:
+                stats.booked_calls += calls
+
     def left(self, reason: str, *, is_new: bool) -> None:
         """A call that is not routed: the scope says so once, the log once a process (is_new)."""
         line = f"convolutions are left to PyTorch, and not protected, where {reason}"
@@ -208,12 +235,16 @@ class Audience:
                 raise
 
 
-def book(rows: tuple[Row, ...], seconds: float, *, failed: bool = False) -> None:
-    """Counts one attempt."""
+def book(
+    rows: tuple[Row, ...], seconds: float, *, failed: bool = False, calls: int = 1,
+    longest: float | None = None,
+) -> None:  # fmt: skip
+    """Counts attempts, one as a rule; longest: the seconds of the longest where they are more."""
+    longest = seconds if longest is None else longest
     with LOCK:
         for row in rows:
-            row.calls += 1
+            row.calls += calls
             row.failures += failed
             row.seconds += seconds
-            if seconds > row.max_seconds:
-                row.max_seconds = seconds
+            if longest > row.max_seconds:
+                row.max_seconds = longest

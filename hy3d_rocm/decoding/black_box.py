@@ -30,7 +30,7 @@ from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decoding.plan import DecodePlan, plan_decode
 from hy3d_rocm.decoding.planning.jobs import Job
 from hy3d_rocm.decoding.planning.jobs import is_opaque as is_opaque
-from hy3d_rocm.decoding.planning.planner import Need, Way
+from hy3d_rocm.decoding.planning.planner import Need, Variant
 from hy3d_rocm.decoding.report import Step
 from hy3d_rocm.decoding.run import blend
 
@@ -68,9 +68,9 @@ def no_tiles(family: Any, halo_pixels: int | None) -> str:
     return ""
 
 
-def is_tiled(way: Way) -> bool:
+def is_tiled(variant: Variant) -> bool:
     """Whether its frames are added up in one tensor."""
-    return way.parameters.get("engine") in ("tiles", ENGINE)
+    return variant.parameters.get("engine") in ("tiles", ENGINE)
 
 
 def own_code(job: Job) -> Callable[[Tensor], Tensor]:
@@ -80,7 +80,7 @@ def own_code(job: Job) -> Callable[[Tensor], Tensor]:
 
 
 def left_out(job: Job, options: DecodeOptions) -> Iterator[str]:
-    """Sentences about what own_ways() does not offer."""
+    """Sentences about what own_variants() does not offer."""
     yield f'"streamed" and "cpu" need a VAE whose layers are known: {job.family.why}'
     if job.encode:
         yield "an encode has no tiles"
@@ -95,28 +95,28 @@ def _own_parameters(options: DecodeOptions) -> dict[str, Any]:
     return {"engine": ENGINE, **{name: getattr(options, name) for name in names}}
 
 
-def own_ways(job: Job, options: DecodeOptions) -> Iterator[Way]:
+def own_variants(job: Job, options: DecodeOptions) -> Iterator[Variant]:
     """Whole, then tiles from large to small, then once more with less halo."""
-    yield Way("whole")
+    yield Variant("whole")
     if job.encode or no_tiles(job.family, options.halo_pixels):
         return
     given = _own_parameters(options)
     least = math.inf
     for level, plan in own_levels(job.family, job.shape, given):
         least = math.prod(plan.extent)
-        yield Way("tiled", tile_words(plan), given | {"level": level}, row="tiles")
+        yield Variant("tiled", tile_words(plan), given | {"level": level}, row="tiles")
     smaller = {"halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
     last = given | {name: min(given[name], size) for name, size in smaller.items()}
     for level, plan in own_levels(job.family, job.shape, last):
         if math.prod(plan.extent) < least:
             what = f"{tile_words(plan)} with a halo of {last['halo_pixels']}"
-            yield Way("tiled", what, last | {"level": level}, again=True, row="smaller tiles")
+            yield Variant("tiled", what, last | {"level": level}, again=True, row="smaller tiles")
 
 
 def plan_own_tiles(
     family: Any, shape: tuple[int, ...], parameters: Mapping[str, Any]
 ) -> DecodePlan:
-    """The tiles of parameters["level"] for latents (B, C, T, H, W). parameters: as own_ways()
+    """The tiles of parameters["level"] for latents (B, C, T, H, W). parameters: as own_variants()
     makes them: halo_pixels, overlap_pixels, min_tile_pixels, chunk_size (latent frames or None)."""
     facts = family.facts
     frames, space = shape[2], facts.space
@@ -141,11 +141,11 @@ def plan_own_tiles(
     )
 
 
-def grains(job: Job, way: Way) -> int:
+def grains(job: Job, variant: Variant) -> int:
     """Pieces that one sample's decode counts."""
-    if not is_tiled(way):
+    if not is_tiled(variant):
         return 1
-    return len(plan_own_tiles(job.family, job.shape, way.parameters).grains)
+    return len(plan_own_tiles(job.family, job.shape, variant.parameters).grains)
 
 
 def own_levels(
@@ -172,20 +172,25 @@ def tile_words(plan: DecodePlan) -> str:
     return text + (several if plan.count[0] > 1 else "")
 
 
-def own_code_words(job: Job, way: Way) -> str:
-    """What is to be said of a VAE whose layers are not known."""
-    said = f"Its own code runs, since {job.family.why}."
-    if way.strategy != "tiled":
-        return said
+def own_code_words(job: Job, variant: Variant) -> str:
+    """What to tell of a VAE whose layers are not known."""
+    sentence = f"Its own code runs, since {job.family.why}."
+    if variant.strategy != "tiled":
+        return sentence
     return (
-        f"{said} Tiles of it are an approximation whose error can't be known: norms and attention "
-        'see one tile at a time. strategy="whole" with a larger budget gives its own decode.'
+        f"{sentence} Tiles of it are an approximation whose error can't be known: norms and "
+        'attention see one tile at a time. strategy="whole" with a larger budget gives its own '
+        "decode."
     )
 
 
-def key_of(way: Way) -> tuple[Any, ...]:
-    """What a way is, however much of it is resident."""
-    return way.strategy, way.again, *sorted((k, str(v)) for k, v in way.parameters.items())
+def key_of(variant: Variant) -> tuple[Any, ...]:
+    """What a variant is, however much of it is resident."""
+    return (
+        variant.strategy,
+        variant.again,
+        *sorted((k, str(v)) for k, v in variant.parameters.items()),
+    )
 
 
 def lowered(budget: Budget, failed: Plan, failure: Failure, on_cpu: bool) -> Budget:
@@ -247,42 +252,42 @@ def _contained(size: Size, sizes: Iterable[Size], on_cpu: bool) -> bool:
 _MADE: weakref.WeakKeyDictionary[Any, dict[Any, Prediction]] = weakref.WeakKeyDictionary()
 
 
-def planned(job: Job, way: Way) -> Need:
+def planned(job: Job, variant: Variant) -> Need:
     """Planned bytes, the result included. ValueError (a sentence) where they can't be told; of a
     VAE of which nothing else is known the least that it can be."""
     try:
-        found = predicted(job, way)
+        found = predicted(job, variant)
     except ValueError as error:
         if not is_opaque(job.family):
             raise
-        return _least(job, way, str(error))
-    if job.device_of(way).type == "cpu":
+        return _least(job, variant, str(error))
+    if job.device_of(variant).type == "cpu":
         return Need(planned_bytes(found.both_bytes, True), 0, found.macs)
     host = found.host_bytes + job.host_bytes - job.result_bytes
     return Need(planned_bytes(found.device_bytes, False), host, found.macs)
 
 
-def _least(job: Job, way: Way, why: str) -> Need:
-    """What a way takes for its frames alone."""
+def _least(job: Job, variant: Variant, why: str) -> Need:
+    """What a variant takes for its frames alone."""
     result = job.result_bytes
     made = math.prod(job.out_shape[1:])
-    if is_tiled(way):
-        plan = plan_own_tiles(job.family, job.shape, way.parameters)
+    if is_tiled(variant):
+        plan = plan_own_tiles(job.family, job.shape, variant.parameters)
         made = job.out_shape[1] * _pixels(job.family, plan.extent)
     made *= job.dtype.itemsize
     if job.device.type == "cpu":
         # A whole result is the frames themselves.
-        both = result + made if is_tiled(way) or job.shape[0] > 1 else max(result, made)
+        both = result + made if is_tiled(variant) or job.shape[0] > 1 else max(result, made)
         return Need(both, unknown=why)
     return Need(made, result, unknown=why)
 
 
-def predicted(job: Job, way: Way) -> Prediction:
+def predicted(job: Job, variant: Variant) -> Prediction:
     """The peaks before any allowance. ValueError (a sentence) where they can't be told."""
     rules = OperatorWorkspace(job.device)
     key = (
         rules.key, type(job.family).__name__, job.encode, job.shape, str(job.dtype),
-        str(job.result_dtype), job.keeps_result, key_of(way),
+        str(job.result_dtype), job.keeps_result, key_of(variant),
     )  # fmt: skip
     host = getattr(job.family, "host", None)
     if host is not None and job.dtype != host.dtype:
@@ -291,7 +296,7 @@ def predicted(job: Job, way: Way) -> Prediction:
         raise ValueError(f"the VAE's weights are not on {host.device}")
     made = _MADE.setdefault(job.family.decoder, {})
     if key not in made:
-        made[key] = _on_shapes(job, way, rules)
+        made[key] = _on_shapes(job, variant, rules)
     # The copy of the parameters that a decode in another type works on is there throughout.
     more = sum(
         p.numel() * job.dtype.itemsize
@@ -304,7 +309,7 @@ def predicted(job: Job, way: Way) -> Prediction:
     )
 
 
-def _on_shapes(job: Job, way: Way, rules: OperatorWorkspace) -> Prediction:
+def _on_shapes(job: Job, variant: Variant, rules: OperatorWorkspace) -> Prediction:
     """Of a dry run of the decode: its frames are copied into the result, which is on the host; of
     one sample on the CPU they are the result."""
     family = meta_family(job.family, job.dtype)
@@ -323,9 +328,9 @@ def _on_shapes(job: Job, way: Way, rules: OperatorWorkspace) -> Prediction:
             out[sample : sample + 1].copy_(own(z))
         return out
 
-    if not is_tiled(way):
+    if not is_tiled(variant):
         return predict(whole, known=known, workspace=rules)
-    plan = plan_own_tiles(family, job.shape, way.parameters)
+    plan = plan_own_tiles(family, job.shape, variant.parameters)
     sizes = {tuple(map(operator.sub, g.in_stop, g.in_start)): g for g in plan.grains}
     deciding = {size: g for size, g in sizes.items() if not _contained(size, sizes, on_cpu)}
     rules.code_scale = len(sizes) / len(deciding)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decoding.layers import Backend
     from hy3d_rocm.decoding.memory.budget import Budget
-    from hy3d_rocm.decoding.planning.planner import Plan, Way
+    from hy3d_rocm.decoding.planning.planner import Plan, Variant
     from hy3d_rocm.decoding.precision import Precision
     from hy3d_rocm.frames.output import Sink
 
@@ -265,7 +265,7 @@ class Execution:
     ends the program that runs, and the one that the C core names next starts from the beginning: so
     a result is that of one program, bit for bit, wherever the fault struck. NaN out of a finite
     latent starts the decode again in a wider type. A VAE whose layers are not known has no program:
-    its ways are chosen here.
+    its variants are chosen here.
 
     job: what is decoded. z: the latents (B, C, T, H, W), where the caller has them. placing:
     where the frames go. resume_key: what an earlier run's frames depend on, which goes on here.
@@ -291,10 +291,10 @@ class Execution:
     @property
     def device(self) -> torch.device:
         """Where the plan computes."""
-        return self.job.device_of(self.plan.way)
+        return self.job.device_of(self.plan.variant)
 
     def run(self) -> None:
-        """Frames to `placing`. Raises what the last way raised."""
+        """Frames to `placing`. Raises what the last variant raised."""
         encode, report, began = self.job.encode, self.report, time.perf_counter()
         self._take(self._chosen())
         planned = time.perf_counter()
@@ -330,22 +330,22 @@ class Execution:
                 "--restart"
             ) from error
 
-    def _may_be_taken(self, way: Way) -> bool:
+    def _may_be_taken(self, variant: Variant) -> bool:
         """Of a VAE's own code: not one that failed; one whose frames are made as those that are
-        there. Asked before each way is priced, so a cancel is looked at."""
+        there. Asked before each variant's cost is computed, so a cancel is looked at."""
         self.counter.check_cancel()
-        goes_on = self.resume_key is None or resume_key_of(self.job, way) == self.resume_key
-        return goes_on and black_box.key_of(way) not in self._tried
+        goes_on = self.resume_key is None or resume_key_of(self.job, variant) == self.resume_key
+        return goes_on and black_box.key_of(variant) not in self._tried
 
     def _take(self, plan: Plan) -> None:
         self.plan, report, own = plan, self.report, ""
         if plan.compiled is None:
-            own = black_box.own_code_words(self.job, plan.way)
+            own = black_box.own_code_words(self.job, plan.variant)
         elif plan.compiled.cuts_norms:
             own = _TILED_NORMS
         report.strategy, report.reason = plan.strategy, f"{plan.reason} {own}".strip()
         report.plan = plan.describe()
-        report.ignored = unused_sizes(self.job, plan.way, self.asked.options)
+        report.ignored = unused_sizes(self.job, plan.variant, self.asked.options)
         for sentence in report.ignored:
             logger.info("[VAE Decode] %s", sentence)
         known = not plan.need.unknown
@@ -357,7 +357,7 @@ class Execution:
         """Plans what comes next; raises where nothing does."""
         failed, report, finite = self.plan, self.report, failure.what != faults.NOT_FINITE
         event = {
-            "event": failure.what, "way": failed.way.name, "grain": self.counter.done,
+            "event": failure.what, "way": failed.variant.name, "grain": self.counter.done,
             "grains": self.counter.total, "error": failure.text,
         }  # fmt: skip
         report.events.append(event)
@@ -374,21 +374,22 @@ class Execution:
             else:
                 plan = self._next_program(failed, failure)
         except (ValueError, MemoryError) as error:
-            raise failure.final(failed.way.name, error) from None
+            raise failure.final(failed.variant.name, error) from None
         self._take(plan)
-        event["next_way"] = plan.way.name
+        event["next_way"] = plan.variant.name
         logger.warning(
             "[%s] %s in step %d of %s (%s): starting again %s%s",
             stages.stage_of(self.job.encode), failure.what.capitalize(), self.counter.done + 1,
-            failed.way.name, failure.text, plan.way.name, "" if finite else f" in {report.dtype}",
+            failed.variant.name, failure.text, plan.variant.name,
+            "" if finite else f" in {report.dtype}",
         )  # fmt: skip
 
     def _next_program(self, plan: Plan, failure: faults.Failure) -> Plan:
         """The one that the C core gives."""
         if self.resume_key is not None:  # now others can be had than those that could go on
-            self.resume_key, failed = None, black_box.key_of(plan.way)
+            self.resume_key, failed = None, black_box.key_of(plan.variant)
             plan = self._chosen()
-            if black_box.key_of(plan.way) != failed:
+            if black_box.key_of(plan.variant) != failed:
                 return plan
         if plan.compiled.program.fallback(faults.ATTEMPTS, failure.reason) != "begin again":
             raise ValueError("every other candidate failed or needs more")
@@ -397,7 +398,7 @@ class Execution:
     def _next_own_way(self, failed: Plan, failure: faults.Failure) -> Plan:
         """Of a VAE's own code: where memory was planned with that is not there, with less; else
         what is left."""
-        self.resume_key, taken = None, black_box.key_of(failed.way)
+        self.resume_key, taken = None, black_box.key_of(failed.variant)
         if failure.what == faults.OUT_OF_MEMORY and not failed.need.unknown:
             before, on_cpu = self.budget, self.job.device.type == "cpu"
             self.budget = black_box.lowered(before, failed, failure, on_cpu)
@@ -406,7 +407,7 @@ class Execution:
             except ValueError:
                 self.budget = before
             else:
-                if black_box.key_of(plan.way) != taken:
+                if black_box.key_of(plan.variant) != taken:
                     return plan
         self._tried.append(taken)
         return self._chosen()
@@ -426,7 +427,7 @@ class Execution:
             with steady(), within(self._most_prepared()), pinned:  # nobody writes to the weights
                 job, backend = self._begin(scope)
                 for sample in range(self.z.shape[0]):
-                    if black_box.is_tiled(self.plan.way):
+                    if black_box.is_tiled(self.plan.variant):
                         here = slice(sample, sample + 1)
                         z, whole = self.z[here], self.placing.whole()[here]
                         with scope:
@@ -467,7 +468,7 @@ class Execution:
         """The job over weights of its type, and what computes its layers, None for the VAE's own
         code."""
         job, device, backend = self.job, self.device, None
-        if job.runs_own_code(self.plan.way):
+        if job.runs_own_code(self.plan.variant):
             job = replace(job, family=converted_family(job.family, job.dtype))
         else:
             make_weights = getattr(job.family, "make_weights", ModuleWeights)
@@ -481,29 +482,29 @@ class Execution:
         self.counter.watch(device, self.asked.options.synchronization, job.encode)
         stages.synchronize(device)
         self.report.estimate_error = None  # that of an attempt that failed says nothing now
-        self.placing.begin(resume_key_of(self.job, self.plan.way))
+        self.placing.begin(resume_key_of(self.job, self.plan.variant))
         self.counter.total = self._steps()
         return job, backend
 
     def _most_prepared(self) -> int:
         """Bytes of prepared weights that may be in memory while the plan is carried out: what was
-        planned beside those that are there, or, of a way that only a failing convolution brings to
-        prepare any, what the budget leaves. Never a bit of the frames depends on it."""
+        planned beside those that are there, or, of a variant that only a failing convolution brings
+        to prepare any, what the budget leaves. Never a bit of the frames depends on it."""
         plan = self.plan
-        planned = plan.way.strategy == "cpu" or self.job.is_native(plan.way)
+        planned = plan.variant.strategy == "cpu" or self.job.is_native(plan.variant)
         return cache().stats().bytes + (plan.prepared_bytes if planned else plan.host_room)
 
     def _steps(self) -> int:
         """That will be counted; 0 where some of a sample's frames are there already."""
-        frames, compiled, way = self.job.out_shape[2], self.plan.compiled, self.plan.way
-        tiled = black_box.is_tiled(way)
+        frames, compiled, variant = self.job.out_shape[2], self.plan.compiled, self.plan.variant
+        tiled = black_box.is_tiled(variant)
         wanted = [0 if tiled else self.placing.first_wanted(n) for n in range(self.z.shape[0])]
         if any(0 < first < frames for first in wanted):
             return 0
         due = sum(first < frames for first in wanted)
         if compiled is not None:
             return due * int(compiled.program.candidate["steps"])
-        return due * black_box.grains(self.job, way)
+        return due * black_box.grains(self.job, variant)
 
     def _frames(
         self, job: Job, sample: int, backend: Backend | None
@@ -514,13 +515,13 @@ class Execution:
             return 0, iter(())
         if backend is None:
             return 0, self._own_code(job, sample, z)
-        compiled, way, start = self.plan.compiled, self.plan.way, 0
-        if wanted and "chunk" in way.parameters and not job.encode:
+        compiled, variant, start = self.plan.compiled, self.plan.variant, 0
+        if wanted and "chunk" in variant.parameters and not job.encode:
             start = compiled.program.start(wanted)
         if start:
             rest = replace(job, shape=(*job.shape[:2], job.shape[2] - start, *job.shape[3:]))
-            key, options = resume_key_of(job, way), self.asked.options
-            found = Compiled(rest, self.budget, way.strategy, options, resume_key=key)
+            key, options = resume_key_of(job, variant), self.asked.options
+            found = Compiled(rest, self.budget, variant.strategy, options, resume_key=key)
             compiled = found.plan().compiled
             z = z[:, :, start:]
         run = self._interpreter(compiled, backend, sample)
@@ -547,7 +548,7 @@ class Execution:
         )  # fmt: skip
 
     def _in_own_tiles(self, job: Job, sample: int, z: Tensor, out: Tensor) -> None:
-        plan = black_box.plan_own_tiles(job.family, job.shape, self.plan.way.parameters)
+        plan = black_box.plan_own_tiles(job.family, job.shape, self.plan.variant.parameters)
         black_box.in_own_tiles(
             job.family, plan, z, out, self.device, job.dtype, self._recover(), self.counter, sample
         )

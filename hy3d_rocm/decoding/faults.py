@@ -57,13 +57,13 @@ class Failure:
 
 def failure_of(error: BaseException, on_cpu: bool) -> Failure:
     """What another way may cure; all else is raised again. on_cpu: the way computes there."""
-    known, said = classify(error), str(error)
+    known, message = classify(error), str(error)
     if known is None or known.kind is Kind.DEVICE_LOST:
         raise error
-    text = f"{type(error).__name__}: {said.splitlines()[0] if said else ''}"
+    text = f"{type(error).__name__}: {message.splitlines()[0] if message else ''}"
     if known.kind is not Kind.OUT_OF_MEMORY:
         return Failure(CONVOLUTION, text)
-    on_host = on_cpu or isinstance(error, MemoryError) or "DefaultCPUAllocator" in said
+    on_host = on_cpu or isinstance(error, MemoryError) or "DefaultCPUAllocator" in message
     return Failure(OUT_OF_MEMORY, text, on_host)
 
 

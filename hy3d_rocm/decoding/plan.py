@@ -1,7 +1,7 @@
 """Plans a video VAE decode under a memory budget: temporal chunks x spatial tiles.
 
 The arithmetic is the schedule core's (include/hy3d/tiles.h); this module gives it names,
-units and sentences. Arrays of three are (T, H, W); sizes in latent units unless said.
+units and sentences. Arrays of three are (T, H, W); sizes in latent units unless stated.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ def computed_in(vae: Any, stored: torch.dtype) -> torch.dtype:
     holds them exactly."""
     if not only_stores(stored):
         return stored
-    said = getattr(vae, "dtype", None)
-    if isinstance(said, torch.dtype) and said.is_floating_point and not only_stores(said):
-        return said
+    own = getattr(vae, "dtype", None)
+    if isinstance(own, torch.dtype) and own.is_floating_point and not only_stores(own):
+        return own
     return torch.bfloat16
 
 

@@ -23,7 +23,7 @@ logger = logging.getLogger("hy3d_rocm")
 
 T = TypeVar("T")
 
-_telling: ContextVar[bool] = ContextVar("hy3d_rocm_telling", default=False)
+_logging: ContextVar[bool] = ContextVar("hy3d_rocm_logging", default=False)
 
 
 def synchronize(device: torch.device) -> None:
@@ -60,7 +60,7 @@ def say_success(device: torch.device, result: str, seconds: float, encode: bool 
     _say(encode, "%s SUCCESS - result %s, %.2f s", _what(device, encode), result, seconds)
 
 
-def told(
+def logged(
     work: Callable[[], T], source: Any, device: torch.device, dtype: object, encode: bool = False,
     how: str = "",
 ) -> T:  # fmt: skip
@@ -70,9 +70,9 @@ def told(
     for a decode that hangs, and what it has not ended for one that is ready. What `work` itself
     runs through here has no lines of its own.
     """
-    if _telling.get():
+    if _logging.get():
         return work()
-    token = _telling.set(True)
+    token = _logging.set(True)
     try:
         say_start(source, device, dtype, encode)
         synchronize(device)
@@ -91,7 +91,7 @@ def told(
         say_success(device, described(made), time.perf_counter() - began, encode)
         return made
     finally:
-        _telling.reset(token)
+        _logging.reset(token)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

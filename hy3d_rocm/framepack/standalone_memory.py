@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm import __version__
-from hy3d_rocm.decoding.stages import flush, told
+from hy3d_rocm.decoding.stages import flush, logged
 from hy3d_rocm.diagnose.env.choices import VAE_MODES, VAE_VARIABLE, VaeMode, read_vae_mode
 from hy3d_rocm.diagnose.miopen.contents import in_a_line
 from hy3d_rocm.framepack import sections
@@ -290,7 +290,7 @@ class Memory:
             if not encode and self.vae_mode in ("full", "cpu"):
                 return work()  # which has lines of its own
             parameter = next(vae.parameters())
-            return told(work, source, parameter.device, parameter.dtype, encode)
+            return logged(work, source, parameter.device, parameter.dtype, encode)
 
     def _explained(self, work: Callable[[], Any], in_decode: bool) -> Any:
         """`work()`; of an error that is one of the four problems a line says which, and of a

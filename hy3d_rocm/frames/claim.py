@@ -35,7 +35,7 @@ from hy3d_rocm.diagnose.env.shown import printable
 from hy3d_rocm.files import partial_of, plain
 from hy3d_rocm.frames.fingerprints import FileFingerprints
 from hy3d_rocm.frames.lock import NO_LOCKS, Lock
-from hy3d_rocm.frames.output import OutputError, Shape, settle_folder, told, written
+from hy3d_rocm.frames.output import OutputError, Shape, output_errors, settle_folder, written
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -95,12 +95,12 @@ class Claim:
         """Does nothing where it is held."""
         if self._lock is not None:
             return
-        with told(self.path):
+        with output_errors(self.path):
             if self.path.suffix == "":
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self.folder, self.path)
         try:
-            with told(self.path):
+            with output_errors(self.path):
                 self._put_back()
                 self._go_on()
                 self._replaced = None if self.is_published else self._checked_target()
@@ -115,7 +115,7 @@ class Claim:
         if lock is None:
             return
         try:
-            with contextlib.suppress(OSError):  # the disk's fault was told where it struck
+            with contextlib.suppress(OSError):  # the disk's fault was reported where it struck
                 self._put_back()
                 if not self._file.exists():
                     self.clear()
@@ -256,7 +256,7 @@ class Claim:
     def publish(self, made: Path) -> None:
         """`made`, complete and on the disk, gets its name. Where somebody else has made something
         of that name meanwhile, both stay and OutputError says where."""
-        with told(self.path):
+        with output_errors(self.path):
             self.manifest["made"] = identity(made)
             self._write()
             replaces = self._replaced is not None and identity(self.path) == self._replaced
@@ -285,7 +285,7 @@ class Claim:
         """Removes what decodes leave in the folder. The manifest goes first: frames without one
         are thrown away, never mixed up."""
         self.manifest = {}
-        with told(self.folder):
+        with output_errors(self.folder):
             self._file.unlink(missing_ok=True)
             settle_folder(self.folder)
             for folder in (self.folder / PICTURES, self.folder / _OLD):

@@ -69,7 +69,7 @@ class Sink(Protocol):
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def output_errors(path: Path) -> Iterator[None]:
     """An OSError while `path` is written becomes an OutputError that says what it means."""
     try:
         yield
@@ -110,7 +110,7 @@ def written(path: Path, output: Path | None = None) -> Iterator[IO[bytes]]:
     has written them all.
     """
     partial = partial_of(path)
-    with told(output or path):
+    with output_errors(output or path):
         try:
             with open(partial, "wb") as file:
                 yield file
@@ -151,7 +151,7 @@ def scratch(folder: Path, shape: Shape, dtype: torch.dtype) -> Tensor:
     video that is written when all are added up. It goes with its last tensor, also in a kill."""
     import torch
 
-    with told(folder / "scratch"), tempfile.TemporaryFile(dir=folder) as file:
+    with output_errors(folder / "scratch"), tempfile.TemporaryFile(dir=folder) as file:
         mapped = reserved(file, math.prod(shape) * dtype.itemsize)
     return torch.frombuffer(mapped, dtype=dtype).view(shape)
 

@@ -16,10 +16,10 @@ from hy3d_rocm.frames.output import (
     OutputError,
     Shape,
     Sink,
+    output_errors,
     reserved,
     settle,
     settle_folder,
-    told,
     written,
 )
 
@@ -206,7 +206,7 @@ class MemmapSink(_FileSink):
         self._recorded = done
         frame_bytes = shape[1] * math.prod(shape[3:]) * np.dtype(stored).itemsize
         self._frames_at_once = max(_PASSED_BYTES // max(frame_bytes, 1), 1)
-        with told(self._data):
+        with output_errors(self._data):
             if not done:
                 np.lib.format.open_memmap(self._data, "w+", np.dtype(stored), tuple(shape))
             self._file = open(self._data, "r+b")  # noqa: SIM115  closed in _drop()
@@ -254,7 +254,7 @@ class MemmapSink(_FileSink):
 
     def _record(self, done: int) -> None:
         assert self._map is not None
-        with told(self._data):
+        with output_errors(self._data):
             self._map.flush()
             settle(self._file)
         self.claim.record(done)
@@ -408,7 +408,7 @@ class PngSink(_PictureSink):
             ) from None
 
     def _open(self, shape: Shape, dtype: torch.dtype, done: int) -> list[int]:
-        with told(self.path):
+        with output_errors(self.path):
             self._file(0).parent.mkdir(exist_ok=True)
         return [next((n for n in range(shape[2]) if not _is_whole_png(self._file(n))), shape[2])]
 
@@ -422,7 +422,7 @@ class PngSink(_PictureSink):
             Image.fromarray(video.picture(frames)).save(file, format="PNG")
 
     def _complete(self, shape: Shape) -> Path:
-        with told(self.path):
+        with output_errors(self.path):
             settle_folder(self._file(0).parent)
         return self._file(0).parent
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from hy3d_rocm.files import partial_of
-from hy3d_rocm.frames.output import OutputError, Shape, publish, settle, told
+from hy3d_rocm.frames.output import OutputError, Shape, output_errors, publish, settle
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,7 +104,7 @@ class Encoder:
         self.settings = settings
         self.frames = 0
         self._av = require_av(path)
-        with told(path):
+        with output_errors(path):
             self._file = open(partial_of(path), "wb+")  # noqa: SIM115  closed in close() or drop()
         try:
             self._container = _opened(self._av, path, self._file)
@@ -142,13 +142,13 @@ class Encoder:
         )
         frame.pts = self.frames
         frame.time_base = 1 / self.settings.fps
-        with told(self.path):
+        with output_errors(self.path):
             self._container.mux(self._stream.encode(frame))
         self.frames += 1
 
     def close(self) -> None:
         """The file is complete, on the disk, and has its name afterwards."""
-        with told(self.path):
+        with output_errors(self.path):
             self._container.mux(self._stream.encode(None))
             self._container.close()
             settle(self._file)
@@ -181,7 +181,7 @@ def join(parts: Sequence[Path], path: Path, fps: Fraction) -> None:
     The parts are Encoder's, with the same settings. Raises OutputError where they differ.
     """
     av = require_av(path)
-    with told(path), open(path, "wb+") as file:
+    with output_errors(path), open(path, "wb+") as file:
         joined = _opened(av, path, file)
         try:
             _copy(av, parts, joined, fps)

@@ -41,12 +41,12 @@ class Explained:
 
     def is_taken(self, candidate: Candidate) -> bool:
         """Whether the plan is this one."""
-        return self.plan is not None and self.plan.way.name == candidate.way.name
+        return self.plan is not None and self.plan.variant.name == candidate.variant.name
 
     @property
     def ignored(self) -> list[str]:
         """Sentences about sizes that mean nothing to what is taken."""
-        return [] if self.plan is None else unused_sizes(self.job, self.plan.way, self.options)
+        return [] if self.plan is None else unused_sizes(self.job, self.plan.variant, self.options)
 
     def lines(self) -> list[str]:
         """The plan in words, a line for each candidate."""
@@ -63,10 +63,10 @@ class Explained:
         ]
         if self.plan is None:
             return [*lines, f"nothing is taken: {self.why}"]
-        return [*lines, f"taken: {self.plan.way.name}. {self.plan.more}".strip(), *self.ignored]
+        return [*lines, f"taken: {self.plan.variant.name}. {self.plan.more}".strip(), *self.ignored]
 
     def _line(self, candidate: Candidate, least_macs: int) -> str:
-        name, need = candidate.way.name, candidate.need
+        name, need = candidate.variant.name, candidate.need
         if need is None:
             return f"  {name}: can't be told ({candidate.note})"
         taken = self.is_taken(candidate)
@@ -103,7 +103,7 @@ class Explained:
             "budget_rule": budget.rule,
             "seconds_are": NOMINAL,
             "candidates": [c.describe() | {"taken": self.is_taken(c)} for c in self.candidates],
-            "taken": None if plan is None else plan.way.name,
+            "taken": None if plan is None else plan.variant.name,
             "reason": self.why if plan is None else plan.reason,
             "ignored": self.ignored,
         }
@@ -134,15 +134,15 @@ def explain(
     like = None if plan is None else plan.compiled
     looked = _all_of(job, budget, asked, options, look, progress, like)
     if job.device.type == "cpu" and strategy != "cpu":  # there the others are the same
-        looked = [c for c in looked if c.way.strategy != "cpu"]
+        looked = [c for c in looked if c.variant.strategy != "cpu"]
     if plan is not None:
-        taken = next(c for c in (*plan.candidates, *looked) if c.way.name == plan.way.name)
+        taken = next(c for c in (*plan.candidates, *looked) if c.variant.name == plan.variant.name)
         taken = replace(taken, need=plan.peak)  # with the weights that are going to be prepared
-        names = {c.way.name for c in looked}
-        looked = [taken if c.way.name == plan.way.name else c for c in looked]
-        looked += [taken if c.way.name == plan.way.name else c
+        names = {c.variant.name for c in looked}
+        looked = [taken if c.variant.name == plan.variant.name else c for c in looked]
+        looked += [taken if c.variant.name == plan.variant.name else c
                    for c in plan.candidates
-                   if c.way.name not in names and not (c.need and c.need.unknown)]  # fmt: skip
+                   if c.variant.name not in names and not (c.need and c.need.unknown)]  # fmt: skip
     return Explained(job, budget, options, _in_order(looked, job), plan, why)
 
 
@@ -165,7 +165,7 @@ def _all_of(
         except ValueError:
             continue  # the plan's sentence says why
         for candidate in like.candidates():
-            found.setdefault(candidate.way.name, candidate)
+            found.setdefault(candidate.variant.name, candidate)
     progress(1 + len(asked), 1 + len(asked))
     return list(found.values())
 
@@ -176,7 +176,7 @@ def _in_order(candidates: list[Candidate], job: Job) -> list[Candidate]:
     rank = {name: number for number, name in enumerate((*first, "tiled", "cpu"))}
 
     def key(candidate: Candidate) -> tuple[int, bool, bool, int]:
-        way = candidate.way
+        way = candidate.variant
         level = int(way.parameters.get("level", -1))
         return rank[way.strategy], level >= 0, way.again, level if not way.again else 0
 

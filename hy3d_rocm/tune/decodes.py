@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvSpec
     from hy3d_rocm.decoding.planning.compiled import Compiled
     from hy3d_rocm.decoding.planning.jobs import Job
-    from hy3d_rocm.decoding.planning.planner import Plan, Way
+    from hy3d_rocm.decoding.planning.planner import Plan, Variant
 
 __all__ = ["collect_decode"]
 
@@ -38,9 +38,11 @@ def collect_decode(job: Job, plan: Plan | None) -> tuple[list[Shape], str]:
     """
     if plan is not None and plan.strategy != "whole" and plan.compiled and not job.is_fused:
         try:
-            return _of_program(job, plan.way, plan.compiled), f"of the decode {plan.way.name}"
+            return _of_program(
+                job, plan.variant, plan.compiled
+            ), f"of the decode {plan.variant.name}"
         except (RuntimeError, ValueError, NotImplementedError) as error:
-            logger.debug("hy3d_rocm: %s on shapes: %s", plan.way.name, error)
+            logger.debug("hy3d_rocm: %s on shapes: %s", plan.variant.name, error)
     return _of_whole(job), "of the decode of all frames at once"
 
 
@@ -53,7 +55,7 @@ class _OnShapes(Run):
     _drop = _load = _store
 
 
-def _of_program(job: Job, way: Way, compiled: Compiled) -> list[Shape]:
+def _of_program(job: Job, way: Variant, compiled: Compiled) -> list[Shape]:
     """As its steps run, with torch's operators for the layers."""
     device, meta = job.device_of(way), torch.device("meta")
     program, nodes = compiled.program, compiled.graph.nodes

@@ -100,7 +100,7 @@ def main() -> None:
     print("|---|---|---|---|" + "---|" * (more.count("|")))
     for plan in plans:
         need = -(-plan.need.device_bytes // MB)
-        line = f"| {need} MB | {plan.way.name} | {plan.need.device_bytes / MB:.0f} MB "
+        line = f"| {need} MB | {plan.variant.name} | {plan.need.device_bytes / MB:.0f} MB "
         line += f"| {plan.need.macs / least:.1f}x |"
         if not on_cpu:
             line += (
@@ -111,7 +111,7 @@ def main() -> None:
             began = time.perf_counter()
             with meter.PeakMeter(device, interval=0) as peak:
                 report = decode_with_report(vae, z, need * MB)[1]
-            assert report.plan["way"] == plan.way.name, report.plan["way"]
+            assert report.plan["way"] == plan.variant.name, report.plan["way"]
             line += f" {time.perf_counter() - began:.1f} | {peak.peak_bytes / MB:.0f} MB |"
         print(line, flush=True)
 

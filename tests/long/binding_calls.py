@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import dlpack_liar
 import numpy as np
 import steady_calls
 from fuzz_calls import READY, good_plan
@@ -25,6 +26,7 @@ class Call:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    by_ctypes: bool = False  # calls back through ctypes, which crashes without memory
 
     def __post_init__(self) -> None:
         self.arrays = [*_arrays(self.args), *_arrays(self.kwargs)]
@@ -67,7 +69,7 @@ def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
 
 _OBJECTS = (
     _core.PreparedWeights, _core.CancelFlag, _core.Schedule, _core.Program, _core.Rates,
-    _core.Admission,
+    _core.Admission, _core.KnownCalls,
 )  # fmt: skip
 
 
@@ -129,6 +131,52 @@ def pipelines() -> list[Any]:
     ]  # fmt: skip
 
 
+EXCHANGE = dlpack_liar.Exchange()
+
+
+def known_calls() -> list[Call]:
+    """Of KnownCalls."""
+    given = (EXCHANGE.capsule, (dlpack_liar.Described,), (bool,), (bool,), float)
+    one = dlpack_liar.Described()
+    arguments = (one, one, None, (1, 1), [1, 1])
+
+    def straight() -> Any:
+        calls = _core.KnownCalls(*given)
+        key = calls.call(max, (one, one))
+        calls.add(key, "who")
+        calls.add(key, "who")
+        try:
+            calls.call(max, (one, one))
+        finally:
+            failed = calls.failed()
+            assert failed is None or failed[0] == "who"
+
+    def counted() -> Any:
+        calls = _core.KnownCalls(*given)
+        calls.add(calls.call(_pair, (one, one)), "who")
+        for _ in range(2):
+            calls.call(_pair, (one, one))
+        return calls.take()
+
+    calls = _core.KnownCalls(*given)
+    return [
+        Call("KnownCalls", _core.KnownCalls, given, {}),
+        Call("KnownCalls", _core.KnownCalls, (None, (), (bool,) * 9, (), float), {}),
+        Call("KnownCalls.call", lambda: type(calls.call(max, arguments)), (), {}, by_ctypes=True),
+        Call("KnownCalls.call", calls.call, (max, (one, 1)), {}, by_ctypes=True),
+        Call("KnownCalls.call", calls.call, (max, 1), {}),
+        Call("KnownCalls.call", straight, (), {}, by_ctypes=True),
+        Call("KnownCalls.take", counted, (), {}, by_ctypes=True),
+        Call("KnownCalls.add", calls.add, (b"key", "who"), {}),
+        Call("KnownCalls.forget", calls.forget, (), {}),
+        Call("KnownCalls.failed", calls.failed, (), {}),
+    ]
+
+
+def _pair(*arguments: Any) -> int:
+    return len(arguments)
+
+
 def methods() -> list[Call]:
     """Of the types, and the module's own making."""
     flag = _core.CancelFlag()
@@ -151,6 +199,7 @@ def methods() -> list[Call]:
     ]
     found += [Call(f"Admission.{n}", getattr(cache, n), (key,), {}) for n in ("put", "cancel",
               "drop", "has")]  # fmt: skip
+    found += known_calls()
     for ready in READY:
         names = [n for n in dir(ready) if not n.startswith("__")]
         found += [Call(f"PreparedWeights.{n}", getattr, (ready, n), {}) for n in names]

@@ -239,7 +239,7 @@ def run_child(options: argparse.Namespace) -> dict[str, Any]:
     checker = Checker(faults, core, live)
     calls = list_calls(options.count, options.count)
     if options.way != "sites":  # importlib's own thousands of allocations are not ours
-        calls = [call for call in calls if call.name != "import" and not quotes_array(call)]
+        calls = [c for c in calls if c.name != "import" and not c.by_ctypes and not quotes_array(c)]
     for call in calls[options.part :: options.parts]:
         checker.sweep(call)
     return {"runs": checker.runs, "calls": len(calls), "wrong": checker.wrong,

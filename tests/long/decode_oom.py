@@ -320,7 +320,7 @@ class Job:
     def reference(self, plan: Any, is_watched: bool) -> tuple[str, Any]:
         """The way's name, and what an undisturbed run of it gives, computed once. is_watched: under
         a mode over operators, where torch itself chooses whether oneDNN is taken: other bits."""
-        way = plan.way
+        way = plan.variant
         key = json.dumps([way.name, way.strategy, sorted(way.parameters.items())], default=str)
         if (key, is_watched) not in self.wanted:
             quiet = Faults(operators=(-1,)) if is_watched else Faults()

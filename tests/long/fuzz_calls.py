@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from dlpack_liar import Described, Exchange
 from fuzz_objects import Endless, Hook, Thing, anything, triple
 from fuzz_program import PROGRAM_CALLS, compile_call
 from fuzz_raster import RASTER_CALLS
@@ -199,6 +200,19 @@ def good_work(rng: random.Random) -> tuple[float, ...]:
     return (rng.randrange(4), 1e9, 1e6, 1e6, 1e6, 27, 3, 64)
 
 
+EXCHANGE = Exchange()
+
+
+def known_calls() -> Any:
+    """One call is known to it, `abs` of ARGUMENTS."""
+    calls = _core.KnownCalls(EXCHANGE.capsule, (Described,), (bool,), (bool,), float)
+    calls.add(calls.call(abs, ARGUMENTS), "who")
+    return calls
+
+
+ARGUMENTS = (Described(), Described(), None, 1, (0, 0), [1, 1], 1)
+
+
 def known_cache() -> Any:
     """With a thing that is here, one that is being made, and one that was requested."""
     cache = _core.Admission(100)
@@ -264,6 +278,13 @@ CALLS: dict[str, Maker] = {
     "Rates.learn": plain(lambda rng: [_core.Rates(), rng.randrange(7), good_work(rng), 1.0]),
     "Rates.seconds": plain(lambda rng: [_core.Rates(), rng.randrange(7), good_work(rng)]),
     "Rates.factor": plain(lambda rng: [_core.Rates(), rng.randrange(7), rng.randrange(4)]),
+    "KnownCalls": plain(lambda _rng: [EXCHANGE.capsule, (Described,), (bool,), (), float]),
+    "KnownCalls.call": plain(lambda _rng: [known_calls(), abs, ARGUMENTS]),
+    "KnownCalls.add": plain(lambda rng: [known_calls(), rng.choice([b"key", b"more"]), "who"]),
+    **{
+        f"KnownCalls.{name}": plain(lambda _rng: [known_calls()])
+        for name in ("take", "forget", "failed")
+    },
     "Admission": plain(lambda rng: [rng.choice([0, 10**9])]),
     **{f"Admission.{name}": of_cache() for name in ("request", "put", "cancel", "drop", "has")},
     "Admission.reserve": of_cache(10),

@@ -158,3 +158,54 @@ LIES: dict[str, dict[str, Any]] = {
     "capsule already used": {"shape": (1, 2, 3, 4, 4), "capsule_name": b"used_dltensor"},
     "capsule of another kind": {"shape": (1, 2, 3, 4, 4), "capsule_name": b"arrow_array"},
 }
+
+
+class _Exchange(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("others", ctypes.c_void_p * 3),
+        ("describe", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+    )
+
+
+_Describe = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Tensor))
+
+
+class Described:
+    """What an Exchange describes: a float array; ndim, shape and strides can be lies."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...] | None = (2, 3),
+        *,
+        strides: tuple[int, ...] | None = (3, 1),
+        ndim: int | None = None,
+    ) -> None:
+        self.shape, self.strides = (
+            None if numbers is None else (ctypes.c_int64 * max(len(numbers), 1))(*numbers)
+            for numbers in (shape, strides)
+        )
+        self.ndim = len(shape or ()) if ndim is None else ndim
+
+
+class Exchange:
+    """DLPack's table of functions for the type Described; `capsule` is what such a type offers."""
+
+    def __init__(self, *, version: tuple[int, int] = (1, 3), describes: bool = True) -> None:
+        self._describe = _Describe(self._fill)
+        describe = ctypes.cast(self._describe, ctypes.c_void_p).value if describes else None
+        self._table = _Exchange(*version, describe=describe)
+        self.capsule = new_capsule(ctypes.addressof(self._table), b"dlpack_exchange_api", None)
+
+    @staticmethod
+    def _fill(found: Described, out: Any) -> int:
+        tensor = out.contents
+        tensor.device, tensor.dtype = _Device(CPU, 0), _DType(FLOAT, 32, 1)
+        tensor.ndim = found.ndim
+        for name, numbers in (("shape", found.shape), ("strides", found.strides)):
+            pointer = ctypes.POINTER(ctypes.c_int64)
+            setattr(tensor, name, pointer() if numbers is None else ctypes.cast(numbers, pointer))
+        return 0

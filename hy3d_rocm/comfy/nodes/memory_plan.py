@@ -212,7 +212,7 @@ def draw(found: Explained) -> torch.Tensor:
 
 def _last_line(found: Explained, rows: int) -> str:
     if found.plan is not None:
-        line = f"taken: {found.plan.way.name}"
+        line = f"taken: {found.plan.variant.name}"
     elif any(c.fits for c in found.candidates):
         line = "what was asked for does not fit"
     else:
@@ -258,7 +258,7 @@ def _row(
 ) -> None:
     y, right, top = place
     bright = BRIGHT if taken else DIM
-    pen.text((MARGIN, y), cut(candidate.way.name, font, right - MARGIN), bright, font)
+    pen.text((MARGIN, y), cut(candidate.variant.name, font, right - MARGIN), bright, font)
     low = y + 28
     pen.rectangle((MARGIN, low, right, low + _BAR), fill=CARD)
     if candidate.need is None:

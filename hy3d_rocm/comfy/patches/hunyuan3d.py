@@ -52,7 +52,7 @@ from hy3d_rocm.comfy.patches.common import (
 from hy3d_rocm.comfy.patches.engine import Change, PatchSet
 from hy3d_rocm.comfy.patches.upstream import PatchSpec, Upstream
 from hy3d_rocm.comfy.running import where_of
-from hy3d_rocm.decoding.stages import told
+from hy3d_rocm.decoding.stages import logged
 from hy3d_rocm.pipeline import unwrap
 from hy3d_rocm.scopes import cuda_literals
 
@@ -163,7 +163,7 @@ def _vae_decode(call: Call) -> Any:
         offload.reporting_moves(vae, transfers),
     ):
         dtype = where_of(vae)[1]
-        return told(lambda: call.run(latents=latents), latents, call.device, dtype)
+        return logged(lambda: call.run(latents=latents), latents, call.device, dtype)
 
 
 def _load(call: Call) -> Any:

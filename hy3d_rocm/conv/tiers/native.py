@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,9 @@ _PIECE_BYTES = 2 << 30
 # The depthwise kernels count in 32 bits; the others don't.
 _INDEX_ELEMS = 1 << 31
 _NEVER = 1 << 62
+# A call that fits this many times over does so for some time.
+_ROOMY = 4
+_ROOMY_SECONDS = 1.0
 
 
 class NativeTier:
@@ -44,7 +48,7 @@ class NativeTier:
             return f"PyTorch has no native convolution for {spec.device.type}"
         if limits.budget is None and _facts_of(spec).is_small:
             return None
-        steps = _steps(spec, _piece_limit(spec, limits))
+        steps = _steps(spec, _piece_limit(spec, allowance(limits, spec.device)))
         if steps is not None:
             return None
         need = _need(spec, (1, 1, geometry(spec).out[2])) + spec.out_bytes
@@ -56,9 +60,7 @@ class NativeTier:
         if spec.x_size[0] == 0:
             return empty_result(spec)
         facts = _facts_of(spec)
-        steps = facts.out
-        if not facts.is_small or call.limits.budget is not None:
-            steps = _steps(spec, _piece_limit(spec, call.limits)) or (1, 1, facts.out[2])
+        steps = _steps_of(facts, spec, call.limits)
         x, weight, bias = call.operands()
         if facts.is_whole and steps == facts.out:
             out = _operator(spec, x, weight, bias, spec.pad_before)
@@ -69,15 +71,19 @@ class NativeTier:
         return windows.lowered(out, spec)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Facts:
     """What the calls of a spec share. out: (T, H, W). is_whole: uncut, it is one operator call on
-    the operands as they are. is_small: what it takes always fits."""
+    the operands as they are. is_uncut: in one piece it takes no more than pieces should.
+    is_small: what it takes always fits. roomy_until: it fits _ROOMY times over, as was found; by
+    time.monotonic()."""
 
     out: Sizes
     is_whole: bool
+    is_uncut: bool
     workspace_bytes: int
     is_small: bool
+    roomy_until: float = 0.0
 
 
 def _facts_of(spec: ConvSpec) -> _Facts:
@@ -87,8 +93,23 @@ def _facts_of(spec: ConvSpec) -> _Facts:
         out, steps = geometry(spec).out, _steps(spec, _PIECE_BYTES)
         need = _need(spec, out if steps is None else steps)
         is_small = steps == out and need + spec.out_bytes <= base.SMALL_BYTES
-        facts = spec.notes["native"] = _Facts(out, _is_whole(spec, out), need, is_small)
+        facts = _Facts(out, _is_whole(spec, out), steps == out, need, is_small)
+        spec.notes["native"] = facts
     return facts
+
+
+def _steps_of(facts: _Facts, spec: ConvSpec, limits: Limits) -> Sizes:
+    """The box that a call computes at once. What is free is asked at each call only where it is
+    scarce: reading it takes longer than a small convolution on a GPU."""
+    need, now = facts.workspace_bytes + spec.out_bytes, time.monotonic()
+    if facts.is_small and limits.budget is None:
+        return facts.out
+    if now < facts.roomy_until and (limits.budget is None or need <= limits.budget):
+        return facts.out
+    allowed = allowance(limits, spec.device)
+    if facts.is_uncut and allowed is not None and _ROOMY * need <= allowed:
+        facts.roomy_until = now + _ROOMY_SECONDS
+    return _steps(spec, _piece_limit(spec, allowed)) or (1, 1, facts.out[2])
 
 
 def _is_depthwise(spec: ConvSpec) -> bool:
@@ -143,9 +164,8 @@ def _steps(spec: ConvSpec, limit: int) -> Sizes | None:
     return windows.steps_that_fit(shape, lambda steps: _need(spec, steps), limit)
 
 
-def _piece_limit(spec: ConvSpec, limits: Limits) -> int:
-    """Bytes for the workspace of one piece: what the limits leave beside the output."""
-    allowed = allowance(limits, spec.device)
+def _piece_limit(spec: ConvSpec, allowed: int | None) -> int:
+    """Bytes for the workspace of one piece: what is allowed, less the output."""
     return _PIECE_BYTES if allowed is None else min(_PIECE_BYTES, allowed - spec.out_bytes)
 
 

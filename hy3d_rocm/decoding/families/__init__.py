@@ -88,11 +88,11 @@ def family_or_unknown(
         if not callable(getattr(vae, "encode" if encode else "decode", None)):
             raise
         # The error without its advice, which is to do what is done now.
-        said, _, advice = str(error).rpartition(": ")
+        reason, _, advice = str(error).rpartition(": ")
         advises = isinstance(error, TypeError) and advice.startswith(("call ", "pass "))
-        if not advises or said.endswith("has no decoder"):
-            said = f"the layers of {type(vae).__name__} are not known"
-        return UnknownFamily(vae, source, said, encode)
+        if not advises or reason.endswith("has no decoder"):
+            reason = f"the layers of {type(vae).__name__} are not known"
+        return UnknownFamily(vae, source, reason, encode)
 
 
 def unproven_family(vae: Any, encode: bool = False, casts: bool = False) -> StructuredFamily:
@@ -163,8 +163,8 @@ def _prove(family: StructuredFamily, encode: bool) -> None:
 
     can_say = not encode or callable(getattr(vae, "encode", None))
     with aside():
-        told = not can_say or retried(lambda: proof.proven(family, encode), give_back)
-    if not told:
+        is_verified = not can_say or retried(lambda: proof.proven(family, encode), give_back)
+    if not is_verified:
         what = "encodes a small image" if encode else "decodes two small latent frames"
         raise TypeError(
             f"the {type(vae).__name__} has the parts of a {family.name} VAE, but {what} to "

@@ -93,10 +93,10 @@ def _tensor_in(found: Any, names: tuple[str, ...], made: Any, refusal: str) -> T
             found = getattr(found, name, found)
     if isinstance(found, torch.Tensor) and found.ndim in (4, 5):
         return found
-    said = f"a {type(made).__name__}"
+    found = f"a {type(made).__name__}"
     if isinstance(made, torch.Tensor):
-        said = f"a tensor of shape {tuple(made.shape)}"
-    raise TypeError(f"its {refusal.format(said)}")
+        found = f"a tensor of shape {tuple(made.shape)}"
+    raise TypeError(f"its {refusal.format(found)}")
 
 
 def one_line(error: BaseException) -> str:

@@ -112,7 +112,7 @@ class UnknownFamily(Family):
             return Facts(image or (bool(kernels) and 5 not in kernels))
 
         run = partial(as_video, unsplit(self.vae).decode, frames_of)
-        said = ""
+        message = ""
         with _unnoticed(self.device):
             for planar, side in product((image, not image), _SIDES):
                 z = random((1, self.latent_channels, 3, side, 2 * side))
@@ -121,8 +121,8 @@ class UnknownFamily(Family):
                     return _facts(run, z, planar)
                 except CALL_ERRORS as error:
                     logger.debug("A latent of %s: %s", tuple(z.shape), one_line(error))
-                    said = said or one_line(error)
-        return Facts(image, note=f"its decode() fails for small latents ({said})")
+                    message = message or one_line(error)
+        return Facts(image, note=f"its decode() fails for small latents ({message})")
 
     def whole(self, x: Tensor) -> Tensor:
         """Frames (1, C, T, H, W) by its own decode() of latents, or mean and log variance by its
@@ -167,14 +167,16 @@ class UnknownFamily(Family):
         except CALL_ERRORS as error:
             if is_out_of_memory(error):
                 raise
-            said = f"{self.why}. Its own {self._verb}() fails for {shape}, too: {one_line(error)}"
+            message = (
+                f"{self.why}. Its own {self._verb}() fails for {shape}, too: {one_line(error)}"
+            )
             stored = next(self.decoder.parameters(), x).dtype
             if only_stores(stored):
-                said = (
+                message = (
                     f"{self.why}, and its own {self._verb}() does not compute with its weights, "
                     f"which are {stored} ({one_line(error)}): decode with vae.to(torch.bfloat16)"
                 )
-            raise TypeError(said) from error
+            raise TypeError(message) from error
 
     def over(self, vae: Any) -> UnknownFamily:
         """This family over a copy of its VAE, which need not be asked again."""

@@ -1,6 +1,6 @@
 """What calls of a decode's steps take inside: what the core can't know, it asks.
 
-It has the rules of steps (csrc/schedule/step_memory.c), and is told here how each layer is
+It has the rules of steps (csrc/schedule/step_memory.c), and is given here how each layer is
 computed. A convolution is asked of the backend that computes it; a function of frames is run on
 shapes. Nothing is computed, and nothing larger than a few numbers is made.
 """
@@ -59,14 +59,14 @@ class StepWorkspace:
         self._alike = tuple(
             kinds.setdefault((*self._kind(n), *bytes_), n) for n, bytes_ in enumerate(converted)
         )
-        told = {n: self._layer(n, converted[n]) for n in kinds.values()}
-        self._layers = tuple(zip(*(told[n] for n in self._alike), strict=True))  # of each place
+        layers = {n: self._layer(n, converted[n]) for n in kinds.values()}
+        self._layers = tuple(zip(*(layers[n] for n in self._alike), strict=True))  # of each place
         self._known: dict[tuple[Any, ...], tuple[int, int, int, int]] = {}
         self._shapes: dict[frozenset[Any], int] = {}  # their numbers
 
     @property
     def request(self) -> dict[str, Any]:
-        """What the core is told, by the threads that torch has now: fields of a request."""
+        """What the core is given, by the threads that torch has now: fields of a request."""
         dtype, places = _DTYPES[self._dtype], []
         for (_, rules), layers in zip(self._places, self._layers, strict=True):
             threads = torch.get_num_threads() if rules.device.type == "cpu" else 0
@@ -79,7 +79,7 @@ class StepWorkspace:
         makes: Range,
     ) -> tuple[int, int, int, int]:  # fmt: skip
         """Of a hy3d_call: bytes inside, whether it is in place, bytes of generated code, and the
-        number of the shape that this is for. What was told is told again when another schedule of
+        number of the shape that this is for. What was given is given again when another schedule of
         the graph asks."""
         question = node, part, on_host, source, is_made, reads, makes
         found = self._known.get(question)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.decoding.black_box import left_out, own_ways, planned, predicted
+from hy3d_rocm.decoding.black_box import left_out, own_variants, planned, predicted
 from hy3d_rocm.decoding.checks import check_choice
 from hy3d_rocm.decoding.faults import ATTEMPTS
 from hy3d_rocm.decoding.graph import Graph, record
@@ -32,7 +32,7 @@ from hy3d_rocm.decoding.planning.planner import (
     Candidate,
     Need,
     Plan,
-    Way,
+    Variant,
     choose,
     nothing_fits,
     plan_of,
@@ -70,21 +70,22 @@ _BUSY_POSITIONS = 16384
 
 def plan_job(
     job: Job, budget: Budget, strategy: str = "auto", options: DecodeOptions | None = None,
-    wanted: Callable[[Way], bool] = lambda way: True, resume_key: Mapping[str, Any] | None = None,
+    wanted: Callable[[Variant], bool] = lambda variant: True,
+    resume_key: Mapping[str, Any] | None = None,
 ) -> Plan:  # fmt: skip
-    """The best way to do the job within the budget, or of the strategy that was asked for.
+    """The best variant for the job within the budget, or of the strategy that was asked for.
 
-    wanted: says of each way of a VAE's own code whether it may be taken; where the layers are known
-    its answer means nothing, but it is called all along, and may raise. resume_key: see Compiled.
-    Raises DoesNotFitError with the least budget that would do, ValueError (sentences) for a
-    strategy that is not known or that this VAE can't be run with.
+    wanted: says of each variant of a VAE's own code whether it may be taken; where the layers are
+    known its answer means nothing, but it is called all along, and may raise. resume_key: see
+    Compiled. Raises DoesNotFitError with the least budget that would do, ValueError (sentences) for
+    a strategy that is not known or that this VAE can't be run with.
     """
     check_choice("strategy", strategy, STRATEGIES)
     if not is_opaque(job.family):
-        check = partial(wanted, Way("whole"))
+        check = partial(wanted, Variant("whole"))
         return Compiled(job, budget, strategy, options, resume_key=resume_key, check=check).plan()
     options = options or DecodeOptions()
-    offered = filter(wanted, own_ways(job, options))
+    offered = filter(wanted, own_variants(job, options))
     return choose(offered, budget, strategy, partial(planned, job), left_out(job, options))
 
 
@@ -138,7 +139,7 @@ class Compiled:
             it is asked for: all of it is run on shapes. The core adds its margin."""
             check()
             try:
-                found = predicted(job, Way("whole"))
+                found = predicted(job, Variant("whole"))
             except ValueError as error:
                 untold[:] = [str(error)]
                 return None
@@ -191,24 +192,31 @@ class Compiled:
             if program is None:
                 raise nothing_fits(looked, self.budget, self.strategy)
             taken = self._candidate(program.candidate)
-            if self.resume_key in (None, resume_key_of(self.job, taken.way)):
+            if self.resume_key in (None, resume_key_of(self.job, taken.variant)):
                 break
             program.fallback(ATTEMPTS, "no kernel")
         assert taken.need is not None
-        taken = replace(taken, need=replace(taken.need, prepared_bytes=self._prepared(taken.way)))
+        taken = replace(
+            taken, need=replace(taken.need, prepared_bytes=self._prepared(taken.variant))
+        )
         return plan_of(looked, taken, self.budget, self.strategy, compiled=self)
 
     def _refused(self) -> list[Candidate]:
-        return [Candidate(Way("whole"), None, False, why) for why in self._untold]
+        return [Candidate(Variant("whole"), None, False, why) for why in self._untold]
 
     def _candidate(self, found: dict[str, Any]) -> Candidate:
-        way = self._way(found)
+        variant = self._variant(found)
         status = found["status"]
         if status != "HY3D_OK":
             overflow = "it has too many steps" if status == "HY3D_ERR_OVERFLOW" else ""
-            return Candidate(way, None, False, overflow or status)
+            return Candidate(variant, None, False, overflow or status)
         fits, note = bool(found["fits"]), ""
-        if not fits and self.may_spill and self.budget.is_unified and way.strategy == "streamed":
+        if (
+            not fits
+            and self.may_spill
+            and self.budget.is_unified
+            and variant.strategy == "streamed"
+        ):
             note = "spilling gains nothing where host and device share their memory"
         device, host = found["device_bytes"], found["host_bytes"]
         if found["on_host"] and self.job.device.type != "cpu":
@@ -220,15 +228,15 @@ class Compiled:
             device, host, found["macs"], unknown, seconds=found["seconds"],
             stored_bytes=found["stored_bytes"], loaded_bytes=found["loaded_bytes"],
         )  # fmt: skip
-        return Candidate(way, need, fits, note)
+        return Candidate(variant, need, fits, note)
 
-    def _way(self, c: dict[str, Any]) -> Way:
+    def _variant(self, c: dict[str, Any]) -> Variant:
         """The candidate in a user's words and parameters."""
         device = _CPU if c["on_host"] else self.job.device
         strategy = "cpu" if c["on_host"] or self.strategy == "cpu" else c["strategy"]
         order = c["order"]
         if order == "whole":
-            return Way("whole")
+            return Variant("whole")
         if order == "tiles":
             return self._tiled(strategy, c)
         parameters: dict[str, Any] = {"engine": "layers", "slice_bytes": c["slice_bytes"]}
@@ -244,13 +252,13 @@ class Compiled:
         resident = c["resident_bytes"] if c["resident_bytes"] >= 0 else None
         if resident is not None:
             what += f", with {size_text(resident)} on the device"
-        return Way(strategy, what, parameters, resident_bytes=resident)
+        return Variant(strategy, what, parameters, resident_bytes=resident)
 
     def _chunks_of(self, count: int) -> str:
         kind = "pixel frame" if self.job.encode else "latent frame"
         return f"in chunks of {count} {kind}{'s' * (count > 1)}"
 
-    def _tiled(self, strategy: str, c: dict[str, Any]) -> Way:
+    def _tiled(self, strategy: str, c: dict[str, Any]) -> Variant:
         halo, overlap, smallest = self.halos[c["halo_row"]]
         parameters = {
             "engine": "tiles", "chunk": c["chunk"], "slice_bytes": self.options.slice_bytes,
@@ -261,9 +269,9 @@ class Compiled:
         count, again = c["tiles"], c["halo_row"] > 0
         what = f"in {count} tile{'s' * (count > 1)} of up to {columns} x {rows} pixels"
         what += f" with a halo of {halo}" if again else ""
-        return Way(strategy, what, parameters, again=again)
+        return Variant(strategy, what, parameters, again=again)
 
-    def _prepared(self, way: Way) -> int:
+    def _prepared(self, variant: Variant) -> int:
         """Bytes by which the cache of prepared weights would grow if there were room.
 
         Layer by layer each weight serves one call or a few: preparing costs more than it saves
@@ -272,7 +280,7 @@ class Compiled:
         """
         from hy3d_rocm.decoding.backends.native import growth_bytes
 
-        if not self.job.is_native(way) or way.parameters.get("engine") == "layers":
+        if not self.job.is_native(variant) or variant.parameters.get("engine") == "layers":
             return 0
         kept = zip(self.graph.layers, self.program.prepared(), strict=True)
         return growth_bytes((layer.module, *of) for layer, of in kept if isinstance(layer, Conv))

@@ -15,7 +15,7 @@ from hy3d_rocm.decoding.precision import name_of
 
 if TYPE_CHECKING:
     from hy3d_rocm.decoding.layers import Backend, Weights
-    from hy3d_rocm.decoding.planning.planner import Way
+    from hy3d_rocm.decoding.planning.planner import Variant
     from hy3d_rocm.decoding.report import DecodeOptions
 
 Shape = tuple[int, ...]  # (B, C, T, H, W)
@@ -26,9 +26,9 @@ _UNITS = 96
 
 @dataclass(frozen=True)
 class MakeBackend:
-    """Makes backends. Called with the weights and a device: the job's own, the host's where a way
-    computes there, or "meta", which stands for either (dry_run.modelled): that backend is asked,
-    never run.
+    """Makes backends. Called with the weights and a device: the job's own, the host's where a
+    variant computes there, or "meta", which stands for either (dry_run.modelled): that backend is
+    asked, never run.
 
     on_gpu: "torch" for torch's operators, "fused" for the fused kernels of the current GPU, or the
     name of an architecture ("gfx1100", "sm_90") for those of a GPU that need not be here: for
@@ -91,9 +91,10 @@ def best_backend(device: torch.device, dtype: torch.dtype, asked: str = "auto") 
 class Job:
     """What is to be decoded: a latent of `shape` (B, C, T, H, W) by `family` on `device`.
 
-    device: where it is computed unless the way says "cpu". dtype: of the computation; result_dtype:
-    of the frames. encode: the other way round, `shape` is that of the pixels. keeps_result: whether
-    all frames are kept in host memory (False: they go to a file as they come).
+    device: where it is computed unless the variant says "cpu". dtype: of the computation;
+    result_dtype: of the frames. encode: the other way round, `shape` is that of the pixels.
+    keeps_result: whether all frames are kept in host memory (False: they go to a file as they
+    come).
     """
 
     family: Any
@@ -131,18 +132,18 @@ class Job:
         there = self.keeps_result and self.device.type != "cpu"
         return self.result_bytes + there * on_their_way(self.out_shape, self.result_dtype)[1]
 
-    def device_of(self, way: Way) -> torch.device:
-        """Where the way computes."""
-        return _HOST if way.strategy == "cpu" else self.device
+    def device_of(self, variant: Variant) -> torch.device:
+        """Where the variant computes."""
+        return _HOST if variant.strategy == "cpu" else self.device
 
-    def runs_own_code(self, way: Way) -> bool:
+    def runs_own_code(self, variant: Variant) -> bool:
         """Whether the VAE's own code runs, with the VAE's own parameters."""
-        return way.strategy == "whole" or is_opaque(self.family)
+        return variant.strategy == "whole" or is_opaque(self.family)
 
-    def is_native(self, way: Way) -> bool:
-        """Whether the C convolution computes the way's layers."""
-        on_host = self.device_of(way).type == "cpu"
-        return on_host and not self.runs_own_code(way) and self.make_backend.computes_natively
+    def is_native(self, variant: Variant) -> bool:
+        """Whether the C convolution computes the variant's layers."""
+        on_host = self.device_of(variant).type == "cpu"
+        return on_host and not self.runs_own_code(variant) and self.make_backend.computes_natively
 
 
 def is_opaque(family: Any) -> bool:
@@ -150,32 +151,34 @@ def is_opaque(family: Any) -> bool:
     return bool(getattr(family, "is_opaque", False))
 
 
-def resume_key_of(job: Job, way: Way) -> dict[str, Any]:
-    """What the frames of a way depend on, JSON-able; not where activations lie meanwhile."""
-    parameters = {k: v if isinstance(v, (int, str)) else str(v) for k, v in way.parameters.items()}
-    made = {"strategy": way.strategy, "dtype": name_of(job.dtype), "parameters": parameters}
-    return made | ({"backend": "native"} if job.is_native(way) else {})
+def resume_key_of(job: Job, variant: Variant) -> dict[str, Any]:
+    """What the frames of a variant depend on, JSON-able; not where activations lie meanwhile."""
+    parameters = {
+        k: v if isinstance(v, (int, str)) else str(v) for k, v in variant.parameters.items()
+    }
+    made = {"strategy": variant.strategy, "dtype": name_of(job.dtype), "parameters": parameters}
+    return made | ({"backend": "native"} if job.is_native(variant) else {})
 
 
-def unused_sizes(job: Job, way: Way, options: DecodeOptions) -> list[str]:
-    """Sentences about the sizes that were given and that this way does not look at."""
-    said = []
-    if options.chunk_size is not None and (why := _why_no_chunks(job, way)):
-        said.append(f"chunk_size={options.chunk_size} is ignored: {why}")
-    if options.slice_bytes is not None and "slice_bytes" not in way.parameters:
-        said.append(
+def unused_sizes(job: Job, variant: Variant, options: DecodeOptions) -> list[str]:
+    """Sentences about the sizes that were given and that this variant does not look at."""
+    sentences = []
+    if options.chunk_size is not None and (why := _why_no_chunks(job, variant)):
+        sentences.append(f"chunk_size={options.chunk_size} is ignored: {why}")
+    if options.slice_bytes is not None and "slice_bytes" not in variant.parameters:
+        sentences.append(
             f"slice_bytes={options.slice_bytes} is ignored: slices are of a decode that goes layer "
-            f"by layer; this one of {job.family.name} is {way.name}"
+            f"by layer; this one of {job.family.name} is {variant.name}"
         )
-    return said
+    return sentences
 
 
-def _why_no_chunks(job: Job, way: Way) -> str:
-    """Why chunk_size means nothing to a way, "" where it does."""
-    family, parameters = job.family, way.parameters
+def _why_no_chunks(job: Job, variant: Variant) -> str:
+    """Why chunk_size means nothing to a variant, "" where it does."""
+    family, parameters = job.family, variant.parameters
     if getattr(family, "is_image", False):
         return f"{family.name} makes single images, which have no frames to be cut"
-    if way.strategy == "whole":
+    if variant.strategy == "whole":
         return "the VAE's own unsplit decode has no chunks"
     if parameters.get("engine") == "layers" and "chunk" not in parameters:
         why = (

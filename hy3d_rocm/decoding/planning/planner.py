@@ -1,9 +1,9 @@
 """How a VAE is decoded (or encoded) under a budget, and why, in words. Pure.
 
-A Way is a strategy with its parameters, a Candidate one that was looked at, a Plan the one that is
-taken. Where the VAE's layers are known the C core takes it (compiled.py); of a VAE's own code
+A Variant is a strategy with its parameters, a Candidate one that was looked at, a Plan the one that
+is taken. Where the VAE's layers are known the C core takes it (compiled.py); of a VAE's own code
 (black_box.py) choose() does: the first that fits, whole before tiles, tiles from large to small.
-What a way needs is what is planned: predicted plus its allowance.
+What a variant needs is what is planned: predicted plus its allowance.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hy3d_rocm.units import MB, size_text
 STRATEGIES = ("auto", "whole", "streamed", "tiled", "cpu")
 # So many of a row are looked at though its smallest does not fit.
 _BETWEEN = 4
-# A larger budget is told of where it saves so many times the work.
+# A larger budget is mentioned where it saves so many times the work.
 _CLEARLY = 1.2
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a way takes at its peak, on the budget's device and on the host (0 where that is
-    the device). macs: multiply-accumulates, 0 where nobody counted. unknown: why it could not be
+    """Bytes that a variant takes at its peak, on the budget's device and on the host (0 where that
+    is the device). macs: multiply-accumulates, 0 where nobody counted. unknown: why it could not be
     predicted, "" where it was; the bytes are then the least that it can be. prepared_bytes: more on
     the host that makes it faster, as far as there is room, and stays for the next decode. seconds:
     estimated with nominal rates, to compare candidates; 0.0 where nobody did. stored_bytes,
@@ -45,22 +45,22 @@ class Need:
 
     def text(self) -> str:
         """ "8.90 GB", "8.90 GB and 3.10 GB on the host", or "3.10 GB on the host"."""
-        told, host = (size_text(n, 2) for n in (self.device_bytes, self.host_bytes))
+        text, host = (size_text(n, 2) for n in (self.device_bytes, self.host_bytes))
         if self.host_bytes:
-            told = f"{told} and {host}" if self.device_bytes else host
-            told += " on the host"
-        return f"at least {told}" if self.unknown else told
+            text = f"{text} and {host}" if self.device_bytes else host
+            text += " on the host"
+        return f"at least {text}" if self.unknown else text
 
 
 @dataclass(frozen=True)
-class Way:
+class Variant:
     """A strategy with its parameters.
 
     strategy: one of STRATEGIES but "auto". what: in a few words what is special about it, for
     sentences ("with tiles of 256 pixels"). parameters: what its frames depend on. again: a last
     resort, planned only after nothing else of its strategy fitted. resident_bytes: what it holds on
-    the device, at the cost of host memory; None for all. row: ways in a row of the same name and
-    strategy need less and less, so not each of them has to be looked at; "" for none.
+    the device, at the cost of host memory; None for all. row: variants in a row of the same name
+    and strategy need less and less, so not each of them has to be looked at; "" for none.
     """
 
     strategy: str
@@ -84,9 +84,9 @@ class Way:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way that was looked at. need: None where it could not be told (`note` says why)."""
+    """A variant that was looked at. need: None where it is not known (`note` says why)."""
 
-    way: Way
+    variant: Variant
     need: Need | None
     fits: bool
     note: str = ""
@@ -94,22 +94,22 @@ class Candidate:
     def describe(self) -> dict[str, Any]:
         """JSON-able."""
         sizes = ("device_bytes", "host_bytes", "macs", "seconds", "stored_bytes", "loaded_bytes")
-        told = {name: getattr(self.need, name, None) for name in sizes}
-        macs, seconds = told.pop("macs"), told["seconds"]
-        told["gmacs"] = None if macs is None else round(macs / 1e9, 3)
-        told["seconds"] = None if seconds is None else round(seconds, 4)
-        return {**self.way.describe(), **told, "fits": self.fits, "note": self.note}
+        values = {name: getattr(self.need, name, None) for name in sizes}
+        macs, seconds = values.pop("macs"), values["seconds"]
+        values["gmacs"] = None if macs is None else round(macs / 1e9, 3)
+        values["seconds"] = None if seconds is None else round(seconds, 4)
+        return {**self.variant.describe(), **values, "fits": self.fits, "note": self.note}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The way that is taken. reason: a sentence. candidates: all that were looked at, in order.
+    """The variant that is taken. reason: a sentence. candidates: all that were looked at, in order.
     need: at its peak, prepared weights left aside; prepared_bytes of these at most, as far as the
     budget has room. cheaper: what a larger budget would save, as sentences. more: of the reason
-    what a line that has the way, its peak and the budget does not say, "" if nothing. compiled: of
-    a VAE whose layers are known, the Compiled (compiled.py) whose program is carried out."""
+    what a line that has the variant, its peak and the budget does not say, "" if nothing. compiled:
+    of a VAE whose layers are known, the Compiled (compiled.py) whose program is carried out."""
 
-    way: Way
+    variant: Variant
     need: Need
     budget: Budget
     candidates: tuple[Candidate, ...]
@@ -120,11 +120,11 @@ class Plan:
 
     @property
     def strategy(self) -> str:
-        return self.way.strategy
+        return self.variant.strategy
 
     @property
     def host_room(self) -> int:
-        """Bytes of the budget on the host that the way leaves."""
+        """Bytes of the budget on the host that the variant leaves."""
         need, budget = self.need, self.budget
         room = budget.host_bytes - need.host_bytes
         if budget.is_unified:
@@ -137,27 +137,27 @@ class Plan:
 
     @property
     def peak(self) -> Need:
-        """All that is taken at the peak, prepared weights included: what is told everywhere."""
+        """All that is taken at the peak, prepared weights included: what is reported everywhere."""
         kept, where = self.prepared_bytes, "host_bytes" if self.need.host_bytes else "device_bytes"
         peak = {where: getattr(self.need, where) + kept}
         return replace(self.need, **peak, prepared_bytes=kept)
 
     def line(self, *others: str) -> str:
-        """For the log: the way, its peak of the budget, and what more there is to say; others:
+        """For the log: the variant, its peak of the budget, and what more there is to say; others:
         sentences to go on with."""
-        line = f"{self.way.name}, planned peak {self.peak.text()} of {_room(self.budget)}"
+        line = f"{self.variant.name}, planned peak {self.peak.text()} of {_room(self.budget)}"
         line += f"; {self.more}" if self.more else ""
-        return ". ".join(said.removesuffix(".") for said in (line, *others) if said)
+        return ". ".join(sentence.removesuffix(".") for sentence in (line, *others) if sentence)
 
     def describe(self) -> dict[str, Any]:
         """JSON-able."""
         return {
-            **self.way.describe(),
+            **self.variant.describe(),
             "device_bytes": self.peak.device_bytes,
             "host_bytes": self.peak.host_bytes,
             "prepared_bytes": self.prepared_bytes,
             "gmacs": round(self.need.macs / 1e9, 3),
-            "planned_again": self.way.again,
+            "planned_again": self.variant.again,
             "reason": self.reason,
             "more": self.more,
             "cheaper": list(self.cheaper),
@@ -170,50 +170,52 @@ class DoesNotFitError(BudgetTooSmallError):
     """Nothing that was asked for fits; `smallest` is the least budget in bytes that would do."""
 
 
-Predict = Callable[[Way], Need]
+Predict = Callable[[Variant], Need]
 
 
 def choose(
-    ways: Iterable[Way], budget: Budget, strategy: str, predict: Predict,
+    variants: Iterable[Variant], budget: Budget, strategy: str, predict: Predict,
     excluded: Iterable[str] = (),
 ) -> Plan:  # fmt: skip
-    """The first of `ways` that fits `budget`; of those of `strategy` unless it is "auto".
+    """The first of `variants` that fits `budget`; of those of `strategy` unless it is "auto".
 
-    ways: in the order of preference; looked at one by one, so it may be a generator. predict: what
-    a way takes, planned; ValueError (a sentence) where it can't be taken. excluded: sentences about
-    ways that are not offered, for the error. Raises DoesNotFitError.
+    variants: in the order of preference; looked at one by one, so it may be a generator. predict:
+    what a variant takes, planned; ValueError (a sentence) where it can't be taken. excluded:
+    sentences about variants that are not offered, for the error. Raises DoesNotFitError.
     """
 
-    def look(way: Way) -> Candidate:
+    def look(variant: Variant) -> Candidate:
         try:
-            need = predict(way)
+            need = predict(variant)
         except ValueError as error:
-            return Candidate(way, None, False, str(error))
-        return Candidate(way, need, budget.fits(need.device_bytes, need.host_bytes))
+            return Candidate(variant, None, False, str(error))
+        return Candidate(variant, need, budget.fits(need.device_bytes, need.host_bytes))
 
     looked: list[Candidate] = []
-    offered = (way for way in ways if strategy in ("auto", way.strategy))
-    for _, row in groupby(offered, key=lambda way: (way.strategy, way.row) if way.row else way):
+    offered = (variant for variant in variants if strategy in ("auto", variant.strategy))
+    for _, row in groupby(
+        offered, key=lambda variant: (variant.strategy, variant.row) if variant.row else variant
+    ):
         looked += _first_of(row, look)
         if looked[-1].fits:
             return plan_of(looked, looked[-1], budget, strategy)
     raise nothing_fits(looked, budget, strategy, excluded)
 
 
-def _first_of(row: Iterator[Way], look: Callable[[Way], Candidate]) -> list[Candidate]:
+def _first_of(row: Iterator[Variant], look: Callable[[Variant], Candidate]) -> list[Candidate]:
     """Of a row up to the first that fits, by halving, those that were looked at; where the last
     does not fit, some between are, since a smaller one may take more (see black_box._contained).
     The very first is looked at before there are others: it is the cheapest to look at, and to know
     the others may take decodes (families/unknown.py)."""
-    ways = [next(row)]
-    found = {0: look(ways[0])}
+    variants = [next(row)]
+    found = {0: look(variants[0])}
     if not found[0].fits:
-        ways += row
-    last = len(ways) - 1
+        variants += row
+    last = len(variants) - 1
 
     def fits(number: int) -> bool:
         if number not in found:
-            found[number] = look(ways[number])
+            found[number] = look(variants[number])
         return found[number].fits
 
     if fits(last):
@@ -233,7 +235,12 @@ def plan_of(
     """The plan that takes this candidate, of those that were looked at."""
     assert taken.need is not None
     plan = Plan(
-        taken.way, taken.need, budget, tuple(looked), _cheaper(looked, taken.need, budget), compiled
+        taken.variant,
+        taken.need,
+        budget,
+        tuple(looked),
+        _cheaper(looked, taken.need, budget),
+        compiled,
     )
     reason, more = _reason([*(c for c in looked if not c.fits), taken], budget, strategy)
     besides = plan.cheaper
@@ -250,14 +257,14 @@ def plan_of(
 def _cheaper(looked: list[Candidate], taken: Need, budget: Budget) -> tuple[str, ...]:
     """What less of a budget costs: the least budget above this one with clearly less work, and the
     least with the least work, where these are two."""
-    found: list[tuple[int, int, str]] = []  # budget, multiply-accumulates, way
+    found: list[tuple[int, int, str]] = []  # budget, multiply-accumulates, variant
     for c in looked:
         if c.fits or c.need is None or c.need.unknown or not c.need.macs:
             continue
         least = smallest_budget(c.need, budget)
         # Else the host is short, or it failed.
         if least > budget.device_bytes and taken.macs >= _CLEARLY * c.need.macs:
-            found.append((least, c.need.macs, c.way.name))
+            found.append((least, c.need.macs, c.variant.name))
     if not found:
         return ()
     nearest, least = min(found), min(macs for _, macs, _ in found)
@@ -272,38 +279,38 @@ def _reason(looked: list[Candidate], budget: Budget, strategy: str) -> tuple[str
     """Why the last of `looked` was taken, and the same without its name, need and budget."""
     taken = looked[-1]
     assert taken.need is not None
-    name, need, room = taken.way.name, taken.need, _room(budget)
-    said, rest = f"{name} needs {need.text()} and fits the budget of {room}", ""
+    name, need, room = taken.variant.name, taken.need, _room(budget)
+    message, rest = f"{name} needs {need.text()} and fits the budget of {room}", ""
     if need.unknown:
-        said = rest = (
+        message = rest = (
             f"what {name} takes can't be predicted ({need.unknown}), so it is tried, and smaller "
             f"parts after it where memory runs out; it needs {need.text()} of the budget of {room}"
         )
     if strategy != "auto":
-        said += ", as asked for"
+        message += ", as asked for"
         rest += ", as asked for" if rest else "as asked for"
     before = [_refused(c) for c in _notable(looked[:-1])]
-    if taken.way.again:
+    if taken.variant.again:
         before.append("so it was planned once more")
     more = "; ".join(filter(None, [*before, rest]))
-    return "; ".join([*before, said]) + ".", more and f"{more}."
+    return "; ".join([*before, message]) + ".", more and f"{more}."
 
 
 def _notable(refused: list[Candidate]) -> list[Candidate]:
     """The first and the last of each strategy: a row of tiles needs no list."""
     kept = []
     for i, c in enumerate(refused):
-        others = [d.way.strategy for d in (refused[i - 1 : i] + refused[i + 1 : i + 2])]
-        if others.count(c.way.strategy) < 2:
+        others = [d.variant.strategy for d in (refused[i - 1 : i] + refused[i + 1 : i + 2])]
+        if others.count(c.variant.strategy) < 2:
             kept.append(c)
     return kept
 
 
 def _refused(candidate: Candidate) -> str:
     if candidate.need is None:
-        return f"{candidate.way.name} can't be taken: {candidate.note}"
+        return f"{candidate.variant.name} can't be taken: {candidate.note}"
     note = f" ({candidate.note})" if candidate.note else ""
-    return f"{candidate.way.name} needs {candidate.need.text()}{note}"
+    return f"{candidate.variant.name} needs {candidate.need.text()}{note}"
 
 
 def _room(budget: Budget) -> str:
@@ -323,7 +330,7 @@ def nothing_fits(
         advice = f'use strategy="auto", or {advice}'
     known = [(c, c.need, smallest_budget(c.need, budget)) for c in looked if c.need is not None]
     if not known:
-        notes = [c.note if c.way.name == strategy else _refused(c) for c in looked]
+        notes = [c.note if c.variant.name == strategy else _refused(c) for c in looked]
         why = "; ".join([*notes, *excluded]) or "there is no way to run it so"
         verb = "can" if strategy == "auto" else "can't"
         return ValueError(f"{asked} {verb} be taken for this VAE: {why}")
@@ -340,7 +347,7 @@ def nothing_fits(
     verb = "fits" if strategy == "auto" else "does not fit"
     text = (
         f"{asked} {verb} the budget of {_room(budget)} ({budget.rule}): the least is "
-        f"{least.way.name}, which needs {need.text()}. Give {', and '.join(given)}"
+        f"{least.variant.name}, which needs {need.text()}. Give {', and '.join(given)}"
     )
     sentence = "; ".join([text, *excluded, advice]) + "."
     return DoesNotFitError(sentence, budget.device_bytes, smallest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from hy3d_rocm import memory
 from hy3d_rocm.conv import faults, forget, releasing
 from hy3d_rocm.conv.faults import Fault, inject_faults
 from hy3d_rocm.conv.router import protect
-from hy3d_rocm.conv.tiers import NativeTier
+from hy3d_rocm.conv.tiers import Limits, NativeTier, make_call
 from hy3d_rocm.conv.tiers import base as tiers_base
 
 pytestmark = pytest.mark.usefixtures("nothing_remembered")
@@ -229,6 +230,39 @@ def test_only_a_native_call_of_a_megabyte_reads_the_free_memory_each_time(
         assert {row.tier for row in guard.stats.rows.values()} == {"native"}
         expected = F.conv3d(x, weight, padding=1)
         assert all(torch.equal(result, expected) for result in results)
+
+
+def test_a_native_call_that_has_room_reads_the_free_memory_once_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, weight = integers(1, 2, 9, 40, 40), integers(2, 2, 3, 3, 3, seed=1)
+    call = make_call(x, weight, padding=1)
+    need = 2 * 27 * x[0, 0].numel() * 4 + call.spec.out_bytes  # im2col buffer and output
+    assert NativeTier().workspace_bytes(call.spec) + call.spec.out_bytes == need
+    clock, free, asked = [1000.0], [0], []
+    monkeypatch.setattr("hy3d_rocm.conv.tiers.native.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(memory, "free_bytes", lambda device: asked.append(device) or free[0])
+    expected = F.conv3d(x, weight, padding=1)
+
+    def reads(calls: int, free_bytes: int, limits: Limits | None = None) -> int:
+        """How often the memory was asked for in so many calls."""
+        asked.clear()
+        free[0] = free_bytes
+        for _ in range(calls):
+            result = NativeTier().run(replace(call, limits=limits or Limits(memory_threshold=0.5)))
+            assert torch.equal(result, expected)
+        return len(asked)
+
+    assert reads(3, 8 * need - 1) == 3, "four times what it needs, by half of what is free"
+    assert reads(3, 8 * need) == 1
+    assert reads(3, 0) == 0, "a second has not passed"
+    assert reads(1, 0, Limits(budget=need)) == 0
+    assert reads(1, 8 * need, Limits(budget=need - 1)) == 1, "it has to be cut"
+    clock[0] += 0.99
+    assert reads(1, 0) == 0
+    clock[0] += 0.01
+    assert reads(2, need) == 2
+    assert reads(2, 8 * need) == 1
 
 
 def test_an_out_of_memory_error_can_be_left_to_the_caller(x: torch.Tensor) -> None:

@@ -33,7 +33,7 @@ from hy3d_rocm.decoding.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decoding.planning import jobs as backends  # noqa: E402
 from hy3d_rocm.decoding.planning.compiled import plan_job  # noqa: E402
 from hy3d_rocm.decoding.planning.jobs import Job  # noqa: E402
-from hy3d_rocm.decoding.planning.planner import Way  # noqa: E402
+from hy3d_rocm.decoding.planning.planner import Variant  # noqa: E402
 from hy3d_rocm.decoding.report import SIZES, DecodeOptions  # noqa: E402
 
 
@@ -192,10 +192,10 @@ def test_the_largest_option_is_planned_with_and_one_more_gets_a_sentence(name: s
 
 @pytest.mark.parametrize(
     ("way", "opaque", "own", "is_native"),
-    [(Way("whole"), False, True, False), (Way("streamed"), False, False, True),
-     (Way("streamed"), True, True, False)],
+    [(Variant("whole"), False, True, False), (Variant("streamed"), False, False, True),
+     (Variant("streamed"), True, True, False)],
 )  # fmt: skip
-def test_whose_code_runs(way: Way, opaque: bool, own: bool, is_native: bool) -> None:
+def test_whose_code_runs(way: Variant, opaque: bool, own: bool, is_native: bool) -> None:
     made = job(family=family(is_opaque=opaque), make_backend=backends.host_backend)
     assert made.runs_own_code(way) is own
     assert made.is_native(way) is is_native
@@ -206,8 +206,8 @@ def test_whose_code_runs(way: Way, opaque: bool, own: bool, is_native: bool) -> 
 def test_a_job_knows_its_results_shape_and_where_a_way_computes() -> None:
     assert job().out_shape == (1, 16, 9, 16, 16, 1)
     assert job(encode=True).out_shape == (1, 16, 9, 16, 16, 2)
-    assert job(CARD).device_of(Way("cpu")) == CPU
-    assert job(CARD).device_of(Way("whole")) == CARD
+    assert job(CARD).device_of(Variant("cpu")) == CPU
+    assert job(CARD).device_of(Variant("whole")) == CARD
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, **reasons: str | None) -> None:

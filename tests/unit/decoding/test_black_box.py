@@ -18,16 +18,16 @@ from decode_doubles import tiny_vae  # noqa: E402
 from planning_jobs import CARD, CPU, F32, GB, MB, family, job  # noqa: E402
 
 from hy3d_rocm.decoding import black_box  # noqa: E402
-from hy3d_rocm.decoding.black_box import ENGINE, own_ways  # noqa: E402
+from hy3d_rocm.decoding.black_box import ENGINE, own_variants  # noqa: E402
 from hy3d_rocm.decoding.families import family_for, wan  # noqa: E402
 from hy3d_rocm.decoding.families.unknown import UnknownFamily  # noqa: E402
 from hy3d_rocm.decoding.memory.dry_run import Live, NoScores, Prediction  # noqa: E402
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace  # noqa: E402
 from hy3d_rocm.decoding.planning.jobs import Job, torch_backend  # noqa: E402
-from hy3d_rocm.decoding.planning.planner import Need, Way  # noqa: E402
+from hy3d_rocm.decoding.planning.planner import Need, Variant  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
 
-WHOLE, TILED = Way("whole"), Way("tiled", parameters={"engine": ENGINE})
+WHOLE, TILED = Variant("whole"), Variant("tiled", parameters={"engine": ENGINE})
 
 
 def job_of(kind: str, size: tuple[int, int, int], device: Any = CPU) -> Job:
@@ -108,7 +108,7 @@ def test_predictions_of_several_shapes_leave_nothing_behind() -> None:
 
 def test_several_tiles_take_no_result_where_frames_go_to_a_file() -> None:
     made = own_job("image", (1, 12, 12))
-    way = next(w for w in own_ways(made, DecodeOptions()) if w.strategy == "tiled")
+    way = next(w for w in own_variants(made, DecodeOptions()) if w.strategy == "tiled")
     kept = black_box.predicted(made, way)
     to_file = black_box.predicted(replace(made, keeps_result=False), way)
     assert kept.both_bytes - to_file.both_bytes == 4 * math.prod(made.out_shape)
@@ -122,7 +122,7 @@ ON_THEIR_WAY = 16 * 9 * 16 * 16 * 4  # all frames of job(): they fit the pinned 
 def given(monkeypatch: pytest.MonkeyPatch, found: Any) -> None:
     """That prediction, or error."""
 
-    def predicted(made: Job, way: Way) -> Prediction:
+    def predicted(made: Job, way: Variant) -> Prediction:
         if isinstance(found, Exception):
             raise found
         guess: Prediction = found
@@ -139,7 +139,7 @@ def given(monkeypatch: pytest.MonkeyPatch, found: Any) -> None:
     ],
 )
 def test_what_is_planned_is_the_prediction_with_its_allowance(
-    device: Any, way: Way, need: Need, monkeypatch: pytest.MonkeyPatch
+    device: Any, way: Variant, need: Need, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given(monkeypatch, GUESS)
     assert black_box.planned(job(device), way) == need

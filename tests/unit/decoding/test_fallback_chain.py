@@ -46,8 +46,8 @@ def steps(run: Execution, failure: Failure) -> list[tuple[str, Need]]:
     run._take(run._chosen())
     taken = []
     for _ in range(200):
-        taken.append((run.plan.way.name, run.plan.need))
-        on_host = failure.on_host or run.plan.way.strategy == "cpu"
+        taken.append((run.plan.variant.name, run.plan.need))
+        on_host = failure.on_host or run.plan.variant.strategy == "cpu"
         try:
             run._step_down(replace(failure, on_host=on_host))
         except (MemoryError, RuntimeError):

@@ -360,6 +360,6 @@ def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path) -> None:
     for number in (13, 30):
         with (
             pytest.raises(OutputError, match="does not let this user write"),
-            output.told(tmp_path / "a.mp4"),
+            output.output_errors(tmp_path / "a.mp4"),
         ):
             raise OSError(number, "Permission denied")

@@ -148,7 +148,7 @@ def explained(candidates: list[Any], taken: Any = None, budget: int = 2**28) -> 
         family=SimpleNamespace(name="Wan"), out_shape=(1, 3, 9, 64, 64), device="cuda"
     )
     room: Any = SimpleNamespace(device_bytes=budget, is_unified=False)
-    plan: Any = taken and SimpleNamespace(way=taken.way)
+    plan: Any = taken and SimpleNamespace(variant=taken.variant)
     return Explained(job, room, Any, candidates, plan)  # type: ignore[arg-type]
 
 
@@ -174,9 +174,11 @@ def written(found: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.usefixtures("comfy")
 def test_a_plan_of_many_ways_is_wider_than_tall_and_shows_what_is_taken() -> None:
     from hy3d_rocm.comfy.nodes import memory_plan
-    from hy3d_rocm.decoding.planning.planner import Candidate, Need, Way
+    from hy3d_rocm.decoding.planning.planner import Candidate, Need, Variant
 
-    ways = [Candidate(Way("tiled", f"in {n} tiles"), Need(2**30 // n), True) for n in range(1, 40)]
+    ways = [
+        Candidate(Variant("tiled", f"in {n} tiles"), Need(2**30 // n), True) for n in range(1, 40)
+    ]
     for taken in (ways[0], ways[30]):
         found = explained(ways, taken)
         rows = memory_plan._shown(found)
@@ -192,26 +194,28 @@ def test_where_nothing_fits_the_picture_shows_the_least_and_no_bar_is_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from hy3d_rocm.comfy.nodes import memory_plan
-    from hy3d_rocm.decoding.planning.planner import Candidate, Need, Way
+    from hy3d_rocm.decoding.planning.planner import Candidate, Need, Variant
 
-    ways = [Candidate(Way("tiled", f"in {n} tiles"), Need(2**40 // n), False) for n in range(1, 40)]
-    on_host = Candidate(Way("cpu"), Need(0, 2**20), False)
+    ways = [
+        Candidate(Variant("tiled", f"in {n} tiles"), Need(2**40 // n), False) for n in range(1, 40)
+    ]
+    on_host = Candidate(Variant("cpu"), Need(0, 2**20), False)
     found = explained([*ways, on_host])
     rows = memory_plan._shown(found)
     assert rows[-1] is ways[-1]
     assert memory_plan._edge(found, rows) > 2**40
     texts = written(found, monkeypatch)
     assert f"nothing fits; the least is 26.26 GB; {40 - len(rows)} more are in the text" in texts
-    other = explained([*ways[:2], Candidate(Way("cpu"), Need(0, 2**20), True)])
+    other = explained([*ways[:2], Candidate(Variant("cpu"), Need(0, 2**20), True)])
     assert "what was asked for does not fit" in written(other, monkeypatch)
 
 
 @pytest.mark.usefixtures("comfy")
 def test_a_large_budget_does_not_press_the_bars_flat(monkeypatch: pytest.MonkeyPatch) -> None:
     from hy3d_rocm.comfy.nodes import memory_plan
-    from hy3d_rocm.decoding.planning.planner import Candidate, Need, Way
+    from hy3d_rocm.decoding.planning.planner import Candidate, Need, Variant
 
-    way = Candidate(Way("whole"), Need(2**20), True)
+    way = Candidate(Variant("whole"), Need(2**20), True)
     for budget, above in ((2**21, False), (2**22, False), (2**23, True)):
         found = explained([way], way, budget)
         assert memory_plan._edge(found, [way]) == 1.05 * (2**20 if above else budget)
@@ -222,20 +226,20 @@ def test_a_large_budget_does_not_press_the_bars_flat(monkeypatch: pytest.MonkeyP
 def test_the_picture_tells_time_as_an_estimate_copies_and_where_the_bytes_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hy3d_rocm.decoding.planning.planner import Candidate, Need, Way
+    from hy3d_rocm.decoding.planning.planner import Candidate, Need, Variant
 
     spilled = Need(2**27, 2**30, seconds=1.44, stored_bytes=2**30, loaded_bytes=3 * 2**30)
     ways = [
-        Candidate(Way("streamed"), spilled, True),
-        Candidate(Way("cpu"), Need(0, 2**30, seconds=1119.2), True),
-        Candidate(Way("whole"), Need(2**29), False),
+        Candidate(Variant("streamed"), spilled, True),
+        Candidate(Variant("cpu"), Need(0, 2**30, seconds=1119.2), True),
+        Candidate(Variant("whole"), Need(2**29), False),
     ]
     texts = written(explained(ways, ways[0]), monkeypatch)
     assert texts[1] == "on cuda, beyond the weights; budget 256.00 MB; times are estimates"
     for wanted in ("~1.4 s, copies 4.0 GB", "128.00 MB + host 1.00 GB", "~1119 s", "host 1.00 GB"):
         assert wanted in texts
     assert not any("0 B" in text for text in texts)
-    long = Candidate(Way("streamed", "layer by layer, " * 9), spilled, True)
+    long = Candidate(Variant("streamed", "layer by layer, " * 9), spilled, True)
     (name,) = (t for t in written(explained([long], long), monkeypatch) if t.startswith("streamed"))
     assert name.endswith("...")
     assert not any("estimates" in t for t in written(explained(ways[2:], ways[2]), monkeypatch))
@@ -394,7 +398,7 @@ def test_the_convolutions_are_those_of_the_plan_that_would_be_taken(
     plan = plan_job(by_core, Budget(1 << 40, 1 << 40, True, "given"), strategy)
     found, words = collect(job, plan)
     whole, whole_words = collect(job, None)
-    assert words == f"of the decode {plan.way.name}"
+    assert words == f"of the decode {plan.variant.name}"
     assert whole_words == "of the decode of all frames at once"
     assert (found == whole) == (strategy == "streamed")  # one chunk is all frames at once
     weights = [shape.weight for shape in found]
@@ -402,7 +406,7 @@ def test_the_convolutions_are_those_of_the_plan_that_would_be_taken(
     with Notes(torch.device("cpu")) as notes:  # what a decode with torch's operators calls
         decode_with_report(
             vae.first_stage_model, tiny_latents(vae.first_stage_model, 3, 8, 8), "1GB", strategy,
-            options=DecodeOptions(backend="torch", chunk_size=plan.way.parameters["chunk"]),
+            options=DecodeOptions(backend="torch", chunk_size=plan.variant.parameters["chunk"]),
         )  # fmt: skip
     assert {shape.spec for shape in found} == set(notes.specs)
     assert Counter({shape.spec: shape.count for shape in found}) == notes.specs

@@ -132,7 +132,7 @@ def test_the_device_is_waited_for_before_and_after(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(stages, "synchronize", lambda device: order.append("waited"))
     monkeypatch.setattr(stages, "say_attempt", lambda *_: order.append("attempting"))
     monkeypatch.setattr(stages, "say_success", lambda *_: order.append("success"))
-    stages.told(lambda: order.append("work"), latents(), torch.device("cpu"), torch.float32)
+    stages.logged(lambda: order.append("work"), latents(), torch.device("cpu"), torch.float32)
     assert order == ["waited", "attempting", "work", "waited", "success"]
 
 

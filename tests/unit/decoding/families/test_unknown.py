@@ -33,7 +33,7 @@ def test_a_plan_of_own_code_is_explained_by_what_was_looked_at() -> None:
     family = family_or_unknown(ConvNet(), z)
     job = Job(family, tuple(z.shape), z.device, z.dtype, z.dtype, torch_backend)
     found = explain(job, Budget(1 << 40, 1 << 40, True, "given"))
-    assert [c.way.name for c in found.candidates] == ["whole"]
+    assert [c.variant.name for c in found.candidates] == ["whole"]
     assert found.plan is not None
     assert found.plan.compiled is None
 

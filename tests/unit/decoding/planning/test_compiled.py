@@ -35,7 +35,7 @@ from hy3d_rocm.decoding.planning.jobs import (  # noqa: E402
     torch_backend,
     unused_sizes,
 )
-from hy3d_rocm.decoding.planning.planner import DoesNotFitError, Plan, Way  # noqa: E402
+from hy3d_rocm.decoding.planning.planner import DoesNotFitError, Plan, Variant  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
 from hy3d_rocm.tools.loading import bare_vae  # noqa: E402
 
@@ -111,14 +111,14 @@ def test_own_code_never_takes_less_than_what_the_core_takes_for_the_least(name: 
             nothing = Compiled(job, budget_of(1, unified=False))
             least = [c for c in nothing.schedule.candidates if c["strategy"] == "whole"]
             assert [c["is_bound"] for c in least] == [1]
-            own = predicted(job, Way("whole")).device_bytes
+            own = predicted(job, Variant("whole")).device_bytes
             assert 0 < least[0]["device_bytes"] <= own, shape
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_margin_of_a_vaes_own_code_counts_once(device: str) -> None:
     job = job_of("wan", (9, 8, 8), device)
-    found = predicted(job, Way("whole"))
+    found = predicted(job, Variant("whole"))
     taken = found.both_bytes if device == "cpu" else found.device_bytes
     compiled = Compiled(job, budget_of(NO_LIMIT), "whole")
     candidate = compiled.program.candidate
@@ -221,7 +221,7 @@ def test_less_budget_costs_more_work_or_less_halo(kind: str, size: tuple[int, in
     assert len(made) >= 4, "there is something to choose from"
     for larger, smaller in itertools.pairwise(made):
         assert smaller.need.device_bytes <= smaller.budget.device_bytes
-        halos = [plan.way.parameters["halo_pixels"] for plan in (smaller, larger)]
+        halos = [plan.variant.parameters["halo_pixels"] for plan in (smaller, larger)]
         assert halos[0] <= halos[1], "the halo is never wider with less"
         if halos[0] == halos[1]:
             assert smaller.need.macs >= larger.need.macs, "less memory, less work, same halo"
@@ -266,10 +266,10 @@ def test_what_goes_in_chunks_goes_by_layers_where_none_fits(kind: str, device: s
     assert layers < chunks
     for budget, engine in ((chunks, "chunks"), (chunks - 1, "layers"), (layers, "layers")):
         plan = plan_job(made, budget_of(budget, unified=False), "streamed", options)
-        assert plan.way.parameters["engine"] == engine, budget
+        assert plan.variant.parameters["engine"] == engine, budget
         assert plan.peak.device_bytes <= budget
-    assert plan.way.name.startswith("streamed layer by layer")
-    (said,) = unused_sizes(made, plan.way, options)
+    assert plan.variant.name.startswith("streamed layer by layer")
+    (said,) = unused_sizes(made, plan.variant, options)
     assert said == (
         "chunk_size=1 is ignored: chunks did not fit or had failed, so it goes layer by layer; "
         "slice_bytes cuts that"
@@ -299,11 +299,11 @@ def test_what_was_begun_by_layers_does_not_go_on_in_chunks_nor_the_other_way_rou
     options = DecodeOptions(slice_bytes=1)
     least = {which: least_of(made, options, which) for which in ("chunks", "layers")}
     begun = plan_job(made, budget_of(least[order], unified=False), "auto", options)
-    resume_key = resume_key_of(made, begun.way)
+    resume_key = resume_key_of(made, begun.variant)
     assert resume_key["parameters"]["engine"] == order
     plenty = budget_of(NO_LIMIT, unified=False)
     plan = plan_job(made, plenty, "auto", options, resume_key=resume_key)
-    assert resume_key_of(made, plan.way) == resume_key
+    assert resume_key_of(made, plan.variant) == resume_key
     if order == "chunks":
         less = budget_of(least["layers"], unified=False)
         with pytest.raises(ValueError, match="budget"):

@@ -8,25 +8,31 @@ import pytest
 
 from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.plan import BudgetTooSmallError
-from hy3d_rocm.decoding.planning.planner import DoesNotFitError, Need, Way, choose, smallest_budget
+from hy3d_rocm.decoding.planning.planner import (
+    DoesNotFitError,
+    Need,
+    Variant,
+    choose,
+    smallest_budget,
+)
 
 GB, MB = 2**30, 2**20
-WHOLE = Way("whole")
-STREAMED = Way("streamed")
-TILES = [Way("tiled", f"with tiles of {n} pixels", {"pixels": n}) for n in (512, 256, 128)]
-LAST = Way("tiled", "with tiles of 64 pixels in bf16", {"pixels": 64}, again=True)
-CPU = Way("cpu")
+WHOLE = Variant("whole")
+STREAMED = Variant("streamed")
+TILES = [Variant("tiled", f"with tiles of {n} pixels", {"pixels": n}) for n in (512, 256, 128)]
+LAST = Variant("tiled", "with tiles of 64 pixels in bf16", {"pixels": 64}, again=True)
+CPU = Variant("cpu")
 WAYS = [WHOLE, STREAMED, *TILES, LAST, CPU]
 RESULT = GB  # on the host
 
 
-def price(way: Way) -> Need:
-    if way.strategy == "whole":
+def price(variant: Variant) -> Need:
+    if variant.strategy == "whole":
         return Need(40 * GB, RESULT)
-    if way.strategy == "streamed":
+    if variant.strategy == "streamed":
         return Need(11 * GB, RESULT)
-    if way.strategy == "tiled":
-        return Need(way.parameters["pixels"] * 4 * MB, RESULT)
+    if variant.strategy == "tiled":
+        return Need(variant.parameters["pixels"] * 4 * MB, RESULT)
     return Need(0, 12 * GB)
 
 
@@ -35,8 +41,8 @@ def card(device: int, host: int = 64 * GB) -> Budget:
 
 
 def test_the_best_that_fits_is_taken() -> None:
-    def taken(size: int) -> Way:
-        return choose(WAYS, card(size), "auto", price).way
+    def taken(size: int) -> Variant:
+        return choose(WAYS, card(size), "auto", price).variant
 
     assert taken(40 * GB) == WHOLE
     assert taken(40 * GB - 1) == STREAMED
@@ -49,8 +55,8 @@ def test_the_best_that_fits_is_taken() -> None:
 
 
 def test_host_memory_counts_once_more_where_it_is_the_devices() -> None:
-    def taken(size: int) -> Way:
-        return choose(WAYS, Budget(size, size, True, "shared"), "auto", price).way
+    def taken(size: int) -> Variant:
+        return choose(WAYS, Budget(size, size, True, "shared"), "auto", price).variant
 
     assert taken(41 * GB) == WHOLE
     assert taken(41 * GB - 1) == STREAMED
@@ -109,13 +115,13 @@ def test_reasons_are_sentences_about_what_did_not_fit() -> None:
 
 
 def test_a_way_that_has_no_price_is_passed_over_and_said() -> None:
-    def unknown(way: Way) -> Need:
-        if way.strategy != "whole":
+    def unknown(variant: Variant) -> Need:
+        if variant.strategy != "whole":
             raise ValueError("its layers are not known")
-        return price(way)
+        return price(variant)
 
     plan = choose([STREAMED, WHOLE], card(40 * GB), "auto", unknown)
-    assert plan.way == WHOLE
+    assert plan.variant == WHOLE
     assert "streamed can't be taken: its layers are not known" in plan.reason
     with pytest.raises(ValueError, match="'streamed' can't be taken for this VAE: its layers"):
         choose(WAYS, card(40 * GB), "streamed", unknown)
@@ -124,25 +130,25 @@ def test_a_way_that_has_no_price_is_passed_over_and_said() -> None:
 
 
 def test_nothing_behind_the_first_that_fits_is_priced() -> None:
-    def only_whole(way: Way) -> Need:
-        assert way.strategy == "whole"
-        return price(way)
+    def only_whole(variant: Variant) -> Need:
+        assert variant.strategy == "whole"
+        return price(variant)
 
     choose(iter(WAYS), card(64 * GB), "auto", only_whole)
 
 
 def test_a_row_of_tiles_is_halved_and_the_first_that_fits_is_taken() -> None:
-    row = [Way("tiled", str(i), {"pixels": 1024 - i}, row="tiles") for i in range(1000)]
+    row = [Variant("tiled", str(i), {"pixels": 1024 - i}, row="tiles") for i in range(1000)]
     calls = []
 
-    def counted(way: Way) -> Need:
-        calls.append(way)
-        return price(way)
+    def counted(variant: Variant) -> Need:
+        calls.append(variant)
+        return price(variant)
 
     for least in (25, 26, 300, 1023, 1024):
         calls.clear()
         plan = choose(row, card(least * 4 * MB), "auto", counted)
-        assert plan.way.parameters["pixels"] == least
+        assert plan.variant.parameters["pixels"] == least
         assert len(calls) <= 12  # the first, the last, and ten halvings
         assert plan.candidates[-1].fits
     with pytest.raises(DoesNotFitError) as refusal:
@@ -153,9 +159,11 @@ def test_a_row_of_tiles_is_halved_and_the_first_that_fits_is_taken() -> None:
 def test_where_a_finer_tile_needs_more_another_is_still_found() -> None:
     """Torch takes im2col for small convolutions on the CPU."""
     sizes = {0: 9 * GB, 1: 2 * GB, 2: 3 * GB}
-    row = [Way("tiled", str(i), {"level": i}, row="tiles") for i in range(3)]
-    plan = choose(row, card(2 * GB), "auto", lambda way: Need(sizes[way.parameters["level"]]))
-    assert plan.way == row[1]
+    row = [Variant("tiled", str(i), {"level": i}, row="tiles") for i in range(3)]
+    plan = choose(
+        row, card(2 * GB), "auto", lambda variant: Need(sizes[variant.parameters["level"]])
+    )
+    assert plan.variant == row[1]
 
 
 def test_plans_can_be_written_as_json() -> None:

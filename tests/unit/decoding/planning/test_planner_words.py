@@ -13,7 +13,7 @@ from hy3d_rocm.decoding.planning.planner import (
     DoesNotFitError,
     Need,
     Plan,
-    Way,
+    Variant,
     choose,
     smallest_budget,
 )
@@ -21,11 +21,11 @@ from hy3d_rocm.decoding.planning.planner import (
 GB, MB = 2**30, 2**20
 CARD = Budget(8 * GB, 16 * GB, False, "as given")
 SHARED = Budget(8 * GB, 8 * GB, True, "shared")
-SPILLING = Way("streamed", "layer by layer", {"engine": "layers"})
+SPILLING = Variant("streamed", "layer by layer", {"engine": "layers"})
 
 
-def costs(**needs: Need) -> Callable[[Way], Need]:
-    return lambda way: needs[way.strategy]
+def costs(**needs: Need) -> Callable[[Variant], Need]:
+    return lambda variant: needs[variant.strategy]
 
 
 def test_needs_are_said_with_the_host_only_where_it_has_a_part() -> None:
@@ -37,7 +37,7 @@ def test_needs_are_said_with_the_host_only_where_it_has_a_part() -> None:
 
 
 def test_a_way_is_named_by_its_strategy_and_what_is_special() -> None:
-    assert Way("whole").name == "whole"
+    assert Variant("whole").name == "whole"
     assert SPILLING.name == "streamed layer by layer"
 
 
@@ -48,7 +48,7 @@ def test_a_budget_that_is_too_small_needs_host_memory_only_where_it_is_shared() 
 
 def test_a_plan_says_all_that_it_is_made_of() -> None:
     plan = choose(
-        [Way("whole"), Way("tiled", "small", {"level": 3}, again=True)], CARD, "auto",
+        [Variant("whole"), Variant("tiled", "small", {"level": 3}, again=True)], CARD, "auto",
         costs(whole=Need(9 * GB), tiled=Need(2 * GB, GB, 1_234_567_890)),
     )  # fmt: skip
     refused = {
@@ -82,7 +82,7 @@ def test_a_plan_says_all_that_it_is_made_of() -> None:
 
 
 def test_a_candidate_without_a_price_says_so() -> None:
-    assert Candidate(Way("whole"), None, False, "why").describe() == {
+    assert Candidate(Variant("whole"), None, False, "why").describe() == {
         "way": "whole", "strategy": "whole", "parameters": {}, "resident_bytes": None,
         "device_bytes": None, "host_bytes": None, "gmacs": None,
         "seconds": None, "stored_bytes": None, "loaded_bytes": None, "fits": False, "note": "why",
@@ -90,7 +90,7 @@ def test_a_candidate_without_a_price_says_so() -> None:
 
 
 def test_prepared_weights_take_what_the_budget_leaves_and_are_part_of_the_peak() -> None:
-    streamed = Way("streamed", "in chunks")
+    streamed = Variant("streamed", "in chunks")
     for wants, room, kept in ((3 * GB, 8 * GB, 3 * GB), (7 * GB, 8 * GB, 6 * GB), (GB, 2 * GB, 0)):
         budget = Budget(room, room, True, "given")
         plan = choose(
@@ -102,7 +102,7 @@ def test_prepared_weights_take_what_the_budget_leaves_and_are_part_of_the_peak()
         assert ("prepared weights" in plan.reason) is bool(kept)
     assert plan.reason.endswith("fits the budget of 2.00 GB.")
     on_host = costs(cpu=Need(0, 10 * GB, prepared_bytes=9 * GB))
-    plan = choose([Way("cpu")], CARD, "auto", on_host)
+    plan = choose([Variant("cpu")], CARD, "auto", on_host)
     assert (plan.peak.device_bytes, plan.peak.host_bytes) == (0, 16 * GB)
     assert plan.reason.endswith(
         " 6.00 GB of prepared weights come on top, which make it faster and stay for the next "
@@ -111,7 +111,7 @@ def test_prepared_weights_take_what_the_budget_leaves_and_are_part_of_the_peak()
 
 
 def test_what_a_larger_budget_saves_is_said() -> None:
-    row = [Way("tiled", f"in {n}", {"level": n}, row="tiles") for n in range(5)]
+    row = [Variant("tiled", f"in {n}", {"level": n}, row="tiles") for n in range(5)]
     needs = {"whole": Need(20 * GB, macs=100)} | {
         f"tiled in {n}": Need((12 - 2 * n) * GB, macs=macs)
         for n, macs in enumerate((100, 110, 150, 300, 900))
@@ -119,7 +119,7 @@ def test_what_a_larger_budget_saves_is_said() -> None:
 
     def plan(gigabytes: int) -> Plan:
         budget = Budget(gigabytes * GB, 0, False, "given")
-        return choose([Way("whole"), *row], budget, "auto", lambda way: needs[way.name])
+        return choose([Variant("whole"), *row], budget, "auto", lambda variant: needs[variant.name])
 
     assert plan(12).cheaper == (), "the same work"
     assert plan(11).cheaper == ()
@@ -131,14 +131,14 @@ def test_what_a_larger_budget_saves_is_said() -> None:
     assert plan(4).reason.endswith(" ".join(plan(4).cheaper))
     short = Budget(12 * GB, GB, False, "given")  # a larger one of the device does not help
     costly = choose(
-        [Way("whole"), Way("cpu")], short, "auto",
+        [Variant("whole"), Variant("cpu")], short, "auto",
         costs(whole=Need(9 * GB, 2 * GB, 100), cpu=Need(8 * GB, GB, 900)),
     )  # fmt: skip
     assert costly.cheaper == ()
 
 
 def test_what_can_not_be_predicted_is_tried_and_said_to_be() -> None:
-    plan = choose([Way("whole")], CARD, "whole", costs(whole=Need(GB, unknown="no shapes")))
+    plan = choose([Variant("whole")], CARD, "whole", costs(whole=Need(GB, unknown="no shapes")))
     assert plan.reason == (
         "what whole takes can't be predicted (no shapes), so it is tried, and smaller parts after "
         "it where memory runs out; it needs at least 1.00 GB of the budget of 8.00 GB (16.00 GB on "
@@ -147,20 +147,20 @@ def test_what_can_not_be_predicted_is_tried_and_said_to_be() -> None:
 
 
 def test_a_shared_budget_is_one_figure() -> None:
-    plan = choose([Way("cpu")], SHARED, "auto", costs(cpu=Need(GB)))
+    plan = choose([Variant("cpu")], SHARED, "auto", costs(cpu=Need(GB)))
     assert plan.reason == "cpu needs 1.00 GB and fits the budget of 8.00 GB."
 
 
 def test_the_logs_line_says_nothing_twice() -> None:
-    plan = choose([Way("cpu")], SHARED, "auto", costs(cpu=Need(GB)))
+    plan = choose([Variant("cpu")], SHARED, "auto", costs(cpu=Need(GB)))
     assert plan.line() == "cpu, planned peak 1.00 GB of 8.00 GB"
     assert plan.line("", "Its own code runs.") == f"{plan.line()}. Its own code runs"
-    plan = choose([Way("cpu")], SHARED, "cpu", costs(cpu=Need(GB)))
+    plan = choose([Variant("cpu")], SHARED, "cpu", costs(cpu=Need(GB)))
     assert plan.line() == "cpu, planned peak 1.00 GB of 8.00 GB; as asked for"
-    ways, prices = [Way("whole"), Way("cpu")], {"whole": Need(9 * GB), "cpu": Need(GB)}
-    plan = choose(ways, SHARED, "auto", costs(**prices))
+    variants, prices = [Variant("whole"), Variant("cpu")], {"whole": Need(9 * GB), "cpu": Need(GB)}
+    plan = choose(variants, SHARED, "auto", costs(**prices))
     assert plan.line() == "cpu, planned peak 1.00 GB of 8.00 GB; whole needs 9.00 GB"
-    plan = choose([Way("cpu")], SHARED, "auto", costs(cpu=Need(GB, prepared_bytes=GB)))
+    plan = choose([Variant("cpu")], SHARED, "auto", costs(cpu=Need(GB, prepared_bytes=GB)))
     assert plan.line() == (
         "cpu, planned peak 2.00 GB of 8.00 GB; 1.00 GB of prepared weights come on top, which make "
         "it faster and stay for the next time until memory is asked for: 2.00 GB at the peak"
@@ -168,23 +168,25 @@ def test_the_logs_line_says_nothing_twice() -> None:
 
 
 def test_of_many_refused_the_first_and_the_last_of_each_strategy_are_named() -> None:
-    ways = [Way("tiled", str(n)) for n in range(4)] + [Way("cpu")]
-    plan = choose(ways, CARD, "auto", lambda way: Need(GB if way.strategy == "cpu" else 9 * GB))
+    variants = [Variant("tiled", str(n)) for n in range(4)] + [Variant("cpu")]
+    plan = choose(
+        variants, CARD, "auto", lambda variant: Need(GB if variant.strategy == "cpu" else 9 * GB)
+    )
     named = [part.partition(" needs")[0] for part in plan.reason.split("; ")]
     assert named == ["tiled 0", "tiled 3", "cpu"]
-    assert [c.way.name for c in plan.candidates] == ["tiled 0", "tiled 1", "tiled 2", "tiled 3",
+    assert [c.variant.name for c in plan.candidates] == ["tiled 0", "tiled 1", "tiled 2", "tiled 3",
                                                      "cpu"]  # fmt: skip
 
 
-def row_of(*gigabytes: float) -> tuple[list[Way], Callable[[Way], Need], list[str]]:
-    ways = [Way("tiled", str(i), row="tiles") for i in range(len(gigabytes))]
+def row_of(*gigabytes: float) -> tuple[list[Variant], Callable[[Variant], Need], list[str]]:
+    variants = [Variant("tiled", str(i), row="tiles") for i in range(len(gigabytes))]
     looked: list[str] = []
 
-    def price(way: Way) -> Need:
-        looked.append(way.what)
-        return Need(int(gigabytes[int(way.what)] * GB))
+    def price(variant: Variant) -> Need:
+        looked.append(variant.what)
+        return Need(int(gigabytes[int(variant.what)] * GB))
 
-    return ways, price, looked
+    return variants, price, looked
 
 
 @pytest.mark.parametrize(
@@ -203,43 +205,43 @@ def row_of(*gigabytes: float) -> tuple[list[Way], Callable[[Way], Need], list[st
 def test_a_row_is_looked_at_in_this_order(
     gigabytes: tuple[float, ...], taken: str, order: str
 ) -> None:
-    ways, price, looked = row_of(*gigabytes)
-    plan = choose(ways, CARD, "auto", price)
-    assert plan.way.what == taken
+    variants, price, looked = row_of(*gigabytes)
+    plan = choose(variants, CARD, "auto", price)
+    assert plan.variant.what == taken
     assert "".join(looked) == order
     kept = sorted(int(number) for number in order if int(number) <= int(taken))
-    assert [int(c.way.what) for c in plan.candidates] == kept
+    assert [int(c.variant.what) for c in plan.candidates] == kept
     assert [c.fits for c in plan.candidates] == [False] * (len(kept) - 1) + [True]
 
 
 def test_of_a_long_row_in_which_the_last_does_not_fit_some_between_are_looked_at() -> None:
-    ways, price, looked = row_of(*([9] * 10))
+    variants, price, looked = row_of(*([9] * 10))
     with pytest.raises(DoesNotFitError):
-        choose(ways, CARD, "auto", price)
+        choose(variants, CARD, "auto", price)
     assert "".join(looked) == "092468"
 
 
 def test_a_row_in_which_nothing_fits_is_looked_at_whole() -> None:
-    ways, price, looked = row_of(12, 11, 10, 9)
+    variants, price, looked = row_of(12, 11, 10, 9)
     with pytest.raises(DoesNotFitError) as caught:
-        choose(ways, CARD, "auto", price)
+        choose(variants, CARD, "auto", price)
     assert sorted(looked) == ["0", "1", "2", "3"]
     assert caught.value.smallest == 9 * GB
 
 
 def test_rows_of_two_strategies_are_two_rows() -> None:
-    ways = [Way("tiled", "0", row="tiles"), Way("cpu", "0", row="tiles")]
-    plan = choose(ways, CARD, "auto", costs(tiled=Need(9 * GB), cpu=Need(GB)))
+    variants = [Variant("tiled", "0", row="tiles"), Variant("cpu", "0", row="tiles")]
+    plan = choose(variants, CARD, "auto", costs(tiled=Need(9 * GB), cpu=Need(GB)))
     assert plan.strategy == "cpu"
     assert len(plan.candidates) == 2
 
 
 def refusal(
-    strategy: str, *ways: Way, budget: Budget = CARD, excluded: tuple[str, ...] = ()
+    strategy: str, *variants: Variant, budget: Budget = CARD, excluded: tuple[str, ...] = ()
 ) -> str:
+    needs = costs(whole=Need(9 * GB, GB), cpu=Need(10 * GB, 17 * GB))
     with pytest.raises(DoesNotFitError) as caught:
-        choose(ways, budget, strategy, costs(whole=Need(9 * GB, GB), cpu=Need(10 * GB, 17 * GB)),
-               excluded)  # fmt: skip
+        choose(variants, budget, strategy, needs, excluded)
     error = caught.value
     assert (error.budget, error.level) == (budget.device_bytes, None)
     assert f"{error.smallest} bytes" in str(error)
@@ -247,20 +249,20 @@ def refusal(
 
 
 def test_a_refusal_names_budget_rule_least_and_remedy() -> None:
-    assert refusal("auto", Way("whole"), Way("cpu")) == (
+    assert refusal("auto", Variant("whole"), Variant("cpu")) == (
         "no strategy fits the budget of 8.00 GB (16.00 GB on the host) (as given): the least is "
         f"whole, which needs 9.00 GB and 1.00 GB on the host. Give a budget of at least {9 * GB} "
         "bytes (9.00 GB); decode fewer frames or a smaller picture."
     )
-    assert refusal("cpu", Way("whole"), Way("cpu"), excluded=("no tiles",)) == (
+    assert refusal("cpu", Variant("whole"), Variant("cpu"), excluded=("no tiles",)) == (
         "the strategy 'cpu' does not fit the budget of 8.00 GB (16.00 GB on the host) (as given): "
         "the least is cpu, which needs 10.00 GB and 17.00 GB on the host. Give a budget of at "
         f"least {10 * GB} bytes (10.00 GB), and 17.00 GB of host memory where 16.00 GB may be "
         'taken; no tiles; use strategy="auto", or decode fewer frames or a smaller picture.'
     )
-    shared = refusal("auto", Way("whole"), Way("cpu"), budget=SHARED)
+    shared = refusal("auto", Variant("whole"), Variant("cpu"), budget=SHARED)
     assert f"at least {10 * GB} bytes (10.00 GB); decode" in shared
-    assert "of host memory" not in refusal("auto", Way("cpu"), budget=SHARED)
+    assert "of host memory" not in refusal("auto", Variant("cpu"), budget=SHARED)
 
 
 def test_where_only_the_host_is_short_the_least_of_it_is_named() -> None:
@@ -270,7 +272,9 @@ def test_where_only_the_host_is_short_the_least_of_it_is_named() -> None:
         "3": Need(0, 16 * GB + 1, unknown="part"),
     }
     with pytest.raises(DoesNotFitError) as caught:
-        choose([Way("cpu", n) for n in needs], CARD, "auto", lambda way: needs[way.what])
+        choose(
+            [Variant("cpu", n) for n in needs], CARD, "auto", lambda variant: needs[variant.what]
+        )
     assert str(caught.value).endswith(
         "the least is cpu 2, which needs 17.00 GB on the host. Give 17.00 GB of host memory where "
         "16.00 GB may be taken; decode fewer frames or a smaller picture."
@@ -278,36 +282,36 @@ def test_where_only_the_host_is_short_the_least_of_it_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "ways", "excluded", "sentence"),
+    ("strategy", "variants", "excluded", "sentence"),
     [
         ("auto", [], (), "no strategy can be taken for this VAE: there is no way to run it so"),
         ("whole", [], ("a", "b"), "the strategy 'whole' can't be taken for this VAE: a; b"),
-        ("whole", [Way("whole")], ("a",),
+        ("whole", [Variant("whole")], ("a",),
          "the strategy 'whole' can't be taken for this VAE: no shapes; a"),
-        ("tiled", [Way("tiled", "in 4 tiles")], (),
+        ("tiled", [Variant("tiled", "in 4 tiles")], (),
          "the strategy 'tiled' can't be taken for this VAE: tiled in 4 tiles can't be taken: "
          "no shapes"),
     ],
 )  # fmt: skip
 def test_where_nothing_has_a_price_the_reasons_are_given(
-    strategy: str, ways: list[Way], excluded: tuple[str, ...], sentence: str
+    strategy: str, variants: list[Variant], excluded: tuple[str, ...], sentence: str
 ) -> None:
-    def unknown(way: Way) -> Need:
+    def unknown(variant: Variant) -> Need:
         raise ValueError("no shapes")
 
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$") as caught:
-        choose(ways, CARD, strategy, unknown, excluded)
+        choose(variants, CARD, strategy, unknown, excluded)
     assert not isinstance(caught.value, DoesNotFitError)
 
 
 def test_other_errors_of_a_price_are_not_swallowed() -> None:
-    def broken(way: Way) -> Need:
+    def broken(variant: Variant) -> Need:
         raise TypeError("a fault")
 
     with pytest.raises(TypeError, match="a fault"):
-        choose([Way("whole")], CARD, "auto", broken)
+        choose([Variant("whole")], CARD, "auto", broken)
 
 
 def test_a_plan_of_one_way_is_not_planned_again() -> None:
-    plan: Plan = choose([Way("whole")], CARD, "auto", costs(whole=Need(GB)))
+    plan: Plan = choose([Variant("whole")], CARD, "auto", costs(whole=Need(GB)))
     assert plan.describe()["planned_again"] is False
