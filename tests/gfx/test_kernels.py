@@ -107,16 +107,16 @@ def check_quotients(quotients: Any, x: Any, y: Any, bits: str) -> None:
 
 
 def test_whole_numbers(arch: str) -> None:
-    """C's quotient and remainder; places beyond 32 bits of bytes are shown by a step that is
-    negative and large: the last place is far before the first."""
+    """C's quotient and remainder; and places of 64 bits, counted from 2 ** 40 bytes before."""
     random = np.random.default_rng(9)
     x = random.integers(-(1 << 31), 1 << 31, 256).astype(np.int32)
     y = random.integers(1, 1 << 12, 256).astype(np.int32) * random.choice([-1, 1], 256).astype("i4")
     x[:6], y[:6] = [-(1 << 31), -1, 0, 5, 7, -7], [3, 1, 9, -5, -8, 2]
     quotients, rests = np.zeros(256, np.int32), np.zeros(256, np.int32)
     far = np.zeros(1 << 16, np.int32)
-    kernel = compiled(kernels.whole_numbers, arch, "*i32 " * 5 + "i64", BLOCK=128)
-    launch(kernel, arch, (2,), x, y, quotients, rests, far, np.int64(257))
+    kernel = compiled(kernels.whole_numbers, arch, "*i32 " * 5 + "i64 i64", BLOCK=128)
+    launch(kernel, arch, (2,), x, y, quotients, rests, (far, 1 << 40), np.int64(257),
+           np.int64(1 << 38))  # fmt: skip
     wide = x.astype(np.int64), y.astype(np.int64)
     wanted = np.sign(wide[0]) * np.sign(wide[1]) * (np.abs(wide[0]) // np.abs(wide[1]))
     assert (quotients == wanted).all()

@@ -227,8 +227,9 @@ def test_atomics(arch: str, what: str) -> None:
     if arch == "gfx942":
         name = "global_atomic_" + {"min": "smin", "max": "umax"}.get(what, what)
     returns = {"gfx1100": "glc", "gfx1201": "th:TH_ATOMIC_RETURN", "gfx942": "sc0"}[arch]
-    body = spelled(f"v_mov_b32_e32 v24, 0\n {name} v24, v4, s[8:9] offset:12\n"
-                   f"{name} v20, v1, v5, s[8:9] {returns}\n {{loads}}\n {{stores}}", arch)  # fmt: skip
+    body = spelled(
+        f"v_mov_b32_e32 v24, 0\n {name} v24, v4, s[8:9] offset:12\n"
+        f"{name} v20, v1, v5, s[8:9] {returns}\n {{loads}}\n {{stores}}", arch)  # fmt: skip
     before = memory.copy()
     made = lanes(arch, body, x, more=memory)
     signed = np.int32 if kind == "i32" else np.uint32
