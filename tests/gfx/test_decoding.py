@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import gfx_kernels as kernels
 import pytest
 from gfx_kernels import ARCHES, compiled
+
+from tools.dev.gfx import opcodes
 
 _ENCODING = re.compile(r"(_e32|_e64|_dpp|_sdwa)+$")
 
@@ -45,3 +48,15 @@ def test_names_are_those_of_the_assembly(
 ) -> None:
     made = compiled(kernel, arch, types, **constants)
     assert decoded(kernels.program_of(made, arch)) == written(made.asm["amdgcn"])
+
+
+def test_the_list_of_instructions_is_made_of_compiled_kernels(tmp_path: Path) -> None:
+    """What opcodes.py finds in a folder: names of each target, without their encoding."""
+    for arch in ARCHES:
+        made = compiled(kernels.masked_add, arch, "*fp32 *fp32 *fp32 i32", BLOCK=128)
+        (tmp_path / f"{arch}.hsaco").write_bytes(made.asm["hsaco"])
+    found = opcodes.used([tmp_path])
+    assert {(arch, "v_add_f32") for arch in ARCHES} <= found
+    assert ("gfx942", "global_load_dword") in found
+    assert ("gfx1100", "global_load_b32") in found
+    assert not {name for _, name in found if name.endswith(("_e32", "_e64"))}

@@ -803,8 +803,8 @@ static void multiply(float *d, const double *a, const double *b, uint32_t rows, 
         for (uint32_t j = 0; j < rows; j++) {
             double sum = (double)d[i * rows + j];
             for (uint32_t k = 0; k < depth; k++) {
-                sum += a[i * depth + k] * b[j * depth + k];
-                if (in_turn) sum = (double)(float)sum;
+                double x = a[i * depth + k], y = b[j * depth + k];
+                sum = in_turn ? (double)fmaf((float)x, (float)y, (float)sum) : sum + x * y;
             }
             d[i * rows + j] = (float)sum;
         }
