@@ -270,6 +270,33 @@ def test_counters_count(arch: str) -> None:
         lanes(arch, spelled(text + read.format("v21"), arch), words(arch), more=memory)
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_scalar_loads_return_in_any_order(arch: str, left: int) -> None:
+    """A wait for all but one says nothing of the first."""
+    load = "s_load_dword" if arch == "gfx942" else "s_load_b32"
+    wait = f"s_wait_kmcnt {left}" if arch == "gfx1201" else f"s_waitcnt lgkmcnt({left})"
+    body = f"{load} s20, s[8:9], 0x4\n {load} s21, s[8:9], 0x8\n {wait}\n v_mov_b32_e32 v20, s20\n"
+    memory = words(arch, 2)
+    if left:
+        with pytest.raises(Fault, match=r"s20 is used before its load was waited for at .* v_mov"):
+            lanes(arch, body, words(arch), more=memory)
+        return
+    assert (lanes(arch, body, words(arch), more=memory)[:, 0] == memory[0, 1]).all()
+
+
+def test_stores_count_with_loads_on_gfx942_only(arch: str) -> None:
+    """A store after a load: a wait for all but one is enough where both count together."""
+    body = spelled("global_load_b32 v20, v1, s[8:9]\n global_store_b32 v1, v4, s[8:9] offset:4\n"
+                   + {"gfx1201": "s_wait_loadcnt 0x1"}.get(arch, "s_waitcnt vmcnt(1)")
+                   + "\n v_mov_b32_e32 v21, v20", arch)  # fmt: skip
+    memory = words(arch, 2)
+    if arch == "gfx942":
+        assert (lanes(arch, body, words(arch), more=memory)[:, 1] == memory[:, 0]).all()
+        return
+    with pytest.raises(Fault, match=r"v20 is used before its load was waited for"):
+        lanes(arch, body, words(arch), more=memory)
+
+
 def test_what_is_not_modelled_is_refused(arch: str) -> None:
     zero = "null" if arch == "gfx1201" else "0"
     with pytest.raises(UnsupportedError, match="a structured buffer"):
