@@ -212,6 +212,21 @@ def test_waves_meet_at_a_barrier(arch: str, barrier: bool) -> None:
         lanes(arch, body, x, lds=4 * len(x))
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_waves_may_write_the_same_only(arch: str, same: bool) -> None:
+    """Without a barrier between them two waves write to the same words."""
+    x = np.concatenate([words(arch), words(arch, 1 if same else 2)])
+    body = spelled(f"""v_and_b32_e32 v24, {wave_size(arch) - 1}, v0
+        v_lshlrev_b32_e32 v24, 2, v24
+        ds_store_b32 v24, v4
+        {{lds}}""", arch)  # fmt: skip
+    if same:
+        lanes(arch, body, x, lds=4 * len(x))
+        return
+    with pytest.raises(Fault, match=r"written by another wave, without a barrier at .* ds_\w+_b32"):
+        lanes(arch, body, x, lds=4 * len(x))
+
+
 ATOMICS = {
     "add": (np.add, "u32"), "min": (np.minimum, "i32"), "max": (np.maximum, "u32"),
     "and": (np.bitwise_and, "b32"), "or": (np.bitwise_or, "b32"), "xor": (np.bitwise_xor, "b32"),
