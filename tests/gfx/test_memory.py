@@ -171,12 +171,13 @@ def test_lds(arch: str) -> None:
         {lds}
         ds_store_b8 v24, v7 offset:1
         ds_store_b16 v24, v6 offset:4
+        ds_store_b16_d16_hi v24, v5 offset:6
         v_mov_b32_e32 v22, v7
         {lds}
         ds_load_b32 v20, v24
         ds_load_i8 v21, v24 offset:15
         ds_load_u16_d16_hi v22, v24 offset:10
-        ds_load_u16 v23, v24 offset:4
+        ds_load_b32 v23, v24 offset:4
         {lds}""", arch)  # fmt: skip
     made = lanes(arch, body, x, lds=4096)
     bytes_of, low = parts(x, "u1"), parts(x, "u2")
@@ -184,7 +185,7 @@ def test_lds(arch: str) -> None:
     assert (made[:, 0] == wanted).all()
     assert (made[:, 1].view(np.int32) == parts(x, "i1")[:, 15]).all()
     assert (made[:, 2] == (x[:, 3] & 0xFFFF | low[:, 5].astype(np.uint32) << 16)).all()
-    assert (made[:, 3] == low[:, 4]).all()
+    assert (made[:, 3] == low[:, 4] | x[:, 1] & 0xFFFF0000).all()
 
 
 def test_lds_has_bounds(arch: str) -> None:

@@ -370,6 +370,56 @@ def test_swizzle_of_four_lanes(arch: str) -> None:
     assert (lanes(arch, body, x)[:, 0] == x[k // 4 * 4 + np.array([3, 0, 2, 1])[k % 4], 3]).all()
 
 
+# What makes each branch be taken, and what not.
+BRANCHES = {
+    "s_branch": ("", None),
+    "s_cbranch_scc0": ("s_cmp_eq_u32 0, 1", "s_cmp_eq_u32 1, 1"),
+    "s_cbranch_scc1": ("s_cmp_eq_u32 1, 1", "s_cmp_eq_u32 0, 1"),
+    "s_cbranch_vccz": ("s_mov_b64 vcc, 0", "s_mov_b64 vcc, 4"),
+    "s_cbranch_vccnz": ("s_mov_b64 vcc, 4", "s_mov_b64 vcc, 0"),
+    "s_cbranch_execz": ("s_mov_b64 exec, 0", "s_mov_b64 exec, 4"),
+    "s_cbranch_execnz": ("s_mov_b64 exec, 4", "s_mov_b64 exec, 0"),
+}
+
+
+@pytest.mark.parametrize("arch", ALL)
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_branches(arch: str, branch: str) -> None:
+    """Over a scalar instruction, which no mask stops."""
+    for way, taken in zip(BRANCHES[branch], (True, False), strict=True):
+        if way is None:
+            continue
+        body = f"s_mov_b32 s20, 1\n {way}\n {branch} .Lend\n s_mov_b32 s20, 2\n .Lend:\n"
+        body += "s_mov_b64 exec, -1\n v_mov_b32_e32 v20, s20"
+        assert (lanes(arch, body, given(arch))[:, 0] == (1 if taken else 2)).all()
+
+
+@pytest.mark.parametrize("arch", ALL)
+def test_a_loop(arch: str) -> None:
+    add = "s_add_co_i32" if arch == "gfx1201" else "s_add_i32"
+    body = f"""s_mov_b32 s20, 0
+        s_mov_b32 s21, 5
+        .Lagain:
+        {add} s20, s20, s21
+        {add} s21, s21, -1
+        s_cmp_lg_u32 s21, 0
+        s_cbranch_scc1 .Lagain
+        v_mov_b32_e32 v20, s20"""
+    assert (lanes(arch, body, given(arch))[:, 0] == 15).all()
+
+
+@pytest.mark.parametrize("arch", ALL)
+def test_a_wave_that_is_not_full(arch: str) -> None:
+    """The last wave has 7 work-items; its other lanes are not active."""
+    x = np.concatenate([given(arch), given(arch, 2)])[: wave_size(arch) + 7]
+    body = "v_mov_b32_e32 v20, v6\n s_bcnt1_i32_b64 s20, exec\n v_mov_b32_e32 v21, s20"
+    if arch in RDNA:
+        body = body.replace("b64 s20, exec", "b32 s20, exec_lo")
+    made = lanes(arch, body, x)
+    assert (made[:, 0] == x[:, 2]).all()
+    assert (made[:, 1] == np.where(np.arange(len(x)) < wave_size(arch), wave_size(arch), 7)).all()
+
+
 def test_what_is_not_modelled_is_refused() -> None:
     for body, reason in (
         ("v_add_f32_e64 v20, v4, v5 mul:2", "output modifier"),
