@@ -180,3 +180,10 @@ def test_atomics(arch: str) -> None:
     assert (counts == np.bincount(keys)).all()
     assert (smallest == [int(np.argmax(keys == k)) - (1 << 40) for k in range(5)]).all()
     assert swapped[0] == 5
+
+
+def test_grids_of_three_axes(arch: str) -> None:
+    out = np.zeros((4, 3, 5), np.int32)
+    launch(compiled(kernels.program_places, arch, "*i32", X=5, Y=3), arch, (5, 3, 4), out)
+    z, y, x = np.indices(out.shape)
+    assert (out == x + 100 * y + 10000 * z).all()

@@ -182,6 +182,13 @@ def test_rdna3_wants_its_operands_twice() -> None:
         product(shape, memory, registers(shape))
 
 
+@pytest.mark.parametrize("shape", SHAPES[::4], ids=lambda s: f"{s.arch}-{s.name}")
+def test_all_lanes_take_part(shape: Shape) -> None:
+    memory = laid_out(shape, *matrices(shape, True))
+    with pytest.raises(Fault, match=r"a matrix product of some lanes at .* v_(wmma|mfma)_f32"):
+        product(shape, memory, "s_mov_b32 exec_lo, 0xfffffff\n" + registers(shape))
+
+
 def test_what_is_not_modelled_is_refused() -> None:
     for arch, text, reason in (
         ("gfx942", "v_mfma_f32_32x32x4_2b_f16 v[0:31], v[32:33], v[34:35], v[0:31]", "this matrix"),

@@ -159,6 +159,11 @@ INTEGERS: list[tuple[tuple[str, ...], str, Callable[..., Any]]] = [
      lambda c, d: np.where(lane_in(c, 0xFF0), d, c)),
     (RDNA, "v_cmpx_gt_i32_e32 0, v6\n v_mov_b32_e32 v20, v7",
      lambda c, d: np.where(c.astype(np.int32) < 0, d, 0)),
+    (RDNA, "s_mov_b32 vcc_lo, 0x55\n v_cmpx_gt_i32_e32 0, v6\n s_mov_b32 exec_lo, -1\n"
+     "v_mov_b32_e32 v20, vcc_lo", lambda c, d: 0 * c + 0x55),
+    (CDNA, "v_cmpx_gt_i32_e32 vcc, 0, v6\n v_mov_b32_e32 v20, v7\n s_mov_b64 exec, -1\n"
+     "v_cndmask_b32_e32 v21, v6, v7, vcc\n v_xor_b32_e32 v20, v20, v21",
+     lambda c, d: np.where(c.astype(np.int32) < 0, 0, c)),
     (RDNA, "v_cmp_gt_i32_e32 vcc_lo, 0, v6\n s_and_saveexec_b32 s20, vcc_lo\n"
      "v_mov_b32_e32 v20, v7\n s_or_b32 exec_lo, exec_lo, s20\n v_add_nc_u32_e32 v20, 1, v20",
      lambda c, d: np.where(c.astype(np.int32) < 0, d, 0) + np.uint32(1)),

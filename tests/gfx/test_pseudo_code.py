@@ -22,7 +22,7 @@ from exact_floats import Float
 from tools.dev.gfx import alu, opcodes, pcode, translate
 from tools.dev.gfx.decode import INSTRUCTION_SETS
 
-DRAWS = how_much.of(gate=128, full=512)
+DRAWS = how_much.of(gate=128, full=256)
 APPROXIMATE = ("v_exp_f32",)
 # Instructions that are no arithmetic, by how their names begin: lower.py has each.
 OTHERS = ("buffer_", "global_", "ds_", "s_load", "s_branch", "s_cbranch", "s_wait", "s_barrier",

@@ -90,6 +90,13 @@ def atomics(keys, counts, smallest, swapped, n, BLOCK: tl.constexpr):
     tl.atomic_cas(swapped, nothing, tl.program_id(0).to(tl.int64) + 5)
 
 
+@triton.jit
+def program_places(out, X: tl.constexpr, Y: tl.constexpr):
+    """Each program's place in a grid of three axes."""
+    x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    tl.store(out + (z * Y + y) * X + x, x + 100 * y + 10000 * z)
+
+
 @functools.cache
 def compiled(function: Any, arch: str, types: str, warps: int = 4, **constants: Any) -> Any:
     """A kernel compiled for a target. types: of the arguments that are no constants, with spaces
