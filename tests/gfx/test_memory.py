@@ -324,6 +324,26 @@ def test_scalar_loads_return_in_any_order(arch: str, left: int) -> None:
     assert (lanes(arch, body, words(arch), more=memory)[:, 0] == memory[0, 1]).all()
 
 
+def test_a_scalar_load_may_overtake_lds(arch: str) -> None:
+    """Before RDNA4 both have one counter: all but one says nothing while a scalar load is out."""
+    load = "s_load_dword" if arch == "gfx942" else "s_load_b32"
+    wait = "s_wait_dscnt 0x0" if arch == "gfx1201" else "s_waitcnt lgkmcnt(1)"
+    text = f"""v_lshlrev_b32_e32 v24, 2, v0
+        ds_store_b32 v24, v4
+        {{lds}}
+        ds_load_b32 v20, v24
+        {load} s20, s[8:9], 0x4
+        {wait}
+        v_mov_b32_e32 v21, v20"""
+    memory, x = words(arch, 2), words(arch)
+    if arch == "gfx1201":
+        made = lanes(arch, spelled(text, arch), x, lds=256, more=memory)
+        assert (made[:, 1] == x[:, 0]).all()
+        return
+    with pytest.raises(Fault, match=r"v20 is used before its load was waited for"):
+        lanes(arch, spelled(text, arch), x, lds=256, more=memory)
+
+
 @pytest.mark.parametrize("access", [
     "global_store_b32 v1, v4, s[8:9] offset:4", "global_atomic_or_b32 v1, v4, s[8:9] offset:4",
 ], ids=["store", "atomic"])  # fmt: skip
