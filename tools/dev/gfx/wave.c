@@ -1007,7 +1007,7 @@ static void multiply(double *d, const double *a, const double *b, uint32_t rows,
             const double *y = b + k * rows;
             if (in_turn) {
                 for (uint32_t j = 0; j < rows; j++)
-                    sums[j] = (double)(float)(sums[j] + x * y[j]);
+                    sums[j] = (double)fmaf((float)x, (float)y[j], (float)sums[j]);
             } else {
                 for (uint32_t j = 0; j < rows; j++)
                     sums[j] += x * y[j];
