@@ -51,7 +51,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
         found.threads.append(threads)
         found.blocks.append(kernarg)
         found.parts.append(memory.parts)
-        return machine.Counts()
+        return machine.Counts(0, 0, 0.0)
 
     monkeypatch.setattr(machine.Program, "run", run)
     monkeypatch.setattr(machine, "Memory", Memory)

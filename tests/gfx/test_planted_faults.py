@@ -155,7 +155,7 @@ def test_removed_waits(arch: str, cache: Path, monkeypatch: pytest.MonkeyPatch) 
     pass that the next makes needless, or on a path that is not taken (full: 30 of 34 are found on
     gfx1100, 32 of 36 on gfx1201, 34 of 42 on gfx942)."""
     found, tried = 0, 0
-    for number in how_much.of((3, 12, 21), range(1, 1000)):
+    for number in how_much.of((3, 8, 13), range(1, 1000)):
         seen = 0
 
         def patch(one: Instruction, before: bytes, number: int = number) -> bytes:

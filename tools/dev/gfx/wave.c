@@ -876,12 +876,12 @@ static uint8_t *local(struct machine *m, struct wave *w, uint32_t at, uint32_t b
         struct touch *t = &m->touched[k];
         int wrote = t->written_at == m->epoch, read = t->read_at == m->epoch;
         if (wrote && t->writer != w->number && !is_same) {
-            fail(m, w, FAULT_RACE, "hazard: byte %u of LDS, written by another wave, no barrier",
-                 k);
-        }
-        if (written && read && t->reader != w->number && !is_same) {
             fail(m, w, FAULT_RACE,
-                 "hazard: byte %u of LDS is written, read by another wave, no barrier", k);
+                 "hazard: byte %u of LDS, written by another wave, without a barrier", k);
+        }
+        if (written && read && t->reader != w->number) {
+            fail(m, w, FAULT_RACE,
+                 "hazard: byte %u of LDS is written, read by another wave, without a barrier", k);
         }
         if (written) {
             t->writer = wrote && t->writer != w->number ? SEVERAL : (uint8_t)w->number;
