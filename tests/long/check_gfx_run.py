@@ -187,10 +187,8 @@ class Runner:
 
 def kind_of(error: Exception) -> str:
     """The column that an error is counted in."""
-    kind, text = getattr(error, "kind", ""), str(error).lower()
-    if kind == "bounds" or isinstance(error, IndexError) or "outside" in text or "bounds" in text:
-        return "outside"
-    return "hazards" if kind == "hazard" or "hazard" in text or "wait" in text else "other"
+    kind = "bounds" if isinstance(error, IndexError) else getattr(error, "kind", "")
+    return {"bounds": "outside", "hazard": "hazards"}.get(kind, "other")
 
 
 def interpreted() -> Watch:
