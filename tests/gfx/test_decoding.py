@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import gfx_kernels as kernels
 import pytest
 from gfx_kernels import ARCHES, compiled
+
+from tools.dev.gfx import opcodes
 
 _ENCODING = re.compile(r"(_e32|_e64|_dpp|_sdwa)+$")
 
@@ -45,3 +48,43 @@ def test_names_are_those_of_the_assembly(
 ) -> None:
     made = compiled(kernel, arch, types, **constants)
     assert decoded(kernels.program_of(made, arch)) == written(made.asm["amdgcn"])
+
+
+def test_the_list_of_instructions_is_made_of_compiled_kernels(tmp_path: Path) -> None:
+    """What opcodes.py finds in a folder: names of each target, without their encoding."""
+    for arch in ARCHES:
+        made = compiled(kernels.masked_add, arch, "*fp32 *fp32 *fp32 i32", BLOCK=128)
+        (tmp_path / f"{arch}.hsaco").write_bytes(made.asm["hsaco"])
+    found = opcodes.used([tmp_path])
+    assert {(arch, "v_add_f32") for arch in ARCHES} <= found
+    assert ("gfx942", "global_load_dword") in found
+    assert ("gfx1100", "global_load_b32") in found
+    assert not {name for _, name in found if name.endswith(("_e32", "_e64"))}
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_descriptor_is_that_of_the_assembly(arch: str) -> None:
+    """.amdhsa_ directives: what LLVM made the 64 bytes of the descriptor of."""
+    types = "*fp16 *fp16 *fp32 i32 i32 i32"
+    made = compiled(kernels.multiply, arch, types, BM=32, BN=32, BK=32)
+    found = re.findall(r"^\s*\.amdhsa_(\w+) (\d+)$", made.asm["amdgcn"], re.M)
+    asked = {name: int(value) for name, value in found}
+    read = kernels.program_of(made, arch).object
+    assert read.name == "multiply"
+    assert read.kernarg_bytes == asked["kernarg_size"]
+    assert read.lds_bytes == asked["group_segment_fixed_size"]
+    assert read.scratch_bytes == asked["private_segment_fixed_size"]
+    assert read.wave_size == (32 if asked.get("wavefront_size32") else 64)
+    assert read.round_mode == (asked["float_round_mode_32"], asked["float_round_mode_16_64"])
+    assert read.denormal_mode == (asked["float_denorm_mode_32"], asked["float_denorm_mode_16_64"])
+    assert read.ieee == asked.get("ieee_mode", 0)
+    assert asked["user_sgpr_kernarg_segment_ptr"] == 1
+    assert read.kernarg_register == 0
+    count = asked.get("user_sgpr_kernarg_preload_length", 0)
+    assert read.preload == (2, count, asked.get("user_sgpr_kernarg_preload_offset", 0))
+    if arch != "gfx1201":
+        first = asked["user_sgpr_count"]
+        assert read.group_registers == (first, first + 1, None)
+    pointer, number = ("global_buffer", 8), ("by_value", 4)
+    assert [(a.kind, a.size) for a in read.arguments][:6] == [pointer] * 3 + [number] * 3
+    assert [a.offset for a in read.arguments][:6] == [0, 8, 16, 24, 28, 32]

@@ -171,12 +171,13 @@ def test_lds(arch: str) -> None:
         {lds}
         ds_store_b8 v24, v7 offset:1
         ds_store_b16 v24, v6 offset:4
+        ds_store_b16_d16_hi v24, v5 offset:6
         v_mov_b32_e32 v22, v7
         {lds}
         ds_load_b32 v20, v24
         ds_load_i8 v21, v24 offset:15
         ds_load_u16_d16_hi v22, v24 offset:10
-        ds_load_u16 v23, v24 offset:4
+        ds_load_b32 v23, v24 offset:4
         {lds}""", arch)  # fmt: skip
     made = lanes(arch, body, x, lds=4096)
     bytes_of, low = parts(x, "u1"), parts(x, "u2")
@@ -184,7 +185,7 @@ def test_lds(arch: str) -> None:
     assert (made[:, 0] == wanted).all()
     assert (made[:, 1].view(np.int32) == parts(x, "i1")[:, 15]).all()
     assert (made[:, 2] == (x[:, 3] & 0xFFFF | low[:, 5].astype(np.uint32) << 16)).all()
-    assert (made[:, 3] == low[:, 4]).all()
+    assert (made[:, 3] == low[:, 4] | x[:, 1] & 0xFFFF0000).all()
 
 
 def test_lds_has_bounds(arch: str) -> None:
@@ -212,6 +213,45 @@ def test_waves_meet_at_a_barrier(arch: str, barrier: bool) -> None:
         lanes(arch, body, x, lds=4 * len(x))
 
 
+def test_lds_is_waited_for_before_a_barrier(arch: str) -> None:
+    meet = "s_barrier_signal -1\n s_barrier_wait -1" if arch == "gfx1201" else "s_barrier"
+    body = spelled(f"v_lshlrev_b32_e32 v24, 2, v0\n ds_store_b32 v24, v4\n {meet}\n {{lds}}", arch)
+    with pytest.raises(
+        Fault, match=r"a barrier while LDS accesses were not waited for at .* s_bar"
+    ):
+        lanes(arch, body, words(arch), lds=256)
+    if arch == "gfx1201":
+        with pytest.raises(Fault, match=r"a wait without a signal at .* s_barrier_wait"):
+            lanes(arch, "s_barrier_wait -1", words(arch))
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_waves_may_write_the_same_only(arch: str, same: bool) -> None:
+    """Without a barrier between them two waves write to the same words."""
+    x = np.concatenate([words(arch), words(arch, 1 if same else 2)])
+    body = spelled(f"""v_and_b32_e32 v24, {wave_size(arch) - 1}, v0
+        v_lshlrev_b32_e32 v24, 2, v24
+        ds_store_b32 v24, v4
+        {{lds}}""", arch)  # fmt: skip
+    if same:
+        lanes(arch, body, x, lds=4 * len(x))
+        return
+    with pytest.raises(Fault, match=r"written by another wave, without a barrier at .* ds_\w+_b32"):
+        lanes(arch, body, x, lds=4 * len(x))
+
+
+def test_buffers_of_other_kinds(arch: str) -> None:
+    """An access that crosses the end of the records, and a resource that swizzles."""
+    x, memory = words(arch), words(arch, 2)
+    zero = "null" if arch == "gfx1201" else "0"
+    load = spelled(f"buffer_load_b64 v[20:21], v1, s[16:19], {zero} offen\n {{loads}}", arch)
+    resource = RESOURCE.format(records=36, flags=FLAGS[arch])
+    with pytest.raises(Fault, match=r"lane 2 crosses the end of a buffer at .* buffer_load"):
+        lanes(arch, resource + load, x, more=memory)
+    with pytest.raises(Fault, match=r"a swizzled buffer at .* buffer_load"):
+        lanes(arch, resource + "s_or_b32 s17, s17, 0x80000000\n" + load, x, more=memory)
+
+
 ATOMICS = {
     "add": (np.add, "u32"), "min": (np.minimum, "i32"), "max": (np.maximum, "u32"),
     "and": (np.bitwise_and, "b32"), "or": (np.bitwise_or, "b32"), "xor": (np.bitwise_xor, "b32"),
@@ -227,8 +267,9 @@ def test_atomics(arch: str, what: str) -> None:
     if arch == "gfx942":
         name = "global_atomic_" + {"min": "smin", "max": "umax"}.get(what, what)
     returns = {"gfx1100": "glc", "gfx1201": "th:TH_ATOMIC_RETURN", "gfx942": "sc0"}[arch]
-    body = spelled(f"v_mov_b32_e32 v24, 0\n {name} v24, v4, s[8:9] offset:12\n"
-                   f"{name} v20, v1, v5, s[8:9] {returns}\n {{loads}}\n {{stores}}", arch)  # fmt: skip
+    body = spelled(
+        f"v_mov_b32_e32 v24, 0\n {name} v24, v4, s[8:9] offset:12\n"
+        f"{name} v20, v1, v5, s[8:9] {returns}\n {{loads}}\n {{stores}}", arch)  # fmt: skip
     before = memory.copy()
     made = lanes(arch, body, x, more=memory)
     signed = np.int32 if kind == "i32" else np.uint32
@@ -267,6 +308,91 @@ def test_counters_count(arch: str) -> None:
     assert (made[:, [0, 1, 2]] == memory[:, [0, 1, 0]]).all()
     with pytest.raises(Fault, match=r"v21 is used before its load was waited for at .* v_mov_b32"):
         lanes(arch, spelled(text + read.format("v21"), arch), words(arch), more=memory)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_scalar_loads_return_in_any_order(arch: str, left: int) -> None:
+    """A wait for all but one says nothing of the first."""
+    load = "s_load_dword" if arch == "gfx942" else "s_load_b32"
+    wait = f"s_wait_kmcnt {left}" if arch == "gfx1201" else f"s_waitcnt lgkmcnt({left})"
+    body = f"{load} s20, s[8:9], 0x4\n {load} s21, s[8:9], 0x8\n {wait}\n v_mov_b32_e32 v20, s20\n"
+    memory = words(arch, 2)
+    if left:
+        with pytest.raises(Fault, match=r"s20 is used before its load was waited for at .* v_mov"):
+            lanes(arch, body, words(arch), more=memory)
+        return
+    assert (lanes(arch, body, words(arch), more=memory)[:, 0] == memory[0, 1]).all()
+
+
+def test_a_scalar_load_may_overtake_lds(arch: str) -> None:
+    """Before RDNA4 both have one counter: all but one says nothing while a scalar load is out."""
+    load = "s_load_dword" if arch == "gfx942" else "s_load_b32"
+    wait = "s_wait_dscnt 0x0" if arch == "gfx1201" else "s_waitcnt lgkmcnt(1)"
+    text = f"""v_lshlrev_b32_e32 v24, 2, v0
+        ds_store_b32 v24, v4
+        {{lds}}
+        ds_load_b32 v20, v24
+        {load} s20, s[8:9], 0x4
+        {wait}
+        v_mov_b32_e32 v21, v20"""
+    memory, x = words(arch, 2), words(arch)
+    if arch == "gfx1201":
+        made = lanes(arch, spelled(text, arch), x, lds=256, more=memory)
+        assert (made[:, 1] == x[:, 0]).all()
+        return
+    with pytest.raises(Fault, match=r"v20 is used before its load was waited for"):
+        lanes(arch, spelled(text, arch), x, lds=256, more=memory)
+
+
+@pytest.mark.parametrize("access", [
+    "global_store_b32 v1, v4, s[8:9] offset:4", "global_atomic_or_b32 v1, v4, s[8:9] offset:4",
+], ids=["store", "atomic"])  # fmt: skip
+def test_stores_count_with_loads_on_gfx942_only(arch: str, access: str) -> None:
+    """A store after a load: a wait for all but one is enough where both count together."""
+    if arch == "gfx942":
+        access = access.replace("or_b32", "or")
+    wait = "s_wait_loadcnt 0x1" if arch == "gfx1201" else "s_waitcnt vmcnt(1)"
+    text = f"global_load_b32 v20, v1, s[8:9]\n {access}\n {wait}\n v_mov_b32_e32 v21, v20"
+    body = spelled(text, arch)
+    memory = words(arch, 2)
+    if arch == "gfx942":
+        assert (lanes(arch, body, words(arch), more=memory)[:, 1] == memory[:, 0]).all()
+        return
+    with pytest.raises(Fault, match=r"v20 is used before its load was waited for"):
+        lanes(arch, body, words(arch), more=memory)
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_many_loads_are_counted(arch: str, used: int) -> None:
+    """20 loads, and a wait for all but 19: the first may be used, the second not."""
+    wait = "s_wait_loadcnt 19" if arch == "gfx1201" else "s_waitcnt vmcnt(19)"
+    loads = "".join(f"global_load_b32 v{40 + k}, v1, s[8:9]\n" for k in range(20))
+    body = spelled(f"{loads} {wait}\n v_mov_b32_e32 v20, v{40 + used}\n {{loads}}", arch)
+    memory = words(arch, 2)
+    if not used:
+        assert (lanes(arch, body, words(arch), more=memory)[:, 0] == memory[:, 0]).all()
+        return
+    with pytest.raises(Fault, match=r"v41 is used before its load was waited for"):
+        lanes(arch, body, words(arch), more=memory)
+
+
+def test_a_wait_for_two_counters(arch: str) -> None:
+    """All of LDS and all loads but one."""
+    wait = {"gfx1201": "s_wait_loadcnt_dscnt 0x100"}.get(arch, "s_waitcnt vmcnt(1) lgkmcnt(0)")
+    text = f"""v_lshlrev_b32_e32 v24, 2, v0
+        ds_store_b32 v24, v4
+        ds_load_b32 v21, v24
+        global_load_b32 v20, v1, s[8:9]
+        global_load_b32 v22, v1, s[8:9] offset:4
+        {wait}
+        v_mov_b32_e32 v23, """
+    memory, x = words(arch, 2), words(arch)
+    for register, wanted in (("v20", memory[:, 0]), ("v21", x[:, 0])):
+        body = spelled(f"{text}{register}\n {{loads}}", arch)
+        made = lanes(arch, body, x, lds=256, more=memory)
+        assert (made[:, 3] == wanted).all()
+    with pytest.raises(Fault, match=r"v22 is used before its load was waited for"):
+        lanes(arch, spelled(text + "v22", arch), x, lds=256, more=memory)
 
 
 def test_what_is_not_modelled_is_refused(arch: str) -> None:

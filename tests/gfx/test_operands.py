@@ -1,8 +1,8 @@
 """How instructions read their sources and write their results: programs of a few instructions,
 assembled by LLVM, against what AMD's ISA documents say of the fields.
 
-Sources: AMD, "RDNA3", "RDNA4" and "AMD Instinct MI300" Instruction Set Architecture: VOP3 modifiers,
-SDWA, DPP, LDS and memory instructions.
+Sources: AMD, "RDNA3", "RDNA4" and "AMD Instinct MI300" Instruction Set Architecture: modifiers of
+VOP3, SDWA, DPP, LDS.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ FLOATS: list[tuple[tuple[str, ...], str, Callable[..., Any]]] = [
     (ALL, "s_mov_b32 s20, 0x40400000\n v_mul_f32_e32 v20, s20, v4", lambda a, b: a * np.float32(3)),
     (ALL, "s_mov_b32 s20, 0x40400000\n v_mul_f32_e64 v20, -s20, v4",
      lambda a, b: a * np.float32(-3)),
-    (RDNA, "v_fmamk_f32 v20, v4, 0x40400000, v5", 
+    (RDNA, "v_fmamk_f32 v20, v4, 0x40400000, v5",
      lambda a, b: (3 * a.astype(float) + b).astype(np.float32)),
     (RDNA, "v_mov_b32_e32 v21, 2.0\n v_fmaak_f32 v20, v4, v21, 0x40400000",
      lambda a, b: (2 * a.astype(float) + 3).astype(np.float32)),
@@ -91,6 +91,10 @@ FLOATS: list[tuple[tuple[str, ...], str, Callable[..., Any]]] = [
     (RDNA, "v_mov_b32_e32 v20, v5\n v_dual_fmac_f32 v20, 2.0, v4 :: v_dual_mov_b32 v21, 0",
      lambda a, b: (2 * a.astype(float) + b).astype(np.float32)),
     (CDNA, "v_accvgpr_write_b32 a3, v4\n s_nop 4\n v_accvgpr_read_b32 v20, a3", lambda a, b: a),
+    (CDNA, "v_accvgpr_write_b32 a3, v4\n s_nop 4\n v_accvgpr_mov_b32 a5, a3\n s_nop 4\n"
+     "v_accvgpr_read_b32 v20, a5", lambda a, b: a),
+    (CDNA, "v_pk_add_f32 v[20:21], v[4:5], 1.0 op_sel_hi:[1,0]",
+     lambda a, b: (a.astype(float) + 1).astype(np.float32)),
 ]  # fmt: skip
 
 
@@ -121,7 +125,6 @@ def wide(x: Words) -> NDArray[np.uint64]:
     return np.ascontiguousarray(x).view(np.uint64)
 
 
-ADD = {"gfx942": "v_add_u32_e32"}
 INTEGERS: list[tuple[tuple[str, ...], str, Callable[..., Any]]] = [
     (RDNA, "v_add_nc_u32_e32 v20, -16, v6", lambda c, d: c - np.uint32(16)),
     (CDNA, "v_add_u32_e32 v20, -16, v6", lambda c, d: c - np.uint32(16)),
@@ -146,8 +149,8 @@ INTEGERS: list[tuple[tuple[str, ...], str, Callable[..., Any]]] = [
     (ALL, "s_movk_i32 s20, 0x8001\n v_mov_b32_e32 v20, s20", lambda c, d: 0 * c + 0xFFFF8001),
     (ALL, "s_mov_b32 s20, 70000\n s_mulk_i32 s20, 0xfffe\n v_mov_b32_e32 v20, s20",
      lambda c, d: 0 * c + (-140000 & 0xFFFFFFFF)),
-    (ALL, "s_mov_b32 s20, 7\n s_cmp_eq_u32 s20, 7\n s_cselect_b32 s21, 3, 4\n v_mov_b32_e32 v20, s21",
-     lambda c, d: 0 * c + 3),
+    (ALL, "s_mov_b32 s20, 7\n s_cmp_eq_u32 s20, 7\n s_cselect_b32 s21, 3, 4\n"
+     "v_mov_b32_e32 v20, s21", lambda c, d: 0 * c + 3),
     (ALL, "s_mov_b64 s[20:21], -2\n v_mov_b32_e32 v20, s21", lambda c, d: 0 * c + 0xFFFFFFFF),
     (ALL, "s_mov_b64 s[20:21], 0x12345678\n v_mov_b32_e32 v20, s21", lambda c, d: 0 * c),
     (RDNA, "v_mov_b32_e32 v20, null", lambda c, d: 0 * c),
@@ -160,11 +163,16 @@ INTEGERS: list[tuple[tuple[str, ...], str, Callable[..., Any]]] = [
      lambda c, d: np.where(lane_in(c, 0xFF0), d, c)),
     (RDNA, "v_cmpx_gt_i32_e32 0, v6\n v_mov_b32_e32 v20, v7",
      lambda c, d: np.where(c.astype(np.int32) < 0, d, 0)),
-    (RDNA, "v_cmp_gt_i32_e32 vcc_lo, 0, v6\n s_and_saveexec_b32 s20, vcc_lo\n v_mov_b32_e32 v20, v7\n"
-     "s_or_b32 exec_lo, exec_lo, s20\n v_add_nc_u32_e32 v20, 1, v20",
+    (RDNA, "s_mov_b32 vcc_lo, 0x55\n v_cmpx_gt_i32_e32 0, v6\n s_mov_b32 exec_lo, -1\n"
+     "v_mov_b32_e32 v20, vcc_lo", lambda c, d: 0 * c + 0x55),
+    (CDNA, "v_cmpx_gt_i32_e32 vcc, 0, v6\n v_mov_b32_e32 v20, v7\n s_mov_b64 exec, -1\n"
+     "v_cndmask_b32_e32 v21, v6, v7, vcc\n v_xor_b32_e32 v20, v20, v21",
+     lambda c, d: np.where(c.astype(np.int32) < 0, 0, c)),
+    (RDNA, "v_cmp_gt_i32_e32 vcc_lo, 0, v6\n s_and_saveexec_b32 s20, vcc_lo\n"
+     "v_mov_b32_e32 v20, v7\n s_or_b32 exec_lo, exec_lo, s20\n v_add_nc_u32_e32 v20, 1, v20",
      lambda c, d: np.where(c.astype(np.int32) < 0, d, 0) + np.uint32(1)),
-    (CDNA, "v_cmp_gt_i32_e32 vcc, 0, v6\n s_and_saveexec_b64 s[20:21], vcc\n v_mov_b32_e32 v20, v7\n"
-     "s_or_b64 exec, exec, s[20:21]\n v_add_u32_e32 v20, 1, v20",
+    (CDNA, "v_cmp_gt_i32_e32 vcc, 0, v6\n s_and_saveexec_b64 s[20:21], vcc\n"
+     "v_mov_b32_e32 v20, v7\n s_or_b64 exec, exec, s[20:21]\n v_add_u32_e32 v20, 1, v20",
      lambda c, d: np.where(c.astype(np.int32) < 0, d, 0) + np.uint32(1)),
     # SDWA: parts of sources, their sign, the part of the result, and what becomes of the rest.
     (CDNA, "v_add_u32_sdwa v20, v6, v7 dst_sel:DWORD src0_sel:BYTE_2 src1_sel:WORD_1",
@@ -173,8 +181,8 @@ INTEGERS: list[tuple[tuple[str, ...], str, Callable[..., Any]]] = [
      lambda c, d: (c.view(np.int32) >> 24).view(np.uint32) + (d & 255)),
     (CDNA, "v_add_u32_sdwa v20, v6, sext(v7) dst_sel:DWORD src0_sel:WORD_0 src1_sel:WORD_1",
      lambda c, d: (c & 0xFFFF) + (d.view(np.int32) >> 16).view(np.uint32)),
-    (CDNA, "v_mov_b32_e32 v20, v7\n v_mov_b32_sdwa v20, v6 dst_sel:BYTE_1 dst_unused:UNUSED_PRESERVE"
-     " src0_sel:BYTE_3", lambda c, d: d & 0xFFFF00FF | c >> 24 << 8),
+    (CDNA, "v_mov_b32_e32 v20, v7\n v_mov_b32_sdwa v20, v6 dst_sel:BYTE_1"
+     " dst_unused:UNUSED_PRESERVE src0_sel:BYTE_3", lambda c, d: d & 0xFFFF00FF | c >> 24 << 8),
     (CDNA, "v_mov_b32_e32 v20, v7\n v_mov_b32_sdwa v20, v6 dst_sel:WORD_1 dst_unused:UNUSED_PAD"
      " src0_sel:WORD_0", lambda c, d: c << 16),
     # 16-bit results: RDNA keeps the upper half, CDNA clears it.
@@ -260,7 +268,7 @@ def test_packed_binary32() -> None:
     made = floats(lanes("gfx942", "v_pk_add_f32 v[20:21], v[4:5], v[6:7] op_sel:[1,0]"
                         " op_sel_hi:[0,1] neg_lo:[0,1] neg_hi:[1,0]\n"
                         "v_pk_mul_f32 v[22:23], v[4:5], v[6:7] op_sel_hi:[0,1]", x))  # fmt: skip
-    assert (made.T == np.stack([b - c, -a + d, a * c, a * d])).all()
+    assert (np.stack([b - c, -a + d, a * c, a * d]) == made.T).all()
 
 
 # DPP: where lane l reads from, or -1 for nowhere.
@@ -284,8 +292,11 @@ ON_CDNA = {
 
 
 def controls() -> list[Any]:
-    return [pytest.param(arch, text, source, id=f"{arch} {text}") for arch in ALL
-            for text, source in {**CONTROLS, **(ON_RDNA if arch in RDNA else ON_CDNA)}.items()]  # fmt: skip
+    return [
+        pytest.param(arch, text, source, id=f"{arch} {text}")
+        for arch in ALL
+        for text, source in {**CONTROLS, **(ON_RDNA if arch in RDNA else ON_CDNA)}.items()
+    ]
 
 
 @pytest.mark.parametrize(("arch", "text", "source"), controls())
@@ -346,7 +357,7 @@ def test_exchanges_by_lds(arch: str) -> None:
     x = given(arch)
     x[:, 2] = 4 * order
     # v22: with lane 3 inactive. Where it is read from, there is a zero.
-    off = "s_mov_b32 exec_lo, 0xfffffff7\n" if n == 32 else "s_mov_b32 exec_lo, 0xfffffff7\n"
+    off = "s_mov_b32 exec_lo, 0xfffffff7\n"
     made = lanes(arch, "ds_bpermute_b32 v20, v6, v7\n ds_permute_b32 v21, v6, v7\n"
                  "ds_swizzle_b32 v23, v7 offset:swizzle(BITMASK_PERM, \"1p0i1\")\n"
                  f"{off} ds_bpermute_b32 v22, v6, v7", x)  # fmt: skip
@@ -366,6 +377,56 @@ def test_swizzle_of_four_lanes(arch: str) -> None:
     body = "ds_swizzle_b32 v20, v7 offset:swizzle(QUAD_PERM, 3, 0, 2, 1)"
     k = np.arange(len(x))
     assert (lanes(arch, body, x)[:, 0] == x[k // 4 * 4 + np.array([3, 0, 2, 1])[k % 4], 3]).all()
+
+
+# What makes each branch be taken, and what not.
+BRANCHES = {
+    "s_branch": ("", None),
+    "s_cbranch_scc0": ("s_cmp_eq_u32 0, 1", "s_cmp_eq_u32 1, 1"),
+    "s_cbranch_scc1": ("s_cmp_eq_u32 1, 1", "s_cmp_eq_u32 0, 1"),
+    "s_cbranch_vccz": ("s_mov_b64 vcc, 0", "s_mov_b64 vcc, 4"),
+    "s_cbranch_vccnz": ("s_mov_b64 vcc, 4", "s_mov_b64 vcc, 0"),
+    "s_cbranch_execz": ("s_mov_b64 exec, 0", "s_mov_b64 exec, 4"),
+    "s_cbranch_execnz": ("s_mov_b64 exec, 4", "s_mov_b64 exec, 0"),
+}
+
+
+@pytest.mark.parametrize("arch", ALL)
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_branches(arch: str, branch: str) -> None:
+    """Over a scalar instruction, which no mask stops."""
+    for way, taken in zip(BRANCHES[branch], (True, False), strict=True):
+        if way is None:
+            continue
+        body = f"s_mov_b32 s20, 1\n {way}\n {branch} .Lend\n s_mov_b32 s20, 2\n .Lend:\n"
+        body += "s_mov_b64 exec, -1\n v_mov_b32_e32 v20, s20"
+        assert (lanes(arch, body, given(arch))[:, 0] == (1 if taken else 2)).all()
+
+
+@pytest.mark.parametrize("arch", ALL)
+def test_a_loop(arch: str) -> None:
+    add = "s_add_co_i32" if arch == "gfx1201" else "s_add_i32"
+    body = f"""s_mov_b32 s20, 0
+        s_mov_b32 s21, 5
+        .Lagain:
+        {add} s20, s20, s21
+        {add} s21, s21, -1
+        s_cmp_lg_u32 s21, 0
+        s_cbranch_scc1 .Lagain
+        v_mov_b32_e32 v20, s20"""
+    assert (lanes(arch, body, given(arch))[:, 0] == 15).all()
+
+
+@pytest.mark.parametrize("arch", ALL)
+def test_a_wave_that_is_not_full(arch: str) -> None:
+    """The last wave has 7 work-items; its other lanes are not active."""
+    x = np.concatenate([given(arch), given(arch, 2)])[: wave_size(arch) + 7]
+    body = "v_mov_b32_e32 v20, v6\n s_bcnt1_i32_b64 s20, exec\n v_mov_b32_e32 v21, s20"
+    if arch in RDNA:
+        body = body.replace("b64 s20, exec", "b32 s20, exec_lo")
+    made = lanes(arch, body, x)
+    assert (made[:, 0] == x[:, 2]).all()
+    assert (made[:, 1] == np.where(np.arange(len(x)) < wave_size(arch), wave_size(arch), 7)).all()
 
 
 def test_what_is_not_modelled_is_refused() -> None:

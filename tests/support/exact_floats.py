@@ -174,6 +174,22 @@ def trunc(a: Float) -> Float:
     return rounded(Fraction(math.trunc(a.value)), a.width, a.negative)
 
 
+def floor(a: Float) -> Float:
+    if a.is_special:
+        return a.quieted if a.is_nan else a
+    return rounded(Fraction(math.floor(a.value)), a.width, a.negative)
+
+
+def extreme(a: Float, b: Float, operator: str) -> Float:
+    """The larger (">") or the smaller of two numbers; of a number and a NaN the number; -0 is less
+    than +0."""
+    if a.is_nan or b.is_nan:
+        return b if a.is_nan else a
+    if a.is_zero and b.is_zero:
+        return a if a.negative == (operator == "<") else b
+    return a if compare(a, operator, b) else b
+
+
 def sqrt(a: Float) -> Float:
     if a.is_nan or (a.negative and not a.is_zero):
         return nan(a.width)

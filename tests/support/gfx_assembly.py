@@ -28,7 +28,8 @@ _WORDS = {
     },
     "gfx1201": {
         "pointers": "s_load_b128 s[4:7], s[0:1], 0x0", "scalars": "s_wait_kmcnt 0x0",
-        "load": "global_load_b128", "all": "s_wait_loadcnt 0x0\n s_wait_dscnt 0x0\n s_wait_kmcnt 0x0",
+        "load": "global_load_b128",
+        "all": "s_wait_loadcnt 0x0\n s_wait_dscnt 0x0\n s_wait_kmcnt 0x0",
         "store": "global_store_b128", "exec": "s_mov_b32 exec_lo, s12",
         "keep": "s_mov_b32 s12, exec_lo",
     },

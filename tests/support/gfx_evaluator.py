@@ -185,9 +185,9 @@ def _slice(s: State, node: Any, high: Any, low: Any) -> Value:
 
 
 def _cast(s: State, kind: tuple[str, int], node: Any) -> Value:
-    if kind[0] == "f" and node[0] == "int":  # the bits of a NaN
-        return Float(node[1], kind[1])
     value = _value(s, node)
+    if kind[0] == "f" and node[0] in ("int", "join"):  # the bits of a NaN; bits put together
+        return Float(value, kind[1])
     if kind[0] == "f":
         if isinstance(value, Float):
             # A NaN of binary32 that is widened to be asked whether it signals keeps its kind.
@@ -208,8 +208,8 @@ def _neg(s: State, sign: str, node: Any) -> Value:
 def _join(s: State, parts: list[Any]) -> int:
     made = 0
     for part in parts:
-        assert part[0] == "of"
-        made = made << part[2][1] | _bits(_value(s, part))
+        width = part[2][1]  # of "of" and of "int"
+        made = made << width | _bits(_value(s, part))
     return made
 
 
@@ -286,8 +286,14 @@ _FUNCTIONS: dict[str, Any] = {
     "i32_to_f64": lambda x: exact.rounded(exact.Fraction(x), 64),
     "f32_to_u32": lambda x: exact.to_integer(x, *_U32),
     "f64_to_i32": lambda x: exact.to_integer(x, *_I32),
-    "v_max_i32": lambda a, b: max(a, b),
-    "v_min_i32": lambda a, b: min(a, b),
+    "f32_to_i32": lambda x: exact.to_integer(x, *_I32),
+    "f64_to_u32": lambda x: exact.to_integer(x, *_U32),
+    "u32_to_f64": lambda x: exact.rounded(exact.Fraction(x), 64),
+    "floor": exact.floor,
+    **{f"v_max_{kind}": max for kind in ("i32", "u32")},
+    **{f"v_min_{kind}": min for kind in ("i32", "u32")},
+    **{f"v_max_{kind}": lambda a, b: exact.extreme(a, b, ">") for kind in ("f32", "num_f32")},
+    **{f"v_min_{kind}": lambda a, b: exact.extreme(a, b, "<") for kind in ("f32", "num_f32")},
 }
 _READERS: dict[str, Any] = {
     "int": lambda s, value, kind: value,

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import triton
 import triton.language as tl
-from numpy.typing import NDArray
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -70,13 +69,13 @@ def divide(x, y, quotients, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def whole_numbers(x, y, quotients, rests, far, step, BLOCK: tl.constexpr):
-    """Quotients and remainders of i32; and 64-bit places: far[step * at]."""
+def whole_numbers(x, y, quotients, rests, far, step, first_place, BLOCK: tl.constexpr):
+    """Quotients and remainders of i32; and 64-bit places: far[step * at + first_place]."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     first, second = tl.load(x + at), tl.load(y + at)
     tl.store(quotients + at, first // second)
     tl.store(rests + at, first % second)
-    tl.store(far + at.to(tl.int64) * step, first)
+    tl.store(far + (at.to(tl.int64) * step + first_place), first)
 
 
 @triton.jit
@@ -89,6 +88,13 @@ def atomics(keys, counts, smallest, swapped, n, BLOCK: tl.constexpr):
     tl.atomic_min(smallest + key, at.to(tl.int64) - (1 << 40), mask=there)
     nothing = tl.full((), 0, tl.int64)
     tl.atomic_cas(swapped, nothing, tl.program_id(0).to(tl.int64) + 5)
+
+
+@triton.jit
+def program_places(out, X: tl.constexpr, Y: tl.constexpr):
+    """Each program's place in a grid of three axes."""
+    x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    tl.store(out + (z * Y + y) * X + x, x + 100 * y + 10000 * z)
 
 
 @functools.cache
@@ -114,14 +120,16 @@ def program_of(kernel: Any, arch: str) -> Program:
 
 
 def launch(
-    kernel: Any, arch: str, grid: tuple[int, ...], *arguments: NDArray[Any] | int,
+    kernel: Any, arch: str, grid: tuple[int, ...], *arguments: Any,
     program: Program | None = None,
 ) -> Counts:  # fmt: skip
-    """Runs a kernel; arrays are what it may touch, numbers are i32, or i64 if they say so."""
+    """Runs a kernel; arrays are what it may touch, numbers are i32, or i64 if they say so. (array,
+    bytes) is a pointer so many bytes before an array."""
     packed, memory = b"", Memory()
-    for given in arguments:
+    for argument in arguments:
+        given, before = argument if isinstance(argument, tuple) else (argument, 0)
         if isinstance(given, np.ndarray):
-            packed += bytes(-len(packed) % 8) + struct.pack("<Q", given.ctypes.data)
+            packed += bytes(-len(packed) % 8) + struct.pack("<q", given.ctypes.data - before)
             memory.add(given.ctypes.data, given.nbytes)
         elif isinstance(given, np.int64):
             packed += bytes(-len(packed) % 8) + struct.pack("<q", given)

@@ -5,6 +5,7 @@
 
 A code object is read (code_object.py), its instructions are decoded by tinygrad's tables of AMD's
 encodings (decode.py) and made into steps (lower.py), which wave.c executes. What the plain
-arithmetic instructions do is generated as C from AMD's own pseudo-code (pcode.py, translate.py).
+arithmetic instructions do is generated as C from AMD's own pseudo-code (opcodes.py, pcode.py,
+translate.py). tests/gfx compares all of it with second sources.
 Nothing of this is in the wheel. docs/amd_truth.md says what it shows and what it does not.
 """

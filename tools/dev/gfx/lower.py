@@ -37,6 +37,11 @@ _NOPS = {
     "global_wb", "s_version",
 }  # fmt: skip
 _LOAD, _STORE, _LDS, _SCALAR = range(4)
+# Which registers are read (0: any source) and written.
+_ACC_MOVES = {
+    "v_accvgpr_write": (0, ACC), "v_accvgpr_write_b32": (0, ACC), "v_accvgpr_read": (ACC, VECTOR),
+    "v_accvgpr_read_b32": (ACC, VECTOR), "v_accvgpr_mov_b32": (ACC, ACC),
+}  # fmt: skip
 _HALF, _PACKED_HALF, _PACKED_FLOAT, _AS_IT_IS = 1, 2, 3, 4
 
 
@@ -533,14 +538,13 @@ class _Lowering:
             made.target += VECTOR
             for k in range(3):
                 made.source[k] = f[f"src{k}"]
-        elif name.startswith("v_accvgpr"):
+        elif name in _ACC_MOVES:
             made.set("vector")
-            made.alu = alu.addresses({"v_mov_b32": pseudo_code(self.tables)["v_mov_b32"]})[
-                "v_mov_b32"
-            ]
-            into = name.startswith("v_accvgpr_write")
-            made.target += ACC if into else VECTOR
-            made.source[0] = f["src0"] if into else f["src0"] % VECTOR + ACC
+            move = {"v_mov_b32": pseudo_code(self.tables)["v_mov_b32"]}
+            made.alu = alu.addresses(move)["v_mov_b32"]
+            source, target = _ACC_MOVES[name]
+            made.target += target
+            made.source[0] = f["src0"] % VECTOR + source if source else f["src0"]
         else:
             kinds = {"v_readlane_b32": "read_lane", "v_readfirstlane_b32": "read_first",
                      "v_writelane_b32": "write_lane"}  # fmt: skip

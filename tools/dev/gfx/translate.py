@@ -167,7 +167,7 @@ class _Body:
         self, target: Node, operator: str, value: Node, also: Node | None = None
     ) -> list[str]:
         if also is not None:
-            return self.assignment(target, "=", value) + self.assignment(also, "=", target)
+            return self.assignment(target, "=", value) + self.assignment(also, "=", value)
         if operator != "=":
             value = ("op", operator[:-1], target, value)
         if target[0] == "name" and target[1].startswith("TRAPSTS"):
@@ -209,7 +209,7 @@ class _Body:
                 ones = (1 << want[1]) - 1
                 return f"d = (d & ~{ones:#x}ull) | ({bits} & {ones:#x}u);"
             return f"d = {_mask(bits, want[1])};"
-        if target[0] != "name" or name in _RAW or name in NAMES:
+        if target[0] != "name" or name in _RAW or name in NAMES or "." in name:
             raise PcodeError(f"an assignment to {target}")
         if name not in self.variables:
             self.variables[name] = (_widened(want or kind), None)
@@ -281,6 +281,8 @@ class _Body:
         if want == ("f", 32) and node[:2] == ("call", "cvtToQuietNAN"):
             return self.value(node)  # of an f32 that was widened to ask
         code, kind = self.value(node)
+        if want[0] == "f" and node[0] == "join":  # bits that are put together
+            return _as(code, want), want
         if want[0] == "b":
             want = ("i" if kind[0] == "i" else "u", want[1])
         return _convert(code, kind, want), want
@@ -290,7 +292,7 @@ class _Body:
             # Asked of an f32 that is widened: of it as it is, as a conversion in C makes it quiet.
             node = given[0][2] if given[0][0] == "cast" else given[0]
             code, kind = self.value(node)
-            bits = kind[1]
+            bits = max(kind[1], 32)  # binary16 is held as float, signalling or not
             if name == "cvtToQuietNAN":
                 return f"quiet{bits}({code})", kind
             signal, is_nan = f"is_signal{bits}({code})", f"(isnan({code}) != 0)"
@@ -302,8 +304,10 @@ class _Body:
         if name in _CONVERSIONS:
             called, result = _CONVERSIONS[name]
             return f"{called}({codes})", result
-        if name in ("sign", "exponent"):
-            return f"{name}{kind[1]}({codes})", _U1 if name == "sign" else _I32
+        if name == "sign":
+            return f"sign{max(kind[1], 32)}({codes})", _U1
+        if name == "exponent" and kind[1] != 16:
+            return f"exponent{kind[1]}({codes})", _I32
         if name == "signext":
             code = values[0][0]
             if kind[0] == "i":
@@ -314,6 +318,8 @@ class _Body:
         if name == "pow" and given[0][:2] == ("float", 2.0):
             kind = values[1][1]
             return f"{'exp2' if kind[1] == 64 else 'exp2f'}({values[1][0]})", kind
+        if name == "abs" and kind == ("f", 16):
+            return f"fabsf({codes})", kind
         if name in _MATHS and kind[0] == "f" and kind[1] in (32, 64):
             called = "fabs" if name == "abs" else name
             return f"{called}{'f' if kind[1] == 32 else ''}({codes})", kind
@@ -347,6 +353,8 @@ class _Body:
         if operator == "==" and right[0] == "of" and right[1] == ("name", "DENORM"):
             code, kind = self.value(left)
             width = right[2][1]
+            if width == 16:
+                raise PcodeError("denormals of binary16")
             return f"is_denormal{width}({_convert(code, kind, right[2])})", _U1
         for scaled, power in ((left, right), (right, left)):
             # x * 2 ** n in one step: 2 ** n alone may not be representable.

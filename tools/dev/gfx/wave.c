@@ -23,6 +23,7 @@ struct wave {
     /* CDNA: wait states so far (one an instruction, more for s_nop), and of each register when a
      * matrix product began to write it and how many passes of its unit that takes. */
     uint64_t states, product_at[REG_END];
+    uint16_t product_first[REG_END];
     uint8_t passes[REG_END], is_slow[REG_END];
     uint32_t scc;
     uint32_t at;
@@ -202,7 +203,7 @@ static uint64_t scalar_source(struct machine *m, struct wave *w, const struct st
     else if (code <= 208)
         value = (uint64_t)-(int64_t)(code - 192);
     else if (code >= 240 && code <= 248)
-        value = inline_float(code, bits);
+        value = inline_float(code, s->forms[k] == FORM_PACKED_FLOAT ? 32 : bits);
     else if (code == REG_SCC)
         value = w->scc;
     else if (code == REG_LITERAL)
@@ -1006,7 +1007,7 @@ static void multiply(double *d, const double *a, const double *b, uint32_t rows,
             const double *y = b + k * rows;
             if (in_turn) {
                 for (uint32_t j = 0; j < rows; j++)
-                    sums[j] = (double)(float)(sums[j] + x * y[j]);
+                    sums[j] = (double)fmaf((float)x, (float)y[j], (float)sums[j]);
             } else {
                 for (uint32_t j = 0; j < rows; j++)
                     sums[j] += x * y[j];
@@ -1051,9 +1052,11 @@ static void matrix(struct machine *m, struct wave *w, const struct step *s)
     }
     uint32_t words = s->target_words;
     int has_c = s->source[2] >= REG_VECTOR && s->source[2] != REG_NONE;
-    /* A product that adds to the one before needs no wait where it takes the same registers. */
-    int same = has_c && s->source[2] == s->target &&
-               w->product_at[s->target] == w->product_at[s->target + words - 1];
+    /* A product that adds to all of one before, and to nothing else, needs no wait. */
+    uint32_t c_first = s->source[2], c_last = c_first + words - 1;
+    int same = has_c && w->product_first[c_first] == c_first &&
+               w->product_at[c_first] == w->product_at[c_last] &&
+               (c_last + 1 == REG_END || w->product_first[c_last + 1] != c_first);
     if (has_c)
         loaded(m, w, s->source[2], words);
     if (has_c && !same)
@@ -1084,6 +1087,7 @@ static void matrix(struct machine *m, struct wave *w, const struct step *s)
     uint32_t slow = type == MATRIX_F32;
     for (uint32_t k = s->target; generation == 9 && k < (uint32_t)s->target + words; k++) {
         w->product_at[k] = w->states;
+        w->product_first[k] = s->target;
         w->passes[k] = (uint8_t)(rows * rows * depth / (slow ? 128 : 1024));
         w->is_slow[k] = (uint8_t)slow;
     }
