@@ -18,6 +18,23 @@ def script(name: str, full: str, quick: str) -> tuple[str, str]:
     return (command + full).strip(), (command + quick).strip()
 
 
+EXECUTED = ("gfx1100", "gfx1201", "gfx942")
+
+
+def executed(name: str, arch: str) -> Check:
+    """One of the checks of Triton kernels, on the emulator of an architecture."""
+    claims = {
+        "triton_numerics": "random convolutions agree with float64",
+        "fused": "random layers of the fused decode agree with float64",
+        "raster_gpu": "random scenes are the C core's, bit for bit",
+    }
+    return Check(
+        f"executed-{name.replace('_', '-')}-{arch}",
+        f"as machine code of {arch}, {claims[name]}",
+        *script(f"check_{name}", f"--device {arch} --count 100", f"--device {arch} --count 2"),
+    )
+
+
 CHECKS = (
     Check(
         "tests",
@@ -172,6 +189,20 @@ CHECKS = (
         "the GPU rasteriser's kernels compile for AMD",
         *script("check_raster_gfx", "", "--arch gfx1100"),
     ),
+    Check(
+        "executed",
+        "every Triton kernel, executed as AMD machine code, agrees with float64",
+        *script("check_gfx_run", "", "--arch gfx1100 --dtype f16 --select values --most 6"),
+    ),
+    Check(
+        "executed-decode",
+        "a decode whose convolutions are AMD machine code has the VAE's own frames",
+        *script(
+            "check_gfx_decode", "--arch gfx1100 gfx1201 gfx942 --dtype f16 bf16 f32", "--size 1x2"
+        ),
+    ),
+    *(executed(name, arch) for arch in EXECUTED for name in ("triton_numerics", "fused")),
+    *(executed("raster_gpu", arch) for arch in EXECUTED),
     Check(
         "asan",
         "the C suites give no report of the address and undefined-behaviour sanitizers",

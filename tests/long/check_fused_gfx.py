@@ -169,7 +169,7 @@ def conv_jobs(dtype: str) -> Iterator[tuple[Job, bool]]:
         for more in ({}, up, {"shuffle": (1, 2, 2)}, {"stride": (1, 2, 2), "size": (15, 17)}):
             yield _job(dtype, channels, outputs, True, **rest, **more), last
         yield _job(dtype, channels, outputs, True, **rest, **ones), last
-    many = {"size": (256, 130), "moments": True}
+    many = {"size": (128, 130), "moments": True}
     yield _job(dtype, 128, 128, True, **many, **ones), True  # moments of many tiles
 
 

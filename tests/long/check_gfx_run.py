@@ -10,9 +10,10 @@ which each two values of two constants meet. Each is launched twice by a convolu
 fused decode that the enumeration found it in: on small integers, where every bit must agree, and on
 reals, within the bound of docs/numerics.md (of norms and SiLU on reals alone). An access outside of
 the launch's tensors, a register read before its load was waited for and an instruction that the
-emulator does not know are faults. One line a kernel; status 1 unless every variant was executed and
-is right. With --device cpu, in a process that has TRITON_INTERPRET=1, the same launches are
-interpreted: it says whether a difference is the compiler's.
+emulator does not know are faults. One line a kernel (--markdown: as a table of the docs has
+it); status 1 unless every variant was executed and is right. With --device cpu, in a process that
+has TRITON_INTERPRET=1, the same launches are interpreted: it says whether a difference is the
+compiler's.
 """
 
 from __future__ import annotations
@@ -186,10 +187,8 @@ class Runner:
 
 def kind_of(error: Exception) -> str:
     """The column that an error is counted in."""
-    kind, text = getattr(error, "kind", ""), str(error).lower()
-    if kind == "bounds" or isinstance(error, IndexError) or "outside" in text or "bounds" in text:
-        return "outside"
-    return "hazards" if kind == "hazard" or "hazard" in text or "wait" in text else "other"
+    kind = "bounds" if isinstance(error, IndexError) else getattr(error, "kind", "")
+    return {"bounds": "outside", "hazard": "hazards"}.get(kind, "other")
 
 
 def interpreted() -> Watch:
@@ -259,6 +258,7 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=10**9, help="variants a process and dtype")
     parser.add_argument("--device", default="", help="cpu: Triton's interpreter")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--markdown", action="store_true", help="rows as in docs/amd_truth.md")
     parser.add_argument("--verbose", action="store_true", help="each variant, with --child")
     parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=0, help=argparse.SUPPRESS)
@@ -269,7 +269,12 @@ def main() -> int:
         return 0
     start = time.perf_counter()
     rows = spawn(options)
-    print(check_gfx.table([COLUMNS, *(row.cells() for row in rows)]))
+    lines = [COLUMNS, *(row.cells() for row in rows)]
+    if options.markdown:
+        lines.insert(1, ("---",) * len(COLUMNS))
+        print("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
+    else:
+        print(check_gfx.table(lines))
     for row in rows:
         for words in row.wrong:
             print("FAILED", row.arch, words)

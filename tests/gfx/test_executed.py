@@ -1,0 +1,95 @@
+"""The kernels executed as AMD machine code, launched by the package's own code: a share of what
+tests/long/check_gfx_run.py and the checks with --device gfx1100 do, of each architecture."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("triton", reason="no triton in this environment")
+pytest.importorskip("tinygrad", reason="no tinygrad in this environment")
+
+import check_fused
+import check_fused_gfx
+import check_gfx_run
+import check_raster_gpu
+import check_triton_numerics as numerics
+import gfx_layers
+import gfx_problems
+import how_much
+import raster_gpu_scenes as scenes
+import triton_device
+
+from hy3d_rocm.conv.triton import configs, jit
+from hy3d_rocm.raster.gpu import draw
+from tools.dev import variants
+
+SEED = 7
+TYPES = {"gfx1100": "f16", "gfx1201": "bf16", "gfx942": "f32"}
+
+
+@pytest.fixture(params=list(TYPES))
+def watch(request: pytest.FixtureRequest) -> Iterator[triton_device.Watch]:
+    """A process whose GPU is the emulator."""
+    found = triton_device.Watch(request.param)
+    yield found
+    assert jit._direct.usable
+    found.watched.remove()
+
+
+def test_a_variant_of_each_kernel_is_right(watch: triton_device.Watch) -> None:
+    arch, dtype = watch.device, TYPES[watch.device]
+    tiles = list(configs.offered(arch, dtype))[: how_much.of(1, 3)]
+    found = itertools.chain(
+        ((*one, gfx_problems) for one in
+         variants.sources(arch, dtype, tiles=tiles, select=variants.values).items()),
+        ((*one, gfx_layers) for one in
+         check_fused_gfx.sources(arch, dtype, tiles, variants.values).items()),
+    )  # fmt: skip
+    runner = check_gfx_run.Runner(arch, dtype, watch)
+    for variant, source, module in found:
+        row = runner.rows.get(variant.function)
+        few = getattr(getattr(source, "job", None), "size", ()) != (128, 130)  # many positions
+        if few and (row is None or row.asked < how_much.of(1, 4)):
+            runner.run(variant, source, module)
+    assert {row.kernel for row in runner.rows.values()} >= {
+        "to_rows_and_pack", "conv_rows", "add_splits", "pack_weight", "add_columns", "conv_points",
+        "to_rows", "load_rows", "conv_fused",
+    }  # fmt: skip
+    for row in runner.rows.values():
+        assert row.is_right, "\n".join(row.wrong)
+    assert sum(row.instructions for row in runner.rows.values()) > 100_000
+    assert {one.direct for one in watch.watched.launches} == {False, True}
+
+
+def test_random_convolutions_equal_the_c_reference(watch: triton_device.Watch) -> None:
+    for index in range(how_much.of(2, 8)):
+        config = numerics.config_for(watch.device, SEED, index)
+        differing, compared = numerics.differing_values(config, SEED, watch.device)
+        assert compared, config
+        assert not differing, config
+        assert numerics.fraction_of_bound(config, SEED, watch.device) <= 1, config
+
+
+def test_random_layers_are_within_the_bound(watch: triton_device.Watch) -> None:
+    for index in range(how_much.of(2, 8)):
+        case = check_fused.case_for(watch.device, SEED, index)
+        assert check_fused.check(case, SEED, False, watch.device) == 0, case
+        assert check_fused.check(case, SEED, True, watch.device) <= 1, case
+
+
+@pytest.mark.parametrize("watch", ["gfx1100"], indirect=True)
+def test_a_scene_is_the_c_cores_bit_for_bit(watch: triton_device.Watch) -> None:
+    covered = 0
+    for index in range(how_much.of(2, 10)):
+        of, sizes = scenes.scene(SEED, index), check_raster_gpu.sizes_of(watch.device, index)
+        made = draw.draw(
+            of.clip, of.faces, *of.size, compat=of.rule == "compat", prior=of.prior, sizes=sizes
+        )
+        assert made is not None
+        wanted = scenes.core(of)
+        assert [scenes.differing(a, b) for a, b in zip(made, wanted, strict=True)] == [0, 0, 0]
+        covered += int((wanted[0] > 0).sum())
+    assert covered
