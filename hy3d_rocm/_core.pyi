@@ -210,7 +210,8 @@ class KnownCalls:
 
     capsule: `torch.Tensor.__dlpack_c_exchange_api__`, by which tensors are read, or None: then no
     call has a key. types: those of tensors that are nothing more. flags: functions that give a
-    bool, which is part of a key. holds: functions; where one gives True nothing goes straight.
+    bool, which is part of a key. holds: functions; where one gives what is true
+    nothing goes straight.
     clock: gives seconds.
     """
 

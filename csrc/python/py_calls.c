@@ -19,7 +19,7 @@ typedef struct calls_object {
     PyObject *capsule; /* how tensors are read (DLPack), or None */
     PyObject *types;   /* of tensors that are nothing more: a tuple */
     PyObject *flags;   /* functions whose answers are part of the key: a tuple */
-    PyObject *holds;   /* functions any of which keeps calls back by True: a tuple */
+    PyObject *holds;   /* functions any of which keeps calls back: a tuple */
     PyObject *clock;
     PyObject *known;   /* key -> (who, bytearray of a `counts`) */
     PyObject *running; /* who is called now or was when it failed; or NULL */
@@ -239,17 +239,17 @@ static void calls_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* Whether any of the functions gives True: 1 or 0; -1 with an exception. */
+/* Whether any of the functions gives what is true: 1 or 0; -1 with an exception. */
 static int any_holds(const calls_object *calls)
 {
     const Py_ssize_t count = PyTuple_Size(calls->holds);
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *const answer = PyObject_CallNoArgs(PyTuple_GetItem(calls->holds, i));
-        if (answer == NULL || answer == Py_True) {
-            Py_XDECREF(answer);
-            return answer == NULL ? -1 : 1;
+        const int is_true = answer == NULL ? -1 : PyObject_IsTrue(answer);
+        Py_XDECREF(answer);
+        if (is_true != 0) {
+            return is_true;
         }
-        Py_DECREF(answer);
     }
     return 0;
 }

@@ -150,7 +150,8 @@ class _Local(threading.local):
 
 
 _local = _Local()
-_scopes = 0  # of inject_faults, open on any thread
+#: Where faults come from now, on any thread: scopes of inject_faults, and ENVIRONMENT
+SOURCES: list[str] = []
 _process: tuple[Fault, ...] = ()
 _process_lock = threading.Lock()
 _environment: tuple[str, tuple[Fault, ...]] = ("", ())
@@ -158,8 +159,8 @@ _environment: tuple[str, tuple[Fault, ...]] = ("", ())
 
 def active() -> bool:
     """Whether any fault could hit this thread now."""
-    if not _scopes:
-        return bool(_environment[1])
+    if not SOURCES:
+        return False
     return bool(_local.faults or _process or _environment[1])
 
 
@@ -229,7 +230,7 @@ def inject_faults(
 
     scope: "thread" (this thread only) or "process". Blocks nest; all their faults act.
     """
-    global _process, _scopes
+    global _process
     if scope not in ("thread", "process"):
         raise ValueError(f"inject_faults: scope {scope!r} is neither 'thread' nor 'process'")
     added = (faults,) if isinstance(faults, Fault) else tuple(faults)
@@ -239,7 +240,7 @@ def inject_faults(
     if scope == "thread":
         _local.faults = (*_local.faults, *added)
     with _process_lock:
-        _scopes += 1
+        SOURCES.append(scope)
         if scope == "process":
             _process = (*_process, *added)
     try:
@@ -249,7 +250,7 @@ def inject_faults(
         if scope == "thread":
             _local.faults = _without(_local.faults, added)
         with _process_lock:
-            _scopes -= 1
+            SOURCES.remove(scope)
             if scope == "process":
                 _process = _without(_process, added)
 
@@ -304,6 +305,10 @@ def load_environment() -> None:
         return
     faults = parse(text)
     with _process_lock:
+        if _environment[1]:
+            SOURCES.remove(ENVIRONMENT)
+        if faults:
+            SOURCES.append(ENVIRONMENT)
         _environment = (text, faults)
     if faults:
         _LOG.warning("fault injection is ON: %s=%s", ENVIRONMENT, text)

@@ -280,7 +280,7 @@ class RouterMode(TorchFunctionMode):
         self.entries: dict[Hashable, Entry] = {}  # some by two keys
         self.known = _native.KnownCalls(
             _READER, tuple(_PLAIN_TYPES), (_get_cudnn_enabled, _get_mkldnn_enabled),
-            (_is_grad_enabled, _is_any_autocast_enabled, faults.active), perf_counter,
+            (_is_grad_enabled, _is_any_autocast_enabled, faults.SOURCES.__len__), perf_counter,
         )  # fmt: skip
         self.known_since = -1  # VERDICTS.generation
         self.overhead = OverheadBudget(perf_counter)
@@ -298,36 +298,29 @@ class RouterMode(TorchFunctionMode):
             signature = SIGNATURES.get(func)
         except TypeError:  # a callable that can't be hashed is none of ours
             signature = None
-        if signature is None or self.busy[0] or is_dynamo_compiling():
+        busy = self.busy
+        if signature is None or busy[0] or is_dynamo_compiling():
             return func(*args, **kwargs) if kwargs else func(*args)
-        if not self.is_nested:
-            return self._route(signature, func, args, kwargs or {})
-        self.busy[0] = True  # the modes around this one would route the same call again
-        try:
-            return self._route(signature, func, args, kwargs or {})
-        finally:
-            self.busy[0] = False
-
-    def _route(
-        self, signature: Signature, func: Callable[..., Any], args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:  # fmt: skip
         key: bytes | None = None
-        if signature.names is PLAIN and not kwargs:
-            if self.known_since != VERDICTS.generation:
-                self._forget()
-            failed: list[Exception] = []
-            try:
-                found = self.known.call(func, args)
-            except Exception as error:  # noqa: BLE001  # the chain raises again what is not ours
-                failed.append(error)
-            else:
-                if found is not None and type(found) is not bytes:
-                    return found
-                key = found
-            if failed:
-                return self._after_straight(failed, func, args)
-        return self._look(key, signature, func, args, kwargs)
+        busy[0] = self.is_nested  # the modes around this one would route the same call again
+        try:
+            if signature.names is PLAIN and not kwargs:
+                if self.known_since != VERDICTS.generation:
+                    self._forget()
+                failed = None
+                try:
+                    found = self.known.call(func, args)
+                except Exception as error:  # noqa: BLE001  # the chain raises again what is not ours
+                    failed = [error]
+                else:
+                    if found is not None and type(found) is not bytes:
+                        return found
+                    key = found
+                if failed is not None:
+                    return self._after_straight(failed, func, args)
+            return self._look(key, signature, func, args, kwargs or {})
+        finally:
+            busy[0] = False
 
     def _look(
         self, key: bytes | None, signature: Signature, func: Callable[..., Any],
