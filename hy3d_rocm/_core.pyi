@@ -344,8 +344,8 @@ def schedule_plan(
     Hy3dError HY3D_ERR_BUDGET_TOO_SMALL names the smallest budget that would do.
     """
 
-def schedule_grain(plan: dict[str, Any], index: int) -> dict[str, tuple[int, int, int]]:
-    """Grain `index` of a plan that schedule_plan gave: the fields of hy3d_tile."""
+def schedule_tile(plan: dict[str, Any], index: int) -> dict[str, tuple[int, int, int]]:
+    """Tile `index` of a plan that schedule_plan gave: the fields of hy3d_tile."""
 
 def schedule_window(length: int, ramp_before: int, ramp_after: int) -> memoryview:
     """`length` float32 blend weights (format "f"); neighbours' windows sum to exactly 1."""

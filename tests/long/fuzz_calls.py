@@ -256,7 +256,7 @@ CALLS: dict[str, Maker] = {
     ),
     "seed_image": plain(lambda rng: [rng.randrange(WORD), rng.randrange(WORD)]),
     "schedule_plan": lambda rng, _arrays: ([], good_plan(rng)),
-    "schedule_grain": lambda rng, arrays: ([strange_plan(rng, arrays), rng.randrange(-1, 5)], {}),
+    "schedule_tile": lambda rng, arrays: ([strange_plan(rng, arrays), rng.randrange(-1, 5)], {}),
     "schedule_window": plain(
         lambda rng: [rng.randrange(1, 50), rng.randrange(20), rng.randrange(20)]
     ),
