@@ -56,7 +56,7 @@ from hy3d_rocm.conv.measuring import OverheadBudget, Step
 from hy3d_rocm.conv.policy import TIER_NAMES, Plan, Planner, all_tiers, fixed_plan
 from hy3d_rocm.conv.recording import recorder
 from hy3d_rocm.conv.selfcheck import check_form
-from hy3d_rocm.conv.stats import LOCK, Audience, Named, OnEvent, Stats, book, named
+from hy3d_rocm.conv.stats import Audience, Named, OnEvent, Stats, named
 from hy3d_rocm.conv.tiers import CurrentTier, Limits, Tier, base, make_tier
 from hy3d_rocm.conv.verdicts import VERDICTS
 
@@ -157,8 +157,7 @@ def note(size: Sequence[int], outputs: int, dtype: torch.dtype, tier: str, secon
     if LOCAL.modes and not LOCAL.modes[-1].busy[0]:
         what = Named("conv3d", f"{size_text(size)} -> {outputs}", dtype_name(dtype))
         audience = LOCAL.modes[-1].audience
-        book(audience.rows(what, tier), seconds)
-        audience.add_calls()
+        audience.count(audience.rows(what, tier), seconds)
 
 
 def _check_words(
@@ -370,8 +369,7 @@ class RouterMode(TorchFunctionMode):
     def collect(self) -> None:
         """Books the calls that went straight to PyTorch since the last time."""
         for entry, calls, seconds, longest in self.known.take():
-            self.audience.add_calls(calls)
-            book(entry.rows, seconds, calls=calls, longest=longest)
+            self.audience.count(entry.rows, seconds, calls=calls, longest=longest)
 
     def _forget(self) -> None:
         """Has every call looked at again."""
@@ -486,7 +484,7 @@ class RouterMode(TorchFunctionMode):
         """`failed` has what the first tier's own attempt has just raised."""
         if failed is None:
             failed = []
-            self.audience.add_calls()
+            self.audience.add("booked_calls")
         plan = plan or entry.plan
         assert plan is not None
         widen = None
@@ -533,7 +531,7 @@ class RouterMode(TorchFunctionMode):
             self._look_for_fast(entry)
         except Exception as error:  # noqa: BLE001  # raises again what is not ours
             self._not_planned(entry, error)
-            self.audience.add_calls()
+            self.audience.add("booked_calls")
             return False
         return True
 
@@ -603,21 +601,8 @@ class RouterMode(TorchFunctionMode):
     def _tell(self, entry: Entry, start: float, outcome: str = "ok", detail: str = "") -> None:
         """Books a call and its first attempt in one go."""
         seconds = perf_counter() - start
-        LOCK.acquire()  # `with` takes twice as long
-        try:
-            for stats in self.audience.stats:
-                stats.booked_calls += 1
-                if entry.recovers and not detail:
-                    stats.recovered += 1
-            for row in entry.rows:
-                row.calls += 1
-                row.seconds += seconds
-                if seconds > row.max_seconds:
-                    row.max_seconds = seconds
-                if detail:
-                    row.failures += 1
-        finally:
-            LOCK.release()
+        recovered = 1 if entry.recovers and not detail else 0
+        self.audience.count(entry.rows, seconds, recovered=recovered, failed=bool(detail))
         if self.audience.listeners:
             tier = "current" if entry.fast is None else entry.fast.name
             self.audience.tell(start, tier, entry.what, seconds, outcome, detail)

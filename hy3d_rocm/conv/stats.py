@@ -60,6 +60,14 @@ class Row:
     max_seconds: float = 0.0
     predicted_bytes: int = 0
 
+    def book(self, seconds: float, calls: int, longest: float, *, failed: bool) -> None:
+        """Counts attempts. Called with LOCK held."""
+        self.calls += calls
+        self.failures += failed
+        self.seconds += seconds
+        if longest > self.max_seconds:
+            self.max_seconds = longest
+
 
 @dataclass
 class Stats:
@@ -199,10 +207,18 @@ class Audience:
             for stats in self.stats:
                 setattr(stats, counter, getattr(stats, counter) + 1)
 
-    def add_calls(self, calls: int = 1) -> None:
+    def count(
+        self, rows: tuple[Row, ...], seconds: float, *, calls: int = 1,
+        longest: float | None = None, recovered: int = 0, failed: bool = False,
+    ) -> None:  # fmt: skip
+        """Counts calls, one as a rule, and an attempt at each; longest: the longest one's seconds
+        where there are several."""
         with LOCK:
             for stats in self.stats:
                 stats.booked_calls += calls
+                stats.recovered += recovered
+            for row in rows:
+                row.book(seconds, calls, seconds if longest is None else longest, failed=failed)
 
     def left(self, reason: str, *, is_new: bool) -> None:
         """A call that is not routed: the scope says so once, the log once a process (is_new)."""
@@ -235,16 +251,8 @@ class Audience:
                 raise
 
 
-def book(
-    rows: tuple[Row, ...], seconds: float, *, failed: bool = False, calls: int = 1,
-    longest: float | None = None,
-) -> None:  # fmt: skip
-    """Counts attempts, one as a rule; longest: the seconds of the longest where they are more."""
-    longest = seconds if longest is None else longest
+def book(rows: tuple[Row, ...], seconds: float, *, failed: bool = False) -> None:
+    """Counts one attempt."""
     with LOCK:
         for row in rows:
-            row.calls += calls
-            row.failures += failed
-            row.seconds += seconds
-            if longest > row.max_seconds:
-                row.max_seconds = longest
+            row.book(seconds, 1, seconds, failed=failed)
