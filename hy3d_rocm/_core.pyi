@@ -35,11 +35,7 @@ class PreparedWeights:
     @property
     def format(self) -> int: ...
     @property
-    def name(self) -> str: ...
-    @property
     def nbytes(self) -> int: ...
-    @property
-    def shape(self) -> tuple[int, int, int, int, int]: ...
 
 _Node = tuple[int | tuple[int, ...], ...]
 _Pair = tuple[int, int]
@@ -60,8 +56,6 @@ class Schedule:
     @property
     def candidates(self) -> list[dict[str, Any]]:
         """The fields of hy3d_candidate; strategy, order and status by name."""
-    @property
-    def smallest_budget(self) -> int: ...
     @property
     def program(self) -> Program | None: ...
 
@@ -237,9 +231,6 @@ class KnownCalls:
     def take(self) -> list[tuple[Any, int, float, float]]:
         """(who, calls, seconds, the longest call's) since the last time; what failed is not in."""
 
-    def forget(self) -> None:
-        """Forgets all calls, with what was not taken of them."""
-
     def failed(self) -> tuple[Any, float] | None:
         """(who, start by the clock) of a function that has just raised, once; else None."""
 
@@ -263,7 +254,6 @@ class Rates:
 
     def learn(self, tier: int, work: tuple[float, ...], seconds: float) -> None: ...
     def seconds(self, tier: int, work: tuple[float, ...]) -> float | None: ...
-    def factor(self, tier: int, dtype: int) -> float | None: ...
 
 def conv3d_format(
     in_size: _Three,
