@@ -34,6 +34,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from hy3d_rocm.conv.call import SIGNATURES, ConvCall, make_spec, read_arguments, size_text
+from hy3d_rocm.conv.tiers import TIER_NAMES
 
 _LOG = logging.getLogger("hy3d_rocm")
 ENVIRONMENT = "HY3D_FAULTS"
@@ -80,7 +81,6 @@ TEXTS = {
     "type_mismatch": TYPE_MISMATCH,
 }
 
-_TIERS = ("current", "vendor", "triton", "gemm", "conv2d", "native", "cpu", "*")
 _OPS = ("conv2d", "conv3d", "conv2d_backward", "conv3d_backward", "*")
 _EFFECTS = ("raise", "wrong", "nan", "slow")
 _SLOW_SECONDS = 0.05
@@ -277,7 +277,8 @@ def _parse_entry(entry: str) -> Fault:
         )
     tier, op, shape, rest = parts
     key, *options = rest.split(",")
-    for value, known, what in ((tier, _TIERS, "tier"), (op, _OPS, "op"), (key, _WORDS, "text")):
+    tiers = (*TIER_NAMES, "*")
+    for value, known, what in ((tier, tiers, "tier"), (op, _OPS, "op"), (key, _WORDS, "text")):
         if value not in known:
             raise ValueError(
                 f"{ENVIRONMENT}: {what} {value!r} in {entry!r} is none of {', '.join(known)}"

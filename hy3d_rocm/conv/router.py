@@ -40,7 +40,7 @@ from hy3d_rocm.conv.call import (
     read_arguments,
     size_text,
 )
-from hy3d_rocm.conv.choice import parse_policy
+from hy3d_rocm.conv.choice import TIERS, parse_policy
 from hy3d_rocm.conv.errors import DeviceLostError, Kind, described, is_cancel, is_lost
 from hy3d_rocm.conv.fallback import (
     Entry,
@@ -53,7 +53,7 @@ from hy3d_rocm.conv.fallback import (
 )
 from hy3d_rocm.conv.learning import ProbeBudget, Watching
 from hy3d_rocm.conv.measuring import OverheadBudget, Step
-from hy3d_rocm.conv.policy import TIER_NAMES, Plan, Planner, all_tiers, fixed_plan
+from hy3d_rocm.conv.policy import Plan, Planner, all_tiers, fixed_plan
 from hy3d_rocm.conv.recording import recorder
 from hy3d_rocm.conv.selfcheck import check_form
 from hy3d_rocm.conv.stats import Audience, Named, OnEvent, Stats, named
@@ -137,7 +137,7 @@ def protect(
     limits = Limits(budget, memory_threshold)
     planner: Planner | None = None
     if tiers is None:
-        chosen = parse_policy("auto" if policy is None else policy, TIER_NAMES)
+        chosen = parse_policy("auto" if policy is None else policy, TIERS)
         planner = Planner(chosen, all_tiers(**cpu), limits)
         made = planner.tiers
     else:
