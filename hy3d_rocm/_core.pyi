@@ -35,11 +35,7 @@ class PreparedWeights:
     @property
     def format(self) -> int: ...
     @property
-    def name(self) -> str: ...
-    @property
     def nbytes(self) -> int: ...
-    @property
-    def shape(self) -> tuple[int, int, int, int, int]: ...
 
 _Node = tuple[int | tuple[int, ...], ...]
 _Pair = tuple[int, int]
@@ -60,8 +56,6 @@ class Schedule:
     @property
     def candidates(self) -> list[dict[str, Any]]:
         """The fields of hy3d_candidate; strategy, order and status by name."""
-    @property
-    def smallest_budget(self) -> int: ...
     @property
     def program(self) -> Program | None: ...
 
@@ -210,7 +204,8 @@ class KnownCalls:
 
     capsule: `torch.Tensor.__dlpack_c_exchange_api__`, by which tensors are read, or None: then no
     call has a key. types: those of tensors that are nothing more. flags: functions that give a
-    bool, which is part of a key. holds: functions; where one gives True nothing goes straight.
+    bool, which is part of a key. holds: functions; where one gives what is true
+    nothing goes straight.
     clock: gives seconds.
     """
 
@@ -236,9 +231,6 @@ class KnownCalls:
     def take(self) -> list[tuple[Any, int, float, float]]:
         """(who, calls, seconds, the longest call's) since the last time; what failed is not in."""
 
-    def forget(self) -> None:
-        """Forgets all calls, with what was not taken of them."""
-
     def failed(self) -> tuple[Any, float] | None:
         """(who, start by the clock) of a function that has just raised, once; else None."""
 
@@ -262,7 +254,6 @@ class Rates:
 
     def learn(self, tier: int, work: tuple[float, ...], seconds: float) -> None: ...
     def seconds(self, tier: int, work: tuple[float, ...]) -> float | None: ...
-    def factor(self, tier: int, dtype: int) -> float | None: ...
 
 def conv3d_format(
     in_size: _Three,
@@ -343,8 +334,8 @@ def schedule_plan(
     Hy3dError HY3D_ERR_BUDGET_TOO_SMALL names the smallest budget that would do.
     """
 
-def schedule_grain(plan: dict[str, Any], index: int) -> dict[str, tuple[int, int, int]]:
-    """Grain `index` of a plan that schedule_plan gave: the fields of hy3d_tile."""
+def schedule_tile(plan: dict[str, Any], index: int) -> dict[str, tuple[int, int, int]]:
+    """Tile `index` of a plan that schedule_plan gave: the fields of hy3d_tile."""
 
 def schedule_window(length: int, ramp_before: int, ramp_after: int) -> memoryview:
     """`length` float32 blend weights (format "f"); neighbours' windows sum to exactly 1."""

@@ -116,7 +116,7 @@ PyObject *hy3d_py_fingerprint(PyObject *module, PyObject *args, PyObject *kwargs
 PyObject *hy3d_py_resolve_device(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_seed_image(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwargs);
-PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_schedule_tile(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_route(PyObject *module, PyObject *args, PyObject *kwargs);

@@ -17,7 +17,7 @@ static PyMethodDef functions[] = {
     FUNCTION(resolve_device, "(device, rule): where a pipeline computes and which rule said so."),
     FUNCTION(seed_image, "Seed of one image of a batch; image 0 has the seed itself."),
     FUNCTION(schedule_plan, "Plans a decode under a budget; a dictionary."),
-    FUNCTION(schedule_grain, "One grain of a plan; a dictionary."),
+    FUNCTION(schedule_tile, "One tile of a plan; a dictionary."),
     FUNCTION(schedule_window, "Blend window as a memoryview of float32."),
     FUNCTION(compile_schedule, "Compiles a graph and a request into a Schedule."),
     FUNCTION(graph_sizes, "(channels, frames, rows, columns) of each value of a graph."),

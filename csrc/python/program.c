@@ -732,17 +732,6 @@ static PyObject *schedule_candidates(PyObject *self, void *ignored)
     return list;
 }
 
-static PyObject *schedule_smallest_budget(PyObject *self, void *ignored)
-{
-    (void)ignored;
-    if (!claim(schedule_of(self))) {
-        return NULL;
-    }
-    const int64_t smallest = hy3d_schedule_smallest_budget(schedule_of(self)->schedule);
-    let_go(schedule_of(self));
-    return PyLong_FromLongLong(smallest);
-}
-
 /* --- Program ---------------------------------------------------------------------------------- */
 
 typedef struct program_object {
@@ -1062,8 +1051,6 @@ static PyObject *program_fallback(PyObject *self, PyObject *args, PyObject *kwar
 
 static PyGetSetDef schedule_getset[] = {
     {"candidates", schedule_candidates, NULL, "What was compiled, in the order offered.", NULL},
-    {"smallest_budget", schedule_smallest_budget, NULL,
-     "The least device_budget that some candidate would fit.", NULL},
     {"program", schedule_program, NULL, "What to carry out; None where nothing fits.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

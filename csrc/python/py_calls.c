@@ -19,7 +19,7 @@ typedef struct calls_object {
     PyObject *capsule; /* how tensors are read (DLPack), or None */
     PyObject *types;   /* of tensors that are nothing more: a tuple */
     PyObject *flags;   /* functions whose answers are part of the key: a tuple */
-    PyObject *holds;   /* functions any of which keeps calls back by True: a tuple */
+    PyObject *holds;   /* functions any of which keeps calls back: a tuple */
     PyObject *clock;
     PyObject *known;   /* key -> (who, bytearray of a `counts`) */
     PyObject *running; /* who is called now or was when it failed; or NULL */
@@ -38,7 +38,7 @@ typedef struct call_key {
 } call_key;
 
 /* Small numbers take one byte: the shorter a key, the sooner it is hashed. */
-static void put(call_key *key, int64_t number)
+__attribute__((noinline)) static void put(call_key *key, int64_t number)
 {
     uint64_t rest = ((uint64_t)number << 1) ^ (number < 0 ? UINT64_MAX : 0);
     for (; rest > 127; rest >>= 7) {
@@ -82,7 +82,10 @@ static int put_numbers(call_key *key, PyObject *value)
 static int put_flags(call_key *key, PyObject *flags)
 {
     const Py_ssize_t count = PyTuple_Size(flags);
-    for (Py_ssize_t i = 0; i < count && i < MAX_FLAGS; i++) {
+    if (count > MAX_FLAGS) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *const answer = PyObject_CallNoArgs(PyTuple_GetItem(flags, i));
         if (answer == NULL) {
             return -1;
@@ -176,11 +179,6 @@ static PyObject *calls_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                                      &holds, &clock)) {
         return NULL;
     }
-    if (PyTuple_Size(flags) > MAX_FLAGS) {
-        hy3d_py_value_error("flags are %zd: they must be at most %d.", PyTuple_Size(flags),
-                            MAX_FLAGS);
-        return NULL;
-    }
     PyObject *const known = PyDict_New();
     PyObject *const self = known == NULL ? NULL : PyType_GenericAlloc(type, 0);
     if (self == NULL) {
@@ -211,18 +209,7 @@ static int calls_traverse(PyObject *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* What may lead back here hangs on what was called; the rest stays, so that a method that is still
- * called finds it. */
-static int calls_clear(PyObject *self)
-{
-    calls_object *const calls = cast(self);
-    if (calls->known != NULL) {
-        PyDict_Clear(calls->known);
-    }
-    Py_CLEAR(calls->running);
-    return 0;
-}
-
+/* No tp_clear: what leads back here passes through the dictionary, which has one. */
 static void calls_dealloc(PyObject *self)
 {
     PyTypeObject *const type = Py_TYPE(self);
@@ -239,17 +226,17 @@ static void calls_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* Whether any of the functions gives True: 1 or 0; -1 with an exception. */
+/* Whether any of the functions gives what is true: 1 or 0; -1 with an exception. */
 static int any_holds(const calls_object *calls)
 {
     const Py_ssize_t count = PyTuple_Size(calls->holds);
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *const answer = PyObject_CallNoArgs(PyTuple_GetItem(calls->holds, i));
-        if (answer == NULL || answer == Py_True) {
-            Py_XDECREF(answer);
-            return answer == NULL ? -1 : 1;
+        const int is_true = answer == NULL ? -1 : PyObject_IsTrue(answer);
+        Py_XDECREF(answer);
+        if (is_true != 0) {
+            return is_true;
         }
-        Py_DECREF(answer);
     }
     return 0;
 }
@@ -298,7 +285,7 @@ static PyObject *run(PyObject *self, PyObject *entry, PyObject *function, PyObje
 static PyObject *calls_call(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     if (count != 2 || !PyTuple_Check(args[1])) {
-        hy3d_py_type_error("KnownCalls.call takes a function and a tuple of arguments.");
+        hy3d_py_type_error("call takes a function and a tuple.");
         return NULL;
     }
     calls_object *const calls = cast(self);
@@ -323,7 +310,7 @@ static PyObject *calls_call(PyObject *self, PyObject *const *args, Py_ssize_t co
 
 static PyObject *calls_add(PyObject *self, PyObject *args)
 {
-    static const counts none;
+    const counts none = {.calls = 0};
     PyObject *key = NULL;
     PyObject *who = NULL;
     if (!PyArg_ParseTuple(args, "OO:add", &key, &who)) {
@@ -377,13 +364,6 @@ static PyObject *calls_take(PyObject *self, PyObject *ignored)
     return found;
 }
 
-static PyObject *calls_forget(PyObject *self, PyObject *ignored)
-{
-    (void)ignored;
-    PyDict_Clear(cast(self)->known);
-    Py_RETURN_NONE;
-}
-
 static PyObject *calls_failed(PyObject *self, PyObject *ignored)
 {
     (void)ignored;
@@ -397,21 +377,18 @@ static PyObject *calls_failed(PyObject *self, PyObject *ignored)
 }
 
 static PyMethodDef calls_methods[] = {
-    {"call", (PyCFunction)(void (*)(void))calls_call, METH_FASTCALL,
-     "call(function, arguments): the result where it is known; else its key, or None."},
-    {"add", calls_add, METH_VARARGS, "add(key, who): such calls go straight from now on."},
-    {"take", calls_take, METH_NOARGS, "[(who, calls, seconds, longest)] since the last time."},
-    {"forget", calls_forget, METH_NOARGS, "Forgets all calls, and what was not taken of them."},
-    {"failed", calls_failed, METH_NOARGS, "(who, start) of a call that has just raised, or None."},
+    {"call", (PyCFunction)(void (*)(void))calls_call, METH_FASTCALL, "The result, a key, or None."},
+    {"add", calls_add, METH_VARARGS, "add(key, who)"},
+    {"take", calls_take, METH_NOARGS, "[(who, calls, seconds, longest)]"},
+    {"failed", calls_failed, METH_NOARGS, "(who, start) or None"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot calls_slots[] = {
-    {Py_tp_doc, "Calls of convolutions that go straight to PyTorch, and how often they did."},
+    {Py_tp_doc, "Calls that go straight to PyTorch."},
     {Py_tp_new, calls_new},
     {Py_tp_dealloc, calls_dealloc},
     {Py_tp_traverse, calls_traverse},
-    {Py_tp_clear, calls_clear},
     {Py_tp_methods, calls_methods},
     {0, NULL},
 };

@@ -43,13 +43,6 @@ static PyObject *prepared_format(PyObject *self, void *ignored)
     return PyLong_FromUnsignedLong(hy3d_conv3d_weights_format(cast(self)->weights));
 }
 
-static PyObject *prepared_name(PyObject *self, void *ignored)
-{
-    (void)ignored;
-    return PyUnicode_FromString(
-        hy3d_conv3d_format_name(hy3d_conv3d_weights_format(cast(self)->weights)));
-}
-
 static PyObject *prepared_nbytes(PyObject *self, void *ignored)
 {
     (void)ignored;
@@ -62,17 +55,9 @@ static PyObject *size_tuple(const int64_t size[HY3D_TENSOR_DIMS])
                          (long long)size[3], (long long)size[4]);
 }
 
-static PyObject *prepared_shape(PyObject *self, void *ignored)
-{
-    (void)ignored;
-    return size_tuple(cast(self)->size);
-}
-
 static PyGetSetDef prepared_getset[] = {
     {"format", prepared_format, NULL, "The layout's number, as conv3d_format gives it.", NULL},
-    {"name", prepared_name, NULL, "The layout's name.", NULL},
     {"nbytes", prepared_nbytes, NULL, "Bytes that are held.", NULL},
-    {"shape", prepared_shape, NULL, "Sizes of the weights they were made from.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

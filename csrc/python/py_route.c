@@ -278,25 +278,9 @@ static PyObject *rates_seconds(PyObject *self, PyObject *args)
     return number_or_none(seconds);
 }
 
-static PyObject *rates_factor(PyObject *self, PyObject *args)
-{
-    int tier = 0;
-    int dtype = 0;
-    if (!PyArg_ParseTuple(args, "O&O&:factor", to_enum, &tier, to_enum, &dtype)) {
-        return NULL;
-    }
-    double factor = 0;
-    HY3D_PY_LOCK(self);
-    factor = hy3d_rates_factor(cast(self)->rates, (hy3d_tier)tier, (hy3d_dtype)dtype);
-    HY3D_PY_UNLOCK();
-    return number_or_none(factor);
-}
-
 static PyMethodDef rates_methods[] = {
     {"learn", rates_learn, METH_VARARGS, "learn(tier, work, seconds): one measurement."},
     {"seconds", rates_seconds, METH_VARARGS, "seconds(tier, work): the estimate, or None."},
-    {"factor", rates_factor, METH_VARARGS,
-     "factor(tier, dtype): measured time as a multiple of the baseline's, or None."},
     {NULL, NULL, 0, NULL},
 };
 

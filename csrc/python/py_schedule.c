@@ -1,6 +1,6 @@
 /* Decode plans as dictionaries.
  *
- * A plan's dictionary carries its description, and a grain is computed from a plan made anew out
+ * A plan's dictionary carries its description, and a tile is computed from a plan made anew out
  * of that: pure integers, microseconds, and nothing a caller writes into the dictionary can lead
  * the C core outside what it checked. */
 #include "hy3d/tiles.h"
@@ -141,8 +141,8 @@ static PyObject *plan_to_dict(const hy3d_tiles_plan *plan)
         hy3d_py_put(dict, "tile", hy3d_py_tuple3(plan->tile)) &&
         hy3d_py_put(dict, "count", hy3d_py_tuple3(plan->count)) &&
         hy3d_py_put(dict, "extent", hy3d_py_tuple3(plan->extent)) &&
-        hy3d_py_put(dict, "grains", PyLong_FromLongLong(plan->grains)) &&
-        hy3d_py_put(dict, "grain_bytes", PyLong_FromLongLong(plan->grain_bytes)) &&
+        hy3d_py_put(dict, "tiles", PyLong_FromLongLong(plan->tiles)) &&
+        hy3d_py_put(dict, "tile_bytes", PyLong_FromLongLong(plan->tile_bytes)) &&
         hy3d_py_put(dict, "peak_bytes", PyLong_FromLongLong(plan->peak_bytes)) &&
         hy3d_py_put(dict, "smallest_budget_bytes",
                     PyLong_FromLongLong(plan->smallest_budget_bytes)) &&
@@ -246,31 +246,31 @@ static bool plan_again(const hy3d_py_state *state, PyObject *dict, hy3d_tiles_pl
     return status == HY3D_OK;
 }
 
-PyObject *hy3d_py_schedule_grain(PyObject *module, PyObject *args, PyObject *kwargs)
+PyObject *hy3d_py_schedule_tile(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     char *keywords[] = {"plan", "index", NULL};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     PyObject *dict = NULL;
     PyObject *index_object = NULL;
     int64_t index = 0;
-    hy3d_tiles_plan plan = {.grains = 0};
-    hy3d_tile grain;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:schedule_grain", keywords, &dict,
+    hy3d_tiles_plan plan = {.tiles = 0};
+    hy3d_tile tile;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:schedule_tile", keywords, &dict,
                                      &index_object) ||
         !hy3d_py_int64(index_object, "index", &index) || !plan_again(state, dict, &plan)) {
         return NULL;
     }
-    const hy3d_status status = hy3d_tiles_at(&plan, index, &grain);
+    const hy3d_status status = hy3d_tiles_at(&plan, index, &tile);
     if (status != HY3D_OK) {
-        return hy3d_py_raise(state, status, "There is no grain %lld: the plan has %lld.",
-                             (long long)index, (long long)plan.grains);
+        return hy3d_py_raise(state, status, "There is no tile %lld: the plan has %lld.",
+                             (long long)index, (long long)plan.tiles);
     }
     return Py_BuildValue(
-        "{sNsNsNsNsNsNsNsNsN}", "in_start", hy3d_py_tuple3(grain.in_start), "in_stop",
-        hy3d_py_tuple3(grain.in_stop), "trim_start", hy3d_py_tuple3(grain.trim_start), "out_start",
-        hy3d_py_tuple3(grain.out_start), "out_stop", hy3d_py_tuple3(grain.out_stop), "ramp_before",
-        hy3d_py_tuple3(grain.ramp_before), "ramp_after", hy3d_py_tuple3(grain.ramp_after),
-        "own_start", hy3d_py_tuple3(grain.own_start), "own_stop", hy3d_py_tuple3(grain.own_stop));
+        "{sNsNsNsNsNsNsNsNsN}", "in_start", hy3d_py_tuple3(tile.in_start), "in_stop",
+        hy3d_py_tuple3(tile.in_stop), "trim_start", hy3d_py_tuple3(tile.trim_start), "out_start",
+        hy3d_py_tuple3(tile.out_start), "out_stop", hy3d_py_tuple3(tile.out_stop), "ramp_before",
+        hy3d_py_tuple3(tile.ramp_before), "ramp_after", hy3d_py_tuple3(tile.ramp_after),
+        "own_start", hy3d_py_tuple3(tile.own_start), "own_stop", hy3d_py_tuple3(tile.own_stop));
 }
 
 /* More positions than any picture or clip has; a slip of a caller must not cost gigabytes. */
@@ -307,7 +307,7 @@ PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kw
                             (long long)values[0], (long long)values[1], (long long)values[2]);
         return NULL;
     }
-    const hy3d_tile grain = {
+    const hy3d_tile tile = {
         .out_stop = {values[0]}, .ramp_before = {values[1]}, .ramp_after = {values[2]}};
     PyObject *const bytes =
         PyBytes_FromStringAndSize(NULL, (Py_ssize_t)values[0] * (Py_ssize_t)sizeof(float));
@@ -315,7 +315,7 @@ PyObject *hy3d_py_schedule_window(PyObject *module, PyObject *args, PyObject *kw
         return NULL;
     }
     float *const window = (float *)(void *)PyBytes_AsString(bytes);
-    const hy3d_status status = hy3d_tile_window(&grain, 0, window);
+    const hy3d_status status = hy3d_tile_window(&tile, 0, window);
     PyObject *const result =
         status == HY3D_OK
             ? as_floats(bytes)

@@ -796,7 +796,7 @@ static hy3d_status take(hy3d_context *context, hy3d_schedule *s)
     }
     const hy3d__arrays *a = &s->arrays;
     const hy3d_candidate *c = &s->candidates[s->chosen];
-    hy3d_tiles_plan tiles = {.grains = 0};
+    hy3d_tiles_plan tiles = {.tiles = 0};
     if (c->order == HY3D_ORDER_TILES) {
         hy3d__tiles_of(s, c->halo_row, c->level, &tiles); /* it succeeded before */
     }

@@ -42,7 +42,7 @@ static hy3d_status level_candidate(const hy3d_schedule *s, int32_t on_host,
     const hy3d_status status = hy3d__tiles_of(s, level->row, level->level, &tiles);
     if (status == HY3D_OK) {
         *out = tiles_of_level(s, on_host, level);
-        out->tiles = tiles.grains;
+        out->tiles = tiles.tiles;
         out->tile[0] = tiles.extent[1] * tiles.desc.factor[1];
         out->tile[1] = tiles.extent[2] * tiles.desc.factor[2];
     }

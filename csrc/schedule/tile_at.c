@@ -1,4 +1,4 @@
-/* Single grains and their blend windows. */
+/* Single tiles and their blend windows. */
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -15,7 +15,7 @@
 static hy3d_status check_plan(const hy3d_tiles_plan *plan, hy3d__axis axes_out[3])
 {
     hy3d_status status = hy3d__tiles_check(&plan->desc);
-    int64_t grains = plan->grains;
+    int64_t tiles = plan->tiles;
     for (int i = 0; i < 3 && status == HY3D_OK; i++) {
         status = hy3d__tiles_axis(&plan->desc, i, &axes_out[i]);
         if (status != HY3D_OK) {
@@ -23,40 +23,39 @@ static hy3d_status check_plan(const hy3d_tiles_plan *plan, hy3d__axis axes_out[3
         }
         const int64_t count = plan->count[i];
         if (count < 1 || count > axes_out[i].max_count || plan->out[i] != axes_out[i].out ||
-            grains % count != 0) {
+            tiles % count != 0) {
             return HY3D_ERR_INVALID_ARGUMENT;
         }
-        grains /= count;
+        tiles /= count;
     }
-    if (status == HY3D_OK && grains != 1) {
+    if (status == HY3D_OK && tiles != 1) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     return status;
 }
 
-static void fill_axis(const hy3d__axis *axis, int64_t count, int64_t tile, int i, hy3d_tile *grain)
+static void fill_axis(const hy3d__axis *axis, int64_t count, int64_t place, int i, hy3d_tile *tile)
 {
-    const int64_t start = hy3d__axis_start(axis, count, tile);
-    const int64_t stop = hy3d__axis_start(axis, count, tile + 1);
-    const bool first = tile == 0, last = tile == count - 1;
-    grain->own_start[i] = start;
-    grain->own_stop[i] = stop;
-    hy3d__axis_input(axis, count, tile, &grain->in_start[i], &grain->in_stop[i]);
+    const int64_t start = hy3d__axis_start(axis, count, place);
+    const int64_t stop = hy3d__axis_start(axis, count, place + 1);
+    const bool first = place == 0, last = place == count - 1;
+    tile->own_start[i] = start;
+    tile->own_stop[i] = stop;
+    hy3d__axis_input(axis, count, place, &tile->in_start[i], &tile->in_stop[i]);
     const int64_t out_start = first ? 0 : hy3d__axis_output(axis, start - axis->shared_before);
     const int64_t out_stop = last ? axis->out : hy3d__axis_output(axis, stop + axis->shared_after);
-    grain->out_start[i] = out_start;
-    grain->out_stop[i] = out_stop;
+    tile->out_start[i] = out_start;
+    tile->out_stop[i] = out_stop;
     /* The decoded tile's unit 0 is unit in_start * factor of the output, causal or not. */
-    grain->trim_start[i] = out_start - grain->in_start[i] * axis->factor;
-    grain->ramp_before[i] =
+    tile->trim_start[i] = out_start - tile->in_start[i] * axis->factor;
+    tile->ramp_before[i] =
         first ? 0 : hy3d__axis_output(axis, start + axis->shared_after) - out_start;
-    grain->ramp_after[i] =
-        last ? 0 : out_stop - hy3d__axis_output(axis, stop - axis->shared_before);
+    tile->ramp_after[i] = last ? 0 : out_stop - hy3d__axis_output(axis, stop - axis->shared_before);
 }
 
-hy3d_status hy3d_tiles_at(const hy3d_tiles_plan *plan, int64_t index, hy3d_tile *grain_out)
+hy3d_status hy3d_tiles_at(const hy3d_tiles_plan *plan, int64_t index, hy3d_tile *tile_out)
 {
-    if (plan == NULL || grain_out == NULL) {
+    if (plan == NULL || tile_out == NULL) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     hy3d__axis axes[3];
@@ -64,15 +63,15 @@ hy3d_status hy3d_tiles_at(const hy3d_tiles_plan *plan, int64_t index, hy3d_tile 
     if (status != HY3D_OK) {
         return status;
     }
-    if (index < 0 || index >= plan->grains) {
+    if (index < 0 || index >= plan->tiles) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
-    hy3d_tile grain;
+    hy3d_tile tile;
     for (int i = 2; i >= 0; i--) {
-        fill_axis(&axes[i], plan->count[i], index % plan->count[i], i, &grain);
+        fill_axis(&axes[i], plan->count[i], index % plan->count[i], i, &tile);
         index /= plan->count[i];
     }
-    *grain_out = grain;
+    *tile_out = tile;
     return HY3D_OK;
 }
 
@@ -84,13 +83,13 @@ static float ramp(int64_t at, int64_t length)
     return (float)steps / (float)WEIGHT_STEPS;
 }
 
-hy3d_status hy3d_tile_window(const hy3d_tile *grain, int axis, float *window_out)
+hy3d_status hy3d_tile_window(const hy3d_tile *tile, int axis, float *window_out)
 {
-    if (grain == NULL || window_out == NULL || axis < 0 || axis > 2) {
+    if (tile == NULL || window_out == NULL || axis < 0 || axis > 2) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
-    const int64_t start = grain->out_start[axis], stop = grain->out_stop[axis];
-    const int64_t before = grain->ramp_before[axis], after = grain->ramp_after[axis];
+    const int64_t start = tile->out_start[axis], stop = tile->out_stop[axis];
+    const int64_t before = tile->ramp_before[axis], after = tile->ramp_after[axis];
     if (start < 0 || stop <= start || before < 0 || before > stop - start || after < 0 ||
         after > stop - start - before) {
         return HY3D_ERR_INVALID_ARGUMENT;

@@ -280,7 +280,7 @@ void hy3d__order_tiles(hy3d_schedule *s, hy3d__builder *b, const hy3d_candidate 
     const int32_t passes = is_all && s->cut.group_norms > 0 ? s->request.statistic_passes : 0;
     b->is_silent = !is_all && s->tiles_part != HY3D__TILES_LARGEST;
     b->status = hy3d__tiles_of(s, candidate->halo_row, candidate->level, &tiles);
-    if (b->status == HY3D_OK && tiles.grains > HY3D_SCHEDULE_MAX_STEPS) {
+    if (b->status == HY3D_OK && tiles.tiles > HY3D_SCHEDULE_MAX_STEPS) {
         b->status = HY3D_ERR_OVERFLOW;
     }
     if (b->status == HY3D_OK && s->cut.node > 0) {
@@ -291,7 +291,7 @@ void hy3d__order_tiles(hy3d_schedule *s, hy3d__builder *b, const hy3d_candidate 
             statistics_section(s, b, &tiles, candidate->chunk);
         }
         const int32_t first = is_all ? 0 : largest_tile(b, &tiles);
-        const int64_t stop = is_all ? tiles.grains : first + 1;
+        const int64_t stop = is_all ? tiles.tiles : first + 1;
         for (int32_t i = first; i < stop && b->status == HY3D_OK; i++) {
             tile_section(s, b, &tiles, i, pass > passes ? 0 : pass, candidate->chunk, &known);
         }

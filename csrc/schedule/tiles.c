@@ -1,4 +1,4 @@
-/* Levels, the choice among them, and single grains. */
+/* Levels, the choice among them, and single tiles. */
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -8,7 +8,7 @@
 /* What a level looks like. */
 typedef struct level_shape {
     int64_t count[3];
-    int64_t grain_bytes;
+    int64_t tile_bytes;
 } level_shape;
 
 static hy3d_status make_axes(const hy3d_tiles_desc *desc, hy3d__axis axes_out[3])
@@ -22,9 +22,9 @@ static hy3d_status make_axes(const hy3d_tiles_desc *desc, hy3d__axis axes_out[3]
     return HY3D_OK;
 }
 
-/* The axes are independent, so some grain is largest along all three at once. */
-static hy3d_status grain_cost(const hy3d_tiles_desc *desc, const hy3d__axis axes[3],
-                              const int64_t count[3], int64_t *bytes_out)
+/* The axes are independent, so some tile is largest along all three at once. */
+static hy3d_status tile_cost(const hy3d_tiles_desc *desc, const hy3d__axis axes[3],
+                             const int64_t count[3], int64_t *bytes_out)
 {
     int64_t tokens = 1, voxels = 1, of_voxels, of_pairs, sum;
     bool fits = true;
@@ -82,7 +82,7 @@ static bool next_level(const hy3d__axis axes[3], int64_t shrink, int64_t count[3
     return true;
 }
 
-/* How many grains of `bytes` fit beside the resident bytes: 0 when one does not. */
+/* How many tiles of `bytes` fit beside the resident bytes: 0 when one does not. */
 static int64_t fitting(const hy3d_tiles_desc *desc, int64_t bytes, int64_t most)
 {
     const int64_t budget = desc->budget_bytes == 0 ? INT64_MAX : desc->budget_bytes;
@@ -98,17 +98,17 @@ static hy3d_status walk_levels(const hy3d_tiles_desc *desc, const hy3d__axis axe
                                level_shape *chosen_out, level_shape *finest_out,
                                hy3d_tiles_plan *plan)
 {
-    level_shape now = {.count = {1, 1, 1}, .grain_bytes = 0};
+    level_shape now = {.count = {1, 1, 1}, .tile_bytes = 0};
     const int64_t shrink = desc->shrink == 0 ? 2 : desc->shrink;
     bool found = false;
     int32_t level = 0;
     for (;; level++) {
-        const hy3d_status status = grain_cost(desc, axes, now.count, &now.grain_bytes);
+        const hy3d_status status = tile_cost(desc, axes, now.count, &now.tile_bytes);
         if (status != HY3D_OK) {
             return status;
         }
         const bool wanted =
-            desc->level >= 0 ? level == desc->level : fitting(desc, now.grain_bytes, 1) > 0;
+            desc->level >= 0 ? level == desc->level : fitting(desc, now.tile_bytes, 1) > 0;
         if (wanted && !found) {
             *chosen_out = now;
             plan->level = level;
@@ -134,7 +134,7 @@ hy3d_status hy3d_tiles_make(const hy3d_tiles_desc *desc, int64_t *smallest_budge
     }
     hy3d__axis axes[3];
     level_shape chosen, finest;
-    hy3d_tiles_plan plan = {.desc = *desc, .grains = 1, .decoded_voxels = 1};
+    hy3d_tiles_plan plan = {.desc = *desc, .tiles = 1, .decoded_voxels = 1};
     hy3d_status status = hy3d__tiles_check(desc);
     if (status == HY3D_OK) {
         status = make_axes(desc, axes);
@@ -149,28 +149,28 @@ hy3d_status hy3d_tiles_make(const hy3d_tiles_desc *desc, int64_t *smallest_budge
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     int64_t needed;
-    if (!hy3d__add_i64(desc->resident_bytes, chosen.grain_bytes, &needed)) {
+    if (!hy3d__add_i64(desc->resident_bytes, chosen.tile_bytes, &needed)) {
         return HY3D_ERR_OVERFLOW;
     }
-    plan.smallest_budget_bytes = desc->resident_bytes + finest.grain_bytes;
+    plan.smallest_budget_bytes = desc->resident_bytes + finest.tile_bytes;
     for (int i = 0; i < 3; i++) {
         plan.out[i] = axes[i].out;
         plan.count[i] = chosen.count[i];
         plan.tile[i] = hy3d__axis_start(&axes[i], chosen.count[i], 1);
         plan.extent[i] = hy3d__axis_max_extent(&axes[i], chosen.count[i]);
         plan.decoded_voxels *= hy3d__axis_all_decoded(&axes[i], chosen.count[i]);
-        plan.grains *= chosen.count[i]; /* at most the latent's voxels, which were checked */
+        plan.tiles *= chosen.count[i]; /* at most the latent's voxels, which were checked */
     }
-    plan.grain_bytes = chosen.grain_bytes;
-    const int64_t most = plan.grains < desc->max_in_flight ? plan.grains : desc->max_in_flight;
-    plan.in_flight = (int32_t)fitting(desc, chosen.grain_bytes, most);
+    plan.tile_bytes = chosen.tile_bytes;
+    const int64_t most = plan.tiles < desc->max_in_flight ? plan.tiles : desc->max_in_flight;
+    plan.in_flight = (int32_t)fitting(desc, chosen.tile_bytes, most);
     if (plan.in_flight == 0) {
         if (smallest_budget_out != NULL) {
             *smallest_budget_out = needed;
         }
         return HY3D_ERR_BUDGET_TOO_SMALL;
     }
-    plan.peak_bytes = desc->resident_bytes + plan.in_flight * chosen.grain_bytes;
+    plan.peak_bytes = desc->resident_bytes + plan.in_flight * chosen.tile_bytes;
     *plan_out = plan;
     return HY3D_OK;
 }

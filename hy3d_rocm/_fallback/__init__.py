@@ -84,6 +84,13 @@ class PreparedWeights:
     __init__ = conv3d
 
 
+class KnownCalls:
+    """Of calls that the core looks up, which has no twin: there is never one of these."""
+
+    __slots__ = ()
+    __init__ = _refusing("Looking calls up needs")
+
+
 class Admission:
     """Of the core's cache of prepared weights, which has no twin: there is never one of these."""
 

@@ -6,8 +6,7 @@ the vendor's library of a ROCm build where nothing has proven the shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 _AUTO, _SAFE, _VENDOR_FIRST, _PIN = range(4)
 _CURRENT, _VENDOR, _CONV2D, _CPU = 0, 1, 5, 6
@@ -27,28 +26,6 @@ class Rates:
 
     def seconds(self, tier: int, work: tuple[float, ...]) -> float | None:
         """None: nothing is estimated."""
-
-
-class KnownCalls:
-    """Knows no call: each is read one value at a time."""
-
-    def __init__(self, *made_of: object) -> None:
-        pass
-
-    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        """None: there is no key."""
-
-    def add(self, key: bytes, who: Any) -> None:
-        """Not kept."""
-
-    def take(self) -> list[tuple[Any, int, float, float]]:
-        return []
-
-    def forget(self) -> None:
-        """Nothing was kept."""
-
-    def failed(self) -> None:
-        """None: nothing was called here."""
 
 
 def route(

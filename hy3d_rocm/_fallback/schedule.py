@@ -1,4 +1,4 @@
-"""Pure-Python twin of csrc/schedule: the same plans, grains, windows and blends, in plain integers.
+"""Pure-Python twin of csrc/schedule: the same plans, tiles, windows and blends, in plain integers.
 
 Serves where the compiled core cannot be imported, and is the oracle of its tests. The contract is
 include/hy3d/tiles.h; arrays of three are (T, H, W).
@@ -33,7 +33,7 @@ _FIELDS: dict[str, tuple[Any, int, int]] = {
     "resident_bytes": (0, 0, 64), "budget_bytes": (0, 0, 64), "max_in_flight": (1, 1, 32),
     "level": (-1, -1, 32), "shrink": (0, 0, 32),
 }  # fmt: skip
-_GRAIN_FIELDS = tuple(
+_TILE_FIELDS = tuple(
     "own_start own_stop in_start in_stop trim_start out_start out_stop "
     "ramp_before ramp_after".split()
 )
@@ -149,7 +149,7 @@ class _Axis:
 def schedule_plan(**fields: Any) -> dict[str, Any]:
     """Plans a decode; the fields are those of hy3d_tiles_desc, `latent` and `factor` at least.
 
-    Returns desc, out, tile, count, extent, grains, grain_bytes, peak_bytes, smallest_budget_bytes,
+    Returns desc, out, tile, count, extent, tiles, tile_bytes, peak_bytes, smallest_budget_bytes,
     level, levels, in_flight and decoded_voxels. Raises ValueError for a field out of its range and
     Hy3dError with the name HY3D_ERR_OVERFLOW or HY3D_ERR_BUDGET_TOO_SMALL.
     """
@@ -166,21 +166,21 @@ def schedule_plan(**fields: Any) -> dict[str, Any]:
         level = fitting[0] if fitting else len(levels) - 1
     else:
         level = wanted
-    count, grain_bytes = levels[level]
-    grains = count[0] * count[1] * count[2]
-    _check_fit(desc, grain_bytes, room)
-    in_flight = min(grains, desc["max_in_flight"])
-    if grain_bytes > 0:
-        in_flight = min(in_flight, room // grain_bytes)
+    count, tile_bytes = levels[level]
+    tiles = count[0] * count[1] * count[2]
+    _check_fit(desc, tile_bytes, room)
+    in_flight = min(tiles, desc["max_in_flight"])
+    if tile_bytes > 0:
+        in_flight = min(in_flight, room // tile_bytes)
     return {
         "desc": desc,
         "out": out,
         "tile": tuple(axis.start(n, 1) for axis, n in zip(axes, count, strict=True)),
         "count": count,
         "extent": tuple(axis.max_extent(n) for axis, n in zip(axes, count, strict=True)),
-        "grains": grains,
-        "grain_bytes": grain_bytes,
-        "peak_bytes": desc["resident_bytes"] + in_flight * grain_bytes,
+        "tiles": tiles,
+        "tile_bytes": tile_bytes,
+        "peak_bytes": desc["resident_bytes"] + in_flight * tile_bytes,
         "smallest_budget_bytes": desc["resident_bytes"] + levels[-1][1],
         "level": level,
         "levels": len(levels),
@@ -191,8 +191,8 @@ def schedule_plan(**fields: Any) -> dict[str, Any]:
     }
 
 
-def schedule_grain(plan: Mapping[str, Any], index: int) -> dict[str, tuple[int, int, int]]:
-    """Grain `index` of a plan that schedule_plan gave; time is outermost, then H, then W.
+def schedule_tile(plan: Mapping[str, Any], index: int) -> dict[str, tuple[int, int, int]]:
+    """Tile `index` of a plan that schedule_plan gave; time is outermost, then H, then W.
 
     own_start, own_stop, in_start, in_stop, trim_start, out_start, out_stop, ramp_before,
     ramp_after, each (T, H, W).
@@ -208,13 +208,13 @@ def schedule_grain(plan: Mapping[str, Any], index: int) -> dict[str, tuple[int, 
     desc = _read_desc({**plan["desc"], "level": level, "budget_bytes": 0})
     again = _plan_again(tuple(desc.items()))
     number = _integer("index", index, 64)
-    if not 0 <= number < again["grains"]:
-        raise ValueError(f"There is no grain {number}: the plan has {again['grains']}.")
+    if not 0 <= number < again["tiles"]:
+        raise ValueError(f"There is no tile {number}: the plan has {again['tiles']}.")
     columns = []
     for i in (2, 1, 0):
         number, tile = divmod(number, again["count"][i])
-        columns.append(_axis_of_grain(_Axis.of(again["desc"], i), again["count"][i], tile))
-    return dict(zip(_GRAIN_FIELDS, zip(*reversed(columns), strict=True), strict=True))
+        columns.append(_axis_of_tile(_Axis.of(again["desc"], i), again["count"][i], tile))
+    return dict(zip(_TILE_FIELDS, zip(*reversed(columns), strict=True), strict=True))
 
 
 def schedule_window(length: int, ramp_before: int, ramp_after: int) -> memoryview:
@@ -302,7 +302,7 @@ def _last_level(desc: Mapping[str, Any]) -> int:
 def _levels(
     desc: Mapping[str, Any], axes: list[_Axis]
 ) -> Iterator[tuple[tuple[int, int, int], int]]:
-    """(count, cost of the largest grain) of every level, the whole decode first."""
+    """(count, cost of the largest tile) of every level, the whole decode first."""
     count = [1, 1, 1]
     shrink = desc["shrink"] or 2
     for _ in range(_last_level(desc) + 1):
@@ -324,11 +324,11 @@ def _levels(
         count[chosen] = axes[chosen].next_count(count[chosen], shrink)
 
 
-def _check_fit(desc: Mapping[str, Any], grain_bytes: int, room: int) -> None:
-    needed = desc["resident_bytes"] + grain_bytes
+def _check_fit(desc: Mapping[str, Any], tile_bytes: int, room: int) -> None:
+    needed = desc["resident_bytes"] + tile_bytes
     if needed > _INT64_MAX:
         raise Hy3dError(f"a size does not fit in 63 bits, in {dict(desc)}", _OVERFLOW)
-    if grain_bytes > room:
+    if tile_bytes > room:
         raise Hy3dError(
             f"The budget is {desc['budget_bytes']} bytes, but the smallest tiles need {needed}: "
             "raise it or lower min_tile.",
@@ -338,12 +338,12 @@ def _check_fit(desc: Mapping[str, Any], grain_bytes: int, room: int) -> None:
 
 @lru_cache(maxsize=16)
 def _plan_again(desc: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    """The plan of a checked description; remembered, since every grain of a decode asks for it."""
+    """The plan of a checked description; remembered, since every tile of a decode asks for it."""
     return schedule_plan(**dict(desc))
 
 
-def _axis_of_grain(axis: _Axis, count: int, tile: int) -> tuple[int, ...]:
-    """One axis of a grain, in the order of _GRAIN_FIELDS."""
+def _axis_of_tile(axis: _Axis, count: int, tile: int) -> tuple[int, ...]:
+    """One axis of a tile, in the order of _TILE_FIELDS."""
     start, stop = axis.start(count, tile), axis.start(count, tile + 1)
     in_start, in_stop = axis.input(count, tile)
     out_start, out_stop, before, after = 0, axis.output(axis.latent), 0, 0

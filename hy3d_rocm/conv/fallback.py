@@ -25,8 +25,6 @@ from hy3d_rocm.conv.stats import LOCK, Audience, Named, OnEvent, Row, book
 from hy3d_rocm.conv.tiers import Limits, Tier, base, select_backend
 from hy3d_rocm.conv.verdicts import VERDICTS, Verdict, breaks_tier
 
-# Tiers whose every exception is a back-end's failure: PyTorch itself would take the call.
-_OWN = frozenset({"vendor", "triton", "gemm", "conv2d", "native", "cpu"})
 # How often a self-check that failed itself is tried again.
 _CHECKS = 2
 
@@ -293,7 +291,8 @@ class FallbackChain(Attempts):
             learning.failed(self.call.spec, known, found, error)
 
     def classify(self, name: str, error: Exception) -> Classified | None:
-        is_own = name in _OWN and not self.plan.is_fixed
+        # Every exception of ours is a back-end's failure: PyTorch itself would take the call.
+        is_own = name != "current" and not self.plan.is_fixed
         return errors.classify_own(error) if is_own else errors.classify(error)
 
     def ban(self, name: str, found: Classified, error: Exception) -> None:

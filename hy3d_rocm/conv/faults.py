@@ -34,6 +34,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from hy3d_rocm.conv.call import SIGNATURES, ConvCall, make_spec, read_arguments, size_text
+from hy3d_rocm.conv.tiers import TIER_NAMES
 
 _LOG = logging.getLogger("hy3d_rocm")
 ENVIRONMENT = "HY3D_FAULTS"
@@ -80,7 +81,6 @@ TEXTS = {
     "type_mismatch": TYPE_MISMATCH,
 }
 
-_TIERS = ("current", "vendor", "triton", "gemm", "conv2d", "native", "cpu", "*")
 _OPS = ("conv2d", "conv3d", "conv2d_backward", "conv3d_backward", "*")
 _EFFECTS = ("raise", "wrong", "nan", "slow")
 _SLOW_SECONDS = 0.05
@@ -150,7 +150,8 @@ class _Local(threading.local):
 
 
 _local = _Local()
-_scopes = 0  # of inject_faults, open on any thread
+#: Where faults come from now, on any thread: scopes of inject_faults, and ENVIRONMENT
+SOURCES: list[str] = []
 _process: tuple[Fault, ...] = ()
 _process_lock = threading.Lock()
 _environment: tuple[str, tuple[Fault, ...]] = ("", ())
@@ -158,8 +159,8 @@ _environment: tuple[str, tuple[Fault, ...]] = ("", ())
 
 def active() -> bool:
     """Whether any fault could hit this thread now."""
-    if not _scopes:
-        return bool(_environment[1])
+    if not SOURCES:
+        return False
     return bool(_local.faults or _process or _environment[1])
 
 
@@ -229,7 +230,7 @@ def inject_faults(
 
     scope: "thread" (this thread only) or "process". Blocks nest; all their faults act.
     """
-    global _process, _scopes
+    global _process
     if scope not in ("thread", "process"):
         raise ValueError(f"inject_faults: scope {scope!r} is neither 'thread' nor 'process'")
     added = (faults,) if isinstance(faults, Fault) else tuple(faults)
@@ -239,7 +240,7 @@ def inject_faults(
     if scope == "thread":
         _local.faults = (*_local.faults, *added)
     with _process_lock:
-        _scopes += 1
+        SOURCES.append(scope)
         if scope == "process":
             _process = (*_process, *added)
     try:
@@ -249,7 +250,7 @@ def inject_faults(
         if scope == "thread":
             _local.faults = _without(_local.faults, added)
         with _process_lock:
-            _scopes -= 1
+            SOURCES.remove(scope)
             if scope == "process":
                 _process = _without(_process, added)
 
@@ -276,7 +277,8 @@ def _parse_entry(entry: str) -> Fault:
         )
     tier, op, shape, rest = parts
     key, *options = rest.split(",")
-    for value, known, what in ((tier, _TIERS, "tier"), (op, _OPS, "op"), (key, _WORDS, "text")):
+    tiers = (*TIER_NAMES, "*")
+    for value, known, what in ((tier, tiers, "tier"), (op, _OPS, "op"), (key, _WORDS, "text")):
         if value not in known:
             raise ValueError(
                 f"{ENVIRONMENT}: {what} {value!r} in {entry!r} is none of {', '.join(known)}"
@@ -304,6 +306,10 @@ def load_environment() -> None:
         return
     faults = parse(text)
     with _process_lock:
+        if _environment[1]:
+            SOURCES.remove(ENVIRONMENT)
+        if faults:
+            SOURCES.append(ENVIRONMENT)
         _environment = (text, faults)
     if faults:
         _LOG.warning("fault injection is ON: %s=%s", ENVIRONMENT, text)

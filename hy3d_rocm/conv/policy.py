@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("hy3d_rocm")
 
-TIER_NAMES = tuple(name for name in TIERS if name in tiers.TIER_NAMES)
 # A workspace that always fits: reading the free memory takes longer than it is worth.
 _SMALL_BYTES = 1 << 20
 # A tier that fits this many times over is not asked again at each call.
@@ -97,7 +96,7 @@ def memory_for(device: torch.device) -> Memory:
 
 def all_tiers(**cpu_options: Any) -> tuple[Tier, ...]:
     """Every tier that there is, in the order that decides between equals."""
-    return tuple(tiers.make_tier(name, **cpu_options) for name in TIER_NAMES)
+    return tuple(tiers.make_tier(name, **cpu_options) for name in TIERS)
 
 
 def setting_of(call: ConvCall) -> Setting:

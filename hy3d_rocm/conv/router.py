@@ -40,7 +40,7 @@ from hy3d_rocm.conv.call import (
     read_arguments,
     size_text,
 )
-from hy3d_rocm.conv.choice import parse_policy
+from hy3d_rocm.conv.choice import TIERS, parse_policy
 from hy3d_rocm.conv.errors import DeviceLostError, Kind, described, is_cancel, is_lost
 from hy3d_rocm.conv.fallback import (
     Entry,
@@ -53,10 +53,10 @@ from hy3d_rocm.conv.fallback import (
 )
 from hy3d_rocm.conv.learning import ProbeBudget, Watching
 from hy3d_rocm.conv.measuring import OverheadBudget, Step
-from hy3d_rocm.conv.policy import TIER_NAMES, Plan, Planner, all_tiers, fixed_plan
+from hy3d_rocm.conv.policy import Plan, Planner, all_tiers, fixed_plan
 from hy3d_rocm.conv.recording import recorder
 from hy3d_rocm.conv.selfcheck import check_form
-from hy3d_rocm.conv.stats import LOCK, Audience, Named, OnEvent, Stats, book, named
+from hy3d_rocm.conv.stats import Audience, Named, OnEvent, Stats, named
 from hy3d_rocm.conv.tiers import CurrentTier, Limits, Tier, base, make_tier
 from hy3d_rocm.conv.verdicts import VERDICTS
 
@@ -67,6 +67,18 @@ __all__ = ["LOCAL", "Guard", "aside", "note", "protect"]
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 # Has C read a tensor; PyTorch has it since 2.13.
 _READER = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+
+
+def _known_calls() -> _native.KnownCalls | None:
+    """For the calls of a mode that go straight to PyTorch; None where C can't read tensors."""
+    if _READER is None or not _native.available:
+        return None
+    return _native.KnownCalls(
+        _READER, tuple(_PLAIN_TYPES), (_get_cudnn_enabled, _get_mkldnn_enabled),
+        (_is_grad_enabled, _is_any_autocast_enabled, faults.SOURCES.__len__), perf_counter,
+    )  # fmt: skip
+
+
 # Entries of one mode: shapes x layouts of a session. Rebuilt from nothing when exceeded.
 _MAX_ENTRIES = 4096
 
@@ -125,7 +137,7 @@ def protect(
     limits = Limits(budget, memory_threshold)
     planner: Planner | None = None
     if tiers is None:
-        chosen = parse_policy("auto" if policy is None else policy, TIER_NAMES)
+        chosen = parse_policy("auto" if policy is None else policy, TIERS)
         planner = Planner(chosen, all_tiers(**cpu), limits)
         made = planner.tiers
     else:
@@ -157,8 +169,7 @@ def note(size: Sequence[int], outputs: int, dtype: torch.dtype, tier: str, secon
     if LOCAL.modes and not LOCAL.modes[-1].busy[0]:
         what = Named("conv3d", f"{size_text(size)} -> {outputs}", dtype_name(dtype))
         audience = LOCAL.modes[-1].audience
-        book(audience.rows(what, tier), seconds)
-        audience.add_calls()
+        audience.count(audience.rows(what, tier), seconds)
 
 
 def _check_words(
@@ -278,10 +289,7 @@ class RouterMode(TorchFunctionMode):
         # Of the thread: an inner router handles the call that an outer one sees
         self.busy: list[bool] = outer[0].busy if outer else [False]
         self.entries: dict[Hashable, Entry] = {}  # some by two keys
-        self.known = _native.KnownCalls(
-            _READER, tuple(_PLAIN_TYPES), (_get_cudnn_enabled, _get_mkldnn_enabled),
-            (_is_grad_enabled, _is_any_autocast_enabled, faults.active), perf_counter,
-        )  # fmt: skip
+        self.known = _known_calls()
         self.known_since = -1  # VERDICTS.generation
         self.overhead = OverheadBudget(perf_counter)
         self.is_plain = not (self.settings.check_finite or self.settings.synchronize)
@@ -298,36 +306,29 @@ class RouterMode(TorchFunctionMode):
             signature = SIGNATURES.get(func)
         except TypeError:  # a callable that can't be hashed is none of ours
             signature = None
-        if signature is None or self.busy[0] or is_dynamo_compiling():
+        busy = self.busy
+        if signature is None or busy[0] or is_dynamo_compiling():
             return func(*args, **kwargs) if kwargs else func(*args)
-        if not self.is_nested:
-            return self._route(signature, func, args, kwargs or {})
-        self.busy[0] = True  # the modes around this one would route the same call again
-        try:
-            return self._route(signature, func, args, kwargs or {})
-        finally:
-            self.busy[0] = False
-
-    def _route(
-        self, signature: Signature, func: Callable[..., Any], args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:  # fmt: skip
         key: bytes | None = None
-        if signature.names is PLAIN and not kwargs:
-            if self.known_since != VERDICTS.generation:
-                self._forget()
-            failed: list[Exception] = []
-            try:
-                found = self.known.call(func, args)
-            except Exception as error:  # noqa: BLE001  # the chain raises again what is not ours
-                failed.append(error)
-            else:
-                if found is not None and type(found) is not bytes:
-                    return found
-                key = found
-            if failed:
-                return self._after_straight(failed, func, args)
-        return self._look(key, signature, func, args, kwargs)
+        busy[0] = self.is_nested  # the modes around this one would route the same call again
+        try:
+            if signature.names is PLAIN and not kwargs and self.known is not None:
+                if self.known_since != VERDICTS.generation:
+                    self._forget()
+                failed = None
+                try:
+                    found = self.known.call(func, args)
+                except Exception as error:  # noqa: BLE001  # the chain raises again what is not ours
+                    failed = [error]
+                else:
+                    if found is not None and type(found) is not bytes:
+                        return found
+                    key = found
+                if failed is not None:
+                    return self._after_straight(failed, func, args)
+            return self._look(key, signature, func, args, kwargs or {})
+        finally:
+            busy[0] = False
 
     def _look(
         self, key: bytes | None, signature: Signature, func: Callable[..., Any],
@@ -336,7 +337,7 @@ class RouterMode(TorchFunctionMode):
         """A call that does not go straight to PyTorch, or is not known to. key: what C read."""
         if is_compiling():
             return func(*args, **kwargs)
-        if _is_any_autocast_enabled():
+        if key is not None and _is_any_autocast_enabled():
             key = None  # it has no dtype of autocast
         entry = None if key is None else self.entries.get(key)
         if entry is None:
@@ -359,6 +360,7 @@ class RouterMode(TorchFunctionMode):
         if wants_grad:
             return gradients.convolve(self, entry, values, func, args, kwargs)
         if key is not None and entry.is_counted_later and entry.generation == self.known_since:
+            assert self.known is not None  # it gave the key
             self.known.add(key, entry)
         return self.run(entry, values, func, args, kwargs)
 
@@ -366,6 +368,7 @@ class RouterMode(TorchFunctionMode):
         self, failed: list[Exception], func: Callable[..., Any], args: tuple[Any, ...]
     ) -> Any:
         """The result of a call that went straight to PyTorch, and was not computed there."""
+        assert self.known is not None
         known = self.known.failed()
         if known is None:  # it did not get there
             raise failed.pop()
@@ -376,29 +379,37 @@ class RouterMode(TorchFunctionMode):
 
     def collect(self) -> None:
         """Books the calls that went straight to PyTorch since the last time."""
-        for entry, calls, seconds, longest in self.known.take():
-            self.audience.add_calls(calls)
-            book(entry.rows, seconds, calls=calls, longest=longest)
+        for entry, calls, seconds, longest in [] if self.known is None else self.known.take():
+            self.audience.count(entry.rows, seconds, calls=calls, longest=longest)
 
     def _forget(self) -> None:
         """Has every call looked at again."""
         self.collect()
         self.known_since = VERDICTS.generation
-        self.known.forget()
+        self.known = _known_calls()
 
     def _read(
         self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, ...] | None:
         """The values of PLAIN; None where PyTorch alone knows what is asked."""
-        values = read_arguments(signature, args, kwargs)
-        if values is None:
-            return None
-        for value in values[:3]:
-            if type(value) not in _PLAIN_TYPES and (value is not None or value is not values[2]):
-                if isinstance(value, torch.Tensor):
-                    self._leave(f"a tensor is a {type(value).__name__}")
+        if kwargs or signature.names is not PLAIN or not 2 <= len(args) <= 7:
+            read = read_arguments(signature, args, kwargs)
+            if read is None:
                 return None
-        return values if (signature.ndim or values[1].dim() - 2) in (2, 3) else None
+            values = read
+        else:
+            values = args + PLAIN_DEFAULTS[len(args) :]
+        x, weight, bias = values[0], values[1], values[2]
+        if (
+            type(x) in _PLAIN_TYPES
+            and type(weight) in _PLAIN_TYPES
+            and (bias is None or type(bias) in _PLAIN_TYPES)
+        ):
+            return values if (signature.ndim or weight.dim() - 2) in (2, 3) else None
+        odd = next((t for t in values[:3] if t is not None and type(t) not in _PLAIN_TYPES), None)
+        if isinstance(odd, torch.Tensor):
+            self._leave(f"a tensor is a {type(odd).__name__}")
+        return None
 
     def _leave(self, reason: str) -> None:
         self.audience.left(reason, is_new=VERDICTS.first_time(("left", reason)))
@@ -493,7 +504,7 @@ class RouterMode(TorchFunctionMode):
         """`failed` has what the first tier's own attempt has just raised."""
         if failed is None:
             failed = []
-            self.audience.add_calls()
+            self.audience.add("booked_calls")
         plan = plan or entry.plan
         assert plan is not None
         widen = None
@@ -540,7 +551,7 @@ class RouterMode(TorchFunctionMode):
             self._look_for_fast(entry)
         except Exception as error:  # noqa: BLE001  # raises again what is not ours
             self._not_planned(entry, error)
-            self.audience.add_calls()
+            self.audience.add("booked_calls")
             return False
         return True
 
@@ -610,21 +621,10 @@ class RouterMode(TorchFunctionMode):
     def _tell(self, entry: Entry, start: float, outcome: str = "ok", detail: str = "") -> None:
         """Books a call and its first attempt in one go."""
         seconds = perf_counter() - start
-        LOCK.acquire()  # `with` takes twice as long
-        try:
-            for stats in self.audience.stats:
-                stats.booked_calls += 1
-                if entry.recovers and not detail:
-                    stats.recovered += 1
-            for row in entry.rows:
-                row.calls += 1
-                row.seconds += seconds
-                if seconds > row.max_seconds:
-                    row.max_seconds = seconds
-                if detail:
-                    row.failures += 1
-        finally:
-            LOCK.release()
+        if detail:
+            self.audience.count(entry.rows, seconds, failed=True)
+        else:
+            self.audience.count(entry.rows, seconds, recovered=entry.recovers)
         if self.audience.listeners:
             tier = "current" if entry.fast is None else entry.fast.name
             self.audience.tell(start, tier, entry.what, seconds, outcome, detail)

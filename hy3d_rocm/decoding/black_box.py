@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from hy3d_rocm.decoding.faults import Failure, Recover
     from hy3d_rocm.decoding.memory.budget import Budget
-    from hy3d_rocm.decoding.plan import Grain
+    from hy3d_rocm.decoding.plan import Tile
     from hy3d_rocm.decoding.planning.planner import Plan
     from hy3d_rocm.decoding.report import DecodeOptions
     from hy3d_rocm.decoding.stages import Counter
@@ -141,11 +141,11 @@ def plan_own_tiles(
     )
 
 
-def grains(job: Job, variant: Variant) -> int:
+def tiles(job: Job, variant: Variant) -> int:
     """Pieces that one sample's decode counts."""
     if not is_tiled(variant):
         return 1
-    return len(plan_own_tiles(job.family, job.shape, variant.parameters).grains)
+    return len(plan_own_tiles(job.family, job.shape, variant.parameters).tiles)
 
 
 def own_levels(
@@ -165,7 +165,7 @@ def own_levels(
 
 def tile_words(plan: DecodePlan) -> str:
     """ "in 6 tiles of up to 96 x 64 pixels, 7 latent frames at a time"."""
-    count = len(plan.grains)
+    count = len(plan.tiles)
     (frames, rows, columns), (_, up, across) = plan.extent, plan.factors
     text = f"in {count} tile{'s' * (count > 1)} of up to {columns * across} x {rows * up} pixels"
     several = f", {frames} latent frame{'s' * (frames > 1)} at a time"
@@ -209,22 +209,22 @@ def in_own_tiles(
 ) -> None:  # fmt: skip
     """One sample's decode along a plan of plan_own_tiles(): z (1, C, T, H, W) -> out (1, C', T',
     H', W') on the CPU, of any float type."""
-    if len(plan.grains) > 1:
+    if len(plan.tiles) > 1:
         out.zero_()
-    for grain in plan.grains:
+    for tile in plan.tiles:
         kept = attempt(
-            _own_tile, family, z, grain, device, dtype, recover=recover, check=counter.check
+            _own_tile, family, z, tile, device, dtype, recover=recover, check=counter.check
         )
-        blend(kept, out[(..., *grain.out_slices)], grain.windows())
-        places = zip(grain.out_start, grain.out_stop, strict=True)
-        counter.tick(Step("frames", sample, grain.index, grain.index, *places))
+        blend(kept, out[(..., *tile.out_slices)], tile.windows())
+        places = zip(tile.out_start, tile.out_stop, strict=True)
+        counter.tick(Step("frames", sample, tile.index, tile.index, *places))
 
 
 def _own_tile(
-    family: Any, z: Tensor, grain: Grain, device: torch.device, dtype: torch.dtype
+    family: Any, z: Tensor, tile: Tile, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
     """What is kept of a tile, on the CPU."""
-    latents = z[(..., *grain.in_slices)].to(device, dtype)
+    latents = z[(..., *tile.in_slices)].to(device, dtype)
     made: Tensor = family.whole(latents)
     size = (
         family.facts.frames(latents.shape[2]),
@@ -235,7 +235,7 @@ def _own_tile(
             f"{family.name} decodes latents of {tuple(latents.shape[2:])} to frames of "
             f'{tuple(made.shape[2:])}, not {size} as small ones: give strategy="whole"'
         )
-    return made[(..., *grain.keep_slices)].to("cpu")
+    return made[(..., *tile.keep_slices)].to("cpu")
 
 
 def _contained(size: Size, sizes: Iterable[Size], on_cpu: bool) -> bool:
@@ -331,15 +331,15 @@ def _on_shapes(job: Job, variant: Variant, rules: OperatorWorkspace) -> Predicti
     if not is_tiled(variant):
         return predict(whole, known=known, workspace=rules)
     plan = plan_own_tiles(family, job.shape, variant.parameters)
-    sizes = {tuple(map(operator.sub, g.in_stop, g.in_start)): g for g in plan.grains}
+    sizes = {tuple(map(operator.sub, g.in_stop, g.in_start)): g for g in plan.tiles}
     deciding = {size: g for size, g in sizes.items() if not _contained(size, sizes, on_cpu)}
     rules.code_scale = len(sizes) / len(deciding)
 
     def tiled() -> Tensor | None:
         """Each size of tile that may decide once; nothing is placed."""
         out = result() if job.keeps_result else None  # else it is added up in a file
-        for grain in deciding.values():
-            _own_tile(family, z, grain, z.device, job.dtype)
+        for tile in deciding.values():
+            _own_tile(family, z, tile, z.device, job.dtype)
         return out
 
     found = predict(tiled, known=known, workspace=rules)

@@ -504,7 +504,7 @@ class Execution:
         due = sum(first < frames for first in wanted)
         if compiled is not None:
             return due * int(compiled.program.candidate["steps"])
-        return due * black_box.grains(self.job, variant)
+        return due * black_box.tiles(self.job, variant)
 
     def _frames(
         self, job: Job, sample: int, backend: Backend | None

@@ -15,7 +15,7 @@ from typing import Any
 from hy3d_rocm import _native, units
 
 __all__ = [
-    "BudgetTooSmallError", "DecodePlan", "Grain", "GrainCost", "Grains", "plan_decode",
+    "BudgetTooSmallError", "DecodePlan", "Tile", "TileCost", "Tiles", "plan_decode",
 ]  # fmt: skip
 
 Three = tuple[int, int, int]
@@ -24,7 +24,7 @@ Budget = str | int | None
 
 # Fields of a DecodePlan that the core calls so too.
 _AS_SAID = (
-    "tile", "count", "extent", "level", "levels", "grain_bytes", "peak_bytes", "in_flight",
+    "tile", "count", "extent", "level", "levels", "tile_bytes", "peak_bytes", "in_flight",
     "decoded_voxels",
 )  # fmt: skip
 
@@ -39,8 +39,8 @@ class BudgetTooSmallError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class GrainCost:
-    """Peak bytes of decoding one grain: fixed + per_voxel * voxels + per_token_pair * tokens^2.
+class TileCost:
+    """Peak bytes of decoding one tile: fixed + per_voxel * voxels + per_token_pair * tokens^2.
 
     Voxels are output frames x pixels of the decoded tile (one batch item), tokens its latent
     voxels. The default is the order of size of a HunyuanVideo-like decoder in float32, whose last
@@ -56,15 +56,15 @@ class GrainCost:
         for name in ("fixed", "per_voxel", "per_token_pair"):
             value = getattr(self, name)
             if not 0 <= value < 2**63:
-                raise ValueError(f"GrainCost.{name} is {value}; give bytes, 0 or more")
+                raise ValueError(f"TileCost.{name} is {value}; give bytes, 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
-class Grain:
+class Tile:
     """One piece of work. Ranges are half open; `in_*` are latents, all others output units.
 
     Decode latents in_start .. in_stop, drop trim_start units at the front of the result, keep
-    out_stop - out_start of them and add them, times the windows, at out_start. Of all grains each
+    out_stop - out_start of them and add them, times the windows, at out_start. Of all tiles each
     latent is in one's own_start .. own_stop.
     """
 
@@ -86,7 +86,7 @@ class Grain:
 
     @property
     def in_slices(self) -> Slices:
-        """What to decode: `latents[(..., *grain.in_slices)]`."""
+        """What to decode: `latents[(..., *tile.in_slices)]`."""
         return _slices(self.in_start, self.in_stop)
 
     @property
@@ -111,8 +111,8 @@ class Grain:
         return self.window(0), self.window(1), self.window(2)
 
 
-class Grains(Sequence[Grain]):
-    """The grains of a plan, made when asked for: time outermost, then H, then W."""
+class Tiles(Sequence[Tile]):
+    """The tiles of a plan, made when asked for: time outermost, then H, then W."""
 
     __slots__ = ("_plan",)
 
@@ -120,7 +120,7 @@ class Grains(Sequence[Grain]):
         self._plan = plan
 
     def __len__(self) -> int:
-        return int(self._plan["grains"])
+        return int(self._plan["tiles"])
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -128,34 +128,34 @@ class Grains(Sequence[Grain]):
         number = operator.index(index)
         number += len(self) if number < 0 else 0
         if not 0 <= number < len(self):
-            raise IndexError(f"there is no grain {index}; the plan has {len(self)}")
-        return Grain(index=number, **_native.schedule_grain(self._plan, number))
+            raise IndexError(f"there is no tile {index}; the plan has {len(self)}")
+        return Tile(index=number, **_native.schedule_tile(self._plan, number))
 
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """A decode cut into grains. The result depends on `level`, never on `in_flight`."""
+    """A decode cut into tiles. The result depends on `level`, never on `in_flight`."""
 
-    grains: Grains = field(repr=False)
+    tiles: Tiles = field(repr=False)
     latent_size: Three
     out_size: Three  # output frames, height, width
     factors: Three
     causal: bool
     tile: Three  # longest core, latents, without overlap and halo
-    count: Three  # grains along each axis
-    extent: Three  # latents that the largest grain decodes, overlap and halo included
+    count: Three  # tiles along each axis
+    extent: Three  # latents that the largest tile decodes, overlap and halo included
     level: int
     levels: int
-    grain_bytes: int
+    tile_bytes: int
     peak_bytes: int
     smallest_budget: int  # bytes that the finest level needs
     in_flight: int
     resident: int
     budget: int | None  # bytes; None is no limit
-    decoded_voxels: float  # output voxels that all grains decode: the work of this level
+    decoded_voxels: float  # output voxels that all tiles decode: the work of this level
 
     def decoded_size(self, axis: int) -> int:
-        """Latents along an axis that the largest grain decodes, overlap and halo included."""
+        """Latents along an axis that the largest tile decodes, overlap and halo included."""
         return self.extent[axis]
 
     def describe(self) -> str:
@@ -163,13 +163,13 @@ class DecodePlan:
         frames, height, width = self.out_size
         latents = " x ".join(map(str, self.latent_size))
         budget = "none" if self.budget is None else units.size_text(self.budget, 2)
-        several = ["s" if count != 1 else "" for count in (frames, len(self.grains))]
+        several = ["s" if count != 1 else "" for count in (frames, len(self.tiles))]
         lines = [
             f"decode plan: {latents} latents -> {frames} frame{several[0]} of {width} x {height}",
             f"  budget {budget}, peak {units.size_text(self.peak_bytes, 2)} = "
             f"{units.size_text(self.resident, 2)} resident + {self.in_flight} x "
-            f"{units.size_text(self.grain_bytes, 2)}",
-            f"  level {self.level} of 0..{self.levels - 1}, {len(self.grains)} grain{several[1]}, "
+            f"{units.size_text(self.tile_bytes, 2)}",
+            f"  level {self.level} of 0..{self.levels - 1}, {len(self.tiles)} tile{several[1]}, "
             f"{self.in_flight} in flight",
             "  axis  latents  output  tiles  core  decoded",
         ]
@@ -184,14 +184,14 @@ class DecodePlan:
 def plan_decode(
     latent_size: Sequence[int], *, budget: Budget = None, factors: Sequence[int] = (4, 8, 8),
     causal: bool = True, overlap: Sequence[int] = (1, 4, 4), halo: Sequence[int] = (2, 2, 2),
-    min_tile: Sequence[int] = (2, 8, 8), cost: GrainCost | None = None, resident: int = 0,
+    min_tile: Sequence[int] = (2, 8, 8), cost: TileCost | None = None, resident: int = 0,
     max_in_flight: int = 1, level: int | None = None, shrink: int = 2,
 ) -> DecodePlan:  # fmt: skip
-    """Cuts the decode of (T, H, W) latents into grains that fit the budget.
+    """Cuts the decode of (T, H, W) latents into tiles that fit the budget.
 
     overlap: latents that neighbours share and blend; halo: latents decoded beyond and dropped (in
-    causal time the warm-up); min_tile: the smallest core; cost: bytes of a grain; resident: bytes
-    needed beside the grains; level: None takes the coarsest that fits, a number takes that one;
+    causal time the warm-up); min_tile: the smallest core; cost: bytes of a tile; resident: bytes
+    needed beside the tiles; level: None takes the coarsest that fits, a number takes that one;
     shrink: each level's tiles are smaller by one part in so many than the last one's, 2 (halves) to
     8.
     Raises BudgetTooSmallError with the smallest budget that would do, ValueError for a value out
@@ -199,7 +199,7 @@ def plan_decode(
     """
     size = _three(latent_size, "latent_size")
     limit = units.budget_bytes(budget)
-    price = GrainCost() if cost is None else cost
+    price = TileCost() if cost is None else cost
     sizes = {"overlap": overlap, "halo": halo, "min_tile": min_tile}
     fields: dict[str, Any] = {
         "latent": size, "factor": _three(factors, "factors"), "causal": int(bool(causal)),
@@ -224,7 +224,7 @@ def plan_decode(
             "halo or the number of things kept resident.", limit, smallest, level,
         ) from None  # fmt: skip
     return DecodePlan(
-        grains=Grains(plan),
+        tiles=Tiles(plan),
         latent_size=size,
         out_size=plan["out"],
         factors=fields["factor"],

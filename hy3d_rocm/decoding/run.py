@@ -35,7 +35,7 @@ from hy3d_rocm.decoding.backends.statistics import (
 )
 from hy3d_rocm.decoding.faults import Attempts, Recover, Result, attempt, retry_out_of_memory
 from hy3d_rocm.decoding.layers import Attention, Conv, Local, Moments, Norm, Pieces, Range
-from hy3d_rocm.decoding.plan import Grain, Grains
+from hy3d_rocm.decoding.plan import Tile, Tiles
 from hy3d_rocm.decoding.report import Step
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Run:
 
     def section(
         self, program: Program, number: int, fetch: Callable[[Range], Tensor],
-        section: dict[str, Any] | None = None, tile: Grain | None = None,
+        section: dict[str, Any] | None = None, tile: Tile | None = None,
     ) -> Iterator[tuple[int, Tensor]]:  # fmt: skip
         """Carries section `number` out; fetch((first, stop)) gives frames of its input (1, C, t, H,
         W). (first frame, frames) of its output in order, which may be read until the next is asked
@@ -210,8 +210,8 @@ class Run:
     def tiles(self, program: Program, z: Tensor, out: Tensor) -> None:
         """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
         assert program.tiles is not None
-        grains = tile_places(program.tiles)
-        if len(grains) > 1:
+        tiles = tile_places(program.tiles)
+        if len(tiles) > 1:
             out.zero_()
         self._grid = [(0, z)]
         for number, section in enumerate(program.sections):
@@ -224,7 +224,7 @@ class Run:
             elif section["kind"] == _STATISTICS:
                 self._estimate(program, number, section)
             else:
-                self._in_tile(program, number, section, grains[section["tile"]], out)
+                self._in_tile(program, number, section, tiles[section["tile"]], out)
         self._grid = []
         if self._used:
             self.estimate_error = self._worst(self._truth())
@@ -234,7 +234,7 @@ class Run:
             )
 
     def _in_tile(
-        self, program: Program, number: int, section: dict[str, Any], tile: Grain, out: Tensor
+        self, program: Program, number: int, section: dict[str, Any], tile: Tile, out: Tensor
     ) -> None:
         rows, columns = slice(*section["rows"]), slice(*section["columns"])
         cut = lambda frames: self._fetch(frames)[..., rows, columns]  # noqa: E731
@@ -248,7 +248,7 @@ class Run:
                 del kept
             del frames
 
-    def _keep(self, step: ProgramStep, made: Made, tile: Grain | None) -> None:
+    def _keep(self, step: ProgramStep, made: Made, tile: Tile | None) -> None:
         """What was made goes into the table when nothing can fail any more."""
         tensor, moments = made
         if tile is not None:
@@ -296,7 +296,7 @@ class Run:
         for _ in self.section(program, number, lambda r: part[:, :, slice(*r)], section):
             pass  # nothing is given away
 
-    def _see(self, step: ProgramStep, tensor: Tensor, tile: Grain) -> None:
+    def _see(self, step: ProgramStep, tensor: Tensor, tile: Tile) -> None:
         """A slice was made: what belongs to this tile alone counts for the true statistics."""
         nodes = self.graph.nodes
         if step.op == _TRIM or all(nodes[norm].source != step.node for norm in self._used):
@@ -547,9 +547,9 @@ def joined(parts: Sequence[tuple[int, Tensor]], frames: Range) -> Tensor:
     return found[0] if len(found) == 1 else torch.cat(found, 2)
 
 
-def tile_places(tiles: dict[str, Any]) -> Grains:
+def tile_places(tiles: dict[str, Any]) -> Tiles:
     """Where the tiles lie, of a hy3d_tiles_desc."""
-    return Grains(_native.schedule_plan(**tiles))
+    return Tiles(_native.schedule_plan(**tiles))
 
 
 def blend(kept: Tensor, place: Tensor, windows: Sequence[memoryview | None]) -> None:

@@ -187,19 +187,19 @@ def borders_of(family: Any, shape: tuple[int, ...], plan: Mapping[str, Any]) -> 
     """
     parameters = plan.get("parameters") or {}
     if parameters.get("engine") == OWN_TILES:
-        own = list(plan_own_tiles(family, shape, parameters).grains)
+        own = list(plan_own_tiles(family, shape, parameters).tiles)
         return Borders(_places(own, 1), _places(own, 2), _places(own, 0))
     frames = _cuts(family, shape[2], int(parameters.get("chunk") or 0))
     if parameters.get("engine") != "tiles":
         return Borders(frames=frames)
-    grains = list(tile_places(plan["tiles"]))
-    rows, columns = (_places(grains, axis) for axis in (1, 2))
+    tiles = list(tile_places(plan["tiles"]))
+    rows, columns = (_places(tiles, axis) for axis in (1, 2))
     return Borders(rows, columns, frames)
 
 
-def _places(grains: list[Any], axis: int) -> tuple[int, ...]:
-    starts = sorted({g.out_start[axis] for g in grains})[1:]
-    stops = sorted({g.out_stop[axis] for g in grains})[:-1]
+def _places(tiles: list[Any], axis: int) -> tuple[int, ...]:
+    starts = sorted({g.out_start[axis] for g in tiles})[1:]
+    stops = sorted({g.out_stop[axis] for g in tiles})[:-1]
     middles = [(a + b) // 2 for a, b in zip(starts, stops, strict=False)]
     return tuple(sorted({*starts, *stops, *middles}))
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hy3d_rocm.conv.choice import Candidate, Policy, Setting, choose
-from hy3d_rocm.conv.policy import TIER_NAMES
+from hy3d_rocm.conv.choice import TIERS, Candidate, Policy, Setting, choose
 from hy3d_rocm.conv.verdict_store.records import Record
 from hy3d_rocm.tune.session import TuneReport
 from hy3d_rocm.tune.shapes import Shape
@@ -57,7 +56,7 @@ def _chosen(
     candidates = [
         Candidate(tier, record=records.get(_known_as(tier, setting)),
                   refused=reasons.get(tier) if tier not in records else None)
-        for tier in TIER_NAMES
+        for tier in TIERS
         # Where nothing was measured nobody can say that it is the cheapest.
         if tier in (_CURRENT, "cpu") or tier in records
     ]  # fmt: skip

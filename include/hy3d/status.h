@@ -17,7 +17,7 @@
     X(HY3D_ERR_OVERFLOW, 4, "a size does not fit in 63 bits")                                      \
     X(HY3D_ERR_OUT_OF_MEMORY, 5, "the allocator returned no memory")                               \
     X(HY3D_ERR_WORKSPACE_TOO_SMALL, 6, "the workspace limit is below what one grain needs")        \
-    X(HY3D_ERR_BUDGET_TOO_SMALL, 7, "the memory budget is below what the smallest grain needs")    \
+    X(HY3D_ERR_BUDGET_TOO_SMALL, 7, "the memory budget is below what the smallest tile needs")     \
     X(HY3D_ERR_CANCELLED, 8, "the operation was cancelled")                                        \
     X(HY3D_ERR_BLAS_UNAVAILABLE, 9, "no usable BLAS library was found")                            \
     X(HY3D_ERR_THREAD, 10, "a thread or lock could not be created")

@@ -23,7 +23,7 @@ import torch
 from hy3d_rocm.decoding.families import family_for
 from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.budget import Budget
-from hy3d_rocm.decoding.plan import Grains
+from hy3d_rocm.decoding.plan import Tiles
 from hy3d_rocm.decoding.planning.compiled import Compiled
 from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
 from hy3d_rocm.decoding.run import Run, tile_places
@@ -53,11 +53,11 @@ def run_of(compiled: Compiled) -> Run:
     return Run(compiled.graph, backend, CPU, torch.float32)
 
 
-def steps_at_borders(frames: torch.Tensor, grains: Grains) -> float:
+def steps_at_borders(frames: torch.Tensor, tiles: Tiles) -> float:
     """Mean absolute step across the borders between tiles."""
     steps = []
     for axis in (1, 2):
-        places = {(g.out_start[axis], g.out_stop[axis]) for g in grains}
+        places = {(g.out_start[axis], g.out_stop[axis]) for g in tiles}
         for edge in {start for start, _ in places if start} | {stop for _, stop in places}:
             if 0 < edge < frames.shape[axis + 2]:
                 a, b = (frames.select(axis + 2, edge - n) for n in (1, 0))
@@ -87,7 +87,7 @@ def main() -> None:
         family, tuple(z.shape), args.level, chunk=args.chunk, passes=args.passes, halo=args.halo
     )
     program = compiled.program
-    grains, run = tile_places(program.tiles or {}), run_of(compiled)
+    tiles, run = tile_places(program.tiles or {}), run_of(compiled)
     began = time.perf_counter()
     with PeakMeter(interval=0) as meter:
         out = torch.empty(family.out_shape(tuple(z.shape)))
@@ -99,7 +99,7 @@ def main() -> None:
     span = float(wanted.max() - wanted.min())
     sizes = [section["size"] for section in program.sections if section["kind"] == 2]
     record = {
-        "tiles": len(grains),
+        "tiles": len(tiles),
         "part": sizes[:1],
         "stated_mb": round(program.candidate["device_bytes"] / 2**20, 1),
         "peak_mb": round(meter.peak_bytes / 2**20, 1),
@@ -107,7 +107,7 @@ def main() -> None:
         "psnr_db": round(10 * math.log10(span**2 / float(error.square().mean())), 1),
         "largest_error": float(error.abs().max()) / span,
         "estimate_error": run.estimate_error,
-        "seams": steps_at_borders(out, grains) / steps_at_borders(wanted, grains),
+        "seams": steps_at_borders(out, tiles) / steps_at_borders(wanted, tiles),
     }
     print(json.dumps(record))
 

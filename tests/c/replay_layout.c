@@ -117,7 +117,7 @@ static bool are_placed(replay_walk *walk, const hy3d_size *cut)
     const int64_t halo = walk->request->halos[program->candidate.halo_row].halo;
     if (program->candidate.is_exact != (halo < 0 && !has_norms)) {
         return replay_object(walk, "%lld tiles with a halo of %lld are said to be exact: %d, with "
-                             "norms behind the cut: %d", (ll)plan.grains, (ll)halo,
+                             "norms behind the cut: %d", (ll)plan.tiles, (ll)halo,
                              program->candidate.is_exact, has_norms);
     }
     for (int32_t i = 0; i < program->section_count; i++) {

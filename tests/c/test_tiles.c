@@ -1,4 +1,4 @@
-/* Schedule: coverage, windows, levels and budgets. Axes are independent, so claims about grains
+/* Schedule: coverage, windows, levels and budgets. Axes are independent, so claims about tiles
  * are checked along each axis; the odd whole volume is checked voxel by voxel as well. */
 #include <stdlib.h>
 #include <string.h>
@@ -11,16 +11,16 @@ TCase *hy3d_tiles_bound_cases(void);
 TCase *hy3d_tiles_refusal_cases(void);
 TCase *hy3d_tiles_blend_cases(void);
 
-/* The grain that is tile `tile` along `axis` and the first along the others. */
-static hy3d_tile grain_along(const hy3d_tiles_plan *plan, int axis, int64_t tile)
+/* The tile at `place` along `axis` and the first along the others. */
+static hy3d_tile tile_along(const hy3d_tiles_plan *plan, int axis, int64_t place)
 {
-    int64_t index = tile;
+    int64_t index = place;
     for (int i = axis + 1; i < 3; i++) {
         index *= plan->count[i];
     }
-    hy3d_tile grain;
-    ck_assert_ok(hy3d_tiles_at(plan, index, &grain));
-    return grain;
+    hy3d_tile tile;
+    ck_assert_ok(hy3d_tiles_at(plan, index, &tile));
+    return tile;
 }
 
 static int64_t decoded_length(const hy3d_tiles_plan *plan, int axis, int64_t extent)
@@ -37,27 +37,27 @@ static int64_t check_axis(const hy3d_tiles_plan *plan, int axis)
     int covered[MAX_OUT] = {0};
     int64_t previous_stop = 0, largest = 0, owned = 0;
     ck_assert_int_le(plan->out[axis], MAX_OUT);
-    for (int64_t tile = 0; tile < plan->count[axis]; tile++) {
-        const hy3d_tile grain = grain_along(plan, axis, tile);
-        const int64_t start = grain.out_start[axis], stop = grain.out_stop[axis];
-        const int64_t extent = grain.in_stop[axis] - grain.in_start[axis];
-        const int64_t trim = grain.trim_start[axis];
-        ck_assert(0 <= grain.in_start[axis] && grain.in_stop[axis] <= plan->desc.latent[axis]);
+    for (int64_t place = 0; place < plan->count[axis]; place++) {
+        const hy3d_tile tile = tile_along(plan, axis, place);
+        const int64_t start = tile.out_start[axis], stop = tile.out_stop[axis];
+        const int64_t extent = tile.in_stop[axis] - tile.in_start[axis];
+        const int64_t trim = tile.trim_start[axis];
+        ck_assert(0 <= tile.in_start[axis] && tile.in_stop[axis] <= plan->desc.latent[axis]);
         ck_assert(0 <= start && start < stop && stop <= plan->out[axis]);
         ck_assert(trim >= 0 && trim + stop - start <= decoded_length(plan, axis, extent));
-        ck_assert_int_eq(start, grain.in_start[axis] * plan->desc.factor[axis] + trim);
-        ck_assert_int_eq(grain.ramp_before[axis], tile == 0 ? 0 : previous_stop - start);
+        ck_assert_int_eq(start, tile.in_start[axis] * plan->desc.factor[axis] + trim);
+        ck_assert_int_eq(tile.ramp_before[axis], place == 0 ? 0 : previous_stop - start);
         /* Each latent is one tile's own, half of the overlap lies on each side of a boundary. */
-        const int64_t own_start = grain.own_start[axis], own_stop = grain.own_stop[axis];
-        const int64_t overlap = tile == 0 ? 0 : plan->desc.overlap[axis];
+        const int64_t own_start = tile.own_start[axis], own_stop = tile.own_stop[axis];
+        const int64_t overlap = place == 0 ? 0 : plan->desc.overlap[axis];
         const int64_t before = plan->desc.causal && axis == 0 ? overlap : (overlap + 1) / 2;
         ck_assert_int_eq(own_start, owned);
-        ck_assert(grain.in_start[axis] <= own_start - before);
-        ck_assert(own_start < own_stop && own_stop <= grain.in_stop[axis]);
+        ck_assert(tile.in_start[axis] <= own_start - before);
+        ck_assert(own_start < own_stop && own_stop <= tile.in_stop[axis]);
         const int64_t reach = own_start - before;
         ck_assert_int_eq(start, reach == 0 ? 0 : decoded_length(plan, axis, reach));
         owned = own_stop;
-        ck_assert_ok(hy3d_tile_window(&grain, axis, window));
+        ck_assert_ok(hy3d_tile_window(&tile, axis, window));
         for (int64_t i = start; i < stop; i++) {
             sums[i] += window[i - start];
             covered[i]++;
@@ -74,7 +74,7 @@ static int64_t check_axis(const hy3d_tiles_plan *plan, int axis)
     return largest;
 }
 
-/* All levels of a description: axes, costs, and that levels only shrink grains. */
+/* All levels of a description: axes, costs, and that levels only shrink tiles. */
 static void check_levels(hy3d_tiles_desc desc)
 {
     int64_t previous = INT64_MAX;
@@ -91,12 +91,12 @@ static void check_levels(hy3d_tiles_desc desc)
             ck_assert_int_ge(plan.desc.latent[axis] / plan.count[axis],
                              plan.count[axis] == 1 ? 1 : desc.min_tile[axis]);
         }
-        ck_assert_int_eq(plan.grain_bytes, desc.fixed_bytes + desc.bytes_per_voxel * voxels +
+        ck_assert_int_eq(plan.tile_bytes, desc.fixed_bytes + desc.bytes_per_voxel * voxels +
                                                desc.bytes_per_token_pair * tokens * tokens);
-        ck_assert_int_lt(plan.grain_bytes, previous);
-        previous = plan.grain_bytes;
+        ck_assert_int_lt(plan.tile_bytes, previous);
+        previous = plan.tile_bytes;
     }
-    ck_assert_int_eq(plan.grain_bytes + desc.resident_bytes, plan.smallest_budget_bytes);
+    ck_assert_int_eq(plan.tile_bytes + desc.resident_bytes, plan.smallest_budget_bytes);
 }
 
 START_TEST(test_every_small_shape_is_covered_with_weights_that_sum_to_one)
@@ -153,11 +153,11 @@ END_TEST
 
 START_TEST(test_weights_never_change)
 {
-    const hy3d_tile grain = {.out_stop = {8}, .ramp_before = {3}, .ramp_after = {4}};
+    const hy3d_tile tile = {.out_stop = {8}, .ramp_before = {3}, .ramp_after = {4}};
     static const float weights[8] = {43 / 256.0f, 0.5f, 213 / 256.0f, 1, 0.875f, 0.625f, 0.375f,
                                      0.125f};
     float window[8];
-    ck_assert_ok(hy3d_tile_window(&grain, 0, window));
+    ck_assert_ok(hy3d_tile_window(&tile, 0, window));
     ck_assert_int_eq(memcmp(window, weights, sizeof window), 0);
 }
 END_TEST
@@ -173,24 +173,24 @@ START_TEST(test_products_of_windows_sum_to_one_in_the_whole_volume)
     const int64_t height = plan.out[1], width = plan.out[2];
     float *const sums = calloc((size_t)(plan.out[0] * height * width), sizeof *sums);
     ck_assert_ptr_nonnull(sums);
-    for (int64_t index = 0; index < plan.grains; index++) {
-        hy3d_tile grain;
+    for (int64_t index = 0; index < plan.tiles; index++) {
+        hy3d_tile tile;
         float window[3][MAX_OUT];
-        ck_assert_ok(hy3d_tiles_at(&plan, index, &grain));
+        ck_assert_ok(hy3d_tiles_at(&plan, index, &tile));
         for (int axis = 0; axis < 3; axis++) {
-            ck_assert_ok(hy3d_tile_window(&grain, axis, window[axis]));
+            ck_assert_ok(hy3d_tile_window(&tile, axis, window[axis]));
         }
-        for (int64_t t = grain.out_start[0]; t < grain.out_stop[0]; t++) {
-            for (int64_t h = grain.out_start[1]; h < grain.out_stop[1]; h++) {
-                for (int64_t w = grain.out_start[2]; w < grain.out_stop[2]; w++) {
+        for (int64_t t = tile.out_start[0]; t < tile.out_stop[0]; t++) {
+            for (int64_t h = tile.out_start[1]; h < tile.out_stop[1]; h++) {
+                for (int64_t w = tile.out_start[2]; w < tile.out_stop[2]; w++) {
                     sums[(t * height + h) * width + w] +=
-                        window[0][t - grain.out_start[0]] * window[1][h - grain.out_start[1]] *
-                        window[2][w - grain.out_start[2]];
+                        window[0][t - tile.out_start[0]] * window[1][h - tile.out_start[1]] *
+                        window[2][w - tile.out_start[2]];
                 }
             }
         }
     }
-    ck_assert_int_gt(plan.grains, 8);
+    ck_assert_int_gt(plan.tiles, 8);
     for (int64_t i = 0; i < plan.out[0] * height * width; i++) {
         ck_assert_msg(sums[i] == 1.0f, "voxel %d has weight %.9g", (int)i, (double)sums[i]);
     }
@@ -215,7 +215,7 @@ START_TEST(test_a_known_plan_has_the_ranges_worked_out_by_hand)
     hy3d_tiles_desc desc = basic_desc(9, 1, 1);
     desc.level = 1;
     const hy3d_tiles_plan plan = make_ok(&desc);
-    const hy3d_tile first = grain_along(&plan, 0, 0), second = grain_along(&plan, 0, 1);
+    const hy3d_tile first = tile_along(&plan, 0, 0), second = tile_along(&plan, 0, 1);
     /* Cores 0..5 and 5..9; one shared latent, 4, whose frames are 13..16; warm-up latent 3, whose
      * one frame, number 12, is dropped. */
     ck_assert_int_eq(plan.count[0], 2);
@@ -284,9 +284,9 @@ START_TEST(test_peak_never_exceeds_budget_and_more_budget_never_refines)
          desc.budget_bytes += desc.budget_bytes / 50) {
         const hy3d_tiles_plan plan = make_ok(&desc);
         ck_assert_int_le(plan.peak_bytes, desc.budget_bytes);
-        ck_assert_int_eq(plan.peak_bytes, desc.resident_bytes + plan.in_flight * plan.grain_bytes);
-        ck_assert(plan.in_flight == (plan.grains < 5 ? plan.grains : 5) ||
-                  plan.peak_bytes + plan.grain_bytes > desc.budget_bytes);
+        ck_assert_int_eq(plan.peak_bytes, desc.resident_bytes + plan.in_flight * plan.tile_bytes);
+        ck_assert(plan.in_flight == (plan.tiles < 5 ? plan.tiles : 5) ||
+                  plan.peak_bytes + plan.tile_bytes > desc.budget_bytes);
         ck_assert_int_le(plan.level, previous);
         previous = plan.level;
     }
@@ -314,7 +314,7 @@ START_TEST(test_a_refusal_names_the_smallest_budget_that_works)
 }
 END_TEST
 
-START_TEST(test_grains_depend_on_shape_and_level_only)
+START_TEST(test_tiles_depend_on_shape_and_level_only)
 {
     hy3d_tiles_desc desc = basic_desc(21, 44, 30);
     desc.level = 3;
@@ -323,9 +323,9 @@ START_TEST(test_grains_depend_on_shape_and_level_only)
     desc.budget_bytes = 5 * one.peak_bytes;
     desc.resident_bytes = 99;
     const hy3d_tiles_plan many = make_ok(&desc);
-    ck_assert_int_eq(many.grains, one.grains);
+    ck_assert_int_eq(many.tiles, one.tiles);
     ck_assert_int_eq(many.in_flight, 4);
-    for (int64_t i = 0; i < one.grains; i++) {
+    for (int64_t i = 0; i < one.tiles; i++) {
         hy3d_tile a, b;
         ck_assert_ok(hy3d_tiles_at(&one, i, &a));
         ck_assert_ok(hy3d_tiles_at(&many, i, &b));
@@ -354,7 +354,7 @@ Suite *hy3d_tiles_suite(void)
     tcase_add_test(tests, test_an_axis_too_short_for_two_tiles_is_never_split);
     tcase_add_test(tests, test_peak_never_exceeds_budget_and_more_budget_never_refines);
     tcase_add_test(tests, test_a_refusal_names_the_smallest_budget_that_works);
-    tcase_add_test(tests, test_grains_depend_on_shape_and_level_only);
+    tcase_add_test(tests, test_tiles_depend_on_shape_and_level_only);
     suite_add_tcase(suite, tests);
     suite_add_tcase(suite, hy3d_tiles_bound_cases());
     suite_add_tcase(suite, hy3d_tiles_refusal_cases());

@@ -222,24 +222,24 @@ START_TEST(test_blending_the_tiles_of_an_image_gives_the_image_back)
         image[i] = (float)(i % 2); /* with 1/256 weights sums stay within 24 bits */
     }
     hy3d_context *context = test_context(NULL, 1);
-    for (int64_t index = 0; index < plan.grains; index++) {
-        hy3d_tile grain;
+    for (int64_t index = 0; index < plan.tiles; index++) {
+        hy3d_tile place;
         float window[3][64];
-        ck_assert_ok(hy3d_tiles_at(&plan, index, &grain));
+        ck_assert_ok(hy3d_tiles_at(&plan, index, &place));
         hy3d_tensor tile = {.dtype = HY3D_F32, .stride = {0, 0, plane, w, 1}, .size = {1, 1}};
         for (int axis = 0; axis < 3; axis++) {
-            tile.size[2 + axis] = grain.out_stop[axis] - grain.out_start[axis];
-            ck_assert_ok(hy3d_tile_window(&grain, axis, window[axis]));
+            tile.size[2 + axis] = place.out_stop[axis] - place.out_start[axis];
+            ck_assert_ok(hy3d_tile_window(&place, axis, window[axis]));
         }
         const int64_t offset =
-            grain.out_start[0] * plane + grain.out_start[1] * w + grain.out_start[2];
+            place.out_start[0] * plane + place.out_start[1] * w + place.out_start[2];
         hy3d_tensor out = tile;
         tile.data = image + offset;
         out.data = sums + offset;
         ck_assert_ok(
             hy3d_blend_accumulate(context, &tile, window[0], window[1], window[2], &out));
     }
-    ck_assert_int_gt(plan.grains, 8);
+    ck_assert_int_gt(plan.tiles, 8);
     ck_assert_int_eq(memcmp(image, sums, n * sizeof *image), 0);
     hy3d_context_destroy(context);
     free(image);

@@ -45,8 +45,8 @@ static void mix_plan(uint64_t *digest, const hy3d_tiles_plan *plan)
     mix_three(digest, plan->out);
     mix_three(digest, plan->tile);
     mix_three(digest, plan->count);
-    mix(digest, plan->grains);
-    mix(digest, plan->grain_bytes);
+    mix(digest, plan->tiles);
+    mix(digest, plan->tile_bytes);
     mix(digest, plan->peak_bytes);
     mix(digest, plan->smallest_budget_bytes);
     mix(digest, plan->level);
@@ -54,20 +54,20 @@ static void mix_plan(uint64_t *digest, const hy3d_tiles_plan *plan)
     mix(digest, plan->in_flight);
 }
 
-static void mix_grain(uint64_t *digest, const hy3d_tile *grain)
+static void mix_tile(uint64_t *digest, const hy3d_tile *tile)
 {
-    mix_three(digest, grain->in_start);
-    mix_three(digest, grain->in_stop);
-    mix_three(digest, grain->trim_start);
-    mix_three(digest, grain->out_start);
-    mix_three(digest, grain->out_stop);
-    mix_three(digest, grain->ramp_before);
-    mix_three(digest, grain->ramp_after);
+    mix_three(digest, tile->in_start);
+    mix_three(digest, tile->in_stop);
+    mix_three(digest, tile->trim_start);
+    mix_three(digest, tile->out_start);
+    mix_three(digest, tile->out_stop);
+    mix_three(digest, tile->ramp_before);
+    mix_three(digest, tile->ramp_after);
     for (int axis = 0; axis < 3; axis++) {
         float window[MAX_OUT];
-        ck_assert_int_le(grain->out_stop[axis] - grain->out_start[axis], MAX_OUT);
-        ck_assert_ok(hy3d_tile_window(grain, axis, window));
-        for (int64_t i = 0; i < grain->out_stop[axis] - grain->out_start[axis]; i++) {
+        ck_assert_int_le(tile->out_stop[axis] - tile->out_start[axis], MAX_OUT);
+        ck_assert_ok(hy3d_tile_window(tile, axis, window));
+        for (int64_t i = 0; i < tile->out_stop[axis] - tile->out_start[axis]; i++) {
             mix(digest, (int64_t)(window[i] * 256.0f));
         }
     }
@@ -75,7 +75,7 @@ static void mix_grain(uint64_t *digest, const hy3d_tile *grain)
 
 /* The digest is that of the twin (hy3d_rocm/_fallback/schedule.py), which was written on its own;
  * tests/unit/_fallback/test_schedule_bounds.py makes it again. */
-START_TEST(test_plans_grains_and_windows_never_change)
+START_TEST(test_plans_tiles_and_windows_never_change)
 {
     test_random random = {UINT64_C(20267)};
     uint64_t digest = UINT64_C(0xcbf29ce484222325);
@@ -90,10 +90,10 @@ START_TEST(test_plans_grains_and_windows_never_change)
             continue;
         }
         mix_plan(&digest, &plan);
-        for (int64_t index = 0; index < plan.grains; index += 1 + plan.grains / 7) {
-            hy3d_tile grain;
-            ck_assert_ok(hy3d_tiles_at(&plan, index, &grain));
-            mix_grain(&digest, &grain);
+        for (int64_t index = 0; index < plan.tiles; index += 1 + plan.tiles / 7) {
+            hy3d_tile tile;
+            ck_assert_ok(hy3d_tiles_at(&plan, index, &tile));
+            mix_tile(&digest, &tile);
         }
     }
     ck_assert_uint_eq(digest, UINT64_C(0x97eb83c3af0bc357));
@@ -153,8 +153,8 @@ START_TEST(test_fine_levels_lie_between_those_of_halves)
 }
 END_TEST
 
-/* What a level's work is said to be, against all of its grains. */
-START_TEST(test_the_work_of_a_level_is_what_its_grains_decode)
+/* What a level's work is said to be, against all of its tiles. */
+START_TEST(test_the_work_of_a_level_is_what_its_tiles_decode)
 {
     test_random random = {UINT64_C(4711)};
     for (int i = 0; i < 300; i++) {
@@ -167,12 +167,12 @@ START_TEST(test_the_work_of_a_level_is_what_its_grains_decode)
         const hy3d_tiles_plan plan = make_ok(&desc);
         double work = 0;
         int64_t largest[3] = {0};
-        for (int64_t index = 0; index < plan.grains && plan.grains < 5000; index++) {
-            hy3d_tile grain;
-            ck_assert_ok(hy3d_tiles_at(&plan, index, &grain));
+        for (int64_t index = 0; index < plan.tiles && plan.tiles < 5000; index++) {
+            hy3d_tile tile;
+            ck_assert_ok(hy3d_tiles_at(&plan, index, &tile));
             double voxels = 1;
             for (int axis = 0; axis < 3; axis++) {
-                const int64_t extent = grain.in_stop[axis] - grain.in_start[axis];
+                const int64_t extent = tile.in_stop[axis] - tile.in_start[axis];
                 const bool causal = axis == 0 && desc.causal;
                 voxels *= (double)(causal ? (extent - 1) * desc.factor[0] + 1
                                           : extent * desc.factor[axis]);
@@ -180,7 +180,7 @@ START_TEST(test_the_work_of_a_level_is_what_its_grains_decode)
             }
             work += voxels;
         }
-        if (plan.grains < 5000) {
+        if (plan.tiles < 5000) {
             ck_assert(plan.decoded_voxels == work);
             ck_assert_mem_eq(plan.extent, largest, sizeof largest);
         }
@@ -188,8 +188,8 @@ START_TEST(test_the_work_of_a_level_is_what_its_grains_decode)
 }
 END_TEST
 
-/* What is asked of one grain of one latent: all of it is `cost` bytes. */
-static hy3d_tiles_desc one_grain(int64_t cost)
+/* What is asked of one tile of one latent: all of it is `cost` bytes. */
+static hy3d_tiles_desc one_tile(int64_t cost)
 {
     hy3d_tiles_desc desc = basic_desc(1, 1, 1);
     desc.fixed_bytes = cost;
@@ -200,7 +200,7 @@ static hy3d_tiles_desc one_grain(int64_t cost)
 
 START_TEST(test_a_budget_is_enough_at_the_byte)
 {
-    hy3d_tiles_desc desc = one_grain(500);
+    hy3d_tiles_desc desc = one_tile(500);
     desc.resident_bytes = 100;
     desc.budget_bytes = 600;
     hy3d_tiles_plan plan = make_ok(&desc);
@@ -214,50 +214,50 @@ START_TEST(test_a_budget_is_enough_at_the_byte)
     desc.resident_bytes = 600;
     ck_assert_status(hy3d_tiles_make(&desc, &smallest, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
     ck_assert_int_eq(smallest, 1100);
-    desc = one_grain(0);
+    desc = one_tile(0);
     desc.resident_bytes = desc.budget_bytes = 100; /* nothing more is needed, nothing is there */
     ck_assert_int_eq(make_ok(&desc).in_flight, 1);
     desc.resident_bytes = 101;
     ck_assert_status(hy3d_tiles_make(&desc, &smallest, &plan), HY3D_ERR_BUDGET_TOO_SMALL);
-    desc = one_grain(INT64_MAX);
+    desc = one_tile(INT64_MAX);
     ck_assert_int_eq(make_ok(&desc).peak_bytes, INT64_MAX);
     desc.resident_bytes = 1;
     ck_assert_status(hy3d_tiles_make(&desc, NULL, &plan), HY3D_ERR_OVERFLOW);
-    desc = one_grain(INT64_MAX - 5);
+    desc = one_tile(INT64_MAX - 5);
     desc.resident_bytes = 5;
     ck_assert_int_eq(make_ok(&desc).smallest_budget_bytes, INT64_MAX);
 }
 END_TEST
 
-START_TEST(test_a_plan_whose_grains_do_not_multiply_up_is_refused)
+START_TEST(test_a_plan_whose_tiles_do_not_multiply_up_is_refused)
 {
     hy3d_tiles_desc desc = basic_desc(9, 16, 16);
     desc.level = 2;
     const hy3d_tiles_plan good = make_ok(&desc);
-    hy3d_tile grain;
-    ck_assert_ok(hy3d_tiles_at(&good, good.grains - 1, &grain));
+    hy3d_tile tile;
+    ck_assert_ok(hy3d_tiles_at(&good, good.tiles - 1, &tile));
     for (int change = 0; change < 8; change++) {
         hy3d_tiles_plan bad = good;
-        *(int64_t *[]){&bad.grains, &bad.grains, &bad.grains, &bad.out[0], &bad.out[1],
+        *(int64_t *[]){&bad.tiles, &bad.tiles, &bad.tiles, &bad.out[0], &bad.out[1],
                        &bad.out[2], &bad.desc.latent[2], &bad.count[2]}[change] =
-            (int64_t[]){good.grains + 1, good.grains * 2, good.grains - 1, good.out[0] + 1,
+            (int64_t[]){good.tiles + 1, good.tiles * 2, good.tiles - 1, good.out[0] + 1,
                         good.out[1] - 1, good.out[2] + 1, 0, 0}[change];
-        ck_assert_status(hy3d_tiles_at(&bad, 0, &grain), HY3D_ERR_INVALID_ARGUMENT);
+        ck_assert_status(hy3d_tiles_at(&bad, 0, &tile), HY3D_ERR_INVALID_ARGUMENT);
     }
     hy3d_tiles_plan large = good;
     large.desc.latent[1] = INT64_MAX;
-    ck_assert_status(hy3d_tiles_at(&large, 0, &grain), HY3D_ERR_OVERFLOW);
+    ck_assert_status(hy3d_tiles_at(&large, 0, &tile), HY3D_ERR_OVERFLOW);
 }
 END_TEST
 
 START_TEST(test_a_windows_ramps_fit_to_the_unit)
 {
     float window[4] = {-1, -1, -1, -1};
-    hy3d_tile grain = {.out_start = {7, 7, 7}, .out_stop = {10, 10, 10}};
+    hy3d_tile tile = {.out_start = {7, 7, 7}, .out_stop = {10, 10, 10}};
     for (int axis = 0; axis < 3; axis++) {
-        grain.ramp_before[axis] = 2;
-        grain.ramp_after[axis] = 1;
-        ck_assert_ok(hy3d_tile_window(&grain, axis, window));
+        tile.ramp_before[axis] = 2;
+        tile.ramp_after[axis] = 1;
+        ck_assert_ok(hy3d_tile_window(&tile, axis, window));
         ck_assert(window[0] == 0.25f && window[1] == 0.75f && window[2] == 0.5f);
         ck_assert(window[3] == -1.0f);
     }
@@ -285,13 +285,13 @@ END_TEST
 TCase *hy3d_tiles_bound_cases(void)
 {
     TCase *tests = tcase_create("schedule bounds");
-    tcase_add_test(tests, test_plans_grains_and_windows_never_change);
+    tcase_add_test(tests, test_plans_tiles_and_windows_never_change);
     tcase_add_test(tests, test_levels_end_at_62_whatever_is_left_to_halve);
     tcase_add_test(tests, test_fine_levels_reach_a_latent_however_long_the_axis_is);
     tcase_add_test(tests, test_fine_levels_lie_between_those_of_halves);
-    tcase_add_test(tests, test_the_work_of_a_level_is_what_its_grains_decode);
+    tcase_add_test(tests, test_the_work_of_a_level_is_what_its_tiles_decode);
     tcase_add_test(tests, test_a_budget_is_enough_at_the_byte);
-    tcase_add_test(tests, test_a_plan_whose_grains_do_not_multiply_up_is_refused);
+    tcase_add_test(tests, test_a_plan_whose_tiles_do_not_multiply_up_is_refused);
     tcase_add_test(tests, test_a_windows_ramps_fit_to_the_unit);
     return tests;
 }

@@ -64,43 +64,43 @@ START_TEST(test_the_longest_possible_axis_is_planned)
     ck_assert_int_le(levels, HY3D_TILES_MAX_LEVEL + 1);
     for (desc.level = 0; desc.level < levels; desc.level++) {
         const hy3d_tiles_plan plan = make_ok(&desc);
-        hy3d_tile grain;
-        ck_assert_ok(hy3d_tiles_at(&plan, plan.grains - 1, &grain));
-        ck_assert_int_eq(grain.out_stop[2], INT64_MAX);
+        hy3d_tile tile;
+        ck_assert_ok(hy3d_tiles_at(&plan, plan.tiles - 1, &tile));
+        ck_assert_int_eq(tile.out_stop[2], INT64_MAX);
     }
 }
 END_TEST
 
-START_TEST(test_plans_and_grains_from_outside_are_checked)
+START_TEST(test_plans_and_tiles_from_outside_are_checked)
 {
     hy3d_tiles_desc desc = basic_desc(9, 16, 16);
     desc.level = 2;
     const hy3d_tiles_plan good = make_ok(&desc);
-    hy3d_tile grain;
-    ck_assert_ok(hy3d_tiles_at(&good, 0, &grain));
-    ck_assert_status(hy3d_tiles_at(&good, -1, &grain), HY3D_ERR_INVALID_ARGUMENT);
-    ck_assert_status(hy3d_tiles_at(&good, good.grains, &grain),
+    hy3d_tile tile;
+    ck_assert_ok(hy3d_tiles_at(&good, 0, &tile));
+    ck_assert_status(hy3d_tiles_at(&good, -1, &tile), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tiles_at(&good, good.tiles, &tile),
                      HY3D_ERR_INVALID_ARGUMENT);
-    ck_assert_status(hy3d_tiles_at(NULL, 0, &grain), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tiles_at(NULL, 0, &tile), HY3D_ERR_INVALID_ARGUMENT);
     ck_assert_status(hy3d_tiles_at(&good, 0, NULL), HY3D_ERR_INVALID_ARGUMENT);
     for (int change = 0; change < 6; change++) {
         hy3d_tiles_plan bad = good;
-        *(int64_t *[]){&bad.count[0], &bad.count[1], &bad.count[2], &bad.grains, &bad.out[0],
+        *(int64_t *[]){&bad.count[0], &bad.count[1], &bad.count[2], &bad.tiles, &bad.out[0],
                        &bad.desc.overlap[1]}[change] = change == 5 ? 15 : change == 0 ? 0 : 1000;
-        ck_assert_status(hy3d_tiles_at(&bad, 0, &grain), HY3D_ERR_INVALID_ARGUMENT);
+        ck_assert_status(hy3d_tiles_at(&bad, 0, &tile), HY3D_ERR_INVALID_ARGUMENT);
     }
     float window[MAX_OUT];
-    ck_assert_status(hy3d_tile_window(&grain, 3, window), HY3D_ERR_INVALID_ARGUMENT);
-    ck_assert_status(hy3d_tile_window(&grain, -1, window), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tile_window(&tile, 3, window), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(hy3d_tile_window(&tile, -1, window), HY3D_ERR_INVALID_ARGUMENT);
     ck_assert_status(hy3d_tile_window(NULL, 0, window), HY3D_ERR_INVALID_ARGUMENT);
-    ck_assert_status(hy3d_tile_window(&grain, 0, NULL), HY3D_ERR_INVALID_ARGUMENT);
-    grain.ramp_before[1] = grain.out_stop[1] - grain.out_start[1];
-    grain.ramp_after[1] = 1;
-    ck_assert_status(hy3d_tile_window(&grain, 1, window), HY3D_ERR_INVALID_ARGUMENT);
-    grain.ramp_before[1] = 0;
-    grain.out_start[1] = 0;
-    grain.out_stop[1] = INT64_MAX;
-    ck_assert_status(hy3d_tile_window(&grain, 1, window), HY3D_ERR_OVERFLOW);
+    ck_assert_status(hy3d_tile_window(&tile, 0, NULL), HY3D_ERR_INVALID_ARGUMENT);
+    tile.ramp_before[1] = tile.out_stop[1] - tile.out_start[1];
+    tile.ramp_after[1] = 1;
+    ck_assert_status(hy3d_tile_window(&tile, 1, window), HY3D_ERR_INVALID_ARGUMENT);
+    tile.ramp_before[1] = 0;
+    tile.out_start[1] = 0;
+    tile.out_stop[1] = INT64_MAX;
+    ck_assert_status(hy3d_tile_window(&tile, 1, window), HY3D_ERR_OVERFLOW);
 }
 END_TEST
 
@@ -125,7 +125,7 @@ START_TEST(test_no_description_however_odd_leads_to_a_wrong_plan)
     for (int i = 0; i < 30000; i++) {
         hy3d_tiles_desc desc = {.causal = i % 2, .level = (int32_t)test_between(&random, -1, 9)};
         hy3d_tiles_plan plan;
-        hy3d_tile grain;
+        hy3d_tile tile;
         for (int axis = 0; axis < 3; axis++) {
             desc.latent[axis] = odd_number(&random, 1);
             desc.factor[axis] = odd_number(&random, 1);
@@ -146,15 +146,15 @@ START_TEST(test_no_description_however_odd_leads_to_a_wrong_plan)
         ck_assert(plan.in_flight >= 1 && plan.in_flight <= desc.max_in_flight);
         ck_assert(desc.budget_bytes == 0 || plan.peak_bytes <= desc.budget_bytes);
         ck_assert(plan.smallest_budget_bytes <= plan.peak_bytes);
-        const int64_t indices[] = {0, plan.grains / 2, plan.grains - 1};
+        const int64_t indices[] = {0, plan.tiles / 2, plan.tiles - 1};
         for (size_t k = 0; k < COUNT_OF(indices); k++) {
-            ck_assert_ok(hy3d_tiles_at(&plan, indices[k], &grain));
+            ck_assert_ok(hy3d_tiles_at(&plan, indices[k], &tile));
             for (int axis = 0; axis < 3; axis++) {
-                ck_assert(grain.in_start[axis] < grain.in_stop[axis]);
-                ck_assert(grain.trim_start[axis] >= 0);
-                ck_assert(grain.out_start[axis] < grain.out_stop[axis]);
-                ck_assert(grain.ramp_before[axis] + grain.ramp_after[axis] <=
-                          grain.out_stop[axis] - grain.out_start[axis]);
+                ck_assert(tile.in_start[axis] < tile.in_stop[axis]);
+                ck_assert(tile.trim_start[axis] >= 0);
+                ck_assert(tile.out_start[axis] < tile.out_stop[axis]);
+                ck_assert(tile.ramp_before[axis] + tile.ramp_after[axis] <=
+                          tile.out_stop[axis] - tile.out_start[axis]);
             }
         }
     }
@@ -168,7 +168,7 @@ TCase *hy3d_tiles_refusal_cases(void)
     tcase_add_test(tests, test_fields_out_of_range_are_refused);
     tcase_add_test(tests, test_sizes_beyond_63_bits_are_an_overflow);
     tcase_add_test(tests, test_the_longest_possible_axis_is_planned);
-    tcase_add_test(tests, test_plans_and_grains_from_outside_are_checked);
+    tcase_add_test(tests, test_plans_and_tiles_from_outside_are_checked);
     tcase_add_test(tests, test_no_description_however_odd_leads_to_a_wrong_plan);
     return tests;
 }

@@ -65,8 +65,8 @@ static const vector costs[] = {
      {S(fixed_bytes, INT64_MAX - 2), S(bytes_per_voxel, 1), S(bytes_per_token_pair, 2)}, BIG},
     {"resident -1", {S(resident_bytes, -1)}, BAD},
     {"resident most", {S(resident_bytes, INT64_MAX)}, OK},
-    {"resident and a grain fit", {S(resident_bytes, INT64_MAX - 9), S(fixed_bytes, 9)}, OK},
-    {"resident and a grain beyond", {S(resident_bytes, INT64_MAX - 9), S(fixed_bytes, 10)}, BIG},
+    {"resident and a tile fit", {S(resident_bytes, INT64_MAX - 9), S(fixed_bytes, 9)}, OK},
+    {"resident and a tile beyond", {S(resident_bytes, INT64_MAX - 9), S(fixed_bytes, 10)}, BIG},
     {"shrink -1", {S(shrink, -1)}, BAD},
     {"shrink 1", {S(shrink, 1)}, BAD},
     {"shrink 2", {S(shrink, 2)}, OK},
@@ -139,27 +139,27 @@ static void try_named_budget(hy3d_tiles_desc desc, int64_t smallest)
 static hy3d_status make(const vector *v)
 {
     planning a = {.desc = one_voxel()};
-    hy3d_tiles_plan plan = {.grains = -7};
+    hy3d_tiles_plan plan = {.tiles = -7};
     int64_t smallest = -7;
 
     vector_apply(v, &a);
     const hy3d_status status = hy3d_tiles_make(a.no_desc != 0 ? NULL : &a.desc, &smallest,
                                                   a.nowhere != 0 ? NULL : &plan);
-    ck_assert_msg((plan.grains != -7) == (status == HY3D_OK), "%s", v->what);
+    ck_assert_msg((plan.tiles != -7) == (status == HY3D_OK), "%s", v->what);
     ck_assert_msg((smallest != -7) == (status == TOO_SMALL), "%s", v->what);
     if (status == TOO_SMALL) {
         try_named_budget(a.desc, smallest);
     }
     if (status == HY3D_OK) {
-        hy3d_tile grain;
-        ck_assert_ok(hy3d_tiles_at(&plan, 0, &grain));
-        ck_assert_ok(hy3d_tiles_at(&plan, plan.grains - 1, &grain));
-        ck_assert_status(hy3d_tiles_at(&plan, plan.grains, &grain), BAD);
+        hy3d_tile tile;
+        ck_assert_ok(hy3d_tiles_at(&plan, 0, &tile));
+        ck_assert_ok(hy3d_tiles_at(&plan, plan.tiles - 1, &tile));
+        ck_assert_status(hy3d_tiles_at(&plan, plan.tiles, &tile), BAD);
     }
     return status;
 }
 
-/* Grains of a plan of 4x3x2 tiles of two that somebody has changed. */
+/* Tiles of a plan of 4x3x2 tiles of two that somebody has changed. */
 typedef struct lookup {
     int64_t no_plan, nowhere, index;
     hy3d_tiles_plan plan;
@@ -190,11 +190,11 @@ static const vector lookups[] = {
     {"index most", {L(index, INT64_MAX)}, BAD},
     {"no plan", {L(no_plan, 1)}, BAD},
     {"nowhere to put it", {L(nowhere, 1)}, BAD},
-    {"grains 0", {L(plan.grains, 0)}, BAD},
-    {"grains -24", {L(plan.grains, -24)}, BAD},
-    {"one grain less", {L(plan.grains, 23)}, BAD},
-    {"twice the grains", {L(plan.grains, 48)}, BAD},
-    {"grains most", {L(plan.grains, INT64_MAX)}, BAD},
+    {"tiles 0", {L(plan.tiles, 0)}, BAD},
+    {"tiles -24", {L(plan.tiles, -24)}, BAD},
+    {"one tile less", {L(plan.tiles, 23)}, BAD},
+    {"twice the tiles", {L(plan.tiles, 48)}, BAD},
+    {"tiles most", {L(plan.tiles, INT64_MAX)}, BAD},
     {"causal 2", {L(plan.desc.causal, 2)}, BAD},
     {"level -2", {L(plan.desc.level, -2)}, BAD},
     {"budget -1", {L(plan.desc.budget_bytes, -1)}, BAD},
@@ -207,8 +207,8 @@ static const vector lookups[] = {
 static hy3d_status look_up(const vector *v)
 {
     lookup a = {
-        .plan = {.desc = one_voxel(), .count = {4, 3, 2}, .out = {16, 12, 8}, .grains = 24}};
-    hy3d_tile grain = {.in_stop = {-7, -7, -7}};
+        .plan = {.desc = one_voxel(), .count = {4, 3, 2}, .out = {16, 12, 8}, .tiles = 24}};
+    hy3d_tile tile = {.in_stop = {-7, -7, -7}};
 
     for (int i = 0; i < 3; i++) {
         a.plan.desc.latent[i] = a.plan.out[i] / 2;
@@ -216,20 +216,20 @@ static hy3d_status look_up(const vector *v)
     }
     vector_apply(v, &a);
     const hy3d_status status = hy3d_tiles_at(a.no_plan != 0 ? NULL : &a.plan, a.index,
-                                                      a.nowhere != 0 ? NULL : &grain);
-    ck_assert_msg((grain.in_stop[0] != -7) == (status == HY3D_OK), "%s", v->what);
+                                                      a.nowhere != 0 ? NULL : &tile);
+    ck_assert_msg((tile.in_stop[0] != -7) == (status == HY3D_OK), "%s", v->what);
     return status;
 }
 
 /* Windows of ten output units. */
 typedef struct framing {
-    int64_t no_grain, nowhere;
+    int64_t no_tile, nowhere;
     int axis;
-    hy3d_tile grain;
+    hy3d_tile tile;
 } framing;
 
 #define W(member, value) VECTOR_SET(framing, member, value)
-#define G(member, value) VECTOR_SET(framing, grain.member[1], value)
+#define G(member, value) VECTOR_SET(framing, tile.member[1], value)
 
 static const vector windows[] = {
     {"as it is", {{0}}, OK},
@@ -239,7 +239,7 @@ static const vector windows[] = {
     {"axis -1", {W(axis, -1)}, BAD},
     {"axis least", {W(axis, INT32_MIN)}, BAD},
     {"axis most", {W(axis, INT32_MAX)}, BAD},
-    {"no grain", {W(no_grain, 1)}, BAD},
+    {"no tile", {W(no_tile, 1)}, BAD},
     {"nowhere to put it", {W(nowhere, 1)}, BAD},
     {"start -1", {G(out_start, -1)}, BAD},
     {"start least", {G(out_start, INT64_MIN)}, BAD},
@@ -266,12 +266,12 @@ static const vector windows[] = {
 
 static hy3d_status window(const vector *v)
 {
-    framing a = {.axis = 1, .grain = {.out_stop = {10, 10, 10}}};
+    framing a = {.axis = 1, .tile = {.out_stop = {10, 10, 10}}};
     float weights[12] = {-7};
 
     vector_apply(v, &a);
     const hy3d_status status =
-        hy3d_tile_window(a.no_grain != 0 ? NULL : &a.grain, a.axis,
+        hy3d_tile_window(a.no_tile != 0 ? NULL : &a.tile, a.axis,
                              a.nowhere != 0 ? NULL : weights);
     ck_assert_msg((weights[0] != -7) == (status == HY3D_OK), "%s", v->what);
     return status;
@@ -289,7 +289,7 @@ START_TEST(test_costs_and_levels)
 }
 END_TEST
 
-START_TEST(test_grains)
+START_TEST(test_tiles)
 {
     vectors_check(lookups, COUNT_OF(lookups), look_up);
 }
@@ -307,7 +307,7 @@ int vectors_tiles(Suite *suite)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, test_axes);
     tcase_add_test(tests, test_costs_and_levels);
-    tcase_add_test(tests, test_grains);
+    tcase_add_test(tests, test_tiles);
     tcase_add_test(tests, test_windows);
     suite_add_tcase(suite, tests);
     return (int)(COUNT_OF(axes) + COUNT_OF(costs) + COUNT_OF(lookups) + COUNT_OF(windows));

@@ -1,4 +1,4 @@
-/* Decode plans: any description, and every grain of plans that have few. What the header promises is
+/* Decode plans: any description, and every tile of plans that have few. What the header promises is
  * counted again in 128 bits: cover, windows, costs, and that no lower level and no smaller budget
  * would have done. fuzz_blend.c blends. */
 #include "fuzz_schedule.h"
@@ -8,7 +8,7 @@
 
 __extension__ typedef __int128 wide;
 
-#define MOST_GRAINS 600
+#define MOST_TILES 600
 #define MOST_OUT 4000
 
 static hy3d_tiles_desc any_desc(fuzz_input *in)
@@ -84,7 +84,7 @@ static wide cost_of(const hy3d_tiles_desc *d, const int64_t latents[3])
     return sum > INT64_MAX ? -1 : sum;
 }
 
-/* One axis: grains in a row cover its output, at most two meet, and their weights are 1 together. */
+/* One axis: tiles in a row cover its output, at most two meet, and their weights are 1 together. */
 static void check_axis(const hy3d_tiles_plan *plan, int axis, int64_t stride)
 {
     const int64_t out = plan->out[axis];
@@ -92,7 +92,7 @@ static void check_axis(const hy3d_tiles_plan *plan, int axis, int64_t stride)
     unsigned char *const meets = fuzz_room((size_t)out, 0);
     for (int64_t i = 0; i < plan->count[axis]; i++) {
         hy3d_tile g;
-        FUZZ_CHECK(hy3d_tiles_at(plan, i * stride, &g) == HY3D_OK, "grain %lld",
+        FUZZ_CHECK(hy3d_tiles_at(plan, i * stride, &g) == HY3D_OK, "tile %lld",
                    (long long)(i * stride));
         const int64_t n = g.out_stop[axis] - g.out_start[axis];
         FUZZ_CHECK(n >= 1 && g.out_start[axis] >= 0 && g.out_stop[axis] <= out, "axis %d", axis);
@@ -106,15 +106,15 @@ static void check_axis(const hy3d_tiles_plan *plan, int axis, int64_t stride)
     }
     for (int64_t k = 0; k < out; k++) {
         FUZZ_CHECK(sums[k] <= 1.0F && sums[k] >= 1.0F && meets[k] <= 2,
-                   "axis %d, unit %lld: weights sum to %g, of %d grains", axis, (long long)k,
+                   "axis %d, unit %lld: weights sum to %g, of %d tiles", axis, (long long)k,
                    (double)sums[k], meets[k]);
     }
     free(sums);
     free(meets);
 }
 
-/* What a single grain must be; its cost, and its latents' range inside of the clip. */
-static wide check_grain(const hy3d_tiles_plan *plan, const hy3d_tile *g)
+/* What a single tile must be; its cost, and its latents' range inside of the clip. */
+static wide check_tile(const hy3d_tiles_plan *plan, const hy3d_tile *g)
 {
     int64_t latents[3];
     for (int i = 0; i < 3; i++) {
@@ -139,53 +139,53 @@ static wide check_grain(const hy3d_tiles_plan *plan, const hy3d_tile *g)
                    (long long)g->ramp_after[i], (long long)kept);
     }
     const wide cost = cost_of(&plan->desc, latents);
-    FUZZ_CHECK(cost >= 0 && cost <= plan->grain_bytes, "a grain is dearer than grain_bytes");
+    FUZZ_CHECK(cost >= 0 && cost <= plan->tile_bytes, "a tile is dearer than tile_bytes");
     return cost;
 }
 
-static void check_grains(fuzz_input *in, const hy3d_tiles_plan *plan)
+static void check_tiles(fuzz_input *in, const hy3d_tiles_plan *plan)
 {
     hy3d_tile g;
     wide largest = 0;
-    const bool all = plan->grains <= MOST_GRAINS;
-    for (int64_t i = 0; i < (all ? plan->grains : 24); i++) {
-        const int64_t index = all ? i : fuzz_between(in, 0, plan->grains - 1);
-        FUZZ_CHECK(hy3d_tiles_at(plan, index, &g) == HY3D_OK, "grain %lld",
+    const bool all = plan->tiles <= MOST_TILES;
+    for (int64_t i = 0; i < (all ? plan->tiles : 24); i++) {
+        const int64_t index = all ? i : fuzz_between(in, 0, plan->tiles - 1);
+        FUZZ_CHECK(hy3d_tiles_at(plan, index, &g) == HY3D_OK, "tile %lld",
                    (long long)index);
-        const wide cost = check_grain(plan, &g);
+        const wide cost = check_tile(plan, &g);
         largest = cost > largest ? cost : largest;
     }
-    FUZZ_CHECK(!all || largest == plan->grain_bytes, "no grain costs grain_bytes");
+    FUZZ_CHECK(!all || largest == plan->tile_bytes, "no tile costs tile_bytes");
     memset(&g, 0x5a, sizeof g);
     const hy3d_tile before = g;
     FUZZ_CHECK(hy3d_tiles_at(plan, -1, &g) == HY3D_ERR_INVALID_ARGUMENT &&
-                   hy3d_tiles_at(plan, plan->grains, &g) == HY3D_ERR_INVALID_ARGUMENT &&
+                   hy3d_tiles_at(plan, plan->tiles, &g) == HY3D_ERR_INVALID_ARGUMENT &&
                    memcmp(&g, &before, sizeof g) == 0,
-               "a grain that is not there");
+               "a tile that is not there");
     int64_t stride = 1;
     for (int axis = 2; axis >= 0; axis--) {
-        if (plan->out[axis] <= MOST_OUT && plan->count[axis] <= MOST_GRAINS) {
+        if (plan->out[axis] <= MOST_OUT && plan->count[axis] <= MOST_TILES) {
             check_axis(plan, axis, stride);
         }
         stride *= plan->count[axis];
     }
 }
 
-/* The level is the lowest that fits, and as many grains are in flight as can be. */
+/* The level is the lowest that fits, and as many tiles are in flight as can be. */
 static void check_choice(const hy3d_tiles_plan *plan)
 {
     hy3d_tiles_desc d = plan->desc;
     hy3d_tiles_plan other;
     const wide budget = d.budget_bytes == 0 ? INT64_MAX : d.budget_bytes;
-    FUZZ_CHECK((wide)d.resident_bytes + (wide)plan->in_flight * plan->grain_bytes ==
+    FUZZ_CHECK((wide)d.resident_bytes + (wide)plan->in_flight * plan->tile_bytes ==
                        plan->peak_bytes &&
                    plan->peak_bytes <= budget,
                "peak %lld", (long long)plan->peak_bytes);
     FUZZ_CHECK(plan->in_flight >= 1 && plan->in_flight <= d.max_in_flight &&
-                   plan->in_flight <= plan->grains,
+                   plan->in_flight <= plan->tiles,
                "%d in flight", plan->in_flight);
-    FUZZ_CHECK(plan->in_flight == d.max_in_flight || plan->in_flight == plan->grains ||
-                   (wide)plan->peak_bytes + plan->grain_bytes > budget,
+    FUZZ_CHECK(plan->in_flight == d.max_in_flight || plan->in_flight == plan->tiles ||
+                   (wide)plan->peak_bytes + plan->tile_bytes > budget,
                "one more than %d would fit", plan->in_flight);
     FUZZ_CHECK(plan->level >= 0 && plan->level < plan->levels &&
                    (d.level < 0 || d.level == plan->level),
@@ -200,7 +200,7 @@ static void check_choice(const hy3d_tiles_plan *plan)
     if (plan->level + 1 < plan->levels) {
         d.level = plan->level + 1;
         FUZZ_CHECK(hy3d_tiles_make(&d, NULL, &other) == HY3D_OK &&
-                       other.grain_bytes <= plan->grain_bytes,
+                       other.tile_bytes <= plan->tile_bytes,
                    "level %d does not fit or is dearer", d.level);
     }
 }
@@ -208,7 +208,7 @@ static void check_choice(const hy3d_tiles_plan *plan)
 static void check_plan(fuzz_input *in, const hy3d_tiles_plan *plan)
 {
     const hy3d_tiles_desc *const d = &plan->desc;
-    wide grains = 1;
+    wide tiles = 1;
     for (int i = 0; i < 3; i++) {
         FUZZ_CHECK(plan->out[i] == decoded(d, i, d->latent[i]), "output %lld",
                    (long long)plan->out[i]);
@@ -219,11 +219,11 @@ static void check_plan(fuzz_input *in, const hy3d_tiles_plan *plan)
                        (plan->count[i] == 1 ||
                         (shortest >= d->min_tile[i] && shortest >= d->overlap[i])),
                    "tiles of %lld", (long long)shortest);
-        grains *= plan->count[i];
+        tiles *= plan->count[i];
     }
-    FUZZ_CHECK(grains == plan->grains, "%lld grains", (long long)plan->grains);
+    FUZZ_CHECK(tiles == plan->tiles, "%lld tiles", (long long)plan->tiles);
     check_choice(plan);
-    check_grains(in, plan);
+    check_tiles(in, plan);
 }
 
 /* A budget of exactly what was named does; one byte less does not. */
@@ -241,10 +241,10 @@ static void check_refusal(const hy3d_tiles_desc *desc, int64_t named)
                "less than %lld does", (long long)named);
 }
 
-/* Plans that somebody has filled in by hand; grains that come out of them are sane. */
+/* Plans that somebody has filled in by hand; tiles that come out of them are sane. */
 static void check_forged(fuzz_input *in, hy3d_tiles_plan *plan)
 {
-    int64_t *const fields[] = {plan->out,        plan->count,        &plan->grains,
+    int64_t *const fields[] = {plan->out,        plan->count,        &plan->tiles,
                                plan->desc.latent, plan->desc.factor, plan->desc.overlap,
                                plan->desc.halo,   plan->desc.min_tile};
     for (int n = (int)fuzz_between(in, 1, 3); n > 0; n--) {
@@ -260,7 +260,7 @@ static void check_forged(fuzz_input *in, hy3d_tiles_plan *plan)
         FUZZ_CHECK(g.in_start[i] >= 0 && g.in_start[i] < g.in_stop[i] &&
                        g.in_stop[i] <= plan->desc.latent[i] && g.out_start[i] >= 0 &&
                        g.out_start[i] < g.out_stop[i] && g.out_stop[i] <= plan->out[i],
-                   "axis %d of a forged plan's grain", i);
+                   "axis %d of a forged plan's tile", i);
     }
 }
 
@@ -294,7 +294,7 @@ static void fuzz_plan(fuzz_input *in)
     }
 }
 
-/* Any grain at all: a window of its length, or a refusal that writes nothing. */
+/* Any tile at all: a window of its length, or a refusal that writes nothing. */
 static void fuzz_window(fuzz_input *in)
 {
     hy3d_tile g = {0};

@@ -161,14 +161,12 @@ def known_calls() -> list[Call]:
     calls = _core.KnownCalls(*given)
     return [
         Call("KnownCalls", _core.KnownCalls, given, {}),
-        Call("KnownCalls", _core.KnownCalls, (None, (), (bool,) * 9, (), float), {}),
         Call("KnownCalls.call", lambda: type(calls.call(max, arguments)), (), {}, by_ctypes=True),
         Call("KnownCalls.call", calls.call, (max, (one, 1)), {}, by_ctypes=True),
         Call("KnownCalls.call", calls.call, (max, 1), {}),
         Call("KnownCalls.call", straight, (), {}, by_ctypes=True),
         Call("KnownCalls.take", counted, (), {}, by_ctypes=True),
         Call("KnownCalls.add", calls.add, (b"key", "who"), {}),
-        Call("KnownCalls.forget", calls.forget, (), {}),
         Call("KnownCalls.failed", calls.failed, (), {}),
     ]
 
@@ -190,7 +188,6 @@ def methods() -> list[Call]:
         Call("Rates", _core.Rates, (), {}),
         Call("Rates.learn", lambda: _core.Rates().learn(1, work, 1.0), (), {}),
         Call("Rates.seconds", rates.seconds, (1, work), {}),
-        Call("Rates.factor", rates.factor, (1, 2), {}),
         Call("Admission", _core.Admission, (100,), {}),
         Call("Admission.request", lambda: _core.Admission(100).request(key), (), {}),
         Call("Admission.reserve", cache.reserve, (key, 1), {}),
@@ -217,7 +214,7 @@ def scheduled() -> list[Call]:
     tiled = _schedule(
         size=(2, 24, 24), strategies=4, halos=((4, 2, 4),), device_budget=0, is_host=0
     )
-    names = ("candidates", "smallest_budget", "program")
+    names = ("candidates", "program")
     found = [Call(f"Schedule.{name}", getattr, (whole, name), {}) for name in names]
     for schedule in (whole, tiled):
         program = schedule.program

@@ -1,15 +1,15 @@
-"""Memory runs out at each grain of tiny decodes, at each pair of grains, at each retry and beyond.
+"""Memory runs out at each step of tiny decodes, at each pair of steps, at each retry and beyond.
 
     python tests/long/check_decode_oom.py [--count N] [--jobs N] [--seed 1] [--only TEXT]
 
 For every family of VAE, every strategy and both backends of the CPU (torch's operators and the C
-convolution): out of memory at each attempt at a grain, at each pair of attempts (a grain and its
+convolution): out of memory at each attempt at a step, at each pair of attempts (a step and its
 retry among them), at three in a row (which ends a way of decoding), at all from one on; at random
 operators of torch; at each allocation of the C core, once and for ever. Each
 decode must give what an undisturbed one by the way that it ended with gives, bit for bit (where
 protect() has let torch compute for want of memory in the C core: to rounding), or end with the
 sentence that says what was tried; nothing that it took may be left, no file half-written.
-Of a decode with more than 140 grains 10,000 pairs are drawn, each grain with its retry among them.
+Of a decode with more than 140 steps 10,000 pairs are drawn, each step with its retry among them.
 Every third decode fills the caller's tensor, every third writes a file.
 
 --count: that many at random (seeded) in place of all, which are some hundred thousand. A failure
@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from decode_oom import KINDS, OWN, Faults, Job, OomError, core
 
 PART = 200  # trials that a process does with one preparation
-MOST_PAIRS = 10_000  # of a job: where there are more, each grain with its retry, the rest at random
+MOST_PAIRS = 10_000  # of a job: where there are more, each step with its retry, the rest at random
 
 
 def list_jobs() -> list[Job]:
@@ -55,15 +55,15 @@ def list_jobs() -> list[Job]:
 
 def trials(job: Job, seed: int) -> list[Faults]:
     """Every place of a job's decode, in an order that follows from the seed."""
-    n = job.grains
-    found = [Faults(grains=(i,)) for i in range(n)]
+    n = job.steps
+    found = [Faults(steps=(i,)) for i in range(n)]
     pairs = list(itertools.combinations(range(n + 1), 2))
     draw = random.Random(f"{seed}/{job.name}")
     if len(pairs) > MOST_PAIRS:
         near = [pair for pair in pairs if pair[1] - pair[0] == 1]
         pairs = near + draw.sample(pairs, MOST_PAIRS - len(near))
-    found += [Faults(grains=pair) for pair in pairs]
-    found += [Faults(grains=(i, i + 1, i + 2)) for i in range(n)]
+    found += [Faults(steps=pair) for pair in pairs]
+    found += [Faults(steps=(i, i + 1, i + 2)) for i in range(n)]
     found += [Faults(onward=i) for i in range(n)]
     for k in range(1, job.allocations + 1):
         found += [Faults(core=k), Faults(core=k, forever=True)]

@@ -3,7 +3,7 @@
     python3.14t tests/long/check_free_threaded.py [--threads 8] [--rounds 2000]
 
 One kind of call after the other, all threads at once: conv3d with and without shared prepared
-weights, schedule_grain on a dictionary that others change, resolve_device on a tree that others
+weights, schedule_tile on a dictionary that others change, resolve_device on a tree that others
 change, CancelFlag, rasterize, and DLPack capsules that all of them are handed at the same moment.
 Every result is compared with the one computed before, alone. With the GIL the same calls run and
 less is shown: the closing line says which it was.
@@ -75,13 +75,13 @@ def convolution(threads: int) -> Callable[[int], str]:
 
 def plans(threads: int) -> Callable[[int], str]:
     made = _core.schedule_plan(latent=(5, 32, 32), factor=(4, 8, 8), budget_bytes=0)
-    wanted = _core.schedule_grain(made, 0)
+    wanted = _core.schedule_tile(made, 0)
     kept = dict(made["desc"])
 
     def call(turn: int) -> str:
         for _ in range(20):
             made["desc"] = kept.copy()  # the old one goes while others read it
-        return "" if _core.schedule_grain(made, 0) == wanted else "schedule_grain differs"
+        return "" if _core.schedule_tile(made, 0) == wanted else "schedule_tile differs"
 
     return call
 

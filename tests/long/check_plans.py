@@ -2,8 +2,8 @@
 
     python tests/long/check_plans.py --count 100000 [--jobs N] [--seed 1] [--twin] [--compare]
 
-Grains are products of their axes, so everything is checked along each axis. --twin checks the
-pure-Python twin instead of the core; --compare demands that both give the same plans, grains and
+Tiles are products of their axes, so everything is checked along each axis. --twin checks the
+pure-Python twin instead of the core; --compare demands that both give the same plans, tiles and
 windows. A failure prints the description, and its number to replay it: --first NUMBER --count 1.
 """
 
@@ -73,16 +73,16 @@ def check_axis(core: Any, plan: dict[str, Any], axis: int, compare: bool) -> tup
     step = 1
     for n in count[axis + 1 :]:
         step *= n
-    tiles = [core.schedule_grain(plan, i * step) for i in range(count[axis])]
+    tiles = [core.schedule_tile(plan, i * step) for i in range(count[axis])]
     tail: list[float] = []
     position = largest = work = 0
-    for grain in tiles:
+    for tile in tiles:
         if compare:
-            require(grain == twin.schedule_grain(plan, tiles.index(grain) * step), "grains differ")
-        first, last = grain["in_start"][axis], grain["in_stop"][axis]
-        start, stop = grain["out_start"][axis], grain["out_stop"][axis]
-        before, after = grain["ramp_before"][axis], grain["ramp_after"][axis]
-        trim = grain["trim_start"][axis]
+            require(tile == twin.schedule_tile(plan, tiles.index(tile) * step), "tiles differ")
+        first, last = tile["in_start"][axis], tile["in_stop"][axis]
+        start, stop = tile["out_start"][axis], tile["out_stop"][axis]
+        before, after = tile["ramp_before"][axis], tile["ramp_after"][axis]
+        trim = tile["trim_start"][axis]
         require(0 <= first < last <= desc["latent"][axis], f"axis {axis}: input {first}..{last}")
         require(start == first * desc["factor"][axis] + trim and trim >= 0, f"axis {axis}: trim")
         require(trim + stop - start <= decoded(desc, axis, last - first), f"axis {axis}: kept")
@@ -106,8 +106,8 @@ def check_axis(core: Any, plan: dict[str, Any], axis: int, compare: bool) -> tup
     return largest, work
 
 
-def check_grains(core: Any, plan: dict[str, Any], compare: bool) -> None:
-    """All axes of a plan and the cost of its largest grain."""
+def check_tiles(core: Any, plan: dict[str, Any], compare: bool) -> None:
+    """All axes of a plan and the cost of its largest tile."""
     desc, tokens, voxels, work = plan["desc"], 1, 1, 1
     for axis in range(3):
         extent, of_axis = check_axis(core, plan, axis, compare)
@@ -117,9 +117,9 @@ def check_grains(core: Any, plan: dict[str, Any], compare: bool) -> None:
         voxels *= decoded(desc, axis, extent)
     cost = desc["fixed_bytes"] + desc["bytes_per_voxel"] * voxels
     cost += desc["bytes_per_token_pair"] * tokens * tokens
-    require(plan["grain_bytes"] == cost, f"grain_bytes {plan['grain_bytes']}, tiles say {cost}")
+    require(plan["tile_bytes"] == cost, f"tile_bytes {plan['tile_bytes']}, tiles say {cost}")
     require(plan["decoded_voxels"] == work, f"work {plan['decoded_voxels']}, tiles say {work}")
-    require(plan["grains"] == plan["count"][0] * plan["count"][1] * plan["count"][2], "grains")
+    require(plan["tiles"] == plan["count"][0] * plan["count"][1] * plan["count"][2], "tiles")
 
 
 def plan_or_refusal(core: Any, desc: Desc) -> dict[str, Any] | None:
@@ -134,7 +134,7 @@ def plan_or_refusal(core: Any, desc: Desc) -> dict[str, Any] | None:
 def check_budgets(core: Any, desc: Desc, rng: random.Random, compare: bool) -> dict[str, Any]:
     """Peak, monotony and refusals; returns the plan of a random budget."""
     whole = core.schedule_plan(**desc)
-    require(whole["level"] == 0 and whole["grains"] == 1, "without a budget it is one grain")
+    require(whole["level"] == 0 and whole["tiles"] == 1, "without a budget it is one tile")
     smallest = whole["smallest_budget_bytes"]
     budgets = sorted(
         {smallest, *(rng.randint(smallest, 2 * whole["peak_bytes"] + 1) for _ in "ab")}
@@ -148,10 +148,10 @@ def check_budgets(core: Any, desc: Desc, rng: random.Random, compare: bool) -> d
         if plan is None:
             raise PlanError(f"budget {budget} refused, {smallest} was named")
         require(plan["peak_bytes"] <= budget, f"peak {plan['peak_bytes']} over {budget}")
-        peak = desc["resident_bytes"] + plan["in_flight"] * plan["grain_bytes"]
+        peak = desc["resident_bytes"] + plan["in_flight"] * plan["tile_bytes"]
         require(plan["peak_bytes"] == peak and plan["in_flight"] >= 1, "peak")
-        more = min(plan["grains"], desc["max_in_flight"])
-        full = plan["in_flight"] == more or peak + plan["grain_bytes"] > budget
+        more = min(plan["tiles"], desc["max_in_flight"])
+        full = plan["in_flight"] == more or peak + plan["tile_bytes"] > budget
         require(full, f"{plan['in_flight']} in flight where {more} fit")
         require(previous is None or plan["level"] <= previous, "more budget, higher level")
         if compare:
@@ -164,16 +164,16 @@ def check_budgets(core: Any, desc: Desc, rng: random.Random, compare: bool) -> d
 
 
 def check_desc(core: Any, desc: Desc, rng: random.Random, compare: bool) -> None:
-    """One random description: budgets, one budget's grains, and two neighbouring levels."""
+    """One random description: budgets, one budget's tiles, and two neighbouring levels."""
     chosen = check_budgets(core, desc, rng, compare)
     level = rng.randrange(chosen["levels"])
     plan = core.schedule_plan(**{**desc, "level": level})
-    check_grains(core, plan, compare)
+    check_tiles(core, plan, compare)
     if level + 1 < chosen["levels"]:
         finer = core.schedule_plan(**{**desc, "level": level + 1})
-        require(finer["grain_bytes"] <= plan["grain_bytes"], "a finer level costs more")
+        require(finer["tile_bytes"] <= plan["tile_bytes"], "a finer level costs more")
         grew = [a <= b for a, b in zip(plan["count"], finer["count"], strict=True)]
-        require(all(grew) and finer["grains"] > plan["grains"], "a finer level has fewer tiles")
+        require(all(grew) and finer["tiles"] > plan["tiles"], "a finer level has fewer tiles")
 
 
 def run(count: int, seed: int, core: Any, compare: bool, first: int = 0) -> int:

@@ -65,11 +65,11 @@ class OomError(AssertionError):
 
 @dataclass(frozen=True)
 class Faults:
-    """Where memory runs out. grains: numbers of attempts at a step of a program, or at a grain of a
+    """Where memory runs out. steps: numbers of attempts at a step of a program, or at a tile of a
     VAE's own code. onward: at all attempts from this one on. operators: numbers of torch's
     operators. core: the number of an allocation of the C core, forever: and all after it."""
 
-    grains: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
     onward: int | None = None
     operators: tuple[int, ...] = ()
     core: int = 0
@@ -81,7 +81,7 @@ class Injector:
 
     def __init__(self, chosen: Faults) -> None:
         self.chosen = chosen
-        self.grains = self.operators = self.attempts = self.failed = 0
+        self.steps = self.operators = self.attempts = self.failed = 0
         self.running = False
         self.plan: Any = None
 
@@ -98,10 +98,10 @@ class Injector:
         """One more attempt begins; fails if it is to."""
         if not self.running:  # planning goes the same ways, on shapes
             return
-        number = self.grains
-        self.grains += 1
+        number = self.steps
+        self.steps += 1
         onward = self.chosen.onward
-        if number in self.chosen.grains or (onward is not None and number >= onward):
+        if number in self.chosen.steps or (onward is not None and number >= onward):
             self.fail(f"attempt {number}")
 
     def operator(self, name: str) -> None:
@@ -218,7 +218,7 @@ class Job:
         injector, got, text = self.run(Faults(operators=(-1,)))
         if got is None:
             raise OomError(f"it does not work undisturbed: {text}")
-        self.grains, self.operators = injector.grains, injector.operators
+        self.steps, self.operators = injector.steps, injector.operators
         self.allocations = self.allocations_now() - before
         self.first, wanted = self.reference(injector.plan, is_watched=True)
         _, alone = self.reference(injector.plan, is_watched=False)

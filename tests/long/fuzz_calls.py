@@ -256,7 +256,7 @@ CALLS: dict[str, Maker] = {
     ),
     "seed_image": plain(lambda rng: [rng.randrange(WORD), rng.randrange(WORD)]),
     "schedule_plan": lambda rng, _arrays: ([], good_plan(rng)),
-    "schedule_grain": lambda rng, arrays: ([strange_plan(rng, arrays), rng.randrange(-1, 5)], {}),
+    "schedule_tile": lambda rng, arrays: ([strange_plan(rng, arrays), rng.randrange(-1, 5)], {}),
     "schedule_window": plain(
         lambda rng: [rng.randrange(1, 50), rng.randrange(20), rng.randrange(20)]
     ),
@@ -270,21 +270,15 @@ CALLS: dict[str, Maker] = {
     "CancelFlag.requested": plain(lambda rng: [self_of("CancelFlag", rng)]),
     "PreparedWeights": plain(lambda _rng: []),
     "PreparedWeights.format": plain(lambda rng: [self_of("PreparedWeights", rng)]),
-    "PreparedWeights.name": plain(lambda rng: [self_of("PreparedWeights", rng)]),
     "PreparedWeights.nbytes": plain(lambda rng: [self_of("PreparedWeights", rng)]),
-    "PreparedWeights.shape": plain(lambda rng: [self_of("PreparedWeights", rng)]),
     "route": plain(good_route),
     "Rates": plain(lambda _rng: []),
     "Rates.learn": plain(lambda rng: [_core.Rates(), rng.randrange(7), good_work(rng), 1.0]),
     "Rates.seconds": plain(lambda rng: [_core.Rates(), rng.randrange(7), good_work(rng)]),
-    "Rates.factor": plain(lambda rng: [_core.Rates(), rng.randrange(7), rng.randrange(4)]),
     "KnownCalls": plain(lambda _rng: [EXCHANGE.capsule, (Described,), (bool,), (), float]),
     "KnownCalls.call": plain(lambda _rng: [known_calls(), abs, ARGUMENTS]),
     "KnownCalls.add": plain(lambda rng: [known_calls(), rng.choice([b"key", b"more"]), "who"]),
-    **{
-        f"KnownCalls.{name}": plain(lambda _rng: [known_calls()])
-        for name in ("take", "forget", "failed")
-    },
+    **{f"KnownCalls.{name}": plain(lambda _rng: [known_calls()]) for name in ("take", "failed")},
     "Admission": plain(lambda rng: [rng.choice([0, 10**9])]),
     **{f"Admission.{name}": of_cache() for name in ("request", "put", "cancel", "drop", "has")},
     "Admission.reserve": of_cache(10),

@@ -84,15 +84,12 @@ class GpuLanes(Lanes):
     def _end_of(stream: torch.cuda.Stream) -> Wait:
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # as above
         event.record(stream)
-        return functools.partial(_synchronize, event)
+        wait: Wait = event.synchronize
+        return wait
 
 
 def _done() -> None:
     pass
-
-
-def _synchronize(event: torch.cuda.Event) -> None:
-    event.synchronize()
 
 
 def lanes_for(device: torch.device) -> Lanes:

@@ -228,10 +228,10 @@ static void seeds_and_plans(int level)
     uint64_t seeds = 0, plans = 0;
     hy3d_tiles_plan plan;
     need(hy3d_tiles_make(&desc, NULL, &plan), "schedule");
-    for (int64_t i = 0; i < plan.grains; i++) {
-        hy3d_tile grain;
-        need(hy3d_tiles_at(&plan, i, &grain), "grain");
-        plans = digest(plans, &grain, sizeof grain);
+    for (int64_t i = 0; i < plan.tiles; i++) {
+        hy3d_tile tile;
+        need(hy3d_tiles_at(&plan, i, &tile), "tile");
+        plans = digest(plans, &tile, sizeof tile);
         const uint64_t seed = hy3d_seed_image(next(), (uint64_t)i);
         seeds = digest(seeds, &seed, sizeof seed);
     }

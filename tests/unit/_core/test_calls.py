@@ -156,8 +156,6 @@ def test_a_known_call_goes_straight_and_is_counted() -> None:
     known.call(noted, found)
     known.add(name, "another")  # keeps what was counted
     assert known.take() == [("who", 1, 13.0, 13.0)]
-    known.forget()
-    assert known.call(noted, found) == name
 
 
 def test_a_known_call_is_held_back_where_one_function_says_so() -> None:
@@ -203,10 +201,9 @@ def test_what_a_question_raises_passes(place: str) -> None:
 
 def test_wrong_arguments_are_refused_in_words() -> None:
     for wrong in ((), (noted,), (noted, [1]), (noted, (), 1)):
-        with pytest.raises(TypeError, match="takes a function and a tuple of arguments"):
+        with pytest.raises(TypeError, match="call takes a function and a tuple"):
             calls().call(*wrong)
-    with pytest.raises(ValueError, match="flags are 9: they must be at most 8"):
-        calls((no,) * 9)
+    assert calls((no,) * 9).call(noted, arguments()) is None
     with pytest.raises(ValueError, match="PyCapsule_GetPointer"):
         _core.KnownCalls("no capsule", TYPES, (), (), no).call(noted, arguments())
 

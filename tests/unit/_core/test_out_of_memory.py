@@ -54,7 +54,7 @@ CALLS = {
     "graph_sizes": lambda: _core.graph_sizes(program.NODES, (5, 6, 7)),
     "seed_image": lambda: _core.seed_image(2**62, 3),
     "schedule_plan": lambda: _core.schedule_plan(latent=(5, 8, 8), factor=(4, 8, 8), causal=1),
-    "schedule_grain": lambda: _core.schedule_grain(plan, 0),
+    "schedule_tile": lambda: _core.schedule_tile(plan, 0),
     "schedule_window": lambda: bytes(_core.schedule_window(300, 10, 10)),
     "blend_accumulate": lambda: _core.blend_accumulate(x, None, None, None, out),
     "cpu_info": lambda: _core.cpu_info(),
@@ -65,7 +65,7 @@ CALLS = {
 
 def refused():
     try:
-        _core.schedule_grain(plan, 99)
+        _core.schedule_tile(plan, 99)
     except ValueError as error:
         return str(error)
 """

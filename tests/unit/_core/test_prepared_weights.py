@@ -87,10 +87,9 @@ def test_weights_without_a_layout_cannot_be_prepared() -> None:
 def test_prepared_weights_change_no_bit(dtype: torch.dtype) -> None:
     weight, x = parameter(dtype=dtype), X.to(dtype)
     name = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
-    number, text, nbytes = layout(name)
+    number, _, nbytes = layout(name)
     ready = _core.conv3d_prepare(weight, number, 2)
-    assert (ready.format, ready.name, ready.nbytes) == (number, text, nbytes)
-    assert ready.shape == tuple(weight.shape)
+    assert (ready.format, ready.nbytes) == (number, nbytes)
     last = weight.detach().to(memory_format=torch.channels_last_3d)
     wanted = once(weight, x=x)
     for other in (ready, _core.conv3d_prepare(last, number, 1)):

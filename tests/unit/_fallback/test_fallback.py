@@ -79,7 +79,7 @@ def test_the_twins_answer_as_the_core_does() -> None:
                                halo=(2, 0, 0), min_tile=(2, 8, 8), bytes_per_voxel=100,
                                budget_bytes=10**8)
         print(sorted(plan.items()))
-        print([sorted(n.schedule_grain(plan, i).items()) for i in range(plan["grains"])])
+        print([sorted(n.schedule_tile(plan, i).items()) for i in range(plan["tiles"])])
         print(n.schedule_window(9, 3, 4).tolist())
         print(n.seed_image(7, 3))
         print(n.conv3d_out_size((9, 8, 7), (3, 3, 3), (1, 2, 2), (1, 1, 2), (2, 1, 1), (0, 1, 1)))

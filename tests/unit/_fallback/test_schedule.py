@@ -59,7 +59,7 @@ def test_random_plans_of_the_core_keep_their_contract() -> None:
 
 
 @needs_core
-def test_core_and_twin_give_the_same_plans_grains_and_windows() -> None:
+def test_core_and_twin_give_the_same_plans_tiles_and_windows() -> None:
     assert checker.run(50, 8, _native, True) == 0
 
 
@@ -74,16 +74,16 @@ class BrokenCore:
         if self.fault == "peak":
             plan["peak_bytes"] += 1
         if self.fault == "cost":
-            plan["grain_bytes"] -= 1
+            plan["tile_bytes"] -= 1
         return plan
 
-    def schedule_grain(self, plan: dict[str, Any], index: int) -> dict[str, Any]:
-        grain = twin.schedule_grain(plan, index)
+    def schedule_tile(self, plan: dict[str, Any], index: int) -> dict[str, Any]:
+        tile = twin.schedule_tile(plan, index)
         if self.fault == "gap" and index > 0:
-            grain["out_start"] = tuple(start + 1 for start in grain["out_start"])
+            tile["out_start"] = tuple(start + 1 for start in tile["out_start"])
         if self.fault == "trim":
-            grain["trim_start"] = tuple(trim + 1 for trim in grain["trim_start"])
-        return grain
+            tile["trim_start"] = tuple(trim + 1 for trim in tile["trim_start"])
+        return tile
 
     def schedule_window(self, length: int, before: int, after: int) -> memoryview:
         window = twin.schedule_window(length, before, after)
@@ -105,8 +105,8 @@ def test_core_and_twin_agree_on_every_description_however_odd(desc: dict[str, An
     ours, theirs = (outcome(side.schedule_plan, **desc) for side in (_native, twin))
     assert ours == theirs
     if isinstance(ours, dict):
-        for index in (-1, 0, ours["grains"] - 1, ours["grains"]):
-            same = [outcome(side.schedule_grain, ours, index) for side in (_native, twin)]
+        for index in (-1, 0, ours["tiles"] - 1, ours["tiles"]):
+            same = [outcome(side.schedule_tile, ours, index) for side in (_native, twin)]
             assert same[0] == same[1]
 
 
@@ -149,13 +149,13 @@ def test_every_frame_of_every_length_is_made_by_the_latent_it_belongs_to(side: A
         )
         plan = side.schedule_plan(**{**plan["desc"], "level": plan["levels"] - 1})
         made = [0] * ((frames - 1) * 4 + 1 if causal else frames * 4)
-        for index in range(plan["grains"]):
-            grain = side.schedule_grain(plan, index)
-            for frame in range(grain["out_start"][0], grain["out_stop"][0]):
+        for index in range(plan["tiles"]):
+            tile = side.schedule_tile(plan, index)
+            for frame in range(tile["out_start"][0], tile["out_stop"][0]):
                 owner = (frame + 3) // 4 if causal else frame // 4
-                assert grain["in_start"][0] <= owner < grain["in_stop"][0]
+                assert tile["in_start"][0] <= owner < tile["in_stop"][0]
                 # A causal chunk's first latent makes its last frame only.
-                whole = not causal or owner > grain["in_start"][0] or owner == 0
+                whole = not causal or owner > tile["in_start"][0] or owner == 0
                 assert whole
                 made[frame] += 1
         assert set(made) <= {1, 2}
@@ -169,14 +169,14 @@ def test_blending_the_tiles_of_a_clip_gives_the_clip_back(layout: str) -> None:
     )
     clip = torch.randint(0, 2, (1, 2, *plan["out"])).float()
     out = torch.zeros_like(clip)
-    for index in range(plan["grains"]):
-        grain = twin.schedule_grain(plan, index)
-        place = [slice(a, b) for a, b in zip(grain["out_start"], grain["out_stop"], strict=True)]
+    for index in range(plan["tiles"]):
+        tile = twin.schedule_tile(plan, index)
+        place = [slice(a, b) for a, b in zip(tile["out_start"], tile["out_stop"], strict=True)]
         windows = [
             twin.schedule_window(
-                grain["out_stop"][i] - grain["out_start"][i],
-                grain["ramp_before"][i],
-                grain["ramp_after"][i],
+                tile["out_stop"][i] - tile["out_start"][i],
+                tile["ramp_before"][i],
+                tile["ramp_after"][i],
             )
             for i in range(3)
         ]
@@ -189,7 +189,7 @@ def test_blending_the_tiles_of_a_clip_gives_the_clip_back(layout: str) -> None:
             other = torch.zeros_like(target)
             _native.blend_accumulate(tile, *windows, other)
             assert torch.equal(other, target)
-    assert plan["grains"] > 8
+    assert plan["tiles"] > 8
     assert torch.equal(out, clip)
 
 

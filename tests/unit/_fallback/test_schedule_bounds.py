@@ -86,7 +86,7 @@ def test_finer_levels_are_taken_to_an_eighth_and_there_may_be_more_of_them(side:
     assert halves["levels"] < 63 < fine["levels"]
     last = side.schedule_plan(**long, shrink=8, level=fine["levels"] - 1)
     assert last["extent"] == (1, 1, 1), "the finest level is as fine as by halves"
-    assert side.schedule_grain(last, 4096 * 4096 - 1)["in_stop"] == (1, 4096, 4096)
+    assert side.schedule_tile(last, 4096 * 4096 - 1)["in_stop"] == (1, 4096, 4096)
     with pytest.raises(ValueError):
         side.schedule_plan(**long, shrink=2, level=63)
 
@@ -132,8 +132,8 @@ def test_a_refusal_names_the_level_and_the_range() -> None:
 def test_costs_fit_in_63_bits_or_are_an_overflow(side: Any) -> None:
     one: dict[str, Any] = {"latent": (1, 1, 1), "factor": (1, 1, 1)}
     top = 2**63 - 1
-    assert side.schedule_plan(**one, fixed_bytes=top)["grain_bytes"] == top
-    assert side.schedule_plan(**one, bytes_per_voxel=top)["grain_bytes"] == top
+    assert side.schedule_plan(**one, fixed_bytes=top)["tile_bytes"] == top
+    assert side.schedule_plan(**one, bytes_per_voxel=top)["tile_bytes"] == top
     assert side.schedule_plan(**one, bytes_per_token_pair=top)["peak_bytes"] == top
     most = {"fixed_bytes": top - 5, "resident_bytes": 5}
     assert side.schedule_plan(**one, **most)["peak_bytes"] == top
@@ -149,10 +149,10 @@ def test_costs_fit_in_63_bits_or_are_an_overflow(side: Any) -> None:
 
 
 @both
-def test_the_budget_decides_level_and_grains_in_flight_at_the_byte(side: Any) -> None:
+def test_the_budget_decides_level_and_tiles_in_flight_at_the_byte(side: Any) -> None:
     fields = {**USUAL, "bytes_per_voxel": 10, "resident_bytes": 1000, "max_in_flight": 3}
     finest = side.schedule_plan(**fields, level=side.schedule_plan(**fields)["levels"] - 1)
-    cost = finest["grain_bytes"]
+    cost = finest["tile_bytes"]
     level = finest["level"]
     for count in (1, 2, 3):
         enough = 1000 + count * cost
@@ -166,7 +166,7 @@ def test_the_budget_decides_level_and_grains_in_flight_at_the_byte(side: Any) ->
     assert caught.value.status == 7  # type: ignore[attr-defined]
     free = {**USUAL, "max_in_flight": 3, "level": level}
     assert side.schedule_plan(**free)["in_flight"] == 3
-    assert side.schedule_plan(**{**free, "max_in_flight": 10**6})["in_flight"] == finest["grains"]
+    assert side.schedule_plan(**{**free, "max_in_flight": 10**6})["in_flight"] == finest["tiles"]
 
 
 def test_a_budget_that_is_too_small_says_what_would_do() -> None:
@@ -179,10 +179,10 @@ def test_a_budget_that_is_too_small_says_what_would_do() -> None:
 @both
 def test_a_plan_from_outside_is_checked(side: Any) -> None:
     plan = side.schedule_plan(**USUAL, level=3)
-    assert side.schedule_grain(plan, plan["grains"] - 1)["out_stop"] == plan["out"]
+    assert side.schedule_tile(plan, plan["tiles"] - 1)["out_stop"] == plan["out"]
     for wrong in (None, [], tuple(plan.items())):
         with pytest.raises(TypeError):
-            side.schedule_grain(wrong, 0)
+            side.schedule_tile(wrong, 0)
     no_level = {key: value for key, value in plan.items() if key != "level"}
     for broken in (
         {},
@@ -192,34 +192,34 @@ def test_a_plan_from_outside_is_checked(side: Any) -> None:
         {**plan, "level": 62},
     ):
         with pytest.raises(ValueError):
-            side.schedule_grain(broken, 0)
-    for index in (-1, plan["grains"]):
+            side.schedule_tile(broken, 0)
+    for index in (-1, plan["tiles"]):
         with pytest.raises(ValueError):
-            side.schedule_grain(plan, index)
-    # The budget has no part in where a grain lies.
+            side.schedule_tile(plan, index)
+    # The budget has no part in where a tile lies.
     small = side.schedule_plan(**USUAL, bytes_per_voxel=10, level=3)
     tight = {**small, "desc": {**small["desc"], "budget_bytes": 1}}
-    assert side.schedule_grain(tight, 1) == side.schedule_grain(plan, 1)
+    assert side.schedule_tile(tight, 1) == side.schedule_tile(plan, 1)
 
 
 @pytest.mark.parametrize("plan", [{"level": 0}, {"desc": [], "level": 0}, {"desc": {}}])
 def test_what_lacks_a_description_or_a_level_is_said_to(plan: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^plan lacks 'desc' or 'level': pass what schedule_plan"):
-        twin.schedule_grain(plan, 0)
+        twin.schedule_tile(plan, 0)
 
 
-def test_refused_plans_and_grains_are_named() -> None:
+def test_refused_plans_and_tiles_are_named() -> None:
     plan = twin.schedule_plan(**USUAL)
     with pytest.raises(TypeError, match=r"not <class 'list'>\.$"):
-        twin.schedule_grain([], 0)  # type: ignore[arg-type]
+        twin.schedule_tile([], 0)  # type: ignore[arg-type]
     for level in (-1, 63):
         with pytest.raises(ValueError, match=f"^level is {level}: it must be from 0 to 62"):
-            twin.schedule_grain({**plan, "level": level}, 0)
-    with pytest.raises(ValueError, match=r"^There is no grain 1: the plan has 1"):
-        twin.schedule_grain(plan, 1)
+            twin.schedule_tile({**plan, "level": level}, 0)
+    with pytest.raises(ValueError, match=r"^There is no tile 1: the plan has 1"):
+        twin.schedule_tile(plan, 1)
     for name, value in (("level", 2**63), ("index", 2**63)):
         with pytest.raises(ValueError, match=f"^{name} is {value}, which does not fit in 64 bits"):
-            twin.schedule_grain(
+            twin.schedule_tile(
                 {**plan, "level": value} if name == "level" else plan,
                 value if name == "index" else 0,
             )
@@ -230,8 +230,8 @@ def test_levels_end_at_62_whatever_is_left_to_halve(side: Any) -> None:
     longest = {"latent": (2**63 - 1, 1, 1), "factor": (1, 1, 1)}
     plan = side.schedule_plan(**longest, level=62)
     assert (plan["level"], plan["levels"]) == (62, 63)
-    assert side.schedule_grain(plan, 0)["in_start"] == (0, 0, 0)
-    assert side.schedule_grain(plan, plan["grains"] - 1)["in_stop"] == (2**63 - 1, 1, 1)
+    assert side.schedule_tile(plan, 0)["in_start"] == (0, 0, 0)
+    assert side.schedule_tile(plan, plan["tiles"] - 1)["in_stop"] == (2**63 - 1, 1, 1)
 
 
 @both
@@ -310,31 +310,31 @@ class Pinned:
             self.mix(error.status, whole)  # type: ignore[attr-defined]
         else:
             self.mix(0, -1, *plan["out"], *plan["tile"], *plan["count"])
-            for name in ("grains", "grain_bytes", "peak_bytes", "smallest_budget_bytes", "level",
+            for name in ("tiles", "tile_bytes", "peak_bytes", "smallest_budget_bytes", "level",
                          "levels", "in_flight"):  # fmt: skip
                 self.mix(plan[name])
             return plan
         return None
 
-    def grain(self, side: Any, plan: dict[str, Any], index: int) -> None:
-        grain = side.schedule_grain(plan, index)
+    def tile(self, side: Any, plan: dict[str, Any], index: int) -> None:
+        tile = side.schedule_tile(plan, index)
         for name in ("in_start", "in_stop", "trim_start", "out_start", "out_stop", "ramp_before",
                      "ramp_after"):  # fmt: skip
-            self.mix(*grain[name])
+            self.mix(*tile[name])
         for axis in range(3):
-            length = grain["out_stop"][axis] - grain["out_start"][axis]
-            ramps = (grain["ramp_before"][axis], grain["ramp_after"][axis])
+            length = tile["out_stop"][axis] - tile["out_start"][axis]
+            ramps = (tile["ramp_before"][axis], tile["ramp_after"][axis])
             window = side.schedule_window(length, *ramps)
             self.mix(*(int(weight * 256) for weight in window.tolist()))
 
 
 @both
-def test_plans_grains_and_windows_never_change(side: Any) -> None:
+def test_plans_tiles_and_windows_never_change(side: Any) -> None:
     pinned = Pinned()
     for _ in range(400):
         plan = pinned.plan(side, pinned.desc())
-        for index in range(0, plan["grains"], 1 + plan["grains"] // 7) if plan else ():
-            pinned.grain(side, plan, index)
+        for index in range(0, plan["tiles"], 1 + plan["tiles"] // 7) if plan else ():
+            pinned.tile(side, plan, index)
     assert pinned.digest == DIGEST
 
 

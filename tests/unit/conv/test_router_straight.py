@@ -39,7 +39,9 @@ def weight() -> torch.Tensor:
 
 def straight() -> int:
     """Calls that went straight and are not booked yet."""
-    return sum(calls for _, calls, _, _ in LOCAL.modes[-1].known.take())
+    known = LOCAL.modes[-1].known
+    assert known is not None
+    return sum(calls for _, calls, _, _ in known.take())
 
 
 def test_the_third_call_goes_straight(x: torch.Tensor, weight: torch.Tensor) -> None:
@@ -174,6 +176,21 @@ def test_gradients_and_autocast_are_not_passed_over() -> None:
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             assert F.conv3d(x, weight).dtype is torch.bfloat16
         assert straight() == 2
+
+
+def test_without_a_reader_every_call_is_looked_at(
+    x: torch.Tensor, weight: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = F.conv3d(x, weight)
+    monkeypatch.setattr("hy3d_rocm.conv.router._READER", None)  # as before PyTorch 2.13
+    with torch.no_grad(), guarded() as guard:
+        for calls in range(1, 6):
+            assert torch.equal(F.conv3d(x, weight), expected)
+            assert guard.stats.calls == calls
+        assert LOCAL.modes[-1].known is None
+        with inject_faults(Fault("current")):
+            assert torch.equal(F.conv3d(x, weight), expected)
+    assert guard.stats.recovered == 1
 
 
 def test_a_listener_hears_of_each(x: torch.Tensor, weight: torch.Tensor) -> None:

@@ -109,7 +109,7 @@ def test_tiles_of_own_code_are_checked_before_each_attempt_and_ticked_once() -> 
 
     vae = Thing(name="a VAE", facts=facts, whole=whole)
     plan = plan_own_tiles(vae, tuple(z.shape), {**given, "level": 0})
-    assert len(plan.grains) == 1
+    assert len(plan.tiles) == 1
     again = retry_out_of_memory(lambda: counter.events.append("pressure"))
     out = torch.empty_like(z)
     in_own_tiles(vae, plan, z, out, CPU, F32, again, counter)  # type: ignore[arg-type]

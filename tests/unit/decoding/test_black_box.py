@@ -175,7 +175,7 @@ def test_of_an_opaque_vae_the_least_is_its_frames(monkeypatch: pytest.MonkeyPatc
 
 
 def test_of_opaque_tiles_the_least_is_one_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Thing(extent=(2, 3, 5), grains=[1] * 6)
+    plan = Thing(extent=(2, 3, 5), tiles=[1] * 6)
     made = opaque(CARD)
     made.family.facts = Thing(frames=lambda latents: 4 * latents + 1, space=8)
     asked: list[Any] = []
@@ -188,8 +188,8 @@ def test_of_opaque_tiles_the_least_is_one_tile(monkeypatch: pytest.MonkeyPatch) 
     assert black_box.planned(on_host, TILED) == Need(result // 2 + tile, unknown="why")
     assert asked == [(made.family, made.shape, TILED.parameters),
                      (made.family, on_host.shape, TILED.parameters)]  # fmt: skip
-    assert black_box.grains(made, TILED) == 6
-    assert black_box.grains(made, WHOLE) == 1
+    assert black_box.tiles(made, TILED) == 6
+    assert black_box.tiles(made, WHOLE) == 1
 
 
 def test_a_host_that_casts_or_parks_weights_is_said() -> None:

@@ -1,4 +1,4 @@
-"""A cancel ends a decode within one grain, in the middle of a C convolution, and while it plans."""
+"""A cancel ends a decode within one step, in the middle of a C convolution, and while it plans."""
 
 from __future__ import annotations
 

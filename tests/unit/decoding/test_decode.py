@@ -155,9 +155,7 @@ class Boom(BaseException):
 
 
 @pytest.mark.parametrize("strategy", PARTS)
-def test_an_exception_at_a_grain_passes_through_and_leaves_no_trace(
-    vae: Any, strategy: str
-) -> None:
+def test_an_exception_at_a_step_passes_through_and_leaves_no_trace(vae: Any, strategy: str) -> None:
     z = latents_of(vae)
     before = snapshot(vae)
     _, report = decode_with_report(vae, z, strategy=strategy)
@@ -277,7 +275,7 @@ def test_what_is_not_finite_in_single_either_is_a_sentence(
 
 
 @pytest.mark.parametrize("kind", ["callable", "event", "requested", "method"])
-def test_cancel_stops_before_the_next_grain(vae: Any, kind: str) -> None:
+def test_cancel_stops_before_the_next_step(vae: Any, kind: str) -> None:
     event = threading.Event()
     cancels: dict[str, Any] = {
         "callable": event.is_set,
@@ -401,7 +399,7 @@ def test_meter_sees_a_peak_that_is_gone_at_the_end() -> None:
 
 @pytest.mark.parametrize("strategy", ["whole", *PARTS])
 @pytest.mark.parametrize("batch", [1, 2])
-def test_progress_knows_its_total_from_the_first_grain(vae: Any, strategy: str, batch: int) -> None:
+def test_progress_knows_its_total_from_the_first_step(vae: Any, strategy: str, batch: int) -> None:
     seen: list[tuple[int, int]] = []
     z = latents_of(vae, frames=3, batch=batch)
     decode(vae, z, strategy=strategy, progress=lambda done, total, step: seen.append((done, total)))

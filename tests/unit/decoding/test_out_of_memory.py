@@ -33,10 +33,10 @@ def test_memory_that_runs_out_anywhere_leaves_the_result_or_a_sentence(job: Job)
             raise AssertionError(f"{job.name}, number {number}: {every[number]}") from error
 
 
-def test_three_failures_of_a_grain_end_the_only_way_with_the_sentence() -> None:
+def test_three_failures_of_a_step_end_the_only_way_with_the_sentence() -> None:
     job = Job("ltx_causal", "decode", "streamed", "torch")
     job.prepare()
-    assert job.grains > 12
+    assert job.steps > 12
     assert job.trial(0, Faults(onward=4)) == "ended"
     assert job.trial(2, Faults(onward=0)) == "ended"
-    assert job.trial(1, Faults(grains=(4, 5))) == "same way"
+    assert job.trial(1, Faults(steps=(4, 5))) == "same way"

@@ -11,7 +11,7 @@ from places import ROOT
 
 from hy3d_rocm.decoding.plan import (
     BudgetTooSmallError,
-    GrainCost,
+    TileCost,
     plan_decode,
 )
 from hy3d_rocm.units import budget_bytes
@@ -51,14 +51,14 @@ def test_frame_counts_follow_the_causal_rule() -> None:
         assert plan_decode((frames, 8, 8)).out_size == ((frames - 1) * 4 + 1, 64, 64)
 
 
-def test_without_a_budget_the_decode_is_one_grain() -> None:
+def test_without_a_budget_the_decode_is_one_tile() -> None:
     plan = plan_decode((33, 60, 104))
-    assert len(plan.grains) == 1
+    assert len(plan.tiles) == 1
     assert plan.level == 0
-    (grain,) = plan.grains
-    assert grain.windows() == (None, None, None)
-    assert grain.in_slices == (slice(0, 33), slice(0, 60), slice(0, 104))
-    assert grain.keep_slices == grain.out_slices == (slice(0, 129), slice(0, 480), slice(0, 832))
+    (tile,) = plan.tiles
+    assert tile.windows() == (None, None, None)
+    assert tile.in_slices == (slice(0, 33), slice(0, 60), slice(0, 104))
+    assert tile.keep_slices == tile.out_slices == (slice(0, 129), slice(0, 480), slice(0, 832))
 
 
 def test_peak_memory_never_exceeds_budget() -> None:
@@ -81,29 +81,29 @@ def test_a_refusal_names_the_budget_that_then_succeeds(level: int | None) -> Non
         plan_decode((33, 60, 104), budget=error.smallest - 1, level=level)
 
 
-def test_grains_are_a_sequence_that_tiles_the_output() -> None:
-    plan = plan_decode((9, 40, 40), level=3, cost=GrainCost(per_voxel=1))
+def test_tiles_are_a_sequence_that_tiles_the_output() -> None:
+    plan = plan_decode((9, 40, 40), level=3, cost=TileCost(per_voxel=1))
     voxels = sum(
         (g.out_stop[0] - g.out_start[0] - g.ramp_before[0])
         * (g.out_stop[1] - g.out_start[1] - g.ramp_before[1])
         * (g.out_stop[2] - g.out_start[2] - g.ramp_before[2])
-        for g in plan.grains
+        for g in plan.tiles
     )
     assert voxels == plan.out_size[0] * plan.out_size[1] * plan.out_size[2]
-    assert plan.grains[-1] == plan.grains[len(plan.grains) - 1]
-    assert plan.grains[:2] == (plan.grains[0], plan.grains[1])
-    assert [grain.index for grain in plan.grains] == list(range(len(plan.grains)))
-    with pytest.raises(IndexError, match="there is no grain"):
-        plan.grains[len(plan.grains)]
+    assert plan.tiles[-1] == plan.tiles[len(plan.tiles) - 1]
+    assert plan.tiles[:2] == (plan.tiles[0], plan.tiles[1])
+    assert [tile.index for tile in plan.tiles] == list(range(len(plan.tiles)))
+    with pytest.raises(IndexError, match="there is no tile"):
+        plan.tiles[len(plan.tiles)]
     with pytest.raises(FrozenInstanceError):
         plan.level = 0  # type: ignore[misc]
 
 
-def test_the_cost_of_a_grain_is_that_of_its_decoded_tile() -> None:
-    plan = plan_decode((9, 40, 40), level=2, cost=GrainCost(100, 2.5, 1))
+def test_the_cost_of_a_tile_is_that_of_its_decoded_tile() -> None:
+    plan = plan_decode((9, 40, 40), level=2, cost=TileCost(100, 2.5, 1))
     frames, height, width = (plan.decoded_size(axis) for axis in range(3))
     voxels, tokens = ((frames - 1) * 4 + 1) * height * 8 * width * 8, frames * height * width
-    assert plan.grain_bytes == 100 + 3 * voxels + tokens**2
+    assert plan.tile_bytes == 100 + 3 * voxels + tokens**2
 
 
 def test_the_description_shows_sizes_budget_and_tiles() -> None:
@@ -124,13 +124,13 @@ def test_wrong_sizes_get_a_sentence() -> None:
     with pytest.raises(ValueError, match="level is -1"):
         plan_decode((9, 40, 40), level=-1)
     with pytest.raises(ValueError, match="per_voxel is -1"):
-        GrainCost(per_voxel=-1)
+        TileCost(per_voxel=-1)
 
 
 def test_planning_imports_neither_numpy_nor_torch() -> None:
     code = (
         "import sys; from hy3d_rocm.decoding.plan import plan_decode; "
-        "plan_decode((9, 40, 40), level=2).grains[0].windows(); "
+        "plan_decode((9, 40, 40), level=2).tiles[0].windows(); "
         "sys.exit('numpy' in sys.modules or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

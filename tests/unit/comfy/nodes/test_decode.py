@@ -210,7 +210,7 @@ def test_an_error_that_is_no_cancel_stays_what_it_is(flag: Flag) -> None:
 
 
 @pytest.mark.parametrize("after", [1, 3])
-def test_a_cancel_in_the_middle_ends_within_one_grain_with_comfyuis_exception(
+def test_a_cancel_in_the_middle_ends_within_one_step_with_comfyuis_exception(
     execute: Execute, loads: list[Any], flag: Flag, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     from hy3d_rocm.comfy.running import Steps

@@ -215,7 +215,7 @@ def test_the_bar_goes_on_over_all_decodes_and_never_back(comfy: Comfy) -> None:
     from hy3d_rocm.comfy.nodes import tools
 
     bar = tools.Bar(3)
-    for total in (4, 0, 2):  # 0: a decode whose grains can't be counted
+    for total in (4, 0, 2):  # 0: a decode whose steps can't be counted
         bar.begin("one")
         for done in range(1, 3):
             bar(done, total, None)
