@@ -143,9 +143,7 @@ def _parameters(function: str) -> dict[str, str]:
 
     # Under the interpreter the module has functions of another class.
     compiled = JITFunction(getattr(kernel, function).fn)
-    return {
-        p.name: "constexpr" if p.is_constexpr else p.annotation_type for p in compiled.params
-    }
+    return {p.name: "constexpr" if p.is_constexpr else p.annotation_type for p in compiled.params}
 
 
 def _base(dtype: str) -> Problem:
