@@ -30,6 +30,7 @@ from hy3d_rocm.decoding.memory.budget import NO_LIMIT, Budget
 from hy3d_rocm.decoding.memory.steps import StepWorkspace
 from hy3d_rocm.decoding.planning import compiled, jobs
 from hy3d_rocm.decoding.planning.jobs import Job
+from hy3d_rocm.decoding.planning.planner import smallest_budget
 from hy3d_rocm.tools.loading import bare_vae, latent_shape
 
 # Frames, rows and columns of what is decoded.
@@ -112,9 +113,11 @@ def measure(job: Job, budget: int) -> Found:
     seconds = time.process_time() - start
     vars(compiled)["record"] = record  # else the next plan would be watched twice
     StepWorkspace.__call__ = ask  # type: ignore[method-assign]
+    needs = [c.need for c in found.candidates() if c.need is not None]
+    smallest = min((smallest_budget(need, room) for need in needs), default=0)
     return Found(
         seconds, spent["recording"], spent["asking"], int(spent["questions"]),
-        len(found.schedule.candidates), found.schedule.smallest_budget,
+        len(found.schedule.candidates), smallest,
         None if program is None else program.candidate,
     )  # fmt: skip
 
