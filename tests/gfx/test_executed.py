@@ -93,3 +93,15 @@ def test_a_scene_is_the_c_cores_bit_for_bit(watch: triton_device.Watch) -> None:
         assert [scenes.differing(a, b) for a, b in zip(made, wanted, strict=True)] == [0, 0, 0]
         covered += int((wanted[0] > 0).sum())
     assert covered
+
+
+@pytest.mark.parametrize("watch", ["gfx942"], indirect=True)
+def test_lanes_that_meet_at_a_pixel_of_negative_depth(watch: triton_device.Watch) -> None:
+    """Triton 3.6 makes one of the signed minima of a wave's lanes on CDNA, compared as unsigned:
+    keys of pixels are never negative."""
+    of, sizes = scenes.scene(1, 34), check_raster_gpu.sizes_of(watch.device, 34)
+    made = draw.draw(of.clip, of.faces, *of.size, compat=of.rule == "compat", sizes=sizes)
+    assert made is not None
+    wanted = scenes.core(of)
+    assert (wanted[2] < 0).any()
+    assert [scenes.differing(a, b) for a, b in zip(made, wanted, strict=True)] == [0, 0, 0]

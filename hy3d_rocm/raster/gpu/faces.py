@@ -218,8 +218,9 @@ def is_hidden(steps, prior, COMPAT: tl.constexpr):
 @triton.jit
 def key_of(steps, careful, face):
     """What is compared: the depth's step, then the face's number. careful: true where steps may be
-    anything."""
+    anything. Never negative: where lanes of a wave meet, Triton 3.6 makes one of their signed
+    minima on CDNA, and compares them as unsigned."""
     whole = tl.floor(steps)
     held = smaller(larger(whole, -1073741824.0), 1073741824.0)
     whole = tl.where(careful, held, whole)
-    return whole.to(tl.int32).to(tl.int64) * 4294967296 + face.to(tl.int64)
+    return (whole.to(tl.int32).to(tl.int64) + 2147483648) * 2147483648 + face.to(tl.int64)

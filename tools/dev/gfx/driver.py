@@ -98,6 +98,7 @@ class Device:
         self.arch, self.wave_size = arch, wave_size(arch)
         self.number = f"{arch}, {next(self._numbers)}"  # kernels of one are no other's
         self.launches: list[Launched] = []
+        self.instructions: set[str] = set()  # names, of all that was loaded
         self.given: list[Span | None] | None = None
         self.spans_of: Callable[[Sequence[int]], Sequence[Span | None]] | None = None
         self._changes = host.Changes()
@@ -397,6 +398,8 @@ class Utilities:
                 f"{name} in waves of {self.device.wave_size} was compiled, {program.name} in waves"
                 f" of {program.wave_size} loaded"
             )
+        for one in program.instructions:
+            self.device.instructions |= {one.name, one.second} - {""}
         # Triton's LDS is sized by the launch; the code object says 0.
         program.lds_bytes = max(program.lds_bytes, shared)
         return program, program, 0, 0, _MOST_THREADS
