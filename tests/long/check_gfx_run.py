@@ -224,18 +224,10 @@ def run_child(options: argparse.Namespace) -> list[dict[str, Any]]:
                     print(runner.rows[variant.function].cells(), variant, file=sys.stderr)
             rows += runner.rows.values()
         if options.device != INTERPRETER:
-            rows[-1].wrong += unlisted(watch)
+            rows[-1].wrong += watch.unlisted()
             watch.figures()
             watch.watched.remove()
     return [vars(row) for row in rows]
-
-
-def unlisted(watch: Watch) -> list[str]:
-    """Instructions that were executed, or might have been, and that the self-tests don't know."""
-    from tools.dev.gfx import opcodes
-
-    missing = sorted(watch.watched.instructions - set(opcodes.listed()[watch.device]))
-    return [f"not in opcodes.txt: {' '.join(missing)}"] if missing else []
 
 
 def spawn(options: argparse.Namespace) -> list[Row]:

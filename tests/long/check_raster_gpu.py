@@ -134,6 +134,7 @@ def run_child(seed: int, first: int, count: int, step: int, device: str) -> dict
         # On the interpreter with the sizes of a card: what is refused needs few programs.
         sizes = sizes_of(device, 0) if is_emulated(device) else None
         failed += taken_though_wrong(draw, scenes.scene(seed, 0), sizes)
+    failed += watch.unlisted() if is_emulated(device) else []
     return {
         "scenes": len(range(first, first + count, step)), "covered": covered, "failed": failed,
         "seconds": round(time.perf_counter() - start, 1), **watch.figures(),

@@ -33,6 +33,15 @@ class Watch:
 
             self.watched = prepare_interpreter()
 
+    def unlisted(self) -> list[str]:
+        """What was loaded of instructions that the emulator's self-tests may not know, in words."""
+        if not is_emulated(self.device):
+            return []
+        from tools.dev.gfx import opcodes
+
+        missing = sorted(self.watched.instructions - set(opcodes.listed()[self.device]))
+        return [f"not in opcodes.txt: {' '.join(missing)}"] if missing else []
+
     def figures(self) -> dict[str, int]:
         """How much was run so far, by FIGURES."""
         found = dict.fromkeys(FIGURES, 0)
