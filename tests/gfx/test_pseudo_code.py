@@ -27,8 +27,8 @@ APPROXIMATE = ("v_exp_f32",)
 # Instructions that are no arithmetic, by how their names begin: lower.py has each.
 OTHERS = ("buffer_", "global_", "ds_", "s_load", "s_branch", "s_cbranch", "s_wait", "s_barrier",
           "s_clause", "s_delay_alu", "s_endpgm", "s_nop", "s_sendmsg", "s_setprio",
-          "s_set_inst_prefetch_distance", "v_readlane", "v_readfirstlane", "v_writelane", "v_permlane", "v_wmma", "v_mfma",
-          "v_accvgpr")  # fmt: skip
+          "s_set_inst_prefetch_distance", "v_readlane", "v_readfirstlane",
+          "v_writelane", "v_permlane", "v_wmma", "v_mfma", "v_accvgpr")  # fmt: skip
 BY_HAND = ("v_perm_b32", "v_fma_mix", "v_pk_mov_b32")  # test_known_arithmetic.py
 
 
