@@ -57,6 +57,8 @@ class Schedule:
     def candidates(self) -> list[dict[str, Any]]:
         """The fields of hy3d_candidate; strategy, order and status by name."""
     @property
+    def smallest_budget(self) -> int: ...
+    @property
     def program(self) -> Program | None: ...
 
 @final

@@ -732,6 +732,17 @@ static PyObject *schedule_candidates(PyObject *self, void *ignored)
     return list;
 }
 
+static PyObject *schedule_smallest_budget(PyObject *self, void *ignored)
+{
+    (void)ignored;
+    if (!claim(schedule_of(self))) {
+        return NULL;
+    }
+    const int64_t smallest = hy3d_schedule_smallest_budget(schedule_of(self)->schedule);
+    let_go(schedule_of(self));
+    return PyLong_FromLongLong(smallest);
+}
+
 /* --- Program ---------------------------------------------------------------------------------- */
 
 typedef struct program_object {
@@ -1051,6 +1062,7 @@ static PyObject *program_fallback(PyObject *self, PyObject *args, PyObject *kwar
 
 static PyGetSetDef schedule_getset[] = {
     {"candidates", schedule_candidates, NULL, "What was compiled, in the order offered.", NULL},
+    {"smallest_budget", schedule_smallest_budget, NULL, "The least device_budget that fits.", NULL},
     {"program", schedule_program, NULL, "What to carry out; None where nothing fits.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -1076,12 +1088,10 @@ static PyGetSetDef program_getset[] = {
 
 static PyMethodDef program_methods[] = {
     {"steps", program_steps, METH_VARARGS, "The steps of a section, a tuple each."},
-    {"kept", program_kept, METH_VARARGS, "Bytes that each step of a section leaves until the end."},
+    {"kept", program_kept, METH_VARARGS, "Bytes that steps leave until the end."},
     {"slices", program_slices, METH_VARARGS, "The slices of a section, a tuple each."},
-    {"prepared", program_prepared, METH_NOARGS,
-     "Of each node the layout of the weights that it may keep, and their bytes."},
-    {"start", program_start, METH_VARARGS,
-     "The input's frame from which on the output's frames from one on come with the same bits."},
+    {"prepared", program_prepared, METH_NOARGS, "The layout and bytes of each node's weights."},
+    {"start", program_start, METH_VARARGS, "Where an input may begin for the same bits."},
     {"fallback", (PyCFunction)(void (*)(void))program_fallback, METH_VARARGS | METH_KEYWORDS,
      "What comes after a step failed."},
     {NULL, NULL, 0, NULL},

@@ -1,8 +1,10 @@
-"""These tests need Triton, whose LLVM compiles and assembles, and tinygrad's tables."""
+"""These tests need Triton, whose LLVM compiles and assembles, and tinygrad's tables (Python
+3.11)."""
 
 from __future__ import annotations
 
 import importlib.util
 
-if any(importlib.util.find_spec(name) is None for name in ("torch", "triton", "tinygrad")):
-    collect_ignore_glob = ["test_*.py"]
+MISSING = [n for n in ("torch", "triton", "tinygrad") if importlib.util.find_spec(n) is None]
+if MISSING:
+    collect_ignore_glob = ["test_[!e]*.py", "test_executed.py"]

@@ -8,15 +8,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-pytest.importorskip("triton", reason="no triton in this environment")
-
 import check_fused
 import check_fused_gfx
 import check_gfx_run
 import gfx_layers
 import gfx_problems
+import pytest
 
 from hy3d_rocm.conv.triton import configs
 from tools.dev import variants

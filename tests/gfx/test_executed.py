@@ -6,11 +6,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-import pytest
-
-pytest.importorskip("triton", reason="no triton in this environment")
-pytest.importorskip("tinygrad", reason="no tinygrad in this environment")
-
 import check_fused
 import check_fused_gfx
 import check_gfx_run
@@ -19,6 +14,7 @@ import check_triton_numerics as numerics
 import gfx_layers
 import gfx_problems
 import how_much
+import pytest
 import raster_gpu_scenes as scenes
 import triton_device
 
@@ -34,9 +30,11 @@ TYPES = {"gfx1100": "f16", "gfx1201": "bf16", "gfx942": "f32"}
 def watch(request: pytest.FixtureRequest) -> Iterator[triton_device.Watch]:
     """A process whose GPU is the emulator."""
     found = triton_device.Watch(request.param)
-    yield found
-    assert jit._direct.usable
-    found.watched.remove()
+    try:
+        yield found
+        assert jit._direct.usable
+    finally:
+        found.watched.remove()
 
 
 def test_a_variant_of_each_kernel_is_right(watch: triton_device.Watch) -> None:

@@ -17,6 +17,7 @@ from gfx_assembly import lanes, wave_size
 from numpy.typing import NDArray
 
 from tools.dev.gfx.lower import UnsupportedError
+from tools.dev.gfx.machine import Fault
 
 ALL = ("gfx1100", "gfx1201", "gfx942")
 RDNA, CDNA = ALL[:2], ALL[2:]
@@ -438,3 +439,25 @@ def test_what_is_not_modelled_is_refused() -> None:
     ):
         with pytest.raises(UnsupportedError, match=reason):
             gfx_assembly.program(body, "gfx1100")
+
+
+# Passes of the unit, and how many wait states beyond them a reader needs (LLVM, gfx940).
+PRODUCTS = {
+    "v_mfma_f32_16x16x16_f16 v[20:23], v[4:5], v[6:7], 0": (4, 3),
+    "v_mfma_f32_32x32x8_f16 v[20:35], v[4:5], v[6:7], 0": (8, 3),
+    "v_mfma_f32_16x16x4_f32 v[20:23], v4, v6, 0": (8, 2),
+    "v_mfma_f32_32x32x2_f32 v[20:35], v4, v6, 0": (16, 2),
+}
+
+
+@pytest.mark.parametrize(("product", "needed"), PRODUCTS.items())
+def test_a_matrix_product_is_waited_for(product: str, needed: tuple[int, int]) -> None:
+    def waits(count: int) -> str:
+        return "\n".join(f"s_nop {min(16, count - k) - 1}" for k in range(0, count, 16))
+
+    whole = sum(needed)
+    lanes("gfx942", f"{product}\n {waits(whole)}\n v_mov_b32_e32 v20, v20", given("gfx942"))
+    with pytest.raises(Fault, match=rf"is used {whole - 1} wait states after .* needs {whole} at"):
+        lanes("gfx942", f"{product}\n {waits(whole - 1)}\n v_mov_b32_e32 v20, v20", given("gfx942"))
+    again = product.rsplit(" ", 1)[0] + " " + product.split()[1].rstrip(",")
+    lanes("gfx942", f"{product}\n {again}\n {waits(whole)}", given("gfx942"))  # adds to all of it

@@ -11,13 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("triton", reason="no triton in this environment")
-pytest.importorskip("tinygrad", reason="no tinygrad in this environment")
-
 import gfx_problems
 import how_much
+import pytest
 
 from hy3d_rocm.conv.triton import kernel, steps
 from hy3d_rocm.conv.triton.configs import Config
@@ -27,6 +23,8 @@ from tools.dev.gfx.decode import Instruction, decode
 
 ARCHES = ("gfx1100", "gfx1201", "gfx942")
 WAITS = ("s_waitcnt", "s_wait_loadcnt", "s_wait_dscnt", "s_wait_kmcnt", "s_wait_loadcnt_dscnt")
+# Of conv_rows' waits, removed one at a time: how many are noticed, and how many there are.
+FOUND = {"gfx1100": (15, 17), "gfx1201": (16, 18), "gfx942": (17, 21)}
 TILE = Config(64, 64, 32, 4, 2)
 NOP = (0xBF800000).to_bytes(4, "little")  # s_nop 0, on all three
 KERNEL = Path(kernel.__file__)
@@ -152,8 +150,7 @@ def test_a_missing_mask(
 @pytest.mark.parametrize("arch", ARCHES)
 def test_removed_waits(arch: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits of conv_rows for loads are removed, one at a time: in the gate some, else each. One may
-    pass that the next makes needless, or on a path that is not taken (full: 15 of 17 are found on
-    gfx1100, 16 of 18 on gfx1201, 17 of 21 on gfx942)."""
+    pass that the next makes needless, or on a path that is not taken (FOUND)."""
     found, tried = 0, 0
     for number in how_much.of((3, 8, 13), range(1, 1000)):
         seen = 0
@@ -170,8 +167,8 @@ def test_removed_waits(arch: str, cache: Path, monkeypatch: pytest.MonkeyPatch) 
             break
         assert what in ("hazard", "right")
         found, tried = found + (what == "hazard"), tried + 1
-    assert tried >= 3
-    assert found >= 0.6 * tried
+    assert tried == how_much.of(3, FOUND[arch][1])
+    assert found >= how_much.of(2, FOUND[arch][0])
 
 
 @pytest.mark.parametrize("arch", ARCHES)

@@ -1,7 +1,7 @@
 """Every Triton kernel and tile that can be chosen on AMD, executed: its machine code, on the
 emulator (tools/dev/gfx), launched by the package's own code, its results held against float64.
 
-    python tests/long/check_gfx_run.py                      gfx1100, gfx1201, gfx942; every dtype
+    python tests/long/check_gfx_run.py              six targets, every dtype: hours of a core
     python tests/long/check_gfx_run.py --arch gfx1100 --dtype f16 --select values
     python tests/long/check_gfx_run.py --arch gfx1100 --dtype f16 --find "conv_rows 128x128"
 
@@ -43,7 +43,7 @@ from triton_device import INTERPRETER, Watch  # noqa: E402
 from hy3d_rocm.conv.triton import configs  # noqa: E402
 from tools.dev import variants  # noqa: E402
 
-ARCHES = ("gfx1100", "gfx1201", "gfx942")
+ARCHES = ("gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201", "gfx942")
 SELECTIONS: dict[str, Any] = {
     "values": variants.values, "pairs": variants.pairs, "every": lambda found: found,
 }  # fmt: skip
@@ -224,7 +224,8 @@ def run_child(options: argparse.Namespace) -> list[dict[str, Any]]:
                     print(runner.rows[variant.function].cells(), variant, file=sys.stderr)
             rows += runner.rows.values()
         if options.device != INTERPRETER:
-            rows[-1].wrong += watch.unlisted()
+            if unlisted := watch.unlisted():
+                rows.append(Row(arch, "all", "instructions", wrong=unlisted))
             watch.figures()
             watch.watched.remove()
     return [vars(row) for row in rows]
@@ -246,7 +247,7 @@ def spawn(options: argparse.Namespace) -> list[Row]:
                 rows[row.key].add(row)
             else:
                 rows[row.key] = row
-    order = [(arch, dtype) for arch in options.arch for dtype in options.dtype]
+    order = [(arch, dtype) for arch in options.arch for dtype in (*options.dtype, "all")]
     return sorted(rows.values(), key=lambda row: order.index((row.arch, row.dtype)))
 
 

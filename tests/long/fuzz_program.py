@@ -87,7 +87,7 @@ def member(name: str, *more: Callable[[random.Random], Any]) -> Any:
 PROGRAM_CALLS: dict[str, Any] = {
     "graph_sizes": lambda rng: [good_nodes(rng), (rng.randrange(1, 6), 6, 7)],
     "Schedule": lambda _rng: [],
-    **{f"Schedule.{n}": member("Schedule") for n in ("candidates", "program")},
+    **{f"Schedule.{n}": member("Schedule") for n in ("candidates", "smallest_budget", "program")},
     "Program": lambda _rng: [],
     **{
         f"Program.{n}": member("Program")

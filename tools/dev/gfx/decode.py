@@ -15,7 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 # tinygrad's name of the instruction set of each target.
-INSTRUCTION_SETS = {"gfx1100": "rdna3", "gfx1201": "rdna4", "gfx942": "cdna"}
+# RDNA3's tables have RDNA3.5's (gfx1151) scalar arithmetic on floats, too.
+INSTRUCTION_SETS = {
+    "gfx1100": "rdna3", "gfx1101": "rdna3", "gfx1151": "rdna3", "gfx1200": "rdna4",
+    "gfx1201": "rdna4", "gfx942": "cdna",
+}  # fmt: skip
 _LONGEST = 20  # bytes
 _LITERAL, _DPP8, _DPP8_INACTIVE = 255, 233, 234  # codes of sources
 _BUFFER = {
@@ -45,7 +49,7 @@ class Instruction:
 
     name: AMD's, in lower case, without the ending that names an encoding (_e32, _e64). format: that
     of tinygrad's tables without variants ("VOP3", "DS", "BUFFER"). operands: of each field the
-    number format ("F32") and the size in bits; of VOPD those of the two halves in x and y.
+    number format ("F32") and the size in bits; none of VOPD, whose halves are of 32 bits.
     """
 
     pc: int
@@ -55,7 +59,6 @@ class Instruction:
     fields: Mapping[str, int]
     operands: Mapping[str, tuple[str, int]]
     second: str = ""  # the second name of a dual instruction
-    second_operands: Mapping[str, tuple[str, int]] | None = None
 
     def __str__(self) -> str:
         names = f"{self.name} :: {self.second}" if self.second else self.name
@@ -121,8 +124,7 @@ def _by_tables(code: bytes, at: int, tables: str) -> Instruction:
         raw = int.from_bytes(piece[: found.size], "little")
     names, operands = opcode.names, opcode.operands
     return Instruction(
-        at, found.size, names[0], found.kind.__name__, found.fields(raw), operands[0],
-        *((names[1], operands[1]) if len(names) > 1 else ()),
+        at, found.size, names[0], found.kind.__name__, found.fields(raw), operands, *names[1:],
     )  # fmt: skip
 
 
@@ -156,7 +158,7 @@ def _format(kind: Any) -> _Format:
 @dataclass(frozen=True)
 class _Opcode:
     names: tuple[str, ...]
-    operands: tuple[Mapping[str, tuple[str, int]], ...]
+    operands: Mapping[str, tuple[str, int]]
     has_literal: bool
 
 
@@ -174,24 +176,10 @@ def _opcode(kind: Any, *values: int) -> _Opcode:
     tables = kind.__module__.split(".")[-2]
     if len(values) == 1:
         op = fields["op"]._enum(values[0])
-        return _Opcode((plain(op.name),), (_operands(op, tables),), False)
+        return _Opcode((plain(op.name),), _operands(op, tables), False)
     both = [fields[name]._enum(v) for name, v in zip(("opx", "opy"), values, strict=True)]
     has_literal = any("FMAMK" in op.name or "FMAAK" in op.name for op in both)
-    operands = tuple(_operands(_single(kind, op), tables) for op in both)
-    return _Opcode(tuple(plain(op.name) for op in both), operands, has_literal)
-
-
-def _single(kind: Any, op: Any) -> Any:
-    """VOPD's opcode as the VOP2 or VOP1 one that does the same: the tables describe that."""
-    enum = importlib.import_module(kind.__module__.replace(".ins", ".enum"))
-    name = op.name.replace("V_DUAL_", "V_")
-    name = {"V_DOT2ACC_F32_F16": "V_DOT2ACC_F32_F16", "V_MAX_F32": "V_MAX_NUM_F32"}.get(name, name)
-    for cls in ("VOP2Op", "VOP1Op", "VOP3POp", "VOP3Op"):
-        for spelled in (f"{name}_E32", name, f"{name}_E64", op.name.replace("V_DUAL_", "V_")):
-            found = getattr(getattr(enum, cls), spelled, None)
-            if found is not None:
-                return found
-    return op
+    return _Opcode(tuple(plain(op.name) for op in both), {}, has_literal)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from tools.dev.gfx.opcodes import GENERATIONS, function_of, pseudo_code
 from tools.dev.gfx.pcode import PcodeError
 
 NONE = 0xFFFF
-VCC, EXEC, LITERAL, VECTOR, ACC = 106, 126, 255, 256, 512
+VCC, LITERAL, VECTOR, ACC = 106, 255, 256, 512
 KINDS = (
     "nop", "vector", "scalar", "branch", "wait", "barrier", "signal", "barrier_wait", "end",
     "scalar_load", "load", "store", "atomic", "lds_load", "lds_store", "lds_lanes", "read_lane",
@@ -39,8 +39,7 @@ _NOPS = {
 _LOAD, _STORE, _LDS, _SCALAR = range(4)
 # Which registers are read (0: any source) and written.
 _ACC_MOVES = {
-    "v_accvgpr_write": (0, ACC), "v_accvgpr_write_b32": (0, ACC), "v_accvgpr_read": (ACC, VECTOR),
-    "v_accvgpr_read_b32": (ACC, VECTOR), "v_accvgpr_mov_b32": (ACC, ACC),
+    "v_accvgpr_write": (0, ACC), "v_accvgpr_read": (ACC, VECTOR), "v_accvgpr_mov_b32": (ACC, ACC),
 }  # fmt: skip
 _HALF, _PACKED_HALF, _PACKED_FLOAT, _AS_IT_IS = 1, 2, 3, 4
 
@@ -54,7 +53,7 @@ class Step(ctypes.Structure):
 
     _fields_ = (
         ("alu", ctypes.c_void_p), ("kind", ctypes.c_uint32), ("flags", ctypes.c_uint32),
-        ("pc", ctypes.c_uint32), ("next", ctypes.c_uint32), ("literal", ctypes.c_uint32),
+        ("next", ctypes.c_uint32), ("literal", ctypes.c_uint32),
         ("offset", ctypes.c_int32), ("offset1", ctypes.c_int32), ("wait", ctypes.c_int32 * 4),
         ("source", ctypes.c_uint16 * 4), ("target", ctypes.c_uint16),
         ("mask_in", ctypes.c_uint16), ("mask_out", ctypes.c_uint16), ("dpp", ctypes.c_uint16),
@@ -81,13 +80,13 @@ class Step(ctypes.Structure):
 
 def lower(code: Sequence[Instruction], arch: str) -> Any:
     """The steps of a program, an array of Step, and which instruction each is of."""
-    lowering = _Lowering(arch, code)
+    lowering = _Lowering(arch)
     names = {name for one in code for name in lowering.computed(one)}
     try:
         lowering.functions = alu.addresses(
             {name: pseudo_code(lowering.tables)[name] for name in names if not alu.by_hand(name)}
         )
-    except PcodeError as error:
+    except (KeyError, PcodeError) as error:
         raise UnsupportedError(f"{arch}: {error}") from error
     steps: list[Step] = []
     origins: list[Instruction] = []
@@ -118,11 +117,10 @@ def _signed(value: int, bits: int) -> int:
 class _Lowering:
     """For one architecture."""
 
-    def __init__(self, arch: str, code: Sequence[Instruction]) -> None:
+    def __init__(self, arch: str) -> None:
         self.tables = INSTRUCTION_SETS[arch]
         self.generation = GENERATIONS[self.tables]
         self.functions: Mapping[str, int] = {}
-        self.count = len(code)
 
     def computed(self, one: Instruction) -> list[str]:
         """The names of what an instruction computes; none for the others."""
@@ -141,7 +139,7 @@ class _Lowering:
 
     @staticmethod
     def blank(one: Instruction) -> Step:
-        made = Step(pc=one.pc, target=NONE, mask_in=NONE, mask_out=NONE)
+        made = Step(target=NONE, mask_in=NONE, mask_out=NONE)
         made.source[:] = [NONE] * 4
         made.words[:] = [1] * 4
         made.bits[:] = [32] * 4
@@ -404,11 +402,22 @@ class _Lowering:
         for k, (field, code) in enumerate(sources):
             self.source(made, k, code, described.get(field, ("B32", 32)))
         self.target(one, made, name, text)
+        self.refuse_upper_halves(one, made)
         self.modifiers(one, made, name)
         if "_DPP16" in one.format:
             self.dpp(one, made)
         if "_SDWA" in one.format:
             self.sdwa(one, made)
+
+    def refuse_upper_halves(self, one: Instruction, made: Step) -> None:
+        """On RDNA a short encoding names the upper half of a register by 128 more."""
+        is_short = one.format.startswith(("VOP1", "VOP2", "VOPC"))
+        if self.generation == 9 or not is_short:
+            return
+        halves = [made.source[k] for k in range(3) if made.bits[k] == 16]
+        halves += [made.target] if made.target_bits == 16 else []
+        if any(code != NONE and code >= VECTOR + 128 for code in halves):
+            raise UnsupportedError("the upper half of a register")
 
     def sources(self, one: Instruction) -> list[tuple[str, int]]:
         """(field, register) of the sources that the instruction has, in order."""

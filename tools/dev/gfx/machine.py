@@ -105,6 +105,7 @@ class Program:
             raise lower.UnsupportedError(
                 f"{arch}: {found.name}: unknown instruction, {error}"
             ) from error
+        self._runs = 0
         self._steps, self._origins, self._first = lower.lower(self.instructions, arch)
 
     @classmethod
@@ -114,14 +115,16 @@ class Program:
 
     def run(
         self, grid: tuple[int, int, int], threads: int, kernarg: bytes, memory: Memory, *,
-        most_steps: int = MOST_STEPS, seed: int = 1,
+        most_steps: int = MOST_STEPS,
     ) -> Counts:  # fmt: skip
-        """Runs `grid` workgroups of `threads` work-items. seed: of the noise in what nobody set.
+        """Runs `grid` workgroups of `threads` work-items. What nobody set holds noise, in each
+        launch other noise.
 
         Fault if the launch touches memory that it was not given, or breaks a rule of the hardware.
         """
         if len(kernarg) < self.kernarg_bytes:
             raise ValueError(f"{len(kernarg)} bytes of arguments of {self.kernarg_bytes}")
+        self._runs += 1
         start = time.perf_counter()
         found, generation = self.object, GENERATIONS[INSTRUCTION_SETS[self.arch]]
         arguments = ctypes.create_string_buffer(kernarg, len(kernarg))
@@ -135,7 +138,7 @@ class Program:
             wave_size=self.wave_size, threads=threads, lds_bytes=self.lds_bytes,
             kernarg_register=_NONE if found.kernarg_register is None else found.kernarg_register,
             preload_register=found.preload[0], preload_count=found.preload[1],
-            preload_offset=found.preload[2], ieee=found.ieee, seed=seed,
+            preload_offset=found.preload[2], ieee=found.ieee, seed=self._runs,
         )  # fmt: skip
         launch.grid[:] = grid
         launch.group_register[:] = [_NONE if g is None else g for g in found.group_registers]

@@ -22,7 +22,9 @@ from tools.dev.gfx.decode import INSTRUCTION_SETS, decode, plain
 
 LIST = Path(__file__).with_name("opcodes.txt")
 GENERATIONS = {"cdna": 9, "rdna3": 11, "rdna4": 12}
-_MACHINES = {0x41: "gfx1100", 0x4E: "gfx1201", 0x4C: "gfx942"}  # EF_AMDGPU_MACH of an ELF's flags
+# EF_AMDGPU_MACH of an ELF's flags.
+_MACHINES = {0x41: "gfx1100", 0x46: "gfx1101", 0x4A: "gfx1151", 0x48: "gfx1200", 0x4E: "gfx1201",
+             0x4C: "gfx942"}  # fmt: skip
 _FLAGS_AT = 0x30
 
 # What the printed pseudo-code leaves open, or has wrong: (the instruction, what is printed, what is

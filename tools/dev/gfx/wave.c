@@ -9,6 +9,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -37,7 +38,7 @@ struct touch {
     uint8_t writer, reader;
 };
 
-enum { SEVERAL = 255 };
+enum { SEVERAL = 255, NOISE_BYTES = 256 * 1024 };
 
 struct machine {
     const struct launch *launch;
@@ -47,6 +48,7 @@ struct machine {
     uint32_t epoch; /* barriers so far, of all groups */
     uint32_t group[3];
     uint8_t *lds;
+    uint8_t *noise; /* what registers and LDS begin as: NaN as floats */
     struct touch *touched;
     const struct range *last_range;
     jmp_buf failed;
@@ -642,7 +644,8 @@ static uint8_t *global(struct machine *m, struct wave *w, uint64_t address, uint
 {
     const struct launch *launch = m->launch;
     const struct range *r = m->last_range;
-    if (!r || address < r->first || address + bytes > r->last || (writes && !r->writable)) {
+    if (!r || address < r->first || address >= r->last || address + bytes > r->last ||
+        (writes && !r->writable)) {
         r = NULL;
         for (uint64_t k = 0; k < launch->range_count; k++) {
             const struct range *of = &launch->ranges[k];
@@ -837,6 +840,8 @@ static void atomic(struct machine *m, struct wave *w, const struct step *s)
         if (!(exec >> l & 1))
             continue;
         uint64_t address = address_of(m, w, s, l), old = 0, given[2] = {0, 0};
+        if (!address && s->flags & STEP_BUFFER && s->flags & STEP_RETURN)
+            fail(m, w, FAULT_UNSUPPORTED, "an atomic beyond a buffer that returns what was there");
         if (!address && s->flags & STEP_BUFFER)
             continue;
         uint8_t *at = global(m, w, address, s->bytes, 1, l);
@@ -864,10 +869,12 @@ static void atomic(struct machine *m, struct wave *w, const struct step *s)
 /* `bytes` of LDS of one lane, to be read, or to be written with `written`. Two waves that touch a
  * byte need a barrier between them, unless both write the same there. (That accesses which a wave
  * began before a barrier come before those that another begins behind it needs no wait: LDS serves
- * all waves in one order. LLVM, memory model of AMDGPU.) */
+ * all waves in one order. LLVM, SIMemoryLegalizer.) */
 static uint8_t *local(struct machine *m, struct wave *w, uint32_t at, uint32_t bytes,
                       const void *written, uint32_t lane)
 {
+    if (w->signalled)
+        fail(m, w, FAULT_UNSUPPORTED, "LDS between the two halves of a barrier");
     if ((uint64_t)at + bytes > m->launch->lds_bytes) {
         fail(m, w, FAULT_BOUNDS, "out of bounds: lane %u %s %u bytes at %u of %u bytes of LDS",
              lane, written ? "writes" : "reads", bytes, at, m->launch->lds_bytes);
@@ -1217,17 +1224,11 @@ static void run_wave(struct machine *m, struct wave *w, struct lanes *L, struct 
 static void begin(struct machine *m, struct wave *w, uint32_t number)
 {
     const struct launch *launch = m->launch;
-    memset(w, 0, sizeof *w);
+    memset(w->pending, 0, sizeof *w - offsetof(struct wave, pending));
     w->number = number;
     w->at = (uint32_t)launch->entry;
-    uint32_t seed = launch->seed + 977 * number;
-    for (uint32_t k = 0; k < REG_SCALARS; k++)
-        w->scalar[k] = mixed(seed + k) | 0x7fc00000u;
-    for (uint32_t k = 0; k < REG_END - REG_VECTOR; k++) {
-        for (uint32_t l = 0; l < MOST_LANES; l++) {
-            w->vector[k][l] = mixed(seed + 64 * k + l + 1000) | 0x7fc00000u;
-        }
-    }
+    memcpy(w->scalar, m->noise, sizeof w->scalar);
+    memcpy(w->vector, m->noise, sizeof w->vector);
     uint32_t first = number * launch->wave_size, left = launch->threads - first;
     uint64_t exec = left >= launch->wave_size ? ~0ull : (1ull << left) - 1;
     if (launch->wave_size == 32)
@@ -1260,9 +1261,7 @@ static void begin(struct machine *m, struct wave *w, uint32_t number)
 static void run_group(struct machine *m, struct lanes *L)
 {
     m->epoch++;
-    for (uint32_t k = 0; k < m->launch->lds_bytes; k++) {
-        m->lds[k] = (uint8_t)(mixed(m->launch->seed + k) | 0x80);
-    }
+    memcpy(m->lds, m->noise, m->launch->lds_bytes);
     for (uint32_t k = 0; k < m->wave_count; k++)
         begin(m, &m->waves[k], k);
     for (;;) {
@@ -1293,12 +1292,17 @@ int gfx_run(const struct launch *launch, struct report *report)
         m->wave_count = waves;
         m->waves = calloc(waves, sizeof *m->waves);
         m->lds = calloc(launch->lds_bytes + 1, 1);
+        m->noise = malloc(NOISE_BYTES);
         m->touched = calloc(launch->lds_bytes + 1, sizeof *m->touched);
     }
-    if (!m || !L || !m->waves || !m->lds || !m->touched) {
+    if (!m || !L || !m->waves || !m->lds || !m->noise || !m->touched) {
         report->fault = FAULT_UNSUPPORTED;
         snprintf(report->text, sizeof report->text, "no memory, or a workgroup that is too large");
     } else if (!setjmp(m->failed)) {
+        for (uint32_t k = 0; k < NOISE_BYTES / 4; k++) {
+            uint32_t value = mixed(launch->seed + k) | 0x7fc00000u;
+            memcpy(m->noise + 4 * (size_t)k, &value, 4);
+        }
         for (uint32_t z = 0; z < launch->grid[2]; z++) {
             for (uint32_t y = 0; y < launch->grid[1]; y++) {
                 for (uint32_t x = 0; x < launch->grid[0]; x++) {
@@ -1311,6 +1315,7 @@ int gfx_run(const struct launch *launch, struct report *report)
     if (m) {
         free(m->waves);
         free(m->lds);
+        free(m->noise);
         free(m->touched);
     }
     free(m);

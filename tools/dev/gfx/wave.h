@@ -91,7 +91,6 @@ struct step {
     void (*alu)(struct lanes *);
     uint32_t kind;
     uint32_t flags;
-    uint32_t pc;
     uint32_t next; /* where a branch that is taken goes: number of a step */
     uint32_t literal;
     int32_t offset;
