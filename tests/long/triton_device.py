@@ -47,13 +47,12 @@ class Watch:
         found = dict.fromkeys(FIGURES, 0)
         if is_emulated(self.device):
             from hy3d_rocm.conv.triton import jit
-            from tools.dev.gfx import driver
 
             if not jit._direct.usable:
                 raise RuntimeError("kernels were not called as Triton's launcher is")
             launches = self.watched.launches
             found["launches"] = len(launches)
-            found["instructions"] = driver.total(launches)[0]
+            found["instructions"] = sum(one.counts.instructions for one in launches)
         elif self.watched is not None:
             found["addresses"] = self.watched.checked
         return found

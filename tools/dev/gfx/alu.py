@@ -26,7 +26,7 @@ _BY_HAND = ("v_perm_b32", "v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16",
 # Instructions whose lanes depend on one another, or that concern no lane's own value, and those of
 # control that are encoded as arithmetic ones: lower.py and wave.c have them.
 _ACROSS = ("v_readlane", "v_readfirstlane", "v_writelane", "v_permlane", "v_mfma", "v_wmma",
-           "v_accvgpr_", "v_swmmac", "v_smfmac")  # fmt: skip
+           "v_accvgpr_")  # fmt: skip
 _CONTROL = ("s_wait", "s_barrier")
 
 

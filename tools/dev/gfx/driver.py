@@ -14,7 +14,6 @@ may touch the tensors that it was given, and nothing else.
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -432,9 +431,3 @@ class Driver:
 
     def get_current_stream(self, _: Any) -> int:
         return 0
-
-
-def total(launches: Iterable[Launched]) -> tuple[int, float]:
-    """Instructions and seconds of launches."""
-    counts = [launched.counts for launched in launches]
-    return sum(c.instructions for c in counts), math.fsum(c.seconds for c in counts)

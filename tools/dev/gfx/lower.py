@@ -31,10 +31,9 @@ _CONDITIONS = ("s_branch", "s_cbranch_scc0", "s_cbranch_scc1", "s_cbranch_vccz",
                "s_cbranch_vccnz", "s_cbranch_execz", "s_cbranch_execnz")  # fmt: skip
 _ATOMICS = ("swap", "cmpswap", "add", "smin", "umin", "smax", "umax", "and", "or", "xor")
 _NOPS = {
-    "s_nop", "s_delay_alu", "s_clause", "s_sendmsg", "s_setprio", "s_sleep", "s_waitcnt_depctr",
-    "s_wait_alu", "buffer_gl0_inv", "buffer_gl1_inv", "buffer_inv", "buffer_wbl2", "s_icache_inv",
-    "s_code_end", "v_nop", "s_set_inst_prefetch_distance", "s_wait_idle", "s_dcache_wb",
-    "global_wb", "s_version",
+    "s_nop", "s_delay_alu", "s_clause", "s_sendmsg", "s_setprio", "s_set_inst_prefetch_distance",
+    "s_waitcnt_depctr", "s_wait_alu", "buffer_gl0_inv", "buffer_gl1_inv", "buffer_inv",
+    "buffer_wbl2",
 }  # fmt: skip
 _LOAD, _STORE, _LDS, _SCALAR = range(4)
 # Which registers are read (0: any source) and written.
@@ -79,7 +78,8 @@ class Step(ctypes.Structure):
 
 
 def lower(code: Sequence[Instruction], arch: str) -> Any:
-    """The steps of a program, an array of Step, and which instruction each is of."""
+    """The steps of a program, an array of Step; which instruction each is of; and the number of the
+    step at each address in the code."""
     lowering = _Lowering(arch)
     names = {name for one in code for name in lowering.computed(one)}
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from tools.dev.gfx import alu, code_object, lower
 from tools.dev.gfx.decode import INSTRUCTION_SETS, Instruction, UnknownInstructionError, decode
 from tools.dev.gfx.opcodes import GENERATIONS
 
-_FAULTS = ("", "bounds", "hazard", "hazard", "unsupported", "end")
+_FAULTS = ("", "bounds", "hazard", "unsupported", "end")
 _NONE = lower.NONE
 MOST_STEPS = 2_000_000_000
 
@@ -33,8 +32,6 @@ class Counts:
     """What a launch did. instructions: executed by all waves (a wave's lanes count once)."""
 
     instructions: int
-    waves: int
-    seconds: float
 
 
 class _Range(ctypes.Structure):
@@ -58,7 +55,7 @@ class _Launch(ctypes.Structure):
 
 class _Report(ctypes.Structure):
     _fields_ = (
-        ("steps", ctypes.c_uint64), ("waves", ctypes.c_uint64), ("fault", ctypes.c_uint32),
+        ("steps", ctypes.c_uint64), ("fault", ctypes.c_uint32),
         ("step", ctypes.c_uint32), ("group", ctypes.c_uint32 * 3), ("wave", ctypes.c_uint32),
         ("text", ctypes.c_char * 232),
     )  # fmt: skip
@@ -125,7 +122,6 @@ class Program:
         if len(kernarg) < self.kernarg_bytes:
             raise ValueError(f"{len(kernarg)} bytes of arguments of {self.kernarg_bytes}")
         self._runs += 1
-        start = time.perf_counter()
         found, generation = self.object, GENERATIONS[INSTRUCTION_SETS[self.arch]]
         arguments = ctypes.create_string_buffer(kernarg, len(kernarg))
         at = ctypes.addressof(arguments)
@@ -146,7 +142,7 @@ class Program:
         alu.wave().gfx_run(ctypes.byref(launch), ctypes.byref(report))
         if report.fault:
             raise Fault(self._told(report, ranges), _FAULTS[report.fault])
-        return Counts(report.steps, report.waves, time.perf_counter() - start)
+        return Counts(report.steps)
 
     def _told(self, report: Any, ranges: list[tuple[int, int, bool, str]]) -> str:
         where: Instruction | str = "no instruction"

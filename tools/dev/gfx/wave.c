@@ -884,11 +884,11 @@ static uint8_t *local(struct machine *m, struct wave *w, uint32_t at, uint32_t b
         struct touch *t = &m->touched[k];
         int wrote = t->written_at == m->epoch, read = t->read_at == m->epoch;
         if (wrote && t->writer != w->number && !is_same) {
-            fail(m, w, FAULT_RACE,
+            fail(m, w, FAULT_HAZARD,
                  "hazard: byte %u of LDS, written by another wave, without a barrier", k);
         }
         if (written && read && t->reader != w->number) {
-            fail(m, w, FAULT_RACE,
+            fail(m, w, FAULT_HAZARD,
                  "hazard: byte %u of LDS is written, read by another wave, without a barrier", k);
         }
         if (written) {
@@ -1277,7 +1277,6 @@ static void run_group(struct machine *m, struct lanes *L)
             m->waves[k].waiting = m->waves[k].signalled = 0;
         }
     }
-    m->report->waves += m->wave_count;
 }
 
 int gfx_run(const struct launch *launch, struct report *report)

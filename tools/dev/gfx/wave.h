@@ -145,14 +145,12 @@ enum fault {
     FAULT_NONE,
     FAULT_BOUNDS,
     FAULT_HAZARD,
-    FAULT_RACE,
     FAULT_UNSUPPORTED,
     FAULT_END,
 };
 
 struct report {
     uint64_t steps;
-    uint64_t waves;
     uint32_t fault;
     uint32_t step;
     uint32_t group[3];
