@@ -20,6 +20,7 @@ from hy3d_rocm.capture import around
 from hy3d_rocm.conv.prepared import cache, give_back, steady, within
 from hy3d_rocm.decoding import black_box, checks, faults, precision, stages
 from hy3d_rocm.decoding.backends.native import NativeBackend
+from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 from hy3d_rocm.decoding.copies import converted_family, tensors_of
 from hy3d_rocm.decoding.families import check_unchanged, family_or_unknown
 from hy3d_rocm.decoding.families.unknown import UnknownFamily
@@ -35,6 +36,7 @@ from hy3d_rocm.decoding.planning.jobs import (
     torch_backend,
     unused_sizes,
 )
+from hy3d_rocm.decoding.rehearsal import compile_ahead
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
 from hy3d_rocm.decoding.run import Run
 from hy3d_rocm.decoding.transfers import Transfers
@@ -473,6 +475,8 @@ class Execution:
         else:
             make_weights = getattr(job.family, "make_weights", ModuleWeights)
             backend = job.make_backend(make_weights(job.dtype, device), device)
+            if device.type == "cuda" and isinstance(backend, TritonBackend):
+                compile_ahead(job, self.plan.compiled)
             if job.dtype == torch.float64:
                 with scope:
                     record(job.family, job.encode)  # what a timestep becomes is in the layers

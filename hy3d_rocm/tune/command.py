@@ -116,6 +116,7 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str]:
     import torch
 
     from hy3d_rocm.tune import shapes
+    from hy3d_rocm.tune.decodes import compile_decode, plan_decode
     from hy3d_rocm.tune.session import Asked, tune_shapes
 
     tiers = _known_tiers(arguments.tiers)
@@ -125,7 +126,10 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str]:
     found = shapes.collect(vae, latent, dtype, str(device))
     _say(f"{len(found)} shapes of {latent} latents, {arguments.limit:.0f} s at most")
     asked = Asked(arguments.limit, tiers, arguments.again, arguments.retry_hung, arguments.probe)
-    return tune_shapes(found, device, asked, _say)
+    result = tune_shapes(found, device, asked, _say)
+    if line := compile_decode(*plan_decode(vae, latent, dtype, device)):
+        _say(line)
+    return result
 
 
 def _known_tiers(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm import meter
+from hy3d_rocm.conv.triton import ahead
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
+from hy3d_rocm.decoding.families import unproven_family
 from hy3d_rocm.decoding.graph import record
 from hy3d_rocm.decoding.layers import ModuleWeights
+from hy3d_rocm.decoding.memory.budget import make_budget
 from hy3d_rocm.decoding.memory.dry_run import predict
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
-from hy3d_rocm.decoding.run import ProgramStep, Run, at_once
+from hy3d_rocm.decoding.planning.compiled import plan_job
+from hy3d_rocm.decoding.planning.jobs import Job, best_backend
+from hy3d_rocm.decoding.rehearsal import OnShapes, compile_ahead
+from hy3d_rocm.decoding.run import at_once
 from hy3d_rocm.tune.shapes import Notes, Shape, sorted_shapes
 
 if TYPE_CHECKING:
-    from hy3d_rocm._core import Program
     from hy3d_rocm.conv.call import ConvSpec
     from hy3d_rocm.decoding.planning.compiled import Compiled
-    from hy3d_rocm.decoding.planning.jobs import Job
     from hy3d_rocm.decoding.planning.planner import Plan, Variant
 
-__all__ = ["collect_decode"]
+__all__ = ["collect_decode", "compile_decode", "plan_decode"]
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -46,53 +53,55 @@ def collect_decode(job: Job, plan: Plan | None) -> tuple[list[Shape], str]:
     return _of_whole(job), "of the decode of all frames at once"
 
 
-class _OnShapes(Run):
-    """On shapes nothing has to leave."""
+def plan_decode(
+    vae: Any, latent: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Job, Plan | None]:
+    """The decode of latents by a VAE on "meta", and how it would be done with all the memory that
+    is free; None where nothing fits."""
+    backend = best_backend(device, dtype)
+    job = Job(unproven_family(vae), latent, device, dtype, dtype, backend)
+    try:
+        return job, plan_job(job, make_budget(None, meter.machine_of(device)))
+    except ValueError:
+        return job, None
 
-    def _store(self, step: ProgramStep) -> None:
-        """And so nothing is dropped or comes back."""
 
-    _drop = _load = _store
+def compile_decode(job: Job, plan: Plan | None, look: Callable[[], object] = lambda: None) -> str:
+    """Has the fused kernels of a decode compiled now, by several processes; a sentence, "" where
+    there are none. look: called all along; may raise, after a cancel."""
+    if plan is None or plan.compiled is None or job.make_backend.on_gpu != "fused":
+        return ""
+    if job.device_of(plan.variant).type == "cpu":
+        return ""
+    began, count = time.monotonic(), compile_ahead(job, plan.compiled)
+    ahead.finish(look)
+    if not count:
+        return f"the GPU kernels of the decode {plan.variant.name} are compiled already"
+    took = f"{count} GPU kernels of the decode {plan.variant.name} in"
+    return f"compiled {took} {time.monotonic() - began:.0f} s, for its first time"
 
 
 def _of_program(job: Job, way: Variant, compiled: Compiled) -> list[Shape]:
     """As its steps run, with torch's operators for the layers."""
-    device, meta = job.device_of(way), torch.device("meta")
-    program, nodes = compiled.program, compiled.graph.nodes
+    device, program = job.device_of(way), compiled.program
     found: Counter[ConvSpec] = Counter()
 
     def run() -> None:
         backend = TorchBackend(ModuleWeights(job.dtype, "meta"))
-        on_shapes = _OnShapes(compiled.graph, backend, meta, job.dtype)
+        on_shapes = OnShapes(compiled.graph, backend, job.dtype)
         seen: dict[Any, Counter[ConvSpec]] = {}
         for number, section in enumerate(program.sections):
-            size, behind = section["size"], section["kind"] > 1
-            key = section["kind"], size, program.steps(number)
-            channels = nodes[max(program.cut["node"], 0) if behind else 0].channels
+            key = section["kind"], section["size"], program.steps(number)
             if key not in seen:
-                seen[key] = _of_section(on_shapes, program, number, (channels, *size[1:]), device)
+                with torch.no_grad(), Notes(device) as notes:
+                    on_shapes.through(program, number, section)
+                seen[key] = notes.specs
             found.update(seen[key])
 
     predict(run, workspace=OperatorWorkspace(device))
     if not found:
         raise ValueError("no convolution was seen")
     return sorted_shapes(found)
-
-
-def _of_section(
-    run: Run, program: Program, number: int, source: tuple[int, int, int], device: torch.device
-) -> Counter[ConvSpec]:
-    channels, rows, columns = source
-
-    def fetch(frames: tuple[int, int]) -> torch.Tensor:
-        size = 1, channels, frames[1] - frames[0], rows, columns
-        return torch.empty(size, dtype=run.dtype, device="meta")
-
-    with torch.no_grad(), Notes(device) as notes:
-        for _ in run.section(program, number, fetch):
-            pass
-    specs: Counter[ConvSpec] = notes.specs
-    return specs
 
 
 def _of_whole(job: Job) -> list[Shape]:

@@ -8,6 +8,7 @@ Skipped where PyTorch sees no CUDA or HIP device.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
-from decode_doubles import relative_error, tiny_latents, tiny_vae, unsplit  # noqa: E402
+from decode_doubles import EVERY_KIND, relative_error, tiny_latents, tiny_vae, unsplit  # noqa: E402
 from program_doubles import by_layers, compiled, family_of, graph_of, never  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.conv.triton import ahead, first_use, jit  # noqa: E402
 from hy3d_rocm.decoding import DecodeOptions, decode_with_report, placing  # noqa: E402
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend  # noqa: E402
+from hy3d_rocm.decoding.backends.triton import work  # noqa: E402
 from hy3d_rocm.decoding.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decoding.graph import record  # noqa: E402
 from hy3d_rocm.decoding.layers import (  # noqa: E402
@@ -132,6 +135,33 @@ def test_slices_on_the_host_change_no_bit_and_hold_no_more(share: float) -> None
         peak = torch.cuda.max_memory_allocated() - before
         assert torch.equal(got, expected)
         assert peak <= program.candidate["device_bytes"] + 160 * MIB
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_what_a_first_decode_compiles_was_foretold(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an empty cache; what this process then asks Triton for lies there."""
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(first_use, "_here", set())
+    monkeypatch.setattr(jit, "_compiled", {})
+    work.work_of.cache_clear()
+    foretold, want = set(), ahead.want
+
+    def noted(kernel: Any, index: int) -> bool:
+        foretold.add(first_use.name_of(kernel.kernels, kernel.item, kernel.facts, index))
+        return want(kernel, index)
+
+    monkeypatch.setattr(ahead, "want", noted)
+    vae = tiny_vae(kind).to(GPU, torch.bfloat16)
+    z = tiny_latents(vae, 1 if "image" in kind else 4, 6, 5).to(GPU, torch.bfloat16)
+    decode_with_report(family_of(kind, vae), z, strategy="streamed")
+    ahead.finish(lambda: None)
+    assert len(jit._compiled) > 3
+    assert len(foretold) >= len(jit._compiled)
+    assert first_use._here == foretold
+    work.work_of.cache_clear()
 
 
 def test_a_failed_allocation_is_tried_again_on_the_gpu() -> None:

@@ -108,7 +108,7 @@ def tune(
 
     ValueError (a sentence) for a size that is none, and for a VAE whose layers are not known.
     """
-    from hy3d_rocm.tune.decodes import collect_decode
+    from hy3d_rocm.tune.decodes import collect_decode, compile_decode
 
     job, plan = _decode_of(vae, wanted)
     if job.device.type == "cpu":
@@ -119,7 +119,9 @@ def tune(
     freed = memory.free_everything().splitlines()[-1]
     shapes, whose = collect_decode(job, plan)
     report = measure(shapes, job.device, seconds, again=again, retry_hung=retry_hung)
-    return f"{len(shapes)} convolutions {whose}\n{freed}\n\n{report}"
+    with Watcher() as watcher, current_device(job.device):
+        compiled = compile_decode(job, plan, watcher.throw)
+    return f"{len(shapes)} convolutions {whose}\n{freed}\n\n{report}\n{compiled}".rstrip()
 
 
 def measure(

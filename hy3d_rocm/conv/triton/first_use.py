@@ -61,11 +61,14 @@ def name_of(kernels: str, item: Launch, facts: Sequence[Facts], index: int | Non
 
     kernels: the module that it is in. facts: of the operands, in order; index: of the GPU.
     """
-    parts = (
-        *item.compiled_for, [(str(each.dtype), each.small, each.aligned) for each in facts],
-        architecture(index), triton_versions(), _source(kernels),
-    )  # fmt: skip
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    known = [(str(each.dtype), each.small, each.aligned) for each in facts]
+    return name_of_all(kernels, index, *item.compiled_for, known)
+
+
+def name_of_all(kernels: str, index: int | None, *parts: object) -> str:
+    """A name for kernels of a module: of all that a program launches, as `parts` say it."""
+    every = (*parts, architecture(index), triton_versions(), _source(kernels))
+    return hashlib.sha256(repr(every).encode()).hexdigest()[:32]
 
 
 def is_new(name: str) -> bool:
@@ -143,4 +146,4 @@ class Progress:
                 self._told = self._last
             done, spent = self._done, self._spent
         if tell:
-            logger.info("%d GPU kernels compiled so far, in %.0f s", done, spent)
+            logger.info("waited for %d GPU kernels so far, %.0f s", done, spent)

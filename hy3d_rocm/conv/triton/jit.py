@@ -20,15 +20,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hy3d_rocm.conv.triton import first_use
+from hy3d_rocm.conv.triton import ahead, first_use
 from hy3d_rocm.conv.triton.first_use import Facts
 from hy3d_rocm.conv.triton.plan import Call, Launch
 
 logger = logging.getLogger("hy3d_rocm")
 
 # Called before each kernel is compiled, with its name and number in the series, from 1, by the
-# thread that waits for it. For a host's progress bar, and its cancel: what it raises passes to the
-# convolution's caller, nothing is compiled, and the next call tries again. None: nobody listens.
+# thread that waits for it; several times a second while another process compiles it (ahead.py). For
+# a host's progress bar, and its cancel: what it raises passes to the convolution's caller, nothing
+# is launched, and the next call tries again. None: nobody listens.
 on_compile: Callable[[str, int], None] | None = None
 _progress = first_use.Progress()
 # As in HIPBackend.is_within_2gb.
@@ -144,7 +145,7 @@ def launch(
     with first_use.lock_of(name):  # two threads need not compile the same
         compile_and_launch = by_triton(module, item, given)
         is_new = first_use.is_new(name)
-        launched = _shown(item.kernel, compile_and_launch) if is_new else compile_and_launch()
+        launched = _shown(item.kernel, name, compile_and_launch) if is_new else compile_and_launch()
         is_compiled = hasattr(launched, "metadata")  # the interpreter returns none
         if is_compiled:
             _compiled[key] = launched
@@ -197,13 +198,18 @@ def by_triton(kernels: Any, item: Launch, operands: Sequence[torch.Tensor]) -> C
     )  # fmt: skip
 
 
-def _shown(kernel: str, compile_and_launch: Callable[[], Any]) -> Any:
+def _shown(kernel: str, name: str, compile_and_launch: Callable[[], Any]) -> Any:
     """The result of `compile_and_launch`, which is told to whoever waits for it."""
     number = _progress.before()
     start = time.perf_counter()
-    try:
+
+    def look() -> None:
         if on_compile is not None:
             on_compile(kernel, number)
+
+    try:
+        look()
+        ahead.wait_for(name, look)
         return compile_and_launch()
     finally:
         _progress.after(time.perf_counter() - start)

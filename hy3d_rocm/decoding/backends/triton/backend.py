@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,8 +16,9 @@ from torch import Tensor
 from hy3d_rocm.aliasing import overlaps
 from hy3d_rocm.conv.router import note
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
-from hy3d_rocm.conv.triton import configs, jit
+from hy3d_rocm.conv.triton import ahead, configs, jit
 from hy3d_rocm.conv.triton import launch as tier
+from hy3d_rocm.conv.triton.first_use import Facts
 from hy3d_rocm.decoding import geometry
 from hy3d_rocm.decoding.backends import statistics, torch_ops
 from hy3d_rocm.decoding.backends.statistics import NAMES, Affine
@@ -35,7 +36,7 @@ from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Weight
 
 # Results of fewer channels lie as NCDHW, since a position of them is less than one store.
 _FEWEST_LAST = 8
-_KERNELS = "hy3d_rocm.decoding.backends.triton.kernels"
+KERNELS = "hy3d_rocm.decoding.backends.triton.kernels"
 # Operands by number, as in the list of addresses; pieces of the source, x0 and so on, follow.
 _OPERANDS = ("out", "weight", "bias", "factor", "summand", "rows", "parts", "moments")
 
@@ -104,6 +105,8 @@ class TritonBackend(TorchBackend):
         if str(self.device) == "cuda":
             self.device = torch.device("cuda", torch.cuda.current_device())
         self._machine, self._is_given = machine, machine is not None
+        # Of a backend on shapes: takes each part that would be launched, and its operands.
+        self.on_launch: Callable[[Part, Sequence[Tensor | None]], object] = lambda *_: None
         self._known: dict[tuple[Any, ...], _Layer] = {}
         self._packed: dict[tuple[Any, ...], tuple[Tensor, Tensor | None, Any]] = {}
         self._affines: dict[tuple[Any, ...], tuple[Affine | None, Any]] = {}
@@ -363,12 +366,14 @@ class TritonBackend(TorchBackend):
         if job.moments:
             parts = torch.empty(made.parts_elems, dtype=torch.float32, device=device)
             moments = torch.empty((2, job.outputs), dtype=torch.float64, device=device)
-        if device.type != "meta":
+        operands = (out, part.weight, part.bias, factor, summand, rows, parts, moments, *tensors)
+        if device.type == "meta":
+            self.on_launch(part, operands)
+        else:
             start = time.perf_counter()
-            operands = (out, part.weight, part.bias, factor, summand, rows, parts, moments)
             is_here = device.index is None or device.index == torch.cuda.current_device()
             with nullcontext() if is_here else torch.cuda.device(device.index):
-                run_launches(part, (*operands, *tensors), device.index)
+                run_launches(part, operands, device.index)
             size = (1, job.channels, job.end - job.first, *job.size)
             note(size, job.outputs, out.dtype, "triton, fused", time.perf_counter() - start)
         if moments is None:
@@ -457,6 +462,24 @@ def _folded(weight: Tensor, in_time: bool) -> list[Tensor]:
     return found
 
 
+def wanted(part: Part, tensors: Sequence[Tensor | None]) -> Iterator[ahead.Wanted]:
+    """What the launches of a part will be compiled for. tensors: the operands, on shapes."""
+    names = _names(len(tensors))
+    for item in part.work.launches:
+        facts = []
+        for name, offset in item.operands:
+            x = tensors[names.index(name)]
+            assert x is not None, f"a launch without its operand {name}"
+            is_aligned = (x.storage_offset() + offset) * x.element_size() % 16 == 0
+            facts.append(Facts(x.dtype, jit.is_small(x.untyped_storage().nbytes()), is_aligned))
+        yield ahead.Wanted(KERNELS, item, tuple(facts))
+
+
+def _names(count: int) -> tuple[str, ...]:
+    """Of so many operands."""
+    return (*_OPERANDS, *(f"x{k}" for k in range(count - len(_OPERANDS))))
+
+
 def run_launches(part: Part, tensors: Sequence[Tensor | None], device: int | None) -> None:
     """All launches of a part on the current stream of the current device, which is `device`.
     tensors: the operands, by number."""
@@ -469,8 +492,7 @@ def run_launches(part: Part, tensors: Sequence[Tensor | None], device: int | Non
     done = 0 if calls is None else jit.launch_ready(calls, addresses, device)
     if done == len(launches):
         return
-    names = (*_OPERANDS, *(f"x{k}" for k in range(len(tensors) - len(_OPERANDS))))
-    operands = jit.Operands(names, addresses, part.small, device, lambda: tensors)
-    made = jit.launch_all(_KERNELS, launches[done:], operands)
+    operands = jit.Operands(_names(len(tensors)), addresses, part.small, device, lambda: tensors)
+    made = jit.launch_all(KERNELS, launches[done:], operands)
     if made is not None and not done:
         part.work.calls[form] = made

@@ -271,7 +271,7 @@ def test_a_series_has_a_first_line_and_counts_every_five_seconds(
     assert len(lines) == 3
     assert lines[0].startswith("compiling GPU kernels for their first use: some seconds")
     assert lines[1:] == [
-        "3 GPU kernels compiled so far, in 6 s", "6 GPU kernels compiled so far, in 12 s"
+        "waited for 3 GPU kernels so far, 6 s", "waited for 6 GPU kernels so far, 12 s"
     ]  # fmt: skip
     assert len(lines_of(caplog, [(0, 2.0), (61, 2.0)])) == 2, "a series of its own after a minute"
     assert len(lines_of(caplog, [(0, 2.0), (59, 2.0)])) == 2, "a count"

@@ -1,0 +1,109 @@
+"""A program carried out on shapes before its first time, so that its kernels are compiled ahead."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hy3d_rocm.conv.triton import ahead, first_use
+from hy3d_rocm.decoding.backends.triton import backend as fused
+from hy3d_rocm.decoding.graph import GROUP
+from hy3d_rocm.decoding.layers import ModuleWeights
+from hy3d_rocm.decoding.memory.dry_run import apart, standing_for
+from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
+from hy3d_rocm.decoding.run import ProgramStep, Run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hy3d_rocm._core import Program
+    from hy3d_rocm.decoding.graph import Graph
+    from hy3d_rocm.decoding.layers import Backend
+    from hy3d_rocm.decoding.planning.compiled import Compiled
+    from hy3d_rocm.decoding.planning.jobs import Job
+
+logger = logging.getLogger("hy3d_rocm")
+_META = torch.device("meta")
+
+
+def compile_ahead(job: Job, compiled: Compiled) -> int:
+    """Has the kernels that the program will launch compiled by other processes (ahead.py), if it is
+    not known that they are there; how many. It foretells: what it misses is compiled when it is
+    wanted."""
+    index, graph, program = job.device.index, compiled.graph, compiled.program
+    index = torch.cuda.current_device() if index is None else index
+    asked = job.shape, job.dtype, graph.nodes, program.candidate
+    name = first_use.name_of_all(fused.KERNELS, index, *asked)
+    if not first_use.is_new(name):
+        return 0
+    rules, new = OperatorWorkspace(job.device), 0
+    with standing_for(rules):
+        backend: Any = job.make_backend(ModuleWeights(job.dtype, "meta"), _META)
+
+    def wanted(kernel: ahead.Wanted) -> None:
+        nonlocal new
+        new += ahead.want(kernel, index)
+
+    try:
+        rehearse(graph, program, backend, job.dtype, rules, wanted)
+    except Exception as error:  # noqa: BLE001 - a VAE's own functions may want real values
+        logger.debug("not all kernels are foreseen: %s: %s", type(error).__name__, error)
+    if not new:
+        first_use.note(name, on_disk=True)
+    return new
+
+
+def rehearse(
+    graph: Graph, program: Program, backend: fused.TritonBackend, dtype: torch.dtype,
+    rules: OperatorWorkspace, wanted: Callable[[ahead.Wanted], object],
+) -> None:  # fmt: skip
+    """Carries the program out on shapes; each kernel that it launches to `wanted` when it is first
+    launched. backend: of the GPU, but on shapes. rules: of what operators take there. Of sections
+    of one kind and size the first stands for all."""
+    seen: set[Any] = set()
+
+    def launched(part: fused.Part, operands: Sequence[Tensor | None]) -> None:
+        for kernel in fused.wanted(part, operands):
+            key = kernel.item.compiled_for, kernel.facts
+            if key not in seen:
+                seen.add(key)
+                wanted(kernel)
+
+    def carry_out() -> None:
+        on_shapes, done = OnShapes(graph, backend, dtype), set()
+        with standing_for(rules):
+            for number, section in enumerate(program.sections):
+                kind = section["kind"], section["pass"], section["size"]
+                if kind not in done:
+                    done.add(kind)
+                    on_shapes.through(program, number, section)
+
+    backend.on_launch = launched
+    apart(carry_out)
+
+
+class OnShapes(Run):
+    """Carries sections out on shapes: nothing has to leave for the host, and nothing comes back."""
+
+    def __init__(self, graph: Graph, backend: Backend, dtype: torch.dtype) -> None:
+        super().__init__(graph, backend, _META, dtype)
+        for n, node in enumerate(graph.nodes):  # where no section before makes them
+            if node.norm == GROUP:
+                factor = torch.empty(graph.nodes[node.source].channels, device=_META)
+                self.affines[n] = factor, factor
+
+    def through(self, program: Program, number: int, section: dict[str, Any]) -> None:
+        """All of a section."""
+        first = ProgramStep._make(next(iter(program.steps(number))))
+        size = 1, self.graph.nodes[first.node].channels, *section["size"]
+        x = torch.empty(size, dtype=self.dtype, device=_META)
+        for _ in self.section(program, number, lambda r: x[:, :, slice(*r)], section):
+            pass
+
+    def _store(self, step: ProgramStep) -> None:
+        pass
+
+    _drop = _load = _store

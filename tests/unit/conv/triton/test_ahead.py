@@ -1,0 +1,247 @@
+"""Kernels compiled ahead by child processes: what a child compiles is found, and none is waited for
+in vain."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from hy3d_rocm.conv.probe import process
+from hy3d_rocm.conv.triton import ahead, first_use
+from hy3d_rocm.conv.triton.first_use import Facts
+from hy3d_rocm.conv.triton.plan import Launch
+
+KERNELS = "hy3d_rocm.decoding.backends.triton.kernels"
+FUSED = importlib.util.find_spec("triton") is not None
+
+
+def kernel(number: int, is_aligned: bool = True) -> ahead.Wanted:
+    """A load_rows of its own."""
+    numbers = (64, 8, 5, 6, 5, 6, 0, 0, 0, 9, 0, 9, 1, 8, 8, 8, 1e-6)
+    constants = (
+        False, False, False, 1, 1, 1, False, "", False, False, True, 8, 16 << number, 16
+    )  # fmt: skip
+    operands = (("x0", 0), ("rows", 0), ("factor", 0), ("summand", 0))
+    half = Facts(torch.bfloat16, True, is_aligned)
+    rest = Facts(torch.bfloat16, False, True), Facts(torch.float32, True, True)
+    item = Launch("load_rows", (1, 1, 1), operands, numbers, constants, 4, 1)
+    return ahead.Wanted(KERNELS, item, (half, *rest, rest[1]))
+
+
+@pytest.fixture(autouse=True)
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A machine of eight cores, one GPU and an empty cache; nothing is left running."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv(process.INSIDE, raising=False)
+    monkeypatch.setattr(first_use, "architecture", lambda index: "gfx1100")
+    monkeypatch.setattr(ahead, "_target", lambda index: ("hip", "gfx1100", 32))
+    monkeypatch.setattr(ahead, "_most", lambda: 7)
+    monkeypatch.setattr(first_use, "_here", set())
+    yield tmp_path
+    until(lambda: not ahead._children)
+    assert not ahead._running
+    ahead._queued.clear()
+
+
+def until(is_so: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def name_of(wanted: ahead.Wanted) -> str:
+    return first_use.name_of(wanted.kernels, wanted.item, wanted.facts, 0)
+
+
+def child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
+    """Another child: `body` answers each `job`, a dict."""
+    lines = (
+        "import json, sys, time", "header = json.loads(sys.stdin.readline())",
+        "for line in iter(sys.stdin.readline, ''):", "    job = json.loads(line)",
+        textwrap.indent(textwrap.dedent(body), "    "),
+    )  # fmt: skip
+    (tmp_path / "child.py").write_text("\n".join(lines))
+    monkeypatch.setattr(ahead, "CHILD", tmp_path / "child.py")
+
+
+DONE = "print('done', flush=True)"
+BLOCK = "job['constants'][-2]"
+
+
+@pytest.mark.skipif(not FUSED, reason="no triton in this environment")
+def test_what_a_child_compiles_is_what_this_process_asks_for(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With real tensors nothing is added to the cache; an operand that is aligned otherwise is
+    another kernel. The child has neither torch nor a GPU."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+
+    kernels = [kernel(0), kernel(1, is_aligned=False)]
+    assert [ahead.want(each, 0) for each in kernels] == [True, True]
+    ahead.want(kernel(2), 0)  # the first is left to this process until more are wanted
+    until(lambda: all(not first_use.is_new(name_of(each)) for each in kernels))
+    until(lambda: not ahead._children)
+
+    class Driver:
+        get_current_device = get_current_stream = staticmethod(lambda *_: 0)
+        get_current_target = staticmethod(lambda: GPUTarget("hip", "gfx1100", 32))
+
+    before = driver._active
+    driver.set_active(Driver())
+    try:
+        cached = {path.name for path in world.iterdir()}
+        function = importlib.import_module(KERNELS).load_rows
+        for wanted, adds in ((kernels[0], 0), (kernels[1], 0), (kernel(0, is_aligned=False), 1)):
+            tensors = [
+                torch.empty(64, dtype=facts.dtype)[0 if facts.aligned else 1 :]
+                for facts in wanted.facts
+            ]
+            # Beyond 2 GiB without that memory: pages that nobody touches.
+            tensors[1] = torch.empty(1 << 31, dtype=torch.bfloat16)
+            function.device_caches.clear()
+            function.warmup(
+                *tensors, *wanted.item.numbers, *wanted.item.constants, grid=(1, 1, 1),
+                num_warps=4, num_stages=1,
+            )  # fmt: skip
+            assert len({path.name for path in world.iterdir()} - cached) == adds
+    finally:
+        driver._active = before
+        function.device_caches.clear()
+
+
+def test_what_is_known_is_not_compiled_again(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "CHILD", world / "none.py")
+    first_use.note(name_of(kernel(0)), on_disk=True)
+    assert not ahead.want(kernel(0), 0)
+    assert not ahead._children
+
+
+def test_a_kernel_that_no_child_has_begun_is_left_to_the_caller(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no child compiles it then."""
+    child(monkeypatch, world, f"open({str(world)!r} + '/' + str({BLOCK}), 'w').close()\n{DONE}")
+    monkeypatch.setattr(ahead, "_most", lambda: 0)
+    for number in range(3):
+        ahead.want(kernel(number), 0)
+    ahead.wait_for(name_of(kernel(1)), lambda: pytest.fail("nothing is to be waited for"))
+    monkeypatch.setattr(ahead, "_most", lambda: 1)
+    ahead.want(kernel(3), 0)
+    until(lambda: not ahead._children)
+    assert {n for n in range(5) if (world / str(16 << n)).exists()} == {0, 2, 3}
+    assert [first_use.is_new(name_of(kernel(n))) for n in range(4)] == [False, True, False, False]
+
+
+def test_a_kernel_that_a_child_is_at_is_waited_for(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller is asked several times a second, and what it raises ends the waiting."""
+    go = world / "go"
+    child(monkeypatch, world, f"""
+        import os
+        while not os.path.exists({str(go)!r}): time.sleep(0.01)
+        {DONE}""")  # fmt: skip
+    monkeypatch.setattr(ahead, "_most", lambda: 1)
+    ahead.want(kernel(0), 0)
+    ahead.want(kernel(1), 0)
+    until(lambda: name_of(kernel(0)) in ahead._running)
+    looks = []
+
+    def look() -> None:
+        looks.append(time.monotonic())
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ahead.wait_for(name_of(kernel(0)), look)
+    assert looks[2] - looks[0] < 5
+    waiting = threading.Thread(target=ahead.wait_for, args=(name_of(kernel(0)), lambda: None))
+    waiting.start()
+    time.sleep(0.05)
+    assert waiting.is_alive()
+    go.touch()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert not first_use.is_new(name_of(kernel(0)))
+
+
+@pytest.mark.parametrize(
+    ("body", "noted"),
+    [("sys.exit(3)", False), ("print('failed: Error', flush=True)", False), (DONE, True)],
+    ids=["it ends", "it can't", "it can"],
+)
+def test_a_child_that_fails_holds_nobody_up(
+    world: Path, monkeypatch: pytest.MonkeyPatch, body: str, noted: bool
+) -> None:
+    child(monkeypatch, world, body)
+    for number in range(4):
+        ahead.want(kernel(number), 0)
+    for number in range(4):
+        ahead.wait_for(name_of(kernel(number)), lambda: None)
+    until(lambda: not ahead._children)
+    found = {first_use.is_new(name_of(kernel(number))) for number in range(4)}
+    assert noted or found == {True}
+
+
+@pytest.mark.skipif(not FUSED, reason="no triton in this environment")
+def test_a_child_that_hangs_ends_itself(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the interpreter's lock is held, as LLVM holds it."""
+    (world / "hanging.py").write_text("import ctypes\nctypes.PyDLL(None).sleep(1000)\n")
+    monkeypatch.syspath_prepend(str(world))
+    monkeypatch.setattr(ahead, "_LONGEST_S", 0.5)
+    monkeypatch.setattr(ahead, "_most", lambda: 1)
+    hanging = kernel(0)._replace(kernels="hanging")
+    ahead.want(hanging, 0)
+    ahead.want(kernel(1), 0)
+    until(lambda: name_of(hanging) in ahead._running)
+    ahead.wait_for(name_of(hanging), lambda: None)
+    until(lambda: not ahead._children)
+    assert first_use.is_new(name_of(hanging))
+
+
+@pytest.mark.parametrize("python", [None, "/nonexistent/python"])
+def test_where_no_child_can_be_started_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, python: str | None
+) -> None:
+    monkeypatch.setattr(process, "interpreter", lambda: (python, "no Python"))
+    for number in range(3):
+        assert ahead.want(kernel(number), 0)
+    until(lambda: not ahead._children)
+    ahead.wait_for(name_of(kernel(1)), lambda: pytest.fail("nothing is to be waited for"))
+
+
+def test_there_are_no_more_children_than_other_cores_memory_and_kernels(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(world))
+    monkeypatch.delenv(process.INSIDE, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    for free, most in ((1 << 40, 7), (4000 << 20, 2), (3999 << 20, 1), (1 << 28, 0), (None, 7)):
+        monkeypatch.setattr(ahead.memory, "host_free_bytes", lambda free=free: free)
+        assert ahead._most() == most
+    monkeypatch.setattr(ahead, "most_processes", 3)
+    assert ahead._most() == 3
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    assert ahead._most() == 0
+    monkeypatch.setenv(process.INSIDE, "1")
+    assert ahead._most() == 0
+
+
+def test_a_job_is_all_that_the_kernel_is_compiled_for() -> None:
+    job = json.loads(ahead._line(kernel(1)))
+    item = kernel(1).item
+    assert (job["module"], job["kernel"]) == (KERNELS, "load_rows")
+    assert (tuple(job["numbers"]), tuple(job["constants"])) == (item.numbers, item.constants)
+    assert job["operands"][:2] == [["torch.bfloat16", True, True], ["torch.bfloat16", False, True]]

@@ -1,0 +1,109 @@
+"""What a rehearsal on shapes foretells is what the program then launches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("diffusers")
+
+from decode_doubles import EVERY_KIND, tiny_vae  # noqa: E402
+from program_doubles import (  # noqa: E402
+    ALL,
+    CPU,
+    LateTransfers,
+    by_layers,
+    compiled,
+    compiled_tiles,
+    family_of,
+    in_tiles,
+    source_of,
+)
+
+from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.conv.triton import ahead, first_use  # noqa: E402
+from hy3d_rocm.decoding import rehearsal  # noqa: E402
+from hy3d_rocm.decoding.backends.triton import backend as fused  # noqa: E402
+from hy3d_rocm.decoding.backends.triton.work import Machine  # noqa: E402
+from hy3d_rocm.decoding.graph import record  # noqa: E402
+from hy3d_rocm.decoding.layers import ModuleWeights  # noqa: E402
+from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace  # noqa: E402
+from hy3d_rocm.decoding.run import Run  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not _native.available, reason="programs need the C core")
+DTYPE = torch.bfloat16
+GPU = OperatorWorkspace(torch.device("cuda"))
+
+
+def backend_on(device: Any) -> fused.TritonBackend:
+    return fused.TritonBackend(ModuleWeights(DTYPE, device), device, Machine("gfx1100", 48))
+
+
+def key(kernel: ahead.Wanted) -> Any:
+    return kernel.item.compiled_for, kernel.facts
+
+
+def foretold(graph: Any, program: Any) -> set[Any]:
+    found: list[ahead.Wanted] = []
+    rehearsal.rehearse(graph, program, backend_on("meta"), DTYPE, GPU, found.append)
+    assert len(set(map(key, found))) == len(found), "each kernel once"
+    return set(map(key, found))
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
+    """What is launched on tensors in main memory; their kernels write zeros."""
+    found: set[Any] = set()
+
+    def run_launches(part: Any, tensors: Any, device: Any) -> None:
+        for item in part.work.launches:
+            facts = []
+            for name, offset in item.operands:
+                x = tensors[fused._names(len(tensors)).index(name)]
+                address = x.data_ptr() + offset * x.element_size()
+                facts.append(first_use.Facts(x.dtype, True, address % 16 == 0))
+            found.add((item.compiled_for, tuple(facts)))
+        for number in (0, 6, 7):  # out, parts, moments
+            if tensors[number] is not None:
+                tensors[number].zero_()
+
+    monkeypatch.setattr(fused, "run_launches", run_launches)
+    return found
+
+
+@pytest.mark.parametrize("encode", [False, True], ids=["decode", "encode"])
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_the_kernels_of_a_program_are_foretold(kind: str, encode: bool, launched: set[Any]) -> None:
+    family = family_of(kind, tiny_vae(kind).to(DTYPE))
+    x = source_of(family, encode, 1 if family.is_image else 4, 3, 4).to(DTYPE)
+    plain = record(family, encode)
+    layers = by_layers(plain)
+    spilled = {"slice_bytes": 60000, "is_host": 0, "may_spill": 1}
+    least = compiled(layers, x, device_budget=1, **spilled).smallest_budget
+    for graph, request in (
+        (layers, {"slice_bytes": ALL, "is_host": 0}), (layers, {"slice_bytes": 60000}),
+        (layers, {"device_budget": least, **spilled}), (plain, {"chunk": 2}),
+    ):  # fmt: skip
+        program = compiled(graph, x, **request).program
+        launched.clear()
+        run = Run(graph, backend_on(CPU), CPU, DTYPE, transfers=LateTransfers(1))  # type: ignore[arg-type]
+        with torch.no_grad():
+            for _ in run.section(program, 0, lambda r: x[:, :, slice(*r)]):
+                pass
+        assert launched
+        assert foretold(graph, program) == launched
+
+
+@pytest.mark.parametrize("kind", ["hunyuan", "image", "ltx095"])
+def test_the_kernels_of_tiles_are_foretold(kind: str, launched: set[Any]) -> None:
+    """All of the first passes' sizes; borders may add some."""
+    family = family_of(kind, tiny_vae(kind).to(DTYPE))
+    x = source_of(family, False, 1 if family.is_image else 4, 9, 12).to(DTYPE)
+    graph = record(family)
+    program = compiled_tiles(graph, x).program
+    out = torch.empty((1, *family.out_shape(tuple(x.shape))[1:]), dtype=DTYPE)
+    in_tiles(graph, x, program, out, backend=backend_on(CPU))
+    assert len(launched) > 3
+    assert launched <= foretold(graph, program)
