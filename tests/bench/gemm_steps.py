@@ -33,7 +33,6 @@ from hy3d_rocm.conv.tiers import (  # noqa: E402
     gemm,
     im2col,
     make_call,
-    pointwise,
     products,
 )
 
@@ -116,11 +115,11 @@ def measured(spec: ConvSpec) -> tuple[Counts, ConvCall]:
     return counts, call
 
 
-def plan_text(plan: columns.Plan | im2col.Plan | pointwise.Plan) -> str:
+def plan_text(plan: columns.Plan | im2col.Plan) -> str:
+    if isinstance(plan, im2col.Plan) and plan.is_view:
+        return f"input as it lies, pieces {'x'.join(map(str, plan.steps))}"
     if isinstance(plan, im2col.Plan):
         return f"PyTorch's im2col, {plan.samples} products"
-    if isinstance(plan, pointwise.Plan):
-        return f"input as it lies, pieces {'x'.join(map(str, plan.steps))}"
     pieces = f"{plan.phases} phases, pieces {'x'.join(map(str, plan.inner))}"
     taps = f"{plan.copied // plan.channels} taps copied, {plan.turns} turns"
     return f"{taps}, {pieces}"

@@ -44,10 +44,10 @@ from hy3d_rocm.conv.tiers import (  # noqa: E402
     columns,
     conv2d,
     gemm,
+    im2col,
     make_call,
     make_tier,
     native,
-    pointwise,
     staging,
     vendor,
 )  # fmt: skip
@@ -63,7 +63,7 @@ MATRIX_UNIT = 2.0**-23
 SPLIT_UNIT, SPLIT_PRODUCTS = 2.0**-18, 3
 # What a tier's pieces are cut to, and what of it a case gets where they are to be tiny.
 PIECES = ((columns, "_PIECE_BYTES", 4), (columns, "_COPY_BYTES", 4), (columns, "_WEIGHT_BYTES", 1),
-          (pointwise, "_PIECE_BYTES", 4), (pointwise, "_SUM_BYTES", 1),
+          (im2col, "_MOST_BYTES", 4), (im2col, "_SUM_BYTES", 1),
           (conv2d, "_PIECE_BYTES", 16), (native, "_PIECE_BYTES", 16),
           (vendor, "_MAX_ELEMS", 1))  # fmt: skip
 
@@ -86,7 +86,7 @@ def pieces_of(piece: int | None, choice: int) -> Iterator[None]:
             assert piece is not None
             stack.enter_context(mock.patch.object(module, name, piece * factor))
         stack.enter_context(mock.patch.object(gemm, "plan", chosen))
-        for plan in (columns._plan, pointwise._plan):
+        for plan in (columns._plan, im2col._views):
             plan.cache_clear()
             stack.callback(plan.cache_clear)
         yield
