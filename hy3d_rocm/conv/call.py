@@ -21,7 +21,6 @@ _DTYPE_NAMES = {
 }
 _DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
 _CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
-PAD_MODES = ("zeros", "replicate")
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,8 @@ def read_arguments(
 class ConvSpec:
     """A well-formed convolution in one form: batched sizes, tuples of `ndim`, pads per side.
 
-    Sizes are (N, C, [T,] H, W); `dtype` is that of the computation (autocast applied). Causal
-    padding in time is pad_before without pad_after. `pad_modes` has one of PAD_MODES a dimension;
-    through PyTorch's door they are all "zeros".
+    Sizes are (N, C, [T,] H, W); `dtype` is that of the computation (autocast applied). Padding is
+    zeros; with "same" there may be one more behind than before.
     """
 
     ndim: int
@@ -103,15 +101,10 @@ class ConvSpec:
     dtype: torch.dtype
     device: torch.device
     channels_last: bool
-    pad_modes: tuple[str, ...] = ()
     # What tiers worked out for this call and look up at the next one. Not part of its value.
     notes: dict[Hashable, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False, hash=False
     )
-
-    def __post_init__(self) -> None:
-        if not self.pad_modes:
-            object.__setattr__(self, "pad_modes", ("zeros",) * self.ndim)
 
     @property
     def op(self) -> str:
@@ -147,9 +140,8 @@ class ConvSpec:
 
     @property
     def is_padded_plainly(self) -> bool:
-        """Padding that PyTorch's operators have: of zeros, the same on both sides."""
-        pads = zip(self.pad_before, self.pad_after, self.pad_modes, strict=True)
-        return all(a == b and (mode == "zeros" or not a) for a, b, mode in pads)
+        """Padding that PyTorch's operators have: the same on both sides."""
+        return self.pad_before == self.pad_after
 
     def column_elems(self) -> int:
         """Elements of the im2col matrix of one sample and one group."""
@@ -268,11 +260,7 @@ def _sizes(values: Sequence[Any], ndim: int) -> tuple[_Ints, _Ints] | None:
 
 
 def make_spec(
-    values: Sequence[Any],
-    ndim: int,
-    *,
-    pads: tuple[_Ints, _Ints] | None = None,
-    pad_modes: tuple[str, ...] = (),
+    values: Sequence[Any], ndim: int, *, pads: tuple[_Ints, _Ints] | None = None
 ) -> ConvSpec | None:
     """The spec of a call (the values of PLAIN), or None where PyTorch itself has to judge it.
 
@@ -302,7 +290,6 @@ def make_spec(
         has_bias=bias is not None, stride=steps, pad_before=pads[0], pad_after=pads[1],
         dilation=spread, groups=groups, out_size=(x_size[0], w_size[0], *out), dtype=dtype,
         device=x.device, channels_last=_prefers_channels_last(x, weight, ndim),
-        pad_modes=pad_modes,
     )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ def truth(case: Case, x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch
     for axis, pair in enumerate(case.pads):
         pad = [0] * (2 * ndim)
         pad[2 * (ndim - 1 - axis) : 2 * (ndim - axis)] = pair
-        x = F.pad(x, pad, mode="replicate" if case.modes[axis] == "replicate" else "constant")
+        x = F.pad(x, pad)
     conv: Any = F.conv3d if ndim == 3 else F.conv2d
     addend = None if bias is None else bias.double()
     with torch.backends.mkldnn.flags(enabled=False):
@@ -168,8 +168,7 @@ def check(case: Case, seed: int, name: str, device: str) -> tuple[float, str | N
     x, weight, bias = make_tensors(case, seed, whole)
     operands = [moved(t, device) for t in (x, weight, bias)]
     with pieces_of(case.piece, case.index), torch.inference_mode():
-        call = make_call(*operands, case.stride, case.pads, case.dilation, case.groups,
-                         pad_modes=case.modes)  # fmt: skip
+        call = make_call(*operands, case.stride, case.pads, case.dilation, case.groups)
         reason = tier.refusal(call, call.limits)
         if reason is not None:
             return 0.0, reason

@@ -105,13 +105,11 @@ class CpuTier:
         assert self._conv3d is not None
         shape = windows.geometry(spec)
         pads: Any = 0
-        extra: dict[str, Any] = {}
         if padded:
             pairs = tuple(zip(shape.before, shape.after, strict=True))
             pads = shape.before if shape.before == shape.after else pairs
-            extra = {} if set(shape.modes) == {"zeros"} else {"padding_mode": shape.modes}
         self._conv3d(
-            x, weight, bias, shape.stride, pads, shape.dilation, shape.groups, out=out, **extra,
+            x, weight, bias, shape.stride, pads, shape.dilation, shape.groups, out=out,
             **self._options,
         )  # fmt: skip
 

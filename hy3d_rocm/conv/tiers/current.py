@@ -1,5 +1,5 @@
 """The tier that does what untouched code would do, and calls on one tier with what PyTorch's own
-functions can't say: padding that differs by side, and padding modes."""
+functions can't say: padding that differs by side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from hy3d_rocm.conv.call import PAD_MODES, ConvCall, ConvSpec, Limits, make_spec
+from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits, make_spec
 from hy3d_rocm.conv.tiers import windows
 
 _Pads = tuple[tuple[int, ...], tuple[int, ...]]
@@ -70,25 +70,17 @@ def make_call(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     *,
-    pad_modes: str | Sequence[str] = "zeros",
     limits: Limits | None = None,
 ) -> ConvCall:
     """The call that a tier takes; conv2d or conv3d by the weight's dimensions.
 
-    Arguments as torch.nn.functional.conv3d's, and: padding may be pairs (before, after), as in
-    ((2, 0), (1, 1), (1, 1)) for causal in time; pad_modes is "zeros" or "replicate", or one each
-    for (T,) H, W. Raises ValueError where they are no convolution.
+    Arguments as torch.nn.functional.conv3d's, and padding may be pairs (before, after), as in
+    ((2, 0), (1, 1), (1, 1)) for causal in time. Raises ValueError where they are no convolution.
     """
     ndim = weight.dim() - 2
-    modes = (pad_modes,) * ndim if isinstance(pad_modes, str) else tuple(pad_modes)
-    if len(modes) != ndim or any(mode not in PAD_MODES for mode in modes):
-        raise ValueError(
-            f"pad_modes is {pad_modes!r}: give 'zeros' or 'replicate', or one each for"
-            f" {'T, H, W' if ndim == 3 else 'H, W'}"
-        )
     pads = None if isinstance(padding, str) else _pads(padding, ndim)
     values = (x, weight, bias, stride, padding if pads is None else 0, dilation, groups)
-    spec = make_spec(values, ndim, pads=pads, pad_modes=modes) if ndim in (2, 3) else None
+    spec = make_spec(values, ndim, pads=pads) if ndim in (2, 3) else None
     if spec is None:
         raise ValueError(
             f"x {tuple(x.shape)} {x.dtype} on {x.device} and weight {tuple(weight.shape)}"
