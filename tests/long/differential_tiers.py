@@ -43,12 +43,12 @@ from hy3d_rocm.conv.tiers import (  # noqa: E402
     Tier,
     columns,
     conv2d,
+    cpu,
     gemm,
     im2col,
     make_call,
     make_tier,
     native,
-    staging,
     vendor,
 )  # fmt: skip
 from hy3d_rocm.conv.triton import launch as triton_launch  # noqa: E402
@@ -145,19 +145,15 @@ def is_whole(tier: str, device: str) -> bool:
     return device != "cpu" and tier in ("vendor", "conv2d", "native")
 
 
-def staged(call: Any, cpu: Any) -> torch.Tensor:
+def staged(call: Any, tier: Any) -> torch.Tensor:
     """The cpu tier's way for tensors of other devices, on host tensors."""
     from hy3d_rocm.conv.tiers.base import empty_result
     from hy3d_rocm.conv.tiers.windows import lifted, lowered
 
     x, weight, bias = call.operands()
     out = empty_result(call.spec)
-    steps = staging.steps_within(call.spec, 40_000) or (1, 1, 1)
-
-    def compute(window: torch.Tensor, result: torch.Tensor) -> None:
-        cpu._compute(call.spec, lifted(weight), bias, window, result, padded=False)
-
-    staging.run(call.spec, lifted(x), lifted(out), steps, staging.Lanes(), compute)
+    steps = cpu._steps_within(call.spec, 20_000) or (1, 1, 1)
+    tier._compute_pieces(call.spec, lifted(weight), bias, lifted(x), lifted(out), steps)
     return lowered(out, call.spec)
 
 
