@@ -227,7 +227,8 @@ class Planner:
         refused = base.refusal_of(tier, call, self._limits)
         record = records.get(known_as(tier.name, setting))
         # The host's memory is another one; what it lacks is asked for at each call.
-        fits = refused is None if tier.name == "cpu" else room.has_room(tier, record)
+        lacks = isinstance(refused, base.Shortage)
+        fits = not lacks if tier.name == "cpu" else room.has_room(tier, record)
         failed = VERDICTS.failing(tier.name, config)
         return Candidate(
             tier.name, refused, record, estimate, fits,

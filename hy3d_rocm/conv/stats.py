@@ -202,16 +202,19 @@ class Audience:
     def count(
         self, rows: tuple[Row, ...], seconds: float, *, calls: int = 1,
         longest: float | None = None, recovered: int = 0, failed: bool = False,
+        is_attempt: bool = False,
     ) -> None:  # fmt: skip
         """Counts calls, one as a rule, and an attempt at each; longest: the longest one's seconds
-        where there are several."""
+        where there are several. is_attempt: only the attempt, at a call that is counted elsewhere.
+        """
         if longest is None:
             longest = seconds
         LOCK.acquire()  # `with` takes twice as long
         try:
-            for stats in self.stats:
-                stats.booked_calls += calls
-                stats.recovered += recovered
+            if not is_attempt:
+                for stats in self.stats:
+                    stats.booked_calls += calls
+                    stats.recovered += recovered
             for row in rows:
                 row.calls += calls
                 row.failures += failed
@@ -250,8 +253,3 @@ class Audience:
             except BaseException as error:
                 mark_as_callers(error)  # the caller's, wherever it is caught
                 raise
-
-
-def book(rows: tuple[Row, ...], seconds: float, *, failed: bool = False) -> None:
-    """Counts one attempt."""
-    Audience((), ()).count(rows, seconds, failed=failed)
