@@ -13,6 +13,7 @@ import torch
 from hy3d_rocm.conv.call import dtype_name, size_text
 from hy3d_rocm.conv.errors import mark_as_callers
 from hy3d_rocm.conv.prepared import CacheStats, stats_now
+from hy3d_rocm.units import aligned
 
 _LOG = logging.getLogger("hy3d_rocm")
 
@@ -145,14 +146,9 @@ class Stats:
             lines.append([r["op"], r["shape"], r["dtype"], r["tier"], *map(str, counts), *tail])
         told = [i for i in range(len(head)) if any(line[i] not in ("0", "-") for line in lines[1:])]
         lines = [[line[i] for i in told] for line in lines if told]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        words = sum(i < _WORDS for i in told)
+        words = range(sum(i < _WORDS for i in told))
         text = [", ".join(f"{k.replace('_', ' ')} {state[k]}" for k in _TOTALS)]
-        for line in lines:
-            left = [c.ljust(w) for c, w in zip(line[:words], widths[:words], strict=True)]
-            right = [c.rjust(w) for c, w in zip(line[words:], widths[words:], strict=True)]
-            text.append("  ".join((*left, *right)).rstrip())
-        text += state["unprotected"]
+        text += [*aligned(lines, words), *state["unprotected"]]
         weights = self.prepared_weights()
         if weights.hits + weights.misses:
             text.append(weights.text())
