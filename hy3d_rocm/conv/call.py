@@ -259,14 +259,11 @@ def _sizes(values: Sequence[Any], ndim: int) -> tuple[_Ints, _Ints] | None:
     return x_size, w_size
 
 
-def make_spec(
-    values: Sequence[Any], ndim: int, *, pads: tuple[_Ints, _Ints] | None = None
-) -> ConvSpec | None:
+def make_spec(values: Sequence[Any], ndim: int) -> ConvSpec | None:
     """The spec of a call (the values of PLAIN), or None where PyTorch itself has to judge it.
 
     None for everything that PyTorch would refuse (shape, dtype or device that do not fit), so
     that the caller sees PyTorch's own error, and for tensors that are not plain dense floats.
-    `pads` (before, after) takes the place of the padding: PyTorch has none that differs by side.
     """
     x, weight, bias, stride, padding, dilation, groups = values
     tensors = [t for t in (x, weight, bias) if t is not None]
@@ -279,7 +276,7 @@ def make_spec(
     if min(steps) < 1 or min(spread) < 1:
         return None
     x_size, w_size = sizes
-    pads = _pads(padding, w_size[2:], steps, spread) if pads is None else pads
+    pads = _pads(padding, w_size[2:], steps, spread)
     if pads is None:
         return None
     out = _out_size(x_size[2:], w_size[2:], pads, steps, spread)

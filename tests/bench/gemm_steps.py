@@ -20,21 +20,16 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+for folder in (str(ROOT), str(ROOT / "tests" / "support")):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 import torch  # noqa: E402
+from tier_calls import make_call  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec  # noqa: E402
-from hy3d_rocm.conv.tiers import (  # noqa: E402
-    GemmTier,
-    columns,
-    gemm,
-    im2col,
-    make_call,
-    products,
-)
+from hy3d_rocm.conv.tiers import GemmTier, columns, gemm, im2col, products  # noqa: E402
 
 SHAPES = ROOT / "tests" / "shapes" / "video_vae_layers.json"
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}

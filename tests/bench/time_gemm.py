@@ -29,9 +29,10 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from gemm_plans import plans_of  # noqa: E402
 from gemm_steps import DTYPES, SHAPES, plan_text  # noqa: E402
+from tier_calls import make_call  # noqa: E402
 
 from hy3d_rocm.conv.call import ConvCall  # noqa: E402
-from hy3d_rocm.conv.tiers import GemmTier, columns, gemm, im2col, make_call  # noqa: E402
+from hy3d_rocm.conv.tiers import GemmTier, columns, gemm, im2col  # noqa: E402
 
 
 def calls(name: str, dtype: torch.dtype, layout: str, only: str) -> Iterator[ConvCall]:

@@ -21,10 +21,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from router_doubles import cpu_tier, integers
+from tier_calls import make_call
 
 from hy3d_rocm import _native, memory
 from hy3d_rocm.conv.call import ConvCall
-from hy3d_rocm.conv.tiers import Tier, VendorTier, make_call, make_tier, windows
+from hy3d_rocm.conv.tiers import Tier, VendorTier, make_tier, windows
 from hy3d_rocm.conv.triton import tuned
 
 pytestmark = pytest.mark.skipif(

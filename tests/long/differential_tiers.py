@@ -35,6 +35,7 @@ for folder in (str(ROOT), str(ROOT / "tests" / "long"), str(ROOT / "tests" / "su
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from gemm_plans import plans_of  # noqa: E402
+from tier_calls import make_call  # noqa: E402
 from tier_cases import DTYPES, Case, case_of, make_tensors, moved  # noqa: E402
 
 from hy3d_rocm.conv.call import ConvSpec  # noqa: E402
@@ -46,11 +47,10 @@ from hy3d_rocm.conv.tiers import (  # noqa: E402
     cpu,
     gemm,
     im2col,
-    make_call,
     make_tier,
     native,
     vendor,
-)  # fmt: skip
+)
 from hy3d_rocm.conv.triton import launch as triton_launch  # noqa: E402
 
 UNIT = {torch.float64: 2.0**-53}  # of the sums: the others are summed in f32

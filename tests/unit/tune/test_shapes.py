@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from router_doubles import one_thread
+from tier_calls import make_call
 
 from hy3d_rocm import cli
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
-from hy3d_rocm.conv.tiers import make_call, make_tier
+from hy3d_rocm.conv.tiers import make_tier
 from hy3d_rocm.conv.verdict_store.store import Store
 from hy3d_rocm.tune import command
 from hy3d_rocm.tune.measure import Lab, Measured

@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from router_doubles import fake_conv3d, integers, one_thread
+from tier_calls import make_call
 
 from hy3d_rocm import memory
 from hy3d_rocm.conv.call import ConvCall
-from hy3d_rocm.conv.tiers import CpuTier, Limits, base, cpu, make_call
+from hy3d_rocm.conv.tiers import CpuTier, Limits, base, cpu
 
 
 @pytest.fixture(autouse=True)

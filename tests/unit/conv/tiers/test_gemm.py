@@ -17,17 +17,10 @@ from gemm_plans import plans_of
 from gemm_steps import plan_text
 from places import TESTS
 from router_doubles import conv_on_tier, integers, one_thread
+from tier_calls import make_call
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
-from hy3d_rocm.conv.tiers import (
-    GemmTier,
-    columns,
-    gemm,
-    im2col,
-    make_call,
-    make_tier,
-    products,
-)  # fmt: skip
+from hy3d_rocm.conv.tiers import GemmTier, columns, gemm, im2col, make_tier, products  # fmt: skip
 
 SHAPES = TESTS / "shapes" / "video_vae_layers.json"
 SEED = 5

@@ -16,18 +16,18 @@ import torch
 import torch.nn.functional as F
 from places import TESTS
 from router_doubles import conv_on_tier, cpu_tier, integers, one_thread
+from tier_calls import make_call
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv.call import ConvSpec
-from hy3d_rocm.conv.tiers import (
+from hy3d_rocm.conv.tiers import (  # fmt: skip
     TIER_NAMES,
     Limits,
     NativeTier,
-    make_call,
     make_tier,
     native,
     windows,
-)  # fmt: skip
+)
 
 SHAPES = TESTS / "shapes" / "video_vae_layers.json"
 COUNT, SEED = 150, 5
