@@ -9,6 +9,8 @@ from typing import Any, Self
 
 import torch
 
+from hy3d_rocm.conv import functional
+
 _Ints = tuple[int, ...]
 PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 PLAIN_DEFAULTS: tuple[Any, ...] = (None, None, None, 1, 0, 1, 1)
@@ -176,32 +178,20 @@ def size_text(size: Sequence[int]) -> str:
     return "x".join(map(str, size))
 
 
-def _tuple(value: Any, count: int) -> _Ints | None:
-    """PyTorch takes one int, a sequence of one, or a sequence of `count`."""
-    if isinstance(value, int):
-        return (value,) * count
-    numbers = tuple(value)
-    if not all(isinstance(v, int) for v in numbers):
+def _geometry(
+    stride: Any, padding: Any, dilation: Any, kernel: _Ints
+) -> tuple[_Ints, _Ints, _Ints, _Ints] | None:
+    """Stride, dilation, padding before and after; None where PyTorch would refuse them."""
+    if not isinstance(padding, (int, str)) and not all(isinstance(n, int) for n in padding):
         return None
-    if len(numbers) == 1:
-        return numbers * count
-    return numbers if len(numbers) == count else None
-
-
-def _pads(
-    padding: Any, kernel: _Ints, stride: _Ints, dilation: _Ints
-) -> tuple[_Ints, _Ints] | None:
-    """Padding before and after. For "same" PyTorch gives the odd element to the end."""
-    count = len(kernel)
-    if isinstance(padding, str):
-        if padding == "valid":
-            return (0,) * count, (0,) * count
-        if padding != "same" or any(s != 1 for s in stride):
-            return None
-        total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-        return tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
-    pads = _tuple(padding, count)
-    return None if pads is None or min(pads) < 0 else (pads, pads)
+    ndim, whole = len(kernel), (1,) * (3 - len(kernel)) + kernel
+    try:
+        found = functional.geometry_of(ndim, whole, stride, padding, dilation)
+    except (TypeError, ValueError):
+        return None
+    step, spread, before, after = (numbers[3 - ndim :] for numbers in found)
+    is_sound = min(step) > 0 and min(spread) > 0 and min(before) >= 0
+    return (step, spread, before, after) if is_sound else None
 
 
 def _autocast_dtype(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.dtype | None:
@@ -213,7 +203,7 @@ def _autocast_dtype(tensors: Sequence[torch.Tensor], device: torch.device) -> to
 
 
 def _out_size(
-    x_size: _Ints, kernel: _Ints, pads: tuple[_Ints, _Ints], stride: _Ints, dilation: _Ints
+    x_size: _Ints, kernel: _Ints, pads: Sequence[_Ints], stride: _Ints, dilation: _Ints
 ) -> list[int]:
     sides = zip(x_size, kernel, pads[0], pads[1], stride, dilation, strict=True)
     return [(n + a + b - d * (k - 1) - 1) // s + 1 for n, k, a, b, s, d in sides]
@@ -270,15 +260,13 @@ def make_spec(values: Sequence[Any], ndim: int) -> ConvSpec | None:
     if not all(_is_dense(t) and t.device == x.device for t in tensors):
         return None
     dtype, sizes = _compute_dtype(tensors, x.device), _sizes(values, ndim)
-    steps, spread = _tuple(stride, ndim), _tuple(dilation, ndim)
-    if dtype is None or sizes is None or steps is None or spread is None:
-        return None
-    if min(steps) < 1 or min(spread) < 1:
+    if dtype is None or sizes is None:
         return None
     x_size, w_size = sizes
-    pads = _pads(padding, w_size[2:], steps, spread)
-    if pads is None:
+    geometry = _geometry(stride, padding, dilation, w_size[2:])
+    if geometry is None:
         return None
+    steps, spread, *pads = geometry
     out = _out_size(x_size[2:], w_size[2:], pads, steps, spread)
     if min(out) < 1:
         return None
