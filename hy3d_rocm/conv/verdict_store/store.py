@@ -95,8 +95,7 @@ class Store:
             _OPEN.add(new)
             connect = functools.partial(database.open_for_writing, Path(new.path))
             new._writer = _Writer(connect, new._fail)
-            new._writer.submit(_Job(new._load, apart=True))
-            opened = new._writer.submit(_Job(new._conclude_dead, durable=True))
+            opened = new._writer.submit(_Job(new._begin, durable=True))
             new._writer.start()
             opened.done.wait(OPEN_S if patience_s is None else patience_s)
         return new
@@ -223,7 +222,7 @@ class Store:
         self._next_poll = time.monotonic() + POLL_S
         writer = self._writer
         if writer is not None and self.trouble is None and not writer.backlog():
-            writer.submit(_Job(self._look, apart=True))
+            writer.submit(_Job(self._look, durable=self._is_unclear))
 
     def _fail(self, error: BaseException) -> None:
         """From now on nothing is written; the first reason is kept."""
@@ -251,6 +250,10 @@ class Store:
 
     # In the writer's thread.
 
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        self._load(connection)
+        self._conclude_dead(connection)
+
     def _load(self, connection: sqlite3.Connection) -> None:
         self._data_version = _version_of(connection)
         self._take_in(database.read_rows(connection))
@@ -266,7 +269,7 @@ class Store:
         if _version_of(connection) != self._data_version:
             self._load(connection)
         if self._is_unclear:
-            self._write(self._conclude_dead, durable=True)
+            self._conclude_dead(connection)
 
     def _conclude_dead(self, connection: sqlite3.Connection) -> None:
         """What the markers of dead processes say, unless the shape was measured since."""
@@ -285,12 +288,11 @@ def _version_of(connection: sqlite3.Connection) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One piece of work. durable: on the disk (fsync) when it is done; apart: outside of any
-    transaction; after: called in the writer's thread once it is committed."""
+    """One piece of work. durable: on the disk (fsync) when it is done; after: called in the
+    writer's thread once it is committed."""
 
     work: _Work
     durable: bool = False
-    apart: bool = False
     after: Callable[[], None] | None = None
     error: BaseException | None = None
     done: threading.Event = field(default_factory=threading.Event)
@@ -390,17 +392,11 @@ class _Writer:
         return jobs
 
     def _do(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
-        """Those that may be one transaction in one; again while another process holds the lock."""
+        """In one transaction; again while another process holds the lock."""
         end = time.monotonic() + _LOCK_PATIENCE_S
         while True:
             try:
-                for job in jobs:
-                    if job.apart:
-                        job.attempt(connection)
-                together = [job for job in jobs if not job.apart]
-                if together:
-                    self._commit(connection, together)
-                return
+                return self._commit(connection, jobs)
             except sqlite3.OperationalError as error:
                 if not database.is_busy(error) or time.monotonic() > end:
                     raise
