@@ -102,7 +102,8 @@ def _small(draft: Plan, dtype: torch.dtype) -> Plan | None:
     shape, samples = draft.shape, draft.shape.batch * draft.shape.out[0]
     if shape.groups > 1 or min(shape.batch, shape.out[0]) > 1 or samples > _MOST_SAMPLES:
         return None
-    if draft.work is not dtype or not _has_plain_padding(shape):
+    # im2col pads H and W, as much before as after.
+    if draft.work is not dtype or shape.before[0] or shape.before != shape.after:
         return None
     positions = math.prod(shape.out[1:])
     columns = samples * positions * draft.depth * dtype.itemsize
@@ -118,11 +119,6 @@ def _small(draft: Plan, dtype: torch.dtype) -> Plan | None:
 
 def _with(draft: Plan, samples: int, steps: Sizes, size: int) -> Plan:
     return dataclasses.replace(draft, samples=samples, steps=steps, bytes=size)
-
-
-def _has_plain_padding(shape: Geometry) -> bool:
-    """None in time, and as much before as after in H and W."""
-    return shape.before[0] == 0 and shape.before == shape.after
 
 
 def run(
