@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 _MOST_DIGITS = 20  # of bytes, before the point
 _SHOWN_CHARACTERS = 60  # of what was typed
@@ -72,14 +72,14 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Each row as one line; the first column flush left, the others right."""
+def aligned(rows: Sequence[Sequence[str]], words: Container[int] = (0,)) -> list[str]:
+    """Each row as one line; columns of words flush left, the others right."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
+            cell.ljust(width) if number in words else cell.rjust(width)
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
+        ).rstrip()
         for row in rows
     ]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.decoding import graph
 from hy3d_rocm.decoding.run import OPS, OVERWRITE, ProgramStep
-from hy3d_rocm.units import size_text
+from hy3d_rocm.units import aligned, size_text
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program
@@ -162,13 +162,7 @@ def table(compiled: Compiled) -> Iterator[str]:
             continue
         yield line
         rows = [(*_HEADS[:-1], where), *map(_row, section["steps"])]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = (
-                cell.rjust(width) if at in (0, 2, 9, 10) else cell.ljust(width)
-                for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-            )
-            yield "  ".join(cells).rstrip()
+        yield from aligned(rows, words=(1, *range(3, 9), *range(11, len(_HEADS))))
     candidate = program.candidate
     moved = candidate["stored_bytes"], candidate["loaded_bytes"]
     yield (

@@ -9,6 +9,8 @@ from typing import Any, Self
 
 import torch
 
+from hy3d_rocm.conv import functional
+
 _Ints = tuple[int, ...]
 PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 PLAIN_DEFAULTS: tuple[Any, ...] = (None, None, None, 1, 0, 1, 1)
@@ -21,7 +23,6 @@ _DTYPE_NAMES = {
 }
 _DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
 _CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
-PAD_MODES = ("zeros", "replicate")
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,8 @@ def read_arguments(
 class ConvSpec:
     """A well-formed convolution in one form: batched sizes, tuples of `ndim`, pads per side.
 
-    Sizes are (N, C, [T,] H, W); `dtype` is that of the computation (autocast applied). Causal
-    padding in time is pad_before without pad_after. `pad_modes` has one of PAD_MODES a dimension;
-    through PyTorch's door they are all "zeros".
+    Sizes are (N, C, [T,] H, W); `dtype` is that of the computation (autocast applied). Padding is
+    zeros; with "same" there may be one more behind than before.
     """
 
     ndim: int
@@ -103,15 +103,10 @@ class ConvSpec:
     dtype: torch.dtype
     device: torch.device
     channels_last: bool
-    pad_modes: tuple[str, ...] = ()
     # What tiers worked out for this call and look up at the next one. Not part of its value.
     notes: dict[Hashable, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False, hash=False
     )
-
-    def __post_init__(self) -> None:
-        if not self.pad_modes:
-            object.__setattr__(self, "pad_modes", ("zeros",) * self.ndim)
 
     @property
     def op(self) -> str:
@@ -147,9 +142,8 @@ class ConvSpec:
 
     @property
     def is_padded_plainly(self) -> bool:
-        """Padding that PyTorch's operators have: of zeros, the same on both sides."""
-        pads = zip(self.pad_before, self.pad_after, self.pad_modes, strict=True)
-        return all(a == b and (mode == "zeros" or not a) for a, b, mode in pads)
+        """Padding that PyTorch's operators have: the same on both sides."""
+        return self.pad_before == self.pad_after
 
     def column_elems(self) -> int:
         """Elements of the im2col matrix of one sample and one group."""
@@ -184,32 +178,20 @@ def size_text(size: Sequence[int]) -> str:
     return "x".join(map(str, size))
 
 
-def _tuple(value: Any, count: int) -> _Ints | None:
-    """PyTorch takes one int, a sequence of one, or a sequence of `count`."""
-    if isinstance(value, int):
-        return (value,) * count
-    numbers = tuple(value)
-    if not all(isinstance(v, int) for v in numbers):
+def _geometry(
+    stride: Any, padding: Any, dilation: Any, kernel: _Ints
+) -> tuple[_Ints, _Ints, _Ints, _Ints] | None:
+    """Stride, dilation, padding before and after; None where PyTorch would refuse them."""
+    if not isinstance(padding, (int, str)) and not all(isinstance(n, int) for n in padding):
         return None
-    if len(numbers) == 1:
-        return numbers * count
-    return numbers if len(numbers) == count else None
-
-
-def _pads(
-    padding: Any, kernel: _Ints, stride: _Ints, dilation: _Ints
-) -> tuple[_Ints, _Ints] | None:
-    """Padding before and after. For "same" PyTorch gives the odd element to the end."""
-    count = len(kernel)
-    if isinstance(padding, str):
-        if padding == "valid":
-            return (0,) * count, (0,) * count
-        if padding != "same" or any(s != 1 for s in stride):
-            return None
-        total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-        return tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
-    pads = _tuple(padding, count)
-    return None if pads is None or min(pads) < 0 else (pads, pads)
+    ndim, whole = len(kernel), (1,) * (3 - len(kernel)) + kernel
+    try:
+        found = functional.geometry_of(ndim, whole, stride, padding, dilation)
+    except (TypeError, ValueError):
+        return None
+    step, spread, before, after = (numbers[3 - ndim :] for numbers in found)
+    is_sound = min(step) > 0 and min(spread) > 0 and min(before) >= 0
+    return (step, spread, before, after) if is_sound else None
 
 
 def _autocast_dtype(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.dtype | None:
@@ -221,7 +203,7 @@ def _autocast_dtype(tensors: Sequence[torch.Tensor], device: torch.device) -> to
 
 
 def _out_size(
-    x_size: _Ints, kernel: _Ints, pads: tuple[_Ints, _Ints], stride: _Ints, dilation: _Ints
+    x_size: _Ints, kernel: _Ints, pads: Sequence[_Ints], stride: _Ints, dilation: _Ints
 ) -> list[int]:
     sides = zip(x_size, kernel, pads[0], pads[1], stride, dilation, strict=True)
     return [(n + a + b - d * (k - 1) - 1) // s + 1 for n, k, a, b, s, d in sides]
@@ -267,33 +249,24 @@ def _sizes(values: Sequence[Any], ndim: int) -> tuple[_Ints, _Ints] | None:
     return x_size, w_size
 
 
-def make_spec(
-    values: Sequence[Any],
-    ndim: int,
-    *,
-    pads: tuple[_Ints, _Ints] | None = None,
-    pad_modes: tuple[str, ...] = (),
-) -> ConvSpec | None:
+def make_spec(values: Sequence[Any], ndim: int) -> ConvSpec | None:
     """The spec of a call (the values of PLAIN), or None where PyTorch itself has to judge it.
 
     None for everything that PyTorch would refuse (shape, dtype or device that do not fit), so
     that the caller sees PyTorch's own error, and for tensors that are not plain dense floats.
-    `pads` (before, after) takes the place of the padding: PyTorch has none that differs by side.
     """
     x, weight, bias, stride, padding, dilation, groups = values
     tensors = [t for t in (x, weight, bias) if t is not None]
     if not all(_is_dense(t) and t.device == x.device for t in tensors):
         return None
     dtype, sizes = _compute_dtype(tensors, x.device), _sizes(values, ndim)
-    steps, spread = _tuple(stride, ndim), _tuple(dilation, ndim)
-    if dtype is None or sizes is None or steps is None or spread is None:
-        return None
-    if min(steps) < 1 or min(spread) < 1:
+    if dtype is None or sizes is None:
         return None
     x_size, w_size = sizes
-    pads = _pads(padding, w_size[2:], steps, spread) if pads is None else pads
-    if pads is None:
+    geometry = _geometry(stride, padding, dilation, w_size[2:])
+    if geometry is None:
         return None
+    steps, spread, *pads = geometry
     out = _out_size(x_size[2:], w_size[2:], pads, steps, spread)
     if min(out) < 1:
         return None
@@ -302,7 +275,6 @@ def make_spec(
         has_bias=bias is not None, stride=steps, pad_before=pads[0], pad_after=pads[1],
         dilation=spread, groups=groups, out_size=(x_size[0], w_size[0], *out), dtype=dtype,
         device=x.device, channels_last=_prefers_channels_last(x, weight, ndim),
-        pad_modes=pad_modes,
     )  # fmt: skip
 
 

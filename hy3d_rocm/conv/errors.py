@@ -64,11 +64,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class Classified:
-    """The kind of an error, why in a few words, and the rule that decided."""
+    """The kind of an error, why in a few words, and the rule that decided if its text did."""
 
     kind: Kind
     reason: str
-    rule: Rule
+    rule: Rule | None = None
 
 
 _PYTORCH = "https://github.com/pytorch/pytorch/blob/v2.9.0/"
@@ -294,24 +294,10 @@ RULES: tuple[Rule, ...] = (
     *_BACKEND,
 )
 
-_PYTHON_MEMORY = Rule(
-    "", Kind.OUT_OF_MEMORY, "the host is out of memory", "https://docs.python.org/3/library/"
-    "exceptions.html#MemoryError",
-)  # fmt: skip
-_TORCH_MEMORY = Rule(
-    "", Kind.OUT_OF_MEMORY, "the device is out of memory",
-    "https://docs.pytorch.org/docs/stable/generated/torch.cuda.OutOfMemoryError.html",
-)  # fmt: skip
-_TORCH_LOST = Rule(
-    "", Kind.DEVICE_LOST, "the accelerator reported an error that is not about memory",
-    _PYTORCH + "torch/csrc/Exceptions.h",
-)  # fmt: skip
-_BAD_RESULT = Rule(
-    "", Kind.WRONG_RESULT, "it returned a wrong result", "hy3d_rocm: BadResultError",
-)  # fmt: skip
-_OWN_TIER = Rule(
-    "", Kind.BACKEND, "it failed", "hy3d_rocm: any exception of a tier of its own",
-)  # fmt: skip
+_TORCH_MEMORY = Classified(Kind.OUT_OF_MEMORY, "the device is out of memory")
+_TORCH_LOST = Classified(
+    Kind.DEVICE_LOST, "the accelerator reported an error that is not about memory"
+)
 
 
 def classify_text(text: str) -> Classified | None:
@@ -334,22 +320,21 @@ def classify(error: BaseException) -> Classified | None:
     KeyboardInterrupt, a TypeError or a ValueError never is a back-end's failure.
     """
     if isinstance(error, MemoryError):
-        return Classified(_PYTHON_MEMORY.kind, _PYTHON_MEMORY.reason, _PYTHON_MEMORY)
+        return Classified(Kind.OUT_OF_MEMORY, "the host is out of memory")
     if not isinstance(error, RuntimeError):
         return None
     if isinstance(error, DeviceMismatchError | DeviceLostError):
         return None  # already said, by an inner scope
     if isinstance(error, BadResultError):
-        return Classified(_BAD_RESULT.kind, str(error), _BAD_RESULT)
+        return Classified(Kind.WRONG_RESULT, str(error))
     found = classify_text(str(error))
     if found is not None and found.kind is Kind.OUT_OF_MEMORY:
         return found
     if _is_torch(error, "OutOfMemoryError"):
-        return Classified(_TORCH_MEMORY.kind, _TORCH_MEMORY.reason, _TORCH_MEMORY)
+        return _TORCH_MEMORY
     if found is None and _is_torch(error, "AcceleratorError"):
         # error_code 2 is hipErrorOutOfMemory and cudaErrorMemoryAllocation.
-        rule = _TORCH_MEMORY if getattr(error, "error_code", None) == 2 else _TORCH_LOST
-        return Classified(rule.kind, rule.reason, rule)
+        return _TORCH_MEMORY if getattr(error, "error_code", None) == 2 else _TORCH_LOST
     return found
 
 
@@ -367,8 +352,7 @@ def classify_own(error: Exception) -> Classified | None:
     found = classify(error)
     if found is not None or isinstance(error, DeviceMismatchError | DeviceLostError):
         return found
-    reason = f"{type(error).__name__}: {first_line(error)}"
-    return Classified(_OWN_TIER.kind, reason, _OWN_TIER)
+    return Classified(Kind.BACKEND, described(error))
 
 
 def mismatch_error(what: str, places: str, original: BaseException) -> DeviceMismatchError:

@@ -21,7 +21,7 @@ from hy3d_rocm.conv.learning import ProbeBudget, Watching
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.recording import recorder
 from hy3d_rocm.conv.selfcheck import check_form, check_values
-from hy3d_rocm.conv.stats import LOCK, Audience, Named, OnEvent, Row, book
+from hy3d_rocm.conv.stats import LOCK, Audience, Named, OnEvent, Row
 from hy3d_rocm.conv.tiers import Limits, Tier, base, select_backend
 from hy3d_rocm.conv.verdicts import VERDICTS, Verdict, breaks_tier
 
@@ -110,7 +110,7 @@ class Attempts:
         except Exception as error:  # noqa: BLE001  # take() raises again what is not ours
             failed.append(error)
         seconds = time.perf_counter() - start
-        book(rows, seconds, failed=bool(failed))
+        self.audience.count(rows, seconds, failed=bool(failed), is_attempt=True)
         if not failed:
             self.audience.tell(start, name, self.what, seconds, "ok")
             return result
@@ -193,7 +193,7 @@ class FallbackChain(Attempts):
         self.skipped: list[tuple[Tier, str]] = []
         self.refused: list[tuple[Tier, str]] = []
         self.postponed: list[Tier] = []
-        self.relieved = self.gained = False
+        self.relieved = False
         self.winner: Tier | None = None
         self.broken: set[str] = set()  # tiers given up as a whole by this call
 

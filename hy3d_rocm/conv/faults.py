@@ -144,24 +144,35 @@ class Fault:
 
 
 class _Local(threading.local):
-    def __init__(self) -> None:
-        self.faults: tuple[Fault, ...] = ()
-        self.scopes = 0  # of protect(), entered on this thread
+    scopes = 0  # of protect(), entered on this thread
+
+
+@dataclass(eq=False)
+class _Source:
+    """A scope of inject_faults, or ENVIRONMENT. thread: the one that it acts on, None for all."""
+
+    faults: tuple[Fault, ...]
+    thread: int | None = None
+    is_environment: bool = False
 
 
 _local = _Local()
-#: Where faults come from now, on any thread: scopes of inject_faults, and ENVIRONMENT
-SOURCES: list[str] = []
-_process: tuple[Fault, ...] = ()
-_process_lock = threading.Lock()
-_environment: tuple[str, tuple[Fault, ...]] = ("", ())
+#: Where faults come from now, on any thread
+SOURCES: list[_Source] = []
+_sources_lock = threading.Lock()
+_environment = ""  # as it was read last
+
+
+def _here() -> list[_Source]:
+    """What acts on this thread; the environment last."""
+    me = threading.get_ident()
+    found = [source for source in tuple(SOURCES) if source.thread in (None, me)]
+    return sorted(found, key=lambda source: source.is_environment)
 
 
 def active() -> bool:
     """Whether any fault could hit this thread now."""
-    if not SOURCES:
-        return False
-    return bool(_local.faults or _process or _environment[1])
+    return bool(SOURCES) and bool(_here())
 
 
 def entered(change: int) -> None:
@@ -170,10 +181,10 @@ def entered(change: int) -> None:
 
 
 def _due(tier: str, call: ConvCall, protected: bool, lies: bool, op: str = "") -> Iterator[Fault]:
-    from_environment = _environment[1] if protected else ()
-    for fault in (*_local.faults, *_process, *from_environment):
-        if (fault.effect in ("wrong", "nan")) == lies and fault.due(tier, call, op):
-            yield fault
+    for source in _here():
+        for fault in source.faults if protected or not source.is_environment else ():
+            if (fault.effect in ("wrong", "nan")) == lies and fault.due(tier, call, op):
+                yield fault
 
 
 def check(tier: str, call: ConvCall, *, protected: bool = True, op: str = "") -> None:
@@ -230,37 +241,21 @@ def inject_faults(
 
     scope: "thread" (this thread only) or "process". Blocks nest; all their faults act.
     """
-    global _process
     if scope not in ("thread", "process"):
         raise ValueError(f"inject_faults: scope {scope!r} is neither 'thread' nor 'process'")
     added = (faults,) if isinstance(faults, Fault) else tuple(faults)
     for fault in added:
         if not isinstance(fault, Fault):
             raise TypeError(f"inject_faults: {fault!r} is no Fault; give Fault(tier, op, text)")
-    if scope == "thread":
-        _local.faults = (*_local.faults, *added)
-    with _process_lock:
-        SOURCES.append(scope)
-        if scope == "process":
-            _process = (*_process, *added)
+    source = _Source(added, threading.get_ident() if scope == "thread" else None)
+    with _sources_lock:
+        SOURCES.append(source)
     try:
         with _FaultMode():
             yield added
     finally:
-        if scope == "thread":
-            _local.faults = _without(_local.faults, added)
-        with _process_lock:
-            SOURCES.remove(scope)
-            if scope == "process":
-                _process = _without(_process, added)
-
-
-def _without(faults: tuple[Fault, ...], gone: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    left = list(faults)
-    for fault in gone:
-        position = next(i for i, f in enumerate(left) if f is fault)
-        del left[position]
-    return tuple(left)
+        with _sources_lock:
+            SOURCES.remove(source)
 
 
 def parse(text: str) -> tuple[Fault, ...]:
@@ -302,15 +297,14 @@ def load_environment() -> None:
     """Reads HY3D_FAULTS if it changed; says in one line that it acts."""
     global _environment
     text = os.environ.get(ENVIRONMENT, "")
-    if text == _environment[0]:
+    if text == _environment:
         return
     faults = parse(text)
-    with _process_lock:
-        if _environment[1]:
-            SOURCES.remove(ENVIRONMENT)
+    with _sources_lock:
+        SOURCES[:] = [source for source in SOURCES if not source.is_environment]
         if faults:
-            SOURCES.append(ENVIRONMENT)
-        _environment = (text, faults)
+            SOURCES.append(_Source(faults, is_environment=True))
+        _environment = text
     if faults:
         _LOG.warning("fault injection is ON: %s=%s", ENVIRONMENT, text)
     else:

@@ -16,7 +16,7 @@ import torch
 
 from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import ConvSpec
-from hy3d_rocm.conv.choice import HEALTHY
+from hy3d_rocm.conv.choice import HEALTHY, Setting
 from hy3d_rocm.conv.errors import Classified, Kind, is_lasting
 from hy3d_rocm.conv.measuring import OverheadBudget, Watch
 from hy3d_rocm.conv.policy import Plan
@@ -154,50 +154,41 @@ class ProbeBudget:
 class Watching(Watch):
     """A Watch of one call signature with a GPU's clock. Not shared between threads."""
 
-    def __init__(self, plan: Plan, spec: ConvSpec, budget: OverheadBudget) -> None:
-        super().__init__(budget, plan.tiers[0].name, _others(plan), plan.first_seconds)
-        self._before: Watching | None = None
-        self._setting, self._spec = plan.setting, spec
+    def __init__(self, spec: ConvSpec, budget: OverheadBudget) -> None:
+        super().__init__(budget)
+        self._spec = spec
+        self._setting: Setting | None = None
         self._written: set[str] = set()
         self._late: list[tuple[str, Any, Any]] = []  # a GPU's events that have not passed yet
 
-    @classmethod
-    def after(
-        cls, before: Watching | None, plan: Plan, spec: ConvSpec, budget: OverheadBudget
-    ) -> Watching | None:
-        """For a plan made anew, under memory pressure once a second: with the same first tier the
-        watch goes on; under another one what is still under way is taken in."""
-        worthwhile = bool(plan.unmeasured) and len(plan.tiers) > 1
-        if before is not None and plan.tiers and before.chosen == plan.tiers[0].name:
-            before.offer(_others(plan) if worthwhile else [])
-            return before
-        if worthwhile:
-            new = cls(plan, spec, budget)
-            new._before = before
-            return new
-        if before is not None:
-            before.drop()
-        return None
+    def follow_plan(self, plan: Plan) -> None:
+        """With none to choose from, nothing is measured."""
+        self._setting = plan.setting
+        worth = plan.unmeasured if len(plan.tiers) > 1 else ()
+        self.follow(plan.tiers[0].name, worth, plan.first_seconds)
 
     @contextlib.contextmanager
     def timing(self, tier: str) -> Iterator[None]:
         """Around a timed call. Does not wait for the device: its time is known some calls later."""
-        if self._spec.device.type != "cuda":
-            start = time.perf_counter()
+        is_on_gpu = self._spec.device.type == "cuda"
+        start = self._event() if is_on_gpu else time.perf_counter()
+        try:
             yield
+        except BaseException:
+            self.failed(tier)
+            raise
+        if is_on_gpu:
+            self._late.append((tier, start, self._event()))
+        else:
             self.told(tier, time.perf_counter() - start)
-            return
-        make: Any = torch.cuda.Event  # torch has no annotation
-        first, last = (make(enable_timing=True) for _ in range(2))
-        self._record(first)
-        yield
-        self._record(last)
-        self._late.append((tier, first, last))
 
-    def _record(self, event: Any) -> None:
+    def _event(self) -> Any:
         """On the stream that the call's device works on: it need not be the current one."""
+        made: Any = torch.cuda.Event  # torch has no annotation
+        event = made(enable_timing=True)
         with torch.cuda.device(self._spec.device):
             event.record(torch.cuda.current_stream(self._spec.device))
+        return event
 
     def failed(self, tier: str) -> None:
         """It did not compute the call that it was given."""
@@ -209,20 +200,13 @@ class Watching(Watch):
         while self._late and self._late[0][2].query():
             tier, first, last = self._late.pop(0)
             self.told(tier, first.elapsed_time(last) / 1e3)
-        grown = self._before is not None and self._before.collect()
-        if self._before is not None and not self._before._late:
-            self._before = None
-        for tier, seconds in self.finished().items():
-            if tier not in self._written:
-                self._written.add(tier)
-                measured(self._spec, policy.known_as(tier, self._setting), seconds)
-                grown = True
-        return grown
+        new = {t: seconds for t, seconds in self.finished().items() if t not in self._written}
+        for tier, seconds in new.items():
+            self._written.add(tier)
+            assert self._setting is not None  # follow_plan() comes first
+            measured(self._spec, policy.known_as(tier, self._setting), seconds)
+        return bool(new)
 
     @property
     def is_done(self) -> bool:
-        return super().is_done and self._before is None and not self._late
-
-
-def _others(plan: Plan) -> list[tuple[str, float | None]]:
-    return [(tier, guess) for tier, guess in plan.unmeasured if tier != plan.tiers[0].name]
+        return super().is_done and not self._late

@@ -13,6 +13,7 @@ import statistics
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 SHARE = 0.02
 # A layer is one that "runs many times" from this call on.
@@ -46,21 +47,18 @@ class OverheadBudget:
 
 @dataclass
 class _Trial:
-    tier: str
     guess: float | None = None
     runs: int = 0
     times: list[float] = field(default_factory=list)
     gone: bool = False
-    away: bool = False  # not worth it, or without memory, as things are now
     reserved: float | None = None  # a run is under way whose time is not known yet
 
     @property
     def is_done(self) -> bool:
-        return self.gone or self.away or len(self.times) >= _SAMPLES
+        return self.gone or len(self.times) >= _SAMPLES
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """What to do at one call: run `tier`; tell the watch its time if `timed`."""
 
     tier: str
@@ -68,61 +66,53 @@ class Step:
 
 
 class Watch:
-    """Which tier runs at each call of one layer, until every tier has been measured."""
+    """Which tier runs at each call of one layer, until every tier has been measured. follow() comes
+    first, and again whenever the tiers are chosen anew."""
 
-    def __init__(
+    def __init__(self, budget: OverheadBudget) -> None:
+        self.chosen = ""
+        self._budget = budget
+        self._known: float | None = None
+        self._worth: tuple[str, ...] = ()
+        self._trials: dict[str, _Trial] = {}
+        self._calls = 0
+
+    def follow(
         self,
-        budget: OverheadBudget,
         chosen: str,
-        others: Sequence[tuple[str, float | None]],
+        worth: Sequence[tuple[str, float | None]],
         chosen_seconds: float | None = None,
     ) -> None:
-        """others: (tier, estimated seconds) of those worth measuring, best first. chosen_seconds:
-        where the chosen tier has been measured before."""
-        self.chosen = chosen
-        self._budget = budget
-        self._known = chosen_seconds
-        self._trials = {chosen: _Trial(chosen, gone=chosen_seconds is not None)}
-        self._calls = 0
-        self.offer(others)
+        """worth: (tier, estimated seconds) of those worth measuring, best first. chosen_seconds:
+        where the chosen tier has been measured before. What is measured, under way or failed stays
+        so."""
+        self.chosen, self._known = chosen, chosen_seconds
+        self._worth = tuple(tier for tier, _ in worth)
+        for tier, guess in worth:
+            self._trials.setdefault(tier, _Trial(guess))
 
     @property
     def is_done(self) -> bool:
-        return all(trial.is_done for trial in self._trials.values())
-
-    def _others(self) -> list[_Trial]:
-        return [trial for tier, trial in self._trials.items() if tier != self.chosen]
-
-    def offer(self, others: Sequence[tuple[str, float | None]]) -> None:
-        """Which tiers are worth measuring from now on. What is measured, under way or failed
-        stays so."""
-        now = dict(others)
-        for trial in self._others():
-            trial.away = trial.tier not in now
-        for tier, guess in others:
-            self._trials.setdefault(tier, _Trial(tier, guess))
-
-    def drop(self) -> None:
-        """Gives back what is reserved for runs whose time nobody will tell."""
-        for trial in self._others():
-            self._budget.spend(-(trial.reserved or 0.0))
-            trial.reserved = None
+        if any(trial.reserved is not None for trial in self._trials.values()):
+            return False
+        return all(self._trials[tier].is_done for tier in self._worth)
 
     def next_step(self) -> Step:
         """The tier for this call."""
         self._calls += 1
         if self._calls < _FIRST_CALL:
             return Step(self.chosen, timed=False)
-        if not self._trials[self.chosen].is_done:
+        if self.chosen in self._worth and not self._trials[self.chosen].is_done:
             return Step(self.chosen, timed=True)
-        for trial in self._others():
+        for tier in self._worth:
+            trial = self._trials[tier]
             if trial.is_done or trial.reserved is not None:
                 continue
             cost = self._cost(trial)
             if self._budget.allows(cost):
                 trial.reserved = cost
                 self._budget.spend(cost)
-                return Step(trial.tier, timed=True)
+                return Step(tier, timed=True)
         return Step(self.chosen, timed=False)
 
     def _cost(self, trial: _Trial) -> float:
@@ -140,18 +130,18 @@ class Watch:
         """The time of a timed step."""
         trial = self._trials[tier]
         trial.runs += 1
-        if tier != self.chosen:
+        if trial.reserved is not None:
             paid = max(0.0, seconds - (self.seconds(self.chosen) or 0.0))
-            self._budget.spend(paid - (trial.reserved or 0.0))
+            self._budget.spend(paid - trial.reserved)
             trial.reserved = None
             if trial.runs <= _WARM_UP:
                 return
         trial.times.append(seconds)
 
     def failed(self, tier: str) -> None:
-        """A tier that failed or was refused is not asked again."""
+        """A tier that failed or was refused is not asked again. What was reserved is spent."""
         if tier in self._trials:
-            self._trials[tier].gone = True
+            self._trials[tier].gone, self._trials[tier].reserved = True, None
 
     def seconds(self, tier: str) -> float | None:
         """The median of what was measured, None before that."""
@@ -162,5 +152,8 @@ class Watch:
 
     def finished(self) -> dict[str, float]:
         """Tier -> median seconds, of those with all their samples."""
-        done = [t for t in self._trials.values() if len(t.times) >= _SAMPLES]
-        return {t.tier: statistics.median(t.times) for t in done}
+        return {
+            tier: statistics.median(trial.times)
+            for tier, trial in self._trials.items()
+            if len(trial.times) >= _SAMPLES
+        }

@@ -162,15 +162,10 @@ def known_as(tier: str, setting: Setting) -> str:
     return tier
 
 
-def fixed_plan(given: Sequence[Tier], call: ConvCall) -> Plan:
-    """protect(tiers=...): as given."""
-    return Plan(tuple(given), setting_of(call), given[0].name, is_fixed=True)
-
-
 class Planner:
-    """Makes plans for one protect(policy=...)."""
+    """Makes plans for one protect(). policy: None for protect(tiers=...): the order is as given."""
 
-    def __init__(self, policy: Policy, given: Sequence[Tier], limits: Limits) -> None:
+    def __init__(self, policy: Policy | None, given: Sequence[Tier], limits: Limits) -> None:
         self.policy = policy
         self.tiers = tuple(given)
         self._limits = limits
@@ -179,8 +174,11 @@ class Planner:
         """Asks every tier, the store and the device; some 0.1 ms. On a healthy machine that is
         not AMD's nobody is asked (importing Triton takes a second) unless `in_full`."""
         setting, spec = setting_of(call), call.spec
-        if not in_full and self._needs_no_other(setting, config):
-            return Plan(self._current(), setting, "current", is_brief=True)
+        if self.policy is None:
+            return Plan(self.tiers, setting, self.tiers[0].name, is_fixed=True)
+        if not in_full and self._needs_no_other(self.policy, setting, config):
+            current = tuple(tier for tier in self.tiers if tier.name == "current")
+            return Plan(current, setting, "current", is_brief=True)
         work = work_of(spec)
         rates = _rates.setdefault(spec.device, Rates())
         records = memory_for(spec.device).records(spec)
@@ -209,12 +207,10 @@ class Planner:
             expires=time.monotonic() + _CRAMPED_SECONDS if choice.cramped else math.inf,
         )
 
-    def _current(self) -> tuple[Tier, ...]:
-        return tuple(tier for tier in self.tiers if tier.name == "current")
-
-    def _needs_no_other(self, setting: Setting, config: Hashable) -> bool:
+    @staticmethod
+    def _needs_no_other(policy: Policy, setting: Setting, config: Hashable) -> bool:
         return (
-            self.policy.name in ("auto", "vendor-first")
+            policy.name in ("auto", "vendor-first")
             and setting.current == "vendor"
             and is_trusted("current", setting)
             and VERDICTS.failing("current", config) is None
@@ -227,7 +223,8 @@ class Planner:
         refused = base.refusal_of(tier, call, self._limits)
         record = records.get(known_as(tier.name, setting))
         # The host's memory is another one; what it lacks is asked for at each call.
-        fits = refused is None if tier.name == "cpu" else room.has_room(tier, record)
+        lacks = isinstance(refused, base.Shortage)
+        fits = not lacks if tier.name == "cpu" else room.has_room(tier, record)
         failed = VERDICTS.failing(tier.name, config)
         return Candidate(
             tier.name, refused, record, estimate, fits,

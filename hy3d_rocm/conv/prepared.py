@@ -129,7 +129,7 @@ class WeightCache:
         threads: int = 0,
     ) -> Any:
         """The prepared weights, made by `make()` where they are not here yet and may stay; else
-        None: the call then transforms them as it runs. A scope of within() limits more.
+        None: the call then transforms them as it runs. A scope of steady() limits more.
 
         weight: what is read (a detached tensor). format, nbytes: as `_core.conv3d_format` gives
         them. owner: the caller's own tensor, of which `weight` is a view; its storage's end is the
@@ -172,7 +172,7 @@ class WeightCache:
     def _reserve(self, key: Key, nbytes: int) -> bool:
         """Room for weights that were requested just now; then put or cancel must follow."""
         _, _, used, _, evicted = self._admission.info()
-        if not _allows(used + nbytes):
+        if _SCOPE.most_bytes is not None and used + nbytes > _SCOPE.most_bytes:
             return False
         reserved = self._admission.reserve(key, nbytes)
         if self._admission.info()[4] != evicted:
@@ -218,15 +218,13 @@ class WeightCache:
             return None
 
     def _print_now(self, weight: Any, source: Any, threads: int) -> Print | None:
-        memo = getattr(_SCOPE, "memo", None)
-        version = None if memo is None else _version(source)
+        memo, version = _SCOPE.memo, _version(source)
         if memo is None or version is None:
             return self._fingerprint(weight, threads)
         state = (weight.data_ptr(), version, weight.dtype, weight.shape, weight.stride())
         known = memo.get(id(source))
         if known is not None and known[0]() is source and known[1] == state:
-            found: Print | None = known[2]
-            return found
+            return known[2]
         found = self._fingerprint(weight, threads)
         memo[id(source)] = (weakref.ref(source), state, found)
         return found
@@ -317,43 +315,33 @@ class WeightCache:
                 self._admission.drop(key)
 
 
-_SCOPE = threading.local()
+class _Scope(threading.local):
+    """memo: by a tensor's id, itself, its state and its fingerprint. most_bytes: see steady()."""
+
+    memo: dict[int, tuple[weakref.ref[Any], Any, Print | None]] | None = None
+    most_bytes: int | None = None
+
+
+_SCOPE = _Scope()
 
 
 @contextmanager
-def steady(seen: dict[int, Any] | None = None) -> Iterator[None]:
+def steady(most_bytes: int | None = None) -> Iterator[None]:
     """On this thread and until the end, weights that were read once are not read again while their
-    tensor lives at the same address with the same version counter.
+    tensor lives at the same address with the same version counter; and none are prepared that would
+    make the cache hold more than `most_bytes` (None: no limit but its own).
 
-    seen: remembers them from one scope to the next (a dictionary of the caller's, for this alone).
     For a decode that owns its model while it runs: nobody may write to weights behind the counter
     (see above) meanwhile. Outside of it every call reads them: 1 ms for 9 MB, some per cent of the
     time of the smallest layers (512 channels, 3x20x20) and below 1 % of a decode's.
     """
-    outer = getattr(_SCOPE, "memo", None)
-    _SCOPE.memo = seen if seen is not None else {} if outer is None else outer
-    try:
-        yield
-    finally:
-        _SCOPE.memo = outer
-
-
-@contextmanager
-def within(most_bytes: int | None) -> Iterator[None]:
-    """In this scope, calls of this thread prepare no weights that would make the cache hold more
-    than `most_bytes`; what is there is used. None: no limit but the cache's own."""
-    outer = getattr(_SCOPE, "most_bytes", None)
+    outer = _SCOPE.memo, _SCOPE.most_bytes
+    _SCOPE.memo = {} if _SCOPE.memo is None else _SCOPE.memo
     _SCOPE.most_bytes = most_bytes
     try:
         yield
     finally:
-        _SCOPE.most_bytes = outer
-
-
-def _allows(held_bytes: int) -> bool:
-    """Whether the cache may hold so much for this thread's sake."""
-    most = getattr(_SCOPE, "most_bytes", None)
-    return most is None or held_bytes <= most
+        _SCOPE.memo, _SCOPE.most_bytes = outer
 
 
 def _version(tensor: Any) -> int | None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import is_grad_enabled as _is_grad_enabled
@@ -53,7 +53,7 @@ from hy3d_rocm.conv.fallback import (
 )
 from hy3d_rocm.conv.learning import ProbeBudget, Watching
 from hy3d_rocm.conv.measuring import OverheadBudget, Step
-from hy3d_rocm.conv.policy import Plan, Planner, all_tiers, fixed_plan
+from hy3d_rocm.conv.policy import Plan, Planner, all_tiers
 from hy3d_rocm.conv.recording import recorder
 from hy3d_rocm.conv.selfcheck import check_form
 from hy3d_rocm.conv.stats import Audience, Named, OnEvent, Stats, named
@@ -135,21 +135,19 @@ def protect(
     cpu = {"threads": threads, "workspace_limit": workspace_limit, "cancel": cancel}
     cpu["accuracy"] = accuracy
     limits = Limits(budget, memory_threshold)
-    planner: Planner | None = None
     if tiers is None:
         chosen = parse_policy("auto" if policy is None else policy, TIERS)
         planner = Planner(chosen, all_tiers(**cpu), limits)
-        made = planner.tiers
     else:
         if policy is not None:
             raise ValueError(
                 f"protect: policy={policy!r} and tiers={tiers!r} both say which tier comes first;"
                 " give one of them"
             )
-        made = _made(tiers, cpu)
+        planner = Planner(None, _made(tiers, cpu), limits)
     settings = Settings(limits, on_event, check_finite, synchronize, raise_oom=on_oom == "raise")
     active = when == "always" or torch.version.hip is not None
-    return Guard(settings, made, planner, active=active)
+    return Guard(settings, planner, active=active)
 
 
 def aside(*, check_finite: bool = False) -> Guard:
@@ -157,10 +155,10 @@ def aside(*, check_finite: bool = False) -> Guard:
     protected as around it, but those around it do not count them. Nothing where nothing is around.
     """
     if not LOCAL.modes:
-        return Guard(Settings(Limits()), (), None, active=False)
+        return Guard(Settings(Limits()), Planner(None, (), Limits()), active=False)
     around = LOCAL.modes[-1]
     settings = replace(around.settings, check_finite=check_finite or around.settings.check_finite)
-    return Guard(settings, around.tiers, around.planner, is_aside=True)
+    return Guard(settings, around.planner, is_aside=True)
 
 
 def note(size: Sequence[int], outputs: int, dtype: torch.dtype, tier: str, seconds: float) -> None:
@@ -218,16 +216,10 @@ class Guard:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        tiers: tuple[Tier, ...],
-        planner: Planner | None,
-        *,
-        active: bool = True,
-        is_aside: bool = False,
+        self, settings: Settings, planner: Planner, *, active: bool = True, is_aside: bool = False
     ) -> None:
-        """planner: None where `tiers` are the order. is_aside: as aside() makes it."""
-        self.settings, self.tiers, self.planner = settings, tiers, planner
+        """is_aside: as aside() makes it."""
+        self.settings, self.planner = settings, planner
         self.active, self.is_aside = active, is_aside
         self.stats = Stats()
 
@@ -271,9 +263,10 @@ class RouterMode(TorchFunctionMode):
 
     def __init__(self, guard: Guard, outer: Sequence[RouterMode]) -> None:
         super().__init__()
-        self.settings, self.tiers, self.planner = guard.settings, guard.tiers, guard.planner
+        self.settings, self.planner = guard.settings, guard.planner
         self.around = tuple(outer)
-        self.pinned = None if self.planner is None else self.planner.policy.pinned
+        policy = self.planner.policy
+        self.pinned = None if policy is None else policy.pinned
         around = [g for mode in outer for g in mode.guards]
         self.guards: tuple[Guard, ...] = tuple(dict.fromkeys((guard, *around)))
         listeners = dict.fromkeys(g.settings.on_event for g in self.guards)
@@ -446,6 +439,8 @@ class RouterMode(TorchFunctionMode):
             spec = make_spec(values, ndim)
             config = (spec, (cudnn, mkldnn))
             entry = self.entries[key] = Entry(spec, named(x, weight, ndim), config)
+            if spec is None and self.planner.tiers[0].name == "current":  # PyTorch's alone
+                entry.rows = self.audience.rows(entry.what, "current")
         return entry
 
     def run(
@@ -454,9 +449,8 @@ class RouterMode(TorchFunctionMode):
     ) -> Any:  # fmt: skip
         """The result of the best tier that gives one; autograd is the caller's."""
         call: ConvCall | None = None
-        if not entry.is_straight or entry.generation != VERDICTS.generation or faults.active():
-            if entry.spec is None:
-                return self._run_foreign(entry, values, func, args, kwargs)
+        is_settled = entry.is_straight and entry.generation == VERDICTS.generation
+        if entry.spec is not None and (not is_settled or faults.active()):
             if values[0].is_mkldnn or values[1].is_mkldnn:
                 return func(*args, **kwargs)
             if what := recorder():
@@ -485,7 +479,8 @@ class RouterMode(TorchFunctionMode):
             self._tell(entry, start)
             return result
         self._tell_failure(entry, start, failed[0])
-        assert entry.spec is not None
+        if entry.spec is None:
+            self._raise_foreign(entry, values, failed)
         return self._fall_back(
             entry, call or self._call(entry.spec, values, func, args, kwargs), failed
         )
@@ -508,7 +503,7 @@ class RouterMode(TorchFunctionMode):
         plan = plan or entry.plan
         assert plan is not None
         widen = None
-        if plan.is_brief and self.planner is not None:
+        if plan.is_brief:
             widen = functools.partial(self.planner.plan, call, entry.config, in_full=True)
         chain = FallbackChain(self, call, entry, plan, widen)
         try:
@@ -540,13 +535,16 @@ class RouterMode(TorchFunctionMode):
         that PyTorch has to take the call."""
         generation = VERDICTS.generation
         try:
-            standing = VERDICTS.standing((t.name for t in self.tiers), entry.config)
+            standing = VERDICTS.standing((t.name for t in self.planner.tiers), entry.config)
             is_late = entry.expires < time.monotonic()
             if entry.plan is None or is_late or standing != entry.standing:
                 entry.plan = plan = self._make_plan(entry, call)
                 entry.expires = plan.expires
                 entry.recovers = bool(plan.tiers and plan.tiers[0].name != plan.preferred)
-                entry.watching = Watching.after(entry.watching, plan, call.spec, self.overhead)
+                if plan.unmeasured and entry.watching is None:
+                    entry.watching = Watching(call.spec, self.overhead)
+                if plan.tiers and entry.watching is not None:
+                    entry.watching.follow_plan(plan)
             entry.generation, entry.standing = generation, standing
             self._look_for_fast(entry)
         except Exception as error:  # noqa: BLE001  # raises again what is not ours
@@ -556,8 +554,6 @@ class RouterMode(TorchFunctionMode):
         return True
 
     def _make_plan(self, entry: Entry, call: ConvCall) -> Plan:
-        if self.planner is None:
-            return entry.plan or fixed_plan(self.tiers, call)
         plan = self.planner.plan(call, entry.config)
         if plan.probe is None or is_capturing(call.spec.device):
             return plan
@@ -634,27 +630,12 @@ class RouterMode(TorchFunctionMode):
         is_retried = found is not None and found.kind in errors.RETRIED and entry.spec is not None
         self._tell(entry, start, "failed" if is_retried else "raised", errors.first_line(error))
 
-    def _run_foreign(
-        self, entry: Entry, values: tuple[Any, ...], func: Callable[..., Any],
-        args: tuple[Any, ...], kwargs: dict[str, Any],
-    ) -> Any:  # fmt: skip
-        """A call that no other tier can take: PyTorch's result or words, in a sentence if they are
-        about devices."""
-        if not entry.rows and self.tiers[0].name == "current":
-            entry.rows = self.audience.rows(entry.what, "current")
-        start = perf_counter()
-        failed: list[Exception] = []
-        try:
-            result = func(*args, **kwargs)
-        except Exception as error:
-            self._tell_failure(entry, start, error)
-            self.audience.add("raised")
-            if errors.classify(error) is None:
-                raise
-            failed.append(error)
-        else:
-            self._tell(entry, start)
-            return result
+    def _raise_foreign(
+        self, entry: Entry, values: tuple[Any, ...], failed: list[Exception]
+    ) -> NoReturn:
+        """Of a call that no other tier can take: PyTorch's words, in a sentence if they are about
+        devices."""
+        self.audience.add("raised")
         raised = failed.pop()
         found = errors.classify(raised)
         tensors = {
@@ -665,9 +646,9 @@ class RouterMode(TorchFunctionMode):
         if found is not None and found.kind is Kind.UNSUPPORTED and len({*tensors.values()}) > 1:
             # With cuDNN or MIOpen off, a CPU input and a GPU weight end as "Could not run
             # 'aten::slow_conv3d_forward' with arguments from the 'CUDA' backend".
-            found = errors.Classified(Kind.DEVICE_MISMATCH, found.reason, found.rule)
+            found = errors.Classified(Kind.DEVICE_MISMATCH, found.reason)
         places = ", ".join(f"{name} on {device}" for name, device in tensors.items())
         try:
             raise (found and translate(raised, found, entry.what, places)) or raised
         finally:
-            del raised
+            del raised  # a frame that names the exception it raises is a cycle

@@ -241,20 +241,17 @@ def _sums(call: ConvCall, whole: torch.Tensor, places: list[_Place]) -> _Sums:
     channels = first[:, None] + torch.arange(cin, device=device)
     ones = (1,) * spec.ndim
     index = [n.view(-1, 1, *ones), channels.view(-1, cin, *ones)]
-    inside: torch.Tensor | None = None
+    inside = torch.ones((), dtype=torch.bool, device=device)
     for d in range(spec.ndim):
         length = spec.x_size[2 + d]
         start = at[:, 2 + d] * spec.stride[d] - spec.pad_before[d]
         taps = torch.arange(spec.kernel[d], device=device) * spec.dilation[d]
         row = start[:, None] + taps  # (P, k)
         shape = (len(places), 1, *(spec.kernel[d] if e == d else 1 for e in range(spec.ndim)))
-        if spec.pad_modes[d] == "zeros":
-            here = ((row >= 0) & (row < length)).view(shape)
-            inside = here if inside is None else inside & here
+        inside = inside & ((row >= 0) & (row < length)).view(shape)
         index.append(row.clamp(0, length - 1).view(shape))
     window = x[tuple(index)]
-    if inside is not None:
-        window = torch.where(inside, window, torch.zeros_like(window))
+    window = torch.where(inside, window, torch.zeros_like(window))
     # As operands(): in the dtype of the computation (autocast), but of what was gathered only.
     window = _wide(window.to(spec.dtype))
     # In place and by norms: for many channels the products of 64 windows are some megabytes.

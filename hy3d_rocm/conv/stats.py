@@ -13,6 +13,7 @@ import torch
 from hy3d_rocm.conv.call import dtype_name, size_text
 from hy3d_rocm.conv.errors import mark_as_callers
 from hy3d_rocm.conv.prepared import CacheStats, stats_now
+from hy3d_rocm.units import aligned
 
 _LOG = logging.getLogger("hy3d_rocm")
 
@@ -145,14 +146,9 @@ class Stats:
             lines.append([r["op"], r["shape"], r["dtype"], r["tier"], *map(str, counts), *tail])
         told = [i for i in range(len(head)) if any(line[i] not in ("0", "-") for line in lines[1:])]
         lines = [[line[i] for i in told] for line in lines if told]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        words = sum(i < _WORDS for i in told)
+        words = range(sum(i < _WORDS for i in told))
         text = [", ".join(f"{k.replace('_', ' ')} {state[k]}" for k in _TOTALS)]
-        for line in lines:
-            left = [c.ljust(w) for c, w in zip(line[:words], widths[:words], strict=True)]
-            right = [c.rjust(w) for c, w in zip(line[words:], widths[words:], strict=True)]
-            text.append("  ".join((*left, *right)).rstrip())
-        text += state["unprotected"]
+        text += [*aligned(lines, words), *state["unprotected"]]
         weights = self.prepared_weights()
         if weights.hits + weights.misses:
             text.append(weights.text())
@@ -202,16 +198,19 @@ class Audience:
     def count(
         self, rows: tuple[Row, ...], seconds: float, *, calls: int = 1,
         longest: float | None = None, recovered: int = 0, failed: bool = False,
+        is_attempt: bool = False,
     ) -> None:  # fmt: skip
         """Counts calls, one as a rule, and an attempt at each; longest: the longest one's seconds
-        where there are several."""
+        where there are several. is_attempt: only the attempt, at a call that is counted elsewhere.
+        """
         if longest is None:
             longest = seconds
         LOCK.acquire()  # `with` takes twice as long
         try:
-            for stats in self.stats:
-                stats.booked_calls += calls
-                stats.recovered += recovered
+            if not is_attempt:
+                for stats in self.stats:
+                    stats.booked_calls += calls
+                    stats.recovered += recovered
             for row in rows:
                 row.calls += calls
                 row.failures += failed
@@ -250,8 +249,3 @@ class Audience:
             except BaseException as error:
                 mark_as_callers(error)  # the caller's, wherever it is caught
                 raise
-
-
-def book(rows: tuple[Row, ...], seconds: float, *, failed: bool = False) -> None:
-    """Counts one attempt."""
-    Audience((), ()).count(rows, seconds, failed=failed)

@@ -17,12 +17,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hy3d_rocm.conv.errors import Classified, Kind, described, is_compile_error
 
 # Shapes of a long session: a video VAE has about 60, each resolution brings its own. The oldest
 # is dropped, which costs one more failing attempt.
 _CAPACITY = 4096
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,16 @@ class Verdict:
     needed: int = 0
 
 
+class _Recent(OrderedDict[_K, _V]):
+    """Of the keys that were set, the last ones."""
+
+    def __setitem__(self, key: _K, value: _V) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > _CAPACITY:
+            self.popitem(last=False)
+
+
 class Verdicts:
     """A bounded, thread-safe map (tier, configuration) -> Verdict.
 
@@ -44,19 +58,16 @@ class Verdicts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, Hashable], Verdict] = OrderedDict()
-        self._said: OrderedDict[Hashable, None] = OrderedDict()
-        self._sound: OrderedDict[tuple[str, Hashable], None] = OrderedDict()
+        self._known: _Recent[tuple[str, Hashable], Verdict] = _Recent()
+        self._said: _Recent[Hashable, None] = _Recent()
+        self._sound: _Recent[tuple[str, Hashable], None] = _Recent()
         self._broken: dict[str, Verdict] = {}
-        self._symptoms: dict[tuple[str, str], Hashable] = {}
+        self._symptoms: _Recent[tuple[str, str], Hashable] = _Recent()
         self.generation = 0
 
     def record(self, tier: str, config: Hashable, verdict: Verdict) -> None:
         with self._lock:
             self._known[tier, config] = verdict
-            self._known.move_to_end((tier, config))
-            if len(self._known) > _CAPACITY:
-                self._known.popitem(last=False)
             self.generation += 1
 
     def get(
@@ -102,8 +113,6 @@ class Verdicts:
     def is_seen_elsewhere(self, tier: str, symptom: str, config: Hashable) -> bool:
         """Whether the tier failed like this at another configuration; notes this one."""
         with self._lock:
-            if len(self._symptoms) > _CAPACITY:
-                self._symptoms.clear()
             return self._symptoms.setdefault((tier, symptom), config) != config
 
     def standing(self, tiers: Iterable[str], config: Hashable) -> tuple[Verdict | None, ...]:
@@ -117,8 +126,6 @@ class Verdicts:
     def mark_sound(self, tier: str, config: Hashable) -> None:
         with self._lock:
             self._sound[tier, config] = None
-            if len(self._sound) > _CAPACITY:
-                self._sound.popitem(last=False)
 
     def first_time(self, event: Hashable) -> bool:
         """True once for each event: what was logged is not logged again."""
@@ -126,19 +133,14 @@ class Verdicts:
             if event in self._said:
                 return False
             self._said[event] = None
-            if len(self._said) > _CAPACITY:
-                self._said.popitem(last=False)
             return True
 
     def forget(self) -> int:
         """Drops everything; how many verdicts there were."""
         with self._lock:
             count = len(self._known)
-            self._known.clear()
-            self._said.clear()
-            self._sound.clear()
-            self._broken.clear()
-            self._symptoms.clear()
+            for each in (self._known, self._said, self._sound, self._broken, self._symptoms):
+                each.clear()
             self.generation += 1
             return count
 

@@ -17,7 +17,7 @@ import torch
 
 from hy3d_rocm import _native, meter
 from hy3d_rocm.capture import around
-from hy3d_rocm.conv.prepared import cache, give_back, steady, within
+from hy3d_rocm.conv.prepared import cache, give_back, steady
 from hy3d_rocm.decoding import black_box, checks, faults, precision, stages
 from hy3d_rocm.decoding.backends.native import NativeBackend
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
@@ -426,7 +426,7 @@ class Execution:
 
             pinned = protect(policy="pin:cpu", cancel=stages.native_flag(self.counter.cancel))
         try:
-            with steady(), within(self._most_prepared()), pinned:  # nobody writes to the weights
+            with steady(self._most_prepared()), pinned:  # nobody writes to the weights
                 job, backend = self._begin(scope)
                 for sample in range(self.z.shape[0]):
                     if black_box.is_tiled(self.plan.variant):

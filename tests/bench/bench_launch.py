@@ -22,13 +22,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+for folder in (str(ROOT), str(ROOT / "tests" / "support")):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 import torch  # noqa: E402
+from tier_calls import make_call  # noqa: E402
 
 from hy3d_rocm.conv.call import ConvCall  # noqa: E402
-from hy3d_rocm.conv.tiers import make_call, make_tier  # noqa: E402
+from hy3d_rocm.conv.tiers import make_tier  # noqa: E402
 
 ROUNDS = 10
 

@@ -20,22 +20,16 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+for folder in (str(ROOT), str(ROOT / "tests" / "support")):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 import torch  # noqa: E402
+from tier_calls import make_call  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec  # noqa: E402
-from hy3d_rocm.conv.tiers import (  # noqa: E402
-    GemmTier,
-    columns,
-    gemm,
-    im2col,
-    make_call,
-    pointwise,
-    products,
-)
+from hy3d_rocm.conv.tiers import GemmTier, columns, gemm, im2col, products  # noqa: E402
 
 SHAPES = ROOT / "tests" / "shapes" / "video_vae_layers.json"
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -116,11 +110,11 @@ def measured(spec: ConvSpec) -> tuple[Counts, ConvCall]:
     return counts, call
 
 
-def plan_text(plan: columns.Plan | im2col.Plan | pointwise.Plan) -> str:
+def plan_text(plan: columns.Plan | im2col.Plan) -> str:
+    if isinstance(plan, im2col.Plan) and plan.is_view:
+        return f"input as it lies, pieces {'x'.join(map(str, plan.steps))}"
     if isinstance(plan, im2col.Plan):
         return f"PyTorch's im2col, {plan.samples} products"
-    if isinstance(plan, pointwise.Plan):
-        return f"input as it lies, pieces {'x'.join(map(str, plan.steps))}"
     pieces = f"{plan.phases} phases, pieces {'x'.join(map(str, plan.inner))}"
     taps = f"{plan.copied // plan.channels} taps copied, {plan.turns} turns"
     return f"{taps}, {pieces}"

@@ -29,9 +29,10 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from gemm_plans import plans_of  # noqa: E402
 from gemm_steps import DTYPES, SHAPES, plan_text  # noqa: E402
+from tier_calls import make_call  # noqa: E402
 
 from hy3d_rocm.conv.call import ConvCall  # noqa: E402
-from hy3d_rocm.conv.tiers import GemmTier, columns, gemm, im2col, make_call, pointwise  # noqa: E402
+from hy3d_rocm.conv.tiers import GemmTier, columns, gemm, im2col  # noqa: E402
 
 
 def calls(name: str, dtype: torch.dtype, layout: str, only: str) -> Iterator[ConvCall]:
@@ -61,7 +62,7 @@ def choices(call: ConvCall) -> dict[str, Callable[[], object]]:
     return found
 
 
-def run_plan(plan: columns.Plan | im2col.Plan | pointwise.Plan, call: ConvCall) -> torch.Tensor:
+def run_plan(plan: columns.Plan | im2col.Plan, call: ConvCall) -> torch.Tensor:
     with mock.patch.object(gemm, "plan", return_value=plan):
         return GemmTier().run(call)
 
@@ -90,11 +91,11 @@ def main() -> int:
     parser.add_argument("--layer", default="", help="how the input's size begins")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--piece-mb", type=int, default=columns._PIECE_BYTES >> 20)
-    parser.add_argument("--sum-mb", type=int, default=pointwise._SUM_BYTES >> 20)
+    parser.add_argument("--sum-mb", type=int, default=im2col._SUM_BYTES >> 20)
     given = parser.parse_args()
     with contextlib.ExitStack() as stack, torch.inference_mode():
         for module, name, size in ((columns, "_PIECE_BYTES", given.piece_mb),
-                                   (pointwise, "_SUM_BYTES", given.sum_mb)):  # fmt: skip
+                                   (im2col, "_SUM_BYTES", given.sum_mb)):  # fmt: skip
             stack.enter_context(mock.patch.object(module, name, size << 20))
         for call in calls(given.set, DTYPES[given.dtype], given.layout, given.layer):
             found = choices(call)

@@ -35,6 +35,7 @@ for folder in (str(ROOT), str(ROOT / "tests" / "long"), str(ROOT / "tests" / "su
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from gemm_plans import plans_of  # noqa: E402
+from tier_calls import make_call  # noqa: E402
 from tier_cases import DTYPES, Case, case_of, make_tensors, moved  # noqa: E402
 
 from hy3d_rocm.conv.call import ConvSpec  # noqa: E402
@@ -43,14 +44,13 @@ from hy3d_rocm.conv.tiers import (  # noqa: E402
     Tier,
     columns,
     conv2d,
+    cpu,
     gemm,
-    make_call,
+    im2col,
     make_tier,
     native,
-    pointwise,
-    staging,
     vendor,
-)  # fmt: skip
+)
 from hy3d_rocm.conv.triton import launch as triton_launch  # noqa: E402
 
 UNIT = {torch.float64: 2.0**-53}  # of the sums: the others are summed in f32
@@ -63,7 +63,7 @@ MATRIX_UNIT = 2.0**-23
 SPLIT_UNIT, SPLIT_PRODUCTS = 2.0**-18, 3
 # What a tier's pieces are cut to, and what of it a case gets where they are to be tiny.
 PIECES = ((columns, "_PIECE_BYTES", 4), (columns, "_COPY_BYTES", 4), (columns, "_WEIGHT_BYTES", 1),
-          (pointwise, "_PIECE_BYTES", 4), (pointwise, "_SUM_BYTES", 1),
+          (im2col, "_MOST_BYTES", 4), (im2col, "_SUM_BYTES", 1),
           (conv2d, "_PIECE_BYTES", 16), (native, "_PIECE_BYTES", 16),
           (vendor, "_MAX_ELEMS", 1))  # fmt: skip
 
@@ -86,7 +86,7 @@ def pieces_of(piece: int | None, choice: int) -> Iterator[None]:
             assert piece is not None
             stack.enter_context(mock.patch.object(module, name, piece * factor))
         stack.enter_context(mock.patch.object(gemm, "plan", chosen))
-        for plan in (columns._plan, pointwise._plan):
+        for plan in (columns._plan, im2col._views):
             plan.cache_clear()
             stack.callback(plan.cache_clear)
         yield
@@ -99,7 +99,7 @@ def truth(case: Case, x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch
     for axis, pair in enumerate(case.pads):
         pad = [0] * (2 * ndim)
         pad[2 * (ndim - 1 - axis) : 2 * (ndim - axis)] = pair
-        x = F.pad(x, pad, mode="replicate" if case.modes[axis] == "replicate" else "constant")
+        x = F.pad(x, pad)
     conv: Any = F.conv3d if ndim == 3 else F.conv2d
     addend = None if bias is None else bias.double()
     with torch.backends.mkldnn.flags(enabled=False):
@@ -145,19 +145,15 @@ def is_whole(tier: str, device: str) -> bool:
     return device != "cpu" and tier in ("vendor", "conv2d", "native")
 
 
-def staged(call: Any, cpu: Any) -> torch.Tensor:
+def staged(call: Any, tier: Any) -> torch.Tensor:
     """The cpu tier's way for tensors of other devices, on host tensors."""
     from hy3d_rocm.conv.tiers.base import empty_result
     from hy3d_rocm.conv.tiers.windows import lifted, lowered
 
     x, weight, bias = call.operands()
     out = empty_result(call.spec)
-    steps = staging.steps_within(call.spec, 40_000) or (1, 1, 1)
-
-    def compute(window: torch.Tensor, result: torch.Tensor) -> None:
-        cpu._compute(call.spec, lifted(weight), bias, window, result, padded=False)
-
-    staging.run(call.spec, lifted(x), lifted(out), steps, staging.Lanes(), compute)
+    steps = cpu._steps_within(call.spec, 20_000) or (1, 1, 1)
+    tier._compute_pieces(call.spec, lifted(weight), bias, lifted(x), lifted(out), steps)
     return lowered(out, call.spec)
 
 
@@ -168,8 +164,7 @@ def check(case: Case, seed: int, name: str, device: str) -> tuple[float, str | N
     x, weight, bias = make_tensors(case, seed, whole)
     operands = [moved(t, device) for t in (x, weight, bias)]
     with pieces_of(case.piece, case.index), torch.inference_mode():
-        call = make_call(*operands, case.stride, case.pads, case.dilation, case.groups,
-                         pad_modes=case.modes)  # fmt: skip
+        call = make_call(*operands, case.stride, case.pads, case.dilation, case.groups)
         reason = tier.refusal(call, call.limits)
         if reason is not None:
             return 0.0, reason

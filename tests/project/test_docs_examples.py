@@ -247,7 +247,7 @@ def vae_and_latents(names: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
 
 
 def a_spec(names: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
-    from hy3d_rocm.conv.tiers import make_call
+    from tier_calls import make_call
 
     call = make_call(torch.zeros(1, 2, 3, 4, 4), torch.zeros(2, 2, 3, 3, 3))
     names.update(spec=call.spec, specs=[call.spec])

@@ -6,13 +6,13 @@ import dataclasses
 import itertools
 
 from hy3d_rocm.conv.call import ConvSpec
-from hy3d_rocm.conv.tiers import columns, gemm, im2col, pointwise, products
+from hy3d_rocm.conv.tiers import columns, gemm, im2col, products
 
 
-def plans_of(spec: ConvSpec) -> list[columns.Plan | im2col.Plan | pointwise.Plan]:
+def plans_of(spec: ConvSpec) -> list[columns.Plan | im2col.Plan]:
     """The one that is taken first."""
     taken, base = gemm.plan(spec), columns.plan(spec)
-    found: list[columns.Plan | im2col.Plan | pointwise.Plan] = [] if taken is None else [taken]
+    found: list[columns.Plan | im2col.Plan] = [] if taken is None else [taken]
     if base is None:
         return found
     shape = base.shape

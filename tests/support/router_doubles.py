@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from tier_calls import make_call
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.router import Guard, protect
-from hy3d_rocm.conv.tiers import CpuTier, CurrentTier, Limits, NativeTier, Tier, make_call
+from hy3d_rocm.conv.tiers import CpuTier, CurrentTier, Limits, NativeTier, Tier
 
 
 @contextmanager

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def be_patient() -> None:
     """The machine that runs the tests may be slower than a decode should wait for."""
-    _store.OPEN_S = _store.READ_S = _store.TRY_S = 60.0
+    _store.OPEN_S = _store.TRY_S = 60.0
 
 
 def key(number: int = 0, **changes: str) -> Key:

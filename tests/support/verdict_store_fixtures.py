@@ -14,7 +14,7 @@ from hy3d_rocm.conv.verdict_store.store import Store
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """be_patient() for a test; imported by the modules that want it."""
-    for name in ("OPEN_S", "READ_S", "TRY_S"):
+    for name in ("OPEN_S", "TRY_S"):
         monkeypatch.setattr(_store, name, 60.0)
 
 

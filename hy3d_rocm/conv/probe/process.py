@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from hy3d_rocm.conv.probe.windows import Job
 
@@ -52,10 +52,6 @@ _CHUNK = 65536
 _MAX_LINE = 16384
 # Of stderr the end is kept: that is where a dying process says why.
 _TAIL_BYTES = 65536
-
-# A stream of the child and what takes its bytes.
-_Feed = Callable[[bytes], None]
-_Output = tuple[IO[bytes], _Feed]
 
 _left: list[Child] = []
 _left_lock = threading.Lock()
@@ -137,12 +133,14 @@ class Child:
         nonce = secrets.token_hex(8)
         self.inbox: deque[dict[str, Any]] = deque()
         self._stderr = Tail()
-        self._messages = Messages(nonce)
+        self._arrived: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._to_write: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._keeper = HAS_KEEPER
         self._is_over: bool | None = None  # what end() said
         self._is_stuck = False  # the keeper says that what it killed does not vanish
         self._has_gone = False  # what the keeper says of the worker, and how
         self._code: int | None = None
+        self._is_closed = False
         self._job = Job() if sys.platform == "win32" else None
         try:
             self._process = _popen(python)
@@ -150,11 +148,20 @@ class Child:
             if self._job is not None:
                 self._job.close()
             raise
-        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
-        assert stdin is not None
-        assert stdout is not None
-        assert stderr is not None
-        self._pipes = Pipes(stdin, [(stdout, self._messages.feed), (stderr, self._stderr.feed)])
+        # A thread for each pipe, since Windows' pipes can't be waited for: no call blocks, and a
+        # grandchild that holds a pipe holds nobody up.
+        feeds = Messages(nonce, self._arrived.put).feed, self._stderr.feed
+        self._streams = (
+            cast("IO[bytes]", self._process.stdout),
+            cast("IO[bytes]", self._process.stderr),
+        )
+        self._readers = [
+            threading.Thread(target=self._read, args=pair, daemon=True)
+            for pair in zip(self._streams, feeds, strict=True)
+        ]
+        self._writer = threading.Thread(target=self._write, daemon=True)
+        for thread in (*self._readers, self._writer):
+            thread.start()
         if self._job is not None:
             try:
                 self._job.add(int(getattr(self._process, "_handle")))  # noqa: B009
@@ -170,28 +177,47 @@ class Child:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """What it does not read is lost without a word."""
-        self._pipes.send(json.dumps(message).encode("ascii") + b"\n")
+        self._to_write.put(json.dumps(message).encode("ascii") + b"\n")
+
+    def _write(self) -> None:
+        stdin = cast("IO[bytes]", self._process.stdin)
+        try:
+            while (data := self._to_write.get()) is not None:
+                while data:
+                    data = data[os.write(stdin.fileno(), data) :]
+        except (OSError, ValueError):
+            pass
+        finally:
+            stdin.close()
+
+    def _read(self, stream: IO[bytes], feed: Callable[[bytes], None]) -> None:
+        try:
+            while (data := os.read(stream.fileno(), _CHUNK)) and not self._is_closed:
+                feed(data)
+        except (OSError, ValueError):
+            pass
 
     def listen(self, timeout_s: float) -> bool:
         """Moves what has come into the inbox; waits at most `timeout_s` for something. Whether
         there was any."""
-        came = self._pipes.pump(timeout_s)
-        for message in self._messages.take():
-            if message.get("event") == "exit":
-                self._has_gone, self._code = True, message.get("code")
-            elif message.get("event") == "stuck":
-                self._is_stuck = True
-            else:
-                self.inbox.append(message)
-        return came
+        try:
+            message = self._arrived.get(timeout=max(timeout_s, 0.001))
+        except queue.Empty:
+            return False
+        if message.get("event") == "exit":
+            self._has_gone, self._code = True, message.get("code")
+        elif message.get("event") == "stuck":
+            self._is_stuck = True
+        else:
+            self.inbox.append(message)
+        return True
 
     def hear_out(self, wait_s: float = _LAST_WORDS_S) -> None:
-        """All that is in the pipes now; bounded, since a child may write faster than we read.
-
-        wait_s: how long to wait for more, where threads do the reading."""
-        for _ in range(64):
-            if not self.listen(wait_s):
-                break
+        """All that is in the pipes now; wait_s: how long to wait for the end of each."""
+        for thread in self._readers:
+            thread.join(wait_s)
+        while self.listen(0.0):
+            pass
 
     def forget(self) -> None:
         """What it has said so far is of no interest."""
@@ -235,19 +261,34 @@ class Child:
 
     def _end(self) -> bool:
         if self._keeper and not self._is_stuck:
-            self._pipes.hang_up()
+            self._hang_up()
             self._wait(_KEEPER_S)
         if not self._is_stuck:
             self._kill_group()
             self._wait(_KILLED_S)
         is_gone = self.has_ended()
-        self._pipes.close()
+        self._close()
         if is_gone:
             self._reap()
         else:
             with _left_lock:
                 _left.append(self)
         return is_gone
+
+    def _hang_up(self) -> None:
+        """Closes the child's stdin: for the keeper the order to end everything."""
+        self._to_write.put(None)
+
+    def _close(self) -> None:
+        """Closes all pipes. A thread that is still in a read keeps its descriptor: closing it under
+        the thread could hand its number to another file."""
+        self._hang_up()
+        self._is_closed = True
+        self._writer.join(_THREAD_S)
+        for stream, thread in zip(self._streams, self._readers, strict=True):
+            thread.join(_THREAD_S)
+            if not thread.is_alive():
+                stream.close()
 
     def _wait(self, seconds: float) -> None:
         """Reads on meanwhile: a process that writes to a full pipe could not end by itself."""
@@ -277,7 +318,7 @@ class Child:
         if not self.has_ended():
             return False
         self._kill_group()
-        self._pipes.close()
+        self._close()
         self._reap()
         return True
 
@@ -298,10 +339,10 @@ def left_behind() -> int:
 class Messages:
     """Lines of this run out of whatever arrives; anything else is dropped."""
 
-    def __init__(self, nonce: str) -> None:
+    def __init__(self, nonce: str, put: Callable[[dict[str, Any]], None]) -> None:
         self._prefix = f"{nonce} ".encode("ascii")
+        self._put = put
         self._rest = b""
-        self._found: list[dict[str, Any]] = []
 
     def feed(self, data: bytes) -> None:
         *lines, rest = (self._rest + data).split(b"\n")
@@ -315,94 +356,22 @@ class Messages:
             except ValueError:
                 continue
             if isinstance(message, dict):
-                self._found.append(message)
-
-    def take(self) -> list[dict[str, Any]]:
-        found, self._found = self._found, []
-        return found
+                self._put(message)
 
 
 class Tail:
     """The last _TAIL_BYTES that were fed."""
 
     def __init__(self) -> None:
-        self._data = b""
+        self._data, self._lock = b"", threading.Lock()
 
     def feed(self, data: bytes) -> None:
-        self._data = (self._data + data)[-_TAIL_BYTES:]
+        with self._lock:
+            self._data = (self._data + data)[-_TAIL_BYTES:]
 
     def clear(self) -> None:
-        self._data = b""
+        with self._lock:
+            self._data = b""
 
     def lines(self) -> list[str]:
         return self._data.decode("utf-8", "replace").splitlines()
-
-
-class Pipes:
-    """The host's ends of the three pipes, a thread each, since Windows' pipes can't be waited for:
-    no call blocks, and a grandchild that holds a pipe holds nobody up."""
-
-    def __init__(self, stdin: IO[bytes], outputs: Sequence[_Output]) -> None:
-        self._stdin, self._outputs = stdin, outputs
-        self._is_closed = False
-        self._arrived: queue.Queue[tuple[_Feed, bytes]] = queue.Queue(64)
-        self._to_write: queue.Queue[bytes | None] = queue.Queue()
-        self._readers = [
-            threading.Thread(target=self._read, args=output, daemon=True) for output in outputs
-        ]
-        self._writer = threading.Thread(target=self._write, daemon=True)
-        for thread in (*self._readers, self._writer):
-            thread.start()
-
-    def _read(self, stream: IO[bytes], feed: _Feed) -> None:
-        while not self._is_closed:
-            try:
-                data = os.read(stream.fileno(), _CHUNK)
-            except (OSError, ValueError):
-                return
-            if not data:
-                return
-            while not self._is_closed:
-                try:
-                    self._arrived.put((feed, data), timeout=0.1)
-                    break
-                except queue.Full:
-                    continue
-
-    def _write(self) -> None:
-        try:
-            while (data := self._to_write.get()) is not None:
-                while data:
-                    data = data[os.write(self._stdin.fileno(), data) :]
-        except (OSError, ValueError):
-            pass
-        finally:
-            self._stdin.close()
-
-    def send(self, data: bytes) -> None:
-        """Queues bytes for the child's stdin."""
-        self._to_write.put(data)
-
-    def pump(self, timeout_s: float) -> bool:
-        """Moves what is there; waits at most `timeout_s` for something. Whether any came in."""
-        try:
-            feed, data = self._arrived.get(timeout=max(timeout_s, 0.001))
-        except queue.Empty:
-            return False
-        feed(data)
-        return True
-
-    def hang_up(self) -> None:
-        """Closes the child's stdin: for the keeper the order to end everything."""
-        self._to_write.put(None)
-
-    def close(self) -> None:
-        """Closes everything. A thread that is still in a read keeps its descriptor: closing it
-        under the thread could hand its number to another file."""
-        self.hang_up()
-        self._is_closed = True
-        self._writer.join(_THREAD_S)
-        for (stream, _), thread in zip(self._outputs, self._readers, strict=True):
-            thread.join(_THREAD_S)
-            if not thread.is_alive():
-                stream.close()

@@ -9,12 +9,7 @@ from hy3d_rocm.conv.call import Limits
 from hy3d_rocm.conv.tiers.base import Tier
 from hy3d_rocm.conv.tiers.conv2d import Conv2dTier
 from hy3d_rocm.conv.tiers.cpu import CpuTier
-from hy3d_rocm.conv.tiers.current import (
-    CurrentTier,
-    backend_label,
-    make_call,
-    select_backend,
-)
+from hy3d_rocm.conv.tiers.current import CurrentTier, backend_label, select_backend
 from hy3d_rocm.conv.tiers.gemm import GemmTier
 from hy3d_rocm.conv.tiers.native import NativeTier
 from hy3d_rocm.conv.tiers.triton import TritonTier
@@ -32,7 +27,6 @@ __all__ = [
     "TritonTier",
     "VendorTier",
     "backend_label",
-    "make_call",
     "make_tier",
     "select_backend",
 ]

@@ -18,6 +18,10 @@ _T = TypeVar("_T")
 SMALL_BYTES = 1 << 20
 
 
+class Shortage(str):
+    """A refusal that is over once more memory is free."""
+
+
 class Tier(Protocol):
     """One way to compute a convolution. Stateless between calls, may be shared by threads."""
 
@@ -100,18 +104,18 @@ def allowance(limits: Limits, device: torch.device) -> int | None:
     return min(bounds) if bounds else None
 
 
-def shortage(need: int, limits: Limits, device: torch.device, what: str) -> str | None:
+def shortage(need: int, limits: Limits, device: torch.device, what: str) -> Shortage | None:
     """A sentence where `need` bytes of workspace and output are more than may be taken, or None.
 
     `what` names the bytes: "its im2col buffer and output".
     """
     if limits.budget is not None and need > limits.budget:
-        return f"{what} need {size_text(need)} of a budget of {size_text(limits.budget)}"
+        return Shortage(f"{what} need {size_text(need)} of a budget of {size_text(limits.budget)}")
     if need <= SMALL_BYTES:
         return None
     free = memory.free_bytes(device)
     if free is not None and need > free * limits.memory_threshold:
-        return (
+        return Shortage(
             f"{what} need {size_text(need)}, and {limits.memory_threshold:.0%} of the"
             f" {size_text(free)} that are free is less"
         )

@@ -372,34 +372,27 @@ class _Run:
             products.write(target, self._view(self.sums, values), None if adds else self.part)
 
     def fill(self, box: Box, start: int) -> None:
-        """Puts the padded input of a box into the copy: by one copy of what is real, where padding
-        is zeros."""
+        """Puts the padded input of a box into the copy, by one copy of what is real."""
         plan, shape = self.plan, self.plan.shape
         window, strides = shape.window_sizes(windows.counts(box)), plan.copy_strides(box)
         spans = [shape.span(axis, part) for axis, part in enumerate(box)]
         pads = [(max(-a, 0), max(b - n, 0)) for (a, b), n in zip(spans, shape.size, strict=True)]
-        padded = {mode for pad, mode in zip(pads, shape.modes, strict=True) if any(pad)}
+        is_padded = any(map(any, pads))
         if self.copy is None:
-            zeros = padded == {"zeros"} or plan.channels != plan.cin
+            zeros = is_padded or plan.channels != plan.cin
             self.copy, self.copy_wide = self._buffer(plan.copy_elems(plan.outer), zeros)
-        elif padded == {"zeros"} and self.filled != (window, pads):
+        elif is_padded and self.filled != (window, pads):
             self.copy.zero_()
-        start += int(self.x.storage_offset())
-        if padded <= {"zeros"}:
-            # Where the next box has its padding in the same places, it is there already.
-            self.filled = window, pads
-            sizes = (*(n - a - b for n, (a, b) in zip(window, pads, strict=True)), plan.cin)
-            if min(sizes) > 0:
-                at = sum(a * step for (a, _), step in zip(pads, strides, strict=True))
-                into = self.copy.as_strided(sizes, (*strides, 1), at)
-                given = self.given[2:]
-                start += sum(max(a, 0) * step for (a, _), step in zip(spans, given, strict=True))
-                _copy(into, self.x.as_strided(sizes, (*given, self.given[1]), start))
-            return
-        self.filled = None
-        into = self.copy.as_strided((1, plan.cin, *window), (0, 1, *strides), 0)
-        x = self.x.as_strided((1, plan.cin, *shape.size), self.given, start)
-        windows.fill(into, x, shape, box)
+        # Where the next box has its padding in the same places, it is there already.
+        self.filled = window, pads
+        sizes = (*(n - a - b for n, (a, b) in zip(window, pads, strict=True)), plan.cin)
+        if min(sizes) > 0:
+            at = sum(a * step for (a, _), step in zip(pads, strides, strict=True))
+            into = self.copy.as_strided(sizes, (*strides, 1), at)
+            given = self.given[2:]
+            start += int(self.x.storage_offset())
+            start += sum(max(a, 0) * step for (a, _), step in zip(spans, given, strict=True))
+            _copy(into, self.x.as_strided(sizes, (*given, self.given[1]), start))
 
 
 def _copy(into: torch.Tensor, source: torch.Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,21 +11,21 @@ import torch
 from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
-from hy3d_rocm.conv.tiers import staging, windows
+from hy3d_rocm.conv.tiers import windows
 from hy3d_rocm.conv.tiers.base import allowance, empty_result, shortage
-from hy3d_rocm.conv.tiers.windows import Sizes
+from hy3d_rocm.conv.tiers.windows import Sizes, geometry
 from hy3d_rocm.units import size_text
 
 _HOST = torch.device("cpu")
 # Below this, pieces would be too many; a device that is so short fails anyway.
 _LEAST_DEVICE_BYTES = 16 << 20
-# Staging buffers on the host at most; larger ones are no faster.
-_STAGING_BYTES = 512 << 20
+# Of a piece on the host at most; larger ones are no faster.
+_PIECE_BYTES = 512 << 20
 
 
 class CpuTier:
-    """Our C conv3d on the host. GPU tensors are copied there in pieces, and the results back, while
-    other pieces are computed (`staging`).
+    """Our C conv3d on the host. GPU tensors are copied there in pieces, and the results back: that
+    takes some hundredths of the time that computing does.
 
     `conv3d` replaces hy3d_rocm.conv.functional.conv3d (tests); the rest is passed on to it.
     """
@@ -51,8 +52,8 @@ class CpuTier:
 
     def workspace_bytes(self, spec: ConvSpec) -> int:
         if spec.device.type != "cpu":
-            steps = staging.steps_within(spec, _STAGING_BYTES)
-            return 0 if steps is None else staging.device_bytes(spec, steps)
+            steps = _steps_within(spec, _PIECE_BYTES)
+            return 0 if steps is None else device_bytes(spec, steps)
         limit = self._options["workspace_limit"]
         return limit if isinstance(limit, int) else 0
 
@@ -72,9 +73,9 @@ class CpuTier:
             return shortage(spec.out_bytes, host, _HOST, "input and output on the host")
         if min(spec.out_size) == 0 or _steps(spec, limits) is not None:
             return None
-        row = staging.buffer_bytes(spec, (1, 1, 1))
-        if row > _STAGING_BYTES:
-            return f"one output position of it reads more than {size_text(_STAGING_BYTES)}"
+        row = piece_bytes(spec, (1, 1, 1))
+        if row > _PIECE_BYTES:
+            return f"one output position of it reads more than {size_text(_PIECE_BYTES)}"
         return shortage(row, host, _HOST, "staging buffers on the host")
 
     def run(self, call: ConvCall) -> torch.Tensor:
@@ -90,12 +91,19 @@ class CpuTier:
             self._compute(spec, filters, addend, source, whole, padded=True)
         elif out.numel():
             steps = _steps(spec, call.limits) or (1, 1, 1)
-
-            def compute(window: torch.Tensor, result: torch.Tensor) -> None:
-                self._compute(spec, filters, addend, window, result, padded=False)
-
-            staging.run(spec, source, whole, steps, staging.lanes_for(spec.device), compute)
+            self._compute_pieces(spec, filters, addend, source, whole, steps)
         return windows.lowered(out, spec)
+
+    def _compute_pieces(
+        self, spec: ConvSpec, weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor,
+        out: torch.Tensor, steps: Sizes,
+    ) -> None:  # fmt: skip
+        """Of tensors anywhere: each piece by way of the host."""
+        kept = torch.channels_last_3d if spec.channels_last else torch.contiguous_format
+        for window, place in windows.pieces(x, out, geometry(spec), steps):
+            made = torch.empty(place.shape, dtype=spec.dtype, device=_HOST, memory_format=kept)
+            self._compute(spec, weight, bias, window.to(_HOST), made, padded=False)
+            place.copy_(made)
 
     def _compute(
         self, spec: ConvSpec, weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor,
@@ -103,15 +111,13 @@ class CpuTier:
     ) -> None:  # fmt: skip
         """One call of the C conv3d on host tensors (N, C, T, H, W)."""
         assert self._conv3d is not None
-        shape = windows.geometry(spec)
+        shape = geometry(spec)
         pads: Any = 0
-        extra: dict[str, Any] = {}
         if padded:
             pairs = tuple(zip(shape.before, shape.after, strict=True))
             pads = shape.before if shape.before == shape.after else pairs
-            extra = {} if set(shape.modes) == {"zeros"} else {"padding_mode": shape.modes}
         self._conv3d(
-            x, weight, bias, shape.stride, pads, shape.dilation, shape.groups, out=out, **extra,
+            x, weight, bias, shape.stride, pads, shape.dilation, shape.groups, out=out,
             **self._options,
         )  # fmt: skip
 
@@ -121,7 +127,35 @@ def _steps(spec: ConvSpec, limits: Limits) -> Sizes | None:
     comes last, often after an out of memory."""
     only_free = Limits(None, limits.memory_threshold)
     host, device = allowance(only_free, _HOST), allowance(only_free, spec.device)
-    most = _STAGING_BYTES if host is None else min(_STAGING_BYTES, host)
+    most = _PIECE_BYTES if host is None else min(_PIECE_BYTES, host)
     if device is not None:
         device = max(device - spec.out_bytes, _LEAST_DEVICE_BYTES)
-    return staging.steps_within(spec, most, device) or staging.steps_within(spec, most)
+    return _steps_within(spec, most, device) or _steps_within(spec, most)
+
+
+def piece_bytes(spec: ConvSpec, steps: Sizes) -> int:
+    """Host bytes of the input and the result of a box."""
+    return sum(_elems(spec, steps)) * spec.dtype.itemsize
+
+
+def device_bytes(spec: ConvSpec, steps: Sizes) -> int:
+    """What is copied is made dense on the device, and a padded window is one more."""
+    read, made = _elems(spec, steps)
+    padded = read if geometry(spec).is_padded else 0
+    return (read + made + padded) * spec.dtype.itemsize
+
+
+def _elems(spec: ConvSpec, steps: Sizes) -> tuple[int, int]:
+    shape = geometry(spec)
+    return shape.cin * math.prod(shape.window_sizes(steps)), shape.cout * math.prod(steps)
+
+
+def _steps_within(spec: ConvSpec, host: int, device: int | None = None) -> Sizes | None:
+    """The largest boxes that take at most `host` bytes there and `device` bytes on the device, or
+    None."""
+
+    def excess(steps: Sizes) -> int:
+        over = piece_bytes(spec, steps) - host
+        return over if device is None else max(over, device_bytes(spec, steps) - device)
+
+    return windows.steps_that_fit(geometry(spec), excess, 0, cut_width=True)

@@ -1,19 +1,12 @@
-"""The tier that does what untouched code would do, and calls on one tier with what PyTorch's own
-functions can't say: padding that differs by side, and padding modes."""
+"""The tier that does what untouched code would do."""
 
 from __future__ import annotations
-
-import functools
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 
-from hy3d_rocm.conv.call import PAD_MODES, ConvCall, ConvSpec, Limits, make_spec
+from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.tiers import windows
-
-_Pads = tuple[tuple[int, ...], tuple[int, ...]]
-_Padding = int | str | Sequence[int | Sequence[int]]
 
 
 class CurrentTier:
@@ -59,57 +52,6 @@ def backend_label(call: ConvCall) -> str:
         if part in chosen:
             return label
     return "the current back-end"
-
-
-def make_call(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: _Padding = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    *,
-    pad_modes: str | Sequence[str] = "zeros",
-    limits: Limits | None = None,
-) -> ConvCall:
-    """The call that a tier takes; conv2d or conv3d by the weight's dimensions.
-
-    Arguments as torch.nn.functional.conv3d's, and: padding may be pairs (before, after), as in
-    ((2, 0), (1, 1), (1, 1)) for causal in time; pad_modes is "zeros" or "replicate", or one each
-    for (T,) H, W. Raises ValueError where they are no convolution.
-    """
-    ndim = weight.dim() - 2
-    modes = (pad_modes,) * ndim if isinstance(pad_modes, str) else tuple(pad_modes)
-    if len(modes) != ndim or any(mode not in PAD_MODES for mode in modes):
-        raise ValueError(
-            f"pad_modes is {pad_modes!r}: give 'zeros' or 'replicate', or one each for"
-            f" {'T, H, W' if ndim == 3 else 'H, W'}"
-        )
-    pads = None if isinstance(padding, str) else _pads(padding, ndim)
-    values = (x, weight, bias, stride, padding if pads is None else 0, dilation, groups)
-    spec = make_spec(values, ndim, pads=pads, pad_modes=modes) if ndim in (2, 3) else None
-    if spec is None:
-        raise ValueError(
-            f"x {tuple(x.shape)} {x.dtype} on {x.device} and weight {tuple(weight.shape)}"
-            f" {weight.dtype} on {weight.device} with stride={stride}, padding={padding},"
-            f" dilation={dilation}, groups={groups} make no convolution: look at shapes, dtypes"
-            " and devices"
-        )
-    current = functools.partial(run_current, spec, x, weight, bias)
-    return ConvCall(spec, x, weight, bias, current, limits or Limits())
-
-
-def _pads(padding: int | Sequence[int | Sequence[int]], ndim: int) -> _Pads:
-    items = (padding,) * ndim if isinstance(padding, int) else tuple(padding)
-    items = items * ndim if len(items) == 1 else items
-    pairs = [(item, item) if isinstance(item, int) else tuple(item) for item in items]
-    if len(pairs) != ndim or any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
-        raise ValueError(
-            f"padding is {padding!r}: give a number, one a dimension, or a pair (before, after) a"
-            " dimension, none below zero"
-        )
-    return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
 
 
 def run_current(

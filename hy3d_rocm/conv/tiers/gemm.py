@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
-from hy3d_rocm.conv.tiers import columns, im2col, pointwise
+from hy3d_rocm.conv.tiers import columns, im2col
 from hy3d_rocm.conv.tiers.base import empty_result, foreign, shortage
 
 # What the BLAS library may take for itself through PyTorch's allocator (32 MiB on Hopper).
@@ -14,8 +14,8 @@ _BLAS_BYTES = 33 << 20
 
 class GemmTier:
     """Matrix products through torch.bmm, over columns of the input, one box at a time (`columns`);
-    over the input as it lies where a kernel has one element or few outputs (`pointwise`); over all
-    columns at once, made by PyTorch, where those are few (`im2col`).
+    over the input as it lies where a kernel has one element, and over columns that PyTorch makes
+    where those are few (`im2col`).
 
     Sums are in f32 (f64 for f64), rounded once; under 256 MB beside the output.
     """
@@ -49,9 +49,7 @@ class GemmTier:
             found = spec.notes.get("gemm")
             if found is None:
                 found = spec.notes["gemm"] = plan(spec)
-            if isinstance(found, pointwise.Plan):
-                pointwise.run(found, x, weight, bias, out)
-            elif isinstance(found, im2col.Plan):
+            if isinstance(found, im2col.Plan):
                 im2col.run(found, x, weight, bias, out)
             else:
                 assert found is not None, "refusal() is asked first"
@@ -59,6 +57,6 @@ class GemmTier:
         return out if spec.batched else out.squeeze(0)
 
 
-def plan(spec: ConvSpec) -> columns.Plan | im2col.Plan | pointwise.Plan | None:
+def plan(spec: ConvSpec) -> columns.Plan | im2col.Plan | None:
     """How a convolution is cut; None where it has no outputs, or does not fit the workspace."""
-    return pointwise.plan(spec) or im2col.plan(spec) or columns.plan(spec)
+    return im2col.plan(spec) or columns.plan(spec)

@@ -1,97 +1,204 @@
-"""Small layers of `gemm`: PyTorch's own im2col, then one product, where the host is what costs.
+"""Columns of `gemm` that are cheap to have: those of a kernel of one element are the input as it
+lies, and those of small layers are made by PyTorch's own im2col, since there the host is what costs
+(`columns` asks the GPU for less, and the host for twice as many operators).
 
-Columns ask the GPU for less, and the host for twice as many operators. Frames are samples: with kT
-taps, the frames that an output reads are channels of one sample, as the weight has them.
+Frames are samples: with kT taps, the frames that an output reads are channels of one sample, as
+the weight has them.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 from hy3d_rocm.conv.call import ConvSpec
-from hy3d_rocm.conv.tiers import products
-from hy3d_rocm.conv.tiers.windows import Geometry, geometry
+from hy3d_rocm.conv.tiers import products, windows
+from hy3d_rocm.conv.tiers.windows import Box, Geometry, Sizes, geometry
 
 # Larger ones cost the GPU more than twice as many operators cost the host
 # (paint_unet_512_b1 and seven other sets on an H200).
 _COLUMN_BYTES = 32 << 20
 _MOST_BYTES = 160 << 20
-# Each of them is a kernel.
+# Sums that are not made in the result itself, at a time: about what a card's last-level cache
+# holds, since they are read back at once to be rounded.
+_SUM_BYTES = 40 << 20
+# Each of them is a kernel of im2col.
 _MOST_SAMPLES = 4
+
+_Piece = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """bytes: all that a run takes."""
+    """is_view: of a kernel of one element; then `samples` and boxes of `steps` are taken at a time,
+    else all at once. work: dtype of the operands; total: of the sums; is_direct: they are made in
+    the result. bytes: all that a run takes."""
 
     shape: Geometry
-    samples: int
-    depth: int
-    positions: int
-    bytes: int
+    is_view: bool
+    work: torch.dtype
+    total: torch.dtype
+    is_direct: bool
+    samples: int = 0
+    steps: Sizes = (0, 0, 0)
+    bytes: int = 0
+
+    @property
+    def outputs(self) -> int:
+        """Output channels of a group."""
+        return self.shape.cout // self.shape.groups
+
+    @property
+    def depth(self) -> int:
+        """Products of an output."""
+        return self.shape.cin // self.shape.groups * self.shape.taps
+
+    def sum_bytes(self, samples: int, positions: int) -> int:
+        """Of sums whose rows are aligned."""
+        if self.is_direct:
+            return 0
+        return samples * self.outputs * windows.aligned(positions) * self.total.itemsize
 
 
 def plan(spec: ConvSpec) -> Plan | None:
-    """None where im2col has no words for the padding, or is too large."""
-    shape = geometry(spec)
-    samples = shape.batch * shape.out[0]
-    positions, depth = math.prod(shape.out[1:]), shape.cin * shape.taps
-    if min(shape.out) == 0 or shape.groups > 1 or min(shape.batch, shape.out[0]) > 1:
+    """None where the columns have to be made and im2col has no words for the padding, or they are
+    too large."""
+    work = products.work_dtype(spec.device, spec.dtype)
+    total = products.sum_dtype(spec.device, spec.dtype)
+    draft = Plan(geometry(spec), spec.is_view, work, total, total is spec.dtype)
+    if min(spec.out_size) == 0:
         return None
-    if samples > _MOST_SAMPLES or not _has_plain_padding(shape):
+    return _views(draft) if draft.is_view else _small(draft, spec.dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def _views(draft: Plan) -> Plan | None:
+    """Where the input does not lie as BLAS wants it, or is of another type, it is copied."""
+    shape, weights = draft.shape, 2 * draft.outputs * draft.depth * draft.work.itemsize
+
+    def need(samples: int, steps: Sizes) -> int:
+        copy = samples * draft.depth * math.prod(steps) * draft.work.itemsize
+        return weights + copy + draft.sum_bytes(samples, math.prod(steps))
+
+    def excess(samples: int, steps: Sizes) -> int:
+        sums = draft.sum_bytes(samples, math.prod(steps))
+        return max(need(samples, steps) - _MOST_BYTES, sums - _SUM_BYTES)
+
+    steps = windows.steps_that_fit(shape, lambda steps: excess(1, steps), 0, cut_width=True)
+    if steps is None:
         return None
-    if products.work_dtype(spec.device, spec.dtype) is not spec.dtype:
+    samples = 1
+    if steps == shape.out:
+        samples = windows.largest(shape.batch, lambda n: excess(n, shape.out) <= 0)
+    return _with(draft, samples, steps, need(samples, steps))
+
+
+def _small(draft: Plan, dtype: torch.dtype) -> Plan | None:
+    shape, samples = draft.shape, draft.shape.batch * draft.shape.out[0]
+    if shape.groups > 1 or min(shape.batch, shape.out[0]) > 1 or samples > _MOST_SAMPLES:
         return None
-    columns = samples * positions * depth * spec.dtype.itemsize
+    # im2col pads H and W, as much before as after.
+    if draft.work is not dtype or shape.before[0] or shape.before != shape.after:
+        return None
+    positions = math.prod(shape.out[1:])
+    columns = samples * positions * draft.depth * dtype.itemsize
     # Frames are copied where they are no channels as they lie, and by im2col; a weight where it is
     # not contiguous.
     frames = math.prod(shape.size[1:]) * shape.cin * shape.kernel[0] * samples
-    held = columns + (2 * frames + shape.cout * depth) * spec.dtype.itemsize
-    sums = products.sum_dtype(spec.device, spec.dtype).itemsize
-    total = held + samples * positions * shape.cout * sums
-    if columns > _COLUMN_BYTES or total > _MOST_BYTES:
+    held = columns + (2 * frames + shape.cout * draft.depth) * dtype.itemsize
+    held += draft.sum_bytes(samples, positions)
+    if columns > _COLUMN_BYTES or held > _MOST_BYTES:
         return None
-    return Plan(shape, samples, depth, positions, total)
+    return _with(draft, samples, shape.out, held)
 
 
-def _has_plain_padding(shape: Geometry) -> bool:
-    """None in time, and zeros, as many before as after, in H and W."""
-    if shape.before[0] or shape.after[0] or shape.before != shape.after:
-        return False
-    return all(mode == "zeros" or not n for mode, n in zip(shape.modes, shape.before, strict=True))
+def _with(draft: Plan, samples: int, steps: Sizes, size: int) -> Plan:
+    return dataclasses.replace(draft, samples=samples, steps=steps, bytes=size)
 
 
 def run(
     found: Plan, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     out: torch.Tensor,
 ) -> None:  # fmt: skip
-    """All of 4 or 5 dimensions."""
+    """out = x * weight + bias. All of 4 or 5 dimensions."""
+    shape, outputs = found.shape, found.outputs
+    for group in range(shape.groups):
+        rows = weight if shape.groups == 1 else weight[group * outputs : (group + 1) * outputs]
+        rows = rows.reshape(1, outputs, found.depth).to(found.work)
+        addend = bias
+        if bias is not None and shape.groups > 1:
+            addend = bias[group * outputs : (group + 1) * outputs]
+        pieces = _parts(found, group, x, out) if found.is_view else _columns(found, x, out)
+        for columns, place in pieces:
+            _multiply(found, rows, columns.to(found.work), addend, place)
+
+
+def _multiply(
+    found: Plan, rows: torch.Tensor, columns: torch.Tensor, bias: torch.Tensor | None,
+    place: torch.Tensor,
+) -> None:  # fmt: skip
+    """place = rows @ columns + bias. columns: (N, depth, positions); place: (N, outputs,
+    positions)."""
+    samples, outputs, positions = place.shape
+    if samples > 1:
+        rows = rows.expand(samples, -1, -1)
+    if found.is_direct:
+        if bias is None:
+            torch.bmm(rows, columns, out=place)
+        else:
+            torch.baddbmm(bias.view(1, -1, 1), rows, columns, out=place)
+        return
+    size, line = (samples, outputs, positions), windows.aligned(positions)
+    addend = None if bias is None else bias.view(1, -1, 1)
+    if place.stride(1) == 1 and outputs > 1:  # channels are adjacent
+        rows, columns, place = columns.mT, rows.mT, place.mT
+        size, line = (samples, positions, outputs), outputs
+        addend = None if bias is None else bias
+    total = torch.empty(samples * size[1] * line, dtype=found.total, device=place.device)
+    total = total.as_strided(size, (size[1] * line, line, 1))
+    products.multiply(rows, columns, None, total)
+    products.write(place, total, addend)
+
+
+def _parts(found: Plan, group: int, x: torch.Tensor, out: torch.Tensor) -> Iterator[_Piece]:
+    """The input and the place of each result."""
+    shape = found.shape
+
+    def part(
+        whole: torch.Tensor, channels: int, samples: tuple[int, int], box: Box
+    ) -> torch.Tensor:
+        if shape.groups > 1:
+            whole = whole.narrow(1, group * channels, channels)
+        if samples != (0, shape.batch):
+            whole = whole[slice(*samples)]
+        if found.steps != shape.out:
+            whole = windows.target(windows.lifted(whole), box)
+        return whole
+
+    for samples in windows.cut(shape.batch, found.samples):
+        for box in windows.boxes(shape.box, found.steps):
+            columns = part(x, found.depth, samples, box)
+            place = part(out, found.outputs, samples, box)
+            count = samples[1] - samples[0]
+            yield columns.reshape(count, found.depth, -1), place.view(count, found.outputs, -1)
+
+
+def _columns(found: Plan, x: torch.Tensor, out: torch.Tensor) -> Iterator[_Piece]:
+    """All of a small layer."""
     shape, samples = found.shape, found.samples
     columns = torch._C._nn.im2col(
         _frames(shape, samples, x), shape.kernel[1:], shape.dilation[1:], shape.before[1:],
         shape.stride[1:],
     )  # fmt: skip
-    rows = weight.reshape(1, shape.cout, found.depth)
-    if samples > 1:
-        rows = rows.expand(samples, -1, -1)
-    by_channel = out.stride(1) == 1 and shape.cout > 1
-    a, b = (columns.mT, rows.mT) if by_channel else (rows, columns)
-    wide = products.sum_dtype(x.device, x.dtype)
-    adds = bias is not None and products.is_half(wide)  # multiply() adds the bias itself
-    if bias is not None:
-        bias = bias.view((1, 1, -1) if by_channel else (1, -1, 1))
-    total = products.multiply(a, b, bias if adds else None)
     each = out.stride(2 if shape.out[0] > 1 else 0) if samples > 1 else 0
-    channel, step = out.stride(1), out.stride(-1)
-    if shape.out[2] == 1:
-        step = out.stride(-2)
-    sizes, strides = (samples, shape.cout, found.positions), (each, channel, step)
-    if by_channel:
-        sizes, strides = (samples, found.positions, shape.cout), (each, step, channel)
-    products.write(out.as_strided(sizes, strides), total, None if adds else bias)
+    step = out.stride(-2 if shape.out[2] == 1 else -1)
+    sizes = (samples, shape.cout, math.prod(shape.out[1:]))
+    yield columns, out.as_strided(sizes, (each, out.stride(1), step))
 
 
 def _frames(shape: Geometry, samples: int, x: torch.Tensor) -> torch.Tensor:

@@ -40,7 +40,6 @@ class Geometry:
     dilation: Sizes
     before: Sizes
     after: Sizes
-    modes: tuple[str, str, str]
 
     @property
     def taps(self) -> int:
@@ -79,13 +78,12 @@ def geometry(spec: ConvSpec) -> Geometry:
         t, h, w = values if len(values) == 3 else (fill, *values)
         return t, h, w
 
-    modes = (*("zeros",) * (3 - spec.ndim), *spec.pad_modes)
     return Geometry(
         batch=spec.x_size[0], cin=spec.x_size[1], cout=spec.weight_size[0], groups=spec.groups,
         size=three(spec.x_size[2:], 1), out=three(spec.out_size[2:], 1),
         kernel=three(spec.kernel, 1), stride=three(spec.stride, 1),
         dilation=three(spec.dilation, 1), before=three(spec.pad_before, 0),
-        after=three(spec.pad_after, 0), modes=(modes[0], modes[1], modes[2]),
+        after=three(spec.pad_after, 0),
     )  # fmt: skip
 
 
@@ -159,47 +157,20 @@ def window(x: torch.Tensor, shape: Geometry, box: Box) -> torch.Tensor:
 
 
 def fill(into: torch.Tensor, x: torch.Tensor, shape: Geometry, box: Box) -> None:
-    """Writes the input of a box, padding included, into `into` (N, C, T, H, W of any strides).
-
-    The real values are copied first; then each axis' padding from what lies beside it, W first, so
-    that a corner is zero where one of its axes pads zeros, and the nearest value otherwise.
-    """
-    real: list[Range] = []
-    source = x
+    """Writes the input of a box, padding included, into `into` (N, C, T, H, W of any strides)."""
     for axis, part in enumerate(box):
         first, last = shape.span(axis, part)
-        size = shape.size[axis]
-        # A box may lie in the padding as a whole: then the nearest edge stands for its data.
-        start = min(max(first, 0), size - 1)
-        stop = max(min(last, size), start + 1)
-        source = source.narrow(axis + 2, start, stop - start)
-        inside = min(max(start - first, 0), last - first - 1)
-        real.append((inside, inside + stop - start))
-    target = into
-    for axis, (start, stop) in enumerate(real):
-        target = target.narrow(axis + 2, start, stop - start)
-    target.copy_(source)
-    for axis in (2, 1, 0):
-        band = into
-        for other in range(axis):
-            band = band.narrow(other + 2, real[other][0], real[other][1] - real[other][0])
-        _pad_axis(band, shape, axis, real[axis], box)
-
-
-def _pad_axis(band: torch.Tensor, shape: Geometry, axis: int, real: Range, box: Box) -> None:
-    dim, length = axis + 2, band.shape[axis + 2]
-    is_zeros = shape.modes[axis] == "zeros"
-    first, last = shape.span(axis, box[axis])
-    if is_zeros and (last <= 0 or first >= shape.size[axis]):
-        band.zero_()  # what stands for data here is none
-        return
-    for start, stop, edge in ((0, real[0], real[0]), (real[1], length, real[1] - 1)):
-        if start < stop:
-            slab = band.narrow(dim, start, stop - start)
-            if is_zeros:
-                slab.zero_()
-            else:
-                slab.copy_(band.narrow(dim, edge, 1).expand_as(slab))
+        length, size = last - first, shape.size[axis]
+        # A box may lie in the padding as a whole.
+        start, stop = min(max(-first, 0), length), max(min(size - first, length), 0)
+        for a, b in ((0, start), (stop, length)):
+            if a < b:
+                into.narrow(axis + 2, a, b - a).zero_()
+        if start >= stop:
+            return
+        into = into.narrow(axis + 2, start, stop - start)
+        x = x.narrow(axis + 2, first + start, stop - start)
+    into.copy_(x)
 
 
 def pieces(

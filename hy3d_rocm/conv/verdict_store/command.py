@@ -20,7 +20,7 @@ from hy3d_rocm.files import write_whole
 
 _WIDTH = 100
 _HEAD = ("tier", "verdict", "time", "first", "peak", "by", "when")
-_RIGHT = (False, False, True, True, True, False, False)
+_WORDS = (0, 1, 5, 6)  # columns
 _EPILOG = """\
 The file is $HY3D_ROCM_DB, else hy3d_rocm/knowledge.db in $XDG_DATA_HOME (~/.local/share), or in
 %LOCALAPPDATA% on Windows. ComfyUI may be running: it notices within seconds.
@@ -280,14 +280,7 @@ def _wrapped(text: str, head: str) -> list[str]:
 def _table(records: Iterable[Record]) -> list[str]:
     """The head, then a line for each."""
     rows = [_HEAD, *map(_cells, records)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "    " + "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, _RIGHT, strict=True)
-        ).rstrip()
-        for row in rows
-    ]  # fmt: skip
+    return [f"    {line}" for line in units.aligned(rows, _WORDS)]
 
 
 def _cells(record: Record) -> tuple[str, ...]:

@@ -1,10 +1,14 @@
 """The SQLite file: how it is opened, and its tables. A damaged one is renamed and replaced; one
-that is not ours is left as it is. A connection is of the calling thread."""
+that is not ours is left as it is. A connection is of the calling thread.
+
+One process at a time opens it (_alone): else the second one would move what the first has made.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import sqlite3
 import sys
@@ -93,18 +97,16 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     disk = place.network_disk(path.parent)
     if disk is not None:
         raise UnusableError(f"it is on a network disk ({disk}), where SQLite's log can't work")
-    try:
-        return _prepared(path)
-    except CorruptError as error:
-        with _moving(path):
-            return _in_place_of_damaged(path, str(error))
-
-
-def open_for_reading(path: Path) -> sqlite3.Connection:
-    """For a file that open_for_writing has accepted. Readers never wait for a writer there."""
-    connection = sqlite3.connect(path, timeout=1.0, isolation_level=None)
-    connection.execute("PRAGMA query_only = ON")
-    return connection
+    with _alone(path.parent):
+        try:
+            return _prepared(path)
+        except CorruptError as error:
+            aside = _move_aside(path)
+            _log.warning(
+                "knowledge of convolutions: %s: %s; it was moved to %s and a new one begins",
+                path, error, aside.name,
+            )  # fmt: skip
+            return _prepared(path)
 
 
 def is_busy(error: BaseException) -> bool:
@@ -127,33 +129,17 @@ def _code(error: BaseException) -> int:
 
 def _prepared(path: Path) -> sqlite3.Connection:
     """Raises CorruptError where the damaged file is ours to move, else UnusableError."""
-    end = time.monotonic() + _PATIENCE_S
-    while True:
-        connection, file = None, _file_at(path)
-        try:
-            connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
-            connection.execute(f"PRAGMA max_page_count = {MOST_PAGES}")
-            connection.execute("PRAGMA journal_size_limit = 4194304")
-            prepare(connection)
-            return connection
-        except (sqlite3.Error, UnusableError) as error:
-            if connection is not None:
-                connection.close()
-            judged = _judged(path, error)
-            # What was judged may be what another host has put in the place of the damaged file.
-            is_another = file is not None and file != _file_at(path)
-            if not (is_busy(error) or is_another) or time.monotonic() > end:
-                raise judged from error
-        time.sleep(0.02)
-
-
-def _file_at(path: Path) -> tuple[int, int] | None:
-    """Device and number of the file, None where there is none (or nobody may ask)."""
+    connection = None
     try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+        connection.execute(f"PRAGMA max_page_count = {MOST_PAGES}")
+        connection.execute("PRAGMA journal_size_limit = 4194304")
+        prepare(connection)
+        return connection
+    except (sqlite3.Error, UnusableError) as error:
+        if connection is not None:
+            connection.close()
+        raise _judged(path, error) from error
 
 
 def _judged(path: Path, error: Exception) -> UnusableError:
@@ -197,19 +183,6 @@ def _read_anyway(path: Path) -> list[Row]:
         return []
 
 
-def _in_place_of_damaged(path: Path, reason: str) -> sqlite3.Connection:
-    """Called with the lock: another host may have moved the damaged file already."""
-    try:
-        return _prepared(path)
-    except CorruptError:
-        aside = _move_aside(path)
-    _log.warning(
-        "knowledge of convolutions: %s: %s; it was moved to %s and a new one begins",
-        path, reason, aside.name,
-    )  # fmt: skip
-    return _prepared(path)
-
-
 def _move_aside(path: Path) -> Path:
     """Renames the file, and the log that belongs to it, to the first name that is free."""
     day = time.strftime("%Y%m%d-%H%M%S")
@@ -233,27 +206,27 @@ def _move_aside(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _moving(path: Path) -> Iterator[None]:
-    """One process at a time: the second would move the new file of the first."""
+def _alone(folder: Path) -> Iterator[None]:
+    """By a lock on the folder, which leaves nothing behind."""
     if sys.platform == "win32":
         yield  # Windows refuses to rename a file that another process has open
         return
     import fcntl
 
-    try:
-        lock = path.with_name(path.name + ".lock").open("ab")
-    except OSError as error:
-        raise UnusableError("it is damaged and its folder is read-only") from error
-    with lock:
-        end = time.monotonic() + _PATIENCE_S
-        while True:
+    with contextlib.ExitStack() as stack:
+        end = time.monotonic() + _PATIENCE_S  # who has it may have been stopped
+        try:
+            number = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            end = -math.inf
+        else:
+            stack.callback(os.close, number)
+        while time.monotonic() < end:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError as error:
-                if time.monotonic() > end:
-                    raise UnusableError("it is damaged, and being moved aside") from error
-            time.sleep(0.02)
+            except OSError:
+                time.sleep(0.02)
         yield
 
 
@@ -312,11 +285,6 @@ def _read_version(connection: sqlite3.Connection) -> int:
     return 0
 
 
-def read_records(connection: sqlite3.Connection, key: Key) -> dict[str, Record]:
-    rows = connection.execute(f"SELECT {_RECORD} FROM records WHERE {_MATCH}", key)
-    return {record.tier: record for record in map(_record, rows) if record is not None}
-
-
 def read_rows(connection: sqlite3.Connection) -> list[Row]:
     """All rows. A row that this version can't read (damaged, or edited by hand) is left out."""
     count = len(Key._fields)
@@ -349,8 +317,9 @@ def delete_records(connection: sqlite3.Connection, names: Iterable[tuple[Key, st
     )
 
 
-def evict(connection: sqlite3.Connection, most: int) -> None:
-    """Where there are more than `most` rows, the oldest go until there are 5 % fewer."""
+def evict(connection: sqlite3.Connection, most: int) -> bool:
+    """Where there are more than `most` rows, the oldest go until there are 5 % fewer; whether there
+    were."""
     count = int(connection.execute("SELECT count(*) FROM records").fetchone()[0])
     if count > most:
         connection.execute(
@@ -358,3 +327,4 @@ def evict(connection: sqlite3.Connection, most: int) -> None:
             f' (SELECT {_KEY}, tier FROM records ORDER BY "when" LIMIT ?)',
             (count - most * 19 // 20,),
         )
+    return count > most

@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from hy3d_rocm.conv.verdict_store.database import read_records, write_record
 from hy3d_rocm.conv.verdict_store.records import Key, Record, clock_text
 
 _log = logging.getLogger("hy3d_rocm")
@@ -47,6 +46,14 @@ class Marker(NamedTuple):
     when: float
     process: Process
 
+    def verdict(self) -> Record:
+        """Of one whose process has ended."""
+        detail = (
+            f"process {self.process.pid} ended during its first call here, at"
+            f" {clock_text(self.when)}: a driver reset, a crash, or somebody ended it"
+        )
+        return Record(self.tier, "hang", detail=detail, when=self.when).bounded()
+
 
 def write_marker(connection: sqlite3.Connection, marker: Marker) -> None:
     values = (marker.token, *marker.key, marker.tier, marker.when, *marker.process)
@@ -67,10 +74,9 @@ def read_markers(connection: sqlite3.Connection) -> list[Marker]:
     ]
 
 
-def conclude_dead(connection: sqlite3.Connection) -> tuple[bool, bool]:
-    """Turns the markers of dead processes into verdicts, with a line in the log for each. Whether
-    there were any, and whether there are markers of processes that can't be asked for: later,
-    perhaps."""
+def take_dead(connection: sqlite3.Connection) -> tuple[list[Marker], bool]:
+    """Clears the markers of dead processes, with a line in the log for each. Whether there are
+    others of processes that can't be asked for: later, perhaps."""
     me, now = this_process(), time.time()
     is_unclear = False
     found: list[Marker] = []
@@ -80,7 +86,6 @@ def conclude_dead(connection: sqlite3.Connection) -> tuple[bool, bool]:
             gone = now - marker.when > _LONG_AGO_S
             is_unclear |= not gone
         if gone and clear_marker(connection, marker.token):  # else another process has concluded it
-            _write_hang(connection, marker)
             found.append(marker)
     for marker in found[:_LINES]:
         _log.warning(
@@ -92,19 +97,7 @@ def conclude_dead(connection: sqlite3.Connection) -> tuple[bool, bool]:
     if len(found) > _LINES:
         left = len(found) - _LINES
         _log.warning("and %d more such shapes: hy3d-rocm db list --verdict hang", left)
-    return bool(found), is_unclear
-
-
-def _write_hang(connection: sqlite3.Connection, marker: Marker) -> None:
-    """Unless the shape was measured since."""
-    known = read_records(connection, marker.key).get(marker.tier)
-    if known is None or known.when <= marker.when:
-        detail = (
-            f"process {marker.process.pid} ended during its first call here, at"
-            f" {clock_text(marker.when)}: a driver reset, a crash, or somebody ended it"
-        )
-        record = Record(marker.tier, "hang", detail=detail, when=marker.when)
-        write_record(connection, marker.key, record.bounded())
+    return found, is_unclear
 
 
 def this_process() -> Process:

@@ -56,7 +56,7 @@ class Key(NamedTuple):
 def make_key(spec: ConvSpec, machine: Machine) -> Key:
     """The key of a convolution on `machine`. Equal exactly where the same work is to be done:
     sizes, stride, padding, dilation, groups, bias, dtype and layout, but not the missing batch
-    dimension of an unbatched call, nor a padding mode where nothing is padded."""
+    dimension of an unbatched call."""
     from hy3d_rocm.conv.call import dtype_name
 
     layout = "channels_last" if spec.channels_last else "contiguous"
@@ -64,10 +64,10 @@ def make_key(spec: ConvSpec, machine: Machine) -> Key:
 
 
 def shape_text(spec: ConvSpec) -> str:
-    """'1x128x19x642x610 w128x128x3x3x3 p2+0x1x1 replicate/zeros/zeros bias'.
+    """'1x128x19x642x610 w128x128x3x3x3 p2+0x1x1 bias'.
 
     Input and weight always; then, where it is not PyTorch's default: s stride, p padding (before
-    and after as 2+0 where they differ), its mode, d dilation, g groups, bias.
+    and after as 2+0 where they differ), d dilation, g groups, bias.
     """
     parts = [_times(spec.x_size), f"w{_times(spec.weight_size)}"]
     if any(step != 1 for step in spec.stride):
@@ -75,10 +75,6 @@ def shape_text(spec: ConvSpec) -> str:
     pads = list(zip(spec.pad_before, spec.pad_after, strict=True))
     if any(map(any, pads)):
         parts.append("p" + "x".join(str(a) if a == b else f"{a}+{b}" for a, b in pads))
-    # A mode matters to nobody where nothing is padded.
-    modes = [mode if any(pad) else "zeros" for mode, pad in zip(spec.pad_modes, pads, strict=True)]
-    if any(mode != "zeros" for mode in modes):
-        parts.append("/".join(modes))
     if any(step != 1 for step in spec.dilation):
         parts.append(f"d{_times(spec.dilation)}")
     if spec.groups != 1:

@@ -1,9 +1,9 @@
 """The verdict store: in memory for readers, in one SQLite file for later.
 
-Bounds on what a decode waits for, whatever the disk does: OPEN_S once, READ_S for a shape that
-was never asked for, TRY_S before a first call of the vendor library, CLOSE_S at the end.
-No caller touches the disk: two threads do, one that writes and one that reads, which SQLite's
-write-ahead log lets see the last commit meanwhile.
+All rows are in memory. One thread owns the connection: it reads the file when it is opened and
+after another process has written, and writes what is put. No caller touches the disk; how long one
+waits for that thread is bounded: OPEN_S once, TRY_S before a first call of the vendor library,
+CLOSE_S at the end.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hy3d_rocm.conv.verdict_store import database, markers, place
 from hy3d_rocm.conv.verdict_store.records import Key, Record, Row
@@ -33,15 +31,12 @@ from hy3d_rocm.conv.verdict_store.records import Key, Record, Row
 _log = logging.getLogger("hy3d_rocm")
 
 OPEN_S = 2.0
-READ_S = 1.0
 TRY_S = 1.0
 CLOSE_S = 3.0
-WHOLE_S = 60.0  # for the command line: reading or deleting many rows
+WHOLE_S = 60.0  # for the command line: opening and deleting many rows
 POLL_S = 5.0  # how soon another process's rows are noticed
 
 MOST_ROWS = 20_000  # 12 MB; a video VAE has 60 shapes at each resolution, times tiers
-_MOST_KEYS = 4096  # in memory
-_MOST_PENDING = 4 * _MOST_KEYS
 _EVICT_EVERY = 256
 _MOST_JOBS = 8192  # a disk that is this far behind has stopped
 _BATCH = 256
@@ -53,7 +48,8 @@ _JOB_ERRORS = (
     sqlite3.ProgrammingError, sqlite3.InterfaceError,
 )  # fmt: skip
 
-_Work = Callable[[sqlite3.Connection], Any]
+_Work = Callable[[sqlite3.Connection], object]
+_NOTHING = object()
 
 
 class Store:
@@ -69,18 +65,15 @@ class Store:
         self._said: set[str] = set()
         self._lock = threading.Lock()
         self._generation = 0
+        # Dictionaries of records are replaced, not changed: readers hold the old ones.
         self._known: dict[Key, dict[str, Record]] = {}
-        # By key and tier: what the file doesn't have yet, or never will.
-        self._pending: OrderedDict[tuple[Key, str], Record] = OrderedDict()
+        # By key and tier: what the file doesn't have yet, None for what it still has.
+        self._pending: dict[tuple[Key, str], Record | None] = {}
         self._is_unclear = False  # markers are left whose processes can't be asked for
         self._written = 0
         self._data_version: int | None = None
         self._next_poll = math.inf
-        # None: there is no file, or not any more; no reader yet while the file is being opened.
-        self._writer: _Worker | None = None
-        self._reader: _Worker | None = None
-        self._opened: _Job | None = None
-        self._late: _Job | None = None  # a read that nobody waits for any more
+        self._writer: _Writer | None = None  # None: there is no file, or not any more
 
     @classmethod
     def open(
@@ -100,10 +93,11 @@ class Store:
         if new.path != place.IN_MEMORY:
             new._next_poll = time.monotonic() + POLL_S
             _OPEN.add(new)
-            new._writer = _Worker("hy3d verdict writer", new._connect, new._fail)
-            new._opened = new._writer.submit(_Job(new._conclude_dead, durable=True))
+            connect = functools.partial(database.open_for_writing, Path(new.path))
+            new._writer = _Writer(connect, new._fail)
+            opened = new._writer.submit(_Job(new._begin, durable=True))
             new._writer.start()
-            new._opened.done.wait(OPEN_S if patience_s is None else patience_s)
+            opened.done.wait(OPEN_S if patience_s is None else patience_s)
         return new
 
     # What is known.
@@ -116,20 +110,18 @@ class Store:
         return self._generation
 
     def records(self, key: Key) -> dict[str, Record]:
-        """What is known at `key`, by tier. Not to be changed. From memory after the first time."""
+        """What is known at `key`, by tier. Not to be changed."""
         if time.monotonic() >= self._next_poll:
             self._poll()
-        found = self._known.get(key)
-        return self._load(key) if found is None else found
+        return self._known.get(key) or {}
 
     def put(self, key: Key, record: Record) -> None:
         """Known at once to this process; the file has it within milliseconds."""
         record = record.bounded()
-        with self._lock:
-            self._remember(key, record)
+        self._change({(key, record.tier): record})
         # The verdicts that protect the machine must survive its reset.
         durable = record.verdict in ("hang", "wrong")
-        after = functools.partial(self._landed, key, record)
+        after = functools.partial(self._landed, {(key, record.tier): record})
         self._write(lambda c: self._save(c, key, record), durable=durable, after=after)
 
     @contextlib.contextmanager
@@ -147,33 +139,21 @@ class Store:
             # Durable too: a machine that is reset later must not bring the row back.
             self._write(lambda c: markers.clear_marker(c, token), durable=True)
 
-    # For the command line: these may wait for as long as WHOLE_S.
-
     def rows(self) -> list[Row]:
         """All rows, the newest first."""
-        found: dict[tuple[Key, str], Row] = {}
-        if self._writer is not None:
-            self.flush(WHOLE_S)
-            _, rows = self._read(database.read_rows, WHOLE_S)
-            found = {(row.key, row.record.tier): row for row in rows or ()}
         with self._lock:
-            found.update({name: Row(name[0], r) for name, r in self._pending.items()})
-        return sorted(found.values(), key=lambda row: (-row.record.when, row.key, row.record.tier))
+            found = [Row(key, r) for key, records in self._known.items() for r in records.values()]
+        return sorted(found, key=lambda row: (-row.record.when, row.key, row.record.tier))
 
     def forget(self, rows: Iterable[Row] | None = None) -> int:
-        """Deletes these rows (None: all); how many there were."""
-        names = [(row.key, row.record.tier) for row in (self.rows() if rows is None else rows)]
-        with self._lock:
-            for key, tier in names:
-                self._pending.pop((key, tier), None)
-                known = self._known.get(key, {})
-                if tier in known:
-                    self._known[key] = {name: r for name, r in known.items() if name != tier}
-            self._generation += 1
-        job = self._write(lambda c: database.delete_records(c, names), durable=True)
+        """Deletes these rows (None: all); how many there were. Waits for that up to WHOLE_S."""
+        gone = {(row.key, row.record.tier): None for row in (self.rows() if rows is None else rows)}
+        self._change(gone)
+        after = functools.partial(self._landed, gone)
+        job = self._write(lambda c: database.delete_records(c, gone), durable=True, after=after)
         if job is not None:
             job.done.wait(WHOLE_S)
-        return len(names)
+        return len(gone)
 
     def flush(self, seconds: float = CLOSE_S) -> bool:
         """Whether all that was put so far is in the file, at the latest after that time."""
@@ -182,59 +162,46 @@ class Store:
 
     def close(self, seconds: float = CLOSE_S) -> None:
         """Writes what is left, waiting at most that long. Afterwards the store is memory-only."""
-        # The writer ends last: whoever closes the file last folds SQLite's log into it.
-        workers, self._reader, self._writer = (self._reader, self._writer), None, None
+        writer, self._writer = self._writer, None
         self._next_poll = math.inf
         _OPEN.discard(self)
-        for worker in workers:
-            if worker is not None:
-                worker.stop(seconds / 2)
+        if writer is not None:
+            writer.stop(seconds)
 
     # Memory.
 
-    def _load(self, key: Key) -> dict[str, Record]:
-        merged: dict[str, Record] = {}
-        for _ in range(3):
-            with self._lock:
-                generation = self._generation
-                # What lands while we read may be in neither place when we look.
-                before = self._pending_at(key)
-            is_read, rows = self._read(lambda c: database.read_records(c, key), READ_S)
-            with self._lock:
-                merged = {**(rows or {}), **before, **self._pending_at(key)}
-                if not is_read:  # in time: that isn't to be remembered
-                    break
-                # Else something was written, or forgotten, while we read.
-                if generation == self._generation:
-                    if len(self._known) >= _MOST_KEYS:
-                        self._known.clear()
-                    self._known[key] = merged
-                    break
-        return merged
+    def _change(self, changes: Mapping[tuple[Key, str], Record | None]) -> None:
+        """None: it is forgotten."""
+        with self._lock:
+            if self._writer is not None and self.trouble is None:
+                self._pending.update(changes)
+            self._apply(changes)
 
-    def _pending_at(self, key: Key) -> dict[str, Record]:
-        return {tier: record for (other, tier), record in self._pending.items() if other == key}
-
-    def _remember(self, key: Key, record: Record) -> None:
-        """Called with the lock. Dictionaries are replaced: readers hold the old ones."""
-        self._pending[key, record.tier] = record
-        self._pending.move_to_end((key, record.tier))
-        if len(self._pending) > _MOST_PENDING:
-            self._pending.popitem(last=False)
-        if key in self._known:
-            self._known[key] = {**self._known[key], record.tier: record}
+    def _apply(self, changes: Mapping[tuple[Key, str], Record | None]) -> None:
+        """Called with the lock."""
+        for (key, tier), record in changes.items():
+            records = {name: r for name, r in self._known.get(key, {}).items() if name != tier}
+            if record is not None:
+                records[tier] = record
+            self._known[key] = records
+        while len(self._known) > 2 * MOST_ROWS:  # where there is no file that forgets
+            del self._known[next(iter(self._known))]
         self._generation += 1
 
-    def _landed(self, key: Key, record: Record) -> None:
+    def _landed(self, changes: Mapping[tuple[Key, str], Record | None]) -> None:
         """The file has it: what others write or forget there counts from now on."""
         with self._lock:
-            if self._pending.get((key, record.tier)) is record:
-                del self._pending[key, record.tier]
+            for name, record in changes.items():
+                if self._pending.get(name, _NOTHING) is record:
+                    del self._pending[name]
 
-    def _outdated(self) -> None:
+    def _take_in(self, rows: Iterable[Row]) -> None:
+        """What a file holds, below what it does not have yet."""
         with self._lock:
-            self._known.clear()
-            self._generation += 1
+            self._known = {}
+            for key, record in rows:
+                self._known.setdefault(key, {})[record.tier] = record
+            self._apply(self._pending)
 
     # The file, as any thread sees it.
 
@@ -250,30 +217,12 @@ class Store:
             return None
         return writer.submit(_Job(work, durable=durable, after=after))
 
-    def _read(self, work: _Work, seconds: float) -> tuple[bool, Any]:
-        """(True, what `work` returned) or (False, None) where that took longer, or failed.
-
-        After a read that took longer nobody waits before that one has come back.
-        """
-        reader, late = self._reader, self._late
-        if reader is None:
-            # There will be one if the file is still being opened; else there is nothing to read.
-            return self._writer is None or self.trouble is not None, None
-        if late is not None and not late.done.is_set():
-            return False, None
-        job = reader.submit(_Job(work, apart=True))
-        if not job.done.wait(seconds):
-            self._late = job
-            self._say("the disk is slow: what the file knows is left out until it answers")
-            return False, None
-        return job.error is None, job.result
-
     def _poll(self) -> None:
         """Has the writer's connection look at the file, if it has nothing else to do."""
         self._next_poll = time.monotonic() + POLL_S
         writer = self._writer
         if writer is not None and self.trouble is None and not writer.backlog():
-            writer.submit(_Job(self._look, apart=True))
+            writer.submit(_Job(self._look, durable=self._is_unclear))
 
     def _fail(self, error: BaseException) -> None:
         """From now on nothing is written; the first reason is kept."""
@@ -282,15 +231,8 @@ class Store:
         self.trouble = database.reason_of(error)
         self._next_poll = math.inf
         if isinstance(error, database.ReadOnlyError):
-            with self._lock:
-                for key, record in error.rows:
-                    self._remember(key, record)
-                self._known.clear()
+            self._take_in(error.rows)
         self._say(f"{self.trouble}; what is learnt now is kept in memory only")
-
-    def _fail_to_read(self, error: BaseException) -> None:
-        self._reader = None
-        self._fail(error)
 
     def _say(self, text: str) -> None:
         if self._announce and text not in self._said:
@@ -300,57 +242,58 @@ class Store:
     def _forked(self) -> None:
         """In a forked child: its parent keeps the file (https://sqlite.org/howtocorrupt.html)."""
         self._lock = threading.Lock()
-        workers, self._reader, self._writer = (self._reader, self._writer), None, None
+        writer, self._writer = self._writer, None
         self._next_poll = math.inf
         self.trouble = "this is a forked process, and its parent has the file"
-        for worker in workers:
-            if worker is not None:
-                worker.abandon()
+        if writer is not None:
+            writer.abandon()
 
     # In the writer's thread.
 
-    def _connect(self) -> sqlite3.Connection:
-        path = Path(self.path)
-        connection = database.open_for_writing(path)
-        # Not before: it would make an empty file, or read a damaged one.
-        if self._writer is not None:  # else the store was closed meanwhile
-            connect = functools.partial(database.open_for_reading, path)
-            reader = _Worker("hy3d verdict reader", connect, self._fail_to_read)
-            self._reader = reader
-            reader.start()
-        return connection
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        self._load(connection)
+        self._conclude_dead(connection)
+
+    def _load(self, connection: sqlite3.Connection) -> None:
+        self._data_version = _version_of(connection)
+        self._take_in(database.read_rows(connection))
 
     def _save(self, connection: sqlite3.Connection, key: Key, record: Record) -> None:
         database.write_record(connection, key, record)
         self._written += 1
-        if self._written % _EVICT_EVERY == 0:
-            database.evict(connection, MOST_ROWS)
+        if self._written % _EVICT_EVERY == 0 and database.evict(connection, MOST_ROWS):
+            self._take_in(database.read_rows(connection))
 
     def _look(self, connection: sqlite3.Connection) -> None:
         """Whether another process wrote; SQLite's number stays where this connection did."""
-        version = connection.execute("PRAGMA data_version").fetchone()[0]
-        if version != self._data_version:
-            self._data_version = version
-            self._outdated()
+        if _version_of(connection) != self._data_version:
+            self._load(connection)
         if self._is_unclear:
-            self._write(self._conclude_dead, durable=True)
+            self._conclude_dead(connection)
 
     def _conclude_dead(self, connection: sqlite3.Connection) -> None:
-        found, self._is_unclear = markers.conclude_dead(connection)
-        if found:
-            self._outdated()
+        """What the markers of dead processes say, unless the shape was measured since."""
+        found, self._is_unclear = markers.take_dead(connection)
+        for marker in found:
+            known = self._known.get(marker.key, {}).get(marker.tier)
+            if known is None or known.when <= marker.when:
+                database.write_record(connection, marker.key, marker.verdict())
+                with self._lock:
+                    self._apply({(marker.key, marker.tier): marker.verdict()})
+
+
+def _version_of(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One piece of work. durable: on the disk (fsync) when it is done; apart: outside of any
-    transaction; after: called in the worker's thread once it is committed."""
+    """One piece of work. durable: on the disk (fsync) when it is done; after: called in the
+    writer's thread once it is committed."""
 
     work: _Work
     durable: bool = False
-    apart: bool = False
     after: Callable[[], None] | None = None
-    result: Any = None
     error: BaseException | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -358,7 +301,7 @@ class _Job:
         """Does the work; raises what is the file's fault, keeps what is the job's."""
         self.error = None
         try:
-            self.result = self.work(connection)
+            self.work(connection)
         except _JOB_ERRORS as error:
             self.error = error
 
@@ -369,8 +312,8 @@ class _Job:
         self.done.set()
 
 
-class _Worker:
-    """A thread that owns one SQLite connection and does what others ask for, in their order.
+class _Writer:
+    """A thread that owns the SQLite connection and does what others ask for, in their order.
 
     `connect` runs in it and its connection is used there alone. on_failure(error) is called, once,
     when the connection can't be had or used any more; from then on all jobs fail with that error.
@@ -378,7 +321,6 @@ class _Worker:
 
     def __init__(
         self,
-        name: str,
         connect: Callable[[], sqlite3.Connection],
         on_failure: Callable[[BaseException], None],
     ) -> None:
@@ -388,7 +330,7 @@ class _Worker:
         self._connection: sqlite3.Connection | None = None
         self._failure: BaseException | None = None
         self._synchronous = ""
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="hy3d verdicts", daemon=True)
 
     def start(self) -> None:
         try:
@@ -450,17 +392,11 @@ class _Worker:
         return jobs
 
     def _do(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
-        """Those that may be one transaction in one; again while another process holds the lock."""
+        """In one transaction; again while another process holds the lock."""
         end = time.monotonic() + _LOCK_PATIENCE_S
         while True:
             try:
-                for job in jobs:
-                    if job.apart:
-                        job.attempt(connection)
-                together = [job for job in jobs if not job.apart]
-                if together:
-                    self._commit(connection, together)
-                return
+                return self._commit(connection, jobs)
             except sqlite3.OperationalError as error:
                 if not database.is_busy(error) or time.monotonic() > end:
                     raise

@@ -31,7 +31,6 @@ class Shape:
             "weight_size": [c, c, 3, 3, 3], "has_bias": True, "stride": ones, "pad_before": ones,
             "pad_after": ones, "dilation": ones, "groups": 1, "out_size": [1, c, *self.size],
             "dtype": self.dtype, "device": self.device, "channels_last": False,
-            "pad_modes": ["zeros"] * 3,
         }  # fmt: skip
 
     def __str__(self) -> str:

@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from places import ROOT
 from router_doubles import one_thread
+from tier_calls import make_call
 
 from hy3d_rocm import cli
 from hy3d_rocm.bench.decode_gpu import exact_float32
 from hy3d_rocm.bench.terminal import BenchError, Target
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.probe import Case, Outcome
-from hy3d_rocm.conv.tiers import make_call
 from hy3d_rocm.tune.timing import share
 from tools.dev.bench import gpu_command
 from tools.dev.bench.__main__ import main

@@ -248,6 +248,12 @@ class Clock:
         return self.now
 
 
+def watch_of(budget: OverheadBudget, others: list[tuple[str, float | None]]) -> Watch:
+    watch = Watch(budget)
+    watch.follow("triton", [("triton", None), *others])
+    return watch
+
+
 def decode(watches: list[Watch], clock: Clock, times: dict[str, float], calls: int) -> list[str]:
     """Runs layers in turn; returns the tier of each call. Times are learnt one call late, as from
     a GPU's events."""
@@ -272,8 +278,8 @@ def test_measuring_in_passing_stays_within_two_percent_and_one_surprise(
     times = {"triton": 1.0, "gemm": 2.0, "conv2d": 1.2}
     clock = Clock()
     budget = OverheadBudget(clock)
-    others = [("conv2d", guess), ("gemm", guess)]
-    watches = [Watch(budget, "triton", others) for _ in range(3)]
+    others: list[tuple[str, float | None]] = [("conv2d", guess), ("gemm", guess)]
+    watches = [watch_of(budget, others) for _ in range(3)]
     ran = decode(watches, clock, times, 3000)
     extra = sum(times[tier] - times["triton"] for tier in ran)
     # A first run of a tier whose guess was too low costs more than was allowed for it, once.
@@ -287,13 +293,13 @@ def test_nothing_is_measured_on_a_layer_that_runs_few_times() -> None:
     clock = Clock()
     budget = OverheadBudget(clock)
     clock.now = 1e6
-    watch = Watch(budget, "triton", [("gemm", 1.0)])
+    watch = watch_of(budget, [("gemm", 1.0)])
     assert [watch.next_step().timed for _ in range(3)] == [False] * 3
 
 
 def test_a_tier_that_failed_in_passing_is_not_asked_again() -> None:
     clock = Clock()
-    watch = Watch(OverheadBudget(clock), "triton", [("gemm", 1.0)])
+    watch = watch_of(OverheadBudget(clock), [("gemm", 1.0)])
     clock.now = 1e6
     steps = [watch.next_step() for _ in range(4)]
     assert steps[-1].tier == "triton"

@@ -120,7 +120,8 @@ def test_all_tiers_come_in_the_order_between_equals(monkeypatch: pytest.MonkeyPa
 
 def test_a_fixed_plan_is_the_callers_order() -> None:
     tiers = [ScriptedTier(name, lambda call: X) for name in ("b", "a")]
-    plan = policy.fixed_plan(tiers, call_of(spec_of(torch.device("cpu"))))
+    call = call_of(spec_of(torch.device("cpu")))
+    plan = policy.Planner(None, tiers, Limits()).plan(call, "config")
     assert plan == policy.Plan(tuple(tiers), Setting(on_gpu=False), "b", is_fixed=True)
 
 

@@ -201,7 +201,8 @@ def test_a_gpus_events_are_read_when_they_have_passed_and_nothing_waits(
     spec = replace(spec, device=torch.device("cuda:1"))
     tiers = (world.tiers["triton"], world.tiers["gemm"])
     plan = Plan(tiers, ROCM, "triton", unmeasured=(("triton", 1.0), ("gemm", 1.0)))
-    watching = Watching(plan, spec, OverheadBudget(lambda: 1e6 * Event.now))
+    watching = Watching(spec, OverheadBudget(lambda: 1e6 * Event.now))
+    watching.follow_plan(plan)
     ran = []
     while not watching.is_done and len(ran) < 100:
         watching.collect()
@@ -312,8 +313,8 @@ def test_a_watch_goes_on_under_a_new_plan_and_no_reserve_is_lost(world: World) -
     tiers = {name: world.tiers[name] for name in ("triton", "gemm", "native")}
     worth: tuple[tuple[str, float | None], ...] = (("triton", 1.0), ("gemm", 2.0))
     plan = Plan((tiers["triton"], tiers["gemm"]), ROCM, "triton", unmeasured=worth)
-    watch = Watching.after(None, plan, spec, budget)
-    assert watch is not None
+    watch = Watching(spec, budget)
+    watch.follow_plan(plan)
     for _ in range(3):
         watch.next_step()
     for _ in range(3):
@@ -323,27 +324,26 @@ def test_a_watch_goes_on_under_a_new_plan_and_no_reserve_is_lost(world: World) -
     assert reserved > 0
     # gemm does not fit for a moment: nobody runs it, but its run under way still counts.
     cramped = Plan((tiers["triton"], tiers["gemm"]), ROCM, "triton")
-    assert Watching.after(watch, cramped, spec, budget) is watch
+    watch.follow_plan(cramped)
     assert watch.next_step().tier == "triton"
     watch.told("gemm", 1.5)
     assert budget.spent == 0.5, "the true price"
     again = replace(plan, unmeasured=(("gemm", 2.0), ("native", 3.0)))
-    assert Watching.after(watch, again, spec, budget) is watch
+    watch.follow_plan(again)
     steps = [watch.next_step() for _ in range(2)]
     assert [step.tier for step in steps] == ["gemm", "native"]
-    # Another tier is chosen and nothing is worth measuring: what was reserved is given back.
-    other = Plan((tiers["native"], tiers["gemm"]), ROCM, "native")
-    assert Watching.after(watch, other, spec, budget) is None
-    assert budget.spent == 0.5
-    # Another tier is chosen, and measuring goes on: what is under way is taken in first.
-    late = Watching(plan, spec, budget)
-    late._late.append(("gemm", *(_Passed(),) * 2))
-    new = Watching.after(late, replace(other, unmeasured=(("native", 1.0),)), spec, budget)
-    assert new is not None
-    assert not new.is_done
-    new.collect()
-    assert new._before is None
-    assert late._trials["gemm"].runs == 1
+    # Another tier is chosen and nothing is worth measuring: what is under way is waited for.
+    watch.follow_plan(Plan((tiers["native"], tiers["gemm"]), ROCM, "native"))
+    assert not watch.is_done
+    assert watch.next_step() == ("native", False)
+    watch._late += [(tier, _Passed(), _Passed()) for tier in ("gemm", "native")]
+    watch.collect()
+    assert watch.is_done
+    assert budget.spent == 2.5, "the true price of both, where the new one's time is not known"
+    # Another tier is chosen, and measuring goes on where it was.
+    watch.follow_plan(replace(plan, tiers=plan.tiers[::-1], unmeasured=worth))
+    assert watch._trials["gemm"].runs == 2
+    assert [watch.next_step() for _ in range(3)] == [("gemm", True)] * 3
 
 
 class _Passed:

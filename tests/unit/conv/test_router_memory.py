@@ -18,12 +18,13 @@ from router_doubles import (
     integers,
     raising,
 )
+from tier_calls import make_call
 
 from hy3d_rocm import memory
 from hy3d_rocm.conv import faults, forget, releasing
 from hy3d_rocm.conv.faults import Fault, inject_faults
 from hy3d_rocm.conv.router import protect
-from hy3d_rocm.conv.tiers import Limits, NativeTier, make_call
+from hy3d_rocm.conv.tiers import Limits, NativeTier
 from hy3d_rocm.conv.tiers import base as tiers_base
 
 pytestmark = pytest.mark.usefixtures("nothing_remembered")

@@ -128,10 +128,14 @@ def test_where_memory_is_short_the_plan_is_brief_and_what_is_left_is_no_room(
 
 
 def test_the_hosts_memory_is_no_matter_of_the_plan_but_its_refusal_is(known: ListedMemory) -> None:
-    refusing = ScriptedTier("cpu", lambda call: X, refuse="no core")
-    found = plan(policy.Planner(Policy("auto"), [tier("gemm"), refusing], Limits()))
+    short = ScriptedTier("cpu", lambda call: X, refuse=base.Shortage("no room"))
+    found = plan(policy.Planner(Policy("auto"), [tier("gemm"), short], Limits()))
     assert [t.name for t in found.tiers] == ["gemm", "cpu"]
     assert found.expires < math.inf  # it lacks something that may be there later
+    refusing = ScriptedTier("cpu", lambda call: X, refuse="no core")
+    found = plan(policy.Planner(Policy("auto"), [tier("gemm"), refusing], Limits()))
+    assert ([t.name for t in found.tiers], found.left_out) == (["gemm"], {"cpu": "no core"})
+    assert found.expires == math.inf
     other = ScriptedTier("gemm", lambda call: X, refuse="no kernel")
     gone = plan(policy.Planner(Policy("auto"), [other, tier("cpu")], Limits()))
     assert [t.name for t in gone.tiers] == ["cpu"]

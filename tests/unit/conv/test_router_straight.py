@@ -52,6 +52,17 @@ def test_the_third_call_goes_straight(x: torch.Tensor, weight: torch.Tensor) -> 
         assert straight() == 3
 
 
+def test_calls_go_straight_where_the_core_finds_no_blas(
+    x: torch.Tensor, weight: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU tier then can't compute; it does not lack memory, which would be asked for again."""
+    monkeypatch.setattr(_native, "blas_info", lambda: {"available": False, "error": "no file"})
+    with torch.no_grad(), protect():
+        for _ in range(5):
+            F.conv3d(x, weight)
+        assert straight() == 3
+
+
 def test_statistics_count_them_at_any_time(x: torch.Tensor, weight: torch.Tensor) -> None:
     with torch.no_grad(), guarded() as guard:
         kept = guard.stats

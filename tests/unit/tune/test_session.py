@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from router_world import ListedMemory, Row
+from tier_calls import make_call
 
 from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.probe import Case, Outcome, Progress
-from hy3d_rocm.conv.tiers import make_call
 from hy3d_rocm.tune import tasks
 from hy3d_rocm.tune.measure import Measured
 from hy3d_rocm.tune.report import gain_of, lines_of, tune_dict, tune_text

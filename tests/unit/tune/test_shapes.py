@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 from router_doubles import one_thread
+from tier_calls import make_call
 
 from hy3d_rocm import cli
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
-from hy3d_rocm.conv.tiers import make_call, make_tier
+from hy3d_rocm.conv.tiers import make_tier
 from hy3d_rocm.conv.verdict_store.store import Store
 from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.planning.compiled import plan_job

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from router_doubles import one_thread
+from tier_calls import make_call
 
 from hy3d_rocm.conv.call import ConvCall
-from hy3d_rocm.conv.tiers import make_call
 from hy3d_rocm.conv.triton import configs, launch, tuned
 from hy3d_rocm.conv.triton.steps import Target
 from hy3d_rocm.conv.verdict_store.machine import Machine

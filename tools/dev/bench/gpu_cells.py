@@ -6,14 +6,14 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 
 from hy3d_rocm.conv import releasing
-from hy3d_rocm.conv.call import ConvCall, ConvSpec
-from hy3d_rocm.conv.tiers import Tier, make_call
+from hy3d_rocm.conv.call import ConvCall, ConvSpec, make_spec
+from hy3d_rocm.conv.tiers import Tier
 from hy3d_rocm.tune.timing import Timed, Watch, attempt, interleave
 from tools.dev.bench.gpu_errors import Reference, reference
 from tools.dev.bench.gpu_layers import Layer
@@ -106,9 +106,10 @@ def measure_layer(
             last = torch.channels_last if layer.ndim == 2 else torch.channels_last_3d
             x, weight = (t.contiguous(memory_format=last) for t in (x, weight))
         options = (layer.stride, layer.padding, layer.dilation, layer.groups)
-        call = make_call(x, weight, bias, *options)
+        spec = make_spec((x, weight, bias, *options), layer.ndim)
+        assert spec is not None
         conv = F.conv2d if layer.ndim == 2 else F.conv3d
-        call = replace(call, run_current=functools.partial(conv, x, weight, bias, *options))
+        call = ConvCall(spec, x, weight, bias, functools.partial(conv, x, weight, bias, *options))
         truth = truth or reference(call)
         cell = Cell(layer, dtype, layout)
         _measure(cell, call, _functions(cell, call, tiers, banned or {}), watch, truth, series_s)

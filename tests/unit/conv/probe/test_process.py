@@ -28,12 +28,12 @@ def test_messages_are_found_among_any_garbage_in_any_pieces(seed: int) -> None:
         else:
             length = rng.choice((1, 20, 16383, 16384, 16385, 70000))
             data += rng.choice((b"\n", b"\xff", b"n0nce {", b"other {}\n")) * length
-    messages, found = Messages("n0nce"), []
+    found: list[dict[str, Any]] = []
+    messages = Messages("n0nce", found.append)
     while data:
         size = rng.choice((1, 7, 4096, 65536)) if len(data) < 5000 else rng.choice((4096, 65536))
         messages.feed(data[:size])
         data = data[size:]
-        found += messages.take()
         assert len(messages._rest) <= 16384
     assert [message["case"] for message in found] == list(range(sent))
 

@@ -17,18 +17,10 @@ from gemm_plans import plans_of
 from gemm_steps import plan_text
 from places import TESTS
 from router_doubles import conv_on_tier, integers, one_thread
+from tier_calls import make_call
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
-from hy3d_rocm.conv.tiers import (
-    GemmTier,
-    columns,
-    gemm,
-    im2col,
-    make_call,
-    make_tier,
-    pointwise,
-    products,
-)  # fmt: skip
+from hy3d_rocm.conv.tiers import GemmTier, columns, gemm, im2col, make_tier, products  # fmt: skip
 
 SHAPES = TESTS / "shapes" / "video_vae_layers.json"
 SEED = 5
@@ -44,7 +36,7 @@ def quiet() -> Iterator[None]:
 def forget_plans() -> None:
     """Plans are kept by shape: they know nothing of bounds that a test has changed."""
     columns._plan.cache_clear()
-    pointwise._plan.cache_clear()
+    im2col._views.cache_clear()
 
 
 HALF = (torch.float16, torch.bfloat16)
@@ -89,7 +81,7 @@ def test_the_sums_of_a_1x1x1_are_f32_and_bounded(
 
     sums = wide_sums(monkeypatch)
     forget_plans()
-    monkeypatch.setattr(pointwise, "_SUM_BYTES", 4 * 24 * 300)
+    monkeypatch.setattr(im2col, "_SUM_BYTES", 4 * 24 * 300)
     for name in ("mm", "addmm", "bmm", "baddbmm"):
         monkeypatch.setattr(torch, name, narrow)
     x, weight = integers(2, 32, 3, 20, 17), integers(48, 32 // groups, 1, 1, 1, seed=1)
@@ -101,7 +93,7 @@ def test_the_sums_of_a_1x1x1_are_f32_and_bounded(
     assert torch.equal(got, F.conv3d(x, weight, bias, groups=groups).to(half))
     assert got.is_contiguous(memory_format=call.spec.memory_format)
     assert sum(t.numel() for t in sums) == 48 * 2 * 1020
-    assert max(t.numel() for t in sums) * 4 <= pointwise._SUM_BYTES
+    assert max(t.numel() for t in sums) * 4 <= im2col._SUM_BYTES
 
 
 @pytest.mark.parametrize("kernel", [(1, 1, 1), (3, 1, 1)])
@@ -165,7 +157,7 @@ def test_small_convolutions_with_other_padding_are_no_im2col_of_pytorchs() -> No
     x, weight = integers(1, 4, 5, 6, 8), integers(4, 4, 3, 3, 3, seed=1)
     for options in (
         {"padding": ((2, 0), (1, 1), (1, 1))}, {"padding": ((0, 0), (1, 0), (1, 1))},
-        {"padding": ((0, 0), (1, 1), (1, 1)), "pad_modes": "replicate"}, {"padding": 1},
+        {"padding": 1},
     ):  # fmt: skip
         assert im2col.plan(make_call(x, weight, None, **options).spec) is None
     assert im2col.plan(make_call(x, integers(4, 2, 3, 3, 3), groups=2).spec) is None
@@ -204,16 +196,6 @@ def test_gemm_needs_less_than_256_mb_for_every_layer_of_the_vaes(
     for spec in layer_specs():
         assert GemmTier().workspace_bytes(spec) < 256e6, spec
         assert columns.plan(spec) is not None, spec
-
-
-def test_gemm_takes_products_first_where_few_channels_come_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(products, "can_widen", lambda device, dtype: products.is_half(dtype))
-    for spec in layer_specs():
-        if spec.kernel == (3, 3, 3):
-            found = gemm.plan(spec)
-            assert isinstance(found, pointwise.Plan) == (spec.weight_size[0] == 3), spec
 
 
 def test_what_is_in_uninitialised_memory_reaches_no_result() -> None:
@@ -305,13 +287,12 @@ KERNELS = {"bmm", "add", "copy_", "im2col", "as_strided_copy", "zero_", "zeros",
 @pytest.mark.parametrize(
     ("x_size", "w_size", "options", "kind", "most", "kernels"),
     [
-        ((1, 8, 8, 8), (8, 8, 1, 1), {}, "pointwise", 8, 1),  # f32 sums need no rounding
+        ((1, 8, 8, 8), (8, 8, 1, 1), {}, "im2col", 8, 1),  # f32 sums need no rounding
         ((1, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, "im2col", 9, 3),
         ((1, 8, 3, 8, 8), (8, 8, 3, 3, 3), {}, "im2col", 9, 3),
         ((1, 8, 4, 8, 8), (8, 8, 3, 3, 3), {}, "im2col", 14, 5),
         ((8, 8, 8, 8), (8, 8, 3, 3), {"padding": 1}, "columns", 21, 6),
         ((1, 8, 3, 8, 8), (8, 8, 3, 1, 1), {}, "im2col", 9, 3),
-        ((1, 81, 4, 8, 8), (3, 81, 3, 3, 3), {}, "pointwise", 14, 4),
     ],
 )
 def test_a_small_layer_asks_the_host_for_few_operators(
@@ -347,8 +328,7 @@ PEAKS: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
     ((1, 16, 6, 40, 40), (16, 16, 3, 3, 3), {}),
     ((2, 16, 5, 33, 30), (24, 16, 3, 3, 3), {"padding": ((2, 0), (1, 1), (1, 1))}),
     ((1, 16, 9, 30, 30), (16, 8, 3, 3, 3), {"groups": 2, "stride": 2, "padding": 1}),
-    ((1, 16, 5, 30, 28), (16, 16, 3, 3, 3), {"padding": 2, "dilation": 2,
-                                             "pad_modes": "replicate"}),
+    ((1, 16, 5, 30, 28), (16, 16, 3, 3, 3), {"padding": 2, "dilation": 2}),
     ((2, 24, 60, 60), (12, 24, 3, 3), {"padding": 1}),
     ((1, 16, 4, 40, 40), (16, 16, 3, 1, 1), {}),
     ((1, 81, 6, 40, 40), (3, 81, 3, 3, 3), {"padding": ((2, 0), (1, 1), (1, 1))}),
@@ -361,7 +341,7 @@ def test_no_plan_takes_more_than_it_predicts(layout: str, monkeypatch: pytest.Mo
     forget_plans()
     for module, name, size in (
         (columns, "_PIECE_BYTES", 2 << 20), (columns, "_COPY_BYTES", 1 << 20),
-        (pointwise, "_PIECE_BYTES", 3 << 20), (pointwise, "_SUM_BYTES", 1 << 20),
+        (im2col, "_MOST_BYTES", 3 << 20), (im2col, "_SUM_BYTES", 1 << 20),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, size)
     for x_size, w_size, options in PEAKS:

@@ -16,18 +16,18 @@ import torch
 import torch.nn.functional as F
 from places import TESTS
 from router_doubles import conv_on_tier, cpu_tier, integers, one_thread
+from tier_calls import make_call
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv.call import ConvSpec
-from hy3d_rocm.conv.tiers import (
+from hy3d_rocm.conv.tiers import (  # fmt: skip
     TIER_NAMES,
     Limits,
     NativeTier,
-    make_call,
     make_tier,
     native,
     windows,
-)  # fmt: skip
+)
 
 SHAPES = TESTS / "shapes" / "video_vae_layers.json"
 COUNT, SEED = 150, 5
@@ -53,8 +53,7 @@ def test_random_convolutions_stay_within_the_proven_bound(name: str) -> None:
 def some_spec(device: str = "cpu", **changes: Any) -> ConvSpec:
     x, weight = torch.empty(1, 4, 6, 7, 8), torch.empty(6, 2, 3, 3, 3)
     padding = ((2, 0), (1, 1), (0, 1))
-    modes = ("replicate", "zeros", "zeros")
-    spec = make_call(x, weight, None, 2, padding, 1, 2, pad_modes=modes).spec
+    spec = make_call(x, weight, None, 2, padding, 1, 2).spec
     return dataclasses.replace(spec, device=torch.device(device), **changes)
 
 
@@ -72,7 +71,6 @@ def test_a_spec_survives_json_and_nonsense_is_a_sentence() -> None:
 def test_flops_are_two_a_product() -> None:
     spec = make_call(torch.empty(2, 4, 5, 5, 5), torch.empty(6, 2, 3, 3, 3), groups=2).spec
     assert spec.flops == 2 * (2 * 6 * 3 * 3 * 3) * (2 * 27)
-    assert spec.pad_modes == ("zeros",) * 3
 
 
 def test_every_tier_has_a_name_and_an_unknown_one_is_a_sentence() -> None:
@@ -94,8 +92,6 @@ def test_gpu_tiers_refuse_the_cpu_in_words(name: str) -> None:
 def test_arguments_that_make_no_convolution_are_sentences() -> None:
     x, weight = torch.ones(1, 2, 4, 4, 4), torch.ones(3, 2, 3, 3, 3)
     for options, said in (
-        ({"pad_modes": "reflect"}, "'zeros' or 'replicate'"),
-        ({"pad_modes": ("zeros", "zeros")}, "one each for T, H, W"),
         ({"padding": ((1, 1), (1, 1))}, "a pair"),
         ({"padding": -1}, "none below zero"),
         ({"groups": 3}, "make no convolution"),
@@ -106,15 +102,13 @@ def test_arguments_that_make_no_convolution_are_sentences() -> None:
 
 def test_the_current_tier_takes_padding_that_pytorch_has_no_words_for() -> None:
     x, weight = integers(1, 2, 4, 5, 6), integers(3, 2, 3, 3, 3, seed=1)
-    modes = ("replicate", "zeros", "replicate")
-    got = conv_on_tier(make_tier("current"), x, weight, None, 1, ((2, 0), (1, 0), (1, 1)),
-                       pad_modes=modes)  # fmt: skip
-    padded = F.pad(F.pad(x, (0, 0, 1, 0)), (1, 1, 0, 0, 2, 0), mode="replicate")
+    got = conv_on_tier(make_tier("current"), x, weight, None, 1, ((2, 0), (1, 0), (1, 1)))
+    padded = F.pad(x, (1, 1, 1, 0, 2, 0))
     assert torch.equal(got, F.conv3d(padded, weight))
 
 
 def test_a_window_is_the_padded_input_cut_out() -> None:
-    """Random padding, modes and boxes; replay by the printed index."""
+    """Random padding and boxes; replay by the printed index."""
     for index in range(300):
         rng = random.Random(index)
         case = dataclasses.replace(tier_cases.random_case(SEED, index), dtype=torch.float32)
@@ -122,15 +116,13 @@ def test_a_window_is_the_padded_input_cut_out() -> None:
             continue
         x, weight, _ = tier_cases.make_tensors(case, SEED, whole=True)
         x = x if x.dim() == 5 else x[None]
-        spec = make_call(x, weight, None, case.stride, case.pads, case.dilation, case.groups,
-                         pad_modes=case.modes).spec  # fmt: skip
+        spec = make_call(x, weight, None, case.stride, case.pads, case.dilation, case.groups).spec
         shape = windows.geometry(spec)
         whole = x
         for axis, pair in enumerate(case.pads):
             pad = [0] * 6
             pad[2 * (2 - axis) : 2 * (3 - axis)] = pair
-            mode = "replicate" if case.modes[axis] == "replicate" else "constant"
-            whole = F.pad(whole, pad, mode=mode)
+            whole = F.pad(whole, pad)
         box = tuple(sorted((rng.randrange(n), rng.randrange(n) + 1)) for n in shape.out)
         box = tuple((a, max(b, a + 1)) for a, b in box)
         expected = whole

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import torch
+from tier_calls import make_call
 
 from hy3d_rocm.conv.call import ConvCall
-from hy3d_rocm.conv.tiers import make_call
 from hy3d_rocm.conv.triton import first_use, jit, launch, steps
 from hy3d_rocm.conv.triton.first_use import Progress
 

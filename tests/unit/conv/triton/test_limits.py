@@ -15,8 +15,9 @@ import how_much
 import pytest
 import torch
 from places import TESTS
+from tier_calls import make_call
 
-from hy3d_rocm.conv.tiers import make_call, vendor
+from hy3d_rocm.conv.tiers import vendor
 from hy3d_rocm.conv.triton import configs, layout, plan, steps
 from hy3d_rocm.conv.triton.plan import Launch, Problem
 from tools.dev import variants

@@ -16,9 +16,9 @@ from unittest import mock
 import pytest
 import torch
 from places import ROOT
+from tier_calls import make_call
 
 from hy3d_rocm.conv.call import ConvSpec
-from hy3d_rocm.conv.tiers import make_call
 from hy3d_rocm.conv.triton import configs, launch
 from tools.dev import variants
 
@@ -48,7 +48,8 @@ def without_triton(code: str) -> str:
     """What code prints in a process whose triton is what `code` makes of it."""
     start = """
         import sys, types, dataclasses, torch
-        from hy3d_rocm.conv.tiers import make_call
+        sys.path.append({support})
+        from tier_calls import make_call
         from hy3d_rocm.conv.tiers.triton import TritonTier
         from hy3d_rocm.conv.call import Limits
     """
@@ -64,6 +65,7 @@ def without_triton(code: str) -> str:
         print(one)
     """
     text = "\n".join(map(textwrap.dedent, (start, code, end)))
+    text = text.replace("{support}", repr(str(ROOT / "tests" / "support")))
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -8,6 +8,8 @@ import shutil
 import sqlite3
 import stat
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -220,27 +222,26 @@ def test_hosts_that_meet_a_damaged_file_move_it_once(tmp_path: Path) -> None:
     assert len(tables(path)["records"]) == 4
 
 
-def test_a_file_that_was_replaced_while_it_was_judged_is_opened_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another host has moved the damaged one, and has not finished the new one yet."""
-    path, looks = tmp_path / "knowledge.db", []
+def test_who_opens_a_file_waits_for_another_host_that_is_opening_it(tmp_path: Path) -> None:
+    """So that none judges, or moves, what the other one is making."""
+    path, order = tmp_path / "knowledge.db", []
     path.write_bytes(b"garbage " * 4096)
-    real = database.is_ours
 
-    def late(judged: Path) -> bool:
-        if not looks:
-            path.rename(tmp_path / "aside")
-            half_made = sqlite3.connect(path)
-            half_made.execute("PRAGMA journal_mode = WAL")
-            half_made.close()
-        looks.append(real(judged))
-        return looks[-1]
+    def open_it() -> None:
+        database.open_for_writing(path).close()
+        order.append("opened")
 
-    monkeypatch.setattr(database, "is_ours", late)
-    database.open_for_writing(path).close()
-    assert looks == [False]
+    with database._alone(tmp_path):
+        other = threading.Thread(target=open_it)
+        other.start()
+        time.sleep(0.2)
+        path.rename(tmp_path / "aside")
+        sqlite3.connect(path).close()  # half made
+        order.append("made")
+    other.join(30)
+    assert order == ["made", "opened"]
     assert tables(path) == {"records": [], "trying": []}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["aside", "knowledge.db"]
 
 
 def test_reasons_are_words() -> None:

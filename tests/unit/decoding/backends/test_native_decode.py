@@ -198,7 +198,7 @@ def test_prepared_weights_get_what_the_budget_leaves_and_no_more() -> None:
         return cache.get(weights[number], 1, 300, make)
 
     assert ask(0) is not None
-    with prepared.within(cache.stats().bytes + 400):
+    with prepared.steady(cache.stats().bytes + 400):
         assert ask(1) is not None
         assert ask(2) is None, "600 are held, 700 are the most"
         assert ask(0) is not None, "what is there is used"
