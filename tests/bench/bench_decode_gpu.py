@@ -1,11 +1,12 @@
 """decode() on a GPU beside diffusers' unsplit decode by cuDNN or MIOpen, at full width.
 
-    python tests/bench/bench_decode_gpu.py [--only hunyuan,budgets,long,wan] [--repeats 4]
+    python tests/bench/bench_decode_gpu.py [--only hunyuan,budgets,long,wan,others] [--repeats 4]
 
 hunyuan: HunyuanVideo's VAE (random weights, bf16), 33 frames of 640x608: unsplit by the library,
 then decode() with the library off. budgets: the same under less and less memory. long: 97 frames of
 768x1280 with all the memory, then with the process limited to 24 GiB; whether the frames are equal.
-wan: Wan 2.1, 33 frames of 480x832, diffusers' decode by the library, then decode(). PSNR is against
+wan: Wan 2.1, 33 frames of 480x832, diffusers' decode by the library, then decode(); others: the
+same for Wan at 81 frames of 480x832, HunyuanVideo 1.5, LTX and Qwen-Image. PSNR is against
 the unsplit decode in float32 without TF32. Needs some 100 GB of GPU memory for the reference of
 hunyuan, some 60 GB of host memory for `long`. Targets (an NVIDIA H200): see the lines that say so.
 """
@@ -13,6 +14,7 @@ hunyuan, some 60 GB of host memory for `long`. Targets (an NVIDIA H200): see the
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import sys
@@ -126,19 +128,33 @@ class Bench:
         print("  its frames are", "equal" if torch.equal(free, tight) else "NOT EQUAL", flush=True)
 
     def wan(self) -> None:
-        z = torch.randn(1, 16, 9, 60, 104, device=DEVICE, dtype=torch.bfloat16)
-        vae = wan_vae()
+        seconds, peak = self._beside_diffusers("Wan", wan_vae, (16, 9, 60, 104))
+        self._target("time over diffusers'", self.rows[-1]["median_s"] / seconds, 0.75)
+        self._target("peak over diffusers'", self.rows[-1]["peak_bytes"] / peak, 1.0)
+
+    def others(self) -> None:
+        for name, build, latent in OTHERS:
+            seconds, _ = self._beside_diffusers(name, build, latent)
+            print(f"  {seconds / self.rows[-1]['median_s']:.2f} times diffusers' speed", flush=True)
+            torch.cuda.empty_cache()
+
+    def _beside_diffusers(
+        self, name: str, build: Callable[[], Any], latent: tuple[int, ...]
+    ) -> tuple[float, int]:
+        """diffusers' decode by the library, its seconds and peak, then ours."""
+        z = torch.randn(1, *latent, device=DEVICE, dtype=torch.bfloat16)
+        vae = build()
         with torch.no_grad():
-            exact = wan_vae().float()
+            exact = build().float()
             want = exact.decode(z.float()).sample.cpu()
             del exact
             out, seconds, peak = timed(lambda: vae.decode(z).sample.cpu(), self.repeats)
         library = sorted(seconds[1:])[len(seconds[1:]) // 2]
-        self.row("Wan, diffusers, library", seconds, peak, psnr=round(psnr(out, want), 2))
+        self.row(f"{name}, diffusers, library", seconds, peak, psnr=round(psnr(out, want), 2))
         with torch.backends.cudnn.flags(enabled=False):
-            self.ours("Wan, decode(), library off", vae, z, want, self.repeats, strategy="streamed")
-        self._target("time over diffusers'", self.rows[-1]["median_s"] / library, 0.75)
-        self._target("peak over diffusers'", self.rows[-1]["peak_bytes"] / peak, 1.0)
+            label = f"{name}, decode(), library off"
+            self.ours(label, vae, z, want, self.repeats, strategy="streamed")
+        return library, peak
 
     def _exact(self, build: Callable[[torch.device], Any], z: torch.Tensor) -> torch.Tensor:
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
@@ -149,14 +165,26 @@ class Bench:
         print(f"  {'pass' if value <= most else 'FAIL'}: {what} {value:.3g} of at most {most:g}")
 
 
-def wan_vae() -> Any:
-    """Wan 2.1's VAE at full width with random weights, the same ones each time."""
-    from diffusers import AutoencoderKLWan
+def vae_of(kind: str, **config: Any) -> Any:
+    """diffusers' VAE of that class at full width with random weights, the same ones each time."""
+    import diffusers
 
     torch.manual_seed(0)
     with DEVICE:
-        vae = AutoencoderKLWan()
+        vae = getattr(diffusers, kind)(**config)
     return torch.nn.Module.to(vae, torch.bfloat16).eval().requires_grad_(False)
+
+
+wan_vae = functools.partial(vae_of, "AutoencoderKLWan")  # Wan 2.1
+# Name, VAE, latents (C, T, H, W).
+OTHERS = (
+    ("Wan, 81x480x832", wan_vae, (16, 21, 60, 104)),
+    ("HunyuanVideo 1.5, 33x480x832", functools.partial(vae_of, "AutoencoderKLHunyuanVideo15"),
+     (32, 9, 30, 52)),
+    ("LTX, 97x512x768", functools.partial(vae_of, "AutoencoderKLLTXVideo"), (128, 13, 16, 24)),
+    ("Qwen-Image, 1328x1328", functools.partial(vae_of, "AutoencoderKLQwenImage"),
+     (16, 1, 166, 166)),
+)  # fmt: skip
 
 
 def main() -> int:
@@ -172,7 +200,7 @@ def main() -> int:
     bench = Bench(max(2, arguments.repeats))
     if "hunyuan" in parts or "budgets" in parts:
         bench.hunyuan("budgets" in parts)
-    for name in ("long", "wan"):
+    for name in ("long", "wan", "others"):
         if name in parts:
             torch.cuda.empty_cache()
             getattr(bench, name)()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.decoding.backends.torch_ops import shuffled
+from hy3d_rocm.decoding.backends.torch_ops import by_phase
 from hy3d_rocm.decoding.families.base import StructuredFamily
 from hy3d_rocm.decoding.families.parts import conv_of, framewise, packed, packed_in_space
 from hy3d_rocm.decoding.layers import Engine, Handle, Local, Shuffle
@@ -48,13 +48,28 @@ class Hunyuan15Family(StructuredFamily):
     def up(self, engine: Engine, module: Any, x: Handle) -> Handle:
         """The convolution unpacked, plus x repeated and unpacked."""
         time, repeats = 2 if module.add_temporal_upsample else 1, int(module.repeats)
-        inner, whole = Shuffle((1, 2, 2), _ORDER), Shuffle((time, 2, 2), _ORDER)
+        whole = Shuffle((time, 2, 2), _ORDER)
 
         def run(frames: Tensor, first: int) -> Tensor:
+            """One copy, laid out as the frames are: the convolution's result is made over it."""
             lead = 1 if first == 0 and time == 2 else 0
-            start = shuffled(frames[:, :, :lead], inner).repeat_interleave(repeats // 2, 1)
-            rest = shuffled(frames[:, :, lead:], whole).repeat_interleave(repeats, 1)
-            return torch.cat([start, rest], 2) if lead else rest
+            _, channels, count, high, wide = frames.shape
+            size = lead + time * (count - lead), 2 * high, 2 * wide
+            last = frames.stride(1) == 1
+            made = torch.empty(
+                (1, channels * repeats // (4 * time), *size), dtype=frames.dtype,
+                device=frames.device,
+                memory_format=torch.channels_last_3d if last else torch.contiguous_format,
+            )  # fmt: skip
+            start, rest = frames[0, :, :lead], frames[0, :, lead:]
+            for part, factor, times, place in (
+                (start, (1, 2, 2), repeats // 2, made[0, :, :lead]),
+                (rest, whole.factor, repeats, made[0, :, lead:]),
+            ):
+                if part.shape[1]:
+                    moved = by_phase(part, factor, _ORDER).permute(3, 4, 0, 5, 1, 6, 2)
+                    place.view(len(moved), times, *moved.shape[1:]).copy_(moved.unsqueeze(1))
+            return made
 
         around = engine.local(x, Local(run, lambda n: 1 + time * (n - 1)))
         shuffle = replace(whole, first=(1, 2, 2)) if time == 2 else whole
