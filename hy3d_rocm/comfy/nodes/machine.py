@@ -16,12 +16,7 @@ from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm.comfy import memory, reports, settings
 from hy3d_rocm.comfy.nodes.common import (
-    CATEGORY,
-    Anything,
     EachTime,
-    EitherPipeline,
-    output,
-    schema,
     text_and_picture,
 )
 from hy3d_rocm.comfy.patches.install import installed
@@ -39,37 +34,6 @@ class Hy3DRocmDoctor(EachTime):
     """Findings, worst first, each with its evidence and one remedy."""
 
     @classmethod
-    def define_schema(cls) -> io.Schema:
-        return schema(
-            node_id="Hy3DRocmDoctor",
-            display_name="Doctor (ROCm)",
-            category=CATEGORY,
-            search_aliases=["diagnose", "why slow", "gpu not found", "miopen", "rocm version"],
-            description="Examines versions, card, variables, MIOpen's files and memory, and tries "
-            "each way to convolve. What it finds comes worst first, with its evidence and one "
-            "remedy. Runs each time.",
-            inputs=[
-                io.Boolean.Input(
-                    "self_test",
-                    default=True,
-                    tooltip="Whether each way to convolve is tried, in a process of its own.",
-                ),
-                io.Int.Input(
-                    "seconds",
-                    default=60,
-                    min=5,
-                    max=600,
-                    tooltip="Time for all self-tests together; what takes longer is a finding.",
-                ),
-            ],
-            outputs=[
-                output(io.String, "text", "The report in lines."),
-                output(io.Image, "picture", "The findings as a picture."),
-            ],
-            is_output_node=True,
-        )
-
-    @classmethod
     def execute(cls, self_test: bool, seconds: int) -> io.NodeOutput:
         text, image = examine_machine(self_test, seconds)
         return io.NodeOutput(text, image, ui=text_and_picture(text, image))
@@ -79,27 +43,6 @@ class Hy3DRocmFreeMemory(EachTime):
     """Gives memory back between two nodes, and says how much."""
 
     @classmethod
-    def define_schema(cls) -> io.Schema:
-        return schema(
-            node_id="Hy3DRocmFreeMemory",
-            display_name="Free Memory (ROCm)",
-            category=CATEGORY,
-            search_aliases=["unload models", "clear vram", "purge vram", "empty cache"],
-            description="Unloads all of ComfyUI's models, collects garbage and empties the "
-            "allocator once, then passes its input on. Runs each time, and so does what follows.",
-            inputs=[
-                Anything.Input(
-                    "anything", optional=True, tooltip="Passed on as it is, when all is freed."
-                )
-            ],
-            outputs=[
-                output(Anything, "anything_out", "The input."),
-                output(io.String, "report", "Memory before and after, in lines."),
-            ],
-            is_output_node=True,
-        )
-
-    @classmethod
     def execute(cls, anything: Any = None) -> io.NodeOutput:
         report = memory.free_everything()
         return io.NodeOutput(anything, report, ui=ui.PreviewText(report))
@@ -107,27 +50,6 @@ class Hy3DRocmFreeMemory(EachTime):
 
 class Hy3DRocmStatus(EachTime):
     """What this machine is, what was chosen, what has happened."""
-
-    @classmethod
-    def define_schema(cls) -> io.Schema:
-        return schema(
-            node_id="Hy3DRocmStatus",
-            display_name="ROCm Status",
-            category=CATEGORY,
-            search_aliases=["device info", "gpu info", "vram", "diagnose", "hy3d doctor"],
-            description="Device and why, memory, modes, patches in place, pipelines, CPU kernels, "
-            "variables that matter, and what the decodes of this session met.",
-            inputs=[
-                EitherPipeline.Input(
-                    "pipeline", optional=True, tooltip="A pipeline to say more about."
-                )
-            ],
-            outputs=[
-                output(io.String, "text", "The status in lines."),
-                output(io.Image, "picture", "The status as a picture."),
-            ],
-            is_output_node=True,
-        )
 
     @classmethod
     def execute(cls, pipeline: Any = None) -> io.NodeOutput:
