@@ -78,30 +78,18 @@ interpolate = scatter = vertex_normals = inpaint_vertices = rasterize
 
 
 class PreparedWeights:
-    """Of the core's conv3d_prepare, which has no twin: there is never one of these."""
+    """Of the core's conv3d_prepare: as all classes here that have no twin, there is never one."""
 
     __slots__ = ()
     __init__ = conv3d
 
 
-class KnownCalls:
-    """Of calls that the core looks up, which has no twin: there is never one of these."""
-
-    __slots__ = ()
-    __init__ = _refusing("Looking calls up needs")
-
-
-class Admission:
-    """Of the core's cache of prepared weights, which has no twin: there is never one of these."""
-
-    __slots__ = ()
-
-    def __init__(self, limit_bytes: int) -> None:
-        conv3d()
+class Admission(PreparedWeights):
+    """Of the core's cache of prepared weights."""
 
 
 class Schedule:
-    """Of the core's compile_schedule, which has no twin: there is never one of these."""
+    """Of the core's compile_schedule."""
 
     __slots__ = ()
     __init__ = compile_schedule
@@ -110,7 +98,12 @@ class Schedule:
 class Program(Schedule):
     """As Schedule."""
 
+
+class KnownCalls:
+    """Of calls that the core looks up."""
+
     __slots__ = ()
+    __init__ = _refusing("Looking calls up needs")
 
 
 def cpu_info() -> dict[str, Any]:

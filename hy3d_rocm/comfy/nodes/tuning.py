@@ -55,7 +55,7 @@ def tune(
 
     ValueError (a sentence) for a size that is none, and for a VAE whose layers are not known.
     """
-    from hy3d_rocm.tune.decodes import collect_decode
+    from hy3d_rocm.tune.shapes import collect_decode
 
     job, plan = _decode_of(vae, wanted)
     if job.device.type == "cpu":
