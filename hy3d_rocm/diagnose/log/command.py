@@ -6,26 +6,6 @@ import argparse
 import json
 import sys
 
-_EPILOG = """\
-Exit code: 0 a run finished and nothing wrong was seen (harmless lines are named); 1 a cause was
-found; 2 the log can't be read, or wrong usage; 3 unknown: errors that no rule knows, or no run that
-is shown to its end; 4 the log is empty. Nothing is sent anywhere.
-"""
-
-
-def add_diagnose_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    diagnose = commands.add_parser(
-        "diagnose",
-        help="what a log of ComfyUI, FramePack or PyTorch on an AMD card says went wrong",
-        description="Reads a log (any encoding, any length) and reports the causes it knows, the"
-        " worst one first, with the lines that show it and what to do.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    diagnose.add_argument("log", nargs="?", default="-", metavar="LOG",
-                          help="the file; '-' or nothing: standard input")  # fmt: skip
-    diagnose.add_argument("--json", action="store_true", help="machine-readable")
-
 
 def run_diagnose_command(arguments: argparse.Namespace) -> int:
     """Exit code: see the epilog."""
