@@ -19,6 +19,7 @@ import torch
 from hy3d_rocm import memory as measured
 from hy3d_rocm import memory_lines, meter
 from hy3d_rocm.conv import prepared
+from hy3d_rocm.diagnose.env.choices import say_once
 from hy3d_rocm.memory_lines import Kind, stage_line
 from hy3d_rocm.units import size_text
 
@@ -60,7 +61,6 @@ class Cap:
 
 _cap: Cap | None = None
 _told: ContextVar[frozenset[str]] = ContextVar("hy3d_rocm_stages", default=frozenset())
-_said: set[str] = set()
 
 
 def comfy_device() -> torch.device:
@@ -132,7 +132,7 @@ def cap_at_start(environ: Mapping[str, str] | None = None) -> int | None:
         return None
     device = comfy_device()
     if device.type != "cuda":
-        _say(f"{' and '.join(names)}: no effect, since ComfyUI computes on {device}")
+        say_once(f"{' and '.join(names)}: no effect, since ComfyUI computes on {device}")
         return None
     with _lock:
         if _cap is not None:
@@ -303,7 +303,7 @@ def _cap_now(environ: Mapping[str, str], device: torch.device) -> int | None:
     _, total = measured.gpu_bytes(device)
     cap, said = memory_lines.wanted_cap(environ, total)
     for line in said:
-        _say(line)
+        say_once(line)
     if cap is None:
         return None
     torch.cuda.set_per_process_memory_fraction(cap / total, device)
@@ -321,9 +321,3 @@ def _indexed(device: torch.device) -> torch.device:
     """`device` with its number: plain "cuda" is the current one."""
     numbered: int | None = device.index
     return torch.device(device.type, torch.cuda.current_device() if numbered is None else numbered)
-
-
-def _say(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
-        logger.warning("hy3d_rocm: %s", text)

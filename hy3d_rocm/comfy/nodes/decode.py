@@ -17,10 +17,7 @@ from comfy_api.v0_0_2 import io
 
 from hy3d_rocm.comfy import memory, reports, vaes
 from hy3d_rocm.comfy.decode import decode_latent, encode_pixels, run_own_code, run_vae
-from hy3d_rocm.comfy.nodes.common import (
-    Node,
-    asked,
-)
+from hy3d_rocm.comfy.nodes.common import Node, asked
 from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.decoding.checks import STRATEGIES, check_choice
 from hy3d_rocm.decoding.memory.budget import parse_budget
@@ -132,8 +129,7 @@ def _method(source: Any, name: str, wishes: Wishes | None) -> Callable[..., Any]
             )  # fmt: skip
         except DoesNotFitError as error:
             raise ValueError(f"Protect VAE: {error}") from error
-        kind = "pixels" if encode else "latents"
-        text = report_text(report, first, made, report.seconds, "", kind)
+        text = report_text(report, first, made, encode)
         reports.remember(f"Protect VAE: {name}, {text}")
         return made
 

@@ -10,10 +10,7 @@ from typing import Any
 from comfy_api.v0_0_2 import io
 
 from hy3d_rocm.comfy import memory, reports, settings
-from hy3d_rocm.comfy.nodes.common import (
-    Node,
-    looked_up,
-)
+from hy3d_rocm.comfy.nodes.common import Node, looked_up
 from hy3d_rocm.pipeline import PipelineProxy, unwrap
 
 logger = logging.getLogger("hy3d_rocm")

@@ -4,7 +4,6 @@ is known of it."""
 from __future__ import annotations
 
 import contextvars
-import re
 import threading
 import time
 from concurrent.futures import Future, wait
@@ -15,15 +14,12 @@ import torch
 from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm.comfy import memory, reports, settings
-from hy3d_rocm.comfy.nodes.common import (
-    EachTime,
-    text_and_picture,
-)
+from hy3d_rocm.comfy.nodes.common import EachTime, text_and_picture
 from hy3d_rocm.comfy.patches.install import installed
 from hy3d_rocm.comfy.picture import Section, draw
 from hy3d_rocm.comfy.running import Watcher
 from hy3d_rocm.device import resolve_device
-from hy3d_rocm.diagnose.doctor.basic import collect, format_text
+from hy3d_rocm.diagnose.doctor import basic
 from hy3d_rocm.pipeline import seed_mode_of, unwrap
 
 _LOOK_S = 0.1
@@ -73,15 +69,10 @@ def sections_of(found: Any) -> list[Section]:
     """A section for each finding: evidence, and the remedy after an arrow."""
     made = []
     for finding in found.findings:
-        lines = [f"  {line}" for line in _listed(finding.evidence)]
-        lines += [f"-> {line}" for line in _listed(finding.remedy)]
+        parts = (("  ", finding.evidence), ("-> ", finding.remedy))
+        lines = [f"{at}{line}" for at, text in parts for line in text.splitlines() if line.strip()]
         made.append(Section(f"{finding.severity}: {finding.title}", lines))
     return made or [Section("fine: nothing was found", [])]
-
-
-def _listed(text: Any) -> list[str]:
-    lines = text.splitlines() if isinstance(text, str) else [str(part) for part in text or ()]
-    return [line for line in lines if line.strip()]
 
 
 def _watched(self_test: bool, seconds: int) -> Any:
@@ -167,13 +158,6 @@ def _patch_lines() -> list[str]:
 
 
 def _machine() -> list[Section]:
-    """The doctor's text, a section for each of its headings."""
-    sections: list[Section] = []
-    for line in format_text(collect()).splitlines():
-        match = re.fullmatch(r"(\S.*?)?\s{2,}(.*)", line)
-        head, body = (match[1], match[2]) if match else (None, line)
-        if head or not sections:
-            head = head or "machine"
-            sections.append(Section(head[0].upper() + head[1:], []))
-        sections[-1] = sections[-1]._replace(lines=[*sections[-1].lines, body])
-    return sections
+    """The doctor's facts, a section for each of their headings."""
+    found = basic.sections(basic.collect()).items()
+    return [Section(head[0].upper() + head[1:], lines) for head, lines in found]

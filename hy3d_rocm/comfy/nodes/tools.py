@@ -17,10 +17,7 @@ from comfy_api.v0_0_2 import io, ui
 from hy3d_rocm import capture
 from hy3d_rocm.comfy import picture, vaes
 from hy3d_rocm.comfy.decode import latents_of
-from hy3d_rocm.comfy.nodes.common import (
-    Node,
-    text_and_picture,
-)
+from hy3d_rocm.comfy.nodes.common import Node, text_and_picture
 from hy3d_rocm.comfy.running import Asked, Watcher, current_device
 from hy3d_rocm.decoding.families.proof import CALL_ERRORS
 from hy3d_rocm.decoding.memory.budget import parse_budget

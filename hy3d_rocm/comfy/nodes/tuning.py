@@ -14,11 +14,7 @@ import torch
 from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm.comfy import memory, vaes
-from hy3d_rocm.comfy.nodes.common import (
-    EachTime,
-    Wanted,
-    latent_shape,
-)
+from hy3d_rocm.comfy.nodes.common import EachTime, Wanted, latent_shape
 from hy3d_rocm.comfy.running import Watcher, current_device, said
 from hy3d_rocm.conv import probe as probing
 from hy3d_rocm.decoding.planning.compiled import plan_job

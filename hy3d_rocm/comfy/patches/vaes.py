@@ -54,6 +54,7 @@ from hy3d_rocm.comfy.settings import Settings
 from hy3d_rocm.conv.router import LOCAL, Guard, protect
 from hy3d_rocm.decoding.memory.budget import parse_budget
 from hy3d_rocm.decoding.stages import stage_of, tensors_in
+from hy3d_rocm.diagnose.env.choices import say_once
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -62,9 +63,6 @@ InParts = Callable[[str, str], tuple[Any, str]]
 
 # Guards around whole nodes (`_around_node`): inside of these a VAE is still to be looked after.
 AROUND_NODES: weakref.WeakSet[Guard] = weakref.WeakSet()
-
-_said: set[str] = set()
-_lock = threading.Lock()
 
 
 class LeftAlone(Exception):  # noqa: N818  (nothing is wrong: the VAE's own code does it)
@@ -138,7 +136,7 @@ class Work:
                 reports.remember(f"{self.what}, in place: {report}")
                 return made
             # Outside of the except block, which would keep what the attempt held.
-            _say_once(f"{self.what} runs in its own way, {caught()}: {why}")
+            say_once(f"{self.what} runs in its own way, {caught()}: {why}", logging.INFO)
         return run_own_code(
             f"{self.what}, in place,", self.vae, self.original, self.source, self.encodes,
             functools.partial(tell, self.what),
@@ -185,14 +183,6 @@ def _is_inside() -> bool:
     return any(mode.guards[0] not in AROUND_NODES for mode in LOCAL.modes)
 
 
-def _say_once(text: str) -> None:
-    with _lock:
-        if text in _said:
-            return
-        _said.add(text)
-    logger.info("hy3d_rocm: %s", text)
-
-
 def wrapper_in_parts(
     vae: Any, given: torch.Tensor, budget: str, strategy: str = "auto", *, encode: bool = False,
     moments: bool = False,
@@ -220,8 +210,7 @@ def wrapper_in_parts(
                     made, report = encode_with_report(*arguments, moments=moments)
                 else:
                     made, report = decode_with_report(*arguments)
-        kind = "pixels" if encode else "latents"
-        return made, report_text(report, given, made, report.seconds, "", kind)
+        return made, report_text(report, given, made, encode)
     except management.InterruptProcessingException:
         raise
     except Exception as error:
@@ -310,8 +299,7 @@ def _core_in_parts(
             raise
         why = said(error)
     else:
-        kind = "pixels" if encode else "latents"
-        return made, report_text(report, given, made, report.seconds, "", kind)
+        return made, report_text(report, given, made, encode)
     raise LeftAlone(why)
 
 
