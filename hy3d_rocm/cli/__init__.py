@@ -17,14 +17,13 @@ from hy3d_rocm import __version__
 from hy3d_rocm.arguments import TYPES, add_command
 from hy3d_rocm.bench.command import run_bench_command
 from hy3d_rocm.bench.compare import run_compare_command
-from hy3d_rocm.cli.checkout import CHECKOUT_COMMANDS, add_checkout_parsers, run_checkout_command
+from hy3d_rocm.checkout import CHECKOUT_COMMANDS, add_checkout_parsers, run_checkout_command
 from hy3d_rocm.cli.decode import run_decode_command
 from hy3d_rocm.cli.plan import run_plan_command
 from hy3d_rocm.cli.tools import run_tool_command
 from hy3d_rocm.conv.verdict_store.command import add_db_parser, run_db_command
-from hy3d_rocm.diagnose.doctor.command import run_doctor_command
+from hy3d_rocm.diagnose.command import run_diagnose_command, run_doctor_command
 from hy3d_rocm.diagnose.env.streams import printed_safely
-from hy3d_rocm.diagnose.log.command import run_diagnose_command
 from hy3d_rocm.diagnose.miopen.command import run_miopen_command
 from hy3d_rocm.tune.command import run_tune_command
 

@@ -17,10 +17,10 @@ import comfy.model_management as management
 import torch
 
 from hy3d_rocm import memory as measured
-from hy3d_rocm import memory_lines, meter
+from hy3d_rocm import meter
 from hy3d_rocm.conv import prepared
 from hy3d_rocm.diagnose.env.choices import say_once
-from hy3d_rocm.memory_lines import Kind, stage_line
+from hy3d_rocm.memory import Kind, stage_line
 from hy3d_rocm.units import size_text
 
 logger = logging.getLogger("hy3d_rocm")
@@ -127,7 +127,7 @@ def cap_at_start(environ: Mapping[str, str] | None = None) -> int | None:
     with the rest. A second call changes nothing. What makes no sense is one line and no cap.
     """
     environ = os.environ if environ is None else environ
-    names = [n for n in (memory_lines.CAP_GB, memory_lines.CAP_SHARE) if environ.get(n, "").strip()]
+    names = [n for n in (measured.CAP_GB, measured.CAP_SHARE) if environ.get(n, "").strip()]
     if not names:
         return None
     device = comfy_device()
@@ -301,7 +301,7 @@ def _say_free(what: str, error: Exception) -> None:
 def _cap_now(environ: Mapping[str, str], device: torch.device) -> int | None:
     global _cap
     _, total = measured.gpu_bytes(device)
-    cap, said = memory_lines.wanted_cap(environ, total)
+    cap, said = measured.wanted_cap(environ, total)
     for line in said:
         say_once(line)
     if cap is None:

@@ -31,8 +31,15 @@ from hy3d_rocm.framepack import sections
 from hy3d_rocm.framepack.preservation import Preservation, recommend, users_choice
 from hy3d_rocm.framepack.residency import move, own_tensors, parts_of
 from hy3d_rocm.framepack.sections import Card, SectionRunner, held_bytes, restorer, runner_for
-from hy3d_rocm.memory import gpu_bytes, host_free_bytes
-from hy3d_rocm.memory_lines import CAP_GB, CAP_SHARE, Kind, stage_line, wanted_cap
+from hy3d_rocm.memory import (
+    CAP_GB,
+    CAP_SHARE,
+    Kind,
+    gpu_bytes,
+    host_free_bytes,
+    stage_line,
+    wanted_cap,
+)
 from hy3d_rocm.units import short_text, size_text
 
 logger = logging.getLogger("hy3d_rocm")

@@ -11,7 +11,7 @@ import pytest
 from diagnose_cases import BLOCKS, FRAMEPACK_START, OFFLOADED, OURS, VAE_LOADED, excerpts
 
 from hy3d_rocm.cli import build_parser
-from hy3d_rocm.diagnose.log.command import run_diagnose_command
+from hy3d_rocm.diagnose.command import run_diagnose_command
 from hy3d_rocm.diagnose.log.report import WIDTH
 from hy3d_rocm.diagnose.log.rules import by_id
 
