@@ -27,23 +27,18 @@ from hy3d_rocm.seed import SEED_MODES
 from hy3d_rocm.units import MB
 
 _PLAIN = DecodeOptions()
+# The numbers that stand for None, or for as much as is sensible.
+_NONE_AT = {"memory_fraction": 0.0, "chunk_size": 0, "slice_mb": 0, "cleanup_frequency": -1,
+            "halo_pixels": -1}  # fmt: skip
 # What the nodes offer, by the names of their inputs.
 DEFAULTS: dict[str, Any] = {
-    "memory_threshold": _PLAIN.memory_threshold,
-    "memory_fraction": 0.0,
-    "cpu_offload": _PLAIN.cpu_offload,
-    "chunk_size": 0,
-    "cleanup_frequency": -1,
-    "synchronization": _PLAIN.synchronization,
-    "fallback_precision": _PLAIN.fallback_precision,
-    "slice_mb": 0,
-    "statistic_passes": _PLAIN.statistic_passes,
-    "halo_pixels": _PLAIN.halo_pixels,
-    "overlap_pixels": _PLAIN.overlap_pixels,
-    "min_tile_pixels": _PLAIN.min_tile_pixels,
-}
-_NONE_AT = {"memory_fraction": 0, "chunk_size": 0, "slice_mb": 0, "cleanup_frequency": -1,
-            "halo_pixels": -1}  # fmt: skip
+    name: _NONE_AT[name] if getattr(_PLAIN, name, None) is None else getattr(_PLAIN, name)
+    for name in (
+        "memory_threshold", "memory_fraction", "cpu_offload", "chunk_size", "cleanup_frequency",
+        "synchronization", "fallback_precision", "slice_mb", "statistic_passes", "halo_pixels",
+        "overlap_pixels", "min_tile_pixels",
+    )
+}  # fmt: skip
 
 
 class _Any(str):
