@@ -49,17 +49,7 @@ class Usage:
         return stage_line(stage, self.free, self.allocated, self.limit, self.kind)
 
 
-@dataclass(frozen=True)
-class Cap:
-    """A cap that is in force, and what it takes to lift it."""
-
-    device: torch.device
-    cap_bytes: int
-    total_bytes: int
-    reserve_bytes: int  # by which ComfyUI's reserve was raised
-
-
-_cap: Cap | None = None
+_cap: tuple[torch.device, int] | None = None  # the one that is in force: where, bytes
 _told: ContextVar[frozenset[str]] = ContextVar("hy3d_rocm_stages", default=frozenset())
 
 
@@ -78,9 +68,9 @@ def usage(device: torch.device | None = None) -> Usage:
     free, total = measured.gpu_bytes(device)
     allocated = torch.cuda.memory_allocated(device)
     cap = _cap
-    if cap is None or cap.device != _indexed(device):
+    if cap is None or cap[0] != _indexed(device):
         return Usage(device, free, allocated, total, "card")
-    return Usage(device, min(free, cap.cap_bytes - allocated), allocated, cap.cap_bytes, "limit")
+    return Usage(device, min(free, cap[1] - allocated), allocated, cap[1], "limit")
 
 
 def free_and_total(device: torch.device | None = None) -> tuple[int, int]:
@@ -136,19 +126,8 @@ def cap_at_start(environ: Mapping[str, str] | None = None) -> int | None:
         return None
     with _lock:
         if _cap is not None:
-            return _cap.cap_bytes
+            return _cap[1]
         return _cap_now(environ, _indexed(device))
-
-
-def uncap() -> None:
-    """Lifts the cap and gives ComfyUI's reserve back what was added to it."""
-    global _cap
-    with _lock:
-        if _cap is None:
-            return
-        torch.cuda.set_per_process_memory_fraction(1.0, _cap.device)
-        management.EXTRA_RESERVED_VRAM -= _cap.reserve_bytes
-        _cap = None
 
 
 def free_everything() -> str:
@@ -309,7 +288,7 @@ def _cap_now(environ: Mapping[str, str], device: torch.device) -> int | None:
     torch.cuda.set_per_process_memory_fraction(cap / total, device)
     taken = total - cap
     management.EXTRA_RESERVED_VRAM += taken
-    _cap = Cap(device, cap, total, taken)
+    _cap = device, cap
     logger.info(
         "hy3d_rocm: this process may have %s of the %s on %s; ComfyUI was told to leave %s more",
         size_text(cap), size_text(total), device, size_text(taken),

@@ -95,9 +95,9 @@ class Call:
     own: dict[str, str]
     device: torch.device
 
-    def argument(self, name: str, default: Any = None) -> Any:
-        """The argument `name` of this call; `default` if the method has no such parameter."""
-        return self.arguments.arguments.get(name, default)
+    def argument(self, name: str) -> Any:
+        """The argument `name` of this call; None if the method has no such parameter."""
+        return self.arguments.arguments.get(name)
 
     def has(self, name: str) -> bool:
         """Whether the method has a parameter `name`."""

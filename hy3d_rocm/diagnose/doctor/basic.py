@@ -63,11 +63,6 @@ def collect(
     }
 
 
-def format_text(facts: Mapping[str, Any]) -> str:
-    """`collect()`'s facts for people."""
-    return columns(sections(facts))
-
-
 def columns(found: Mapping[str, list[str]]) -> str:
     """Headings in one column, their lines in another."""
     width = max(map(len, found)) + 2

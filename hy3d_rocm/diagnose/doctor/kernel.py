@@ -222,8 +222,9 @@ def _size(value: str) -> int | None:
     return int(words[0]) * _UNITS[unit] if unit in _UNITS else None
 
 
-def storage(environ: Mapping[str, str], *, windows: bool = os.name == "nt") -> dict[str, Any]:
+def storage(environ: Mapping[str, str]) -> dict[str, Any]:
     """{"disks": [{"path", "uses", "free_bytes", "total_bytes"}], "knowledge": {...}}."""
+    windows = os.name == "nt"
     home = home_of(environ, windows)
     database = own_path(default_path(environ, str(home), windows=windows))
     folders = {f"MIOpen's {place.kind}": place.path for place in places(environ)}
