@@ -9,11 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hy3d_rocm.arguments import (
-    PRECISIONS,
-    STRATEGIES,
-    say,
-)
+from hy3d_rocm.arguments import PRECISIONS, STRATEGIES, say
 
 if TYPE_CHECKING:
     from hy3d_rocm.tools.runs import Subject

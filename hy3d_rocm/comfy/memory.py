@@ -20,6 +20,7 @@ from hy3d_rocm import memory as measured
 from hy3d_rocm import meter
 from hy3d_rocm.conv import prepared
 from hy3d_rocm.diagnose.env.choices import say_once
+from hy3d_rocm.diagnose.env.shown import first_line
 from hy3d_rocm.memory import Kind, stage_line
 from hy3d_rocm.units import size_text
 
@@ -273,8 +274,7 @@ def unload_models(device: torch.device) -> None:
 
 
 def _say_free(what: str, error: Exception) -> None:
-    first = (str(error).strip().splitlines() or [""])[0]
-    logger.warning("hy3d_rocm: %s (%s: %s)", what, type(error).__name__, first)
+    logger.warning("hy3d_rocm: %s (%s)", what, first_line(error))
 
 
 def _cap_now(environ: Mapping[str, str], device: torch.device) -> int | None:

@@ -42,14 +42,7 @@ from hy3d_rocm.comfy.patches.upstream import (
     written,
 )
 from hy3d_rocm.comfy.reports import report_text
-from hy3d_rocm.comfy.running import (
-    caught,
-    checked,
-    current_device,
-    on_cpu,
-    running,
-    said,
-)
+from hy3d_rocm.comfy.running import caught, checked, current_device, on_cpu, running, said
 from hy3d_rocm.comfy.settings import Settings
 from hy3d_rocm.conv.router import LOCAL, Guard, protect
 from hy3d_rocm.decoding.memory.budget import parse_budget
