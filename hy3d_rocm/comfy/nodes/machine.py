@@ -20,6 +20,7 @@ from hy3d_rocm.comfy.picture import Section, draw
 from hy3d_rocm.comfy.running import Watcher
 from hy3d_rocm.device import resolve_device
 from hy3d_rocm.diagnose.doctor import basic
+from hy3d_rocm.diagnose.doctor.report import sections
 from hy3d_rocm.pipeline import seed_mode_of, unwrap
 
 _LOOK_S = 0.1
@@ -159,5 +160,5 @@ def _patch_lines() -> list[str]:
 
 def _machine() -> list[Section]:
     """The doctor's facts, a section for each of their headings."""
-    found = basic.sections(basic.collect()).items()
+    found = sections(basic.collect(), whole=False).items()
     return [Section(head[0].upper() + head[1:], lines) for head, lines in found]
