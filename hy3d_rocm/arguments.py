@@ -60,21 +60,23 @@ def share(text: str) -> float:
 
 
 def _number(text: str, most: float, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
+    value = _float(text)
     if not 0 < value <= most:
         raise argparse.ArgumentTypeError(f"{brief(text)} is no {what}")
     return value
 
 
+def _float(text: str) -> float:
+    """0 for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
 def patience(text: str) -> float:
     """Seconds that an examination may take."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
+    value = _float(text)
     if not 5 <= value <= 3600:
         raise argparse.ArgumentTypeError(f"{text} is no time; give 5 to 3600 seconds")
     return value
@@ -82,10 +84,7 @@ def patience(text: str) -> float:
 
 def gigabytes(text: str) -> int:
     """Bytes."""
-    try:
-        value = float(text.lower().removesuffix("gb"))
-    except ValueError:
-        value = 0.0
+    value = _float(text.lower().removesuffix("gb"))
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of gigabytes, such as 8 or 11.5")
     return int(value * GB)
