@@ -45,22 +45,7 @@ _HOME = {
     "resolve_device": "device",
 }
 
-__all__ = [
-    "DecodePlan",
-    "Hy3dError",
-    "PipelineProxy",
-    "ResolvedDevice",
-    "__version__",
-    "conv2d",
-    "conv3d",
-    "decode",
-    "encode",
-    "inject_faults",
-    "make_generator",
-    "plan_decode",
-    "protect",
-    "resolve_device",
-]
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

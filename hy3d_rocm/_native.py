@@ -10,41 +10,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-__all__ = [
-    "Admission",
-    "CancelFlag",
-    "Hy3dError",
-    "KnownCalls",
-    "PreparedWeights",
-    "Program",
-    "Rates",
-    "Schedule",
-    "available",
-    "blas_info",
-    "blend_accumulate",
-    "channel_moments",
-    "compile_schedule",
-    "conv3d",
-    "conv3d_format",
-    "conv3d_out_size",
-    "conv3d_prepare",
-    "cpu_info",
-    "fingerprint",
-    "graph_sizes",
-    "inpaint_vertices",
-    "interpolate",
-    "missing",
-    "rasterize",
-    "resolve_device",
-    "route",
-    "scatter",
-    "schedule_plan",
-    "schedule_tile",
-    "schedule_window",
-    "seed_image",
-    "trim",
-    "vertex_normals",
-]
+_NAMES = (
+    "Admission CancelFlag Hy3dError KnownCalls PreparedWeights Program Rates Schedule blas_info "
+    "blend_accumulate channel_moments compile_schedule conv3d conv3d_format conv3d_out_size "
+    "conv3d_prepare cpu_info fingerprint graph_sizes inpaint_vertices interpolate rasterize "
+    "resolve_device route scatter schedule_plan schedule_tile schedule_window seed_image trim "
+    "vertex_normals"
+).split()
+__all__ = ["available", "missing", *_NAMES]
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -52,52 +25,19 @@ available: bool
 missing: str  # why the core is not there; "" when it is
 
 if TYPE_CHECKING:
-    from hy3d_rocm._core import (
-        Admission,
-        CancelFlag,
-        Hy3dError,
-        KnownCalls,
-        PreparedWeights,
-        Program,
-        Rates,
-        Schedule,
-        blas_info,
-        blend_accumulate,
-        channel_moments,
-        compile_schedule,
-        conv3d,
-        conv3d_format,
-        conv3d_out_size,
-        conv3d_prepare,
-        cpu_info,
-        fingerprint,
-        graph_sizes,
-        inpaint_vertices,
-        interpolate,
-        rasterize,
-        resolve_device,
-        route,
-        scatter,
-        schedule_plan,
-        schedule_tile,
-        schedule_window,
-        seed_image,
-        trim,
-        vertex_normals,
-    )
+    from hy3d_rocm._core import *  # noqa: F403
 else:
-    _names = [name for name in __all__ if name not in ("available", "missing")]
     try:
         import hy3d_rocm._core as _source
 
-        globals().update({name: getattr(_source, name) for name in _names})
+        globals().update({name: getattr(_source, name) for name in _NAMES})
         available, missing = True, ""
     except (ImportError, AttributeError) as error:  # AttributeError: it is of another version
         from hy3d_rocm import _fallback
         from hy3d_rocm._fallback import device, route, schedule, seed
 
         _twins = {**vars(device), **vars(route), **vars(schedule), **vars(seed), **vars(_fallback)}
-        globals().update({name: _twins[name] for name in _names})
+        globals().update({name: _twins[name] for name in _NAMES})
         available, missing = False, str(error)
         # No warning: a pack cloned without a compiler is a supported way to use it.
         logger.info(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.units import brief, whole_number
+from hy3d_rocm.units import GB, brief, whole_number
 
 STRATEGIES = ("whole", "streamed", "tiled", "cpu")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
@@ -58,10 +60,77 @@ def share(text: str) -> float:
 
 
 def _number(text: str, most: float, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
+    value = _float(text)
     if not 0 < value <= most:
         raise argparse.ArgumentTypeError(f"{brief(text)} is no {what}")
     return value
+
+
+def _float(text: str) -> float:
+    """0 for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def patience(text: str) -> float:
+    """Seconds that an examination may take."""
+    value = _float(text)
+    if not 5 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is no time; give 5 to 3600 seconds")
+    return value
+
+
+def gigabytes(text: str) -> int:
+    """Bytes."""
+    value = _float(text.lower().removesuffix("gb"))
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of gigabytes, such as 8 or 11.5")
+    return int(value * GB)
+
+
+def budget(text: str) -> str:
+    """As decode() takes it, looked at before anything is loaded."""
+    from hy3d_rocm.decoding.memory.budget import parse_budget
+
+    try:
+        parse_budget(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def chunk_size(text: str) -> int | None:
+    """None for "auto"."""
+    if text == "auto":
+        return None
+    if not (value := whole_number(text)):
+        raise argparse.ArgumentTypeError(
+            f'{brief(text)}: give a whole number of 1 or more, or "auto"'
+        )
+    return value
+
+
+def fps(text: str) -> Fraction:
+    """23.976, 29.97 and 59.94 as the standards mean them: n * 1000 / 1001."""
+    # No exponents and no endless digits: Fraction("1e999999999") works for minutes.
+    value = Fraction(0)
+    if re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{0,9}|/[0-9]{1,9})?", text):
+        try:
+            value = Fraction({"23.976": 24, "29.97": 30, "59.94": 60}.get(text, 0) * 1000, 1001)
+            value = value or Fraction(text)
+        except (ValueError, ZeroDivisionError):
+            pass
+    if not 0 < value <= 1000:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no frame rate; give 24 or 30000/1001")
+    return value.limit_denominator(100_000)
+
+
+# What a table of arguments calls them by.
+TYPES: dict[str, Any] = {
+    "path": Path, "int": int, "float": float,
+    **{made.__name__: made for made in (
+        budget, chunk_size, count, counts, fps, gigabytes, names, patience, seconds, share, size,
+    )},
+}  # fmt: skip

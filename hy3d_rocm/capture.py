@@ -27,15 +27,7 @@ from hy3d_rocm.decoding.precision import name_of
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeReport
 from hy3d_rocm.decoding.stages import stage_of
 from hy3d_rocm.diagnose.env.shown import anonymous
-from hy3d_rocm.files import (
-    DEBUG,
-    let_go,
-    machine_facts,
-    plain,
-    replacing,
-    stamped,
-    write_json,
-)
+from hy3d_rocm.files import DEBUG, let_go, machine_facts, plain, replacing, stamped, write_json
 from hy3d_rocm.units import GB, size_text
 
 if TYPE_CHECKING:

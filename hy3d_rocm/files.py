@@ -95,6 +95,23 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+def settle(file: Any) -> None:
+    """What was written to the open `file` is on the disk afterwards."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def settle_folder(folder: Path) -> None:
+    """The folder's entries are on the disk afterwards, where the system can say that."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def plain(value: Any) -> Any:
     """JSON has no infinity and no NaN: as text. Tuples become lists, what JSON lacks its text."""
     if isinstance(value, dict):

@@ -8,10 +8,36 @@ without it. Only the CPU convolution has no twin.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 from typing import Any
 
-from hy3d_rocm._fallback.shadowed import remedy
+OWN = Path(__file__).resolve().parents[1]
+
+
+def built_elsewhere(folders: Sequence[str] | None = None, own: Path = OWN) -> Path | None:
+    """The first other `hy3d_rocm` in these folders (default: sys.path) that has the C core:
+    `python -m hy3d_rocm` in the pack's folder runs the source, whatever pip has installed."""
+    for folder in sys.path if folders is None else folders:
+        package = Path(folder or ".") / "hy3d_rocm"
+        for ending in EXTENSION_SUFFIXES:
+            if (package / f"_core{ending}").is_file() and package.resolve() != own:
+                return package
+    return None
+
+
+def remedy() -> str:
+    """What brings the C core, as the end of a sentence."""
+    built = built_elsewhere()
+    if built is not None:
+        return (
+            f"this is the source in {OWN}, and the installed package, which has it, is in {built}:"
+            " start Python in another folder, or use the command hy3d-rocm"
+        )
+    return "run `pip install .` in the pack's folder (needs a C compiler)"
+
 
 # Number and name of each status that a twin raises; include/hy3d/status.h has the list.
 STATUS_NAMES = {
@@ -78,30 +104,18 @@ interpolate = scatter = vertex_normals = inpaint_vertices = rasterize
 
 
 class PreparedWeights:
-    """Of the core's conv3d_prepare, which has no twin: there is never one of these."""
+    """Of the core's conv3d_prepare: as all classes here that have no twin, there is never one."""
 
     __slots__ = ()
     __init__ = conv3d
 
 
-class KnownCalls:
-    """Of calls that the core looks up, which has no twin: there is never one of these."""
-
-    __slots__ = ()
-    __init__ = _refusing("Looking calls up needs")
-
-
-class Admission:
-    """Of the core's cache of prepared weights, which has no twin: there is never one of these."""
-
-    __slots__ = ()
-
-    def __init__(self, limit_bytes: int) -> None:
-        conv3d()
+class Admission(PreparedWeights):
+    """Of the core's cache of prepared weights."""
 
 
 class Schedule:
-    """Of the core's compile_schedule, which has no twin: there is never one of these."""
+    """Of the core's compile_schedule."""
 
     __slots__ = ()
     __init__ = compile_schedule
@@ -110,7 +124,12 @@ class Schedule:
 class Program(Schedule):
     """As Schedule."""
 
+
+class KnownCalls:
+    """Of calls that the core looks up."""
+
     __slots__ = ()
+    __init__ = _refusing("Looking calls up needs")
 
 
 def cpu_info() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.arguments import add_command, say
+from hy3d_rocm.arguments import say
 from hy3d_rocm.diagnose.env.shown import printable as _cut
 from hy3d_rocm.units import MB, aligned, brief, size_text
 
@@ -333,24 +333,6 @@ def _numbers(values: Any) -> list[float]:
 def _most(values: Any) -> float | None:
     listed = values if isinstance(values, list) else [values]
     return max((n for n in map(_figure, listed) if n is not None and n < math.inf), default=None)
-
-
-_EPILOG = """\
-A is the result before, B after: files that bench --json, validate and optimize write. A regression
-is a median time beyond both files' own range (3 % at least; 25 % where a call was timed once), 5 %
-and 16 MB more memory, half a dB less PSNR, a larger error, a failure or a promise that no longer
-holds. Differences in machine and command are listed.
-Exit code: 0 no regression; 1 a regression; 2 files that can't be compared.
-"""
-
-
-def add_compare_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = add_command(
-        commands, "compare", "hold two results of bench, validate or optimize side by side",
-        epilog=_EPILOG,
-    )  # fmt: skip
-    parser.add_argument("before", type=Path, metavar="A.json")
-    parser.add_argument("after", type=Path, metavar="B.json")
 
 
 def run_compare_command(arguments: argparse.Namespace) -> int:

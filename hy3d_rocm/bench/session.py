@@ -19,6 +19,7 @@ from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.decoding.precision import name_of as dtype_name
 from hy3d_rocm.diagnose.env.shown import first_line
 from hy3d_rocm.memory import gpu_bytes
+from hy3d_rocm.tools.loading import SHAPES
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
@@ -26,34 +27,6 @@ if TYPE_CHECKING:
 
 
 Width = Literal["real", "tiny"]
-
-# Stable Diffusion 2.1, which Hunyuan3D's delight and paint models are made from (the config.json
-# files of its checkpoint).
-_UNET: dict[str, dict[str, Any]] = {
-    "real": {
-        "sample_size": 64, "block_out_channels": (320, 640, 1280, 1280),
-        "attention_head_dim": (5, 10, 20, 20), "cross_attention_dim": 1024,
-        "use_linear_projection": True,
-    },
-    "tiny": {
-        "sample_size": 16, "block_out_channels": (16, 32), "attention_head_dim": 4,
-        "cross_attention_dim": 16, "layers_per_block": 1, "norm_num_groups": 8,
-        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
-        "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
-    },
-}  # fmt: skip
-_VAE_CHANNELS: dict[str, tuple[int, ...]] = {"real": (128, 256, 512, 512), "tiny": (16, 16)}
-_TEXT: dict[str, dict[str, Any]] = {
-    "real": {
-        "vocab_size": 49408, "hidden_size": 1024, "intermediate_size": 4096,
-        "num_hidden_layers": 23, "num_attention_heads": 16, "max_position_embeddings": 77,
-        "hidden_act": "gelu",
-    },
-    "tiny": {
-        "vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "max_position_embeddings": 8,
-    },
-}  # fmt: skip
 
 
 def random_pipeline(width: Width, device: torch.device | str, dtype: torch.dtype) -> Any:
@@ -108,7 +81,7 @@ def load_pipeline(folder: Path, dtype: torch.dtype) -> Any:
 def random_unet(width: Width, in_channels: int, **config: Any) -> Any:
     from diffusers import UNet2DConditionModel
 
-    shape = {**_UNET[width], **config}
+    shape = {**SHAPES["pictures"][width]["unet"], **config}
     return UNet2DConditionModel(in_channels=in_channels, out_channels=4, **shape)
 
 
@@ -116,23 +89,14 @@ def random_vae(width: Width) -> Any:
     """AutoencoderKL: spatial factor 8 ("real") or 2 ("tiny"), 4 latent channels."""
     from diffusers import AutoencoderKL
 
-    channels = _VAE_CHANNELS[width]
-    return AutoencoderKL(
-        block_out_channels=channels,
-        layers_per_block=2 if width == "real" else 1,
-        norm_num_groups=32 if width == "real" else 8,
-        latent_channels=4,
-        sample_size=768,
-        down_block_types=("DownEncoderBlock2D",) * len(channels),
-        up_block_types=("UpDecoderBlock2D",) * len(channels),
-    )
+    return AutoencoderKL(**SHAPES["pictures"][width]["vae"])
 
 
 def random_text_encoder(width: Width) -> Any:
     from transformers import CLIPTextConfig, CLIPTextModel
 
     marks = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
-    return CLIPTextModel(CLIPTextConfig(**_TEXT[width], **marks))
+    return CLIPTextModel(CLIPTextConfig(**SHAPES["pictures"][width]["text"], **marks))
 
 
 def ancestral_scheduler() -> Any:
@@ -152,7 +116,7 @@ def tokenizer(width: Width) -> Any:
         vocabulary = {"<|startoftext|>": 0, "<|endoftext|>": 1}
         Path(folder, "vocab.json").write_text(json.dumps(vocabulary))
         Path(folder, "merges.txt").write_text("#version: 0.2\n")
-        length = _TEXT[width]["max_position_embeddings"]
+        length = SHAPES["pictures"][width]["text"]["max_position_embeddings"]
         return CLIPTokenizer.from_pretrained(folder, model_max_length=length)
 
 

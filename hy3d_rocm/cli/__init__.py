@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import argparse
 import logging
+import tomllib
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from hy3d_rocm import __version__
-from hy3d_rocm.bench.command import add_bench_parser, run_bench_command
-from hy3d_rocm.bench.compare import add_compare_parser, run_compare_command
-from hy3d_rocm.cli.checkout import CHECKOUT_COMMANDS, add_checkout_parsers, run_checkout_command
-from hy3d_rocm.cli.decode import add_decode_parser, run_decode_command
-from hy3d_rocm.cli.plan import add_plan_parser, run_plan_command
-from hy3d_rocm.cli.tools import TOOLS, add_tool_parsers, run_tool_command
+from hy3d_rocm.arguments import TYPES, add_command
+from hy3d_rocm.bench.command import run_bench_command
+from hy3d_rocm.bench.compare import run_compare_command
+from hy3d_rocm.checkout import CHECKOUT_COMMANDS, add_checkout_parsers, run_checkout_command
+from hy3d_rocm.cli.decode import run_decode_command
+from hy3d_rocm.cli.plan import run_plan_command
+from hy3d_rocm.cli.tools import run_tool_command
 from hy3d_rocm.conv.verdict_store.command import add_db_parser, run_db_command
-from hy3d_rocm.diagnose.doctor.command import add_doctor_parser, run_doctor_command
+from hy3d_rocm.diagnose.command import run_diagnose_command, run_doctor_command
 from hy3d_rocm.diagnose.env.streams import printed_safely
-from hy3d_rocm.diagnose.log.command import add_diagnose_parser, run_diagnose_command
-from hy3d_rocm.diagnose.miopen.command import add_miopen_parser, run_miopen_command
-from hy3d_rocm.tune.command import add_tune_parser, run_tune_command
+from hy3d_rocm.diagnose.miopen.command import run_miopen_command
+from hy3d_rocm.tune.command import run_tune_command
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -35,18 +38,35 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hy3d-rocm {__version__}")
     parser.add_argument("--verbose", action="store_true", help="show the library's log lines")
     commands = parser.add_subparsers(dest="command", required=True)
-    add_doctor_parser(commands)
-    add_diagnose_parser(commands)
-    add_miopen_parser(commands)
-    add_decode_parser(commands)
-    add_plan_parser(commands)
-    add_tool_parsers(commands)
-    add_bench_parser(commands)
-    add_compare_parser(commands)
-    add_tune_parser(commands)
+    table = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
+    for name, command in table["commands"].items():
+        _add(commands, name, command, table["groups"])
     add_db_parser(commands)
     add_checkout_parsers(commands)
     return parser
+
+
+def _add(commands: Any, name: str, written: dict[str, Any], groups: Any, above: Any = "") -> None:
+    """A command of the table. above: the epilog of the command that it is an action of."""
+    texts = {key: written[key] for key in ("description", "epilog") if key in written}
+    if texts.get("epilog") is True:
+        texts["epilog"] = above
+    parser = add_command(commands, name, written["help"], **texts)
+    for key, given in written.get("arguments", {}).items():
+        for argument, options in groups[key[1:]].items() if key[0] == "_" else [(key, given)]:
+            _add_argument(parser, argument, dict(options))
+    if "actions" in written:
+        actions = parser.add_subparsers(dest=name, required=True, metavar=written["metavar"])
+        for key, action in written["actions"].items():
+            _add(actions, key, action, groups, texts["epilog"])
+
+
+def _add_argument(parser: argparse.ArgumentParser, name: str, options: dict[str, Any]) -> None:
+    if options.pop("flag", False):
+        options["action"] = "store_true"
+    if "type" in options:
+        options["type"] = TYPES[options["type"]]
+    parser.add_argument(name, **options)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +86,8 @@ def _run(argv: Sequence[str] | None) -> int:
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": run_doctor_command, "diagnose": run_diagnose_command,
     "miopen": run_miopen_command, "decode": run_decode_command, "plan": run_plan_command,
-    **dict.fromkeys(TOOLS, run_tool_command), "bench": run_bench_command,
+    **dict.fromkeys(("capture", "optimize", "validate"), run_tool_command),
+    "bench": run_bench_command,
     "compare": run_compare_command, "tune": run_tune_command, "db": run_db_command,
     **dict.fromkeys(CHECKOUT_COMMANDS, run_checkout_command),
 }  # fmt: skip

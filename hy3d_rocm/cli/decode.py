@@ -6,20 +6,18 @@ import argparse
 import json
 import logging
 import os
-import re
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hy3d_rocm.arguments import PRECISIONS, STRATEGIES, add_command, say
+from hy3d_rocm.arguments import say
 from hy3d_rocm.cli.stopping import interruptible
 from hy3d_rocm.diagnose.env.shown import printable
-from hy3d_rocm.units import brief, size_text, whole_number
+from hy3d_rocm.units import brief, size_text
 
 if TYPE_CHECKING:
     import threading
@@ -35,52 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hy3d_rocm")
 
-_EPILOG = """\
-OUT is a .mp4 or .mkv video, a .npy array (B, C, T, H, W) in -1..1, or a folder of PNG pictures. It
-gets its name only when it is complete; until then there is OUT.partial/, locked by one decode. With
---resume, a decode that was stopped or killed continues after the last complete segment of 32
-frames, or the last picture. Exit code: 0; 1 for an error, which a sentence explains; 2 for a wrong
-argument; 130 after Ctrl-C.
-"""
 _MAKING = ("scaled", "sample", "budget", "strategy", "precision", "crf")
 _LINE_SECONDS = 10.0  # between lines in a log file
-
-
-def add_decode_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The arguments of `hy3d-rocm decode`."""
-    decode = add_command(
-        commands, "decode",
-        "decode a latent file to a video within a memory budget; can be killed and resumed",
-        epilog=_EPILOG,
-    )  # fmt: skip
-    add = decode.add_argument
-    add("latent", type=Path, metavar="LATENT", help="a .safetensors file, also ComfyUI's .latent")
-    add("--vae", type=Path, required=True, metavar="FILE|DIR",
-        help="a diffusers folder, a .safetensors file beside its config.json, or demo")  # fmt: skip
-    add("--out", type=Path, required=True, metavar="OUT", help="what to write")
-    add(
-        "--budget", type=_budget, default="auto", metavar="SIZE", help="such as 6GB (default: auto)"
-    )
-    add("--strategy", choices=("auto", *STRATEGIES), default="auto", help="default auto")
-    add("--precision", choices=PRECISIONS, default="auto",
-        help="default auto: as the weights are stored")  # fmt: skip
-    add("--chunk-size", type=_chunk_size, metavar="N",
-        help="latent frames that go through all layers at a time, where norms are per position "
-        "(Wan, HunyuanVideo 1.5, LTX) and in tiles; default auto")  # fmt: skip
-    add("--device", default="auto", help="cpu, cuda, cuda:1 (also on ROCm); default auto")
-    add("--scaled", action="store_true",
-        help="the latents are as the model made them: undo the VAE's scaling")  # fmt: skip
-    add("--tensor", metavar="NAME", help="which tensor of LATENT, where it has several")
-    add("--sample", type=int, metavar="N", help="decode only this one of a batch, from 0")
-    add("--fps", type=_fps, default=Fraction(24), help="such as 24 or 30000/1001 (default 24)")
-    add("--crf", type=int, default=18, help="0 (best) to 51 (smallest); default 18")
-    add("--pixel-format", choices=("auto", "yuv420p", "yuv444p"), default="auto",
-        help="auto: yuv420p, which plays everywhere")  # fmt: skip
-    add("--resume", action="store_true", help="keep what is done, and go on from it")
-    add("--restart", action="store_true", help="as --resume, but throw away what is there")
-    add("--overwrite", action="store_true",
-        help="replace the file or the folder of pictures that is OUT already")  # fmt: skip
-    add("--json", type=Path, metavar="FILE", help="write the report to FILE, too")
 
 
 def run_decode_command(arguments: argparse.Namespace) -> int:
@@ -275,43 +229,6 @@ def _write_json(path: Path, result: dict[str, Any]) -> None:
 
     with output_errors(path):
         path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
-def _budget(text: str) -> str:
-    """As decode() takes it, looked at before anything is loaded."""
-    from hy3d_rocm.decoding.memory.budget import parse_budget
-
-    try:
-        parse_budget(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
-
-
-def _chunk_size(text: str) -> int | None:
-    """None for "auto"."""
-    if text == "auto":
-        return None
-    if not (value := whole_number(text)):
-        raise argparse.ArgumentTypeError(
-            f'{brief(text)}: give a whole number of 1 or more, or "auto"'
-        )
-    return value
-
-
-def _fps(text: str) -> Fraction:
-    """23.976, 29.97 and 59.94 as the standards mean them: n * 1000 / 1001."""
-    # No exponents and no endless digits: Fraction("1e999999999") works for minutes.
-    value = Fraction(0)
-    if re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{0,9}|/[0-9]{1,9})?", text):
-        try:
-            value = Fraction({"23.976": 24, "29.97": 30, "59.94": 60}.get(text, 0) * 1000, 1001)
-            value = value or Fraction(text)
-        except (ValueError, ZeroDivisionError):
-            pass
-    if not 0 < value <= 1000:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no frame rate; give 24 or 30000/1001")
-    return value.limit_denominator(100_000)
 
 
 def _say(text: str) -> None:

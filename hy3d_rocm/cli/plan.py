@@ -8,7 +8,6 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hy3d_rocm.arguments import STRATEGIES, add_command, count, size
 from hy3d_rocm.diagnose.env.shown import printable
 from hy3d_rocm.units import brief, size_text, whole_number
 
@@ -18,40 +17,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decoding.memory.budget import Budget
     from hy3d_rocm.tools.planning import Explained
 
-_EPILOG = """\
-Nothing is decoded, and no weights are read: a config.json as diffusers writes it is enough. The
-kinds are hunyuan, hunyuan15, wan21, wan22, ltx, image and seedvr2, in their published sizes.
---device gpu plans for some GPU with torch's operators, gfx1100 or sm_90 (the name of an
-architecture) for such a GPU with the fused kernels. Seconds are estimates with nominal rates: they
-compare candidates, they promise nothing. Exit code: 0; 1 if nothing fits, or for an error, which a
-sentence explains; 2 for a wrong argument.
-"""
 _TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-
-
-def add_plan_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The arguments of `hy3d-rocm plan`."""
-    plan = add_command(
-        commands, "plan",
-        "how a decode would go: candidates, memory, estimated seconds, its program", epilog=_EPILOG,
-    )  # fmt: skip
-    add = plan.add_argument
-    add("--vae", required=True, metavar="NAME|DIR",
-        help="one of the kinds below, demo, or a folder with a VAE's config.json")  # fmt: skip
-    add("--latent", metavar="TxHxW", help="of the latent; also CxTxHxW and BxCxTxHxW")
-    add("--frames", type=count, default=17, help="default 17, where --latent is not given")
-    add("--size", type=size, default=(256, 192), metavar="WxH", help="default 256x192, likewise")
-    add("--budget", metavar="SIZE",
-        help="such as 6GB; default: on the CPU auto, on a GPU no limit")  # fmt: skip
-    add("--host-budget", metavar="SIZE", help="beside a GPU; default: no limit")
-    add("--strategy", choices=("auto", *STRATEGIES), default="auto", help="default auto")
-    add("--dtype", choices=tuple(_TYPES), help="default bf16 on a GPU, fp32 on the CPU")
-    add("--device", default="cpu", metavar="DEVICE",
-        help="cpu, gpu, or an architecture such as gfx1100 (default cpu)")  # fmt: skip
-    add("--chunk-size", metavar="N", default="auto", help="latent frames; default auto")
-    add("--no-offload", action="store_true", help="nothing may leave the GPU for the host")
-    add("--program", action="store_true", help="the steps of what is taken, too")
-    add("--json", action="store_true", help="as JSON")
 
 
 def run_plan_command(arguments: argparse.Namespace) -> int:

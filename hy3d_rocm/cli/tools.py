@@ -9,90 +9,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hy3d_rocm.arguments import (
-    PRECISIONS,
-    STRATEGIES,
-    add_command,
-    count,
-    counts,
-    names,
-    say,
-    seconds,
-    share,
-    size,
-)
+from hy3d_rocm.arguments import PRECISIONS, STRATEGIES, say
 
 if TYPE_CHECKING:
     from hy3d_rocm.tools.runs import Subject
 
 TOOLS = ("capture", "optimize", "validate")
-_CAPTURE = """\
-Writes the input of a decode (latents, the VAE's class and configuration, options, versions) as
-safetensors and JSON, to be sent with an issue. Weights are never stored, only a fingerprint; no
-host name, user name or path is stored. Either a latent file is decoded here, or --run starts a
-program, such as ComfyUI, whose decodes are all captured:  hy3d-rocm capture --run python main.py
-"""
-_OPTIMIZE = """\
-Decodes with each setting in turn, and says which to take. LATENT: a capture (hy3d-rocm capture),
-or nothing, with --size and --frames. --vae demo takes the demo's trained VAE and a filmed clip;
-hunyuan and wan have random weights, which take the same time and memory. Ctrl-C ends it with the
-results so far.
-"""
-_VALIDATE = """\
-Compares each strategy with the exact frames (unsplit, float32): PSNR, SSIM, how much borders of
-tiles and cuts between chunks show, and a picture of where the errors are. Exit code 1 if a
-promise does not hold: 45 dB and seams within 5 % for tiled, 1e-4 of the range for the exact ones in
-float32.
-"""
-
-
-def add_tool_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The three sub-commands."""
-    capture = add_command(commands, "capture", "write what a decode got, to be sent with an issue",
-                          description=_CAPTURE)  # fmt: skip
-    add = capture.add_argument
-    add("latent", nargs="?", type=Path, metavar="LATENT",
-        help="a safetensors file, also ComfyUI's .latent")  # fmt: skip
-    add("--vae", help="a diffusers folder, a file beside its config.json, or demo")
-    add("--strategy", choices=("auto", *STRATEGIES), default="auto")
-    add("--precision", choices=PRECISIONS, default="auto")
-    add("--budget", help="such as 6GB (default: auto)")
-    add("--run", nargs=argparse.REMAINDER, metavar="PROGRAM",
-        help="a program and its arguments; the last option")  # fmt: skip
-    optimize = add_command(commands, "optimize", "try settings of a decode here, recommend one",
-                           description=_OPTIMIZE)  # fmt: skip
-    add = optimize.add_argument
-    add("--precisions", type=names, metavar="A,B", help="of auto,fp32,bf16,fp16")
-    add("--chunks", type=counts, metavar="A,B", help="default 1,2,4,8")
-    add("--limit", type=seconds, default=300.0, metavar="SECONDS",
-        help="begin nothing after this (default 300)")  # fmt: skip
-    add("--repeats", type=count, default=2, help="rounds (default 2)")
-    validate = add_command(commands, "validate", "hold each strategy against the exact frames",
-                           description=_VALIDATE)  # fmt: skip
-    add = validate.add_argument
-    add("--share", type=share, default=0.25, help="of whole's memory for tiled (default 0.25)")
-    add("--passes", type=int, metavar="N",
-        help="statistic_passes of tiled (default: decode()'s)")  # fmt: skip
-    for parser in (optimize, validate):
-        _add_subject(parser)
-    for parser in (capture, optimize, validate):
-        parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default auto")
-        parser.add_argument("--out", type=Path, metavar="DIR", help="default under test_data/")
-
-
-def _add_subject(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("latent", nargs="?", type=Path, metavar="LATENT", help="a capture")
-    add("--vae", help="hunyuan, wan, demo, a diffusers folder, or a file beside its config.json "
-        "(default demo; the capture's own)")  # fmt: skip
-    add("--size", type=size, default=(256, 192), metavar="WxH",
-        help="of the frames (default 256x192)")  # fmt: skip
-    add("--frames", type=count, default=17, help="default 17")
-    add("--scale", type=share, default=1.0,
-        help="of the channels of hunyuan and wan, for a CPU")  # fmt: skip
-    add("--strategies", type=names, default=STRATEGIES, metavar="A,B",
-        help="default whole,streamed,tiled,cpu")  # fmt: skip
-    add("--budget", help="such as 6GB")
 
 
 def run_tool_command(arguments: argparse.Namespace) -> int:

@@ -52,11 +52,10 @@ class Done:
     run: Run
     seconds: float
 
-    def text(self, given: torch.Tensor, kind: str) -> str:
-        """The report, which the status node shows too. kind: what `given` is."""
-        text = report_text(
-            self.report, given, self.made, self.seconds, self.run.guard.stats.table(), kind
-        )
+    def text(self, given: torch.Tensor, encode: bool = False) -> str:
+        """The report, which the status node shows too."""
+        table = self.run.guard.stats.table()
+        text = report_text(self.report, given, self.made, encode, self.seconds, table)
         reports.remember(text)
         return text
 
@@ -71,7 +70,7 @@ def decode_latent(vae: Any, samples: Any, asked: Asked) -> tuple[torch.Tensor, s
     done = _done(vae, latents, asked, vae.decode)
     if done.made.ndim == 5:
         done = replace(done, made=done.made.flatten(0, 1))
-    text = done.text(latents, "latents")
+    text = done.text(latents)
     waits = asked.options.synchronization
     return done.made, text, timeline.of_decode(done.report, done.run, done.seconds, waits)
 
@@ -80,7 +79,7 @@ def encode_pixels(vae: Any, pixels: Any, asked: Asked) -> tuple[dict[str, torch.
     """A LATENT of pixels (frames, H, W, C) in 0..1, and a report. Errors as decode_latent()."""
     check_images(pixels)
     done = _done(vae, pixels, asked, vae.encode, encode=True)
-    return {"samples": done.made}, done.text(pixels, "pixels")
+    return {"samples": done.made}, done.text(pixels, encode=True)
 
 
 def run_vae(

@@ -17,9 +17,11 @@ import comfy.model_management as management
 import torch
 
 from hy3d_rocm import memory as measured
-from hy3d_rocm import memory_lines, meter
+from hy3d_rocm import meter
 from hy3d_rocm.conv import prepared
-from hy3d_rocm.memory_lines import Kind, stage_line
+from hy3d_rocm.diagnose.env.choices import say_once
+from hy3d_rocm.diagnose.env.shown import first_line
+from hy3d_rocm.memory import Kind, stage_line
 from hy3d_rocm.units import size_text
 
 logger = logging.getLogger("hy3d_rocm")
@@ -48,19 +50,8 @@ class Usage:
         return stage_line(stage, self.free, self.allocated, self.limit, self.kind)
 
 
-@dataclass(frozen=True)
-class Cap:
-    """A cap that is in force, and what it takes to lift it."""
-
-    device: torch.device
-    cap_bytes: int
-    total_bytes: int
-    reserve_bytes: int  # by which ComfyUI's reserve was raised
-
-
-_cap: Cap | None = None
+_cap: tuple[torch.device, int] | None = None  # the one that is in force: where, bytes
 _told: ContextVar[frozenset[str]] = ContextVar("hy3d_rocm_stages", default=frozenset())
-_said: set[str] = set()
 
 
 def comfy_device() -> torch.device:
@@ -78,9 +69,9 @@ def usage(device: torch.device | None = None) -> Usage:
     free, total = measured.gpu_bytes(device)
     allocated = torch.cuda.memory_allocated(device)
     cap = _cap
-    if cap is None or cap.device != _indexed(device):
+    if cap is None or cap[0] != _indexed(device):
         return Usage(device, free, allocated, total, "card")
-    return Usage(device, min(free, cap.cap_bytes - allocated), allocated, cap.cap_bytes, "limit")
+    return Usage(device, min(free, cap[1] - allocated), allocated, cap[1], "limit")
 
 
 def free_and_total(device: torch.device | None = None) -> tuple[int, int]:
@@ -127,28 +118,17 @@ def cap_at_start(environ: Mapping[str, str] | None = None) -> int | None:
     with the rest. A second call changes nothing. What makes no sense is one line and no cap.
     """
     environ = os.environ if environ is None else environ
-    names = [n for n in (memory_lines.CAP_GB, memory_lines.CAP_SHARE) if environ.get(n, "").strip()]
+    names = [n for n in (measured.CAP_GB, measured.CAP_SHARE) if environ.get(n, "").strip()]
     if not names:
         return None
     device = comfy_device()
     if device.type != "cuda":
-        _say(f"{' and '.join(names)}: no effect, since ComfyUI computes on {device}")
+        say_once(f"{' and '.join(names)}: no effect, since ComfyUI computes on {device}")
         return None
     with _lock:
         if _cap is not None:
-            return _cap.cap_bytes
+            return _cap[1]
         return _cap_now(environ, _indexed(device))
-
-
-def uncap() -> None:
-    """Lifts the cap and gives ComfyUI's reserve back what was added to it."""
-    global _cap
-    with _lock:
-        if _cap is None:
-            return
-        torch.cuda.set_per_process_memory_fraction(1.0, _cap.device)
-        management.EXTRA_RESERVED_VRAM -= _cap.reserve_bytes
-        _cap = None
 
 
 def free_everything() -> str:
@@ -294,22 +274,21 @@ def unload_models(device: torch.device) -> None:
 
 
 def _say_free(what: str, error: Exception) -> None:
-    first = (str(error).strip().splitlines() or [""])[0]
-    logger.warning("hy3d_rocm: %s (%s: %s)", what, type(error).__name__, first)
+    logger.warning("hy3d_rocm: %s (%s)", what, first_line(error))
 
 
 def _cap_now(environ: Mapping[str, str], device: torch.device) -> int | None:
     global _cap
     _, total = measured.gpu_bytes(device)
-    cap, said = memory_lines.wanted_cap(environ, total)
+    cap, said = measured.wanted_cap(environ, total)
     for line in said:
-        _say(line)
+        say_once(line)
     if cap is None:
         return None
     torch.cuda.set_per_process_memory_fraction(cap / total, device)
     taken = total - cap
     management.EXTRA_RESERVED_VRAM += taken
-    _cap = Cap(device, cap, total, taken)
+    _cap = device, cap
     logger.info(
         "hy3d_rocm: this process may have %s of the %s on %s; ComfyUI was told to leave %s more",
         size_text(cap), size_text(total), device, size_text(taken),
@@ -321,9 +300,3 @@ def _indexed(device: torch.device) -> torch.device:
     """`device` with its number: plain "cuda" is the current one."""
     numbered: int | None = device.index
     return torch.device(device.type, torch.cuda.current_device() if numbered is None else numbered)
-
-
-def _say(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
-        logger.warning("hy3d_rocm: %s", text)

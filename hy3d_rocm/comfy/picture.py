@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
+
+from hy3d_rocm.tools.pictures import load_font
 
 WIDTH = 1024  # pixels
 # A node shows a picture whole, so one that is taller than wide is too small to be read.
@@ -70,14 +72,6 @@ def new_page(height: int, title: str, about: str) -> tuple[Image.Image, Any, Any
     pen.text((MARGIN, 20), cut(title, large), BRIGHT, large)
     pen.text((MARGIN, 62), cut(about, small), DIM, small)
     return image, pen, small
-
-
-def load_font(size: int) -> Any:
-    """Pillow's own, about `size` pixels high where Pillow has FreeType."""
-    try:
-        return ImageFont.load_default(size)
-    except (TypeError, OSError, ImportError):  # an old Pillow, or one without FreeType
-        return ImageFont.load_default()
 
 
 def cut(text: str, font: Any, width: float = WIDTH - 2 * MARGIN) -> str:

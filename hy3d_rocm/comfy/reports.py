@@ -50,13 +50,15 @@ def known_pipelines() -> list[Any]:
 
 
 def report_text(
-    report: DecodeReport, given: Any, made: Any, seconds: float, table: str, kind: str = "latents"
-) -> str:
-    """All of it. given, made: tensors; kind: what `given` is. seconds: of the node's work. table:
-    of the convolutions."""
-    other = "latents" if kind == "pixels" else "images"
+    report: DecodeReport, given: Any, made: Any, encode: bool, seconds: float | None = None,
+    table: str = "",
+) -> str:  # fmt: skip
+    """All of it. given, made: tensors. seconds: of the node's work, None for the report's own.
+    table: of the convolutions."""
+    kind, other = ("pixels", "latents") if encode else ("latents", "images")
+    took = report.seconds if seconds is None else seconds
     lines = [
-        f"{kind} {tuple(given.shape)} -> {other} {tuple(made.shape)} in {seconds:.2f} s",
+        f"{kind} {tuple(given.shape)} -> {other} {tuple(made.shape)} in {took:.2f} s",
         *report_lines(report),
         table,
     ]

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from hy3d_rocm.decoding.report import DecodeReport
 
 
-def nice_ticks(top: float, binary: bool = False, about: int = 4) -> list[float]:
-    """0 and up to `top`, in round steps, some `about` of them.
+def nice_ticks(top: float, binary: bool = False) -> list[float]:
+    """0 and up to `top`, in round steps, some four of them.
 
     binary: steps that are round in kB, MB or GB of powers of 1024 (as sizes of memory are told).
     ValueError unless top is a number above 0.
@@ -42,7 +42,7 @@ def nice_ticks(top: float, binary: bool = False, about: int = 4) -> list[float]:
     if not (top > 0 and math.isfinite(top)):
         raise ValueError(f"an axis ends at {top!r}; give a number above 0")
     unit = 1024.0 ** math.floor(math.log(top, 1024) + 1e-12) if binary and top >= 1024 else 1.0
-    rough = top / unit / about
+    rough = top / unit / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = min((m * power for m in (1, 2, 5, 10) if m * power >= rough), default=10 * power)
     if binary and step < 1 and unit == 1:

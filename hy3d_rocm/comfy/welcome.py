@@ -79,7 +79,7 @@ def _corrected(environ: Mapping[str, str]) -> str:
 
 def _memory(_environ: Mapping[str, str]) -> str:
     from hy3d_rocm.comfy import memory
-    from hy3d_rocm.memory_lines import CAP_GB, CAP_SHARE
+    from hy3d_rocm.memory import CAP_GB, CAP_SHARE
 
     now = memory.usage()
     where = f"{size_text(max(now.free, 0))} free on {now.device}"

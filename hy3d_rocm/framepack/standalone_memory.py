@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,12 +28,20 @@ from hy3d_rocm import __version__
 from hy3d_rocm.decoding.stages import flush, logged
 from hy3d_rocm.diagnose.env.choices import VAE_MODES, VAE_VARIABLE, VaeMode, read_vae_mode
 from hy3d_rocm.diagnose.miopen.contents import in_a_line
+from hy3d_rocm.diagnose.tables import read
 from hy3d_rocm.framepack import sections
 from hy3d_rocm.framepack.preservation import Preservation, recommend, users_choice
 from hy3d_rocm.framepack.residency import move, own_tensors, parts_of
 from hy3d_rocm.framepack.sections import Card, SectionRunner, held_bytes, restorer, runner_for
-from hy3d_rocm.memory import gpu_bytes, host_free_bytes
-from hy3d_rocm.memory_lines import CAP_GB, CAP_SHARE, Kind, stage_line, wanted_cap
+from hy3d_rocm.memory import (
+    CAP_GB,
+    CAP_SHARE,
+    Kind,
+    gpu_bytes,
+    host_free_bytes,
+    stage_line,
+    wanted_cap,
+)
 from hy3d_rocm.units import short_text, size_text
 
 logger = logging.getLogger("hy3d_rocm")
@@ -40,52 +49,27 @@ logger = logging.getLogger("hy3d_rocm")
 
 @dataclass(frozen=True)
 class Problem:
-    """sign: what is seen. cause, remedy: sentences without their full stop."""
+    """See the head of problems.toml."""
 
     sign: str
     cause: str
     remedy: str
+    pattern: str = ""
 
     def text(self) -> str:
         """All of it."""
         return f"{self.sign}: {self.cause}; {self.remedy}"
 
 
-NO_MEMORY = Problem(
-    '"BlockAllocator::alloc failed" in the VAE decode',
-    "the card's memory is gone, held by the transformer or by another program",
-    "close other programs, start with HY3D_ROCM_VAE=full, or keep 1 GB more free",
-)
-HANG = Problem(
-    'nothing after "[VAE Decode] Attempting GPU decode" and the GPU at 0 %',
-    "MIOpen's search for an algorithm hangs",
-    'end the program, run "hy3d-rocm miopen clear", which makes a backup; if it hangs again start '
-    "with HY3D_ROCM_VAE=cpu",
-)
-NO_ALGORITHM = Problem(
-    '"No suitable algorithm was found" or "miopenStatusUnknownError"',
-    "MIOpen cannot do a convolution; those of the VAE go another way by themselves",
-    "if the program ends all the same start with HY3D_ROCM_VAE=cpu",
-)
-OUT_OF_MEMORY = Problem(
-    '"HIP out of memory" elsewhere',
-    "a section is made again with more left free, until no weight is left to take away",
-    "keep 1 GB more free, or make a shorter or smaller video",
-)
-ALL = (NO_MEMORY, HANG, NO_ALGORITHM, OUT_OF_MEMORY)
-
-_TEXTS = (
-    (NO_ALGORITHM, re.compile(r"no suitable algorithm|miopenStatus", re.IGNORECASE)),
-    (NO_MEMORY, re.compile(r"BlockAllocator", re.IGNORECASE)),
-    (OUT_OF_MEMORY, re.compile(r"out of memory", re.IGNORECASE)),
-)
+ALL = read(Path(__file__).with_name("problems.toml"), Problem)[1]
+NO_MEMORY, HANG, NO_ALGORITHM, OUT_OF_MEMORY = ALL
 
 
 def problem_of(text: str, in_decode: bool) -> Problem | None:
     """Which of them an error's text names. A lack of memory is another one in the decode."""
-    for problem, pattern in _TEXTS:
-        if pattern.search(text):
-            lacks = problem in (NO_MEMORY, OUT_OF_MEMORY)
+    for problem in (NO_ALGORITHM, NO_MEMORY, OUT_OF_MEMORY):
+        if re.search(problem.pattern, text, re.IGNORECASE):
+            lacks = problem is not NO_ALGORITHM
             return (NO_MEMORY if in_decode else OUT_OF_MEMORY) if lacks else problem
     return None
 

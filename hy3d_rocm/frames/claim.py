@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from hy3d_rocm.diagnose.env.shown import printable
-from hy3d_rocm.files import partial_of, plain
+from hy3d_rocm.files import partial_of, plain, settle_folder
 from hy3d_rocm.frames.fingerprints import FileFingerprints
 from hy3d_rocm.frames.lock import NO_LOCKS, Lock
-from hy3d_rocm.frames.output import OutputError, Shape, output_errors, settle_folder, written
+from hy3d_rocm.frames.output import OutputError, Shape, output_errors, written
 
 logger = logging.getLogger("hy3d_rocm")
 

@@ -11,7 +11,8 @@ import threading
 from pathlib import Path
 from typing import IO
 
-from hy3d_rocm.frames.output import OutputError, settle_folder
+from hy3d_rocm.files import settle_folder
+from hy3d_rocm.frames.output import OutputError
 
 _LOCK, _OWNER = "lock", "owner"
 _LOCK_SECONDS = 10.0  # a network drive whose server of locks is gone never answers

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from hy3d_rocm.files import partial_of
+from hy3d_rocm.files import replacing, settle, settle_folder
 
 if TYPE_CHECKING:
     import torch
@@ -109,41 +109,12 @@ def written(path: Path, output: Path | None = None) -> Iterator[IO[bytes]]:
     output: what the file is one of many of: errors name it, and its folder is settled by whoever
     has written them all.
     """
-    partial = partial_of(path)
     with output_errors(output or path):
-        try:
-            with open(partial, "wb") as file:
-                yield file
-                settle(file)
-            os.replace(partial, path)
-            if output is None:
-                settle_folder(path.parent)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-
-
-def settle(file: Any) -> None:
-    """What was written to the open `file` is on the disk afterwards."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def publish(partial: Path, path: Path) -> None:
-    """partial, complete and on the disk, gets its name; the folder's entry is on the disk, too."""
-    os.replace(partial, path)
-    settle_folder(path.parent)
-
-
-def settle_folder(folder: Path) -> None:
-    """The folder's entries are on the disk afterwards, where the system can say that."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        with replacing(path) as partial, open(partial, "wb") as file:
+            yield file
+            settle(file)
+        if output is None:
+            settle_folder(path.parent)
 
 
 def scratch(folder: Path, shape: Shape, dtype: torch.dtype) -> Tensor:

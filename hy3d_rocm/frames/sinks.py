@@ -10,18 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from hy3d_rocm.files import settle, settle_folder
 from hy3d_rocm.frames import video
 from hy3d_rocm.frames.claim import PICTURES, Claim
-from hy3d_rocm.frames.output import (
-    OutputError,
-    Shape,
-    Sink,
-    output_errors,
-    reserved,
-    settle,
-    settle_folder,
-    written,
-)
+from hy3d_rocm.frames.output import OutputError, Shape, Sink, output_errors, reserved, written
 
 if TYPE_CHECKING:
     from fractions import Fraction

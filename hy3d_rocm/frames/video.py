@@ -8,14 +8,15 @@ The encoder's thread count is fixed, because x264's output depends on it.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hy3d_rocm.files import partial_of
-from hy3d_rocm.frames.output import OutputError, Shape, output_errors, publish, settle
+from hy3d_rocm.files import partial_of, settle, settle_folder
+from hy3d_rocm.frames.output import OutputError, Shape, output_errors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,7 +154,8 @@ class Encoder:
             self._container.close()
             settle(self._file)
             self._file.close()
-            publish(partial_of(self.path), self.path)
+            os.replace(partial_of(self.path), self.path)
+            settle_folder(self.path.parent)
 
     def drop(self) -> None:
         """Gives the file up and removes it."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hy3d_rocm.diagnose.env.shown import first_line
 from hy3d_rocm.offload import components
 from hy3d_rocm.offload.components import (
     Mode,
@@ -31,13 +32,7 @@ from hy3d_rocm.offload.components import (
     unwrapped,
 )
 from hy3d_rocm.offload.memory import estimate
-from hy3d_rocm.offload.policy import (
-    HEADROOM_BYTES,
-    Decision,
-    Policy,
-    check_policy,
-    decide,
-)
+from hy3d_rocm.offload.policy import HEADROOM_BYTES, Decision, Policy, check_policy, decide
 from hy3d_rocm.offload.transfer import Progress, move, reporting_moves
 
 if TYPE_CHECKING:
@@ -146,16 +141,11 @@ def _carry_out(
     except _REFUSALS as error:
         before.restore()
         doing = "offload could not be enabled" if offload else "the weights could not be moved"
-        return f"{doing} ({_first_line(error)})"
+        return f"{doing} ({first_line(error)})"
     except BaseException:
         before.restore()
         raise
     return None
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _enable(pipeline: Any, device: torch.device) -> None:
@@ -238,7 +228,7 @@ class _Placement:
         except _REFUSALS as error:
             logger.warning(
                 "%s could not be put back as it was (%s); load it again",
-                type(self._pipeline).__name__, _first_line(error),
+                type(self._pipeline).__name__, first_line(error),
             )  # fmt: skip
 
 

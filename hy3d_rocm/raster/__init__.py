@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hy3d_rocm.raster.arrays import Raster, Scattered
     from hy3d_rocm.raster.finder import Installed, install, status, uninstall
     from hy3d_rocm.raster.functional import (
         inpaint_vertices,
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
         scatter,
         vertex_normals,
     )
-    from hy3d_rocm.raster.results import Raster, Scattered
 
 __all__ = [
     "Installed", "Raster", "Scattered", "inpaint_vertices", "install", "interpolate", "rasterize",
@@ -26,7 +26,7 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(__all__, "functional"),
     **dict.fromkeys(("Installed", "install", "status", "uninstall"), "finder"),
-    **dict.fromkeys(("Raster", "Scattered"), "results"),
+    **dict.fromkeys(("Raster", "Scattered"), "arrays"),
 }
 
 

@@ -3,7 +3,8 @@
 A `Door` is made for the arrays of one call. What comes in is read as C-contiguous float32 or int32
 in main memory, without a copy where it is that already; what goes out is of the kind, and on the
 device, of what came in. Subclasses of NumPy's array, such as matrix and memmap, are read as plain
-arrays and give plain ones; masked arrays are refused, as their masks would be lost.
+arrays and give plain ones; masked arrays are refused, as their masks would be lost. And what the
+rasteriser's functions return: arrays or tensors, as their inputs were.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hy3d_rocm.conv.functional import default_threads
 
 __all__ = [
-    "MOST_PIXELS_A_SIDE", "Door", "check_shape", "checked_size", "checked_threads", "door_of",
-    "leading", "plain", "shown",
+    "MOST_PIXELS_A_SIDE", "Door", "Raster", "Scattered", "check_shape", "checked_size",
+    "checked_threads", "door_of", "leading", "plain", "shown",
 ]  # fmt: skip
 
 MOST_PIXELS_A_SIDE = 32768  # HY3D_RASTER_MOST_PIXELS_A_SIDE
@@ -224,3 +225,27 @@ def _as_int32(value: Any, name: str) -> Any:
             f"{name}[{where}] is {value[at]}: that is no index of anything here; check what made it"
         )
     return np.require(value, np.int32, ["C", "A"])
+
+
+class Raster(NamedTuple):
+    """A picture of triangles.
+
+    face_index: (H, W) int32, 0 where nothing was drawn, else the face's number + 1.
+    barycentric: (H, W, 3) float32, perspective-correct, 0 where nothing was drawn.
+    depth: (H, W) float32, Z/W; +inf where nothing was drawn.
+    """
+
+    face_index: Any
+    barycentric: Any
+    depth: Any
+
+
+class Scattered(NamedTuple):
+    """Values put into a texture.
+
+    texture: (H, W, C) float32, the weighted mean, 0 where nothing fell.
+    total: (H, W) float32, the sum of the weights.
+    """
+
+    texture: Any
+    total: Any

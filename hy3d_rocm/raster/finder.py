@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from hy3d_rocm.diagnose.env.choices import is_off
+from hy3d_rocm.diagnose.env.shown import first_line
 
 __all__ = ["SERVED", "VARIABLE", "Installed", "install", "status", "uninstall"]
 
@@ -248,7 +249,7 @@ def _spec(name: str, why: str, folders: list[str] | None) -> ModuleSpec:
 
 def _replace(name: str, before: set[str], error: Exception) -> bool:
     """Ours in place of a module that failed, with nothing left of that; False if ours fails too."""
-    why = f"cannot be imported ({type(error).__name__}: {_first_line(error)})"
+    why = f"cannot be imported ({first_line(error)})"
     try:
         if not _can_serve(name, why):
             return False
@@ -263,7 +264,3 @@ def _replace(name: str, before: set[str], error: Exception) -> bool:
             del sys.modules[other]
     sys.modules[name] = ours  # what importlib returns is what stands here
     return True
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0]

@@ -23,8 +23,15 @@ from typing import Any
 import numpy as np
 
 from hy3d_rocm import _native
-from hy3d_rocm.raster.arrays import checked_size, checked_threads, door_of, leading, shown
-from hy3d_rocm.raster.results import Raster, Scattered
+from hy3d_rocm.raster.arrays import (
+    Raster,
+    Scattered,
+    checked_size,
+    checked_threads,
+    door_of,
+    leading,
+    shown,
+)
 
 __all__ = ["inpaint_vertices", "interpolate", "rasterize", "scatter", "vertex_normals"]
 

@@ -8,6 +8,7 @@ import math
 import os
 import re
 import stat
+import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,23 +30,10 @@ logger = logging.getLogger("hy3d_rocm")
 DEMO = "demo"  # in a VAE's place
 RANDOM = ("hunyuan", "wan")  # what make_vae() fills with random weights
 _SEEDVR2 = "seedvr2"  # in no package: see BareSeedVr2
-_SD = {
-    "block_out_channels": (128, 256, 512, 512), "layers_per_block": 2,
-    "down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4,
-}  # fmt: skip
-_WAN22 = {
-    "base_dim": 160, "decoder_base_dim": 256, "z_dim": 48, "is_residual": True, "patch_size": 2,
-    "in_channels": 12, "out_channels": 12, "scale_factor_spatial": 16,
-}  # fmt: skip
-# diffusers' classes, and what differs from their defaults.
-_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "hunyuan": ("AutoencoderKLHunyuanVideo", {}),
-    "hunyuan15": ("AutoencoderKLHunyuanVideo15", {}),
-    "wan21": ("AutoencoderKLWan", {}),
-    "wan22": ("AutoencoderKLWan", _WAN22),
-    "ltx": ("AutoencoderKLLTXVideo", {}),
-    "image": ("AutoencoderKL", _SD),
-}
+SHAPES: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("models.toml").read_text(encoding="utf-8")
+)
+_KINDS = SHAPES["vaes"]
 KINDS = (*_KINDS, _SEEDVR2)  # what bare_vae() knows by name
 
 # Names under which programs store a latent; ComfyUI's SaveLatent writes the last one.
@@ -283,7 +271,7 @@ def make_vae(
             widths = (width, 4 * width)
             text, kind, changes = "Wan 2.1", "wan21", {"base_dim": width}
         usual = torch.bfloat16 if device.type == "cuda" else torch.float32
-        vae = vae_like(_KINDS[kind][0], changes, device)
+        vae = vae_like(_KINDS[kind]["class"], changes, device)
         vae.encoder = None
         text += f"'s VAE, random weights, {widths[0]} to {widths[-1]} channels"
         return _cast(vae, device, dtype or usual), text, True
@@ -317,8 +305,8 @@ def bare_vae(name: str) -> Any:
         with torch.device("meta"):
             return BareSeedVr2().eval().requires_grad_(False)
     if name in _KINDS:
-        class_name, config = _KINDS[name]
-        return _built(class_name, config, path, "meta")
+        known = _KINDS[name]
+        return _built(known["class"], known.get("config", {}), path, "meta")
     if name == DEMO and not path.exists():
         return _demo_vae().to("meta")
     if path.is_dir() or path.name == "config.json":

@@ -49,7 +49,7 @@ def draw_heat_map(path: Path | IO[bytes], panels: Sequence[Panel], heading: str)
     top, step = 3 * _LINE + 2 * _MARGIN, _CELL + _LEFT  # the heading, two lines over each panel
     size = (len(panels) * step + _MARGIN + _BAR, top + tall + _SMALL + 2 * _MARGIN)
     sheet = Image.new("RGB", size, (250, 250, 248))
-    draw, font, small = ImageDraw.Draw(sheet), _font(_LETTERS), _font(_SMALL)
+    draw, font, small = ImageDraw.Draw(sheet), load_font(_LETTERS), load_font(_SMALL)
     draw.text((_MARGIN, _MARGIN // 2), heading, fill=_INK, font=font)
     over = top - 2 * _LINE - _MARGIN // 2
     for number, panel in enumerate(panels):
@@ -93,13 +93,13 @@ def _labels(places: Sequence[int], length: int) -> list[str]:
     return made
 
 
-def _font(size: int) -> Any:
-    """Pillow's own, in that size where Pillow has FreeType."""
+def load_font(size: int) -> Any:
+    """Pillow's own, about `size` pixels high where Pillow has FreeType."""
     from PIL import ImageFont
 
     try:
         return ImageFont.load_default(size)
-    except (TypeError, OSError, ImportError):
+    except (TypeError, OSError, ImportError):  # an old Pillow, or one without FreeType
         return ImageFont.load_default()
 
 

@@ -6,20 +6,10 @@ import argparse
 import json
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.arguments import add_command, count, names, say, seconds, size
-from hy3d_rocm.tune.tasks import DEFAULT_TIERS
+from hy3d_rocm.arguments import say
 
-_EPILOG = """\
-Run it with the Python that runs ComfyUI, and close ComfyUI first. The convolutions of a decode as
-diffusers does it are measured, so give the size and frames that you use. What is measured is kept
-for this card, driver, PyTorch and library, and protect() goes by it (hy3d-rocm db list shows it).
-On AMD cards MIOpen is only ever tried in a child process, since it may hang. Ctrl-C keeps what was
-measured; run it again to go on. Exit code: 0; 1 for a wrong argument; 2 without a GPU; 130 after
-Ctrl-C.
-"""
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
 
@@ -50,33 +40,6 @@ def find_gpu(text: str) -> Any:
         raise NoGpuError(f"there is no {text}: PyTorch sees {torch.cuda.device_count()} GPUs")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
-
-
-def add_tune_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    tune = add_command(
-        commands, "tune",
-        "measure ahead which way of computing each convolution of a decode is best here",
-        description="Measures every convolution of one video VAE decode on this GPU: MIOpen or"
-        " cuDNN, Triton (with its tiles), matrix products, 2D convolutions, PyTorch native.",
-        epilog=_EPILOG,
-    )  # fmt: skip
-    add = tune.add_argument
-    add("--vae", required=True, metavar="hunyuan|wan|DIR",
-        help="HunyuanVideo, Wan, or a folder with config.json")  # fmt: skip
-    add("--size", type=size, required=True, metavar="WxH", help="pixels, 640x608")
-    add("--frames", type=count, required=True, metavar="N", help="4 n + 1, as 33")
-    add("--dtype", choices=tuple(_DTYPES), default="bf16", help="default bf16")
-    add("--limit", type=seconds, default=600.0, metavar="SECONDS",
-        help="begin nothing after that (default 600)")  # fmt: skip
-    add("--tiers", type=names, default=DEFAULT_TIERS, metavar="A,B",
-        help=f"default {','.join(DEFAULT_TIERS)}; also cpu")  # fmt: skip
-    add("--retry-hung", action="store_true",
-        help="give what hung before more time in a child process")  # fmt: skip
-    add("--again", action="store_true", help="measure what is known already, too")
-    add("--probe", action="store_true",
-        help="try cuDNN in a child process, too, as MIOpen always is")  # fmt: skip
-    add("--device", default="cuda", help='such as "cuda:1" (also on ROCm)')
-    add("--json", type=Path, metavar="FILE", help="write every figure to FILE, too")
 
 
 def run_tune_command(arguments: argparse.Namespace) -> int:
@@ -116,8 +79,7 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str]:
     import torch
 
     from hy3d_rocm.tune import shapes
-    from hy3d_rocm.tune.decodes import compile_decode, plan_decode
-    from hy3d_rocm.tune.session import Asked, tune_shapes
+    from hy3d_rocm.tune.session import Asked, compile_decode, plan_decode, tune_shapes
 
     tiers = _known_tiers(arguments.tiers)
     dtype = getattr(torch, _DTYPES[arguments.dtype])

@@ -1,8 +1,11 @@
-"""One run of tuning: what is known, probes in child processes, measurements here, records kept."""
+"""One run of tuning: what is known, what is to be done about each tier and shape, probes in child
+processes, measurements here, records kept."""
 
 from __future__ import annotations
 
+import enum
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,16 +13,98 @@ from typing import Any, Protocol
 
 import torch
 
+from hy3d_rocm import meter
 from hy3d_rocm.conv import probe as probing
-from hy3d_rocm.conv.choice import Setting
+from hy3d_rocm.conv.choice import VENDOR_TIERS, Setting
 from hy3d_rocm.conv.policy import Memory, StoreMemory
+from hy3d_rocm.conv.triton import ahead
 from hy3d_rocm.conv.verdict_store.machine import this_machine
 from hy3d_rocm.conv.verdict_store.records import Record
 from hy3d_rocm.conv.verdict_store.store import store
-from hy3d_rocm.tune import tasks
+from hy3d_rocm.decoding.families import unproven_family
+from hy3d_rocm.decoding.memory.budget import make_budget
+from hy3d_rocm.decoding.planning.compiled import plan_job
+from hy3d_rocm.decoding.planning.jobs import Job, best_backend
+from hy3d_rocm.decoding.planning.planner import Plan
+from hy3d_rocm.decoding.rehearsal import compile_ahead
 from hy3d_rocm.tune.measure import Lab, Measured
 from hy3d_rocm.tune.shapes import Shape
-from hy3d_rocm.tune.tasks import Task, Wishes
+
+# Probing may take this share of the time; measuring gets the rest, and what probing leaves.
+PROBE_SHARE = 0.5
+# The first patience with a shape of the vendor library; judge.next_limit() goes on from there.
+FIRST_LIMIT_S = 15.0
+DEFAULT_TIERS = ("vendor", "triton", "gemm", "conv2d", "native")
+_HUNG_FOR = re.compile(r"in (\d+(?:\.\d+)?) s$")
+
+
+class Task(enum.Enum):
+    """What to do with a tier for a shape."""
+
+    PROBE = "probe"  # in a child process: it may hang
+    MEASURE = "measure"  # in this process
+    RETRY = "retry"  # hung before: probe with more patience
+    KNOWN = "known"  # measured before
+    LEAVE = "leave"  # failed before
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asked for. risky: tiers that are only ever tried in a child process first."""
+
+    tiers: Sequence[str]
+    risky: frozenset[str] = frozenset()
+    again: bool = False
+    retry_hung: bool = False
+
+
+def risky_tiers(tiers: Sequence[str], *, is_rocm: bool, asked: bool) -> frozenset[str]:
+    """Those that call MIOpen. cuDNN does not hang; with --probe it is tried like MIOpen."""
+    return VENDOR_TIERS & set(tiers) if is_rocm or asked else frozenset()
+
+
+def task(tier: str, record: Record | None, wishes: Wishes) -> Task:
+    """What to do about one tier of one shape."""
+    first = Task.PROBE if tier in wishes.risky else Task.MEASURE
+    if record is None:
+        return first
+    if record.verdict == "hang":
+        may = wishes.retry_hung or wishes.again
+        return Task.RETRY if may and tier in wishes.risky else Task.LEAVE
+    if wishes.again:
+        return first
+    if record.verdict in ("error", "wrong"):
+        return Task.LEAVE
+    if record.seconds is None:
+        return first
+    if tier == "triton" and not record.detail.startswith("tile "):
+        return Task.MEASURE  # measured in passing, with the guessed tile
+    return Task.KNOWN
+
+
+def tasks(records: Mapping[str, Record], wishes: Wishes) -> dict[str, Task]:
+    """Of every tier asked for, in order."""
+    return {tier: task(tier, records.get(tier), wishes) for tier in wishes.tiers}
+
+
+def hung_for(detail: str) -> float:
+    """Seconds that a hang was waited for, from the words of judge.late_verdict()."""
+    found = _HUNG_FOR.search(detail)
+    return float(found[1]) if found else FIRST_LIMIT_S
+
+
+def comfyui_default(architecture: str, *, is_rocm: bool, keeps_miopen: bool) -> str:
+    """What computes a convolution in ComfyUI today: "vendor" or "native".
+
+    It switches MIOpen off on everything newer than RDNA2 (comfy/model_management.py), unless
+    COMFYUI_ENABLE_MIOPEN=1; elsewhere PyTorch's default stands.
+    """
+    if not is_rocm or keeps_miopen or architecture.startswith(_WITH_MIOPEN):
+        return "vendor"
+    return "native"
+
+
+_WITH_MIOPEN = ("gfx1030", "gfx1031", "gfx1010", "gfx1011", "gfx1012", "gfx906", "gfx900", "gfx803")
 
 
 class Measuring(Protocol):
@@ -84,10 +169,10 @@ def run_tune(settings: TuneSettings) -> TuneReport:
 
 @dataclass(frozen=True)
 class Asked:
-    """tiers: names, in order. probe: cuDNN in a child process, too. Others: see tasks.Wishes."""
+    """tiers: names, in order. probe: cuDNN in a child process, too. Others: see Wishes."""
 
     limit_s: float
-    tiers: Sequence[str] = tasks.DEFAULT_TIERS
+    tiers: Sequence[str] = DEFAULT_TIERS
     again: bool = False
     retry_hung: bool = False
     probe: bool = False
@@ -103,14 +188,14 @@ def tune_shapes(
     measured by then is kept. lab, probe, memory: others than the device's own.
     """
     is_rocm = torch.version.hip is not None
-    default = tasks.comfyui_default(
+    default = comfyui_default(
         this_machine(device).architecture,
         is_rocm=is_rocm,
         keeps_miopen=os.environ.get("COMFYUI_ENABLE_MIOPEN") == "1",
     )
     setting = Setting(True, is_rocm, default, vendor_on=default == "vendor")
-    risky = tasks.risky_tiers(asked.tiers, is_rocm=is_rocm, asked=asked.probe)
-    wishes = tasks.Wishes(asked.tiers, risky, asked.again, asked.retry_hung)
+    risky = risky_tiers(asked.tiers, is_rocm=is_rocm, asked=asked.probe)
+    wishes = Wishes(asked.tiers, risky, asked.again, asked.retry_hung)
     settings = TuneSettings(
         shapes, wishes, StoreMemory(device) if memory is None else memory, setting, asked.limit_s,
         say, lab=lab or Lab(), probe=probe,
@@ -127,7 +212,7 @@ class _Session:
         self.settings, self.report = settings, report
         self.started = settings.clock()
         self.todo = [
-            tasks.tasks(settings.memory.records(s.spec), settings.wishes) for s in settings.shapes
+            tasks(settings.memory.records(s.spec), settings.wishes) for s in settings.shapes
         ]
 
     def left_s(self) -> float:
@@ -138,11 +223,11 @@ class _Session:
     def probe_all(self) -> None:
         """Unproven shapes of the vendor library; what hangs again with more patience."""
         fresh, hung = self._cases(Task.PROBE), self._cases(Task.RETRY)
-        until = self.left_s() * (1 - tasks.PROBE_SHARE)
+        until = self.left_s() * (1 - PROBE_SHARE)
         late: dict[float, list[tuple[Shape, str]]] = {}
         for shape, tier in hung:
             record = self.settings.memory.records(shape.spec).get(tier)
-            waited = tasks.hung_for(record.detail if record is not None else "")
+            waited = hung_for(record.detail if record is not None else "")
             self._postpone(late, shape, tier, waited)
         if fresh:
             for shape, tier, waited in self._probe(fresh, self.left_s() - until, None):
@@ -191,7 +276,7 @@ class _Session:
             shape, tier = next(done)
             self._keep(shape, tier, outcome)
             if outcome.verdict == "hang":
-                hung.append((shape, tier, outcome.limit_s or tasks.FIRST_LIMIT_S))
+                hung.append((shape, tier, outcome.limit_s or FIRST_LIMIT_S))
             took = "" if outcome.seconds is None else f" {outcome.seconds * 1e3:.3g} ms"
             first = outcome.first_seconds
             took += "" if first is None else f" (first call {first:.2g} s)"
@@ -201,7 +286,7 @@ class _Session:
                 f" {outcome.case.tier} {outcome.verdict}{took}{why}"
             )
 
-        usual = tasks.FIRST_LIMIT_S if case_limit_s is None else case_limit_s
+        usual = FIRST_LIMIT_S if case_limit_s is None else case_limit_s
         self.settings.probe(
             [probing.Case(tier, shape.spec) for shape, tier in cases],
             limit_s=limit_s, case_limit_s=usual, progress=heard,
@@ -276,3 +361,31 @@ class _Session:
             f"[{done}/{total}] {shape.line()}: {', '.join(parts)}"
             f" ({spent:.0f} s so far, about {left:.0f} s to go)"
         )
+
+
+def plan_decode(
+    vae: Any, latent: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Job, Plan | None]:
+    """The decode of latents by a VAE on "meta", and how it would be done with all the memory that
+    is free; None where nothing fits."""
+    backend = best_backend(device, dtype)
+    job = Job(unproven_family(vae), latent, device, dtype, dtype, backend)
+    try:
+        return job, plan_job(job, make_budget(None, meter.machine_of(device)))
+    except ValueError:
+        return job, None
+
+
+def compile_decode(job: Job, plan: Plan | None, look: Callable[[], object] = lambda: None) -> str:
+    """Has the fused kernels of a decode compiled now, by several processes; a sentence, "" where
+    there are none. look: called all along; may raise, after a cancel."""
+    if plan is None or plan.compiled is None or job.make_backend.on_gpu != "fused":
+        return ""
+    if job.device_of(plan.variant).type == "cpu":
+        return ""
+    began, count = time.monotonic(), compile_ahead(job, plan.compiled)
+    ahead.finish(look)
+    if not count:
+        return f"the GPU kernels of the decode {plan.variant.name} are compiled already"
+    took = f"{count} GPU kernels of the decode {plan.variant.name} in"
+    return f"compiled {took} {time.monotonic() - began:.0f} s, for its first time"

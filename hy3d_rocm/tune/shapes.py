@@ -1,4 +1,5 @@
-"""The convolutions of one video decode, read from its decoder run on shapes alone.
+"""The convolutions of one video decode, read from its decoder run on shapes alone: of the VAE's own
+decode(), or of the plan that decode() would take.
 
 Nothing is computed and no weights are needed: the model is made on the "meta" device, and every
 convolution that its decode calls is noted with its layout, in the order and number of a real one.
@@ -8,16 +9,32 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hy3d_rocm.conv.call import ConvSpec, dtype_name, make_spec, size_text
+from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
+from hy3d_rocm.decoding.graph import record
+from hy3d_rocm.decoding.layers import ModuleWeights
+from hy3d_rocm.decoding.memory.dry_run import predict
+from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
+from hy3d_rocm.decoding.rehearsal import OnShapes
+from hy3d_rocm.decoding.run import at_once
+
+if TYPE_CHECKING:
+    from hy3d_rocm.decoding.planning.compiled import Compiled
+    from hy3d_rocm.decoding.planning.jobs import Job
+    from hy3d_rocm.decoding.planning.planner import Plan, Variant
+
+logger = logging.getLogger("hy3d_rocm")
 
 _KNOWN = {"hunyuan": "AutoencoderKLHunyuanVideo", "wan": "AutoencoderKLWan"}
 
@@ -119,21 +136,23 @@ def latent_size(vae: Any, size: tuple[int, int], frames: int) -> tuple[int, ...]
 def collect(vae: Any, latent: tuple[int, ...], dtype: torch.dtype, device: str) -> list[Shape]:
     """The convolutions that vae.decode(latents) runs, as they would be on `device`; the most work
     first. The VAE lies on "meta"."""
+    z = torch.empty(latent, dtype=dtype, device="meta")
+    return _of_call(lambda: vae.decode(z), torch.device(device))
 
-    def run() -> Counter[ConvSpec]:
-        z = torch.empty(latent, dtype=dtype, device="meta")
-        with torch.no_grad(), Notes(torch.device(device)) as notes:
-            vae.decode(z)
-        found: Counter[ConvSpec] = notes.specs
-        return found
+
+def _of_call(call: Callable[[], object], device: torch.device) -> list[Shape]:
+    def noted() -> Counter[ConvSpec]:
+        with torch.no_grad(), Notes(device) as notes:
+            call()
+        specs: Counter[ConvSpec] = notes.specs
+        return specs
 
     # protect() and autocast of the caller belong to its thread: here the shapes meet neither.
     with ThreadPoolExecutor(1, thread_name_prefix="hy3d-tune-shapes") as worker:
-        specs = worker.submit(run).result()
-    return sorted_shapes(specs)
+        return _sorted(worker.submit(noted).result())
 
 
-def sorted_shapes(specs: Counter[ConvSpec]) -> list[Shape]:
+def _sorted(specs: Counter[ConvSpec]) -> list[Shape]:
     """The most work first."""
     shapes = [Shape(spec, count) for spec, count in specs.items()]
     return sorted(shapes, key=lambda shape: -shape.weight)
@@ -172,3 +191,48 @@ def _spec(args: tuple[Any, ...], device: torch.device) -> ConvSpec | None:
         t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)
     )
     return spec and dataclasses.replace(spec, device=device, channels_last=is_last)
+
+
+def collect_decode(job: Job, plan: Plan | None) -> tuple[list[Shape], str]:
+    """The convolutions, the most work first, and in words whose they are.
+
+    job: of a family over "meta" parameters. plan: that would be taken; None, and where its layers
+    are computed by fused kernels (which call no convolution), or it is no program: the decode of
+    all frames at once, as the VAE's own code does it under protect().
+    """
+    if plan is not None and plan.strategy != "whole" and plan.compiled and not job.is_fused:
+        try:
+            found = _of_program(job, plan.variant, plan.compiled)
+            return found, f"of the decode {plan.variant.name}"
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            logger.debug("hy3d_rocm: %s on shapes: %s", plan.variant.name, error)
+    return _of_whole(job), "of the decode of all frames at once"
+
+
+def _of_program(job: Job, way: Variant, compiled: Compiled) -> list[Shape]:
+    """As its steps run, with torch's operators for the layers."""
+    device, program = job.device_of(way), compiled.program
+    found: Counter[ConvSpec] = Counter()
+
+    def run() -> None:
+        backend = TorchBackend(ModuleWeights(job.dtype, "meta"))
+        on_shapes = OnShapes(compiled.graph, backend, job.dtype)
+        seen: dict[Any, Counter[ConvSpec]] = {}
+        for number, section in enumerate(program.sections):
+            key = section["kind"], section["size"], program.steps(number)
+            if key not in seen:
+                with torch.no_grad(), Notes(device) as notes:
+                    on_shapes.through(program, number, section)
+                seen[key] = notes.specs
+            found.update(seen[key])
+
+    predict(run, workspace=OperatorWorkspace(device))
+    if not found:
+        raise ValueError("no convolution was seen")
+    return _sorted(found)
+
+
+def _of_whole(job: Job) -> list[Shape]:
+    z = torch.empty((1, *job.shape[1:]), dtype=job.dtype, device="meta")
+    backend = TorchBackend(ModuleWeights(job.dtype, "meta"))
+    return _of_call(lambda: at_once(record(job.family), backend, z), job.device)

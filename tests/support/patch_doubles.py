@@ -16,9 +16,9 @@ from hy3d_rocm.comfy.patches.upstream import (
     Pack,
     PatchSpec,
     Upstream,
-    constants_missing,
     defaults_differ,
     find_upstreams,
+    names_missing,
     node_differs,
 )
 
@@ -164,7 +164,6 @@ def _expect_delight(upstream: Upstream) -> str | None:
     return node_differs(
         upstream, "Hy3DDelightImage",
         parameters=("delight_pipe", "image", "seed"), names=("manual_seed",),
-        constants=("delight",),
     )  # fmt: skip
 
 
@@ -177,23 +176,23 @@ def _expect_decode(upstream: Upstream) -> str | None:
 
 def _expect_paint(upstream: Upstream) -> str | None:
     pipeline = upstream.module(PAINT_PIPELINE)
-    return constants_missing(pipeline.HunyuanPaintPipeline.__call__, ("cuda",))
+    return names_missing(pipeline.HunyuanPaintPipeline.__call__, ("to",))
 
 
 SPECS = (
     PatchSpec(
-        "delight", "Delight", _expect_delight,
+        "delight", _expect_delight,
         lambda upstream: [
             Change(upstream.node("Hy3DDelightImage"), "INPUT_TYPES", marking("types")),
             Change(upstream.node("Hy3DDelightImage"), "process", marking("delight")),
         ],
     ),
     PatchSpec(
-        "vae-decode", "Decode", _expect_decode,
+        "vae-decode", _expect_decode,
         lambda upstream: [Change(upstream.node("Hy3DVAEDecode"), "process", marking("decode"))],
     ),
     PatchSpec(
-        "multiview", "Paint", _expect_paint,
+        "multiview", _expect_paint,
         lambda upstream: [
             Change(
                 upstream.module(PAINT_PIPELINE).HunyuanPaintPipeline, "__call__", marking("paint")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hy3d_rocm.memory_lines import (
+from hy3d_rocm.memory import (
     CAP_GB,
     CAP_SHARE,
     stage_line,
@@ -98,5 +98,5 @@ def test_of_two_caps_the_smaller_counts_and_that_is_said() -> None:
 
 
 def test_the_module_needs_no_torch() -> None:
-    code = "import sys, hy3d_rocm.memory_lines; assert 'torch' not in sys.modules"
+    code = "import sys, hy3d_rocm.memory; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import ROOT
 
-from hy3d_rocm.memory_lines import stage_line
+from hy3d_rocm.memory import stage_line
 from hy3d_rocm.units import (
     GB,
     KB,
@@ -93,7 +93,7 @@ def test_units_need_no_torch() -> None:
 
 
 PARTS = (
-    "bench", "comfy", "conv/verdict_store", "decoding/plan.py", "diagnose/env", "memory_lines.py",
+    "bench", "comfy", "conv/verdict_store", "decoding/plan.py", "diagnose/env", "memory.py",
     "offload", "tune",
 )  # fmt: skip
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hy3d_rocm.comfy.nodes.decode import (
-    Hy3DRocmProtectVAE,
-    Hy3DRocmVAEDecode,
-    Hy3DRocmVAEEncode,
-)
+from hy3d_rocm.comfy.nodes.decode import Hy3DRocmProtectVAE, Hy3DRocmVAEDecode, Hy3DRocmVAEEncode
 from hy3d_rocm.comfy.nodes.hunyuan3d import Hy3DRocmPipeline, Hy3DRocmSeedMode
 from hy3d_rocm.comfy.nodes.machine import Hy3DRocmDoctor, Hy3DRocmFreeMemory, Hy3DRocmStatus
 from hy3d_rocm.comfy.nodes.memory_plan import Hy3DRocmMemoryPlan

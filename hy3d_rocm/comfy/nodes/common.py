@@ -1,4 +1,4 @@
-"""What the nodes' modules share: sockets, inputs, what the inputs mean, and fingerprints.
+"""What the nodes' modules share: their schemas (nodes.toml), what inputs mean, and fingerprints.
 
 A number widget can't be empty, so each option of a decode that may be None has a number that means
 it. All options are optional inputs, so that prompts saved without them still run, and folded away
@@ -7,9 +7,13 @@ where the front end knows advanced inputs.
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import nodes as core_nodes
 from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm.comfy import settings
@@ -22,41 +26,19 @@ from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.seed import SEED_MODES
 from hy3d_rocm.units import MB
 
-CATEGORY = "advanced/rocm"
-
-SEED_MODE_TOOLTIP = (
-    "setting: as ComfyUI's settings say. stream: one generator for the batch. per_image: image i "
-    "has a seed of its own, however the batch is split. legacy: every image the same noise."
-)
-
-
-BUDGET_TOOLTIP = (
-    '"auto": from what is free now. Or a size such as "6GB" or "800MB", or a share of the card\'s '
-    'memory such as "80%".'
-)
-STRATEGY_TOOLTIP = (
-    "whole: the VAE's own code. streamed: the same layers on parts of the video, exact. tiled: "
-    "tiles, an approximation. cpu: streamed on the host. auto: the first that fits."
-)
 _PLAIN = DecodeOptions()
+# The numbers that stand for None, or for as much as is sensible.
+_NONE_AT = {"memory_fraction": 0.0, "chunk_size": 0, "slice_mb": 0, "cleanup_frequency": -1,
+            "halo_pixels": -1}  # fmt: skip
 # What the nodes offer, by the names of their inputs.
 DEFAULTS: dict[str, Any] = {
-    "memory_threshold": _PLAIN.memory_threshold,
-    "memory_fraction": 0.0,
-    "cpu_offload": _PLAIN.cpu_offload,
-    "chunk_size": 0,
-    "cleanup_frequency": -1,
-    "synchronization": _PLAIN.synchronization,
-    "fallback_precision": _PLAIN.fallback_precision,
-    "slice_mb": 0,
-    "statistic_passes": _PLAIN.statistic_passes,
-    "halo_pixels": _PLAIN.halo_pixels,
-    "overlap_pixels": _PLAIN.overlap_pixels,
-    "min_tile_pixels": _PLAIN.min_tile_pixels,
-}
-_NONE_AT = {"memory_fraction": 0, "chunk_size": 0, "slice_mb": 0, "cleanup_frequency": -1,
-            "halo_pixels": -1}  # fmt: skip
-_LARGEST = 16384  # pixels of a side, and frames
+    name: _NONE_AT[name] if getattr(_PLAIN, name, None) is None else getattr(_PLAIN, name)
+    for name in (
+        "memory_threshold", "memory_fraction", "cpu_offload", "chunk_size", "cleanup_frequency",
+        "synchronization", "fallback_precision", "slice_mb", "statistic_passes", "halo_pixels",
+        "overlap_pixels", "min_tile_pixels",
+    )
+}  # fmt: skip
 
 
 class _Any(str):
@@ -72,40 +54,86 @@ class _Any(str):
         return False
 
 
-# The sockets of ComfyUI-Hunyuan3DWrapper: its diffusers pipelines, and those for shapes.
-Pipeline = io.Custom("HY3DDIFFUSERSPIPE")
-EitherPipeline = io.Custom("HY3DDIFFUSERSPIPE,HY3DMODEL")
-# ComfyUI's VAEs, and the WanVideoWrapper's.
-EitherVae = io.Custom("VAE,WANVAE")
-Anything = io.Custom(_Any("*"))
+_KINDS = {
+    # The sockets of ComfyUI-Hunyuan3DWrapper: its diffusers pipelines, and those for shapes.
+    "Pipeline": io.Custom("HY3DDIFFUSERSPIPE"),
+    "EitherPipeline": io.Custom("HY3DDIFFUSERSPIPE,HY3DMODEL"),
+    # ComfyUI's VAEs, and the WanVideoWrapper's.
+    "EitherVae": io.Custom("VAE,WANVAE"),
+    "Anything": io.Custom(_Any("*")),
+}
+_OPTIONS = {
+    "STRATEGIES": STRATEGIES, "PRECISIONS": PRECISIONS,
+    "SEED_MODES": (settings.SETTING, *SEED_MODES),
+    "OFFLOADS": (settings.SETTING, *settings.OFFLOADS),
+}  # fmt: skip
 
 
-def schema(**fields: Any) -> io.Schema:
-    """A Schema; search_aliases are left out where the core does not know them (2025-10)."""
-    if "search_aliases" not in getattr(io.Schema, "__dataclass_fields__", fields):
-        fields.pop("search_aliases", None)
-    return io.Schema(**fields)
+@cache
+def _tables() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("nodes.toml").read_text(encoding="utf-8"))
 
 
-def advanced(given: Any) -> Any:
-    """An input that the front end folds away. (The core of 2025-10 has no argument for it, but
-    passes extra_dict on.)"""
-    given.extra_dict = {**(getattr(given, "extra_dict", None) or {}), "advanced": True}
-    return given
+def _text(written: str) -> str:
+    return " ".join(written.replace("{budget}", _tables()["budget"]).split())
 
 
-class EachTime(io.ComfyNode):  # type: ignore[misc]
+def _kind(name: str) -> Any:
+    return _KINDS[name] if name in _KINDS else getattr(io, name)
+
+
+def _input(name: str, written: dict[str, Any]) -> Any:
+    given = {**({} if "kind" in written else _tables()["common"][name]), **written}
+    kind, is_advanced = _kind(given.pop("kind")), given.pop("advanced", False)
+    given["tooltip"] = _text(given["tooltip"])
+    if name in DEFAULTS:
+        given.setdefault("default", DEFAULTS[name])
+    if "options" in given:
+        found = given["options"]
+        given["options"] = list(_OPTIONS[found] if isinstance(found, str) else found)
+    made = kind.Input(name, **given)
+    if is_advanced:  # the core of 2025-10 has no argument for it, but passes extra_dict on
+        made.extra_dict = {**(getattr(made, "extra_dict", None) or {}), "advanced": True}
+    return made
+
+
+def _output(name: str, written: dict[str, str]) -> Any:
+    shown, tooltip = name.removesuffix("_out"), _text(written["tooltip"])
+    return _kind(written["kind"]).Output(name, display_name=shown, tooltip=tooltip)
+
+
+class Node(io.ComfyNode):  # type: ignore[misc]
+    """A node of nodes.toml: what stands there under the name of its class."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        nodes = _tables()["nodes"]
+        # ComfyUI runs a class made of ours, with another name.
+        name = next(one.__name__ for one in cls.__mro__ if one.__name__ in nodes)
+        node = nodes[name]
+        fields: dict[str, Any] = {
+            "node_id": name,
+            "display_name": node["name"],
+            "category": "advanced/rocm",
+            "description": _text(node["description"]),
+            "inputs": [_input(name, written) for name, written in node["inputs"].items()],
+            "outputs": [_output(name, written) for name, written in node["outputs"].items()],
+        }
+        if "beside" in node:
+            fields["category"] = getattr(core_nodes, node["beside"]).CATEGORY
+        if "is_output" in node:
+            fields["is_output_node"] = node["is_output"]
+        if "search_aliases" in getattr(io.Schema, "__dataclass_fields__", ["search_aliases"]):
+            fields["search_aliases"] = node["aliases"]  # unknown to the core of 2025-10
+        return io.Schema(**fields)
+
+
+class EachTime(Node):
     """A node that runs each time, whatever its inputs were the last time."""
 
     @classmethod
     def fingerprint_inputs(cls, **inputs: Any) -> float:
         return never_the_same()
-
-
-def output(kind: Any, name: str, tooltip: str) -> Any:
-    """An output, shown by its name. (Inputs and outputs of one node have different ids: of what is
-    passed on, the output's ends in "_out".)"""
-    return kind.Output(name, display_name=name.removesuffix("_out"), tooltip=tooltip)
 
 
 def text_and_picture(text: str, image: Any) -> dict[str, Any]:
@@ -124,169 +152,6 @@ def looked_up(inputs: dict[str, Any]) -> str:
     choices = {"seed_mode": settings.SETTING, "offload": settings.SETTING, **inputs}
     names = [name for name in ("seed_mode", "offload") if choices[name] == settings.SETTING]
     return settings.fingerprint(*names) if names else ""
-
-
-def seed_mode_input() -> Any:
-    return io.Combo.Input(
-        "seed_mode",
-        options=[settings.SETTING, *SEED_MODES],
-        default=settings.SETTING,
-        tooltip=SEED_MODE_TOOLTIP,
-    )
-
-
-def budget_input(what: str = "Memory for it: ") -> Any:
-    """The budget, as decode() takes it."""
-    return io.String.Input("budget", default="auto", tooltip=what + BUDGET_TOOLTIP)
-
-
-def strategy_input() -> Any:
-    """The strategies of a decode."""
-    return io.Combo.Input(
-        "strategy", options=list(STRATEGIES), default="auto", tooltip=STRATEGY_TOOLTIP
-    )
-
-
-def precision_input() -> Any:
-    """The types to compute in."""
-    return io.Combo.Input(
-        "precision",
-        options=list(PRECISIONS),
-        default="auto",
-        tooltip="The type to compute in. auto: the VAE's own.",
-    )
-
-
-def memory_inputs() -> list[Any]:
-    """How much "auto" takes, and where what does not fit may go."""
-    return [
-        _option(
-            io.Float,
-            "memory_threshold",
-            'The share of the free memory that the budget "auto" takes.',
-            min=0.05,
-            max=1.0,
-            step=0.01,
-        ),
-        _option(
-            io.Float,
-            "memory_fraction",
-            "At most this share of the card's whole memory for all that this process holds there. "
-            "0: no such cap.",
-            min=0.0,
-            max=1.0,
-            step=0.01,
-        ),
-        _option(
-            io.Boolean,
-            "cpu_offload",
-            "Whether activations that do not fit may lie in the host's memory.",
-        ),
-        _option(
-            io.Int,
-            "chunk_size",
-            "Latent frames that go through all layers at a time (Wan, HunyuanVideo 1.5, LTX, and "
-            "tiles). 0: chosen by size. Where it means nothing (HunyuanVideo layer by layer, "
-            "whole, image VAEs) the report says that it is ignored.",
-            min=0,
-            max=256,
-        ),
-    ]
-
-
-def running_inputs() -> list[Any]:
-    """What is done between steps, and after NaN."""
-    return [
-        _option(
-            io.Int,
-            "cleanup_frequency",
-            "After how many steps the allocators give back what they hold unused. -1: when it is "
-            "needed. 0: never.",
-            min=-1,
-            max=4096,
-        ),
-        _option(
-            io.Boolean,
-            "synchronization",
-            "Waits for the GPU after each step, so that the log's last line tells where it "
-            "stopped. Costs time.",
-        ),
-        _option(
-            io.Combo,
-            "fallback_precision",
-            "The type to start again in where the first one gives NaN. auto: fp32.",
-            options=list(PRECISIONS),
-        ),
-    ]
-
-
-def tile_inputs() -> list[Any]:
-    """Sizes of slices and tiles."""
-    return [
-        _option(
-            io.Int,
-            "slice_mb",
-            "streamed, HunyuanVideo and image VAEs: at most so many MB of a layer's result are "
-            "computed at a time. 0: chosen by device.",
-            min=0,
-            max=65536,
-        ),
-        _option(
-            io.Int,
-            "statistic_passes",
-            "tiled, VAEs with GroupNorm: runs over all tiles that correct the norms' statistics. "
-            "Each costs one more decode.",
-            min=0,
-            max=8,
-        ),
-        _option(
-            io.Int,
-            "halo_pixels",
-            "tiled: pixels that are decoded beyond a tile and dropped. -1: as many as the VAE "
-            "looks far, which is exact without GroupNorm.",
-            min=-1,
-            max=1024,
-        ),
-        _option(
-            io.Int,
-            "overlap_pixels",
-            "tiled: pixels that neighbouring tiles share and blend.",
-            min=0,
-            max=1024,
-        ),
-        _option(io.Int, "min_tile_pixels", "tiled: no tile is smaller than that.", min=8, max=4096),
-    ]
-
-
-def _option(kind: Any, name: str, tooltip: str, **more: Any) -> Any:
-    return advanced(
-        kind.Input(name, default=DEFAULTS[name], optional=True, tooltip=tooltip, **more)
-    )
-
-
-def size_inputs() -> list[Any]:
-    """Width, height and frames, and a latent that goes before them."""
-    return [
-        io.Int.Input(
-            "width", default=640, min=8, max=_LARGEST, step=8, tooltip="Of the frames, in pixels."
-        ),
-        io.Int.Input(
-            "height", default=608, min=8, max=_LARGEST, step=8, tooltip="Of the frames, in pixels."
-        ),
-        io.Int.Input(
-            "frames",
-            default=33,
-            min=1,
-            max=_LARGEST,
-            tooltip="Of the video. A video VAE makes 4 n + 1 (LTX: 8 n + 1); another number is "
-            "rounded up to that. Of an image VAE: images in the batch.",
-        ),
-        io.Latent.Input(
-            "samples",
-            optional=True,
-            tooltip="A latent: if one is connected, its size counts, not the three above.",
-        ),
-    ]
 
 
 def asked(

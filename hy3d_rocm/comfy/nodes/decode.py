@@ -12,25 +12,12 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
-import nodes as core_nodes
 import torch
 from comfy_api.v0_0_2 import io
 
 from hy3d_rocm.comfy import memory, reports, vaes
 from hy3d_rocm.comfy.decode import decode_latent, encode_pixels, run_own_code, run_vae
-from hy3d_rocm.comfy.nodes.common import (
-    STRATEGY_TOOLTIP,
-    EitherVae,
-    asked,
-    budget_input,
-    memory_inputs,
-    output,
-    precision_input,
-    running_inputs,
-    schema,
-    strategy_input,
-    tile_inputs,
-)
+from hy3d_rocm.comfy.nodes.common import Node, asked
 from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.decoding.checks import STRATEGIES, check_choice
 from hy3d_rocm.decoding.memory.budget import parse_budget
@@ -38,7 +25,6 @@ from hy3d_rocm.decoding.planning.planner import DoesNotFitError
 from hy3d_rocm.decoding.precision import PRECISIONS
 from hy3d_rocm.decoding.stages import stage_of
 
-ENCODE_STRATEGIES = tuple(name for name in STRATEGIES if name != "tiled")
 MODES = ("protect", "full")
 # What other nodes call; a VAE has some of them.
 METHODS = ("decode", "decode_tiled", "encode", "encode_tiled")
@@ -46,38 +32,8 @@ Wishes = tuple[str, str, str]  # budget, strategy, precision
 _MARK = "_hy3d_rocm_guards"
 
 
-class Hy3DRocmVAEDecode(io.ComfyNode):  # type: ignore[misc]
+class Hy3DRocmVAEDecode(Node):
     """VAEDecode that finishes: under a memory budget, through failing convolutions."""
-
-    @classmethod
-    def define_schema(cls) -> io.Schema:
-        return schema(
-            node_id="Hy3DRocmVAEDecode",
-            display_name="VAE Decode (ROCm, bounded memory)",
-            category=core_nodes.VAEDecode.CATEGORY,
-            search_aliases=["vae decode tiled", "low vram decode", "out of memory", "miopen"],
-            description="Decodes latents within a memory budget. A convolution that fails or finds "
-            "no algorithm on the GPU is computed in another way instead of ending the run.",
-            inputs=[
-                io.Latent.Input("samples", tooltip="What the sampler made."),
-                EitherVae.Input("vae", tooltip="The VAE that belongs to the model."),
-                budget_input("Memory for the decode. "),
-                strategy_input(),
-                precision_input(),
-                *memory_inputs(),
-                *running_inputs(),
-                *tile_inputs(),
-            ],
-            outputs=[
-                output(io.Image, "images", "The frames of all videos in one batch."),
-                output(io.String, "report", "What was done, in how much memory."),
-                output(
-                    io.Image,
-                    "timeline",
-                    "Memory over time against the budget, with the steps marked.",
-                ),
-            ],
-        )
 
     @classmethod
     def execute(
@@ -87,40 +43,8 @@ class Hy3DRocmVAEDecode(io.ComfyNode):  # type: ignore[misc]
         return io.NodeOutput(*decode_latent(vae, samples, wanted))
 
 
-class Hy3DRocmVAEEncode(io.ComfyNode):  # type: ignore[misc]
+class Hy3DRocmVAEEncode(Node):
     """VAEEncode that finishes: under a memory budget, through failing convolutions."""
-
-    @classmethod
-    def define_schema(cls) -> io.Schema:
-        return schema(
-            node_id="Hy3DRocmVAEEncode",
-            display_name="VAE Encode (ROCm, bounded memory)",
-            category=core_nodes.VAEEncode.CATEGORY,
-            search_aliases=["vae encode tiled", "low vram encode", "image to latent", "miopen"],
-            description="Encodes images or a video to a latent within a memory budget, cropped and "
-            "scaled as the core's VAE Encode does it. A convolution that fails on the GPU is "
-            "computed in another way instead of ending the run.",
-            inputs=[
-                io.Image.Input(
-                    "pixels",
-                    tooltip="The images; for a video VAE the frames of one video, in order.",
-                ),
-                io.Vae.Input("vae", tooltip="The VAE that belongs to the model."),
-                budget_input("Memory for the encode. "),
-                io.Combo.Input(
-                    "strategy",
-                    options=list(ENCODE_STRATEGIES),
-                    default="auto",
-                    tooltip=STRATEGY_TOOLTIP.replace("tiled: tiles, an approximation. ", ""),
-                ),
-                precision_input(),
-                *memory_inputs(),
-            ],
-            outputs=[
-                output(io.Latent, "samples", "As the core's VAE Encode gives it."),
-                output(io.String, "report", "What was done, in how much memory."),
-            ],
-        )
 
     @classmethod
     def execute(
@@ -130,37 +54,8 @@ class Hy3DRocmVAEEncode(io.ComfyNode):  # type: ignore[misc]
         return io.NodeOutput(*encode_pixels(vae, pixels, wanted))
 
 
-class Hy3DRocmProtectVAE(io.ComfyNode):  # type: ignore[misc]
+class Hy3DRocmProtectVAE(Node):
     """A VAE for other nodes, whose decode and encode finish."""
-
-    @classmethod
-    def define_schema(cls) -> io.Schema:
-        return schema(
-            node_id="Hy3DRocmProtectVAE",
-            display_name="Protect VAE (ROCm)",
-            category=core_nodes.VAEDecode.CATEGORY,
-            search_aliases=["safe vae", "miopen", "no suitable algorithm", "vae out of memory"],
-            description="Gives a VAE for any other node: its decode, decode_tiled and encode are "
-            "protected against failing convolutions, and run under a memory budget if you like. "
-            "The VAE that comes in is not changed.",
-            inputs=[
-                EitherVae.Input("vae", tooltip="Any VAE."),
-                io.Combo.Input(
-                    "mode",
-                    options=list(MODES),
-                    default="protect",
-                    tooltip="protect: the VAE's own code, with failing convolutions computed in "
-                    "another way. full: also within the budget, as VAE Decode (ROCm) does it.",
-                ),
-                budget_input("full: memory for each decode or encode. "),
-                strategy_input(),
-                precision_input(),
-            ],
-            outputs=[
-                output(EitherVae, "vae_out", "Use it wherever a VAE is asked for."),
-                output(io.String, "report", "What is protected, and how."),
-            ],
-        )
 
     @classmethod
     def execute(
@@ -234,8 +129,7 @@ def _method(source: Any, name: str, wishes: Wishes | None) -> Callable[..., Any]
             )  # fmt: skip
         except DoesNotFitError as error:
             raise ValueError(f"Protect VAE: {error}") from error
-        kind = "pixels" if encode else "latents"
-        text = report_text(report, first, made, report.seconds, "", kind)
+        text = report_text(report, first, made, encode)
         reports.remember(f"Protect VAE: {name}, {text}")
         return made
 

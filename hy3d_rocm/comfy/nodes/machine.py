@@ -4,7 +4,6 @@ is known of it."""
 from __future__ import annotations
 
 import contextvars
-import re
 import threading
 import time
 from concurrent.futures import Future, wait
@@ -15,20 +14,13 @@ import torch
 from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm.comfy import memory, reports, settings
-from hy3d_rocm.comfy.nodes.common import (
-    CATEGORY,
-    Anything,
-    EachTime,
-    EitherPipeline,
-    output,
-    schema,
-    text_and_picture,
-)
+from hy3d_rocm.comfy.nodes.common import EachTime, text_and_picture
 from hy3d_rocm.comfy.patches.install import installed
 from hy3d_rocm.comfy.picture import Section, draw
 from hy3d_rocm.comfy.running import Watcher
 from hy3d_rocm.device import resolve_device
-from hy3d_rocm.diagnose.doctor.basic import collect, format_text
+from hy3d_rocm.diagnose.doctor import basic
+from hy3d_rocm.diagnose.doctor.report import sections
 from hy3d_rocm.pipeline import seed_mode_of, unwrap
 
 _LOOK_S = 0.1
@@ -37,37 +29,6 @@ _GRACE_S = 20.0  # beyond the time that the self-tests have: for the facts
 
 class Hy3DRocmDoctor(EachTime):
     """Findings, worst first, each with its evidence and one remedy."""
-
-    @classmethod
-    def define_schema(cls) -> io.Schema:
-        return schema(
-            node_id="Hy3DRocmDoctor",
-            display_name="Doctor (ROCm)",
-            category=CATEGORY,
-            search_aliases=["diagnose", "why slow", "gpu not found", "miopen", "rocm version"],
-            description="Examines versions, card, variables, MIOpen's files and memory, and tries "
-            "each way to convolve. What it finds comes worst first, with its evidence and one "
-            "remedy. Runs each time.",
-            inputs=[
-                io.Boolean.Input(
-                    "self_test",
-                    default=True,
-                    tooltip="Whether each way to convolve is tried, in a process of its own.",
-                ),
-                io.Int.Input(
-                    "seconds",
-                    default=60,
-                    min=5,
-                    max=600,
-                    tooltip="Time for all self-tests together; what takes longer is a finding.",
-                ),
-            ],
-            outputs=[
-                output(io.String, "text", "The report in lines."),
-                output(io.Image, "picture", "The findings as a picture."),
-            ],
-            is_output_node=True,
-        )
 
     @classmethod
     def execute(cls, self_test: bool, seconds: int) -> io.NodeOutput:
@@ -79,27 +40,6 @@ class Hy3DRocmFreeMemory(EachTime):
     """Gives memory back between two nodes, and says how much."""
 
     @classmethod
-    def define_schema(cls) -> io.Schema:
-        return schema(
-            node_id="Hy3DRocmFreeMemory",
-            display_name="Free Memory (ROCm)",
-            category=CATEGORY,
-            search_aliases=["unload models", "clear vram", "purge vram", "empty cache"],
-            description="Unloads all of ComfyUI's models, collects garbage and empties the "
-            "allocator once, then passes its input on. Runs each time, and so does what follows.",
-            inputs=[
-                Anything.Input(
-                    "anything", optional=True, tooltip="Passed on as it is, when all is freed."
-                )
-            ],
-            outputs=[
-                output(Anything, "anything_out", "The input."),
-                output(io.String, "report", "Memory before and after, in lines."),
-            ],
-            is_output_node=True,
-        )
-
-    @classmethod
     def execute(cls, anything: Any = None) -> io.NodeOutput:
         report = memory.free_everything()
         return io.NodeOutput(anything, report, ui=ui.PreviewText(report))
@@ -107,27 +47,6 @@ class Hy3DRocmFreeMemory(EachTime):
 
 class Hy3DRocmStatus(EachTime):
     """What this machine is, what was chosen, what has happened."""
-
-    @classmethod
-    def define_schema(cls) -> io.Schema:
-        return schema(
-            node_id="Hy3DRocmStatus",
-            display_name="ROCm Status",
-            category=CATEGORY,
-            search_aliases=["device info", "gpu info", "vram", "diagnose", "hy3d doctor"],
-            description="Device and why, memory, modes, patches in place, pipelines, CPU kernels, "
-            "variables that matter, and what the decodes of this session met.",
-            inputs=[
-                EitherPipeline.Input(
-                    "pipeline", optional=True, tooltip="A pipeline to say more about."
-                )
-            ],
-            outputs=[
-                output(io.String, "text", "The status in lines."),
-                output(io.Image, "picture", "The status as a picture."),
-            ],
-            is_output_node=True,
-        )
 
     @classmethod
     def execute(cls, pipeline: Any = None) -> io.NodeOutput:
@@ -151,15 +70,10 @@ def sections_of(found: Any) -> list[Section]:
     """A section for each finding: evidence, and the remedy after an arrow."""
     made = []
     for finding in found.findings:
-        lines = [f"  {line}" for line in _listed(finding.evidence)]
-        lines += [f"-> {line}" for line in _listed(finding.remedy)]
+        parts = (("  ", finding.evidence), ("-> ", finding.remedy))
+        lines = [f"{at}{line}" for at, text in parts for line in text.splitlines() if line.strip()]
         made.append(Section(f"{finding.severity}: {finding.title}", lines))
     return made or [Section("fine: nothing was found", [])]
-
-
-def _listed(text: Any) -> list[str]:
-    lines = text.splitlines() if isinstance(text, str) else [str(part) for part in text or ()]
-    return [line for line in lines if line.strip()]
 
 
 def _watched(self_test: bool, seconds: int) -> Any:
@@ -245,13 +159,6 @@ def _patch_lines() -> list[str]:
 
 
 def _machine() -> list[Section]:
-    """The doctor's text, a section for each of its headings."""
-    sections: list[Section] = []
-    for line in format_text(collect()).splitlines():
-        match = re.fullmatch(r"(\S.*?)?\s{2,}(.*)", line)
-        head, body = (match[1], match[2]) if match else (None, line)
-        if head or not sections:
-            head = head or "machine"
-            sections.append(Section(head[0].upper() + head[1:], []))
-        sections[-1] = sections[-1]._replace(lines=[*sections[-1].lines, body])
-    return sections
+    """The doctor's facts, a section for each of their headings."""
+    found = sections(basic.collect(), whole=False).items()
+    return [Section(head[0].upper() + head[1:], lines) for head, lines in found]

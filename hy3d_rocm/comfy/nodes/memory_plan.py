@@ -12,21 +12,12 @@ from comfy_api.v0_0_2 import io
 from hy3d_rocm import meter
 from hy3d_rocm.comfy import picture, vaes
 from hy3d_rocm.comfy.nodes.common import (
-    CATEGORY,
-    EitherVae,
+    Node,
     Wanted,
     asked,
-    budget_input,
     latent_shape,
-    memory_inputs,
     never_the_same,
-    output,
-    precision_input,
-    schema,
-    size_inputs,
-    strategy_input,
     text_and_picture,
-    tile_inputs,
 )
 from hy3d_rocm.comfy.picture import (
     ACCENT,
@@ -69,42 +60,8 @@ _BUDGETS = 2.5
 _FLAT = 4
 
 
-class Hy3DRocmMemoryPlan(io.ComfyNode):  # type: ignore[misc]
+class Hy3DRocmMemoryPlan(Node):
     """Which ways there are to decode a size, what each takes, and which would be taken."""
-
-    @classmethod
-    def define_schema(cls) -> io.Schema:
-        return schema(
-            node_id="Hy3DRocmMemoryPlan",
-            display_name="Memory Plan (ROCm)",
-            category=CATEGORY,
-            search_aliases=["vram estimate", "will it fit", "decode memory", "budget"],
-            description="Says what decoding would take: the ways there are, the planned peak of "
-            "each, what fits and which would be taken. Nothing is decoded. Runs each time unless "
-            "the budget is a size in bytes, and so does what follows.",
-            inputs=[
-                EitherVae.Input("vae", tooltip="The VAE that would decode."),
-                *size_inputs(),
-                budget_input("Memory to plan with. "),
-                strategy_input(),
-                precision_input(),
-                *memory_inputs(),
-                *tile_inputs(),
-            ],
-            outputs=[
-                output(io.String, "text", "The plan in lines."),
-                output(
-                    io.Image, "picture", "A bar for each way, its estimated time, and the budget."
-                ),
-                output(
-                    io.String,
-                    "budget_out",
-                    "The budget that was planned with, in bytes: for VAE Decode (ROCm), "
-                    "which then takes the way that is named here.",
-                ),
-            ],
-            is_output_node=True,
-        )
 
     @classmethod
     def fingerprint_inputs(cls, budget: str = "auto", **inputs: Any) -> float | str:

@@ -17,14 +17,7 @@ from comfy_api.v0_0_2 import io, ui
 from hy3d_rocm import capture
 from hy3d_rocm.comfy import picture, vaes
 from hy3d_rocm.comfy.decode import latents_of
-from hy3d_rocm.comfy.nodes.common import (
-    CATEGORY,
-    DEFAULTS,
-    EitherVae,
-    output,
-    schema,
-    text_and_picture,
-)
+from hy3d_rocm.comfy.nodes.common import Node, text_and_picture
 from hy3d_rocm.comfy.running import Asked, Watcher, current_device
 from hy3d_rocm.decoding.families.proof import CALL_ERRORS
 from hy3d_rocm.decoding.memory.budget import parse_budget
@@ -39,49 +32,8 @@ STRATEGIES = ("whole", "streamed", "tiled", "cpu")
 _TICKS = 1000  # of the bar, for each decode
 
 
-class Hy3DRocmCaptureLatent(io.ComfyNode):  # type: ignore[misc]
+class Hy3DRocmCaptureLatent(Node):
     """Writes the files of `hy3d-rocm capture`, and passes the latents on."""
-
-    @classmethod
-    def define_schema(cls) -> io.Schema:
-        return schema(
-            node_id="Hy3DRocmCaptureLatent",
-            display_name="Capture Latent (for an issue)",
-            category=CATEGORY,
-            search_aliases=["save latent", "bug report", "debug decode", "reproduce", "issue"],
-            description="Writes what a decode gets into two files that can be sent with an issue: "
-            "the latents, and facts about the VAE and this machine. No weights, names or paths. "
-            "Put it before the decode, so that one that hangs leaves the files, too.",
-            inputs=[
-                io.Latent.Input("samples", tooltip="What the decode gets. Passed on as it is."),
-                EitherVae.Input(
-                    "vae",
-                    tooltip="The VAE that decodes it. Described by class, type and a fingerprint "
-                    "of its weights, about a second a gigabyte.",
-                ),
-                io.Image.Input(
-                    "frames",
-                    optional=True,
-                    tooltip="Frames that were decoded and look wrong; stored with 8 bits a "
-                    "channel, and how many values were NaN or infinite.",
-                ),
-                io.String.Input(
-                    "folder",
-                    default="hy3d_rocm/captures",
-                    tooltip="A folder inside ComfyUI's output directory; made where it is missing.",
-                ),
-            ],
-            outputs=[
-                output(
-                    io.Latent,
-                    "samples_out",
-                    "The input, once both files are written: decode this one.",
-                ),
-                output(io.String, "path", "The capture's JSON file; the latents lie beside it."),
-                output(io.String, "report", "What was written, and where."),
-            ],
-            is_output_node=True,
-        )
 
     @classmethod
     def execute(cls, samples: Any, vae: Any, folder: str, frames: Any = None) -> io.NodeOutput:
@@ -89,61 +41,8 @@ class Hy3DRocmCaptureLatent(io.ComfyNode):  # type: ignore[misc]
         return io.NodeOutput(samples, str(path), said, ui=ui.PreviewText(said))
 
 
-class Hy3DRocmValidateDecode(io.ComfyNode):  # type: ignore[misc]
+class Hy3DRocmValidateDecode(Node):
     """`hy3d-rocm validate` on a LATENT: PSNR, SSIM, seams, flicker and a heat map."""
-
-    @classmethod
-    def define_schema(cls) -> io.Schema:
-        return schema(
-            node_id="Hy3DRocmValidateDecode",
-            display_name="Validate Decode (quality of each strategy)",
-            category=CATEGORY,
-            search_aliases=["psnr", "ssim", "tile seams", "flicker", "heat map", "compare vae"],
-            description="Decodes one LATENT exactly (unsplit, in float32) and then with each "
-            "strategy, and says how far they are off: PSNR, SSIM, seams between tiles, flicker "
-            "between chunks, and where. It takes as long as all these decodes together.",
-            inputs=[
-                io.Latent.Input("samples", tooltip="Latents of a real prompt, a short one."),
-                EitherVae.Input("vae", tooltip="The VAE that belongs to the model."),
-                *_strategies(),
-                io.String.Input(
-                    "budget",
-                    default="auto",
-                    tooltip='Memory for each decode, such as "6GB". auto: what is free, and for '
-                    "tiled the share below.",
-                ),
-                io.Float.Input(
-                    "share",
-                    default=0.25,
-                    min=0.01,
-                    max=1.0,
-                    step=0.01,
-                    tooltip="Budget auto: what tiled gets, of the memory that the unsplit decode "
-                    "takes. Less means more tiles.",
-                ),
-                io.Int.Input(
-                    "statistic_passes",
-                    default=DEFAULTS["statistic_passes"],
-                    min=0,
-                    max=4,
-                    tooltip="tiled of a VAE with GroupNorm: passes that correct the estimated "
-                    "statistics; each takes as long as one more decode.",
-                ),
-            ],
-            outputs=[
-                output(
-                    io.Image,
-                    "picture",
-                    "Mean error of each pixel, one panel a strategy, one scale for all.",
-                ),
-                output(
-                    io.String,
-                    "table",
-                    "Time, memory, PSNR, SSIM, seams and flicker of each, and what holds.",
-                ),
-            ],
-            is_output_node=True,
-        )
 
     @classmethod
     def execute(
@@ -162,19 +61,6 @@ class Hy3DRocmValidateDecode(io.ComfyNode):  # type: ignore[misc]
         chosen = [name for name, is_on in switches if is_on]
         image, table = validate_decode(vae, samples, chosen, budget, share, statistic_passes)
         return io.NodeOutput(image, table, ui=text_and_picture(table, image))
-
-
-def _strategies() -> list[Any]:
-    """A switch for each; the host is off, since it takes many times as long as a GPU."""
-    said = {
-        "whole": "The VAE's own decode, unsplit: what its own type costs.",
-        "streamed": "The same layers on parts of the video: exact up to rounding.",
-        "tiled": "Tiles and chunks in little memory: an approximation where norms see it all.",
-        "cpu": "streamed on the host. On a machine with a GPU this takes long.",
-    }
-    return [
-        io.Boolean.Input(name, default=name != "cpu", tooltip=said[name]) for name in STRATEGIES
-    ]
 
 
 def capture_latent(samples: Any, vae: Any, frames: Any, folder: str) -> tuple[Path, str]:

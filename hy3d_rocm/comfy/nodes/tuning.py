@@ -14,17 +14,7 @@ import torch
 from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm.comfy import memory, vaes
-from hy3d_rocm.comfy.nodes.common import (
-    CATEGORY,
-    EachTime,
-    EitherVae,
-    Wanted,
-    advanced,
-    latent_shape,
-    output,
-    schema,
-    size_inputs,
-)
+from hy3d_rocm.comfy.nodes.common import EachTime, Wanted, latent_shape
 from hy3d_rocm.comfy.running import Watcher, current_device, said
 from hy3d_rocm.conv import probe as probing
 from hy3d_rocm.decoding.planning.compiled import plan_job
@@ -45,53 +35,6 @@ class Hy3DRocmTuneVAE(EachTime):
     """`hy3d-rocm tune` for the VAE and size of a workflow."""
 
     @classmethod
-    def define_schema(cls) -> io.Schema:
-        return schema(
-            node_id="Hy3DRocmTuneVAE",
-            display_name="Tune VAE (ROCm)",
-            category=CATEGORY,
-            search_aliases=["benchmark convolutions", "miopen find", "autotune", "slow vae"],
-            description="Measures which way of computing each convolution of this VAE is best on "
-            "this card, for one size, and keeps that for all later decodes. Cancel keeps what was "
-            "measured. Runs each time; what is known is not measured again.",
-            inputs=[
-                EitherVae.Input("vae", tooltip="The VAE to measure; it is not loaded for that."),
-                *size_inputs(),
-                io.Int.Input(
-                    "seconds",
-                    default=120,
-                    min=5,
-                    max=36000,
-                    tooltip="Nothing is begun after that. Queue it again to go on.",
-                ),
-                advanced(
-                    io.Boolean.Input(
-                        "again",
-                        default=False,
-                        optional=True,
-                        tooltip="Measures what is known already, too.",
-                    )
-                ),
-                advanced(
-                    io.Boolean.Input(
-                        "retry_hung",
-                        default=False,
-                        optional=True,
-                        tooltip="Gives what hung in an earlier run more time, in a child process.",
-                    )
-                ),
-            ],
-            outputs=[
-                output(
-                    io.String,
-                    "report",
-                    "Each convolution's ways by time, and what the decode gains.",
-                )
-            ],
-            is_output_node=True,
-        )
-
-    @classmethod
     def execute(
         cls, vae: Any, width: int, height: int, frames: int, seconds: int, samples: Any = None,
         again: bool = False, retry_hung: bool = False,
@@ -108,7 +51,8 @@ def tune(
 
     ValueError (a sentence) for a size that is none, and for a VAE whose layers are not known.
     """
-    from hy3d_rocm.tune.decodes import collect_decode, compile_decode
+    from hy3d_rocm.tune.session import compile_decode
+    from hy3d_rocm.tune.shapes import collect_decode
 
     job, plan = _decode_of(vae, wanted)
     if job.device.type == "cpu":

@@ -10,13 +10,13 @@ user sees of steps and of models on their way.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any
 
 import comfy.model_management as management
@@ -26,7 +26,7 @@ import torch
 from hy3d_rocm import offload
 from hy3d_rocm.comfy import comfy_server, memory, reports, settings
 from hy3d_rocm.comfy.patches.engine import MISSING, Change
-from hy3d_rocm.comfy.patches.upstream import PatchSpec, Upstream, node_differs, written
+from hy3d_rocm.comfy.patches.upstream import KNOWN, PatchSpec, Upstream, node_differs, written
 from hy3d_rocm.device import as_device, resolve_device
 from hy3d_rocm.offload import components
 from hy3d_rocm.pipeline import PipelineProxy, seed_mode_of, unwrap
@@ -37,19 +37,7 @@ from hy3d_rocm.units import size_text
 logger = logging.getLogger("hy3d_rocm")
 
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]  # of a Change
-OWN_INPUTS: dict[str, tuple[tuple[str, ...], str]] = {
-    "seed_mode": (
-        SEED_MODES,
-        "Which noise a batch gets. stream: one generator for the whole batch, image 1 as without "
-        "hy3d_rocm. per_image: image i has a seed of its own, however the batch is split. legacy: "
-        "as without hy3d_rocm. setting: as ComfyUI's settings say.",
-    ),
-    "offload": (
-        settings.OFFLOADS,
-        "Whether parts of the model wait in main memory while they are not needed. auto: only "
-        "where the model does not fit otherwise. setting: as ComfyUI's settings say.",
-    ),
-}
+_CHOICES: dict[str, tuple[str, ...]] = {"seed_mode": SEED_MODES, "offload": settings.OFFLOADS}
 
 
 def switched(spec: str) -> Callable[[Make], Make]:
@@ -57,7 +45,7 @@ def switched(spec: str) -> Callable[[Make], Make]:
     on, else the original."""
 
     def decorate(make: Make) -> Make:
-        @functools.wraps(make)
+        @wraps(make)
         def made(original: Callable[..., Any]) -> Callable[..., Any]:
             ours = make(original)
 
@@ -86,7 +74,7 @@ def by_name(around: Callable[[Callable[[], Any], inspect.BoundArguments], Any]) 
             except TypeError:
                 return original(*args, **kwargs)
             bound.apply_defaults()
-            return around(functools.partial(original, *args, **kwargs), bound)
+            return around(partial(original, *args, **kwargs), bound)
 
         return function
 
@@ -107,9 +95,9 @@ class Call:
     own: dict[str, str]
     device: torch.device
 
-    def argument(self, name: str, default: Any = None) -> Any:
-        """The argument `name` of this call; `default` if the method has no such parameter."""
-        return self.arguments.arguments.get(name, default)
+    def argument(self, name: str) -> Any:
+        """The argument `name` of this call; None if the method has no such parameter."""
+        return self.arguments.arguments.get(name)
 
     def has(self, name: str) -> bool:
         """Whether the method has a parameter `name`."""
@@ -124,22 +112,20 @@ class Call:
 
 @dataclass(frozen=True)
 class NodePatch:
-    """How one node is wrapped.
+    """How one node is wrapped: what upstream.toml says of it, see there.
 
-    spec: name of its patch, under which the settings switch it off. node: its id. stage: what the
-    memory lines call it. around: runs a Call (once) and returns what it returned.
-    function: the method that the node runs. parameters, names: what `around` relies on there.
-    inputs: names out of OWN_INPUTS, added after upstream's own; upstream never sees them.
+    node: its id. around: runs a Call (once) and returns what it returned.
     """
 
-    spec: str
     node: str
-    stage: str
     around: Callable[[Call], Any]
+    spec: str
+    stage: str
     function: str = "process"
-    parameters: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
+    parameters: Sequence[str] = ()
+    names: Sequence[str] = ()
+    inputs: Sequence[str] = ()
+    optional: bool = False
 
     def differs(self, upstream: Upstream) -> str | None:
         """None if the node is as we know it, else a sentence."""
@@ -201,13 +187,13 @@ class NodePatch:
 
         def extended(*args: Any, **kwargs: Any) -> Any:
             types = original(*args, **kwargs)
-            added = {name: _combo(*OWN_INPUTS[name]) for name in self.inputs}
+            added = {name: _own_input(name) for name in self.inputs}
             return {**types, "optional": {**types.get("optional", {}), **added}}
 
         return extended
 
 
-def own_inputs_differ(node_class: type, function: str, inputs: tuple[str, ...]) -> str | None:
+def own_inputs_differ(node_class: type, function: str, inputs: Sequence[str]) -> str | None:
     """A sentence if upstream has an input or a parameter of the same name as one of ours."""
     parameters = inspect.signature(getattr(node_class, function)).parameters
     types = node_class.INPUT_TYPES()  # type: ignore[attr-defined]
@@ -243,35 +229,35 @@ def off_the_gpu_after_failure(model: Any) -> Iterator[None]:
         raise
 
 
-def _combo(choices: tuple[str, ...], tooltip: str) -> tuple[list[str], dict[str, str]]:
-    return [settings.SETTING, *choices], {"default": settings.SETTING, "tooltip": tooltip}
+def _own_input(name: str) -> tuple[list[str], dict[str, str]]:
+    tooltip = KNOWN["inputs"][name]
+    return [settings.SETTING, *_CHOICES[name]], {"default": settings.SETTING, "tooltip": tooltip}
 
 
 def _is_ours(types: dict[str, Any], name: str) -> bool:
-    return bool(types.get("optional", {}).get(name) == _combo(*OWN_INPUTS[name]))
+    return bool(types.get("optional", {}).get(name) == _own_input(name))
 
 
-def differs_first(*patches: NodePatch) -> Callable[[Upstream], str | None]:
-    """`expects` of a PatchSpec: the first difference of any of its nodes."""
-
-    def expects(upstream: Upstream) -> str | None:
-        return next(filter(None, (patch.differs(upstream) for patch in patches)), None)
-
-    return expects
+def node_patches(spec: str, around: Callable[[Call], Any]) -> tuple[NodePatch, ...]:
+    """The nodes that the patch `spec` wraps."""
+    nodes = KNOWN["nodes"].items()
+    return tuple(NodePatch(node, around, **said) for node, said in nodes if said["spec"] == spec)
 
 
-def node_changes(*patches: NodePatch) -> Callable[[Upstream], list[Change]]:
-    """`changes` of a PatchSpec: those of all its nodes."""
-
-    def changes(upstream: Upstream) -> list[Change]:
-        return [c for patch in patches for c in patch.changes(upstream.node(patch.node))]
-
-    return changes
+def differs_first(patches: Sequence[NodePatch], upstream: Upstream) -> str | None:
+    """The first difference of any of the nodes."""
+    return next(filter(None, (patch.differs(upstream) for patch in patches)), None)
 
 
-def node_spec(title: str, *patches: NodePatch) -> PatchSpec:
-    """A PatchSpec that wraps these nodes."""
-    return PatchSpec(patches[0].spec, title, differs_first(*patches), node_changes(*patches))
+def node_changes(patches: Sequence[NodePatch], upstream: Upstream) -> list[Change]:
+    """Those of all the nodes."""
+    return [c for patch in patches for c in patch.changes(upstream.node(patch.node))]
+
+
+def node_spec(spec: str, around: Callable[[Call], Any]) -> PatchSpec:
+    """A PatchSpec that wraps nodes and does nothing else."""
+    nodes = node_patches(spec, around)
+    return PatchSpec(spec, partial(differs_first, nodes), partial(node_changes, nodes))
 
 
 @contextmanager

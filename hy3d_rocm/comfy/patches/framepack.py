@@ -385,23 +385,8 @@ def _memory_changes(place: Place) -> list[Change]:
 
 # In the order in which they are applied.
 SPECS: tuple[PatchSpec, ...] = (
-    PatchSpec(
-        "framepack-import",
-        "FramePackWrapper: free memory of the device that ComfyUI computes on",
-        _device_expects,
-        _device_changes,
-    ),
-    PatchSpec(
-        "framepack-unload",
-        "FramePackWrapper: models leave the card whole and in order",
-        _unload_expects,
-        _unload_changes,
-    ),
-    PatchSpec(
-        "framepack-memory",
-        "FramePackWrapper: preserved memory from what is free and what sections take",
-        _memory_expects,
-        _memory_changes,
-    ),
+    PatchSpec("framepack-import", _device_expects, _device_changes),
+    PatchSpec("framepack-unload", _unload_expects, _unload_changes),
+    PatchSpec("framepack-memory", _memory_expects, _memory_changes),
     framepack_preview.SPEC,
 )

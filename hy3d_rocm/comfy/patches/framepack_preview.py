@@ -189,6 +189,4 @@ def _changes(place: Place) -> list[Change]:
     return [*changes, Change(place.part("nodes"), "sample_hunyuan", _section)]
 
 
-SPEC = PatchSpec(
-    "framepack-preview", "FramePackWrapper: preview of the finished sections", _expects, _changes
-)
+SPEC = PatchSpec("framepack-preview", _expects, _changes)

@@ -38,11 +38,11 @@ from hy3d_rocm.comfy import memory, settings
 from hy3d_rocm.comfy.patches import render
 from hy3d_rocm.comfy.patches.common import (
     Call,
-    NodePatch,
     Transfers,
     differs_first,
     make_room,
     node_changes,
+    node_patches,
     node_spec,
     off_the_gpu,
     off_the_gpu_after_failure,
@@ -107,22 +107,7 @@ def _mesh(call: Call) -> Any:
     return result
 
 
-def _mesh_node(node: str, stage: str, *parameters: str) -> NodePatch:
-    return NodePatch(
-        spec="mesh",
-        node=node,
-        stage=stage,
-        around=_mesh,
-        parameters=("pipeline", "seed", *parameters),
-        names=("manual_seed", "unet_offload_device"),
-        inputs=("seed_mode",),
-    )
-
-
-_MESH_NODES = (
-    _mesh_node("Hy3DGenerateMesh", "Mesh", "image", "force_offload"),
-    _mesh_node("Hy3DGenerateMeshMultiView", "Mesh MultiView"),
-)
+_MESH_NODES = node_patches("mesh", _mesh)
 
 
 @switched("mesh")
@@ -142,7 +127,7 @@ def _report(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _mesh_changes(upstream: Upstream) -> list[Change]:
-    changes = node_changes(*_MESH_NODES)(upstream)
+    changes = node_changes(_MESH_NODES, upstream)
     modules = {upstream.node(patch.node).__module__ for patch in _MESH_NODES}
     for name in sorted(modules):
         module = sys.modules.get(name)
@@ -194,66 +179,12 @@ def _diffusers_changed() -> Iterator[None]:
         patches.revert()
 
 
-def _loader(node: str, stage: str) -> NodePatch:
-    return NodePatch(
-        spec="loaders",
-        node=node,
-        stage=stage,
-        around=_load,
-        function="loadmodel",
-        parameters=("model", "compile_args"),
-        names=("enable_model_cpu_offload",),
-        inputs=("offload",),
-    )
-
-
 SPECS: tuple[PatchSpec, ...] = (
-    node_spec(
-        "Hy3DDelightImage: right device, one generator for the batch",
-        NodePatch(
-            spec="delight",
-            node="Hy3DDelightImage",
-            stage="Delight",
-            around=_delight,
-            parameters=("delight_pipe", "image", "width", "height", "steps", "seed"),
-            names=("manual_seed", "seed", "get_torch_device"),
-            inputs=("seed_mode",),
-        ),
-    ),
-    node_spec(
-        "Hy3DSampleMultiView: right device, noise that does not depend on it",
-        NodePatch(
-            spec="multiview",
-            node="Hy3DSampleMultiView",
-            stage="MultiView",
-            around=_multiview,
-            parameters=("pipeline", "ref_image", "view_size", "steps", "seed"),
-            names=("manual_seed", "Generator", "device"),
-            inputs=("seed_mode",),
-        ),
-    ),
-    PatchSpec(
-        "mesh",
-        "Hy3DGenerateMesh, Hy3DGenerateMeshMultiView: noise, force_offload, failures",
-        differs_first(*_MESH_NODES),
-        _mesh_changes,
-    ),
-    node_spec(
-        "Hy3DVAEDecode: latents on the device of the VAE",
-        NodePatch(
-            spec="vae-decode",
-            node="Hy3DVAEDecode",
-            stage="VAE Decode",
-            around=_vae_decode,
-            parameters=("vae", "latents"),
-            names=("get_torch_device", "scale_factor", "to"),
-        ),
-    ),
-    node_spec(
-        "Loaders: offload policy and device",
-        _loader("DownloadAndLoadHy3DDelightModel", "Delight Load"),
-        _loader("DownloadAndLoadHy3DPaintModel", "Paint Load"),
-    ),
+    node_spec("delight", _delight),
+    node_spec("multiview", _multiview),
+    PatchSpec("mesh", partial(differs_first, _MESH_NODES), _mesh_changes),
+    node_spec("vae-decode", _vae_decode),
+    node_spec("loaders", _load),
     render.SPEC,
     render.INPAINT,
 )

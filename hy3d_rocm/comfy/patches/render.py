@@ -31,6 +31,7 @@ from hy3d_rocm.comfy.patches.common import (
     by_name,
     differs_first,
     node_changes,
+    node_patches,
     switched,
 )
 from hy3d_rocm.comfy.patches.engine import Change
@@ -56,23 +57,8 @@ def _around(call: Call) -> Any:
         return call.run()
 
 
-def _literal(node: str, stage: str, function: str = "process") -> NodePatch:
-    return NodePatch(spec="render", node=node, stage=stage, around=_around, function=function)
-
-
-NODES = (
-    _literal("Hy3DRenderMultiView", "Render"),
-    _literal("Hy3DRenderSingleView", "Render"),
-    _literal("Hy3DRenderMultiViewDepth", "Render"),
-)
-# Wrapped where upstream has them; no reason to leave the others alone where it has not.
-OPTIONAL_NODES = (
-    _literal("Hy3DBakeFromMultiview", "Bake"),
-    _literal("Hy3DBPT", "BPT", "bpt"),
-    # Its cameras go to plain "cuda", its mesh to ComfyUI's device: two places on a second GPU.
-    _literal("Hy3DNvdiffrastRenderer", "Nvdiffrast Render", "render"),
-    _literal("Hy3D_2_1SimpleMeshGen", "Mesh 2.1", "loadmodel"),
-)
+_ALL_NODES = node_patches("render", _around)
+NODES = tuple(patch for patch in _ALL_NODES if not patch.optional)
 
 
 @switched("render")
@@ -127,7 +113,7 @@ def _expects(upstream: Upstream) -> str | None:
     renderer = _renderer(upstream)
     if renderer is None:
         return f"{MESH_RENDER} has no class MeshRender"
-    return defaults_differ(renderer.__init__, {"device": "cuda"}) or differs_first(*NODES)(upstream)
+    return defaults_differ(renderer.__init__, {"device": "cuda"}) or differs_first(NODES, upstream)
 
 
 def _changes(upstream: Upstream) -> list[Change]:
@@ -135,8 +121,8 @@ def _changes(upstream: Upstream) -> list[Change]:
     for name, change in (("set_mesh", _with_copies), ("get_mesh", _of_a_copy)):
         if hasattr(_renderer(upstream), name):
             changes.append(Change(_renderer(upstream), name, change))
-    changes += node_changes(*NODES)(upstream)
-    for patch in OPTIONAL_NODES:
+    changes += node_changes(NODES, upstream)
+    for patch in _ALL_NODES[len(NODES) :]:
         node_class = _optional(upstream, patch)
         if node_class is not None:
             changes += patch.changes(node_class)
@@ -167,12 +153,7 @@ def _optional(upstream: Upstream, patch: NodePatch) -> type | None:
     return found if known else None
 
 
-SPEC = PatchSpec(
-    "render",
-    'MeshRender and what else says "cuda": ComfyUI\'s device',
-    _expects,
-    _changes,
-)
+SPEC = PatchSpec("render", _expects, _changes)
 
 
 PROCESSOR = "hy3dgen.texgen.differentiable_renderer.mesh_processor"
@@ -223,6 +204,4 @@ def _inpaint_changes(upstream: Upstream) -> list[Change]:
     return [Change(upstream.module(name), FUNCTION, _IN_C) for name in (PROCESSOR, MESH_RENDER)]
 
 
-INPAINT = PatchSpec(
-    "inpaint", "in-painting over the mesh by the C core", _inpaint_expects, _inpaint_changes
-)
+INPAINT = PatchSpec("inpaint", _inpaint_expects, _inpaint_changes)

@@ -1,5 +1,5 @@
 """Whose code is patched (ComfyUI's own and that of packs), found by what it is, and compared with
-what we know of it.
+what we know of it (upstream.toml).
 
 A pack's folder may have any name, and ComfyUI names its module after the folder's path. So a pack
 is known by a node id whose class comes from a package that has a certain module. What is not loaded
@@ -12,31 +12,18 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import CodeType, ModuleType
 from typing import Any
 
-PAINT_PIPELINE = "hy3dgen.texgen.hunyuanpaint.pipeline"
-NODE_IDS = (
-    "Hy3DDelightImage",
-    "Hy3DSampleMultiView",
-    "Hy3DGenerateMesh",
-    "Hy3DGenerateMeshMultiView",
-    "Hy3DVAEDecode",
-    "DownloadAndLoadHy3DDelightModel",
-    "DownloadAndLoadHy3DPaintModel",
-    "Hy3DRenderMultiView",
-    "Hy3DRenderSingleView",
-    "Hy3DRenderMultiViewDepth",
+KNOWN: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("upstream.toml").read_text(encoding="utf-8")
 )
-FRAMEPACK_IDS = (
-    "FramePackSampler",
-    "FramePackSingleFrameSampler",
-    "LoadFramePackModel",
-    "DownloadAndLoadFramePackModel",
-)
+PAINT_PIPELINE: str = KNOWN["packs"]["hunyuan3d"]["module"]
+NODE_IDS = tuple(name for name, node in KNOWN["nodes"].items() if not node.get("optional"))
 
 
 class UpstreamError(LookupError):
@@ -120,7 +107,7 @@ class Upstream(Place):
 class PatchSpec:
     """One switchable patch.
 
-    name: in HY3D_ROCM_PATCH and in the settings ("delight"). title: for people.
+    name: in HY3D_ROCM_PATCH and in the settings ("delight").
     expects: of a Place: None if it is as we know it, else a sentence ("Hy3DDelightImage.process
     has no parameter seed"). It may also raise UpstreamError, as Upstream.node does.
     changes: what to replace; asked only if `expects` answered None.
@@ -129,7 +116,6 @@ class PatchSpec:
     """
 
     name: str
-    title: str
     expects: Callable[[Any], str | None]
     changes: Callable[[Any], list[Any]]
     wanted: Callable[[], bool] = lambda: True
@@ -149,10 +135,9 @@ def node_differs(
     function: str = "process",
     parameters: Collection[str] = (),
     names: Collection[str] = (),
-    constants: Collection[object] = (),
 ) -> str | None:
-    """None if the V1 node `node_id` runs its method `function`, and that has the parameters,
-    names and constants (see the functions of these names); else a sentence."""
+    """None if the V1 node `node_id` runs its method `function`, and that has the parameters and
+    names (see the functions of these names); else a sentence."""
     node_class = upstream.node(node_id)
     if not is_v1(node_class):
         return f"{node_id} is no V1 node (it has no FUNCTION)"
@@ -162,11 +147,7 @@ def node_differs(
     method = getattr(node_class, function, None)
     if method is None:
         return f"{node_id} has no method {function}"
-    return (
-        parameters_missing(method, parameters)
-        or names_missing(method, names)
-        or constants_missing(method, constants)
-    )
+    return parameters_missing(method, parameters) or names_missing(method, names)
 
 
 def written(function: Any) -> Any:
@@ -217,30 +198,18 @@ def names_missing(function: Any, names: Collection[str]) -> str | None:
     return _missing(function, "use of", [name for name in names if name not in used])
 
 
-def methods_differ(
-    owner: Any, label: str, methods: Mapping[str, tuple[Collection[str], Collection[str]]]
-) -> str | None:
-    """None if the class has all these methods with the parameters that can be given by name, and
-    code that uses the names; else a sentence."""
-    for name, (parameters, names) in methods.items():
+def methods_differ(owner: Any, label: str) -> str | None:
+    """None if the class has all methods that are known of the one that is called `label`, with the
+    parameters that can be given by name, and code that uses the names; else a sentence."""
+    for name, known in KNOWN["methods"][label].items():
         method = getattr(owner, name, None)
         if method is None:
             return f"{label} has no method {name}"
-        different = parameters_missing(method, parameters) or names_missing(method, names)
+        different = parameters_missing(method, known["parameters"])
+        different = different or names_missing(method, known["names"])
         if different:
             return different
     return None
-
-
-def constants_missing(function: Any, constants: Collection[object]) -> str | None:
-    """None if each is a constant in the code of `function`, with the same type; else a sentence.
-    Names of keyword arguments in calls count as texts."""
-    codes = list(_codes(function))
-    if not codes:
-        return f"{_label(function)} is not written in Python"
-    found = {(type(v), v) for code in codes for const in code.co_consts for v in _flat(const)}
-    absent = [repr(value) for value in constants if (type(value), value) not in found]
-    return _missing(function, "constant", absent)
 
 
 def _codes(function: Any) -> Iterator[CodeType]:
@@ -252,13 +221,6 @@ def _codes(function: Any) -> Iterator[CodeType]:
         if isinstance(code, CodeType):
             yield code
             waiting += [const for const in code.co_consts if isinstance(const, CodeType)]
-
-
-def _flat(constant: object) -> Iterator[object]:
-    yield constant
-    if isinstance(constant, tuple | frozenset):
-        for part in constant:
-            yield from _flat(part)
 
 
 def _label(function: Any) -> str:
@@ -324,17 +286,16 @@ def find_upstreams(node_class_mappings: Mapping[str, Any]) -> list[Upstream]:
     return found
 
 
-def finder(
-    suffix: str, node_ids: Sequence[str], classes: Sequence[str]
-) -> Callable[[Mapping[str, Any]], list[Place]]:
-    """`find` of a Pack whose patches change classes of its module `suffix`. Classes that the
-    module has not are missing from the Place."""
+def finder(pack: str) -> Callable[[Mapping[str, Any]], list[Place]]:
+    """`find` of a Pack whose patches change classes of its module. Classes that the module has not
+    are missing from the Place."""
+    known = KNOWN["packs"][pack]
 
     def find(node_class_mappings: Mapping[str, Any]) -> list[Place]:
         places = []
-        for package in packages_with(suffix, node_ids, node_class_mappings):
-            module = sys.modules.get(f"{package}.{suffix}")
-            parts = {name: vars(module)[name] for name in classes if hasattr(module, name)}
+        for package in packages_with(known["module"], known["nodes"], node_class_mappings):
+            module = sys.modules.get(f"{package}.{known['module']}")
+            parts = {name: vars(module)[name] for name in known["classes"] if hasattr(module, name)}
             places.append(Place(folder_name(package), parts))
         return places
 
@@ -353,13 +314,13 @@ def find_core(_node_class_mappings: Mapping[str, Any]) -> list[Place]:
 
 def find_framepack(node_class_mappings: Mapping[str, Any]) -> list[Place]:
     """Copies of ComfyUI-FramePackWrapper: its module of nodes, its module of memory, its nodes."""
-    places = []
-    for package in packages_with("diffusers_helper.memory", FRAMEPACK_IDS, node_class_mappings):
+    known, places = KNOWN["packs"]["framepack"], []
+    for package in packages_with(known["module"], known["nodes"], node_class_mappings):
         nodes = sys.modules.get(f"{package}.nodes")
         parts = {
             "nodes": nodes,
-            "memory": sys.modules.get(f"{package}.diffusers_helper.memory"),
-            **{name: getattr(nodes, name, None) for name in FRAMEPACK_IDS},
+            "memory": sys.modules.get(f"{package}.{known['module']}"),
+            **{name: getattr(nodes, name, None) for name in known["nodes"]},
         }
         found = {name: part for name, part in parts.items() if part is not None}
         places.append(Place(folder_name(package), found))
@@ -383,11 +344,12 @@ class Pack:
 
 
 def specs_in(module: str, name: str = "SPECS") -> Specs:
-    """A tuple of a module that is imported when it is asked for: the patches import this package,
-    and are needed only where upstream is loaded."""
+    """A tuple of a module beside this one that is imported when it is asked for: the patches import
+    this module, and are needed only where upstream is loaded."""
 
     def specs() -> Sequence[PatchSpec]:
-        found: Sequence[PatchSpec] = getattr(importlib.import_module(module), name)
+        home = importlib.import_module(f"hy3d_rocm.comfy.patches.{module}")
+        found: Sequence[PatchSpec] = getattr(home, name)
         return found
 
     return specs
@@ -396,30 +358,10 @@ def specs_in(module: str, name: str = "SPECS") -> Specs:
 _AS_SET = "run as the VAE settings say"
 
 # In the order in which they are patched.
-HUNYUAN3D = Pack(
-    find_upstreams, specs_in("hy3d_rocm.comfy.patches.hunyuan3d"), "run on the right device"
-)
 PACKS: tuple[Pack, ...] = (
-    HUNYUAN3D,
-    Pack(
-        find_core,
-        specs_in("hy3d_rocm.comfy.patches.vaes", "CORE_SPECS"),
-        _AS_SET,
-        always_there=True,
-    ),
-    Pack(
-        finder("wanvideo.wan_video_vae", ("WanVideoDecode", "WanVideoEncode"), ("WanVideoVAE",)),
-        specs_in("hy3d_rocm.comfy.patches.vaes", "WAN_SPECS"),
-        _AS_SET,
-    ),
-    Pack(
-        finder(
-            "hyvideo.vae.autoencoder_kl_causal_3d",
-            ("HyVideoDecode", "HyVideoEncode"),
-            ("AutoencoderKLCausal3D",),
-        ),
-        specs_in("hy3d_rocm.comfy.patches.vaes", "HUNYUAN_SPECS"),
-        _AS_SET,
-    ),
-    Pack(find_framepack, specs_in("hy3d_rocm.comfy.patches.framepack"), "are in place"),
+    Pack(find_upstreams, specs_in("hunyuan3d"), "run on the right device"),
+    Pack(find_core, specs_in("vaes", "CORE_SPECS"), _AS_SET, always_there=True),
+    Pack(finder("wan"), specs_in("vaes", "WAN_SPECS"), _AS_SET),
+    Pack(finder("hunyuan"), specs_in("vaes", "HUNYUAN_SPECS"), _AS_SET),
+    Pack(find_framepack, specs_in("framepack"), "are in place"),
 )

@@ -19,7 +19,7 @@ import logging
 import math
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +33,7 @@ from hy3d_rocm.comfy.memory import is_managed
 from hy3d_rocm.comfy.patches.common import Make, by_name
 from hy3d_rocm.comfy.patches.engine import Change
 from hy3d_rocm.comfy.patches.upstream import (
+    KNOWN,
     PatchSpec,
     Place,
     methods_differ,
@@ -41,18 +42,12 @@ from hy3d_rocm.comfy.patches.upstream import (
     written,
 )
 from hy3d_rocm.comfy.reports import report_text
-from hy3d_rocm.comfy.running import (
-    caught,
-    checked,
-    current_device,
-    on_cpu,
-    running,
-    said,
-)
+from hy3d_rocm.comfy.running import caught, checked, current_device, on_cpu, running, said
 from hy3d_rocm.comfy.settings import Settings
 from hy3d_rocm.conv.router import LOCAL, Guard, protect
 from hy3d_rocm.decoding.memory.budget import parse_budget
 from hy3d_rocm.decoding.stages import stage_of, tensors_in
+from hy3d_rocm.diagnose.env.choices import say_once
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -61,9 +56,6 @@ InParts = Callable[[str, str], tuple[Any, str]]
 
 # Guards around whole nodes (`_around_node`): inside of these a VAE is still to be looked after.
 AROUND_NODES: weakref.WeakSet[Guard] = weakref.WeakSet()
-
-_said: set[str] = set()
-_lock = threading.Lock()
 
 
 class LeftAlone(Exception):  # noqa: N818  (nothing is wrong: the VAE's own code does it)
@@ -137,7 +129,7 @@ class Work:
                 reports.remember(f"{self.what}, in place: {report}")
                 return made
             # Outside of the except block, which would keep what the attempt held.
-            _say_once(f"{self.what} runs in its own way, {caught()}: {why}")
+            say_once(f"{self.what} runs in its own way, {caught()}: {why}", logging.INFO)
         return run_own_code(
             f"{self.what}, in place,", self.vae, self.original, self.source, self.encodes,
             functools.partial(tell, self.what),
@@ -184,14 +176,6 @@ def _is_inside() -> bool:
     return any(mode.guards[0] not in AROUND_NODES for mode in LOCAL.modes)
 
 
-def _say_once(text: str) -> None:
-    with _lock:
-        if text in _said:
-            return
-        _said.add(text)
-    logger.info("hy3d_rocm: %s", text)
-
-
 def wrapper_in_parts(
     vae: Any, given: torch.Tensor, budget: str, strategy: str = "auto", *, encode: bool = False,
     moments: bool = False,
@@ -219,8 +203,7 @@ def wrapper_in_parts(
                     made, report = encode_with_report(*arguments, moments=moments)
                 else:
                     made, report = decode_with_report(*arguments)
-        kind = "pixels" if encode else "latents"
-        return made, report_text(report, given, made, report.seconds, "", kind)
+        return made, report_text(report, given, made, encode)
     except management.InterruptProcessingException:
         raise
     except Exception as error:
@@ -270,7 +253,6 @@ def _prompts_expects(core: Place) -> str | None:
 # Every node of a prompt under protect(): up-scalers, ControlNet, video packs. Off by default.
 PROMPTS = PatchSpec(
     "prompts",
-    "Every convolution of a prompt",
     _prompts_expects,
     lambda core: [Change(core.part("execution"), _GET_OUTPUT, _around_node)],
     lambda: settings.current().protect_prompts,
@@ -310,12 +292,13 @@ def _core_in_parts(
             raise
         why = said(error)
     else:
-        kind = "pixels" if encode else "latents"
-        return made, report_text(report, given, made, report.seconds, "", kind)
+        return made, report_text(report, given, made, encode)
     raise LeftAlone(why)
 
 
-def _core_wrapped(spec: str, owner: str, name: str, parameter: str) -> Make:
+def _core_wrapped(spec: str, name: str) -> Make:
+    parameter = KNOWN["methods"]["VAE"][name]["parameters"][0]
+
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             given = args[0] if args else kwargs.get(parameter)
@@ -328,7 +311,7 @@ def _core_wrapped(spec: str, owner: str, name: str, parameter: str) -> Make:
                 own = functools.partial(original, self)
                 in_parts = functools.partial(_core_in_parts, name, self, own, given)
             own_way = functools.partial(original, self, *args, **kwargs)
-            return Work(self, owner, name, own_way, in_parts, given).run(spec)
+            return Work(self, "VAE", name, own_way, in_parts, given).run(spec)
 
         return method
 
@@ -422,82 +405,22 @@ def _wrapped(spec: str, owner: str, name: str, split: Split) -> Make:
     return by_name(around)
 
 
-def _spec(
-    spec: str, title: str, owner: str, wrapped: Callable[[str, str, str, Any], Make],
-    methods: Mapping[str, tuple[Any, tuple[str, ...], tuple[str, ...]]],
-) -> PatchSpec:  # fmt: skip
-    """Methods of the class `owner`, each with what `wrapped` makes its wrapper of, its parameters,
-    and what its code is known to use."""
-    known = {name: (parameters, names) for name, (_, parameters, names) in methods.items()}
-    makers = {name: wrapped(spec, owner, name, how) for name, (how, _, _) in methods.items()}
+def _spec(spec: str, owner: str, **splits: Split) -> PatchSpec:
+    """The known methods of the class `owner`. splits: of a wrapper's VAE, by method."""
+    makers = {
+        name: _wrapped(spec, owner, name, splits[name]) if splits else _core_wrapped(spec, name)
+        for name in KNOWN["methods"][owner]
+    }
     return PatchSpec(
         spec,
-        title,
-        lambda place: methods_differ(place.part(owner), owner, known),
+        lambda place: methods_differ(place.part(owner), owner),
         lambda place: [Change(place.part(owner), name, make) for name, make in makers.items()],
         lambda: settings.current().vae != "off",
     )
 
 
-_TILES = ("tile_x", "tile_y", "overlap", "tile_t", "overlap_t")
-CORE_SPECS = (
-    _spec(
-        "core-vae",
-        "ComfyUI's VAE: failing convolutions, memory",
-        "VAE",
-        _core_wrapped,
-        {
-            "decode": (
-                "samples_in",
-                ("samples_in", "vae_options"),
-                ("first_stage_model", "memory_used_decode", "load_models_gpu", "process_output"),
-            ),
-            "decode_tiled": (
-                "samples",
-                ("samples", *_TILES),
-                ("decode_tiled_", "decode_tiled_3d", "load_models_gpu"),
-            ),
-            "encode": (
-                "pixel_samples",
-                ("pixel_samples",),
-                ("first_stage_model", "memory_used_encode", "load_models_gpu", "process_input"),
-            ),
-            "encode_tiled": (
-                "pixel_samples",
-                ("pixel_samples", *_TILES),
-                ("encode_tiled_", "encode_tiled_3d", "load_models_gpu"),
-            ),
-        },
-    ),
-    PROMPTS,
-)
-WAN_SPECS = (
-    _spec(
-        "wan-vae",
-        "WanVideoWrapper's VAE",
-        "WanVideoVAE",
-        _wrapped,
-        {
-            "decode": (
-                _wan_decode, ("hidden_states", "device", "tiled"), ("single_decode", "append")
-            ),
-            "encode": (_wan_encode, ("videos", "device", "tiled"), ("single_encode", "stack")),
-        },
-    ),
-)  # fmt: skip
+CORE_SPECS = (_spec("core-vae", "VAE"), PROMPTS)
+WAN_SPECS = (_spec("wan-vae", "WanVideoVAE", decode=_wan_decode, encode=_wan_encode),)
 HUNYUAN_SPECS = (
-    _spec(
-        "hunyuan-vae",
-        "HunyuanVideoWrapper's VAE",
-        _HUNYUAN_CLASS,
-        _wrapped,
-        {
-            "decode": (_hunyuan_decode, ("z", "return_dict"), ("_decode", "DecoderOutput")),
-            "encode": (
-                _hunyuan_encode,
-                ("x", "return_dict"),
-                ("DiagonalGaussianDistribution", "AutoencoderKLOutput", "quant_conv"),
-            ),
-        },
-    ),
+    _spec("hunyuan-vae", _HUNYUAN_CLASS, decode=_hunyuan_decode, encode=_hunyuan_encode),
 )

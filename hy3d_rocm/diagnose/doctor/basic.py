@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm import __version__, units
+from hy3d_rocm import __version__
 from hy3d_rocm.diagnose.env import gpu, variables
 from hy3d_rocm.diagnose.env.machine import Machine, detect
 
@@ -60,43 +60,6 @@ def collect(
         "driver": {"gpus": gpu.amd_gpus(topology), "rocm": gpu.rocm_version() or None},
         "rules": machine.describe(),
         "variables": variables.relevant(environ, machine),
-    }
-
-
-def format_text(facts: Mapping[str, Any]) -> str:
-    """`collect()`'s facts for people."""
-    return columns(sections(facts))
-
-
-def columns(found: Mapping[str, list[str]]) -> str:
-    """Headings in one column, their lines in another."""
-    width = max(map(len, found)) + 2
-    lines = []
-    for title, body in found.items():
-        heads = [title, *[""] * (len(body) - 1)]
-        lines += [f"{head:{width}}{line}".rstrip() for head, line in zip(heads, body, strict=True)]
-    return "\n".join(lines)
-
-
-def sections(facts: Mapping[str, Any]) -> dict[str, list[str]]:
-    """`collect()`'s facts for people: heading -> lines."""
-    system, driver = facts["system"], facts["driver"]
-    installed = [f"{name} {v}" for name, v in facts["versions"].items() if v is not None]
-    listed = [f"driver: {_gpu_line(g)}" for g in driver["gpus"]]
-    listed += [f"ROCm {driver['rocm']} on the system"] if driver["rocm"] else []
-    values = [
-        f"{name}={entry['value']}" + (f"  ({entry['note']})" if entry["note"] else "")
-        for name, entry in facts["variables"].items()
-    ]
-    return {
-        "system": [f"{system['os']}, Python {system['python']}, {system['cpus']} CPUs"],
-        "packages": [", ".join(installed) or "none of those that matter"],
-        "C core": _core_lines(facts["core"]),
-        "GPU": [*_torch_lines(facts["torch"]), *(listed or ["driver: no AMD GPU"])],
-        "variables": [
-            f"rules applied for: {facts['rules']}",
-            *(values or ["none of those that matter is set"]),
-        ],
     }
 
 
@@ -151,38 +114,6 @@ def torch_facts() -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  (a driver that does not start is the fact)
         facts["error"] = f"{type(error).__name__}: {error}"
     return facts
-
-
-def _core_lines(core: Mapping[str, Any]) -> list[str]:
-    if not core["available"]:
-        remedy = [core["blas"]["error"]] if "blas" in core else []
-        return [f"not there: {core['missing']}", *remedy]
-    cpu, blas = core["cpu"], core["blas"]
-    lowered = "" if cpu["level"] == cpu["detected"] else f", lowered from {cpu['detected']}"
-    return [
-        f"kernels {cpu['level']}{lowered}, at most {cpu['max_threads']} threads",
-        f"BLAS: {blas['text'] if blas['available'] else blas['error']}",
-    ]
-
-
-def _torch_lines(torch: Mapping[str, Any]) -> list[str]:
-    lines = []
-    if "version" in torch:
-        build = f"ROCm {torch['hip']}" if torch["hip"] else f"CUDA {torch['cuda']}"
-        kind = build if torch["hip"] or torch["cuda"] else "CPU only"
-        lines.append(f"torch {torch['version']}: {kind}")
-        switch = "on" if torch["miopen_or_cudnn_enabled"] else "off"
-        if torch["hip"]:
-            lines.append(f"MIOpen is switched {switch} in torch")
-        lines += [_gpu_line(g) for g in torch["gpus"]]
-    if "error" in torch:
-        lines.append(f"torch: {torch['error']}")
-    return lines
-
-
-def _gpu_line(facts: Mapping[str, Any]) -> str:
-    memory = units.size_text(facts["memory_bytes"])
-    return ", ".join(part for part in (facts["name"], facts["architecture"], memory) if part)
 
 
 def ask_torch(seconds: float) -> dict[str, Any]:

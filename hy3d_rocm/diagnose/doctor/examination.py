@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm import __version__
-from hy3d_rocm.diagnose.doctor import basic, disks, kernel, selftest
+from hy3d_rocm.diagnose.doctor import basic, kernel, selftest
 from hy3d_rocm.diagnose.doctor.finding import Facts, Finding, Severity
 from hy3d_rocm.diagnose.doctor.report import as_html, as_text, headline
 from hy3d_rocm.diagnose.doctor.rules import table
@@ -122,7 +122,7 @@ def collect(
     facts["kernel"] = _guarded(kernel.collect, root)
     facts["memory"] = _guarded(kernel.memory, root)
     facts["miopen"] = _guarded(contents.collect, environ)
-    facts.update(_guarded(disks.collect, environ))
+    facts.update(_guarded(kernel.storage, environ))
     facts.update((name, _guarded(function)) for name, function in host_facts.items())
     facts["when"] = time.strftime("%Y-%m-%d %H:%M:%S")
     return facts

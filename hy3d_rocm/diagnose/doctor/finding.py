@@ -69,10 +69,13 @@ class Facts:
         return Facts(self.all, {**self.words, **words})
 
     def each(self, name: str) -> list[Facts]:
-        """These facts beside each row of a list."""
+        """These facts beside each row of a list: the fields of a table, a text as "row"."""
         rows = self.word(name)
-        rows = rows if isinstance(rows, list) else []
-        return [self.beside(row) for row in rows if isinstance(row, Mapping)]
+        return [
+            self.beside({"row": row, **(row if isinstance(row, Mapping) else {})})
+            for row in (rows if isinstance(rows, list) else [])
+            if isinstance(row, Mapping | str)
+        ]
 
     def word(self, name: str) -> Any:
         """A word, what this class knows of the machine ("is_linux"), or a fact by its path."""

@@ -1,5 +1,5 @@
 """The kernel's side (Linux): AMD cards, their driver, their firmware, who may open the devices;
-memory, and who holds a card's.
+memory, and who holds a card's. And what lies on disks: room for caches, and our own database.
 
 Sources: the kernel's Documentation/gpu/amdgpu (mem_info_*, fw_version), Documentation/gpu/
 drm-usage-stats.rst. `root` is / except in tests.
@@ -13,13 +13,21 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+import sqlite3
 import stat
 import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.conv.verdict_store.machine import amd_driver
-from hy3d_rocm.diagnose.env.files import entries, link_name, number, text
+from hy3d_rocm.conv.verdict_store.place import IN_MEMORY, default_path, own_path
+from hy3d_rocm.diagnose.env.gpu import entries, link_name, number, text
+from hy3d_rocm.diagnose.miopen.contents import quiet_address, sides_of
+from hy3d_rocm.diagnose.miopen.places import existing, home_of, places
 from hy3d_rocm.diagnose.miopen.users import name_of, open_files, pids
 from hy3d_rocm.memory import host_free_bytes, host_total_bytes
 
@@ -212,3 +220,63 @@ def _size(value: str) -> int | None:
         return None
     unit = words[1].replace("kB", "KiB") if len(words) > 1 else ""
     return int(words[0]) * _UNITS[unit] if unit in _UNITS else None
+
+
+def storage(environ: Mapping[str, str]) -> dict[str, Any]:
+    """{"disks": [{"path", "uses", "free_bytes", "total_bytes"}], "knowledge": {...}}."""
+    windows = os.name == "nt"
+    home = home_of(environ, windows)
+    database = own_path(default_path(environ, str(home), windows=windows))
+    folders = {f"MIOpen's {place.kind}": place.path for place in places(environ)}
+    folders["Triton's kernels"] = Path(
+        environ.get("TRITON_CACHE_DIR") or Path(environ.get("TRITON_HOME") or home, ".triton/cache")
+    )
+    folders["temporary files"] = Path(tempfile.gettempdir())
+    if database != IN_MEMORY:
+        folders["the database of measured convolutions"] = Path(database).parent
+    return {"disks": disks(folders), "knowledge": knowledge(database)}
+
+
+def disks(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """One entry a disk: its first folder here, and all that is kept there."""
+    found: dict[int, dict[str, Any]] = {}
+    for use, path in folders.items():
+        folder = existing(path)
+        try:
+            device, usage = folder.stat().st_dev, shutil.disk_usage(folder)
+        except OSError:
+            continue
+        entry = found.setdefault(
+            device,
+            {"path": str(path), "uses": [], "free_bytes": usage.free, "total_bytes": usage.total},
+        )
+        entry["uses"].append(use)
+    return list(found.values())
+
+
+def knowledge(database: str) -> dict[str, Any]:
+    """{"path", "exists", "verdicts": {verdict: rows} or None, "error", "note"}; makes no files.
+
+    verdicts: None, and note says why, where the database was not closed. A running ComfyUI keeps it
+    open, with -wal and -shm: a reader beside it makes neither.
+    """
+    exists = database != IN_MEMORY and os.path.isfile(database)
+    facts: dict[str, Any] = {
+        "path": database, "exists": exists, "verdicts": {}, "error": "", "note": ""
+    }  # fmt: skip
+    if not exists:
+        return facts
+    path = Path(database)
+    sides = set(sides_of(path))
+    if sides not in (set(), {"-wal", "-shm"}):
+        facts["verdicts"] = None
+        facts["note"] = "not counted: a program has it open, or it was not closed"
+        return facts
+    address = f"{path.resolve().as_uri()}?mode=ro" if sides else quiet_address(path)
+    try:
+        with closing(sqlite3.connect(address, uri=True, timeout=0.5)) as connection:
+            rows = connection.execute("SELECT verdict, count(*) FROM records GROUP BY verdict")
+            facts["verdicts"] = dict(rows)
+    except (OSError, sqlite3.Error) as error:
+        facts["error"] = str(error)
+    return facts

@@ -5,15 +5,18 @@ from __future__ import annotations
 import html
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hy3d_rocm import __version__
-from hy3d_rocm.diagnose.doctor import basic
 from hy3d_rocm.diagnose.doctor.finding import Facts, Finding, Severity
 from hy3d_rocm.diagnose.doctor.selftest import tier_name
+from hy3d_rocm.diagnose.tables import read
 
+BASIC = ("system", "packages", "C core", "GPU", "variables")  # what basic.collect() tells
 _WIDTH = 100
 _INDENT = 10
 _STYLE = Path(__file__).with_name("page.css")
@@ -37,98 +40,79 @@ def headline(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
     return counted or "nothing wrong was found"
 
 
-def sections(facts: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Heading -> lines. A section that could not be read says so."""
+@dataclass(frozen=True)
+class Line:
+    """See the head of lines.toml."""
+
+    section: str
+    text: str
+    each: str = ""
+    when: tuple[str, ...] = ()
+    parts: tuple[tuple[str, str], ...] = ()
+    listed: bool = False
+
+    def of(self, facts: Facts) -> Iterator[str]:
+        for seen in facts.each(self.each) if self.each else [facts]:
+            if all(map(seen.holds, self.when)):
+                held = [t for shown, t in self.parts if all(map(seen.holds, shown.split(" & ")))]
+                parts = (", " if self.listed else "").join(map(seen.filled, held))
+                yield seen.beside({"parts": parts}).filled(self.text)
+
+
+@cache
+def _lines() -> tuple[Line, ...]:
+    return read(Path(__file__).with_name("lines.toml"), Line)[1]
+
+
+def sections(facts: Mapping[str, Any], *, whole: bool = True) -> dict[str, list[str]]:
+    """Heading -> lines. whole: of an examination, else of basic.collect()'s facts alone. A section
+    that could not be read says so."""
     seen = Facts(facts)
+    words: dict[str, Any] = {
+        "booted": " ".join(seen.get("kernel.boot_options", [])),
+        "tested": [
+            {**row, "tier": tier_name(str(row.get("tier")), bool(seen.get("torch.hip")))}
+            for row in seen.rows("self_test.results")
+        ],
+    }
+    found: dict[str, list[str]] = {}
     try:
-        found = basic.sections(facts)
+        words |= _basic_words(facts)
     except (KeyError, TypeError, AttributeError) as error:
-        found = {"system": [f"can't be shown: {error!r}"]}
-    found["kernel driver"] = _kernel(seen)
-    found["memory"] = _memory(seen)
-    found["MIOpen"] = _miopen(seen)
-    room = "{free_bytes:size} of {total_bytes:size} free for {uses}"
-    found["disks"] = [disk.filled(room) for disk in seen.each("disks")]
-    found["self-test"] = _self_test(seen)
-    if seen.get("comfyui"):
-        found["ComfyUI"] = _comfyui(seen)
+        found["system"] = [f"can't be shown: {error!r}"]
+    seen, is_basic_known = seen.beside(words), not found
+    for line in _lines():
+        if is_basic_known if line.section in BASIC else whole:
+            found.setdefault(line.section, []).extend(line.of(seen))
     return {title: lines for title, lines in found.items() if lines}
 
 
-def _kernel(facts: Facts) -> list[str]:
-    if facts.get("kernel.error"):
-        return [str(facts.get("kernel.error"))]
-    driver = str(facts.get("kernel.driver") or "no amdgpu")
-    driver = "the kernel's own amdgpu" if driver.startswith("kernel ") else driver
-    lines = [facts.filled(f"{{kernel.release}}, {driver}")]
-    for device in facts.each("kernel.devices"):
-        if device.word("exists"):
-            may = "usable" if device.word("usable") else "not usable"
-            lines.append(device.filled(f"{{path}}: {{mode}} {{group}}, {may}"))
-    options = facts.get("kernel.boot_options", [])
-    return [*lines, *([f"booted with {' '.join(options)}"] if options else [])]
+def _basic_words(facts: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What stands in the lines beside basic.collect()'s facts; KeyError, TypeError, AttributeError
+    where these are of another kind."""
+    for name in ("system", "core", "driver", "torch"):
+        facts[name].items()
+    values = facts["variables"].items()
+    return {
+        "installed": [f"{name} {v}" for name, v in facts["versions"].items() if v is not None],
+        "values": [f"{n}={e['value']}" + f"  ({e['note']})" * bool(e["note"]) for n, e in values],
+    }
 
 
-def _memory(facts: Facts) -> list[str]:
-    host = "host: {memory.host.available_bytes:size} of {memory.host.total_bytes:size} available"
-    lines = [facts.filled(host)]
-    lines += [
-        card.filled(
-            "{pci}: {vram_used_bytes:size} of {vram_total_bytes:size} used, and up to "
-            "{gtt_total_bytes:size} of the host's"
-        )
-        for card in facts.each("kernel.cards")
-        if card.word("vram_total_bytes")
-    ]
-    held = "; this process holds {reserved_bytes:size}, {allocated_bytes:size} of it in use"
-    free = "{name}: {free_bytes:size} of {total_bytes:size} free"
-    free += held if facts.get("torch.in_this_process") else ""
-    lines += [gpu.filled(free) for gpu in facts.each("torch.gpus") if gpu.word("total_bytes")]
-    for holder in facts.each("memory.holders"):
-        own = ", this process" if holder.word("own") else ""
-        lines.append(holder.filled(f"held by {{name}} (process {{pid}}{own}): {{vram_bytes:size}}, "
-                                   "{gtt_bytes:size} of the host's"))  # fmt: skip
-    return lines
-
-
-def _miopen(facts: Facts) -> list[str]:
+def columns(found: Mapping[str, list[str]]) -> str:
+    """Headings in one column, their lines in another."""
+    width = max(map(len, found)) + 2
     lines = []
-    for place in facts.each("miopen.places"):
-        state = "{count} files, {bytes:size}" if place.word("exists") else "not there"
-        state = "{error}" if place.word("error") else state
-        lines.append(place.filled(f"{{kind}}: {{path}}, {state}"))
-    if lines:
-        lines.append(f"find results for {facts.number('miopen.find_entries')} convolutions, "
-                     f"{facts.number('miopen.compiled_entries')} compiled kernels")  # fmt: skip
-    return lines
-
-
-def _self_test(facts: Facts) -> list[str]:
-    if not facts.get("self_test"):
-        return ["not asked for"]
-    lines = []
-    for result in facts.each("self_test.results"):
-        seconds = result.word("first_seconds")
-        time = ", first call {first_seconds:.2f} s" if isinstance(seconds, float) else ""
-        detail = ": {detail}" if result.word("detail") else ""
-        name = tier_name(str(result.word("tier")), bool(facts.get("torch.hip")))
-        lines.append(result.filled(f"{{device}}, {name}: {{verdict}}{time}{detail}"))
-    return lines or [str(facts.get("self_test.why") or facts.get("self_test.error") or "no result")]
-
-
-def _comfyui(facts: Facts) -> list[str]:
-    if facts.get("comfyui.error"):
-        return [str(facts.get("comfyui.error"))]
-    lines = [facts.filled("ComfyUI {comfyui.version} computes on {comfyui.device}")]
-    models = facts.each("comfyui.models")
-    lines += [model.filled("{name}: {bytes:size} on {device}") for model in models]
-    return [*lines, *facts.get("comfyui.settings", []), *facts.get("comfyui.patches", [])]
+    for title, body in found.items():
+        heads = [title, *[""] * (len(body) - 1)]
+        lines += [f"{head:{width}}{line}".rstrip() for head, line in zip(heads, body, strict=True)]
+    return "\n".join(lines)
 
 
 def as_text(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
     """Findings, worst first, then the facts by section."""
     blocks = [f"hy3d-rocm doctor: {headline(facts, findings)}", *map(_finding, findings)]
-    return "\n\n".join([*blocks, basic.columns(sections(facts))])
+    return "\n\n".join([*blocks, columns(sections(facts))])
 
 
 def _finding(finding: Finding) -> str:

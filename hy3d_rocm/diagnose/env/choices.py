@@ -43,13 +43,13 @@ _said: set[str] = set()
 _lock = threading.Lock()
 
 
-def say_once(text: str) -> None:
-    """A warning in the log; nothing if this process has said the same before."""
+def say_once(text: str, level: int = logging.WARNING) -> None:
+    """A line in the log; nothing if this process has said the same before."""
     with _lock:
         if text in _said:
             return
         _said.add(text)
-    _LOGGER.warning("hy3d_rocm: %s", text)
+    _LOGGER.log(level, "hy3d_rocm: %s", text)
 
 
 def say_wrong(what: str, value: object, choices: Sequence[str]) -> None:

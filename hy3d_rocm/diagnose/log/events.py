@@ -12,8 +12,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hy3d_rocm.diagnose.log.machine import signs
 from hy3d_rocm.diagnose.log.read import Line
-from hy3d_rocm.diagnose.log.signs import signs
 
 # Where a log is, as it is told; "" where nothing runs that is known.
 LOAD, SAMPLING, SAMPLED = "while a model was loaded", "while sampling", "after sampling"

@@ -10,11 +10,9 @@ from functools import cache
 
 from hy3d_rocm.diagnose.log.events import DECODE, TRACEBACK_LINES, Outcome, Stages, names_a_decode
 from hy3d_rocm.diagnose.log.found import NEAR_AFTER, NEAR_BEFORE, Diagnosis, Evidence, Hits, grouped
-from hy3d_rocm.diagnose.log.machine import Machine
+from hy3d_rocm.diagnose.log.machine import Machine, signs
 from hy3d_rocm.diagnose.log.read import Line, lines_of_text, without_prefix
-from hy3d_rocm.diagnose.log.rules import ANY, Rule, WordIndex, by_id, table
-from hy3d_rocm.diagnose.log.signs import signs
-from hy3d_rocm.diagnose.log.sizes import memory_note
+from hy3d_rocm.diagnose.log.rules import ANY, Rule, WordIndex, by_id, memory_note, table
 
 UNKNOWN_LINES = 5
 RIGHT_ABOVE = 12  # lines between an error and the crash that it ended in

@@ -30,7 +30,7 @@ from hy3d_rocm.diagnose.miopen.places import (
     home_of,
     kind_by_name,
 )
-from hy3d_rocm.files import beside
+from hy3d_rocm.files import beside, settle, settle_folder
 
 INDEX = "hy3d_rocm_miopen.json"
 FORMAT = 1
@@ -101,12 +101,12 @@ def write_backup(places: list[Place], target: Path) -> Backup:
         with beside(target, PREFIX) as (file, part):
             with _opened(file, target, "w") as archive:
                 files = _write(places, archive, target)
-            file.flush()
-            os.fsync(file.fileno())
+            settle(file)
             wanted = {replace(saved, modified=0) for saved in files.values()}
             if set(read_backup(part, like=target)) != wanted:
                 raise OSError("what was read back is not what was written")
-        _sync_folder(target.parent)
+        with contextlib.suppress(OSError):
+            settle_folder(target.parent)
     except BROKEN as error:
         said = getattr(error, "strerror", None) or str(error)
         raise ArchiveError(f"the backup {target} can't be written: {said}; nothing was changed") \
@@ -201,16 +201,6 @@ class Hashed(io.RawIOBase):
 
     def digest(self) -> str:
         return self._hash.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes the new name last through a power cut, where folders can be synchronised."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def read_backup(path: Path, like: Path | None = None) -> list[Saved]:

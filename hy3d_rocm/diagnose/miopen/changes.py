@@ -25,7 +25,7 @@ from hy3d_rocm.diagnose.miopen.archive import (
     write_backup,
 )
 from hy3d_rocm.diagnose.miopen.places import Place, existing, files_of, is_database, side_files
-from hy3d_rocm.files import beside
+from hy3d_rocm.files import beside, settle
 from hy3d_rocm.units import size_text
 
 
@@ -176,9 +176,8 @@ def _put_back(archive: Archive, saved: Saved, goal: Path, old: os.stat_result | 
     with beside(goal, PREFIX) as (file, part), archive.open(saved.name) as source:
         if _copy(source, file) != saved.sha256:
             raise OSError(f"{saved.name} has changed since it was checked")
-        file.flush()
         _make_alike(file.fileno(), part, old or goal.parent.stat())
-        os.fsync(file.fileno())
+        settle(file)
 
 
 def _make_folder(folder: Path) -> None:

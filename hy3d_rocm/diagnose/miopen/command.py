@@ -16,39 +16,6 @@ from hy3d_rocm.diagnose.miopen.archive import ArchiveError, default_target, writ
 from hy3d_rocm.diagnose.miopen.places import Place, places
 from hy3d_rocm.units import size_text
 
-_EPILOG = """\
-The folders are $MIOPEN_USER_DB_PATH, else ~/.config/miopen, and $MIOPEN_CUSTOM_CACHE_DIR, else
-~/.cache/miopen; on Windows %USERPROFILE%\\.miopen\\db and \\cache. Run it with the variables that
-ComfyUI is started with. A folder that a variable names may hold other files too: only those with
-MIOpen's names are touched there. After `clear` every kernel is compiled, and every convolution
-found out about, once more. Exit code: 0, or 1 with a sentence.
-"""
-
-
-def add_miopen_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "miopen",
-        help="MIOpen's caches and databases: info, backup, restore, clear (after a backup)",
-        description="What MIOpen has compiled and found out on this machine.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(dest="miopen", required=True, metavar="ACTION")
-    info = actions.add_parser("info", help="folders, sizes, versions, entries, who uses them")
-    info.add_argument("--json", action="store_true", help="machine-readable")
-    backup = actions.add_parser("backup", help="all files into one .tar.gz or .zip")
-    backup.add_argument("--out", type=Path, metavar="FILE", help="default: beside our database")
-    restore = actions.add_parser("restore", help="put a backup's files back")
-    restore.add_argument("file", type=Path, help="a backup of this program's")
-    clear = actions.add_parser("clear", help="make a backup, then delete all files")
-    for action in (restore, clear):
-        action.add_argument(
-            "--backup", type=Path, metavar="FILE", help="where what is there now is saved"
-        )
-        action.add_argument(
-            "--force", action="store_true", help="also while a program uses the files"
-        )
-
 
 def run_miopen_command(arguments: argparse.Namespace) -> int:
     """The exit code: 0, or 1 with a sentence on stderr."""

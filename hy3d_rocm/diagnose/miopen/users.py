@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hy3d_rocm.diagnose.env.files import entries, text
+from hy3d_rocm.diagnose.env.gpu import entries, text
 
 PROC = Path("/proc")
 

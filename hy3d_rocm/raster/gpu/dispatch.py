@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hy3d_rocm._native import CancelFlag
-from hy3d_rocm.raster.results import Raster
+from hy3d_rocm.raster.arrays import Raster
 
 if TYPE_CHECKING:
     from torch import Tensor

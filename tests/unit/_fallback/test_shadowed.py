@@ -11,7 +11,7 @@ from pathlib import Path
 
 from places import ROOT
 
-from hy3d_rocm._fallback import shadowed
+from hy3d_rocm import _fallback
 
 ENDING = importlib.machinery.EXTENSION_SUFFIXES[0]
 
@@ -29,12 +29,12 @@ def test_only_another_package_with_the_core_counts(tmp_path: Path) -> None:
     empty = package(tmp_path / "empty", built=False)
     built = package(tmp_path / "site", built=True)
     folders = [str(folder.parent) for folder in (own, empty)]
-    assert shadowed.built_elsewhere(folders, own) is None
-    assert shadowed.built_elsewhere([*folders, str(built.parent)], own) == built
-    assert shadowed.built_elsewhere([str(built.parent)], built) is None, "it is this one"
+    assert _fallback.built_elsewhere(folders, own) is None
+    assert _fallback.built_elsewhere([*folders, str(built.parent)], own) == built
+    assert _fallback.built_elsewhere([str(built.parent)], built) is None, "it is this one"
     link = tmp_path / "link"
     link.symlink_to(built.parent)
-    assert shadowed.built_elsewhere([str(link)], built) is None
+    assert _fallback.built_elsewhere([str(link)], built) is None
 
 
 def test_a_command_run_in_the_source_folder_names_the_installed_package(tmp_path: Path) -> None:

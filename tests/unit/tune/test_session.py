@@ -15,12 +15,11 @@ from tier_calls import make_call
 from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.probe import Case, Outcome, Progress
-from hy3d_rocm.tune import tasks
+from hy3d_rocm.tune import session as tuning
 from hy3d_rocm.tune.measure import Measured
 from hy3d_rocm.tune.report import gain_of, lines_of, tune_dict, tune_text
-from hy3d_rocm.tune.session import TuneReport, TuneSettings, run_tune
+from hy3d_rocm.tune.session import Task, TuneReport, TuneSettings, Wishes, run_tune
 from hy3d_rocm.tune.shapes import Shape
-from hy3d_rocm.tune.tasks import Task, Wishes
 
 ROCM = Setting(on_gpu=True, is_rocm=True, current="native", vendor_on=False)
 NVIDIA = Setting(on_gpu=True, current="vendor")
@@ -117,14 +116,14 @@ class World:
 def test_what_is_done_follows_from_what_is_known(
     tier: str, record: Row | None, options: dict[str, Any], task: Task
 ) -> None:
-    assert tasks.task(tier, record, Wishes((tier,), **{"risky": RISKY, **options})) is task
+    assert tuning.task(tier, record, Wishes((tier,), **{"risky": RISKY, **options})) is task
 
 
 def test_only_amds_library_is_risky_unless_asked() -> None:
     tiers = ("vendor", "triton", "conv2d", "cpu")
-    assert tasks.risky_tiers(tiers, is_rocm=True, asked=False) == RISKY
-    assert tasks.risky_tiers(tiers, is_rocm=False, asked=False) == frozenset()
-    assert tasks.risky_tiers(("vendor",), is_rocm=False, asked=True) == {"vendor"}
+    assert tuning.risky_tiers(tiers, is_rocm=True, asked=False) == RISKY
+    assert tuning.risky_tiers(tiers, is_rocm=False, asked=False) == frozenset()
+    assert tuning.risky_tiers(("vendor",), is_rocm=False, asked=True) == {"vendor"}
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,7 @@ def test_only_amds_library_is_risky_unless_asked() -> None:
 def test_todays_default_is_what_comfyui_sets(
     architecture: str, is_rocm: bool, keeps: bool, default: str
 ) -> None:
-    found = tasks.comfyui_default(architecture, is_rocm=is_rocm, keeps_miopen=keeps)
+    found = tuning.comfyui_default(architecture, is_rocm=is_rocm, keeps_miopen=keeps)
     assert found == default
 
 

@@ -21,7 +21,7 @@ from hy3d_rocm.conv.verdict_store.store import Store
 from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.planning.compiled import plan_job
 from hy3d_rocm.decoding.planning.jobs import Job, MakeBackend
-from hy3d_rocm.tune import command, decodes
+from hy3d_rocm.tune import command, session
 from hy3d_rocm.tune.measure import Lab, Measured
 from hy3d_rocm.tune.shapes import Shape, TuneError, collect, latent_size, load_vae
 from tools.dev.bench.gpu_layers import SHIPPED
@@ -245,11 +245,11 @@ def test_the_fused_kernels_of_a_decode_are_compiled_too(monkeypatch: pytest.Monk
     vae = load_vae("wan", torch.bfloat16)
     latent = latent_size(vae, (64, 64), 5)
     gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
-    family = decodes.plan_decode(vae, latent, torch.float32, cpu)[0].family
+    family = session.plan_decode(vae, latent, torch.float32, cpu)[0].family
     budget = Budget(4 << 30, 1 << 40, False, "")
     asked: list[Any] = []
-    monkeypatch.setattr(decodes, "compile_ahead", lambda *job: asked.append(job) or new.pop())
-    monkeypatch.setattr(decodes.ahead, "finish", lambda look: look())
+    monkeypatch.setattr(session, "compile_ahead", lambda *job: asked.append(job) or new.pop())
+    monkeypatch.setattr(session.ahead, "finish", lambda look: look())
     new, looks = [0, 26], []  # taken from the end
     for backend, device, strategy, sentence in (
         ("fused", gpu, "streamed", "compiled 26 GPU kernels of the decode streamed"),
@@ -259,11 +259,11 @@ def test_the_fused_kernels_of_a_decode_are_compiled_too(monkeypatch: pytest.Monk
         job = Job(family, latent, device, torch.bfloat16, torch.bfloat16, MakeBackend("gfx1100"))
         plan = plan_job(job, budget, strategy)
         job = replace(job, make_backend=MakeBackend(backend))
-        said = decodes.compile_decode(job, plan, lambda: looks.append(1))
+        said = session.compile_decode(job, plan, lambda: looks.append(1))
         assert said.startswith(sentence)
         assert bool(said) is bool(sentence)
     assert len(asked) == len(looks) == 2
-    assert decodes.compile_decode(job, None) == ""
+    assert session.compile_decode(job, None) == ""
 
 
 def test_without_a_gpu_a_sentence_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -371,7 +371,7 @@ def shapes_of(vae: ManagedVae) -> Any:
     from hy3d_rocm.comfy import vaes
     from hy3d_rocm.comfy.nodes import common
     from hy3d_rocm.decoding.planning.jobs import torch_backend
-    from hy3d_rocm.tune.decodes import collect_decode
+    from hy3d_rocm.tune.shapes import collect_decode
 
     family = vaes.family_of(vae)
     shape = common.latent_shape(family, common.Wanted(64, 64, 9))
@@ -418,7 +418,7 @@ def test_what_leaves_for_the_host_is_no_other_convolution(comfy: Comfy) -> None:
     from hy3d_rocm.decoding.planning.compiled import plan_job
     from hy3d_rocm.decoding.planning.jobs import Job, host_backend
     from hy3d_rocm.tools.loading import bare_vae
-    from hy3d_rocm.tune.decodes import collect_decode
+    from hy3d_rocm.tune.shapes import collect_decode
 
     family, half = family_for(bare_vae("hunyuan").to(torch.bfloat16)), torch.bfloat16
     place = torch.device("cuda")

@@ -63,10 +63,6 @@ CHANGED = {
         lambda s: s.replace("torch.manual_seed(seed)", "torch.Generator()"),
         "Hy3DDelightImage.process has no use of manual_seed",
     ),
-    "constant gone": (
-        lambda s: s.replace('"delight"\n', '"x"\n'),
-        "Hy3DDelightImage.process has no constant 'delight'",
-    ),
     "method gone": (
         lambda s: s.replace("def process(self, delight_pipe", "def other(self, delight_pipe"),
         "Hy3DDelightImage has no method process",
@@ -109,10 +105,10 @@ def test_a_changed_node_is_left_alone_with_one_line_and_the_others_are_patched(
 
 
 def test_a_changed_module_leaves_its_patch_alone(core: Core, said: Callable[[], list[str]]) -> None:
-    core.load(pipeline=PIPELINE.replace('.to("cuda")', ".to(self.device)"))
+    core.load(pipeline=PIPELINE.replace('.to("cuda")', ".cuda()"))
     install(specs, ON)
     core.server.start()
-    expected = "multiview is left alone: HunyuanPaintPipeline.__call__ has no constant 'cuda'"
+    expected = "multiview is left alone: HunyuanPaintPipeline.__call__ has no use of to"
     assert said()[0].endswith(expected)
 
 
@@ -141,9 +137,7 @@ def test_a_patch_that_fails_is_one_line_and_the_others_go_on(
         made = [Change(node, "process", marking("half")), Change(node, "FUNCTION", failing)]
         return made if where == "make" else failing(upstream)
 
-    broken = PatchSpec(
-        "broken", "B", failing if where == "expects" else lambda upstream: None, changes
-    )
+    broken = PatchSpec("broken", failing if where == "expects" else lambda upstream: None, changes)
     table = core.load()
     install(lambda: (broken, *specs()), ON)
     core.server.start()

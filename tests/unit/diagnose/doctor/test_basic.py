@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from hy3d_rocm.diagnose.doctor.basic import collect, format_text
+from hy3d_rocm.diagnose.doctor.basic import collect
+from hy3d_rocm.diagnose.doctor.report import columns, sections
 from hy3d_rocm.diagnose.env import variables
 
 
@@ -42,7 +43,7 @@ def test_the_doctor_says_what_the_rules_say(name: str, value: str, words: str) -
 def test_facts_are_json_and_text() -> None:
     facts = collect({"MIOPEN_FIND_MODE": "DYNAMIC"})
     assert json.loads(json.dumps(facts)) == facts
-    text = format_text(facts)
+    text = columns(sections(facts, whole=False))
     for expected in (
         "Python 3.",
         "MIOPEN_FIND_MODE=DYNAMIC  (throws: MIOpen knows no such mode",
@@ -62,14 +63,15 @@ def test_a_broken_torch_is_a_fact_and_no_crash(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(builtins, "__import__", refuse)
     facts = collect({})
     assert facts["torch"] == {"error": "OSError: libamdhip64.so.6: cannot open shared object file"}
-    assert "libamdhip64" in format_text(facts)
-    assert "none of those that matter is set" in format_text(facts)
+    assert "libamdhip64" in columns(sections(facts, whole=False))
+    assert "none of those that matter is set" in columns(sections(facts, whole=False))
 
 
 def test_a_wrong_cpu_level_is_a_fact_and_no_crash() -> None:
     code = (
-        "from hy3d_rocm.diagnose.doctor.basic import collect, format_text\n"
-        "facts = collect(); print(format_text(facts))"
+        "from hy3d_rocm.diagnose.doctor.basic import collect\n"
+        "from hy3d_rocm.diagnose.doctor.report import columns, sections\n"
+        "facts = collect(); print(columns(sections(facts, whole=False)))"
     )
     run = subprocess.run(
         [sys.executable, "-c", code],
@@ -99,7 +101,7 @@ def test_amd_gpus_show_in_the_text_as_torch_and_the_driver_name_them() -> None:
         "version": "2.9.0+rocm7.0", "hip": "7.0", "cuda": None, "threads": 2,
         "miopen_or_cudnn_enabled": False, "gpus": [card],
     }  # fmt: skip
-    text = format_text(facts)
+    text = columns(sections(facts, whole=False))
     for expected in (
         "torch 2.9.0+rocm7.0: ROCm 7.0", "MIOpen is switched off", "Radeon, gfx1100, 24.0 GB",
         "driver: Radeon", "ROCm 7.1.0 on the system",

@@ -29,7 +29,7 @@ from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.probe import measure
 from hy3d_rocm.conv.probe.child import TIER_MODULE
 from hy3d_rocm.conv.probe.parent import NoAnswerError, ask
-from hy3d_rocm.diagnose.doctor import basic, disks, examination, kernel, selftest
+from hy3d_rocm.diagnose.doctor import basic, examination, kernel, selftest
 from hy3d_rocm.diagnose.env.machine import Machine
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's files are Linux'")
@@ -106,7 +106,7 @@ def test_newer_kernels_say_it_in_other_words(tmp_path: Path) -> None:
 
 
 def test_disks_are_told_once_each(tmp_path: Path) -> None:
-    found = disks.disks({"a": tmp_path / "not/there", "b": tmp_path, "c": Path("/nowhere")})
+    found = kernel.disks({"a": tmp_path / "not/there", "b": tmp_path, "c": Path("/nowhere")})
     assert any(set(disk["uses"]) >= {"a", "b"} for disk in found)
     assert all(disk["free_bytes"] <= disk["total_bytes"] for disk in found)
 
@@ -117,10 +117,10 @@ def test_what_is_known_of_convolutions_is_counted(tmp_path: Path) -> None:
         database.execute("CREATE TABLE records (verdict TEXT)")
         database.executemany("INSERT INTO records VALUES (?)", [("hang",), ("ok",), ("ok",)])
     database.close()
-    assert disks.knowledge(str(path))["verdicts"] == {"hang": 1, "ok": 2}
+    assert kernel.knowledge(str(path))["verdicts"] == {"hang": 1, "ok": 2}
     path.write_text("no database")
-    assert "not a database" in disks.knowledge(str(path))["error"]
-    assert disks.knowledge(str(tmp_path / "none"))["exists"] is False
+    assert "not a database" in kernel.knowledge(str(path))["error"]
+    assert kernel.knowledge(str(tmp_path / "none"))["exists"] is False
 
 
 def test_reading_what_is_known_makes_no_files(tmp_path: Path) -> None:
@@ -132,15 +132,15 @@ def test_reading_what_is_known_makes_no_files(tmp_path: Path) -> None:
     open_one.commit()
     names = {"knowledge.db", "knowledge.db-wal", "knowledge.db-shm"}
     assert {p.name for p in tmp_path.iterdir()} == names
-    assert disks.knowledge(str(path))["verdicts"] == {"hang": 1}  # as beside ComfyUI
+    assert kernel.knowledge(str(path))["verdicts"] == {"hang": 1}  # as beside ComfyUI
     assert {p.name for p in tmp_path.iterdir()} == names
     open_one.close()
     tmp_path.chmod(0o555)  # where mode=ro alone can't open a WAL database
-    assert disks.knowledge(str(path))["verdicts"] == {"hang": 1}
+    assert kernel.knowledge(str(path))["verdicts"] == {"hang": 1}
     tmp_path.chmod(0o755)
     assert [p.name for p in tmp_path.iterdir()] == ["knowledge.db"]
     (tmp_path / "knowledge.db-wal").write_bytes(b"")
-    facts = disks.knowledge(str(path))
+    facts = kernel.knowledge(str(path))
     assert (facts["verdicts"], facts["error"]) == (None, "")
     assert "not counted" in facts["note"]
     assert {p.name for p in tmp_path.iterdir()} == {"knowledge.db", "knowledge.db-wal"}
@@ -170,7 +170,7 @@ def test_facts_that_fail_to_be_read_are_facts(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("broken")
 
     for module, name in (
-        (kernel, "collect"), (kernel, "memory"), (disks, "collect"),
+        (kernel, "collect"), (kernel, "memory"), (kernel, "storage"),
         (examination.contents, "collect"), (examination.basic, "collect"),
         (examination, "detect"), (basic, "ask_torch"), (selftest, "run"),
     ):  # fmt: skip

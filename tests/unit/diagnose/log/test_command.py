@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import sys
@@ -11,7 +10,8 @@ from pathlib import Path
 import pytest
 from diagnose_cases import BLOCKS, FRAMEPACK_START, OFFLOADED, OURS, VAE_LOADED, excerpts
 
-from hy3d_rocm.diagnose.log.command import add_diagnose_parser, run_diagnose_command
+from hy3d_rocm.cli import build_parser
+from hy3d_rocm.diagnose.command import run_diagnose_command
 from hy3d_rocm.diagnose.log.report import WIDTH
 from hy3d_rocm.diagnose.log.rules import by_id
 
@@ -20,9 +20,7 @@ NOTICE = "MIOpen(HIP): Warning [IsEnoughWorkspace] [EvaluateInvokers] Solver <Ge
 
 
 def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    add_diagnose_parser(parser.add_subparsers(dest="command"))
-    return run_diagnose_command(parser.parse_args(["diagnose", *arguments]))
+    return run_diagnose_command(build_parser().parse_args(["diagnose", *arguments]))
 
 
 def saved(tmp_path: Path, text: str) -> str:

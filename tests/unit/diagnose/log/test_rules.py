@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
+from hy3d_rocm.diagnose.log.machine import signs
 from hy3d_rocm.diagnose.log.rules import FILES, FOLDER, rules_of
-from hy3d_rocm.diagnose.log.signs import signs
 from hy3d_rocm.diagnose.tables import TableError
 
 RULE = """

@@ -1,4 +1,4 @@
-"""`hy3d-rocm diagnose`: a log's file or standard input in, what it tells on stdout."""
+"""`hy3d-rocm doctor` and `hy3d-rocm diagnose`: findings on stdout; what is being done on stderr."""
 
 from __future__ import annotations
 
@@ -6,25 +6,41 @@ import argparse
 import json
 import sys
 
-_EPILOG = """\
-Exit code: 0 a run finished and nothing wrong was seen (harmless lines are named); 1 a cause was
-found; 2 the log can't be read, or wrong usage; 3 unknown: errors that no rule knows, or no run that
-is shown to its end; 4 the log is empty. Nothing is sent anywhere.
-"""
+from hy3d_rocm.files import write_whole
 
 
-def add_diagnose_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    diagnose = commands.add_parser(
-        "diagnose",
-        help="what a log of ComfyUI, FramePack or PyTorch on an AMD card says went wrong",
-        description="Reads a log (any encoding, any length) and reports the causes it knows, the"
-        " worst one first, with the lines that show it and what to do.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    diagnose.add_argument("log", nargs="?", default="-", metavar="LOG",
-                          help="the file; '-' or nothing: standard input")  # fmt: skip
-    diagnose.add_argument("--json", action="store_true", help="machine-readable")
+def run_doctor_command(arguments: argparse.Namespace) -> int:
+    """Exit code: see the epilog."""
+    from hy3d_rocm.diagnose.doctor.examination import examine
+
+    tell = _tell if sys.stderr.isatty() else None
+    try:
+        examination = examine(
+            self_test=not arguments.no_self_test, seconds=arguments.seconds, tell=tell
+        )
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if tell is not None:
+            sys.stderr.write("\r\033[K")
+    if arguments.json:
+        sys.stdout.write(json.dumps(examination.as_dict(), indent=2) + "\n")
+    else:
+        sys.stdout.write(examination.text() + "\n")
+    if arguments.report is not None:
+        try:
+            write_whole(arguments.report, examination.html())
+        except OSError as error:
+            said = error.strerror or str(error)
+            sys.stderr.write(f"hy3d-rocm doctor: {arguments.report} can't be written: {said}\n")
+            return 3
+        sys.stderr.write(f"the page is in {arguments.report}\n")
+    return examination.exit_code
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"\r\033[K{text} ...")
+    sys.stderr.flush()
 
 
 def run_diagnose_command(arguments: argparse.Namespace) -> int:
