@@ -63,9 +63,13 @@ def rehearse(
     """Carries the program out on shapes; each kernel that it launches to `wanted` when it is first
     launched. backend: of the GPU, but on shapes. rules: of what operators take there. Of sections
     of one kind and size the first stands for all."""
+    parts: set[fused.Part] = set()
     seen: set[Any] = set()
 
     def launched(part: fused.Part, operands: Sequence[Tensor | None]) -> None:
+        if part in parts:
+            return
+        parts.add(part)
         for kernel in fused.wanted(part, operands):
             key = kernel.item.compiled_for, kernel.facts
             if key not in seen:
@@ -86,11 +90,12 @@ def rehearse(
 
 
 class OnShapes(Run):
-    """Carries sections out on shapes: nothing has to leave for the host, and nothing comes back."""
+    """Carries sections out on shapes. What calls no convolution and makes nothing is left out: what
+    leaves for the host and comes back, GroupNorms' factors, attention's products."""
 
     def __init__(self, graph: Graph, backend: Backend, dtype: torch.dtype) -> None:
         super().__init__(graph, backend, _META, dtype)
-        for n, node in enumerate(graph.nodes):  # where no section before makes them
+        for n, node in enumerate(graph.nodes):
             if node.norm == GROUP:
                 factor = torch.empty(graph.nodes[node.source].channels, device=_META)
                 self.affines[n] = factor, factor
@@ -103,7 +108,7 @@ class OnShapes(Run):
         for _ in self.section(program, number, lambda r: x[:, :, slice(*r)], section):
             pass
 
-    def _store(self, step: ProgramStep) -> None:
+    def _nothing(self, *_: Any) -> None:
         pass
 
-    _drop = _load = _store
+    _store = _drop = _load = _reduce = _weigh = _nothing  # type: ignore[assignment]

@@ -469,13 +469,18 @@ class Run:
             stop = room.shape[2] if layer.span == "video" else (at + 1) * tokens
             seen = slice(at * tokens if layer.span == "frame" else 0, stop)
             k, v = room[0, None, :, seen], room[1, None, :, seen]
-            rows = query_rows(q, k, v, tokens)
-            for start in range(frame * tokens, (frame + 1) * tokens, rows):
-                part = slice(start, min(start + rows, (frame + 1) * tokens))
-                # torch's own: one that somebody put in its place is a VAE of unknown layers.
-                made = _nn.scaled_dot_product_attention(q[:, :, part], k, v)
-                target[:, part].copy_(made[0])
+            here = slice(frame * tokens, (frame + 1) * tokens)
+            self._weigh(q[:, :, here], k, v, target[:, here])
         return mixed
+
+    def _weigh(self, q: Tensor, k: Tensor, v: Tensor, target: Tensor) -> None:
+        """softmax(q k^T) v of some queries."""
+        rows = query_rows(q, k, v, q.shape[2])
+        for start in range(0, q.shape[2], rows):
+            part = slice(start, start + rows)
+            # torch's own: one that somebody put in its place is a VAE of unknown layers.
+            made = _nn.scaled_dot_product_attention(q[:, :, part], k, v)
+            target[:, part].copy_(made[0])
 
     # Slices
 
