@@ -387,5 +387,5 @@ def compile_decode(job: Job, plan: Plan | None, look: Callable[[], object] = lam
     ahead.finish(look)
     if not count:
         return f"the GPU kernels of the decode {plan.variant.name} are compiled already"
-    took = f"{count} GPU kernels of the decode {plan.variant.name} in"
+    took = f"{count} GPU kernel{'s' * (count > 1)} of the decode {plan.variant.name} in"
     return f"compiled {took} {time.monotonic() - began:.0f} s, for its first time"
