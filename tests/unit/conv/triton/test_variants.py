@@ -19,7 +19,7 @@ from tools.dev import variants
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
-COUNT, SEED = how_much.of(300, 1500), 11
+COUNT, SEED = how_much.of(150, 1500), 11
 TILES = ("128x128x32w8s2g8", "64x64x16w4s2g8", "128x16x32w4s2g8")
 
 
