@@ -142,7 +142,8 @@ def import_all() -> None:
     """What the command imports on its way, so that children have it from their parent."""
     for name in (
         "cli.decode", "conv.router", "conv.triton.jit", "decoding.executor", "decoding.families",
-        "decoding.backends.triton.backend", "decoding.planning.planner", "frames.sinks", "tools.runs",
+        "decoding.backends.triton.backend", "decoding.planning.planner", "frames.sinks",
+        "tools.runs",
     ):  # fmt: skip
         importlib.import_module(f"hy3d_rocm.{name}")
 
