@@ -145,52 +145,113 @@ typedef struct problem {
     const hy3d_conv3d_fusion *fusion; /* never NULL */
 } problem;
 
-/* Input element of up-sampled indices t, h, w that lie inside. */
-static double input_at(const problem *p, int64_t image, int64_t channel, const int64_t index[3])
+/* Elements that lie evenly apart, from the first of them on. */
+typedef struct line {
+    hy3d_dtype dtype;
+    const void *data; /* NULL: all are zero */
+    int64_t first, step;
+} line;
+
+static void load_line(const line *l, int64_t from, int64_t count, double *out)
+{
+    const int64_t first = l->first + from * l->step;
+    if (l->data == NULL) {
+        memset(out, 0, (size_t)count * sizeof *out);
+        return;
+    }
+    if (l->dtype == HY3D_F32) { /* the commonest */
+        for (int64_t i = 0; i < count; i++) {
+            out[i] = (double)((const float *)l->data)[first + i * l->step];
+        }
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = load(l->dtype, l->data, first + i * l->step);
+    }
+}
+
+/* The channels of one position of the input, from `channel` on; up-sampled indices t, h, w that lie
+ * inside. */
+static line input_line(const problem *p, int64_t image, int64_t channel, const int64_t index[3])
 {
     const hy3d_conv3d_fusion *const f = p->fusion;
-    int64_t at[HY3D_TENSOR_DIMS] = {image, channel};
-    double value;
+    int64_t at[3];
 
     for (int i = 0; i < 3; i++) {
         const int64_t times = p->desc->upsample[i];
-        at[2 + i] = times > 1 ? index[i] / times : index[i];
+        at[i] = times > 1 ? index[i] / times : index[i];
     }
     if (f->frames != NULL) {
-        const hy3d_conv3d_frame *const frame = &f->frames[at[2]];
-        if (frame->data == NULL) {
-            return 0.0;
+        const hy3d_conv3d_frame *const frame = &f->frames[at[0]];
+        const int64_t *const by = frame->stride;
+        return (line){p->desc->dtype, frame->data, channel * by[0] + at[1] * by[1] + at[2] * by[2],
+                      by[0]};
+    }
+    const int64_t *const by = p->x->stride;
+    return (line){p->x->dtype, p->x->data,
+                  image * by[0] + channel * by[1] + at[0] * by[2] + at[1] * by[3] + at[2] * by[4],
+                  by[1]};
+}
+
+/* The same channels after what is fused in front of the convolution. */
+static void load_input(const problem *p, const line *from, int64_t channel, int64_t at,
+                       int64_t count, double *out)
+{
+    const hy3d_conv3d_fusion *const f = p->fusion;
+
+    load_line(from, at, count, out);
+    if (from->data == NULL) {
+        return;
+    }
+    for (int64_t i = 0; i < count && f->scale != NULL; i++) {
+        out[i] = out[i] * (double)f->scale[channel + at + i] + (double)f->shift[channel + at + i];
+    }
+    for (int64_t i = 0; i < count && f->activation == HY3D_SILU; i++) {
+        out[i] = out[i] / (1.0 + exp(-out[i]));
+    }
+}
+
+/* Adds the products of one tap, channel after channel, to a sum. */
+static double add_tap(const problem *p, const line *input, const line *weight, int64_t first,
+                      double sum)
+{
+    enum { AT_ONCE = 64 };
+    const int64_t channels = p->desc->in_channels / p->desc->groups;
+    double x[AT_ONCE], w[AT_ONCE];
+
+    for (int64_t at = 0; at < channels; at += AT_ONCE) {
+        const int64_t count = channels - at < AT_ONCE ? channels - at : AT_ONCE;
+        load_input(p, input, first, at, count, x);
+        load_line(weight, at, count, w);
+        for (int64_t i = 0; i < count; i++) {
+            sum += x[i] * w[i];
         }
-        value =
-            load(p->desc->dtype, frame->data,
-                 channel * frame->stride[0] + at[3] * frame->stride[1] + at[4] * frame->stride[2]);
-    } else {
-        value = load_at(p->x, at);
     }
-    if (f->scale != NULL) {
-        value = value * (double)f->scale[channel] + (double)f->shift[channel];
-    }
-    return f->activation == HY3D_SILU ? value / (1.0 + exp(-value)) : value;
+    return sum;
 }
 
 /* Sum of one output element; at is (n, co, t, h, w). */
 static double sum_at(const problem *p, const int64_t at[HY3D_TENSOR_DIMS])
 {
     const hy3d_conv3d_desc *const d = p->desc;
+    const int64_t *const by = p->weight->stride;
     const int64_t channels = d->in_channels / d->groups;
     const int64_t first = at[1] / (d->out_channels / d->groups) * channels;
-    int64_t tap[HY3D_TENSOR_DIMS] = {at[1]}; /* index in weight */
-    int64_t in[3];
+    int64_t tap[3], in[3];
     double sum = 0.0;
 
-    for (tap[2] = 0; tap[2] < d->kernel[0]; tap[2]++) {
-        in[0] = input_index(d, 0, at[2], tap[2]);
-        for (tap[3] = 0; in[0] >= 0 && tap[3] < d->kernel[1]; tap[3]++) {
-            in[1] = input_index(d, 1, at[3], tap[3]);
-            for (tap[4] = 0; in[1] >= 0 && tap[4] < d->kernel[2]; tap[4]++) {
-                in[2] = input_index(d, 2, at[4], tap[4]);
-                for (tap[1] = 0; in[2] >= 0 && tap[1] < channels; tap[1]++) {
-                    sum += input_at(p, at[0], first + tap[1], in) * load_at(p->weight, tap);
+    for (tap[0] = 0; tap[0] < d->kernel[0]; tap[0]++) {
+        in[0] = input_index(d, 0, at[2], tap[0]);
+        for (tap[1] = 0; in[0] >= 0 && tap[1] < d->kernel[1]; tap[1]++) {
+            in[1] = input_index(d, 1, at[3], tap[1]);
+            for (tap[2] = 0; in[1] >= 0 && tap[2] < d->kernel[2]; tap[2]++) {
+                in[2] = input_index(d, 2, at[4], tap[2]);
+                if (in[2] >= 0) {
+                    const line input = input_line(p, at[0], first, in);
+                    const line weight = {
+                        p->weight->dtype, p->weight->data,
+                        at[1] * by[0] + tap[0] * by[2] + tap[1] * by[3] + tap[2] * by[4], by[1]};
+                    sum = add_tap(p, &input, &weight, first, sum);
                 }
             }
         }

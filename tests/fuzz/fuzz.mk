@@ -52,20 +52,17 @@ $(FUZZ_BUILD)/fuzz_%: $(FUZZ_BUILD)/entry_%.o $(FUZZ_SHARED:tests/fuzz/%.c=$(FUZ
 		$(FUZZ_JUDGE:%=$(FUZZ_BUILD)/judge/%.o) $(CORE_SOURCES:%.c=$(FUZZ_BUILD)/%.o)
 	$(FUZZ_CC) $(LDFLAGS) $(FUZZ_FLAGS) -fsanitize=fuzzer -static-libsan -o $@ $^ $(CORE_LIBS)
 
-# The replay, once a variant of the core: $(1) its folder, $(2) its flags, $(3) its core.
+# The replay, once a variant of the core: $(1) its folder, $(2) its flags, $(3) its core. The judges
+# are the C tests' objects, which know nothing of Check.
 define fuzz_replay
 $(1)/fuzz/%.o: tests/fuzz/%.c
 	@mkdir -p $$(@D)
 	$$(CC) $$(CPPFLAGS) $(2) $$(CFLAGS) $$(CORE_CFLAGS) $$(FUZZ_CFLAGS) -MMD -MP -c -o $$@ $$<
 
-$(1)/fuzz/judge/%.o: tests/c/%.c
-	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) $(2) $$(CFLAGS) $$(CORE_CFLAGS) $$(FUZZ_CFLAGS) -MMD -MP -c -o $$@ $$<
-
-$(1)/fuzz/replay: $(FUZZ_JUDGE:%=$(1)/fuzz/judge/%.o) $(1)/fuzz/replay.o $(FUZZ_SHARED:tests/fuzz/%.c=$(1)/fuzz/%.o) $(3)
+$(1)/fuzz/replay: $(FUZZ_JUDGE:%=$(1)/$(CTEST_DIR)/%.o) $(1)/fuzz/replay.o $(FUZZ_SHARED:tests/fuzz/%.c=$(1)/fuzz/%.o) $(3)
 	$$(CC) $$(LDFLAGS) $(2) -o $$@ $$^ $$(CORE_LIBS)
 
--include $(FUZZ_SHARED:tests/fuzz/%.c=$(1)/fuzz/%.d) $(FUZZ_JUDGE:%=$(1)/fuzz/judge/%.d)
+-include $(FUZZ_SHARED:tests/fuzz/%.c=$(1)/fuzz/%.d)
 endef
 $(eval $(call fuzz_replay,$(CORE_BUILD),$(CORE_OPT),$(CORE_BUILD)/libhy3d_core.a))
 $(eval $(call fuzz_replay,$(CASAN_BUILD),$(CASAN_FLAGS),$(CORE_SOURCES:%.c=$(CASAN_BUILD)/%.o)))

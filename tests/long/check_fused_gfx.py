@@ -16,7 +16,7 @@ import functools
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +206,18 @@ def sources(
 ) -> dict[FusedVariant, Source]:  # fmt: skip
     """The same, each with a job that launches it in the form "small"."""
     chosen: dict[FusedVariant, Source] = {}
+    for formed in _by_tile(arch, dtype, tuple(tiles)):
+        for v in select(list(formed)):
+            chosen.setdefault(v, formed[v])
+    return chosen
+
+
+@functools.lru_cache(maxsize=4)
+def _by_tile(
+    arch: str, dtype: str, tiles: tuple[Config, ...]
+) -> tuple[Mapping[FusedVariant, Source], ...]:
+    """The variants of each tile; those of load_rows are the first one's."""
+    made = []
     for k, tile in enumerate(tiles):
         found = _harvest(arch, dtype, tile, conv_jobs(dtype))
         if k == 0:
@@ -213,16 +225,14 @@ def sources(
                 found.setdefault(v, source)
         else:
             found = {v: source for v, source in found.items() if v.function == "conv_fused"}
-        formed = {
+        made.append({
             dataclasses.replace(v, form=form): source
             for v, source in found.items()
             for form, differing in FORMS.items()
             if set(differing) <= set(v.operands)
             and not (form == "output unaligned" and v.constexprs.get("ADD"))
-        }
-        for v in select(list(formed)):
-            chosen.setdefault(v, formed[v])
-    return chosen
+        })  # fmt: skip
+    return tuple(made)
 
 
 def subset() -> Iterator[tuple[str, FusedVariant]]:

@@ -13,6 +13,7 @@ tiny Wan VAE. A failure prints how to replay that trial.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import random
 import shutil
@@ -137,6 +138,16 @@ def run_command(job: Job, kill_at_call: int | None = None, count_to: Path | None
     return code
 
 
+def import_all() -> None:
+    """What the command imports on its way, so that children have it from their parent."""
+    for name in (
+        "cli.decode", "conv.router", "conv.triton.jit", "decoding.executor", "decoding.families",
+        "decoding.backends.triton.backend", "decoding.planning.planner", "frames.sinks",
+        "tools.runs",
+    ):  # fmt: skip
+        importlib.import_module(f"hy3d_rocm.{name}")
+
+
 @contextmanager
 def forked(work: Callable[[], int], log: Path) -> Iterator[int]:
     """A child that does `work` and ends with its result; what it writes goes to `log`."""
@@ -258,6 +269,7 @@ def check(
     first: int = 0, latent_frames: int = LATENT_FRAMES,
 ) -> int:  # fmt: skip
     """`count` trials; how many kills there were in all. ResumeError at the first that fails."""
+    import_all()
     torch.set_num_threads(1)  # children are forks: a pool of threads would not be in them
     if not (folder / "vae").exists():
         make_inputs(folder, latent_frames)

@@ -13,10 +13,13 @@ CSITES_CFLAGS := -O2 -g -std=c11 -fPIC -fvisibility=hidden -ffp-contract=off -pt
 CSITES_CORE := $(filter-out csrc/kernels/%,$(CORE_SOURCES))
 CSITES_OBJECTS := $(CSITES_CORE:%.c=$(CSITES_BUILD)/%.o) $(CSITES_BUILD)/registry.o \
 	$(filter $(CORE_BUILD)/csrc/kernels/%,$(CORE_OBJECTS))
-# Their helpers with the stand-in for Check: the library's own asserts want a runner.
-CSITES_HELPERS := counting reference support conv3d_support graphs_known graphs_random rasterize_support replay_frames
+# Their helpers with the stand-in for Check: the library's own asserts want a runner. What knows
+# nothing of Check is taken from the C tests as it is.
+CSITES_HELPERS := support conv3d_support rasterize_support
+CSITES_SHARED := counting reference graphs_known graphs_random replay_frames
 CSITES_TESTS := $(CSITES_BUILD)/main.o $(CSITES_BUILD)/scenarios.o \
-	$(CSITES_HELPERS:%=$(CSITES_BUILD)/helpers/%.o)
+	$(CSITES_HELPERS:%=$(CSITES_BUILD)/helpers/%.o) \
+	$(CSITES_SHARED:%=$(CORE_BUILD)/$(CTEST_DIR)/%.o)
 
 $(CSITES_BUILD)/csrc/base/alloc.o: CSITES_CFLAGS += -DTEST_SITES_SYSTEM
 $(CSITES_BUILD)/csrc/%.o: csrc/%.c tests/sites/sites.h

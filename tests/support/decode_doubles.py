@@ -37,11 +37,17 @@ def tiny_vae(kind: str, seed: int = 0) -> Any:
 
 def tiny_latents(vae: Any, frames: int, height: int, width: int, seed: int = 0) -> Any:
     """Normal latents (1, C, T, H, W) for a tiny VAE; image VAEs take T = 1."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(1, _latent_channels(vae), frames, height, width, generator=generator)
+
+
+def _latent_channels(vae: Any) -> int:
+    """As its settings say; where there are none the family is asked, which takes small decodes."""
     from hy3d_rocm.decoding.families import family_for
 
-    generator = torch.Generator().manual_seed(seed)
-    channels = family_for(vae).latent_channels
-    return torch.randn(1, channels, frames, height, width, generator=generator)
+    config = getattr(vae, "config", None)
+    told = getattr(config, "latent_channels", None) or getattr(config, "z_dim", None)
+    return int(told or family_for(vae).latent_channels)
 
 
 def tiny_pixels(frames: int, height: int, width: int, seed: int = 0) -> Any:

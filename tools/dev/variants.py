@@ -9,6 +9,7 @@ kernel is also compiled anew for what Triton knows of its pointers, so each come
 from __future__ import annotations
 
 import functools
+import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -300,8 +301,20 @@ def sources(
     select: Callable[[list[Variant]], list[Variant]] | None = None,
 ) -> dict[Variant, Source]:  # fmt: skip
     """The same, each with a convolution that launches it in the form "small"."""
-    offered = list(configs.offered(arch, dtype) if tiles is None else tiles)
+    offered = configs.offered(arch, dtype) if tiles is None else tiles
     found: dict[Variant, Source] = {}
+    for every in _by_tile(arch, dtype, tuple(offered)):
+        for v in select(list(every)) if select else every:
+            found.setdefault(v, every[v])
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def _by_tile(
+    arch: str, dtype: str, offered: tuple[Config, ...]
+) -> tuple[Mapping[Variant, Source], ...]:
+    """The variants of each tile; those that no tile changes are the first one's."""
+    found = []
     for config in offered:
         mine = _harvest(arch, dtype, config, _problems(dtype))
         if config is offered[0]:
@@ -309,10 +322,8 @@ def sources(
             found_here = _harvest(arch, dtype, config, others)
             for v, source in _with_packing(found_here):
                 mine.setdefault(v, source)
-        every = {replace(v, form=f): source for v, source in mine.items() for f in _forms(v)}
-        for v in select(list(every)) if select else every:
-            found.setdefault(v, every[v])
-    return found
+        found.append({replace(v, form=f): source for v, source in mine.items() for f in _forms(v)})
+    return tuple(found)
 
 
 def pairs(every: list[Variant]) -> list[Variant]:
@@ -332,16 +343,40 @@ def _covering(every: list[Variant], strength: int) -> list[Variant]:
     """Greedily, of each kernel, until every combination of `strength` values has occurred."""
     chosen: list[Variant] = []
     for function in dict.fromkeys(v.function for v in every):
-        members = {v: set(combinations(v, strength)) for v in every if v.function == function}
-        missing = set().union(*members.values())
+        mine = [v for v in every if v.function == function]
+        members = _numbered([_values_of(v) for v in mine], strength)
+        missing = set().union(*members)
+        # A member brings no more than it did when it was last counted, so that few are counted
+        # again: the first of the heap is the best if its count still holds.
+        heap = [(-len(numbers), k) for k, numbers in enumerate(members)]
+        heapq.heapify(heap)
         while missing:
-            best = max(members, key=lambda v: len(members[v] & missing))
-            missing -= members.pop(best)
-            chosen.append(best)
+            counted, k = heap[0]
+            brought = -len(members[k] & missing)
+            if brought != counted:
+                heapq.heapreplace(heap, (brought, k))
+                continue
+            heapq.heappop(heap)
+            missing -= members[k]
+            chosen.append(mine[k])
     return chosen
+
+
+def _numbered(rows: list[tuple[Any, ...]], strength: int) -> list[set[int]]:
+    """The combinations of each row, each combination as a number."""
+    numbers: dict[tuple[int, Any], int] = {}
+    by_value = [[numbers.setdefault(one, len(numbers)) for one in enumerate(row)] for row in rows]
+    if strength == 1:
+        return [set(row) for row in by_value]
+    assert strength == 2
+    many = len(numbers)
+    return [{a * many + b for a, b in itertools.combinations(row, 2)} for row in by_value]
+
+
+def _values_of(variant: Variant) -> tuple[Any, ...]:
+    return (*variant.operands, *variant.constants, variant.form)
 
 
 def combinations(variant: Variant, strength: int) -> Iterable[tuple[Any, ...]]:
     """Its combinations of `strength` constants with their values (operands and form count)."""
-    found = (*variant.operands, *variant.constants, variant.form)
-    return itertools.combinations(enumerate(found), strength)
+    return itertools.combinations(enumerate(_values_of(variant)), strength)

@@ -16,7 +16,7 @@ from places import TESTS
 
 from hy3d_rocm import _core
 
-COUNT, REAL, SEED = *how_much.of((100, 20), (300, 60)), 7
+COUNT, REAL, SEED = *how_much.of((50, 10), (300, 60)), 7
 SHAPES = TESTS / "shapes" / "video_vae_layers.json"
 # Larger ones take seconds each: bench_conv.py compares them.
 MAX_GFLOP = 1.0

@@ -7,6 +7,7 @@ from types import SimpleNamespace as Thing
 from typing import Any
 from unittest.mock import MagicMock, Mock
 
+import how_much
 import pytest
 import torch
 from hypothesis import given, settings
@@ -187,7 +188,7 @@ THINGS = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=how_much.of(100, 300), deadline=None)
 @given(THINGS)
 def test_the_twin_gives_the_core_s_answer(pipeline: object) -> None:
     found, rule = _core.resolve_device(pipeline, "DEFAULT")

@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any
 
 import check_plans as checker
+import how_much
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,12 +56,12 @@ def test_random_plans_of_the_twin_keep_their_contract() -> None:
 
 @needs_core
 def test_random_plans_of_the_core_keep_their_contract() -> None:
-    assert checker.run(2000, 7, _native, False) == 0
+    assert checker.run(how_much.of(700, 2000), 7, _native, False) == 0
 
 
 @needs_core
 def test_core_and_twin_give_the_same_plans_tiles_and_windows() -> None:
-    assert checker.run(50, 8, _native, True) == 0
+    assert checker.run(how_much.of(20, 50), 8, _native, True) == 0
 
 
 class BrokenCore:
@@ -99,7 +100,7 @@ def test_the_checker_notices_a_broken_core(fault: str, capsys: pytest.CaptureFix
 
 
 @needs_core
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=how_much.of(80, 250), deadline=None)
 @given(descriptions)
 def test_core_and_twin_agree_on_every_description_however_odd(desc: dict[str, Any]) -> None:
     ours, theirs = (outcome(side.schedule_plan, **desc) for side in (_native, twin))
@@ -117,7 +118,7 @@ def test_core_and_twin_refuse_the_same_windows(sizes: tuple[int, int, int]) -> N
     assert outcome(_native.schedule_window, *sizes) == "ValueError"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=how_much.of(70, 200), deadline=None)
 @given(st.integers(1, 60), st.integers(0, 20), st.integers(0, 20), st.integers(1, 5), st.booleans())
 def test_the_largest_tile_is_found_without_looking_at_all(
     latent: int, overlap: int, halo: int, factor: int, causal: bool

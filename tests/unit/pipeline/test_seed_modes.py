@@ -83,11 +83,11 @@ def test_a_caller_who_gives_the_global_generator_shares_it_with_encode_images() 
 
 
 def test_the_promises_hold_for_many_seeds() -> None:
-    """150 in the gate, a thousand in `make test-long`."""
+    """50 in the gate, a thousand in `make test-long`."""
     chosen = random.Random(SEED)
     pipeline = Painter()
     proxies = {mode: PipelineProxy(pipeline, seed_mode=mode) for mode in ("stream", "legacy")}
-    for _ in range(how_much.of(150, 1000)):
+    for _ in range(how_much.of(50, 1000)):
         seed = chosen.choice(
             (chosen.getrandbits(64), chosen.getrandbits(32), chosen.getrandbits(6))
         )

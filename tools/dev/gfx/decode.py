@@ -88,30 +88,40 @@ def decode(code: bytes, arch: str) -> Iterator[Instruction]:
 
 @dataclass(frozen=True)
 class _Format:
-    """An encoding of the tables: what marks it in the first word, and its fields.
+    """An encoding of the tables: what marks it, and its fields.
 
-    places: (name, lowest bit, mask). sources: those of fields that may ask for a literal. literal:
-    the same with 32 bits behind it, or None.
+    mask, value: of the bits that are fixed. allowed: (lowest bit, mask, codes) of fields that have
+    some codes only. reach: the bytes that these are in. places: (name, lowest bit, mask). sources:
+    those of fields that may ask for a literal. literal: the same with 32 bits behind it, or None.
     """
 
     kind: Any
     mask: int
     value: int
+    allowed: tuple[tuple[int, int, frozenset[int]], ...]
+    reach: int
     size: int
     places: tuple[tuple[str, int, int], ...]
     sources: tuple[tuple[int, int], ...]
     literal: _Format | None
+
+    def matches(self, raw: int, size: int) -> bool:
+        """What tinygrad's own look at the bytes says, which reads each field anew."""
+        return (
+            raw & self.mask == self.value
+            and size >= self.reach
+            and all(raw >> low & mask in codes for low, mask, codes in self.allowed)
+        )
 
     def fields(self, raw: int) -> dict[str, int]:
         return {name: raw >> low & mask for name, low, mask in self.places}
 
 
 def _by_tables(code: bytes, at: int, tables: str) -> Instruction:
-    amd = importlib.import_module("tinygrad.renderer.amd")
     piece = code[at : at + _LONGEST]
-    word = int.from_bytes(piece[:4], "little")
-    matching = (f for f in _formats(tables) if word & f.mask == f.value)
-    found = next((f for f in matching if amd._matches(piece, f.kind)), None)
+    raw, size = int.from_bytes(piece, "little"), len(piece)
+    word = raw & 0xFFFFFFFF
+    found = next((f for f in _formats(tables) if f.matches(raw, size)), None)
     if found is None:
         raise UnknownInstructionError(f"{at:#x}: the word {word:#010x}")
     raw = int.from_bytes(piece[: found.size], "little")
@@ -139,12 +149,19 @@ def _format(kind: Any) -> _Format:
     dsl = importlib.import_module("tinygrad.renderer.amd.dsl")
     mask = value = 0
     for _, field in kind._fields:
-        if isinstance(field, dsl.FixedBitField) and field.hi < 32:
+        if isinstance(field, dsl.FixedBitField):
             mask |= field.mask << field.lo
             value |= field.default << field.lo
+    amd = importlib.import_module("tinygrad.renderer.amd")
+    for ending, source in amd._VARIANT_SRC0.items():
+        if kind.__name__.endswith(ending):
+            mask |= 0x1FF
+            value = value & ~0x1FF | source
+            break
     wide = getattr(importlib.import_module(kind.__module__), f"{kind.__name__}_LIT", None)
     return _Format(
-        kind, mask, value, kind._base_size,
+        kind, mask, value, _allowed(kind), max(field.lo // 32 + 1 for _, field in kind._fields) * 4,
+        kind._base_size,
         tuple((name, field.lo, field.mask) for name, field in kind._fields),
         tuple(
             (field.lo, field.mask)
@@ -153,6 +170,15 @@ def _format(kind: Any) -> _Format:
         ),
         None if wide is None else _format(wide),
     )  # fmt: skip
+
+
+def _allowed(kind: Any) -> tuple[tuple[int, int, frozenset[int]], ...]:
+    dsl = importlib.import_module("tinygrad.renderer.amd.dsl")
+    return tuple(
+        (field.lo, field.mask, frozenset(op.value for op in field.allowed))
+        for _, field in kind._fields
+        if isinstance(field, dsl.EnumBitField) and field.allowed is not None
+    )
 
 
 @dataclass(frozen=True)

@@ -1028,8 +1028,8 @@ static void multiply(double *d, const double *a, const double *b, uint32_t rows,
  * groups of lanes have four (f32: one) of the depth each; results in fours of rows. */
 static void matrix(struct machine *m, struct wave *w, const struct step *s)
 {
-    static _Thread_local double a[32 * 16], b[32 * 16], d[32 * 32];
-    uint32_t n = m->launch->wave_size, rows = s->rows, depth = s->depth;
+    double a[32 * 16], b[32 * 16], d[32 * 32];
+    uint32_t n = m->launch->wave_size, rows = s->rows, depth = s->depth, groups = n / rows;
     uint32_t generation = m->launch->generation;
     enum matrix type = (enum matrix)s->what;
     uint64_t all = n == 64 ? ~0ull : 0xffffffffull;
@@ -1038,9 +1038,9 @@ static void matrix(struct machine *m, struct wave *w, const struct step *s)
     touch(m, w, s->source[0], s->words[0]);
     touch(m, w, s->source[1], s->words[1]);
     loaded(m, w, s->target, s->target_words);
+    uint32_t each = generation == 11 ? depth : depth / groups;
     for (uint32_t l = 0; l < n; l++) {
         uint32_t row = l % rows, group = l / rows;
-        uint32_t each = generation == 11 ? depth : depth / (n / rows);
         uint32_t first = generation == 11 ? 0 : group * each;
         for (uint32_t k = 0; k < each; k++) {
             double x = element(w, s->source[0], type, l, k);
@@ -1072,21 +1072,21 @@ static void matrix(struct machine *m, struct wave *w, const struct step *s)
     for (int writes = 0; writes < 2; writes++) {
         if (writes)
             multiply(d, a, b, rows, depth, type == MATRIX_F32);
-        for (uint32_t l = 0; l < n; l++) {
-            uint32_t column = l % rows, group = l / rows;
+        for (uint32_t group = 0; group < groups; group++) {
             for (uint32_t k = 0; k < words; k++) {
-                uint32_t row;
-                if (generation == 11)
-                    row = 2 * k + group;
-                else if (generation == 12)
-                    row = k + 8 * group;
-                else
-                    row = k / 4 * 4 * (n / rows) + 4 * group + k % 4;
-                double *at = &d[row * rows + column];
-                if (writes)
-                    w->vector[s->target - REG_VECTOR + k][l] = f32_bits((float)*at);
-                else
-                    *at = (double)(has_c ? f32_of(w->vector[s->source[2] - REG_VECTOR + k][l]) : c);
+                uint32_t row = k / 4 * 4 * groups + 4 * group + k % 4;
+                if (generation != 9)
+                    row = generation == 11 ? 2 * k + group : k + 8 * group;
+                double *at = &d[row * rows];
+                uint32_t *to = &w->vector[s->target - REG_VECTOR + k][group * rows];
+                const uint32_t *from =
+                    has_c ? &w->vector[s->source[2] - REG_VECTOR + k][group * rows] : NULL;
+                for (uint32_t column = 0; column < rows; column++) {
+                    if (writes)
+                        to[column] = f32_bits((float)at[column]);
+                    else
+                        at[column] = (double)(has_c ? f32_of(from[column]) : c);
+                }
             }
         }
     }

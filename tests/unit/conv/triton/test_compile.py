@@ -1,10 +1,12 @@
-"""Compiling for AMD without a GPU: real compilations of a small kernel in real child processes."""
+"""Compiling for AMD without a GPU: real compilations of a small kernel in real child processes.
+Triton keeps what it compiled, by source and compiler, in build/triton-gfx: a later run finds it."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
 
+import check_gfx
 import pytest
 
 from hy3d_rocm.conv.triton import configs
@@ -27,13 +29,12 @@ def job(arch: str, dtype: str, block: int = 32) -> compiling.Job:
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], isa.Isa]:
+def kernels() -> dict[tuple[str, str], isa.Isa]:
     jobs = [job(arch, dtype) for arch in compiling.GFX_TARGETS for dtype in TYPES]
-    cache = tmp_path_factory.mktemp("triton")
     names = {pointer: dtype for dtype, pointer in TYPES.items()}
     return {
         (done.job.arch, names[done.job.signature["a"]]): done.isa()
-        for done in compiling.compile_all(jobs, workers=2, cache_dir=cache)
+        for done in compiling.compile_all(jobs, workers=2, cache_dir=check_gfx.CACHE)
     }
 
 
@@ -62,9 +63,9 @@ def test_every_inner_loop_is_found(kernels: dict[tuple[str, str], isa.Isa]) -> N
         assert kernel.loop.total < kernel.body.total, key
 
 
-def test_a_tile_that_is_too_large_is_seen_to_spill(tmp_path: Path) -> None:
+def test_a_tile_that_is_too_large_is_seen_to_spill() -> None:
     large = job("gfx1030", "bf16", block=128)
-    (done,) = compiling.compile_all([large], workers=1, cache_dir=tmp_path)
+    (done,) = compiling.compile_all([large], workers=1, cache_dir=check_gfx.CACHE)
     assert any("registers spill" in words for words in isa.problems(done.isa(), "bf16"))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import how_much  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from layer_frames import own_frames, source_range  # noqa: E402
 from live_storages import LiveStorages  # noqa: E402
@@ -41,7 +42,7 @@ CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread", "no_gradients")
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(how_much.of(40, 120)))
 def test_any_frames_of_any_layer_equal_the_whole_layers(seed: int) -> None:
     """Whole numbers: equal bit for bit. Replay: the seed is the test's number."""
     rng = random.Random(seed)

@@ -112,7 +112,7 @@ def test_each_change_and_each_kind_is_tried_at_both_times() -> None:
 @pytest.mark.parametrize(("kind", "change", "when"), cases())
 def test_a_change_is_never_ignored(kind: str, change: ChangeIt, when: str) -> None:
     vae = tiny_vae(kind)
-    z = latents(kind, tiny_vae(kind))
+    z = latents(kind, vae)
     unchanged = plain(vae, z)
     if when == "second":
         before = decode(vae, z, strategy="streamed")
@@ -177,7 +177,7 @@ def test_what_leaves_the_function_as_it_is_is_streamed(
     change: ChangeIt, kind: str, when: str
 ) -> None:
     vae, twin = tiny_vae(kind), tiny_vae(kind)
-    z = latents(kind, tiny_vae(kind))
+    z = latents(kind, vae)
     if change is other_weights:
         change(twin)
     wanted = plain(twin, z)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import Any
 
+import check_gfx
 import check_raster_gfx as gfx
 import check_raster_gpu as interpreted
 import how_much
@@ -47,7 +48,7 @@ def test_random_scenes_reach_both_rules_and_every_kind() -> None:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[compiling.Compiled]:
+def compiled() -> list[compiling.Compiled]:
     """Each kernel once, rules in turn, and one that may fuse. In the gate architectures in turn."""
     jobs = []
     for k, arch in enumerate(ARCHES):
@@ -60,8 +61,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[compiling.Compile
         jobs += how_much.of(once[k::2], once)
     fused = {**jobs[0].options, "enable_fp_fusion": True}
     jobs.append(dataclasses.replace(jobs[0], options=fused))
-    cache = tmp_path_factory.mktemp("triton")
-    done = {id(one.job): one for one in compiling.compile_all(jobs, workers=1, cache_dir=cache)}
+    found = compiling.compile_all(jobs, workers=1, cache_dir=check_gfx.CACHE)
+    done = {id(one.job): one for one in found}
     return [done[id(one)] for one in jobs]
 
 
