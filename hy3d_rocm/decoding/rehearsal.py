@@ -27,25 +27,28 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hy3d_rocm")
 _META = torch.device("meta")
+# Of a candidate: what its launches depend on.
+_DECIDES = ("order", "chunk", "slice_bytes", "tile", "halo_row", "level")
 
 
-def compile_ahead(job: Job, compiled: Compiled) -> int:
+def compile_ahead(job: Job, compiled: Compiled) -> list[str]:
     """Has the kernels that the program will launch compiled by other processes (ahead.py), if it is
-    not known that they are there; how many. It foretells: what it misses is compiled when it is
+    not known that they are there; their names. It foretells: what it misses is compiled when it is
     wanted."""
     index, graph, program = job.device.index, compiled.graph, compiled.program
     index = torch.cuda.current_device() if index is None else index
-    asked = job.shape, job.dtype, graph.nodes, program.candidate
+    rules, new = OperatorWorkspace(job.device), list[str]()
+    with standing_for(rules), torch.cuda.device(index):
+        backend: Any = job.make_backend(ModuleWeights(job.dtype, "meta"), _META)
+    taken = tuple(program.candidate[field] for field in _DECIDES)
+    asked = job.shape, job.dtype, graph.nodes, taken, backend.target()
     name = first_use.name_of_all(fused.KERNELS, index, *asked)
     if not first_use.is_new(name):
-        return 0
-    rules, new = OperatorWorkspace(job.device), 0
-    with standing_for(rules):
-        backend: Any = job.make_backend(ModuleWeights(job.dtype, "meta"), _META)
+        return []
 
     def wanted(kernel: ahead.Wanted) -> None:
-        nonlocal new
-        new += ahead.want(kernel, index)
+        if one := ahead.want(kernel, index):
+            new.append(one)
 
     try:
         rehearse(graph, program, backend, job.dtype, rules, wanted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -48,7 +49,7 @@ def run_tune_command(arguments: argparse.Namespace) -> int:
 
     try:
         device = find_gpu(arguments.device)
-        report, default = _run(arguments, device)
+        report, default, compiled = _run(arguments, device)
     except NoGpuError as error:
         _say(str(error))
         return 2
@@ -71,11 +72,22 @@ def run_tune_command(arguments: argparse.Namespace) -> int:
             return 1
     if report.interrupted:
         return 130
-    return 1 if report.fault else 0
+    if report.fault:
+        return 1
+    try:
+        line = compiled()
+    except KeyboardInterrupt:
+        return 130
+    except RuntimeError as error:
+        line = f"the kernels of its fused decode were not compiled: {error}"
+    if line:
+        _say(line)
+    return 0
 
 
-def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str]:
-    """The report, and the tier that computes these shapes today."""
+def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str, Callable[[], str]]:
+    """The report, the tier that computes these shapes today, and what compiles the fused decode's
+    kernels and says so."""
     import torch
 
     from hy3d_rocm.tune import shapes
@@ -88,10 +100,8 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str]:
     found = shapes.collect(vae, latent, dtype, str(device))
     _say(f"{len(found)} shapes of {latent} latents, {arguments.limit:.0f} s at most")
     asked = Asked(arguments.limit, tiers, arguments.again, arguments.retry_hung, arguments.probe)
-    result = tune_shapes(found, device, asked, _say)
-    if line := compile_decode(*plan_decode(vae, latent, dtype, device)):
-        _say(line)
-    return result
+    report, default = tune_shapes(found, device, asked, _say)
+    return report, default, lambda: compile_decode(*plan_decode(vae, latent, dtype, device))
 
 
 def _known_tiers(names: tuple[str, ...]) -> tuple[str, ...]:

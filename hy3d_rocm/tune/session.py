@@ -17,7 +17,7 @@ from hy3d_rocm import meter
 from hy3d_rocm.conv import probe as probing
 from hy3d_rocm.conv.choice import VENDOR_TIERS, Setting
 from hy3d_rocm.conv.policy import Memory, StoreMemory
-from hy3d_rocm.conv.triton import ahead
+from hy3d_rocm.conv.triton import ahead, first_use
 from hy3d_rocm.conv.verdict_store.machine import this_machine
 from hy3d_rocm.conv.verdict_store.records import Record
 from hy3d_rocm.conv.verdict_store.store import store
@@ -383,9 +383,13 @@ def compile_decode(job: Job, plan: Plan | None, look: Callable[[], object] = lam
         return ""
     if job.device_of(plan.variant).type == "cpu":
         return ""
-    began, count = time.monotonic(), compile_ahead(job, plan.compiled)
+    began, whose = time.monotonic(), f"of the decode {plan.variant.name}"
+    new = compile_ahead(job, plan.compiled)
     ahead.finish(look)
-    if not count:
-        return f"the GPU kernels of the decode {plan.variant.name} are compiled already"
-    took = f"{count} GPU kernel{'s' * (count > 1)} of the decode {plan.variant.name} in"
-    return f"compiled {took} {time.monotonic() - began:.0f} s, for its first time"
+    left = sum(map(first_use.is_new, new))
+    done = len(new) - left
+    if not new:
+        return f"the GPU kernels {whose} are compiled already"
+    took = f"compiled {done} GPU kernel{'s' * (done != 1)} {whose} in"
+    said = f"{took} {time.monotonic() - began:.0f} s, for its first time"
+    return said if not left else f"{said}; {left} are left to it (it takes other cores and memory)"

@@ -63,8 +63,11 @@ def tune(
     freed = memory.free_everything().splitlines()[-1]
     shapes, whose = collect_decode(job, plan)
     report = measure(shapes, job.device, seconds, again=again, retry_hung=retry_hung)
-    with Watcher() as watcher, current_device(job.device):
-        compiled = compile_decode(job, plan, watcher.throw)
+    try:
+        with Watcher() as watcher, current_device(job.device):
+            compiled = compile_decode(job, plan, watcher.throw)
+    except RuntimeError as error:
+        compiled = f"the kernels of its fused decode were not compiled: {said(error)}"
     return f"{len(shapes)} convolutions {whose}\n{freed}\n\n{report}\n{compiled}".rstrip()
 
 

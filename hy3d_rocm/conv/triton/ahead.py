@@ -41,6 +41,7 @@ _CHILD_BYTES = 200 << 20
 _SHARE = 10
 # Of a kernel, which takes some seconds on a slow machine; then the child ends itself.
 _LONGEST_S = 120.0
+_ANSWER = b"hy3d: "
 _LOOK_S = 0.2
 _END_S = 2.0
 
@@ -54,27 +55,24 @@ class Wanted(NamedTuple):
 
 
 _guard = threading.Lock()
-_queued: dict[str, bytes] = {}  # by name, in the order in which they are wanted
+# By name, in the order in which they are wanted: what a child is told first, and of the kernel.
+_queued: dict[str, tuple[bytes, bytes]] = {}
 _running: dict[str, threading.Event] = {}
+_hopeless: set[bytes] = set()  # children that were told this could not be started
 _children = 0
 
 
-def want(wanted: Wanted, index: int) -> bool:
-    """Has a kernel for GPU `index` compiled; whether it was not compiled before."""
-    global _children
+def want(wanted: Wanted, index: int) -> str:
+    """Has a kernel for GPU `index` compiled; its name if it was not compiled before, else ""."""
     name = first_use.name_of(wanted.kernels, wanted.item, wanted.facts, index)
     if not first_use.is_new(name):
-        return False
-    line, most = _line(wanted), _most()
+        return ""
+    header = _header(index)
     with _guard:
         if name not in _running:
-            _queued[name] = line
-        # The first in the queue is left to this process, which will want it at once.
-        is_short = _children < min(len(_queued) - 1, most)
-        _children += is_short
-    if is_short:
-        threading.Thread(target=_serve, args=(_header(wanted.kernels, index),), daemon=True).start()
-    return True
+            _queued[name] = header, _line(wanted)
+    _hire(header, 1)  # the first is left to this process, which will want it at once
+    return name
 
 
 def wait_for(name: str, look: Callable[[], object]) -> None:
@@ -83,16 +81,39 @@ def wait_for(name: str, look: Callable[[], object]) -> None:
     with _guard:
         _queued.pop(name, None)
         done = _running.get(name)
-    until = time.monotonic() + 2 * _LONGEST_S
+    until = time.monotonic() + _LONGEST_S + _END_S
     while done is not None and not done.wait(_LOOK_S) and time.monotonic() < until:
         look()
 
 
 def finish(look: Callable[[], object]) -> None:
-    """Waits until the children have compiled all that was wanted. look: as of wait_for()."""
-    while _children:
+    """Waits until children have compiled all that is wanted, if there are any. look: as of
+    wait_for()."""
+    while True:
+        with _guard:
+            headers = {header for header, _ in _queued.values()}
+        for header in headers:
+            _hire(header, 0)
+        if not _children:
+            return
         time.sleep(_LOOK_S)
         look()
+
+
+def _hire(header: bytes, left: int) -> None:
+    """Starts a child where one more is worth it. left: kernels of the queue that need none."""
+    global _children
+    most = _most()
+    with _guard:
+        waiting = sum(header == its for its, _ in _queued.values()) - left
+        if header in _hopeless or _children >= min(waiting, most):
+            return
+        _children += 1
+    try:
+        threading.Thread(target=_serve, args=(header,), daemon=True).start()
+    except RuntimeError:  # no more threads
+        with _guard:
+            _children -= 1
 
 
 def _most() -> int:
@@ -101,7 +122,9 @@ def _most() -> int:
         return 0
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     free = memory.host_free_bytes()
-    room = most_processes if free is None else _children + free // _SHARE // _CHILD_BYTES
+    if free is None:
+        return min(own - 1, most_processes)
+    room = (free + _children * _CHILD_BYTES) // _SHARE // _CHILD_BYTES
     return min(own - 1, room, most_processes)
 
 
@@ -115,17 +138,10 @@ def _line(wanted: Wanted) -> bytes:
     return json.dumps(job).encode("ascii") + b"\n"
 
 
-def _header(module: str, index: int) -> bytes:
-    """module: of kernels; it may import those of this package."""
-    packages = {
-        ".".join(parts[:n])
-        for parts in (module.split("."), __name__.split("."))
-        for n in range(1, len(parts))
-    }
+def _header(index: int) -> bytes:
     header = {
-        "path": process.search_path(sys.path), "root": str(CHILD.parents[3]),
-        "packages": sorted(packages), "target": _target(index),
-        "longest_s": _LONGEST_S,
+        "path": process.search_path(sys.path), "root": str(CHILD.parents[2]),
+        "target": _target(index),
     }  # fmt: skip
     return json.dumps(header).encode("ascii") + b"\n"
 
@@ -139,13 +155,14 @@ def _target(index: int) -> tuple[str, Any, int]:
     return found.backend, found.arch, found.warp_size
 
 
-def _next() -> tuple[str, bytes, threading.Event] | None:
+def _next(header: bytes) -> tuple[str, bytes, threading.Event] | None:
+    """The first that a child which was told `header` can compile."""
     with _guard:
-        name = next(iter(_queued), None)
+        name = next((name for name, (its, _) in _queued.items() if its == header), None)
         if name is None:
             return None
         done = _running[name] = threading.Event()
-        return name, _queued.pop(name), done
+        return name, _queued.pop(name)[1], done
 
 
 def _serve(header: bytes) -> None:
@@ -155,30 +172,40 @@ def _serve(header: bytes) -> None:
     try:
         child = _start()
         assert child.stdin is not None
-        assert child.stdout is not None
         child.stdin.write(header)
-        while (job := _next()) is not None:
+        is_there = _answer(child) == b"ready"
+        if not is_there:
+            raise OSError("a child did not start as it should")
+        while is_there and (job := _next(header)) is not None:
             name, line, done = job
             try:
                 child.stdin.write(line)
-                answer = child.stdout.readline()
-                if answer == b"done\n":
+                answer = _answer(child)
+                is_there = answer != b""
+                if answer == b"done":
                     first_use.note(name, on_disk=True)
-                elif not answer:
-                    break
             finally:
                 with _guard:
                     del _running[name]
                 done.set()
     except OSError as error:
         logger.debug("kernels are compiled one after the other: %s", error)
+        with _guard:
+            _hopeless.add(header)
     finally:
         with _guard:
             _children -= 1
-            if not _children:
-                _queued.clear()  # nobody takes them any more
         if child is not None:
             _end(child)
+
+
+def _answer(child: subprocess.Popen[bytes]) -> bytes:
+    """Its next one; nothing when there will be none."""
+    assert child.stdout is not None
+    for line in iter(child.stdout.readline, b""):
+        if line.startswith(_ANSWER):
+            return line.removeprefix(_ANSWER).strip()
+    return b""
 
 
 def _start() -> subprocess.Popen[bytes]:
@@ -190,8 +217,9 @@ def _start() -> subprocess.Popen[bytes]:
     if sys.platform == "win32":
         hidden = subprocess.CREATE_NO_WINDOW
     return subprocess.Popen(
-        [python, "-I", "-B", str(CHILD)], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, env=process.environment(os.environ), creationflags=hidden,
+        [python, "-I", "-B", str(CHILD), str(_LONGEST_S)], bufsize=0, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=process.environment(os.environ),
+        creationflags=hidden,
     )  # fmt: skip
 
 
@@ -204,3 +232,15 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
+
+
+def _forget() -> None:
+    """In a forked process: its parent has the children."""
+    global _guard, _children
+    _guard, _children = threading.Lock(), 0
+    _queued.clear()
+    _running.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

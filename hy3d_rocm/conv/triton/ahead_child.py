@@ -3,8 +3,10 @@
 It never opens a GPU and never loads torch, which take seconds and memory: Triton is told for which
 card to compile, and given stand-ins for tensors. Started as a file, with nothing imported yet.
 
-stdin: a line that says for what to compile, then a line a kernel, JSON. stdout: a line for each
-kernel, once it is in the cache or can't be compiled; then the other process does without.
+    python ahead_child.py SECONDS     (none of its steps takes longer, or the process ends)
+
+stdin: a line that says for what to compile, then a line a kernel, JSON. stdout: "hy3d: ready", then
+"hy3d: done" or "hy3d: failed" for each kernel. Whatever else is printed there is no answer.
 """
 
 from __future__ import annotations
@@ -68,16 +70,28 @@ class _Driver:
         return self._target
 
 
+class _Packages:
+    """Finds this project's packages without their own code, which loads torch."""
+
+    def __init__(self, root: str) -> None:
+        self._root, self._name = os.path.split(root)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        folder = os.path.join(self._root, *name.split("."))
+        if name.partition(".")[0] != self._name or not os.path.isdir(folder):
+            return None
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [folder]
+        return spec
+
+
 def _prepare(header: dict[str, Any]) -> None:
     sys.path[:] = header["path"]
     torch: Any = ModuleType("torch")
     torch.__spec__ = ModuleSpec("torch", None)
     torch.Tensor = Tensor
     sys.modules["torch"] = torch
-    for name in header["packages"]:  # whose own code, which loads torch, is left out
-        package = ModuleType(name)
-        package.__path__ = [os.path.join(header["root"], *name.split("."))]
-        sys.modules[name] = package
+    sys.meta_path.insert(0, _Packages(header["root"]))
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
@@ -98,20 +112,27 @@ def _compile(job: dict[str, Any], types: dict[str, _Type]) -> None:
 
 def main() -> None:
     """Until stdin ends."""
+    seconds = float(sys.argv[1])
+
+    def watch() -> None:
+        """Whatever hangs, and whoever has gone meanwhile: this process ends."""
+        faulthandler.dump_traceback_later(seconds, exit=True)
+
+    watch()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)
     types: dict[str, _Type] = {}
-    header = json.loads(sys.stdin.readline())
-    _prepare(header)
+    _prepare(json.loads(sys.stdin.readline()))
+    answers.write("hy3d: ready\n")
+    faulthandler.cancel_dump_traceback_later()
     for line in iter(sys.stdin.readline, ""):
-        # Whatever hangs, and whoever has gone meanwhile: this process ends.
-        faulthandler.dump_traceback_later(header["longest_s"], exit=True)
+        watch()
         try:
             _compile(json.loads(line), types)
-        except Exception as error:  # noqa: BLE001 - whatever a compiler raises
-            answers.write(f"failed: {type(error).__name__}\n")
+        except Exception:  # noqa: BLE001 - whatever a compiler raises
+            answers.write("hy3d: failed\n")
         else:
-            answers.write("done\n")
+            answers.write("hy3d: done\n")
         faulthandler.cancel_dump_traceback_later()
 
 

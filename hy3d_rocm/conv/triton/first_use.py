@@ -49,11 +49,14 @@ class Facts(NamedTuple):
 
 @functools.cache
 def _source(kernels: str) -> str:
-    """What a change of the module's source changes. Triton is not imported."""
+    """What a change of the module's source changes, or of what is beside it and here: kernels call
+    each other, and what is launched is planned there. Triton is not imported."""
     found = importlib.util.find_spec(kernels)
     assert found is not None, kernels
     assert found.origin is not None, kernels
-    return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
+    folders = {Path(found.origin).parent, Path(__file__).parent}
+    files = sorted(path for folder in folders for path in folder.glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def name_of(kernels: str, item: Launch, facts: Sequence[Facts], index: int | None) -> str:

@@ -145,7 +145,15 @@ def launch(
     with first_use.lock_of(name):  # two threads need not compile the same
         compile_and_launch = by_triton(module, item, given)
         is_new = first_use.is_new(name)
-        launched = _shown(item.kernel, name, compile_and_launch) if is_new else compile_and_launch()
+        try:
+            launched = (
+                _shown(item.kernel, name, compile_and_launch) if is_new else compile_and_launch()
+            )
+        except Exception as error:
+            if not type(error).__module__.startswith("triton."):
+                raise
+            text = str(error).strip().splitlines() or [""]
+            raise RuntimeError(f"Triton can't compile {item.kernel}: {text[-1]}") from error
         is_compiled = hasattr(launched, "metadata")  # the interpreter returns none
         if is_compiled:
             _compiled[key] = launched

@@ -175,17 +175,20 @@ class Store:
         with self._lock:
             if self._writer is not None and self.trouble is None:
                 self._pending.update(changes)
-            self._apply(changes)
+            self._apply(changes, self._known)
 
-    def _apply(self, changes: Mapping[tuple[Key, str], Record | None]) -> None:
-        """Called with the lock."""
+    def _apply(
+        self, changes: Mapping[tuple[Key, str], Record | None], known: dict[Key, dict[str, Record]]
+    ) -> None:
+        """Changes `known`, which is what counts from now on. Called with the lock."""
         for (key, tier), record in changes.items():
-            records = {name: r for name, r in self._known.get(key, {}).items() if name != tier}
+            records = {name: r for name, r in known.get(key, {}).items() if name != tier}
             if record is not None:
                 records[tier] = record
-            self._known[key] = records
-        while len(self._known) > 2 * MOST_ROWS:  # where there is no file that forgets
-            del self._known[next(iter(self._known))]
+            known[key] = records
+        while len(known) > 2 * MOST_ROWS:  # where there is no file that forgets
+            del known[next(iter(known))]
+        self._known = known
         self._generation += 1
 
     def _landed(self, changes: Mapping[tuple[Key, str], Record | None]) -> None:
@@ -196,12 +199,13 @@ class Store:
                     del self._pending[name]
 
     def _take_in(self, rows: Iterable[Row]) -> None:
-        """What a file holds, below what it does not have yet."""
+        """What a file holds, below what it does not have yet. Readers, who take no lock, have the
+        old rows until all new ones are there."""
+        known: dict[Key, dict[str, Record]] = {}
+        for key, record in rows:
+            known.setdefault(key, {})[record.tier] = record
         with self._lock:
-            self._known = {}
-            for key, record in rows:
-                self._known.setdefault(key, {})[record.tier] = record
-            self._apply(self._pending)
+            self._apply(self._pending, known)
 
     # The file, as any thread sees it.
 
@@ -279,7 +283,7 @@ class Store:
             if known is None or known.when <= marker.when:
                 database.write_record(connection, marker.key, marker.verdict())
                 with self._lock:
-                    self._apply({(marker.key, marker.tier): marker.verdict()})
+                    self._apply({(marker.key, marker.tier): marker.verdict()}, self._known)
 
 
 def _version_of(connection: sqlite3.Connection) -> int:

@@ -59,7 +59,7 @@ class MakeBackend:
         if device.type != "meta":
             return TritonBackend(weights, device)
         here = torch.device("cuda", torch.cuda.current_device())
-        return TritonBackend(weights, device, machine=TritonBackend(weights, here)._target())
+        return TritonBackend(weights, device, machine=TritonBackend(weights, here).target())
 
 
 torch_backend = MakeBackend(on_host="torch")

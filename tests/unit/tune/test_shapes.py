@@ -234,6 +234,16 @@ def test_the_command_keeps_records_and_a_second_run_adds_none(
     assert {row.record.tier for row in store.rows()} == {"gemm", "native"}
     data = json.loads((folder / "out.json").read_text())
     assert data["shapes"][0]["count"] == 3
+    for raised, code in ((KeyboardInterrupt(), 130), (RuntimeError("the GPU is gone"), 0)):
+
+        def compile_decode(*_: Any, raised: BaseException = raised) -> str:
+            raise raised
+
+        monkeypatch.setattr(session, "compile_decode", compile_decode)
+        assert cli.main(words) == code
+        said = capsys.readouterr()
+        assert "0 new records" in said.out, "the table comes first"
+        assert ("were not compiled: the GPU is gone" in said.err) is (code == 0)
     assert cli.main([*words, "--tiers", "magic"]) == 1
     assert "is none of" in capsys.readouterr().err
     store.close()
@@ -250,7 +260,8 @@ def test_the_fused_kernels_of_a_decode_are_compiled_too(monkeypatch: pytest.Monk
     asked: list[Any] = []
     monkeypatch.setattr(session, "compile_ahead", lambda *job: asked.append(job) or new.pop())
     monkeypatch.setattr(session.ahead, "finish", lambda look: look())
-    new, looks = [0, 26], []  # taken from the end
+    new, looks = [[], ["left", *map(str, range(26))]], []  # taken from the end
+    monkeypatch.setattr(session.first_use, "is_new", lambda name: name == "left")
     for backend, device, strategy, sentence in (
         ("fused", gpu, "streamed", "compiled 26 GPU kernels of the decode streamed"),
         ("fused", gpu, "streamed", "the GPU kernels of the decode streamed"),

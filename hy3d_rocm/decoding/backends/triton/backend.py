@@ -126,7 +126,7 @@ class TritonBackend(TorchBackend):
             id(layer.module), id(norm), layer.shuffle, layer.before, layer.after, layer.modes,
             layer.stride, layer.act, layer.up, layer.keep_first, source.first, source.total, frames,
             affine is None, moments, add is None or _facts(add), *map(_facts, tensors),
-            tensors[0].dtype is torch.float32 and self._target(),
+            tensors[0].dtype is torch.float32 and self.target(),
         )  # fmt: skip
         known = self._known.get(key)
         if known is None:
@@ -167,7 +167,7 @@ class TritonBackend(TorchBackend):
             return total + super().workspace(layer, source, frames)[0], False
         parts, item = _parts(layer, job), ITEMSIZE[job.dtype]
         for part in parts:
-            made = work.work_of(part, self._target(), last_strides(part.outputs, part.out_size))
+            made = work.work_of(part, self.target(), last_strides(part.outputs, part.out_size))
             total += whole(made.rows_elems * item) + whole(made.parts_elems * 4)
             total += whole(16 * part.outputs)
         by_copy = layer.shuffle is not None and job.shuffle == ONES
@@ -196,7 +196,8 @@ class TritonBackend(TorchBackend):
             total += whole(outputs * taps * item) + whole(outputs * item)
         return total
 
-    def _target(self) -> Machine:
+    def target(self) -> Machine:
+        """What launches depend on of the GPU, with PyTorch's switch for TF32 as it is now."""
         if self._machine is None:
             found = tier.target_of(self.device)
             self._machine = Machine(found.arch, found.units, found.tf32)
@@ -265,7 +266,7 @@ class TritonBackend(TorchBackend):
             factors = None
             if affine is None and layer.norm is not None:
                 factors = self._affine(layer.norm, one.channels)
-            launches = work.work_of(one, self._target(), target)
+            launches = work.work_of(one, self.target(), target)
             parts.append(Part(launches, *self._packed_for(layer, one), factors))
         by_copy = layer.shuffle is not None and job.shuffle == ONES
         return _Layer(layer, None, tuple(parts), size, form, by_copy, alone, in_place)

@@ -77,7 +77,7 @@ def load_rows(
     down = c[None, :] if VECTOR == 8 else c.to(tl.int64)[None, :] * s_c
     # What passes once makes room in the last-level cache for the rows, which are read 27 times.
     value = tl.load(at + (across + down), mask=wanted, other=0.0, eviction_policy="evict_first")
-    if NORM != "" or AFFINE or SILU:
+    if (NORM != "" or AFFINE) or SILU:  # Triton 3.3 has no chains of three
         v = value.to(tl.float32)
         if NORM == "layer":
             mean = tl.sum(v, axis=1) / C

@@ -46,6 +46,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(ahead, "_target", lambda index: ("hip", "gfx1100", 32))
     monkeypatch.setattr(ahead, "_most", lambda: 7)
     monkeypatch.setattr(first_use, "_here", set())
+    monkeypatch.setattr(ahead, "_hopeless", set())
     yield tmp_path
     until(lambda: not ahead._children)
     assert not ahead._running
@@ -67,6 +68,7 @@ def child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
     """Another child: `body` answers each `job`, a dict."""
     lines = (
         "import json, sys, time", "header = json.loads(sys.stdin.readline())",
+        "print('noise\\nhy3d: ready\\nmore', flush=True)",
         "for line in iter(sys.stdin.readline, ''):", "    job = json.loads(line)",
         textwrap.indent(textwrap.dedent(body), "    "),
     )  # fmt: skip
@@ -74,7 +76,7 @@ def child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
     monkeypatch.setattr(ahead, "CHILD", tmp_path / "child.py")
 
 
-DONE = "print('done', flush=True)"
+DONE = "print('noise\\nhy3d: done\\r', flush=True)"  # as text ends on Windows
 BLOCK = "job['constants'][-2]"
 
 
@@ -88,7 +90,7 @@ def test_what_a_child_compiles_is_what_this_process_asks_for(
     from triton.runtime.driver import driver
 
     kernels = [kernel(0), kernel(1, is_aligned=False)]
-    assert [ahead.want(each, 0) for each in kernels] == [True, True]
+    assert [ahead.want(each, 0) for each in kernels] == [name_of(each) for each in kernels]
     ahead.want(kernel(2), 0)  # the first is left to this process until more are wanted
     until(lambda: all(not first_use.is_new(name_of(each)) for each in kernels))
     until(lambda: not ahead._children)
@@ -178,7 +180,7 @@ def test_a_kernel_that_a_child_is_at_is_waited_for(
 
 @pytest.mark.parametrize(
     ("body", "noted"),
-    [("sys.exit(3)", False), ("print('failed: Error', flush=True)", False), (DONE, True)],
+    [("sys.exit(3)", False), ("print('hy3d: failed', flush=True)", False), (DONE, True)],
     ids=["it ends", "it can't", "it can"],
 )
 def test_a_child_that_fails_holds_nobody_up(
@@ -219,6 +221,60 @@ def test_where_no_child_can_be_started_there_is_none(
         assert ahead.want(kernel(number), 0)
     until(lambda: not ahead._children)
     ahead.wait_for(name_of(kernel(1)), lambda: pytest.fail("nothing is to be waited for"))
+    ahead.finish(lambda: None)  # and it is not tried for ever
+    assert len(ahead._queued) == 2
+
+
+@pytest.mark.parametrize("body", ["sys.exit(1)", "print('hello', flush=True)"])
+def test_a_child_that_is_not_what_it_should_be_is_not_started_again(
+    world: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    (world / "child.py").write_text(f"import sys\nsys.stdin.readline()\n{body}\n")
+    monkeypatch.setattr(ahead, "CHILD", world / "child.py")
+    for number in range(3):
+        ahead.want(kernel(number), 0)
+    ahead.finish(lambda: None)
+    assert ahead._hopeless
+    assert len(ahead._queued) == 3
+
+
+def test_all_that_is_wanted_is_compiled_at_the_end(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a single kernel, which is left to the caller otherwise."""
+    child(monkeypatch, world, DONE)
+    ahead.want(kernel(0), 0)
+    assert not ahead._children
+    looks: list[int] = []
+    ahead.finish(lambda: looks.append(1))
+    assert looks
+    assert not first_use.is_new(name_of(kernel(0)))
+
+
+def test_a_child_compiles_for_the_gpu_that_it_was_told(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child(monkeypatch, world, f"""
+        with open({str(world)!r} + "/told", "a") as file:
+            file.write(header["target"][1] + " " + str({BLOCK}) + "\\n")
+        {DONE}""")  # fmt: skip
+    cards = "gfx1100", "gfx1030"
+    monkeypatch.setattr(ahead, "_target", lambda index: ("hip", cards[index], 32))
+    for number in range(4):
+        ahead.want(kernel(number), number % 2)
+    ahead.finish(lambda: None)
+    told = (world / "told").read_text().splitlines()
+    assert sorted(told) == sorted(f"{cards[n % 2]} {16 << n}" for n in range(4))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_process_has_no_children(world: Path) -> None:
+    ahead._queued["x"] = b"", b""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(len(ahead._queued) + ahead._children)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert ahead._queued
 
 
 def test_there_are_no_more_children_than_other_cores_memory_and_kernels(
@@ -231,6 +287,11 @@ def test_there_are_no_more_children_than_other_cores_memory_and_kernels(
     for free, most in ((1 << 40, 7), (4000 << 20, 2), (3999 << 20, 1), (1 << 28, 0), (None, 7)):
         monkeypatch.setattr(ahead.memory, "host_free_bytes", lambda free=free: free)
         assert ahead._most() == most
+    monkeypatch.setattr(ahead.memory, "host_free_bytes", lambda: 4000 << 20)
+    monkeypatch.setattr(ahead, "_children", 2)  # which have taken nothing yet
+    assert ahead._most() == 2
+    monkeypatch.setattr(ahead, "_children", 0)
+    monkeypatch.setattr(ahead.memory, "host_free_bytes", lambda: None)
     monkeypatch.setattr(ahead, "most_processes", 3)
     assert ahead._most() == 3
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import logging
 import types
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from places import ROOT
 
 from hy3d_rocm.conv.triton import first_use, jit
 from hy3d_rocm.conv.triton.plan import Launch
@@ -39,6 +41,43 @@ def key_of(monkeypatch: pytest.MonkeyPatch) -> Any:
         return found
 
     return key
+
+
+def test_what_triton_can_not_compile_is_an_error_of_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A RuntimeError, which the router and decode() know what to do about; others stay."""
+    kind = type("CompilationError", (Exception,), {"__module__": "triton.compiler.errors"})
+    refused = kind("at 3:7:\n  x\nno such thing")
+    for raised, caught in ((refused, RuntimeError), (OSError(), OSError)):
+
+        def compile_it(raised: Exception = raised) -> None:
+            raise raised
+
+        monkeypatch.setattr(jit, "by_triton", lambda *_: compile_it)
+        half = torch.zeros(64, dtype=torch.float16)
+        with pytest.raises(caught) as found:
+            jit.launch_all(KERNELS, (ITEM,), operands({"x": half, "weight": half, "out": half}))
+        if caught is RuntimeError:
+            assert str(found.value) == "Triton can't compile conv_rows: no such thing"
+
+
+def test_no_kernel_has_a_chain_of_three_booleans() -> None:
+    """Which Triton 3.2 and 3.3 refuse; (a or b) or c is none."""
+    files = [
+        path for path in (ROOT / "hy3d_rocm").rglob("*.py") if "@triton.jit" in path.read_text()
+    ]
+    assert len(files) >= 3
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            jitted = isinstance(node, ast.FunctionDef) and any(
+                "triton.jit" in ast.unparse(decorator) for decorator in node.decorator_list
+            )
+            chains = [
+                ast.unparse(part) for part in (ast.walk(node) if jitted else ())
+                if isinstance(part, ast.BoolOp) and len(part.values) > 2
+            ]  # fmt: skip
+            assert not chains, (path.name, chains)
 
 
 def test_the_same_call_has_the_same_key(key_of: Any) -> None:

@@ -15,6 +15,7 @@ from verdict_store_fixtures import lines, new_path, open_store, patience  # noqa
 
 from hy3d_rocm.conv.verdict_store import database
 from hy3d_rocm.conv.verdict_store import store as store_module
+from hy3d_rocm.conv.verdict_store.records import Row
 from hy3d_rocm.conv.verdict_store.store import Store
 
 
@@ -66,6 +67,27 @@ def test_rows_of_another_process_are_noticed(
         time.sleep(0.01)
     assert store.records(key(1)) == {"gemm": record("gemm")}
     assert store.generation != before
+
+
+def test_no_reader_misses_a_row_while_all_are_read_anew(store: Store) -> None:
+    """Another process wrote; a verdict that protects the machine stays in sight meanwhile."""
+    hang = record("vendor", "hang")
+    rows = [Row(key(n), hang) for n in range(2000)]
+    missed, stop = 0, threading.Event()
+
+    def read() -> None:
+        nonlocal missed
+        while not stop.is_set():
+            missed += not store.records(key(1))
+
+    store.put(key(1), hang)
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(20):
+        store._take_in(rows)
+    stop.set()
+    reader.join()
+    assert missed == 0
 
 
 def test_memory_only_store_knows_what_it_was_told() -> None:
