@@ -57,7 +57,8 @@ class HarnessFired(Probe):
         refuse(0)
         torch_computes(False)
         found = sys.modules.get("hy3d_rocm.conv.faults")
-        fired = 0 if found is None else sum(fault.fired for fault in found._environment[1])
+        sources = [] if found is None else [one for one in found.SOURCES if one.is_environment]
+        fired = sum(fault.fired for source in sources for fault in source.faults)
         no_faults()
         forget()
         return {"ui": {"fired": [fired]}}
