@@ -299,7 +299,7 @@ def test_on_meta_the_fused_backend_stands_for_the_current_gpu(
         def __init__(self, *given: Any, machine: Any = None) -> None:
             made.append((*given, machine))
 
-        def _target(self) -> str:
+        def target(self) -> str:
             return "the target"
 
     monkeypatch.setattr(fused, "TritonBackend", Fused)
