@@ -21,6 +21,7 @@ from hy3d_rocm.conv.prepared import cache, give_back, steady
 from hy3d_rocm.decoding import black_box, checks, faults, precision, stages
 from hy3d_rocm.decoding.backends.native import NativeBackend
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
+from hy3d_rocm.decoding.compile_ahead import compile_ahead
 from hy3d_rocm.decoding.copies import converted_family, tensors_of
 from hy3d_rocm.decoding.families import check_unchanged, family_or_unknown
 from hy3d_rocm.decoding.families.unknown import UnknownFamily
@@ -36,7 +37,6 @@ from hy3d_rocm.decoding.planning.jobs import (
     torch_backend,
     unused_sizes,
 )
-from hy3d_rocm.decoding.rehearsal import compile_ahead
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
 from hy3d_rocm.decoding.run import Run
 from hy3d_rocm.decoding.transfers import Transfers

@@ -21,12 +21,12 @@ from hy3d_rocm.conv.triton import ahead, first_use
 from hy3d_rocm.conv.verdict_store.machine import this_machine
 from hy3d_rocm.conv.verdict_store.records import Record
 from hy3d_rocm.conv.verdict_store.store import store
+from hy3d_rocm.decoding.compile_ahead import compile_ahead
 from hy3d_rocm.decoding.families import unproven_family
 from hy3d_rocm.decoding.memory.budget import make_budget
 from hy3d_rocm.decoding.planning.compiled import plan_job
 from hy3d_rocm.decoding.planning.jobs import Job, best_backend
 from hy3d_rocm.decoding.planning.planner import Plan
-from hy3d_rocm.decoding.rehearsal import compile_ahead
 from hy3d_rocm.tune.measure import Lab, Measured
 from hy3d_rocm.tune.shapes import Shape
 

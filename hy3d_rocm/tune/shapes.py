@@ -22,11 +22,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hy3d_rocm.conv.call import ConvSpec, dtype_name, make_spec, size_text
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
+from hy3d_rocm.decoding.compile_ahead import OnShapes
 from hy3d_rocm.decoding.graph import record
 from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.dry_run import predict
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
-from hy3d_rocm.decoding.rehearsal import OnShapes
 from hy3d_rocm.decoding.run import at_once
 
 if TYPE_CHECKING:

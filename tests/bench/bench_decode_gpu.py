@@ -1,12 +1,13 @@
 """decode() on a GPU beside diffusers' unsplit decode by cuDNN or MIOpen, at full width.
 
-    python tests/bench/bench_decode_gpu.py [--only hunyuan,budgets,long,wan,others] [--repeats 4]
+    python tests/bench/bench_decode_gpu.py [--only hunyuan,budgets,long,wan,others,boxes]
 
 hunyuan: HunyuanVideo's VAE (random weights, bf16), 33 frames of 640x608: unsplit by the library,
 then decode() with the library off. budgets: the same under less and less memory. long: 97 frames of
 768x1280 with all the memory, then with the process limited to 24 GiB; whether the frames are equal.
 wan: Wan 2.1, 33 frames of 480x832, diffusers' decode by the library, then decode(); others: the
-same for Wan at 81 frames of 480x832, HunyuanVideo 1.5, LTX and Qwen-Image. PSNR is against
+same for Wan at 81 frames of 480x832, HunyuanVideo 1.5, LTX and Qwen-Image. boxes: decode() with
+other sizes of a box of rows (work.py's ROWS_BYTES). PSNR is against
 the unsplit decode in float32 without TF32. Needs some 100 GB of GPU memory for the reference of
 hunyuan, some 60 GB of host memory for `long`. Targets (an NVIDIA H200): see the lines that say so.
 """
@@ -26,6 +27,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm.bench.decode_gpu import hunyuan_vae
+from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 from hy3d_rocm.decoding.executor import decode_with_report
 from hy3d_rocm.decoding.families import family_for
 from hy3d_rocm.units import size_text
@@ -34,6 +36,7 @@ DEVICE = torch.device("cuda", 0)
 GIB = 1 << 30
 BUDGETS = ("6GB", "4GB", "3GB", "2GB", "1GB")
 LONG_LIMIT_BYTES = 24 * GIB
+BOXES_MIB = (40, 160, 640)
 
 
 def psnr(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -138,6 +141,23 @@ class Bench:
             print(f"  {seconds / self.rows[-1]['median_s']:.2f} times diffusers' speed", flush=True)
             torch.cuda.empty_cache()
 
+    def boxes(self) -> None:
+        """HunyuanVideo and Wan as above with other sizes of a box of rows, in turn."""
+        plain = TritonBackend.target
+        cases = ("HunyuanVideo", hunyuan_vae(DEVICE).to(DEVICE), (16, 9, 80, 76)), (
+            "Wan", wan_vae(), (16, 9, 60, 104)
+        )  # fmt: skip
+        try:
+            for mib in BOXES_MIB:
+                size = mib << 20
+                TritonBackend.target = lambda it: plain(it)._replace(rows_bytes=size)  # noqa: B023
+                for name, vae, latent in cases:
+                    z = torch.randn(1, *latent, device=DEVICE, dtype=torch.bfloat16)
+                    with torch.backends.cudnn.flags(enabled=False):
+                        self.ours(f"{name}, boxes of {mib} MiB", vae, z, None, self.repeats)
+        finally:
+            TritonBackend.target = plain
+
     def _beside_diffusers(
         self, name: str, build: Callable[[], Any], latent: tuple[int, ...]
     ) -> tuple[float, int]:
@@ -200,7 +220,7 @@ def main() -> int:
     bench = Bench(max(2, arguments.repeats))
     if "hunyuan" in parts or "budgets" in parts:
         bench.hunyuan("budgets" in parts)
-    for name in ("long", "wan", "others"):
+    for name in ("long", "wan", "others", "boxes"):
         if name in parts:
             torch.cuda.empty_cache()
             getattr(bench, name)()

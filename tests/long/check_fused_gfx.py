@@ -205,11 +205,7 @@ def sources(
     arch: str, dtype: str, tiles: list[Config], select: Any
 ) -> dict[FusedVariant, Source]:  # fmt: skip
     """The same, each with a job that launches it in the form "small"."""
-    chosen: dict[FusedVariant, Source] = {}
-    for formed in _by_tile(arch, dtype, tuple(tiles)):
-        for v in select(list(formed)):
-            chosen.setdefault(v, formed[v])
-    return chosen
+    return variants.picked(_by_tile(arch, dtype, tuple(tiles)), select)
 
 
 @functools.lru_cache(maxsize=4)

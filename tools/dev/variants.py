@@ -13,7 +13,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from hy3d_rocm.conv.triton import configs, steps
 from hy3d_rocm.conv.triton.configs import Config
@@ -24,6 +24,9 @@ from hy3d_rocm.conv.triton.layout import (
     rows_strides,
 )
 from hy3d_rocm.conv.triton.plan import Launch, Problem
+
+V = TypeVar("V")
+S = TypeVar("S")
 
 DTYPES = ("f16", "bf16", "f32")
 # Constants that follow the shape without end (steps of a tap, size of the kernel): a few values
@@ -302,9 +305,14 @@ def sources(
 ) -> dict[Variant, Source]:  # fmt: skip
     """The same, each with a convolution that launches it in the form "small"."""
     offered = configs.offered(arch, dtype) if tiles is None else tiles
-    found: dict[Variant, Source] = {}
-    for every in _by_tile(arch, dtype, tuple(offered)):
-        for v in select(list(every)) if select else every:
+    return picked(_by_tile(arch, dtype, tuple(offered)), select or list)
+
+
+def picked(by_tile: Iterable[Mapping[V, S]], select: Callable[[list[V]], list[V]]) -> dict[V, S]:
+    """What `select` picks of each tile's variants, each with its first source."""
+    found: dict[V, S] = {}
+    for every in by_tile:
+        for v in select(list(every)):
             found.setdefault(v, every[v])
     return found
 

@@ -112,15 +112,17 @@ def flags() -> dict[str, bool]:
     return found
 
 
-def _popen(python: str) -> subprocess.Popen[bytes]:
+def start(
+    python: str, script: Path, *arguments: str, stderr: int = subprocess.PIPE
+) -> subprocess.Popen[bytes]:
     """-I: no PYTHON* variables, no user site, nothing but the standard library on the path until
     the host's own sys.path arrives. -B: nothing is written where folders may be read-only."""
     creation = 0
     if sys.platform == "win32":
         creation = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
     return subprocess.Popen(
-        [python, "-I", "-B", str(CHILD)], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env=environment(os.environ), start_new_session=True,
+        [python, "-I", "-B", str(script), *arguments], bufsize=0, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=stderr, env=environment(os.environ), start_new_session=True,
         creationflags=creation,
     )  # fmt: skip
 
@@ -143,7 +145,7 @@ class Child:
         self._is_closed = False
         self._job = Job() if sys.platform == "win32" else None
         try:
-            self._process = _popen(python)
+            self._process = start(python, CHILD)
         except OSError:
             if self._job is not None:
                 self._job.close()

@@ -58,7 +58,7 @@ _guard = threading.Lock()
 # By name, in the order in which they are wanted: what a child is told first, and of the kernel.
 _queued: dict[str, tuple[bytes, bytes]] = {}
 _running: dict[str, threading.Event] = {}
-_hopeless: set[bytes] = set()  # children that were told this could not be started
+_unstartable: set[bytes] = set()  # children that were told this could not be started
 _children = 0
 
 
@@ -71,7 +71,7 @@ def want(wanted: Wanted, index: int) -> str:
     with _guard:
         if name not in _running:
             _queued[name] = header, _line(wanted)
-    _hire(header, 1)  # the first is left to this process, which will want it at once
+    _start_one(header, 1)  # the first is left to this process, which will want it at once
     return name
 
 
@@ -93,20 +93,20 @@ def finish(look: Callable[[], object]) -> None:
         with _guard:
             headers = {header for header, _ in _queued.values()}
         for header in headers:
-            _hire(header, 0)
+            _start_one(header, 0)
         if not _children:
             return
         time.sleep(_LOOK_S)
         look()
 
 
-def _hire(header: bytes, left: int) -> None:
+def _start_one(header: bytes, left: int) -> None:
     """Starts a child where one more is worth it. left: kernels of the queue that need none."""
     global _children
     most = _most()
     with _guard:
         waiting = sum(header == its for its, _ in _queued.values()) - left
-        if header in _hopeless or _children >= min(waiting, most):
+        if header in _unstartable or _children >= min(waiting, most):
             return
         _children += 1
     try:
@@ -191,7 +191,7 @@ def _serve(header: bytes) -> None:
     except OSError as error:
         logger.debug("kernels are compiled one after the other: %s", error)
         with _guard:
-            _hopeless.add(header)
+            _unstartable.add(header)
     finally:
         with _guard:
             _children -= 1
@@ -209,18 +209,10 @@ def _answer(child: subprocess.Popen[bytes]) -> bytes:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    """-I: nothing but the standard library on the path until the host's own arrives."""
     python, reason = process.interpreter()
     if python is None:
         raise OSError(reason)
-    hidden = 0
-    if sys.platform == "win32":
-        hidden = subprocess.CREATE_NO_WINDOW
-    return subprocess.Popen(
-        [python, "-I", "-B", str(CHILD), str(_LONGEST_S)], bufsize=0, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=process.environment(os.environ),
-        creationflags=hidden,
-    )  # fmt: skip
+    return process.start(python, CHILD, str(_LONGEST_S), stderr=subprocess.DEVNULL)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

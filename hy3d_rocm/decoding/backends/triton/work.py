@@ -22,7 +22,8 @@ ITEMSIZE = {"f16": 2, "bf16": 2, "f32": 4}
 # Bytes of the rows of a box. Larger ones mean fewer launches, and less that two boxes both load;
 # the rows need not stay in a cache, since a tile's taps follow each other closely. On an NVIDIA
 # H200 (50 MB of L2) HunyuanVideo and Wan took 0.481 and 0.394 s with 40 MB, 0.457 and 0.371 with
-# 160, 0.455 and 0.344 with 640. The least budget grows by what is added here.
+# 160, 0.455 and 0.344 with 640 (tests/bench/bench_decode_gpu.py --only boxes). The least budget
+# grows by what is added here.
 ROWS_BYTES = 160 << 20
 _ROW_LIMIT = 2**31 - 2**16
 # Fewer channels than this a phase would waste the matrix units: such are shuffled by a copy.

@@ -73,8 +73,8 @@ def test_one_child_serves_the_list_and_a_new_one_goes_on_after_a_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started: list[object] = []
-    real = process._popen
-    monkeypatch.setattr(process, "_popen", lambda python: started.append(0) or real(python))
+    real = process.start
+    monkeypatch.setattr(process, "start", lambda *given: started.append(0) or real(*given))
     fake_probe(cases(*["ok"] * 20))
     assert len(started) == 1
     fake_probe(cases("ok", "hang", "ok", "ok"), case_limit_s=0.3)

@@ -46,7 +46,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(ahead, "_target", lambda index: ("hip", "gfx1100", 32))
     monkeypatch.setattr(ahead, "_most", lambda: 7)
     monkeypatch.setattr(first_use, "_here", set())
-    monkeypatch.setattr(ahead, "_hopeless", set())
+    monkeypatch.setattr(ahead, "_unstartable", set())
     yield tmp_path
     until(lambda: not ahead._children)
     assert not ahead._running
@@ -234,7 +234,7 @@ def test_a_child_that_is_not_what_it_should_be_is_not_started_again(
     for number in range(3):
         ahead.want(kernel(number), 0)
     ahead.finish(lambda: None)
-    assert ahead._hopeless
+    assert ahead._unstartable
     assert len(ahead._queued) == 3
 
 

@@ -1,4 +1,4 @@
-"""A program carried out on shapes before its first time, so that its kernels are compiled ahead."""
+"""The kernels of a program, found by a dry run of it and compiled before its first time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def compile_ahead(job: Job, compiled: Compiled) -> list[str]:
     rules, new = OperatorWorkspace(job.device), list[str]()
     with standing_for(rules), torch.cuda.device(index):
         backend: Any = job.make_backend(ModuleWeights(job.dtype, "meta"), _META)
-    taken = tuple(program.candidate[field] for field in _DECIDES)
+    candidate = program.candidate
+    taken = tuple(candidate[field] for field in _DECIDES)
     asked = job.shape, job.dtype, graph.nodes, taken, backend.target()
     name = first_use.name_of_all(fused.KERNELS, index, *asked)
     if not first_use.is_new(name):
@@ -51,7 +52,7 @@ def compile_ahead(job: Job, compiled: Compiled) -> list[str]:
             new.append(one)
 
     try:
-        rehearse(graph, program, backend, job.dtype, rules, wanted)
+        dry_run(graph, program, backend, job.dtype, rules, wanted)
     except Exception as error:  # noqa: BLE001 - a VAE's own functions may want real values
         logger.debug("not all kernels are foreseen: %s: %s", type(error).__name__, error)
     if not new:
@@ -59,7 +60,7 @@ def compile_ahead(job: Job, compiled: Compiled) -> list[str]:
     return new
 
 
-def rehearse(
+def dry_run(
     graph: Graph, program: Program, backend: fused.TritonBackend, dtype: torch.dtype,
     rules: OperatorWorkspace, wanted: Callable[[ahead.Wanted], object],
 ) -> None:  # fmt: skip

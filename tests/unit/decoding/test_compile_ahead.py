@@ -1,4 +1,4 @@
-"""What a rehearsal on shapes foretells is what the program then launches."""
+"""What a dry run of a program finds is what the program then launches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from program_doubles import (  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv.triton import ahead, first_use  # noqa: E402
-from hy3d_rocm.decoding import rehearsal  # noqa: E402
+from hy3d_rocm.decoding import compile_ahead  # noqa: E402
 from hy3d_rocm.decoding.backends.triton import backend as fused  # noqa: E402
 from hy3d_rocm.decoding.backends.triton.work import Machine  # noqa: E402
 from hy3d_rocm.decoding.families import unproven_family  # noqa: E402
@@ -53,7 +53,7 @@ def key(kernel: ahead.Wanted) -> Any:
 
 def foretold(graph: Any, program: Any) -> set[Any]:
     found: list[ahead.Wanted] = []
-    rehearsal.rehearse(graph, program, backend_on("meta"), DTYPE, GPU, found.append)
+    compile_ahead.dry_run(graph, program, backend_on("meta"), DTYPE, GPU, found.append)
     assert len(set(map(key, found))) == len(found), "each kernel once"
     return set(map(key, found))
 
