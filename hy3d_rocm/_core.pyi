@@ -174,6 +174,7 @@ def conv3d(
     activation: str | None = None,
     upsample: _Three | None = None,
     residual: Any = None,
+    pairs: int = 0,
 ) -> tuple[str, int, int]:
     """x (N, C, T, H, W), weight (Cout, C / groups, kT, kH, kW), bias (Cout) or None, into out.
 
@@ -187,7 +188,8 @@ def conv3d(
     frames: where x is None, its frames, each (C, H, W) or None for zeros; batch is then 1.
     scale, shift: f32 (C), x * scale + shift; then activation "silu"; padding comes after both.
     upsample: (T, H, W) nearest repeats of x before all that. residual: out's sizes and type, added
-    before rounding; may be out itself.
+    before rounding; may be out itself. pairs: 1 where frames 0 and 1, 2 and 3, ... are the same
+    array, the last perhaps alone; 2 where frame 0 is alone, 1 and 2, 3 and 4, ... are; 0: neither.
     """
 
 def route(
@@ -272,11 +274,12 @@ def conv3d_format(
     accuracy: str,
     upsample: _Three | None = None,
     batch: int = 1,
+    pairs: int = 0,
 ) -> tuple[int, str, int]:
     """(format, name, bytes) of the layout that a convolution takes its weights in.
 
     (0, "none", 0): as they are, nothing to prepare. in_size counts up-sampled positions. dtype
-    "f32", "f64", "f16" or "bf16". Follows from the arguments and the CPU level alone.
+    "f32", "f64", "f16" or "bf16". pairs as conv3d's. Follows from the arguments and the CPU level alone.
     """
 
 def conv3d_prepare(

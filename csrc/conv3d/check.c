@@ -63,7 +63,8 @@ hy3d_status hy3d__conv_check_desc(const hy3d_conv3d_desc *desc, int64_t out[3])
 
     if (desc == NULL || !known_dtype(desc->dtype) || desc->batch < 0 || desc->in_channels < 1 ||
         desc->out_channels < 1 || desc->groups < 1 ||
-        (desc->accuracy != HY3D_EXACT && desc->accuracy != HY3D_FAST)) {
+        (desc->accuracy != HY3D_EXACT && desc->accuracy != HY3D_FAST) || desc->pairs > 2 ||
+        (desc->pairs != 0 && desc->upsample[0] > 1)) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     for (int i = 0; i < 3; i++) {
@@ -152,6 +153,13 @@ hy3d_status hy3d__conv_check_filter(const hy3d_tensor *weight)
     return check_tensor(weight, weight->dtype, weight->size, false);
 }
 
+static bool is_same(const hy3d_conv3d_frame *a, const hy3d_conv3d_frame *b)
+{
+    return a->data == b->data &&
+           (a->data == NULL || (a->stride[0] == b->stride[0] && a->stride[1] == b->stride[1] &&
+                                a->stride[2] == b->stride[2]));
+}
+
 static hy3d_status check_frames(const hy3d_conv3d_desc *desc, const hy3d_conv3d_frame *frames)
 {
     const int64_t size[3] = {desc->in_channels, desc->in_size[1] / hy3d__conv_upsample(desc, 1),
@@ -162,6 +170,9 @@ static hy3d_status check_frames(const hy3d_conv3d_desc *desc, const hy3d_conv3d_
     }
     for (int64_t t = 0; t < desc->in_size[0]; t++) {
         const hy3d_conv3d_frame *const frame = &frames[t];
+        if (desc->pairs != 0 && t > 0 && (t + desc->pairs) % 2 == 0 && !is_same(frame - 1, frame)) {
+            return HY3D_ERR_INVALID_ARGUMENT;
+        }
         const hy3d_status status = frame->data == NULL ? HY3D_OK
                                                        : hy3d__check_reach(frame->data, desc->dtype,
                                                                            3, size, frame->stride);
@@ -198,7 +209,7 @@ hy3d_status hy3d__conv_check_io(const hy3d_conv3d_desc *desc, const int64_t out[
     if (fusion != NULL && fusion->frames != NULL) {
         status = check_frames(desc, fusion->frames);
     } else {
-        status = check_input(desc, x);
+        status = desc->pairs != 0 ? HY3D_ERR_INVALID_ARGUMENT : check_input(desc, x);
     }
     if (status == HY3D_OK) {
         status = check_tensor(y, desc->dtype, y_size, true);

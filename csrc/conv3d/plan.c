@@ -109,6 +109,16 @@ static hy3d_status build(hy3d_conv3d_plan *plan, const hy3d_tensor *weight, cons
     if (status == HY3D_OK) {
         status = hy3d__conv_take_weight(plan, weight, bias);
     }
+    if (status == HY3D_ERR_OUT_OF_MEMORY && plan->own_format != HY3D_FORMAT_NONE &&
+        !plan->is_short) {
+        /* Without weights of its own a plan needs less. */
+        hy3d_free(plan->context, plan->bias);
+        plan->bias = NULL;
+        plan->own_bytes = sizeof *plan;
+        plan->is_short = true;
+        status = choose(plan, needed_out);
+        return status == HY3D_OK ? hy3d__conv_take_weight(plan, weight, bias) : status;
+    }
     return status;
 }
 
@@ -189,6 +199,7 @@ void hy3d_conv3d_plan_destroy(hy3d_conv3d_plan *plan)
         return;
     }
     hy3d_context *const context = plan->context;
+    hy3d_conv3d_weights_destroy(plan->own_prepared);
     hy3d_free(context, plan->bias);
     hy3d_free(context, plan->own_weight);
     hy3d_free(context, plan->offsets);

@@ -67,6 +67,11 @@ struct hy3d_conv3d_plan {
     int64_t block_k;    /* of a strategy with offsets: terms of a sum in registers */
     int32_t *offsets;   /* own memory, one for each of them */
     hy3d_tensor filter; /* as given, for weights that are transformed while running */
+    /* The layout that the plan prepares weights in for itself, once it takes them; none where there
+     * are prepared ones, or each grain makes its own. is_short: not to be done, for want of memory. */
+    hy3d_conv3d_format own_format;
+    hy3d_conv3d_weights *own_prepared;
+    bool is_short;
     const void *weight; /* compute type, contiguous: borrowed, or own_weight */
     void *own_weight;
     void *bias; /* own, compute type, out_channels values and a kernel's rows of zeros */

@@ -29,4 +29,10 @@ static inline int64_t hy3d__conv_upsample(const hy3d_conv3d_desc *desc, int axis
     return desc->upsample[axis] > 1 ? desc->upsample[axis] : 1;
 }
 
+/* How the input's frames come in twos, as desc->pairs. */
+static inline int64_t hy3d__conv_pairs(const hy3d_conv3d_desc *desc)
+{
+    return desc->upsample[0] == 2 ? 1 : (int64_t)desc->pairs;
+}
+
 #endif

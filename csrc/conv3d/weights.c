@@ -69,6 +69,14 @@ hy3d_status hy3d__conv_take_weight(hy3d_conv3d_plan *plan, const hy3d_tensor *we
     const bool computable = weight->dtype == HY3D_F32 || weight->dtype == HY3D_F64;
     hy3d_status status = take_bias(plan, bias);
 
+    if (status == HY3D_OK && plan->own_format != HY3D_FORMAT_NONE) {
+        /* own_bytes has them already. */
+        const hy3d_status made =
+            hy3d_conv3d_weights_create(plan->context, weight, plan->own_format,
+                                       plan->desc.num_threads, NULL, &plan->own_prepared);
+        plan->prepared = plan->own_prepared;
+        return made;
+    }
     if (status != HY3D_OK || plan->strategy->layouts != NULL) {
         return status;
     }

@@ -16,10 +16,9 @@ static hy3d__winograd_block split_grain(const hy3d_conv3d_plan *plan, int64_t gr
     b.tiles_h = hy3d__min_i64(d->blocks.h, d->tiles_h - b.tile_h);
     grain /= d->blocks_h;
     b.t = grain % d->blocks_t * d->blocks.frames;
-    b.frames = hy3d__min_i64(d->blocks.frames, plan->out[0] - b.t);
+    b.frames = hy3d__min_i64(d->blocks.frames, d->frames - b.t);
     b.image = grain / d->blocks_t;
-    b.rows = b.tiles_h * b.tiles_w *
-             (d->filters.kind.moments == 1 ? b.frames : hy3d__conv_ceil_div(b.frames, 2));
+    b.rows = b.tiles_h * b.tiles_w * hy3d__conv_ceil_div(b.frames, d->filters.kind.time->frames);
     return b;
 }
 
@@ -33,14 +32,32 @@ typedef struct operands {
     float *r;
 } operands;
 
+static int64_t r_point_of(const hy3d__winograd_block *block, int64_t panels)
+{
+    return hy3d__winograd_pitch(panels * block->rows * 32);
+}
+
+/* A product's data: those of an up-sampled input have two of the weights for most points. */
+static const float *data_of(const operands *o, int64_t product)
+{
+    static const int places[7] = {0, 0, 1, 2, 2, 3, 3};
+    const hy3d__winograd_kind *const kind = &o->plan->winograd.filters.kind;
+    const int64_t time = kind->time->place[product % kind->time->moments];
+    int64_t point = product / kind->time->moments;
+
+    if (kind->is_upsampled) {
+        point = places[point / 7] * 4 + places[point % 7];
+    }
+    return o->v + (size_t)(point * kind->time->data_moments + time) * o->v_point;
+}
+
 /* One chunk of one product with one panel of weights. */
 static void multiply(const operands *o, int64_t product, int64_t channel, const float *u, float *r,
                      const hy3d__ahead *ahead)
 {
     const hy3d__winograd_filters *const f = &o->plan->winograd.filters;
     const int64_t length = hy3d__min_i64(f->chunk, f->k - channel);
-    const float *const v =
-        o->v + (size_t)product * o->v_point + (size_t)(channel / 16) * o->v_block;
+    const float *const v = data_of(o, product) + (size_t)(channel / 16) * o->v_block;
 
     o->plan->kernels->gemm_f32((size_t)o->block->rows, (size_t)f->segments,
                                (size_t)(o->block->tiles_h * o->block->tiles_w) * 16,
@@ -68,12 +85,13 @@ static void multiply_prepared(const operands *o, int64_t panel, int64_t panels)
     const float *const u = (const float *)o->plan->prepared->data;
     const int64_t chunks = hy3d__conv_ceil_div(f->k, f->chunk);
     const size_t share = o->v_point / (size_t)(panels * chunks);
+    const int64_t r_point = r_point_of(o->block, panels);
 
     for (int64_t p = 0; p < f->products && !hy3d_cancel_requested(o->cancel); p++) {
-        const float *next = o->v + (size_t)(p + 1) * o->v_point;
+        const float *next = data_of(o, hy3d__min_i64(p + 1, f->products - 1));
         for (int64_t i = 0; i < panels; i++) {
-            const float *from = u + (p * f->panels + panel + i) * f->panel_elems;
-            float *const r = o->r + (p * panels + i) * o->block->rows * 32;
+            const float *from = u + p * f->product_elems + (panel + i) * f->panel_elems;
+            float *const r = o->r + p * r_point + i * o->block->rows * 32;
             for (int64_t c = 0; c < f->k; c += f->chunk) {
                 const int64_t length = hy3d__min_i64(f->chunk, f->k - c);
                 const size_t elems = (size_t)(f->segments * length * 32);
@@ -94,14 +112,15 @@ static void multiply_making(const operands *o, int64_t panel, float *made, float
 
     for (int64_t c = 0; c < f->k && !hy3d_cancel_requested(o->cancel); c += f->chunk) {
         const int64_t length = hy3d__min_i64(f->chunk, f->k - c);
-        const size_t elems = (size_t)(f->segments * length * 32);
+        const size_t elems = (size_t)hy3d__winograd_pitch(f->segments * length * 32);
         hy3d__winograd_filters_make(plan->kernels, f, &plan->filter, panel, c, length, made, elems,
                                     scratch);
         for (int64_t p = 0; p < f->products; p++) {
             const hy3d__ahead ahead =
-                look_ahead(o->v + (size_t)(p + 1) * o->v_point + (size_t)(c / 16) * o->v_block,
+                look_ahead(data_of(o, hy3d__min_i64(p + 1, f->products - 1)) +
+                               (size_t)(c / 16) * o->v_block,
                            (size_t)(length / 16) * o->v_block, made, 0);
-            multiply(o, p, c, made + (size_t)p * elems, o->r + p * o->block->rows * 32, &ahead);
+            multiply(o, p, c, made + (size_t)p * elems, o->r + p * r_point_of(o->block, 1), &ahead);
         }
     }
 }
@@ -115,14 +134,14 @@ static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
     const hy3d__winograd_block b = split_grain(plan, grain);
     float *const v = (float *)(void *)(run->workspace + plan->slot_bytes * slot);
     float *const strips = v + d->elems.v + d->elems.r;
-    const int64_t halo = f->kind.moments == 1 ? plan->desc.kernel[0] - 1 : 0;
+    const int64_t halo = f->kind.time->moments == 1 ? plan->desc.kernel[0] - 1 : 0;
     const size_t v_block = (size_t)(b.rows + halo * b.tiles_h * b.tiles_w) * 16;
     const operands o = {.plan = plan,
                         .cancel = run->cancel,
                         .block = &b,
                         .v = v,
                         .v_block = v_block,
-                        .v_point = v_block * (size_t)(f->k / 16),
+                        .v_point = (size_t)hy3d__winograd_pitch((int64_t)v_block * (f->k / 16)),
                         .r = v + d->elems.v};
 
     hy3d__winograd_input(run, &b, v, strips);
@@ -137,8 +156,8 @@ static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
             return HY3D_ERR_CANCELLED;
         }
         for (int64_t i = 0; i < panels; i++) {
-            hy3d__winograd_output(run, &b, panel + i, o.r + i * b.rows * 32, panels * b.rows * 32,
-                                  strips);
+            hy3d__winograd_output(run, &b, panel + i, o.r + i * b.rows * 32,
+                                  r_point_of(&b, panels), strips);
         }
     }
     return HY3D_OK;

@@ -1,4 +1,8 @@
-/* winograd: F(m,3) over rows and columns, and F(2,3) over pairs of frames; products by gemm_f32.
+/* winograd: F(m,3) over rows and columns, and F(2,3) or F(3,3) over frames; products by gemm_f32.
+ *
+ * An input that is up-sampled twice in rows and columns is read as it is (F(3,2) for odd and even
+ * outputs at once, 49 products for 36 of them), and one whose frames come in twos too (F(2,2), five
+ * products for four frames): winograd_lanes.h has the algebra.
  *
  * winograd.c runs it, winograd_plan.c chooses which kind, winograd_cost.c has the model and the
  * blocks, winograd_filters.c, _input.c and _output.c are the transforms. */
@@ -7,10 +11,29 @@
 
 #include "conv3d/lines.h"
 
-/* What a layout of prepared weights says: tiles of m x m outputs, by n x n points; moments is 1
- * where the taps of time are in a product's sum, 4 for F(2,3) in time. */
+/* A sum of `count` terms: number from[i] times factor[i]. */
+typedef struct hy3d__winograd_sum {
+    int count, from[5];
+    float factor[5];
+} hy3d__winograd_sum;
+
+/* How time is done: `frames` of the result at once from `reads` of the input, `step` frames after
+ * those of the one before. The data are sums of the frames read, a product's filter is a sum of the
+ * three taps and has data[place], a frame of the result is a sum of the products. moments 1: the
+ * taps of time are in a product's sum. */
+typedef struct hy3d__winograd_time {
+    int frames, reads, step, moments, data_moments;
+    int place[5];
+    hy3d__winograd_sum data[5], result[4];
+    float filter[5][3];
+} hy3d__winograd_time;
+
+/* What a layout of prepared weights says: tiles of m x m outputs, `step` positions of the input
+ * apart, by n x n points and n_products x n_products products. */
 typedef struct hy3d__winograd_kind {
-    int m, n, moments;
+    int m, n, n_products, step;
+    bool is_upsampled;
+    const hy3d__winograd_time *time;
 } hy3d__winograd_kind;
 
 /* Sizes of one layer's transformed weights: u[product][panel][chunk][segment][k of chunk][32]. A
@@ -19,16 +42,26 @@ typedef struct hy3d__winograd_kind {
 typedef struct hy3d__winograd_filters {
     hy3d__winograd_kind kind;
     int64_t chunk;       /* input channels of one, a multiple of 16; the last may have fewer */
-    int64_t products;    /* n * n * moments, moment fastest */
+    int64_t products;    /* n_products * n_products * time->moments, moment fastest */
+    int64_t points;      /* n * n * time->data_moments, likewise */
     int64_t segments, k; /* taps in a sum (kT or 1); input channels of one, rounded up to 16 */
     int64_t panels;      /* of 32 output channels */
     int64_t panel_elems; /* segments * k * 32 */
+    int64_t product_elems; /* from product to product: of all panels, and a line where that is even */
 } hy3d__winograd_filters;
+
+/* Elements from one product, or point, to the next: an odd number of cache lines. A transform
+ * writes or reads one line of each, and powers of two would have all of them in one set. */
+static inline int64_t hy3d__winograd_pitch(int64_t elems)
+{
+    return (elems / 16 | 1) * 16;
+}
 
 /* What the cost of a convolution by Winograd follows from. */
 typedef struct hy3d__winograd_sizes {
     hy3d__winograd_filters filters;
     int64_t in_channels, kernel_t, frames, tiles_h, tiles_w, images;
+    int64_t lead[3]; /* frames, rows, columns of the first tile that lie before the output */
 } hy3d__winograd_sizes;
 
 typedef struct hy3d__winograd_limits {
@@ -38,14 +71,14 @@ typedef struct hy3d__winograd_limits {
     bool prepared; /* else weights are transformed in the workspace */
 } hy3d__winograd_limits;
 
-/* A grain: tiles, output frames (even for pairs), panels. */
+/* A grain: tiles, output frames (a multiple of the kind's), panels. */
 typedef struct hy3d__winograd_blocks {
     int64_t h, w, frames, panels;
     int64_t panels_at_once; /* whose products exist at once */
 } hy3d__winograd_blocks;
 
-/* Floats of a slot. A grain's data at the points is v[product][k / 16][row][16], a row being (frame
- * or pair of frames, tile); its products are r[product][panel][row][32]; u: weights made while
+/* Floats of a slot. A grain's data at the points is v[point][k / 16][row][16], a row being (frame or
+ * so many, tile); its products are r[product][panel][row][32]; u: weights made while
  * running. */
 typedef struct hy3d__winograd_elems {
     int64_t v, r, strips, u;
@@ -55,7 +88,8 @@ typedef struct hy3d__conv_winograd {
     hy3d__winograd_filters filters;
     hy3d__winograd_blocks blocks;
     hy3d__winograd_elems elems;
-    int64_t tiles_h, tiles_w; /* of a whole frame */
+    int64_t frames, tiles_h, tiles_w; /* of a whole image, frames before the output included */
+    int64_t lead[3];
     int64_t blocks_h, blocks_w, blocks_t, blocks_m;
 } hy3d__conv_winograd;
 
@@ -74,7 +108,7 @@ void hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint3
 hy3d__winograd_sizes hy3d__winograd_sizes_of(const hy3d_conv3d_desc *desc, const int64_t out[3],
                                              hy3d__winograd_kind kind);
 void hy3d__winograd_use_blocks(hy3d_conv3d_plan *plan, const hy3d__winograd_sizes *sizes,
-                               const hy3d__winograd_blocks *blocks);
+                               const hy3d__winograd_blocks *blocks, bool is_prepared);
 
 /* winograd_cost.c: estimates in cycles. */
 #define HY3D__WINOGRAD_SLOT_BYTES ((size_t)60 << 20)
@@ -88,6 +122,9 @@ double hy3d__winograd_best_blocks(const hy3d__winograd_sizes *sizes,
                                   hy3d__winograd_blocks *blocks_out);
 /* Whether any blocks are within the limits. */
 bool hy3d__winograd_fits(const hy3d__winograd_sizes *sizes, const hy3d__winograd_limits *limits);
+/* What it costs to prepare the weights for one run. */
+double hy3d__winograd_preparing_cost(const hy3d__winograd_sizes *sizes,
+                                     const hy3d__winograd_limits *limits);
 /* What the cost is a weighted sum of, for one grain, and how many of them follow each other. */
 typedef struct hy3d__winograd_work {
     double products; /* rows times terms, of 32 columns each */
@@ -119,9 +156,9 @@ void hy3d__winograd_filters_make(const hy3d__kernels *kernels,
 
 /* winograd_input.c, winograd_output.c: the block of tiles of one grain. */
 #define HY3D__WINOGRAD_CHUNK 16 /* tiles in a row at once: what is between two passes stays in L1 */
-#define HY3D__WINOGRAD_COLUMNS (5 * HY3D__WINOGRAD_CHUNK + 2)
+#define HY3D__WINOGRAD_COLUMNS (6 * HY3D__WINOGRAD_CHUNK)
 typedef struct hy3d__winograd_block {
-    int64_t image, t, frames; /* output frames */
+    int64_t image, t, frames; /* output frames, those before the output counted */
     int64_t tile_h, tile_w;   /* first tile */
     int64_t tiles_h, tiles_w; /* how many */
     int64_t rows;             /* of a product */

@@ -42,7 +42,7 @@ double hy3d__winograd_direct_cost(const hy3d_conv3d_desc *desc, const int64_t ou
 /* Rows of a product for so many frames of so many tiles. */
 static int64_t row_count(const hy3d__winograd_sizes *s, int64_t frames, int64_t tiles)
 {
-    return tiles * (s->filters.kind.moments == 1 ? frames : hy3d__conv_ceil_div(frames, 2));
+    return tiles * hy3d__conv_ceil_div(frames, s->filters.kind.time->frames);
 }
 
 hy3d__winograd_elems hy3d__winograd_block_elems(const hy3d__winograd_sizes *s,
@@ -50,12 +50,14 @@ hy3d__winograd_elems hy3d__winograd_block_elems(const hy3d__winograd_sizes *s,
 {
     const int64_t tiles = b->h * b->w;
     const int64_t rows = row_count(s, b->frames, tiles);
-    const int64_t halo = s->filters.kind.moments == 1 ? (s->kernel_t - 1) * tiles : 0;
+    const int64_t halo = s->filters.kind.time->moments == 1 ? (s->kernel_t - 1) * tiles : 0;
     return (hy3d__winograd_elems){
-        .v = s->filters.products * (rows + halo) * s->filters.k,
-        .r = s->filters.products * b->panels_at_once * rows * 32,
-        .strips = 35 * (int64_t)HY3D__WINOGRAD_COLUMNS * 16,
-        .u = prepared ? 0 : s->filters.products * s->filters.segments * s->filters.chunk * 32,
+        .v = s->filters.points * hy3d__winograd_pitch((rows + halo) * s->filters.k),
+        .r = s->filters.products * hy3d__winograd_pitch(b->panels_at_once * rows * 32),
+        .strips = 42 * (int64_t)HY3D__WINOGRAD_COLUMNS * 16,
+        .u = prepared ? 0
+                      : s->filters.products *
+                            hy3d__winograd_pitch(s->filters.segments * s->filters.chunk * 32),
     };
 }
 
@@ -73,7 +75,7 @@ hy3d__winograd_work hy3d__winograd_work_of(const hy3d__winograd_sizes *s,
     const double rows = (double)row_count(s, b->frames, b->h * b->w);
     const double sum = (double)(s->filters.segments * s->filters.k);
     const double panels = (double)b->panels;
-    const double points_in = products * (s->filters.kind.moments == 1 ? 1.0 : 0.5);
+    const double each = 1.0 / s->filters.kind.time->frames;
     const double weights = products * sum * 32.0 * panels;
     const double grains = (double)s->images * (double)hy3d__conv_ceil_div(s->frames, b->frames) *
                           (double)hy3d__conv_ceil_div(s->tiles_h, b->h) *
@@ -89,9 +91,10 @@ hy3d__winograd_work hy3d__winograd_work_of(const hy3d__winograd_sizes *s,
     return (hy3d__winograd_work){
         /* A group of up to 14 rows costs about half a row more than they do. */
         .products = products * sum * panels * (rows + 0.5 * (double)groups),
-        .data = points_in * tiles *
-                ((double)s->in_channels * (double)(b->frames + s->kernel_t - 1) +
-                 32.0 * panels * (double)b->frames),
+        .data = each * tiles *
+                ((double)s->filters.points * (double)s->in_channels *
+                     (double)(b->frames + s->kernel_t - 1) +
+                 products * 32.0 * panels * (double)b->frames),
         .weights = weights,
         .made = limits->prepared ? 0.0 : weights,
         .grains = grains,
@@ -112,6 +115,15 @@ static double blocks_cost(const hy3d__winograd_sizes *s, const hy3d__winograd_li
            (c.product * w.products + c.data * w.data + c.weight * w.weights + c.filter * w.made +
             3000.0) *
            (1.0 + (over > 0.0 ? 0.03 * over : 0.0));
+}
+
+double hy3d__winograd_preparing_cost(const hy3d__winograd_sizes *s,
+                                     const hy3d__winograd_limits *limits)
+{
+    const hy3d__winograd_filters *const f = &s->filters;
+    const int64_t rounds = hy3d__conv_ceil_div(f->panels, (int64_t)limits->threads);
+    return cycles_at(limits->level).filter * (double)rounds * (double)f->panel_elems *
+           (double)f->products;
 }
 
 /* n cut into `parts` equal parts, or 0 where fewer parts give the same. */
@@ -193,7 +205,7 @@ double hy3d__winograd_best_blocks(const hy3d__winograd_sizes *sizes,
         if (b.frames == 0 || (b.frames > 18 && t < 32)) {
             continue;
         }
-        b.frames += sizes->filters.kind.moments == 1 ? 0 : b.frames % 2;
+        b.frames = hy3d__conv_round_up(b.frames, sizes->filters.kind.time->frames);
         for (int64_t w = 1; w <= sizes->tiles_w && w <= 64; w *= 2) {
             b.w = hy3d__conv_ceil_div(sizes->tiles_w, w);
             for (int64_t h = 1; h <= 2 * sizes->tiles_h; h *= 2) {
@@ -216,7 +228,7 @@ bool hy3d__winograd_fits(const hy3d__winograd_sizes *sizes, const hy3d__winograd
         b.w = hy3d__conv_ceil_div(sizes->tiles_w, w);
     }
     b.frames = sizes->frames < 32 ? 1 : hy3d__conv_ceil_div(sizes->frames, 32);
-    b.frames += sizes->filters.kind.moments == 1 ? 0 : b.frames % 2;
+    b.frames = hy3d__conv_round_up(b.frames, sizes->filters.kind.time->frames);
     const hy3d__winograd_elems elems = hy3d__winograd_block_elems(sizes, &b, limits->prepared);
     return block_bytes(&elems) <= (double)limits->slot_bytes;
 }

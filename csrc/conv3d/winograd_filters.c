@@ -75,14 +75,15 @@ static void make_block(const hy3d__kernels *kernels, const hy3d__winograd_filter
 {
     const int64_t taps = 9 * weight->size[2];
     float *const lanes = scratch + 16 * CHANNELS * taps;
-    const int moments = filters->kind.moments;
+    const hy3d__winograd_time *const time = filters->kind.time;
 
     load_lanes(kernels, weight, m, c0, count, scratch, lanes);
     for (int64_t c = 0; c < count; c++) {
         for (int64_t s = 0; s < filters->segments; s++) {
-            kernels->winograd_filter_f32(filters->kind.m, moments, lanes + (c * taps + s * 9) * 16,
-                                         9 * 16, u + (s * length + c) * 32, product,
-                                         product * (size_t)moments);
+            kernels->winograd_filter_f32(filters->kind.m, time->moments, time->filter[0],
+                                         lanes + (c * taps + s * 9) * 16, 9 * 16,
+                                         u + (s * length + c) * 32, product,
+                                         product * (size_t)time->moments);
         }
     }
 }
@@ -117,12 +118,13 @@ static bool filters_of(hy3d_conv3d_format format, int64_t out_channels, int64_t 
 
     if (!hy3d__winograd_kind_of(format, &kind) || out_channels < 1 || in_channels < 1 ||
         out_channels > INT32_MAX || in_channels > INT32_MAX || kernel[0] < 1 || kernel[0] > 3 ||
-        kernel[1] != 3 || kernel[2] != 3 || (kind.moments != 1 && kernel[0] != 3)) {
+        kernel[1] != 3 || kernel[2] != 3 || (kind.time->moments != 1 && kernel[0] != 3)) {
         return false;
     }
     *filters_out = hy3d__winograd_filters_of(kind, out_channels, in_channels, kernel[0]);
-    if (!hy3d__mul_i64(filters_out->panel_elems, filters_out->panels, &elems) ||
-        !hy3d__mul_i64(elems, filters_out->products * (int64_t)sizeof(float), &elems)) {
+    if (!hy3d__mul_i64(filters_out->panel_elems, filters_out->panels + 1, &elems) ||
+        !hy3d__mul_i64(filters_out->product_elems, filters_out->products * (int64_t)sizeof(float),
+                       &elems)) {
         return false;
     }
     *bytes_out = (size_t)elems;
@@ -157,7 +159,7 @@ static hy3d_status make_panel(void *argument, int64_t grain, uint32_t slot)
         hy3d__winograd_filters_make(
             m->kernels, f, m->weight, grain, c, hy3d__min_i64(f->chunk, f->k - c),
             m->u + grain * f->panel_elems + c * f->segments * 32,
-            (size_t)(f->panels * f->panel_elems), m->scratch + slot * HY3D__WINOGRAD_FILTER_ELEMS);
+            (size_t)f->product_elems, m->scratch + slot * HY3D__WINOGRAD_FILTER_ELEMS);
     }
     return HY3D_OK;
 }

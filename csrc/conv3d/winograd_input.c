@@ -11,6 +11,7 @@
 
 #define COLUMNS HY3D__WINOGRAD_COLUMNS
 #define LINE ((size_t)COLUMNS * 16)
+#define RING 5 /* frames that a row of the data reads, at most */
 
 /* One row of 16 channels being packed. */
 typedef struct row_source {
@@ -18,6 +19,7 @@ typedef struct row_source {
     hy3d_conv3d_frame frame;
     int64_t channel, channels; /* at most 16 */
     int64_t row;               /* of x */
+    int64_t up, columns;       /* repeats of a column; columns, repeated ones counted */
     const unsigned char *next; /* data of the frame that is packed next, laid out as this one */
 } row_source;
 
@@ -91,8 +93,7 @@ static void pack_inside(const row_source *source, int64_t first, int64_t n, floa
 /* Up-sampled columns [first, first + n), all inside. */
 static void pack_columns(const row_source *source, int64_t first, int64_t n, float *dst)
 {
-    const hy3d_conv3d_plan *const plan = source->run->plan;
-    const int64_t up = hy3d__conv_upsample(&plan->desc, 2);
+    const int64_t up = source->up;
     float once[COLUMNS * 16];
 
     if (up == 1) {
@@ -121,7 +122,7 @@ static void fill_columns(float *dst, int64_t n, const float *with)
 static void pack_row(const row_source *source, int64_t first, int64_t n, float *dst)
 {
     const hy3d_conv3d_desc *const desc = &source->run->plan->desc;
-    const int64_t size = desc->in_size[2];
+    const int64_t size = source->columns;
     const bool replicate = desc->pad_mode[2] == HY3D_PAD_REPLICATE;
     /* Entries [0, before) lie left of the row, [inside, n) right of it. */
     const int64_t before = hy3d__min_i64(n, first < 0 ? -first : 0);
@@ -148,23 +149,28 @@ static void pack_strip(const hy3d__conv_run *run, const hy3d_conv3d_frame *frame
 {
     const hy3d_conv3d_plan *const plan = run->plan;
     const hy3d_conv3d_desc *const desc = &plan->desc;
+    /* An up-sampled input that the transform knows is read as it is. */
+    const bool as_is = plan->winograd.filters.kind.is_upsampled;
+    const int64_t up_h = hy3d__conv_upsample(desc, 1), up_w = hy3d__conv_upsample(desc, 2);
+    const int64_t height = as_is ? desc->in_size[1] / up_h : desc->in_size[1];
     row_source source = {.run = run,
                          .frame = *frame,
                          .channel = channel,
                          .channels = hy3d__min_i64(16, plan->c - channel),
+                         .up = as_is ? 1 : up_w,
+                         .columns = as_is ? desc->in_size[2] / up_w : desc->in_size[2],
                          .next = next->data};
     int64_t packed = -1; /* the row of x that the line before holds */
 
     for (int i = 0; i < rows; i++) {
         float *const line = strip + (size_t)i * LINE;
-        int64_t h =
-            hy3d__conv_resolve(top + i, desc->in_size[1], desc->pad_mode[1] == HY3D_PAD_REPLICATE);
+        int64_t h = hy3d__conv_resolve(top + i, height, desc->pad_mode[1] == HY3D_PAD_REPLICATE);
         if (frame->data == NULL || h < 0) {
             memset(line, 0, (size_t)columns * 16 * sizeof *line);
             packed = -1;
             continue;
         }
-        h /= hy3d__conv_upsample(desc, 1);
+        h /= as_is ? 1 : up_h;
         if (h == packed) {
             memcpy(line, line - LINE, (size_t)columns * 16 * sizeof *line);
             continue;
@@ -183,61 +189,77 @@ typedef struct chunk {
     float *packed, *down;
 } chunk;
 
-/* Input frame i of the block, transformed down the columns, into ring entry i % 4. */
-static float *make_down(const chunk *c, int64_t i)
+/* Which frame of the input is number i of the block's: of frames in twos each counts once. */
+static int64_t frame_number(const chunk *c, int64_t i)
 {
     const hy3d_conv3d_plan *const plan = c->run->plan;
-    const hy3d_conv3d_desc *const desc = &plan->desc;
+    const hy3d__conv_winograd *const d = &plan->winograd;
+
+    if (d->filters.kind.time->step == d->filters.kind.time->frames) {
+        return c->block->t + i - plan->desc.pad_before[0];
+    }
+    const int64_t second = c->block->t + 2 * i + 1 - d->lead[0];
+    return second < plan->desc.in_size[0] ? second : second - 1;
+}
+
+/* Where along an axis the data of tile `tile` begin. */
+static int64_t tile_start(const hy3d_conv3d_plan *plan, int axis, int64_t tile)
+{
+    const hy3d__winograd_kind *const kind = &plan->winograd.filters.kind;
+    const int64_t before = plan->desc.pad_before[axis];
+
+    return tile * kind->step - (kind->is_upsampled ? (before + 1) / 2 : before);
+}
+
+static float *ring_entry(const chunk *c, int64_t i)
+{
+    return c->down + (size_t)(i % RING) * 7 * LINE;
+}
+
+/* Input frame i of the block, transformed down the columns, into ring entry i % RING. */
+static void make_down(const chunk *c, int64_t i)
+{
+    const hy3d_conv3d_plan *const plan = c->run->plan;
     const hy3d__winograd_kind kind = plan->winograd.filters.kind;
     const hy3d_conv3d_frame frame =
-        hy3d__conv_source_frame(c->run, c->block->image, c->block->t + i - desc->pad_before[0]);
+        hy3d__conv_source_frame(c->run, c->block->image, frame_number(c, i));
     const hy3d_conv3d_frame next =
-        hy3d__conv_source_frame(c->run, c->block->image, c->block->t + i + 1 - desc->pad_before[0]);
-    const int64_t columns = kind.m * c->tiles + 2;
-    const int64_t top = (c->block->tile_h + c->tile_h) * kind.m - desc->pad_before[1];
-    const int64_t left = (c->block->tile_w + c->tile_w) * kind.m - desc->pad_before[2];
-    float *const down = c->down + (size_t)(i % 4) * 7 * LINE;
+        hy3d__conv_source_frame(c->run, c->block->image, frame_number(c, i + 1));
+    const int64_t columns = kind.step * (c->tiles - 1) + kind.n;
+    const int64_t top = tile_start(plan, 1, c->block->tile_h + c->tile_h);
+    const int64_t left = tile_start(plan, 2, c->block->tile_w + c->tile_w);
+    float *const down = ring_entry(c, i);
 
     pack_strip(c->run, &frame, &next, c->channel, top, left, kind.n, columns, c->packed);
     plan->kernels->winograd_down_f32(kind.m, (size_t)columns, c->packed, LINE, down, LINE);
-    return down;
 }
 
 static void make_chunk(const chunk *c)
 {
     const hy3d_conv3d_plan *const plan = c->run->plan;
     const hy3d__conv_winograd *const d = &plan->winograd;
-    const hy3d__winograd_kind kind = d->filters.kind;
+    const hy3d__winograd_time *const time = d->filters.kind.time;
     const int64_t tiles = c->block->tiles_h * c->block->tiles_w;
-    const int64_t frames = c->block->frames + plan->desc.kernel[0] - 1;
-    /* F(2,3): f0 - f2, f1 + f2, f2 - f1, f1 - f3. */
-    static const struct {
-        int frame, other, sign;
-    } moments[4] = {{0, 2, -1}, {1, 2, 1}, {2, 1, -1}, {1, 3, -1}};
+    const int64_t halo = time->moments == 1 ? plan->desc.kernel[0] - 1 : 0;
+    const int64_t rows = hy3d__conv_ceil_div(c->block->frames, time->frames) + halo;
+    const size_t v_moment =
+        (size_t)hy3d__winograd_pitch((c->block->rows + halo * tiles) * d->filters.k);
+    int64_t made = 0;
 
-    if (kind.moments == 1) {
-        const size_t v_point =
-            (size_t)((c->block->rows + (frames - c->block->frames) * tiles) * d->filters.k);
-        for (int64_t i = 0; i < frames; i++) {
-            const float *const down = make_down(c, i);
-            plan->kernels->winograd_across_f32(kind.m, 0, (size_t)c->tiles, down, down, LINE,
-                                               c->v + i * tiles * 16, v_point, 16);
+    for (int64_t row = 0; row < rows; row++) {
+        for (; made < row * time->step + time->reads; made++) {
+            make_down(c, made);
         }
-        return;
-    }
-    const size_t v_moment = (size_t)(c->block->rows * d->filters.k);
-    for (int64_t i = 0; i < (c->block->frames + 1) / 2 * 2 + 2; i++) {
-        make_down(c, i);
-        if (i < 3 || i % 2 == 0) {
-            continue;
-        }
-        const int64_t pair = (i - 3) / 2;
-        for (int64_t q = 0; q < 4; q++) {
+        for (int q = 0; q < time->data_moments; q++) {
+            const hy3d__winograd_sum *const sum = &time->data[q];
+            const float *frames[5];
+            for (int i = 0; i < sum->count; i++) {
+                frames[i] = ring_entry(c, row * time->step + sum->from[i]);
+            }
             plan->kernels->winograd_across_f32(
-                kind.m, moments[q].sign, (size_t)c->tiles,
-                c->down + (size_t)((2 * pair + moments[q].frame) % 4) * 7 * LINE,
-                c->down + (size_t)((2 * pair + moments[q].other) % 4) * 7 * LINE, LINE,
-                c->v + (size_t)q * v_moment + pair * tiles * 16, 4 * v_moment, 16);
+                d->filters.kind.m, sum->count, frames, sum->factor, (size_t)c->tiles, LINE,
+                c->v + (size_t)q * v_moment + row * tiles * 16,
+                (size_t)time->data_moments * v_moment, 16);
         }
     }
 }
@@ -248,7 +270,7 @@ void hy3d__winograd_input(const hy3d__conv_run *run, const hy3d__winograd_block 
     const hy3d_conv3d_plan *const plan = run->plan;
     const hy3d__winograd_kind kind = plan->winograd.filters.kind;
     const int64_t tiles = block->tiles_h * block->tiles_w;
-    const int64_t halo = kind.moments == 1 ? (plan->desc.kernel[0] - 1) * tiles : 0;
+    const int64_t halo = kind.time->moments == 1 ? (plan->desc.kernel[0] - 1) * tiles : 0;
     chunk c = {.run = run, .block = block, .packed = strips, .down = strips + 7 * LINE};
 
     for (c.tile_h = 0; c.tile_h < block->tiles_h; c.tile_h++) {

@@ -5,6 +5,7 @@
 
 #define COLUMNS HY3D__WINOGRAD_COLUMNS
 #define LINE ((size_t)COLUMNS * 16)
+#define ROWS 6 /* of a tile, at most */
 
 /* 16 channels (or fewer) from channel on, rows x columns positions from (t, h, w) on. */
 typedef struct piece {
@@ -39,7 +40,7 @@ static void store_piece(const hy3d__conv_run *run, const piece *p, const float *
     }
     for (int64_t i = 0; i < p->rows; i++) {
         plan->kernels->from_lanes_f32((size_t)p->columns, strip + (size_t)i * LINE,
-                                      lines + i * COLUMNS, 5 * COLUMNS);
+                                      lines + i * COLUMNS, ROWS * COLUMNS);
     }
     const hy3d__conv_result stored = {
         .data = lines,
@@ -47,40 +48,38 @@ static void store_piece(const hy3d__conv_run *run, const piece *p, const float *
         .channels = p->channels,
         .rows = p->rows,
         .cols = p->columns,
-        .channel_pitch = 5 * COLUMNS,
+        .channel_pitch = ROWS * COLUMNS,
         .row_pitch = COLUMNS,
         .residual = run->fusion->residual,
     };
     hy3d__conv_store(plan->kernels, y, &stored);
 }
 
-/* One chunk of tiles of one row of tiles, all frames of the block. */
+/* One chunk of tiles of one row of tiles, all frames of the block. `skip` floats of a strip lie
+ * before the output. */
 static void output_chunk(const hy3d__conv_run *run, const hy3d__winograd_block *block, piece *p,
-                         const float *r, int64_t r_point, int64_t tiles, float *strips)
+                         const float *r, int64_t r_point, int64_t tiles, size_t skip, float *strip)
 {
     const hy3d_conv3d_plan *const plan = run->plan;
-    const hy3d__kernels *const kernels = plan->kernels;
-    const hy3d__winograd_kind kind = plan->winograd.filters.kind;
+    const hy3d__winograd_time *const time = plan->winograd.filters.kind.time;
     const int64_t frame_tiles = block->tiles_h * block->tiles_w;
     const float *const bias = (const float *)plan->bias + p->channel;
-    float *const lines = strips + 2 * 5 * LINE;
 
-    for (int64_t f = 0; f < block->frames; f += kind.moments == 1 ? 1 : 2) {
-        const int64_t row = f / (kind.moments == 1 ? 1 : 2) * frame_tiles;
-        if (kind.moments == 1) {
-            kernels->winograd_output_f32(kind.m, (size_t)tiles, r + row * 32, (size_t)r_point, 32,
-                                         bias, strips, LINE);
-        } else {
-            kernels->winograd_output_pair_f32(kind.m, (size_t)tiles, r + row * 32, (size_t)r_point,
-                                              4 * (size_t)r_point, 32, bias, strips, 5 * LINE,
-                                              LINE);
+    for (int64_t f = 0; f < block->frames; f++) {
+        const hy3d__winograd_sum *const sum = &time->result[f % time->frames];
+        size_t moments[5];
+        p->t = block->t + f - plan->winograd.lead[0];
+        if (p->t < 0) {
+            continue;
         }
-        p->t = block->t + f;
-        store_piece(run, p, strips, lines);
-        if (kind.moments != 1 && f + 1 < block->frames) {
-            p->t++;
-            store_piece(run, p, strips + 5 * LINE, lines);
+        for (int q = 0; q < sum->count; q++) {
+            moments[q] = (size_t)(sum->from[q] * r_point);
         }
+        plan->kernels->winograd_output_f32(
+            plan->winograd.filters.kind.m, (size_t)tiles, r + f / time->frames * frame_tiles * 32,
+            sum->count, moments, sum->factor, (size_t)(time->moments * r_point), 32, bias, strip,
+            LINE);
+        store_piece(run, p, strip + skip, strip + ROWS * LINE);
     }
 }
 
@@ -88,22 +87,26 @@ void hy3d__winograd_output(const hy3d__conv_run *run, const hy3d__winograd_block
                            int64_t panel, const float *r, int64_t r_point, float *strips)
 {
     const hy3d_conv3d_plan *const plan = run->plan;
-    const int64_t m = plan->winograd.filters.kind.m;
+    const hy3d__conv_winograd *const d = &plan->winograd;
+    const int64_t m = d->filters.kind.m;
     piece p = {.image = block->image};
 
     for (int64_t i = 0; i < block->tiles_h; i++) {
-        p.h = (block->tile_h + i) * m;
-        p.rows = hy3d__min_i64(m, plan->out[1] - p.h);
+        const int64_t top = (block->tile_h + i) * m - d->lead[1];
+        p.h = hy3d__max_i64(top, 0);
+        p.rows = hy3d__min_i64(top + m, plan->out[1]) - p.h;
         for (int64_t j = 0; j < block->tiles_w; j += HY3D__WINOGRAD_CHUNK) {
             const int64_t tiles = hy3d__min_i64(HY3D__WINOGRAD_CHUNK, block->tiles_w - j);
+            const int64_t left = (block->tile_w + j) * m - d->lead[2];
             const float *const from = r + (i * block->tiles_w + j) * 32;
-            p.w = (block->tile_w + j) * m;
-            p.columns = hy3d__min_i64(m * tiles, plan->out[2] - p.w);
+            p.w = hy3d__max_i64(left, 0);
+            p.columns = hy3d__min_i64(left + m * tiles, plan->out[2]) - p.w;
             /* Both halves at once: they are neighbours in memory. */
             for (int64_t half = 0; half < 32 && panel * 32 + half < plan->m; half += 16) {
                 p.channel = panel * 32 + half;
                 p.channels = hy3d__min_i64(16, plan->m - p.channel);
-                output_chunk(run, block, &p, from + half, r_point, tiles, strips);
+                output_chunk(run, block, &p, from + half, r_point, tiles,
+                             (size_t)(p.h - top) * LINE + (size_t)(p.w - left) * 16, strips);
             }
         }
     }

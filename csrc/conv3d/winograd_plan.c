@@ -1,19 +1,63 @@
 /* Which Winograd, if any, and which blocks. */
 #include "conv3d/plan.h"
 
-/* Kinds by format: 1, 2, ... */
-static const hy3d__winograd_kind kinds[] = {
-    {.m = 4, .n = 6, .moments = 1},
-    {.m = 4, .n = 6, .moments = 4},
-    {.m = 5, .n = 7, .moments = 1},
-    {.m = 5, .n = 7, .moments = 4},
+/* Each frame by itself; F(2,3) at 0, 1, -1; F(3,3) at +-1/2, +-5/4; F(2,2) of frames in twos at 0
+ * and 1, where both of two have one product. All with infinity. docs/numerics.md has the errors. */
+static const hy3d__winograd_time one = {
+    .frames = 1, .reads = 1, .step = 1, .moments = 1, .data_moments = 1,
+    .data = {{1, {0}, {1}}},
+    .result = {{1, {0}, {1}}},
 };
-static const char *const names[] = {"winograd-4x4", "winograd-2x4x4", "winograd-5x5",
-                                    "winograd-2x5x5"};
+static const hy3d__winograd_time two = {
+    .frames = 2, .reads = 4, .step = 2, .moments = 4, .data_moments = 4,
+    .place = {0, 1, 2, 3},
+    .data = {{2, {0, 2}, {1, -1}}, {2, {1, 2}, {1, 1}}, {2, {2, 1}, {1, -1}}, {2, {1, 3}, {1, -1}}},
+    .filter = {{1, 0, 0}, {0.5F, 0.5F, 0.5F}, {0.5F, -0.5F, 0.5F}, {0, 0, 1}},
+    .result = {{3, {0, 1, 2}, {1, 1, 1}}, {3, {1, 2, 3}, {1, -1, -1}}},
+};
+static const hy3d__winograd_time three = {
+    .frames = 3, .reads = 5, .step = 3, .moments = 5, .data_moments = 5,
+    .place = {0, 1, 2, 3, 4},
+    .data = {{4, {0, 1, 2, 3}, {-0.78125F, -1.5625F, 0.5F, 1}},
+             {4, {0, 1, 2, 3}, {0.78125F, -1.5625F, -0.5F, 1}},
+             {4, {0, 1, 2, 3}, {-0.3125F, -0.25F, 1.25F, 1}},
+             {4, {0, 1, 2, 3}, {0.3125F, -0.25F, -1.25F, 1}},
+             {3, {0, 2, 4}, {0.390625F, -1.8125F, 1}}},
+    .filter = {{-16.0F / 21, -8.0F / 21, -4.0F / 21},
+               {16.0F / 21, -8.0F / 21, 4.0F / 21},
+               {32.0F / 105, 8.0F / 21, 10.0F / 21},
+               {-32.0F / 105, 8.0F / 21, -10.0F / 21},
+               {0, 0, 1}},
+    .result = {{4, {0, 1, 2, 3}, {1, 1, 1, 1}},
+               {4, {0, 1, 2, 3}, {0.5F, -0.5F, 1.25F, -1.25F}},
+               {5, {0, 1, 2, 3, 4}, {0.25F, 0.25F, 1.5625F, 1.5625F, 1}}},
+};
+static const hy3d__winograd_time twice = {
+    .frames = 4, .reads = 3, .step = 2, .moments = 5, .data_moments = 3,
+    .place = {0, 0, 1, 2, 2},
+    .data = {{2, {0, 1}, {1, -1}}, {1, {1}, {1}}, {2, {2, 1}, {1, -1}}},
+    .filter = {{1, 0, 0}, {1, 1, 0}, {1, 1, 1}, {0, 1, 1}, {0, 0, 1}},
+    .result = {{2, {1, 2}, {1, 1}}, {2, {0, 2}, {1, 1}}, {2, {2, 4}, {1, 1}}, {2, {2, 3}, {1, 1}}},
+};
+
+/* Kinds by format: 1, 2, ... */
+#define PLAIN(m, points, way) {(m), (points), (points), (m), false, (way)}
+#define UP(way) {6, 4, 7, 3, true, (way)}
+static const hy3d__winograd_kind kinds[] = {
+    PLAIN(4, 6, &one), PLAIN(4, 6, &two), PLAIN(5, 7, &one),   PLAIN(5, 7, &two),   UP(&one),
+    UP(&two),          UP(&twice),        PLAIN(4, 6, &three), PLAIN(5, 7, &three), UP(&three),
+};
+static const char *const names[] = {
+    "winograd-4x4",      "winograd-2x4x4",    "winograd-5x5",   "winograd-2x5x5", "winograd-up-6x6",
+    "winograd-up-2x6x6", "winograd-up-4x6x6", "winograd-3x4x4", "winograd-3x5x5",
+    "winograd-up-3x6x6",
+};
 #define KINDS ((int)(sizeof kinds / sizeof kinds[0]))
 
 /* Fewer channels than this leave lanes and sums too short to pay for the transforms. */
 #define LEAST_CHANNELS 16
+/* Of weights that a plan prepares for itself. */
+#define MOST_OWN_BYTES ((size_t)64 << 20)
 /* Expected cycles against the direct way's: below, the doubt about both decides for exactness. */
 #define WORTH 0.85
 
@@ -29,7 +73,7 @@ bool hy3d__winograd_kind_of(hy3d_conv3d_format format, hy3d__winograd_kind *kind
 hy3d_conv3d_format hy3d__winograd_format(const hy3d__winograd_kind *kind)
 {
     for (int i = 0; i < KINDS; i++) {
-        if (kinds[i].m == kind->m && kinds[i].moments == kind->moments) {
+        if (kinds[i].m == kind->m && kinds[i].time == kind->time) {
             return (hy3d_conv3d_format)(i + 1);
         }
     }
@@ -46,15 +90,17 @@ hy3d__winograd_filters hy3d__winograd_filters_of(hy3d__winograd_kind kind, int64
 {
     hy3d__winograd_filters f = {
         .kind = kind,
-        .products = (int64_t)kind.n * kind.n * kind.moments,
-        .segments = kind.moments == 1 ? kernel_t : 1,
+        .products = (int64_t)kind.n_products * kind.n_products * kind.time->moments,
+        .points = (int64_t)kind.n * kind.n * kind.time->data_moments,
+        .segments = kind.time->moments == 1 ? kernel_t : 1,
         .k = hy3d__conv_round_up(in_channels, 16),
         .panels = hy3d__conv_ceil_div(out_channels, 32),
     };
     f.panel_elems = f.segments * f.k * 32;
-    /* Sums of about 192 terms; 128 for pairs of frames, whose 196 products of a chunk of weights
-     * are 3 MB as it is. Equal chunks. */
-    const int64_t most = kind.moments != 1 ? 128 : 192 / kernel_t;
+    f.product_elems = hy3d__winograd_pitch(f.panels * f.panel_elems);
+    /* Sums of about 192 terms; 128 for several frames at once, whose 196 to 245 products of a chunk
+     * of weights are 3 MB as it is. Equal chunks. */
+    const int64_t most = kind.time->moments != 1 ? 128 : 192 / kernel_t;
     f.chunk = hy3d__conv_ceil_div(f.k, hy3d__conv_ceil_div(f.k, most));
     f.chunk = hy3d__conv_round_up(f.chunk, 16);
     return f;
@@ -82,16 +128,33 @@ static bool is_possible(const hy3d_conv3d_desc *desc, const int64_t out[3])
 hy3d__winograd_sizes hy3d__winograd_sizes_of(const hy3d_conv3d_desc *desc, const int64_t out[3],
                                              hy3d__winograd_kind kind)
 {
-    return (hy3d__winograd_sizes){
+    hy3d__winograd_sizes s = {
         .filters =
             hy3d__winograd_filters_of(kind, desc->out_channels, desc->in_channels, desc->kernel[0]),
         .in_channels = desc->in_channels,
         .kernel_t = desc->kernel[0],
-        .frames = out[0],
-        .tiles_h = hy3d__conv_ceil_div(out[1], kind.m),
-        .tiles_w = hy3d__conv_ceil_div(out[2], kind.m),
         .images = desc->batch,
     };
+    /* Whole tiles of an up-sampled input begin with the second of two equal positions. */
+    s.lead[0] = kind.time == &twice ? hy3d__conv_pairs(desc) - 1 : 0;
+    for (int i = 1; kind.is_upsampled && i < 3; i++) {
+        s.lead[i] = desc->pad_before[i] % 2;
+    }
+    s.frames = out[0] + s.lead[0];
+    s.tiles_h = hy3d__conv_ceil_div(out[1] + s.lead[1], kind.m);
+    s.tiles_w = hy3d__conv_ceil_div(out[2] + s.lead[2], kind.m);
+    return s;
+}
+
+/* Whether the kind can compute what Winograd can compute at all. */
+static bool suits(const hy3d__winograd_kind *kind, const hy3d_conv3d_desc *desc,
+                  const int64_t out[3])
+{
+    const bool is_time_padded = desc->pad_before[0] != 0 || desc->pad_after[0] != 0;
+
+    return (kind->time->moments == 1 || (desc->kernel[0] == 3 && out[0] > 1)) &&
+           (!kind->is_upsampled || (desc->upsample[1] == 2 && desc->upsample[2] == 2)) &&
+           (kind->time != &twice || (hy3d__conv_pairs(desc) != 0 && !is_time_padded));
 }
 
 /* A format must not depend on whether weights were prepared, so room to make a panel of them while
@@ -116,7 +179,7 @@ bool hy3d__winograd_choose(const hy3d_conv3d_desc *desc, const int64_t out[3], h
         return false;
     }
     for (int i = 0; i < KINDS; i++) {
-        if (kinds[i].moments != 1 && (desc->kernel[0] != 3 || out[0] < 2)) {
+        if (!suits(&kinds[i], desc, out)) {
             continue;
         }
         const hy3d__winograd_sizes sizes = hy3d__winograd_sizes_of(desc, out, kinds[i]);
@@ -136,19 +199,23 @@ bool hy3d__winograd_choose(const hy3d_conv3d_desc *desc, const int64_t out[3], h
 }
 
 void hy3d__winograd_use_blocks(hy3d_conv3d_plan *plan, const hy3d__winograd_sizes *sizes,
-                               const hy3d__winograd_blocks *blocks)
+                               const hy3d__winograd_blocks *blocks, bool is_prepared)
 {
     hy3d__conv_winograd *const d = &plan->winograd;
 
     d->blocks = *blocks;
     d->filters = sizes->filters;
+    d->frames = sizes->frames;
+    for (int i = 0; i < 3; i++) {
+        d->lead[i] = sizes->lead[i];
+    }
     d->tiles_h = sizes->tiles_h;
     d->tiles_w = sizes->tiles_w;
     d->blocks_h = hy3d__conv_ceil_div(d->tiles_h, d->blocks.h);
     d->blocks_w = hy3d__conv_ceil_div(d->tiles_w, d->blocks.w);
-    d->blocks_t = hy3d__conv_ceil_div(plan->out[0], d->blocks.frames);
+    d->blocks_t = hy3d__conv_ceil_div(d->frames, d->blocks.frames);
     d->blocks_m = hy3d__conv_ceil_div(d->filters.panels, d->blocks.panels);
-    d->elems = hy3d__winograd_block_elems(sizes, &d->blocks, plan->prepared != NULL);
+    d->elems = hy3d__winograd_block_elems(sizes, &d->blocks, is_prepared);
     plan->grains = plan->desc.batch * d->blocks_t * d->blocks_h * d->blocks_w * d->blocks_m;
     plan->input_bytes =
         (size_t)(d->elems.v + d->elems.r + d->elems.strips + d->elems.u) * sizeof(float);
@@ -160,14 +227,31 @@ void hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint3
     const size_t limit = plan->desc.workspace_limit_bytes;
     const hy3d__winograd_sizes sizes = hy3d__winograd_sizes_of(&plan->desc, plan->out, kind);
     const size_t share = limit == 0 ? HY3D__WINOGRAD_SLOT_BYTES : limit / threads;
-    const hy3d__winograd_limits limits = {
+    hy3d__winograd_limits limits = {
         .level = plan->level,
         .threads = threads,
         .slot_bytes = share < HY3D__WINOGRAD_SLOT_BYTES ? share : HY3D__WINOGRAD_SLOT_BYTES,
         .prepared = plan->prepared != NULL,
     };
-    hy3d__winograd_blocks blocks;
+    hy3d__winograd_blocks blocks, others;
+    const double cost = hy3d__winograd_best_blocks(&sizes, &limits, 1e300, &blocks);
 
-    (void)hy3d__winograd_best_blocks(&sizes, &limits, 1e300, &blocks);
-    hy3d__winograd_use_blocks(plan, &sizes, &blocks);
+    /* Where every grain would make the same weights, the plan makes them once. */
+    plan->own_format = HY3D_FORMAT_NONE;
+    if (!limits.prepared && !plan->is_short) {
+        const hy3d_conv3d_format format = hy3d__winograd_format(&kind);
+        const size_t bytes = hy3d__winograd_format_bytes(format, plan->desc.out_channels,
+                                                         plan->desc.in_channels, plan->desc.kernel);
+        limits.prepared = true;
+        const double left = cost - hy3d__winograd_preparing_cost(&sizes, &limits);
+        if (bytes <= MOST_OWN_BYTES && (limit == 0 || bytes <= limit) && left > 0.0 &&
+            hy3d__winograd_best_blocks(&sizes, &limits, left, &others) < left) {
+            plan->own_format = format;
+            plan->own_bytes += bytes + sizeof *plan->own_prepared;
+            blocks = others;
+        } else {
+            limits.prepared = false;
+        }
+    }
+    hy3d__winograd_use_blocks(plan, &sizes, &blocks, limits.prepared);
 }

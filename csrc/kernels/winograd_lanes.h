@@ -1,5 +1,6 @@
-/* Winograd's transforms F(4,3) and F(5,3) in two dimensions on vectors of channels: one text for
- * every ISA, in the words of vec_avx2.h, of which winograd_ref.c defines those that it uses.
+/* Winograd's transforms F(4,3), F(5,3) and, of an up-sampled input, F(3,2) in two dimensions on
+ * vectors of channels: one text for every ISA, in the words of vec_avx2.h, of which winograd_ref.c
+ * defines those that it uses. m, the outputs of a tile, tells which: 4, 5, 6.
  *
  * F(m,3) is Toom and Cook's: the polynomial product is taken at m + 1 points and infinity. The
  * points decide the rounding error (docs/numerics.md): 0, +-3/4, +-5/4 for m = 4 and +-3/8, +-7/8,
@@ -8,6 +9,11 @@
  * Channels never mix: 16 of them are done LANES at a time. */
 
 #define IN static inline __attribute__((always_inline)) TARGET
+
+/* Of a tile, along an axis: data points; products; data from one tile to the next. */
+#define POINTS(m) ((m) == 6 ? 4 : (m) + 2)
+#define PRODUCTS(m) ((m) == 6 ? 7 : (m) + 2)
+#define STEP(m) ((m) == 6 ? 3 : (m))
 
 /* Of F(4,3): a < b. */
 #define A4 0.75F
@@ -127,37 +133,62 @@ IN void filter5(const vec *g, vec *u)
     u[6] = g[2];
 }
 
+/* Nearest up-sampling by two, then three taps g: of four neighbours x, outputs 2j + 1 and 2j + 2
+ * read x[j] and x[j + 1] alone, the one with g0 + g1 and g2, the other with g0 and g1 + g2. Both are
+ * F(3,2) at 0, 1, -1 and infinity, of the same data; at 1 both have the sum of all taps, so that one
+ * product serves both: seven for six outputs, and no constant but a half. */
+IN void data6(const vec *d, vec *v)
+{
+    v[0] = V_SUB(d[0], d[2]);
+    v[1] = V_ADD(d[1], d[2]);
+    v[2] = V_SUB(d[2], d[1]);
+    v[3] = V_SUB(d[3], d[1]);
+}
+
+IN void filter6(const vec *g, vec *u)
+{
+    const vec half = V_SET(0.5F);
+
+    u[0] = g[0];
+    u[1] = V_ADD(g[0], g[1]);
+    u[5] = V_ADD(g[1], g[2]);
+    u[6] = g[2];
+    u[2] = V_MUL(half, V_ADD(u[1], g[2]));
+    u[3] = V_MUL(half, V_SUB(g[0], u[5]));
+    u[4] = V_MUL(half, V_SUB(u[1], g[2]));
+}
+
+IN void result6(const vec *r, vec *y)
+{
+    const vec odd = V_ADD(r[2], r[4]), even = V_ADD(r[2], r[3]);
+
+    y[0] = V_ADD(r[1], odd);
+    y[1] = V_ADD(r[0], even);
+    y[2] = V_SUB(r[2], r[4]);
+    y[3] = V_SUB(r[2], r[3]);
+    y[4] = V_ADD(odd, r[6]);
+    y[5] = V_ADD(even, r[5]);
+}
+
 IN void data1(const int m, const vec *d, vec *v)
 {
-    if (m == 4) {
-        data4(d, v);
-    } else {
-        data5(d, v);
-    }
+    m == 4 ? data4(d, v) : m == 5 ? data5(d, v) : data6(d, v);
 }
 
 IN void result1(const int m, const vec *r, vec *y)
 {
-    if (m == 4) {
-        result4(r, y);
-    } else {
-        result5(r, y);
-    }
+    m == 4 ? result4(r, y) : m == 5 ? result5(r, y) : result6(r, y);
 }
 
 IN void filter1(const int m, const vec *g, vec *u)
 {
-    if (m == 4) {
-        filter4(g, u);
-    } else {
-        filter5(g, u);
-    }
+    m == 4 ? filter4(g, u) : m == 5 ? filter5(g, u) : filter6(g, u);
 }
 
 /* Down the columns, which neighbouring tiles share. */
 IN void down_lanes(const int m, size_t columns, const float *x, size_t row, float *d, size_t line)
 {
-    const int n = m + 2;
+    const int n = POINTS(m);
 
     for (size_t w = 0; w < columns; w++) {
         vec in[7], out[7];
@@ -173,113 +204,98 @@ IN void down_lanes(const int m, size_t columns, const float *x, size_t row, floa
     }
 }
 
-/* d, d + other or d - other, along the rows. */
-IN void across_lanes(const int m, const int sign, size_t tiles, const float *d, const float *other,
-                     size_t line, float *v, size_t point, size_t tile)
+/* The sum of `count` lines, each by its factor, of so many columns. */
+IN void sum_lines(int count, const float *const *d, const float *factors, size_t from,
+                  size_t columns, vec *sum)
 {
-    const int n = m + 2;
+    for (size_t w = 0; w < columns; w++) {
+        vec total = V_MUL(V_SET(factors[0]), V_LOAD(d[0] + from + 16 * w));
+#pragma GCC unroll 1
+        for (int q = 1; q < count; q++) {
+            total = V_FMA(V_SET(factors[q]), V_LOAD(d[q] + from + 16 * w), total);
+        }
+        sum[w] = total;
+    }
+}
 
-    for (int i = 0; i < n; i++) {
-        for (size_t t = 0; t < tiles; t++) {
-            const size_t from = (size_t)i * line + (size_t)m * t * 16;
-            float *const to = v + (size_t)(i * n) * point + t * tile;
-            vec in[7], out[7];
+/* Along the rows; lanes [lane, lane + LANES) of every d. */
+IN void across_lanes(const int m, int count, const float *const *d, const float *factors,
+                     size_t lane, size_t tiles, size_t line, float *v, size_t point, size_t tile)
+{
+    enum { AT_ONCE = 8 };
+    const int n = POINTS(m);
+    const size_t step = (size_t)STEP(m);
+
+    for (size_t first = 0; first < tiles; first += AT_ONCE) {
+        const size_t end = tiles - first < AT_ONCE ? tiles : first + AT_ONCE;
+        for (int i = 0; i < n; i++) {
+            vec sum[5 * AT_ONCE + 2];
+            sum_lines(count, d, factors, (size_t)i * line + step * first * 16 + lane,
+                      step * (end - first - 1) + (size_t)n, sum);
+            for (size_t t = first; t < end; t++) {
+                float *const to = v + (size_t)(i * n) * point + t * tile;
+                vec out[7];
+                data1(m, sum + step * (t - first), out);
 #pragma GCC unroll 7
-            for (int j = 0; j < n; j++) {
-                in[j] = V_LOAD(d + from + 16 * j);
-                if (sign > 0) {
-                    in[j] = V_ADD(in[j], V_LOAD(other + from + 16 * j));
-                } else if (sign < 0) {
-                    in[j] = V_SUB(in[j], V_LOAD(other + from + 16 * j));
+                for (int j = 0; j < n; j++) {
+                    V_STORE(to + (size_t)j * point, out[j]);
                 }
             }
-            data1(m, in, out);
-#pragma GCC unroll 7
-            for (int j = 0; j < n; j++) {
-                V_STORE(to + (size_t)j * point, out[j]);
-            }
         }
     }
 }
 
-/* The last pass of one tile: rows of points already reduced to m values each. */
-IN void finish_tile(const int m, vec across[7][5], vec add, float *y, size_t row)
+/* One frame of a row of tiles: a point is the sum of `count` products, each by its factor. The
+ * loops are not unrolled: the code would be twenty times as long, and no faster. */
+IN void output_lanes(const int m, size_t tiles, const float *r, int count, const size_t *moments,
+                     const float *factors, size_t point, size_t tile, const float *bias, float *y,
+                     size_t row)
 {
-    const int n = m + 2;
-
-#pragma GCC unroll 5
-    for (int j = 0; j < m; j++) {
-        vec in[7], out[5];
-#pragma GCC unroll 7
-        for (int i = 0; i < n; i++) {
-            in[i] = across[i][j];
-        }
-        result1(m, in, out);
-#pragma GCC unroll 5
-        for (int i = 0; i < m; i++) {
-            V_STORE(y + (size_t)i * row + (size_t)j * 16, V_ADD(out[i], add));
-        }
-    }
-}
-
-IN void output_lanes(const int m, size_t tiles, const float *r, size_t point, size_t tile,
-                     const float *bias, float *y, size_t row)
-{
-    const int n = m + 2;
+    const int n = PRODUCTS(m);
     const vec add = V_LOAD(bias);
 
     for (size_t t = 0; t < tiles; t++) {
-        const float *const from = r + t * tile;
-        vec across[7][5];
-#pragma GCC unroll 7
-        for (int i = 0; i < n; i++) {
-            vec in[7];
-#pragma GCC unroll 7
-            for (int j = 0; j < n; j++) {
-                const float *const at = from + (size_t)(i * n + j) * point;
-                in[j] = V_LOAD(at);
-                __builtin_prefetch(at + tile);
+        vec points[49], across[6][7];
+#pragma GCC unroll 1
+        for (int i = 0; i < n * n; i++) {
+            const float *const from = r + t * tile + (size_t)i * point;
+            vec sum = V_LOAD(from + moments[0]);
+            __builtin_prefetch(from + moments[0] + tile);
+            if (count > 1) {
+                sum = V_MUL(V_SET(factors[0]), sum);
             }
-            result1(m, in, across[i]);
-        }
-        finish_tile(m, across, add, y + (size_t)m * t * 16, row);
-    }
-}
-
-/* F(2,3) in time first: y0 = r0 + r1 + r2, y1 = r1 - r2 - r3. */
-IN void output_pair_lanes(const int m, size_t tiles, const float *r, size_t moment, size_t point,
-                          size_t tile, const float *bias, float *y, size_t frame, size_t row)
-{
-    const int n = m + 2;
-    const vec add = V_LOAD(bias);
-
-    for (size_t t = 0; t < tiles; t++) {
-        vec first[7][5], second[7][5];
-        for (int i = 0; i < n; i++) {
-            vec in0[7], in1[7];
-#pragma GCC unroll 7
-            for (int j = 0; j < n; j++) {
-                const float *const from = r + t * tile + (size_t)(i * n + j) * point;
-                const vec r1 = V_LOAD(from + moment), r2 = V_LOAD(from + 2 * moment);
-                __builtin_prefetch(from + tile);
-                __builtin_prefetch(from + tile + moment);
-                __builtin_prefetch(from + tile + 2 * moment);
-                __builtin_prefetch(from + tile + 3 * moment);
-                in0[j] = V_ADD(V_LOAD(from), V_ADD(r1, r2));
-                in1[j] = V_SUB(V_SUB(r1, r2), V_LOAD(from + 3 * moment));
+#pragma GCC unroll 1
+            for (int q = 1; q < count; q++) {
+                __builtin_prefetch(from + moments[q] + tile);
+                sum = V_FMA(V_SET(factors[q]), V_LOAD(from + moments[q]), sum);
             }
-            result1(m, in0, first[i]);
-            result1(m, in1, second[i]);
+            points[i] = sum;
         }
-        finish_tile(m, first, add, y + (size_t)m * t * 16, row);
-        finish_tile(m, second, add, y + frame + (size_t)m * t * 16, row);
+#pragma GCC unroll 1
+        for (int i = 0; i < n; i++) {
+            vec out[6];
+            result1(m, points + n * i, out);
+#pragma GCC unroll 6
+            for (int j = 0; j < m; j++) {
+                across[j][i] = out[j];
+            }
+        }
+#pragma GCC unroll 1
+        for (int j = 0; j < m; j++) {
+            vec out[6];
+            result1(m, across[j], out);
+#pragma GCC unroll 6
+            for (int i = 0; i < m; i++) {
+                V_STORE(y + (size_t)i * row + ((size_t)m * t + (size_t)j) * 16, V_ADD(out[i], add));
+            }
+        }
     }
 }
 
 /* LANES channels of one filter, whose nine values are in g. */
 IN void filter_planes(const int m, vec g[3][3], float *u, size_t point)
 {
-    const int n = m + 2;
+    const int n = PRODUCTS(m);
     vec down[7][3];
 
 #pragma GCC unroll 3
@@ -305,23 +321,21 @@ IN void filter_planes(const int m, vec g[3][3], float *u, size_t point)
     }
 }
 
-/* Of F(2,3) in time: g0, (g0 + g1 + g2) / 2, (g0 - g1 + g2) / 2, g2. */
-IN void filter_lanes(const int m, const int moments, const float *g, size_t tap, float *u,
-                     size_t moment, size_t point)
+/* One tap in time, or `moments` sums of three. */
+IN void filter_lanes(const int m, int moments, const float *factors, const float *g, size_t tap,
+                     float *u, size_t moment, size_t point)
 {
-    for (int q = 0; q < moments; q++) {
+    for (int q = 0; q < moments; q++, factors += 3) {
         vec plane[3][3];
-#pragma GCC unroll 9
+#pragma GCC unroll 1
         for (int i = 0; i < 9; i++) {
-            const vec first = V_LOAD(g + 16 * i + (q == 3 ? 2 * tap : 0));
-            if (q == 1 || q == 2) {
-                const vec ends = V_ADD(first, V_LOAD(g + 2 * tap + 16 * i));
-                const vec middle = V_LOAD(g + tap + 16 * i);
-                plane[i / 3][i % 3] =
-                    V_MUL(V_SET(0.5F), q == 1 ? V_ADD(ends, middle) : V_SUB(ends, middle));
-            } else {
-                plane[i / 3][i % 3] = first;
+            vec sum = V_LOAD(g + 16 * i);
+            if (moments > 1) {
+                sum = V_MUL(V_SET(factors[0]), sum);
+                sum = V_FMA(V_SET(factors[1]), V_LOAD(g + tap + 16 * i), sum);
+                sum = V_FMA(V_SET(factors[2]), V_LOAD(g + 2 * tap + 16 * i), sum);
             }
+            plane[i / 3][i % 3] = sum;
         }
         filter_planes(m, plane, u + (size_t)q * moment, point);
     }
@@ -333,62 +347,42 @@ TARGET void SUFFIX(hy3d_winograd_down_f32)(int m, size_t columns, const float *x
     for (int l = 0; l < 16; l += LANES) {
         if (m == 4) {
             down_lanes(4, columns, x + l, row, d + l, line);
-        } else {
+        } else if (m == 5) {
             down_lanes(5, columns, x + l, row, d + l, line);
+        } else {
+            down_lanes(6, columns, x + l, row, d + l, line);
         }
     }
 }
 
-#define ACROSS(m, sign) across_lanes(m, sign, tiles, d + l, other + l, line, v + l, point, tile)
-TARGET void SUFFIX(hy3d_winograd_across_f32)(int m, int sign, size_t tiles, const float *d,
-                                             const float *other, size_t line, float *v,
-                                             size_t point, size_t tile)
+#define ACROSS(m) across_lanes(m, count, d, factors, (size_t)l, tiles, line, v + l, point, tile)
+TARGET void SUFFIX(hy3d_winograd_across_f32)(int m, int count, const float *const *d,
+                                             const float *factors, size_t tiles, size_t line,
+                                             float *v, size_t point, size_t tile)
 {
     for (int l = 0; l < 16; l += LANES) {
-        if (sign == 0) {
-            m == 4 ? ACROSS(4, 0) : ACROSS(5, 0);
-        } else if (sign > 0) {
-            m == 4 ? ACROSS(4, 1) : ACROSS(5, 1);
-        } else {
-            m == 4 ? ACROSS(4, -1) : ACROSS(5, -1);
-        }
+        m == 4 ? ACROSS(4) : m == 5 ? ACROSS(5) : ACROSS(6);
     }
 }
 
-TARGET void SUFFIX(hy3d_winograd_output_f32)(int m, size_t tiles, const float *r, size_t point,
-                                             size_t tile, const float *bias, float *y, size_t row)
+#define OUTPUT(m)                                                                                  \
+    output_lanes(m, tiles, r + l, count, moments, factors, point, tile, bias + l, y + l, row)
+TARGET void SUFFIX(hy3d_winograd_output_f32)(int m, size_t tiles, const float *r, int count,
+                                             const size_t *moments, const float *factors,
+                                             size_t point, size_t tile, const float *bias, float *y,
+                                             size_t row)
 {
     for (int l = 0; l < 16; l += LANES) {
-        if (m == 4) {
-            output_lanes(4, tiles, r + l, point, tile, bias + l, y + l, row);
-        } else {
-            output_lanes(5, tiles, r + l, point, tile, bias + l, y + l, row);
-        }
+        m == 4 ? OUTPUT(4) : m == 5 ? OUTPUT(5) : OUTPUT(6);
     }
 }
 
-TARGET void SUFFIX(hy3d_winograd_output_pair_f32)(int m, size_t tiles, const float *r,
-                                                  size_t moment, size_t point, size_t tile,
-                                                  const float *bias, float *y, size_t frame,
-                                                  size_t row)
+#define FILTER(m) filter_lanes(m, moments, factors, g + l, tap, u + l, moment, point)
+TARGET void SUFFIX(hy3d_winograd_filter_f32)(int m, int moments, const float *factors,
+                                             const float *g, size_t tap, float *u, size_t moment,
+                                             size_t point)
 {
     for (int l = 0; l < 16; l += LANES) {
-        if (m == 4) {
-            output_pair_lanes(4, tiles, r + l, moment, point, tile, bias + l, y + l, frame, row);
-        } else {
-            output_pair_lanes(5, tiles, r + l, moment, point, tile, bias + l, y + l, frame, row);
-        }
-    }
-}
-
-TARGET void SUFFIX(hy3d_winograd_filter_f32)(int m, int moments, const float *g, size_t tap,
-                                             float *u, size_t moment, size_t point)
-{
-    for (int l = 0; l < 16; l += LANES) {
-        if (m == 4) {
-            filter_lanes(4, moments, g + l, tap, u + l, moment, point);
-        } else {
-            filter_lanes(5, moments, g + l, tap, u + l, moment, point);
-        }
+        m == 4 ? FILTER(4) : m == 5 ? FILTER(5) : FILTER(6);
     }
 }

@@ -38,7 +38,7 @@ _Static_assert(sizeof(hy3d_pad_mode) == sizeof(int) && sizeof(hy3d_dtype) == siz
 
 #define AT(member) offsetof(hy3d_py_conv, member)
 #define ANY INT_MIN
-enum { MOST = 21 }; /* arguments of one function */
+enum { MOST = 22 }; /* arguments of one function */
 
 static const entry table[HY3D_PY_CONV_ARGS] = {
     [HY3D_PY_CANCEL] = {"cancel", CANCEL, AT(cancel), .none = true},
@@ -53,6 +53,7 @@ static const entry table[HY3D_PY_CONV_ARGS] = {
     /* hy3d_py_conv_groups has the rule of these three. */
     [HY3D_PY_GROUPS] = {"groups", INTEGER, AT(desc.groups), ANY},
     [HY3D_PY_UPSAMPLE] = {"upsample", TRIPLE, AT(desc.upsample), 1, .none = true},
+    [HY3D_PY_PAIRS] = {"pairs", COUNT, AT(desc.pairs)},
     [HY3D_PY_ACCURACY] = {"accuracy", WORD, AT(desc.accuracy),
                           .rule = "it must be 'exact' or 'fast'", .words = {"exact", "fast"}},
     [HY3D_PY_THREADS] = {"threads", COUNT, AT(desc.num_threads)},
@@ -204,7 +205,7 @@ static bool parse(const char *format, const uint8_t *positions, PyObject *args, 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, format, names, o, o + 1, o + 2, o + 3, o + 4,
                                      o + 5, o + 6, o + 7, o + 8, o + 9, o + 10, o + 11, o + 12,
                                      o + 13, o + 14, o + 15, o + 16, o + 17, o + 18, o + 19,
-                                     o + 20)) {
+                                     o + 20, o + 21)) {
         return false;
     }
     for (int i = 0; i < count; i++) {

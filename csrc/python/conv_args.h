@@ -19,6 +19,7 @@ enum {
     HY3D_PY_PAD_MODES,
     HY3D_PY_GROUPS,
     HY3D_PY_UPSAMPLE,
+    HY3D_PY_PAIRS,
     HY3D_PY_ACCURACY,
     HY3D_PY_THREADS,
     HY3D_PY_WORKSPACE_LIMIT,
@@ -81,8 +82,9 @@ static inline const hy3d_tensor *hy3d_py_conv_tensor(const hy3d_py_conv *conv, i
     return view->ndim > 0 ? &view->tensor : NULL;
 }
 
-/* Refuses channels that groups do not divide. */
+/* Refuses channels that groups do not divide, and pairs that stand for nothing. */
 bool hy3d_py_conv_groups(const hy3d_conv3d_desc *desc);
+bool hy3d_py_conv_pairs(const hy3d_conv3d_desc *desc);
 
 /* The sentence for a status that a description led to. Always returns NULL. */
 PyObject *hy3d_py_conv_raise(const hy3d_py_state *state, hy3d_status status,

@@ -17,6 +17,35 @@ bool hy3d_py_conv_groups(const hy3d_conv3d_desc *desc)
     return true;
 }
 
+bool hy3d_py_conv_pairs(const hy3d_conv3d_desc *desc)
+{
+    return desc->pairs == 0 || (desc->pairs <= 2 && desc->upsample[0] == 1) ||
+           hy3d_py_value_error("pairs is %u: it must be 0, 1 or 2, and frames are repeated in time "
+                               "by themselves or by upsample, not by both.",
+                               (unsigned int)desc->pairs);
+}
+
+/* Frames that are said to be the same are. */
+static bool check_pairs(const hy3d_py_conv *conv)
+{
+    const hy3d_conv3d_frame *const frames = conv->frames;
+    const uint32_t pairs = conv->desc.pairs;
+    if (!hy3d_py_conv_pairs(&conv->desc) ||
+        (pairs != 0 && conv->count == 0 &&
+         !hy3d_py_value_error("pairs is %u, but x is given: only frames come in pairs.",
+                              (unsigned int)pairs))) {
+        return false;
+    }
+    for (int64_t i = pairs; pairs != 0 && i < conv->count; i += 2) {
+        if (memcmp(&frames[i - 1], &frames[i], sizeof *frames) != 0) {
+            return hy3d_py_value_error("pairs is %u, but frames[%lld] and frames[%lld] are not "
+                                       "the same array.",
+                                       (unsigned int)pairs, (long long)i - 1, (long long)i);
+        }
+    }
+    return true;
+}
+
 /* Sizes and type from the arrays, the input's as the convolution sees it, up-sampled. */
 static bool fill_sizes(hy3d_py_conv *conv)
 {
@@ -185,7 +214,7 @@ bool hy3d_py_conv_check(const hy3d_py_state *state, hy3d_py_conv *conv)
 {
     const hy3d_tensor *const scale = hy3d_py_conv_tensor(conv, HY3D_PY_SCALE);
     const hy3d_tensor *const shift = hy3d_py_conv_tensor(conv, HY3D_PY_SHIFT);
-    if (!fill_sizes(conv) || !check_types(conv) || !check_channels(conv) ||
+    if (!fill_sizes(conv) || !check_types(conv) || !check_channels(conv) || !check_pairs(conv) ||
         !check_out(state, conv)) {
         return false;
     }

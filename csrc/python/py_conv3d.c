@@ -93,10 +93,11 @@ PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs)
                                    HY3D_PY_GROUPS,     HY3D_PY_THREADS,   HY3D_PY_WORKSPACE_LIMIT,
                                    HY3D_PY_CANCEL,     HY3D_PY_ACCURACY,  HY3D_PY_PREPARED,
                                    HY3D_PY_FRAMES,     HY3D_PY_SCALE,     HY3D_PY_SHIFT,
-                                   HY3D_PY_ACTIVATION, HY3D_PY_UPSAMPLE,  HY3D_PY_RESIDUAL};
+                                   HY3D_PY_ACTIVATION, HY3D_PY_UPSAMPLE,  HY3D_PY_RESIDUAL,
+                                   HY3D_PY_PAIRS};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     hy3d_py_conv conv;
-    if (!hy3d_py_conv_read(state, "OOOOOOOOOO|OOOOOOOOOOO:conv3d", rows, args, kwargs, &conv)) {
+    if (!hy3d_py_conv_read(state, "OOOOOOOOOO|OOOOOOOOOOOO:conv3d", rows, args, kwargs, &conv)) {
         return NULL;
     }
     PyObject *const result = hy3d_py_conv_check(state, &conv) ? compute(state, &conv) : NULL;

@@ -222,14 +222,14 @@ static bool read_desc(const hy3d_py_state *state, PyObject *args, PyObject *kwar
                                    HY3D_PY_KERNEL,     HY3D_PY_STRIDE,      HY3D_PY_DILATION,
                                    HY3D_PY_PAD_BEFORE, HY3D_PY_PAD_AFTER,   HY3D_PY_PAD_MODES,
                                    HY3D_PY_GROUPS,     HY3D_PY_DTYPE,       HY3D_PY_ACCURACY,
-                                   HY3D_PY_UPSAMPLE,   HY3D_PY_BATCH};
+                                   HY3D_PY_UPSAMPLE,   HY3D_PY_BATCH,       HY3D_PY_PAIRS};
     hy3d_py_conv conv;
-    if (!hy3d_py_conv_read(state, "OOOOOOOOOOOO|OO:conv3d_format", rows, args, kwargs, &conv)) {
+    if (!hy3d_py_conv_read(state, "OOOOOOOOOOOO|OOO:conv3d_format", rows, args, kwargs, &conv)) {
         return false;
     }
     *desc = conv.desc;
     hy3d_py_conv_release(&conv);
-    return hy3d_py_conv_groups(desc) && check_upsample(desc);
+    return hy3d_py_conv_groups(desc) && hy3d_py_conv_pairs(desc) && check_upsample(desc);
 }
 
 PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwargs)

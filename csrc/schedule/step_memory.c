@@ -70,13 +70,16 @@ bool hy3d__same_layouts(const hy3d_schedule_request *request, int32_t on_host, i
             is_made(request, place, a->other) == is_made(request, place, b->other));
 }
 
-/* Workspace and plan, the larger of what they are with prepared weights and without. */
+/* Workspace and plan, the largest of what they are with prepared weights and without, and with
+ * frames in pairs and without: those of padding are none. */
 static int64_t inside(question *q, const hy3d_conv3d_desc *desc)
 {
+    hy3d_conv3d_desc asked = *desc;
     int64_t found = 0;
-    for (int prepared = 0; prepared < 2 && q->status == HY3D_OK; prepared++) {
+    for (int i = 0; i < (desc->pairs == 0 ? 2 : 4) && q->status == HY3D_OK; i++) {
         size_t workspace = 0, own = 0;
-        q->status = hy3d_conv3d_memory(q->context, desc, prepared == 1, &workspace, &own);
+        asked.pairs = i < 2 ? desc->pairs : 0;
+        q->status = hy3d_conv3d_memory(q->context, &asked, i % 2 == 1, &workspace, &own);
         found = hy3d__max_i64(found, (int64_t)(workspace + own));
     }
     return found;
@@ -107,7 +110,12 @@ hy3d_conv3d_desc hy3d__conv_desc(const hy3d_schedule_request *request, int32_t o
     const hy3d_node *const n = &request->graph.nodes[step->node];
     const int64_t own = step->own[1] - step->own[0];
     hy3d_conv3d_desc desc = plain_desc(place, channels, times(n->channels, shuffled_parts(n)));
-    /* Frames come one by one, those of padding too. */
+    /* Frames come one by one, those of padding too; up-sampled ones in pairs, in which the first
+     * that is read may be the second. */
+    if (n->up[0] == 2 && n->stride[0] == 1) {
+        const bool is_odd = (step->own[0] - n->before[0]) % 2 != 0;
+        desc.pairs = is_odd == (n->keep_first != 0) ? 1 : 2;
+    }
     desc.kernel[0] = n->kernel[0];
     desc.stride[0] = n->stride[0];
     desc.dilation[0] = n->dilation[0];

@@ -113,7 +113,8 @@ def fused_conv3d(
     """conv3d(pad(upsample(activation(x * scale + shift)))) + residual, in one pass over x.
 
     frames: x's frames in order, torch tensors (C, H, W) of any strides, which need not lie in one
-        tensor; None is a frame of zeros that stays one. At least one is a tensor.
+        tensor; None is a frame of zeros that stays one. At least one is a tensor. Where they come
+        in twos, each two the same tensor, as after up-sampling in time, that is made use of.
     weight (Cout, C, kT, kH, kW), or (Cout, C, kH, kW) for kT = 1; bias (Cout) or None; stride,
         padding, padding_mode, accuracy, threads, workspace_limit, cancel as in `conv3d`. Padding
         comes after all that is done to x: a padded zero stays zero.
@@ -143,7 +144,7 @@ def fused_conv3d(
         target = TorchTensors.target(out)
     fusion = {
         "frames": given, "scale": taken["scale"], "shift": taken["shift"], "upsample": repeats,
-        "activation": activation, "residual": taken["residual"],
+        "activation": activation, "residual": taken["residual"], "pairs": _pairs_of(frames),
     }  # fmt: skip
     Call(
         filters, taken["bias"], geometry, modes_of(padding_mode, 3), 1,
@@ -151,6 +152,15 @@ def fused_conv3d(
         weight, fusion,
     ).run(None, target)  # fmt: skip
     return target if out is None else out
+
+
+def _pairs_of(frames: Sequence[Any]) -> int:
+    """How frames come in twos, as those of a video do that was up-sampled in time: `_core.conv3d`'s
+    `pairs`."""
+    for first in (1, 2):
+        if all(a is b for a, b in zip(frames[first - 1 :: 2], frames[first::2], strict=False)):
+            return first
+    return 0
 
 
 def _frames_of(frames: Sequence[Any]) -> tuple[Any, ...]:
@@ -523,7 +533,7 @@ class Call:
             number, _, nbytes = format_of(
                 self.size, weight.shape[1] * self.groups, weight.shape[0], tuple(weight.shape[2:]),
                 *self.geometry, self.modes, self.groups, word, self.accuracy,
-                self.fusion.get("upsample", _ONE), self.batch,
+                self.fusion.get("upsample", _ONE), self.batch, self.fusion.get("pairs", 0),
             )  # fmt: skip
         except ValueError:
             return None  # no such convolution: the call itself knows x, and says what is wrong

@@ -53,6 +53,11 @@ typedef struct hy3d_conv3d_desc {
     /* Upper bound of the workspace in bytes, all threads together; 0 is 64 MB a thread. A tighter
      * bound means fewer or smaller grains in flight, never another result. */
     size_t workspace_limit_bytes;
+    /* Whether frames of a fusion's list come in twos, as those of a video do that was up-sampled in
+     * time: 0: perhaps not; 1: frames 0 and 1 are the same, 2 and 3, and so on, the last may be
+     * alone; 2: frame 0 is alone, 1 and 2 are the same, and so on. A promise that run checks:
+     * HY3D_ERR_INVALID_ARGUMENT where two differ in data or strides, or where there is no list. */
+    uint32_t pairs;
 } hy3d_conv3d_desc;
 
 typedef struct hy3d_conv3d_plan hy3d_conv3d_plan;

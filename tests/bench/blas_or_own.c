@@ -421,7 +421,7 @@ static void time_winograd(bench *self, char **argv)
     hy3d__winograd_blocks blocks;
     (void)hy3d__winograd_best_blocks(&sizes, &limits, 1e300, &blocks);
     self->rows = blocks.h * blocks.w *
-                 (kind.moments == 1 ? blocks.frames : hy3d__conv_ceil_div(blocks.frames, 2));
+                 hy3d__conv_ceil_div(blocks.frames, kind.time->frames);
     self->k = sizes.filters.segments * sizes.filters.k;
     self->n = blocks.panels * 32;
     self->chunk = sizes.filters.chunk;

@@ -116,7 +116,7 @@ static hy3d__winograd_blocks random_blocks(const hy3d__winograd_sizes *s, bool p
         .frames = hy3d__conv_ceil_div(s->frames, 1 + rand() % s->frames),
         .panels = hy3d__conv_ceil_div(s->filters.panels, 1 << rand() % 3),
     };
-    b.frames += s->filters.kind.moments == 1 ? 0 : b.frames % 2;
+    b.frames = hy3d__conv_round_up(b.frames, s->filters.kind.time->frames);
     b.panels_at_once = prepared && rand() % 2 == 0 ? b.panels : 1;
     return b;
 }
@@ -155,7 +155,7 @@ static void time_kind(const layer *l, hy3d_conv3d_format format, bool is_prepare
             elems = hy3d__winograd_block_elems(&sizes, &blocks, is_prepared);
         } while (i > 0 && (size_t)(elems.v + elems.r + elems.strips + elems.u) * sizeof(float) >
                               HY3D__WINOGRAD_SLOT_BYTES);
-        hy3d__winograd_use_blocks(plan, &sizes, &blocks);
+        hy3d__winograd_use_blocks(plan, &sizes, &blocks, is_prepared);
         plan->slots = 1;
         plan->slot_bytes = plan->workspace_bytes = plan->input_bytes;
         const hy3d__winograd_work work = hy3d__winograd_work_of(&sizes, &limits, &blocks);

@@ -150,6 +150,21 @@ START_TEST(test_each_wrong_fusion_is_refused)
     frames[0].data = (const unsigned char *)data + 2;
     ck_assert_status(refused(context, &desc, NULL, &f, &y), HY3D_ERR_INVALID_ARGUMENT);
     frames[0] = frame;
+    /* frames[1] is another than both of its neighbours. */
+    desc.pairs = 1;
+    ck_assert_status(refused(context, &desc, &x, NULL, &y), HY3D_ERR_INVALID_ARGUMENT);
+    ck_assert_status(refused(context, &desc, NULL, &f, &y), HY3D_ERR_INVALID_ARGUMENT);
+    desc.pairs = 2;
+    ck_assert_status(refused(context, &desc, NULL, &f, &y), HY3D_ERR_INVALID_ARGUMENT);
+    frames[1] = frame;
+    ck_assert_ok(refused(context, &desc, NULL, &f, &y));
+    frames[1].stride[0] = 32; /* the same data read otherwise */
+    ck_assert_status(refused(context, &desc, NULL, &f, &y), HY3D_ERR_INVALID_ARGUMENT);
+    frames[1] = (hy3d_conv3d_frame){.data = NULL};
+    frames[2] = (hy3d_conv3d_frame){.data = NULL, .stride = {1, 2, 3}}; /* zeros are zeros */
+    ck_assert_ok(refused(context, &desc, NULL, &f, &y));
+    frames[2] = frame;
+    desc.pairs = 0;
     desc.upsample[0] = 3;
     ck_assert_status(refused(context, &desc, NULL, &f, &y), HY3D_ERR_INVALID_ARGUMENT);
     desc.upsample[0] = 1;

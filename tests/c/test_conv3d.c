@@ -6,7 +6,7 @@
 
 /* Odd cases: dtype, batch, c in, c out, groups, size, kernel, stride, dilation, before, after,
  * modes. */
-#define REST {0}, HY3D_EXACT, 0, 0 /* up-sampling, accuracy, threads, limit */
+#define REST {0}, HY3D_EXACT, 0, 0, 0 /* up-sampling, accuracy, threads, limit, pairs */
 static const hy3d_conv3d_desc cases[] = {
     /* 0: VAE layers in small: 3x3x3 without padding, causal replicate, 1x1x1, 3x1x1, conv2d */
     {HY3D_F32, 1, 16, 24, 1, {4, 9, 11}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0}, {0}, {0}, REST},

@@ -10,13 +10,12 @@ static const char *const levels[] = {"ref", "avx2", "avx512"};
 static void check_one(hy3d_context *context, hy3d_conv3d_format format, test_random *random,
                       conv_fused *fused, int index, double *worst)
 {
-    const int64_t taps = format % 2 == 0 ? 3 : test_between(random, 1, 3);
-    const hy3d_conv3d_desc desc = winograd_random_desc(random, taps);
+    hy3d_conv3d_desc desc = winograd_random_desc(random, winograd_taps(format, random));
+    winograd_suit(format, random, &desc);
     const bool is_prepared = test_between(random, 0, 1) == 1;
     const bool has_silu = test_between(random, 0, 1) == 1;
     char text[640];
 
-    ck_assert(winograd_can(format, &desc));
     conv_fused_make(fused, &desc, has_silu ? HY3D_SILU : HY3D_IDENTITY, random, 0);
     if (index % 4 != 0) {
         winograd_thin_out(fused, random);

@@ -6,28 +6,57 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GEMM, TO_LANES, FROM_LANES, DOWN, ACROSS, OUTPUT, OUTPUT_PAIR, FILTER, KERNELS };
+enum { GEMM, TO_LANES, FROM_LANES, DOWN, ACROSS, OUTPUT, FILTER, KERNELS };
 
-static const char *const names[KERNELS] = {"gemm",   "to_lanes", "from_lanes",  "down",
-                                           "across", "output",   "output_pair", "filter"};
+static const char *const names[KERNELS] = {"gemm",   "to_lanes", "from_lanes", "down",
+                                           "across", "output",   "filter"};
 
 /* One call: n is rows, elements, columns or tiles; pad widens every pitch. */
 typedef struct job {
-    int which, m, option; /* option: accumulate, sign, moments */
+    int which, m, option; /* option: accumulate, a row of `together`, of `sums`, of `filters` */
     size_t n, pad;
 } job;
 
 /* Pitches and sizes in floats; in[1] is b, other or bias. */
 typedef struct shape {
     size_t in[2], out;
-    size_t points, line, tile, point, moment, row, frame; /* of a job's arguments */
+    size_t points, line, tile, point, moment, row; /* of a job's arguments */
     size_t segments, blocks, block;
 } shape;
 
+/* Sums of what lies at a and b in turn. */
+static const struct {
+    int count;
+    float factors[5];
+} together[4] = {{1, {1}}, {2, {1, -1}}, {2, {1, 1}}, {5, {0.5F, -1.5625F, -0.3125F, 1, 2}}};
+
+/* Sums of products in time: one alone; F(2,3)'s two frames; two of frames in pairs; one of
+ * F(3,3). */
+static const struct {
+    int count;
+    size_t moments[5];
+    float factors[5];
+} sums[5] = {{1, {0}, {1}},
+             {3, {0, 1, 2}, {1, 1, 1}},
+             {3, {1, 2, 3}, {1, -1, -1}},
+             {2, {2, 4}, {1, 1}},
+             {5, {0, 1, 2, 3, 4}, {0.25F, 0.25F, 1.5625F, 1.5625F, 1}}};
+
+/* Taps in time: one; F(2,3)'s; those of frames in pairs; some of F(3,3)'s, which are rounded. */
+static const struct {
+    int moments;
+    float factors[5][3];
+} filters[4] = {{1, {{0}}},
+                {4, {{1, 0, 0}, {0.5F, 0.5F, 0.5F}, {0.5F, -0.5F, 0.5F}, {0, 0, 1}}},
+                {5, {{1, 0, 0}, {1, 1, 0}, {1, 1, 1}, {0, 1, 1}, {0, 0, 1}}},
+                {2, {{-16.0F / 21, -8.0F / 21, -4.0F / 21}, {32.0F / 105, 8.0F / 21, 10.0F / 21}}}};
+
 static shape shape_of(const job *j)
 {
-    const size_t m = (size_t)j->m, n = j->n, last = m + 1;
-    shape s = {.points = (m + 2) * (m + 2), .tile = 32};
+    const winograd_matrices w = winograd_matrices_of(j->m);
+    const size_t m = (size_t)j->m, n = j->n, last = (size_t)w.n - 1, step = (size_t)w.step;
+    shape s = {.points = (size_t)(j->which == ACROSS ? w.n * w.n : w.products * w.products),
+               .tile = 32};
 
     switch (j->which) {
     case GEMM: /* segments overlap, as the frames of neighbouring outputs do */
@@ -49,29 +78,27 @@ static shape shape_of(const job *j)
         s.in[0] = s.out = last * s.line + n * 16;
         break;
     case ACROSS:
-        s.line = (m * n + 2 + j->pad) * 16;
+        s.line = (step * (n - 1) + last + 1 + j->pad) * 16;
         s.tile = 16 * (1 + j->pad % 2);
         s.point = n * s.tile + 16 * j->pad;
-        s.in[0] = s.in[1] = last * s.line + (m * n + 2) * 16;
+        s.in[0] = s.in[1] = last * s.line + (step * (n - 1) + last + 1) * 16;
         s.out = (s.points - 1) * s.point + (n - 1) * s.tile + 16;
         break;
     case OUTPUT:
-    case OUTPUT_PAIR:
         s.moment = n * 32 + 16 * j->pad;
-        s.point = j->which == OUTPUT ? s.moment : 4 * s.moment;
+        s.point = 5 * s.moment;
         s.row = (m * n + j->pad) * 16;
-        s.frame = m * s.row + 16 * j->pad;
-        s.in[0] = (s.points - 1) * s.point + (j->which == OUTPUT ? 0 : 3 * s.moment) +
-                  (n - 1) * 32 + 16;
+        s.in[0] = (s.points - 1) * s.point +
+                  sums[j->option].moments[sums[j->option].count - 1] * s.moment + (n - 1) * 32 + 16;
         s.in[1] = 16;
-        s.out = (j->which == OUTPUT ? 0 : s.frame) + (m - 1) * s.row + m * n * 16;
+        s.out = (m - 1) * s.row + m * n * 16;
         break;
     default:
         s.row = 144 + 16 * j->pad; /* between taps */
         s.moment = 16 + 16 * j->pad;
-        s.point = (size_t)j->option * s.moment;
-        s.in[0] = j->option == 4 ? 2 * s.row + 144 : 144;
-        s.out = (s.points - 1) * s.point + (size_t)(j->option - 1) * s.moment + 16;
+        s.point = (size_t)filters[j->option].moments * s.moment;
+        s.in[0] = j->option > 0 ? 2 * s.row + 144 : 144;
+        s.out = s.points * s.point - s.moment + 16;
         break;
     }
     return s;
@@ -82,6 +109,7 @@ static void call(const hy3d__kernels *kernels, const job *j, const float *a, con
 {
     const shape s = shape_of(j);
     const char *const ahead_at = forbidden;
+    size_t moments[5];
     const hy3d__ahead ahead = {ahead_at, ahead_at, 64, 128, ahead_at + 4096, ahead_at + 4096};
 
     switch (j->which) {
@@ -98,18 +126,21 @@ static void call(const hy3d__kernels *kernels, const job *j, const float *a, con
         kernels->winograd_down_f32(j->m, j->n, a, s.line, out, s.line);
         break;
     case ACROSS:
-        kernels->winograd_across_f32(j->m, j->option, j->n, a, j->option == 0 ? a : b, s.line, out,
-                                     s.point, s.tile);
+        kernels->winograd_across_f32(j->m, together[j->option].count,
+                                     (const float *[]){a, b, a, b, a}, together[j->option].factors,
+                                     j->n, s.line, out, s.point, s.tile);
         break;
     case OUTPUT:
-        kernels->winograd_output_f32(j->m, j->n, a, s.point, s.tile, b, out, s.row);
-        break;
-    case OUTPUT_PAIR:
-        kernels->winograd_output_pair_f32(j->m, j->n, a, s.moment, s.point, s.tile, b, out,
-                                          s.frame, s.row);
+        for (int q = 0; q < 5; q++) {
+            moments[q] = sums[j->option].moments[q] * s.moment;
+        }
+        kernels->winograd_output_f32(j->m, j->n, a, sums[j->option].count, moments,
+                                     sums[j->option].factors, s.point, s.tile, b, out, s.row);
         break;
     default:
-        kernels->winograd_filter_f32(j->m, j->option, a, s.row, out, s.moment, s.point);
+        kernels->winograd_filter_f32(j->m, filters[j->option].moments,
+                                     filters[j->option].factors[0], a, s.row, out, s.moment,
+                                     s.point);
         break;
     }
 }
@@ -164,10 +195,10 @@ static void oracle_data(const job *j, const shape *s, const float *a, const floa
         for (size_t q = 0; q < n; q++) {
             const size_t at = j->which == DOWN
                                   ? q * s->line + t * 16 + l
-                                  : line * s->line + ((size_t)j->m * t + q) * 16 + l;
-            add(&v, w.b[p][q], (double)a[at]);
-            if (j->which == ACROSS && j->option != 0) {
-                add(&v, j->option * w.b[p][q], (double)b[at]);
+                                  : line * s->line + ((size_t)w.step * t + q) * 16 + l;
+            for (int r = 0; r < (j->which == DOWN ? 1 : together[j->option].count); r++) {
+                const double factor = j->which == DOWN ? 1.0 : (double)together[j->option].factors[r];
+                add(&v, factor * w.b[p][q], (double)(r % 2 == 0 ? a : b)[at]);
             }
         }
         wanted[j->which == DOWN ? p * s->line + t * 16 + l
@@ -178,41 +209,41 @@ static void oracle_data(const job *j, const shape *s, const float *a, const floa
 static void oracle_output(const job *j, const shape *s, const float *r, const float *bias,
                           sum *wanted)
 {
-    static const double time[2][4] = {{1, 1, 1, 0}, {0, 1, -1, -1}};
     const winograd_matrices w = winograd_matrices_of(j->m);
-    const size_t m = (size_t)j->m, frames = j->which == OUTPUT ? 1 : 2;
+    const size_t m = (size_t)j->m, n = (size_t)w.products;
 
-    for (size_t i = 0; i < frames * m * m * j->n * 16; i++) {
-        const size_t l = i % 16, t = i / 16 % j->n, x = i / 16 / j->n % m;
-        const size_t y = i / 16 / j->n / m % m, f = i / 16 / j->n / m / m;
+    for (size_t i = 0; i < m * m * j->n * 16; i++) {
+        const size_t l = i % 16, t = i / 16 % j->n, x = i / 16 / j->n % m, y = i / 16 / j->n / m;
         sum v = {0};
         add(&v, 1.0, (double)bias[l]);
         for (size_t p = 0; p < s->points; p++) {
-            for (size_t q = 0; q < 2 * frames; q++) {
-                const double factor = frames == 1 ? (q == 0 ? 1.0 : 0.0) : time[f][q];
+            for (int q = 0; q < sums[j->option].count; q++) {
+                const double factor =
+                    (double)sums[j->option].factors[q] * w.a[y][p / n] * w.a[x][p % n];
+                const float *const at = r + p * s->point + t * s->tile + l;
                 if (factor != 0.0) {
-                    add(&v, factor * w.a[y][p / (m + 2)] * w.a[x][p % (m + 2)],
-                        (double)r[p * s->point + q * s->moment + t * s->tile + l]);
+                    add(&v, factor, (double)at[sums[j->option].moments[q] * s->moment]);
                 }
             }
         }
-        wanted[f * s->frame + y * s->row + (m * t + x) * 16 + l] = v;
+        wanted[y * s->row + (m * t + x) * 16 + l] = v;
     }
 }
 
 static void oracle_filter(const job *j, const shape *s, const float *g, sum *wanted)
 {
-    static const double time[4][3] = {{1, 0, 0}, {.5, .5, .5}, {.5, -.5, .5}, {0, 0, 1}};
     const winograd_matrices w = winograd_matrices_of(j->m);
-    const size_t n = (size_t)w.n, moments = (size_t)j->option;
+    const size_t n = (size_t)w.products, moments = (size_t)filters[j->option].moments;
 
     for (size_t i = 0; i < s->points * moments * 16; i++) {
         const size_t l = i % 16, q = i / 16 % moments, p = i / 16 / moments;
         sum v = {0};
-        for (size_t k = 0; k < (moments == 4 ? 27 : 9); k++) {
-            const double factor = moments == 4 ? time[q][k / 9] : 1.0;
+        for (size_t k = 0; k < (moments > 1 ? 27 : 9); k++) {
+            const double in_time =
+                moments == 1 ? 1.0 : (double)filters[j->option].factors[q][k / 9];
+            const double factor = in_time * w.g[p / n][k % 9 / 3] * w.g[p % n][k % 3];
             if (factor != 0.0) {
-                add(&v, factor * w.g[p / n][k % 9 / 3] * w.g[p % n][k % 3],
+                add(&v, factor,
                     (double)g[k / 9 * s->row + k % 9 * 16 + l]);
             }
         }
@@ -241,7 +272,6 @@ static void oracle(const job *j, const float *a, const float *b, const float *be
         oracle_data(j, &s, a, b, wanted);
         break;
     case OUTPUT:
-    case OUTPUT_PAIR:
         oracle_output(j, &s, a, b, wanted);
         break;
     default:
@@ -263,12 +293,11 @@ static double roundings(const job *j)
         return 0.0;
     case DOWN:
     case ACROSS:
-        return j->m + (j->which == ACROSS && j->option != 0 ? 1 : 0);
+        return (j->m == 6 ? 1 : j->m) + (j->which == ACROSS ? together[j->option].count : 0);
     case OUTPUT:
-    case OUTPUT_PAIR:
-        return 2 * j->m + 1 + (j->which == OUTPUT_PAIR ? 2 : 0);
+        return (j->m == 6 ? 4 : 2 * j->m) + sums[j->option].count + 1;
     default:
-        return 8.0 + (j->option == 4 ? 2.0 : 0.0);
+        return (j->m == 6 ? 4.0 : 8.0) + (j->option > 0 ? 3.0 : 0.0);
     }
 }
 
@@ -342,7 +371,7 @@ static void check_sizes(int which, size_t most, const int *options, int count)
     for (int i = 0; i < 4; i++) {
         guards[i] = test_guard_make(BYTES);
     }
-    for (int m = 4; m <= (which < DOWN ? 4 : 5); m++) {
+    for (int m = 4; m <= (which < DOWN ? 4 : 6); m++) {
         /* Long vectors are 16: every remainder is met on the way to 70, in the gate beyond 20 once. */
         for (size_t n = 1; n <= most; n += n < 20 ? 1 : (size_t)test_draws(3, 1)) {
             for (int i = 0; i < count; i++) {
@@ -367,12 +396,12 @@ START_TEST(test_every_size_and_alignment_is_within_the_bound_and_touches_nothing
 {
     static const struct {
         size_t most;
-        int options[3], count;
+        int options[5], count;
     } plans[KERNELS] = {
         [GEMM] = {30, {0, 1}, 2},       [TO_LANES] = {70, {0}, 1}, [FROM_LANES] = {70, {0}, 1},
-        [DOWN] = {70, {0}, 1},          [ACROSS] = {16, {-1, 0, 1}, 3},
-        [OUTPUT] = {16, {0}, 1},        [OUTPUT_PAIR] = {16, {0}, 1},
-        [FILTER] = {4, {1, 4}, 2},
+        [DOWN] = {70, {0}, 1},          [ACROSS] = {20, {0, 1, 2, 3}, 4},
+        [OUTPUT] = {16, {0, 1, 2, 3, 4}, 5},
+        [FILTER] = {4, {0, 1, 2, 3}, 4},
     };
     check_sizes(_i, plans[_i].most, plans[_i].options, plans[_i].count);
 }

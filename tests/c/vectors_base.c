@@ -178,10 +178,15 @@ static const struct {
     {IS_LEVEL_NAME, 0, "ref", 0}, {IS_LEVEL_NAME, 2, "avx512", 0}, {IS_LEVEL_NAME, 3, "unknown", 0},
     {IS_LEVEL_NAME, -1, "unknown", 0}, {IS_FORMAT_NAME, 0, "none", 0},
     {IS_FORMAT_NAME, 1, "winograd-4x4", 0}, {IS_FORMAT_NAME, 4, "winograd-2x5x5", 0},
-    {IS_FORMAT_NAME, 5, "unknown", 0}, {IS_FORMAT_NAME, UINT32_MAX, "unknown", 0},
-    {IS_FORMAT_BYTES, 0, NULL, 0}, {IS_FORMAT_BYTES, 1, NULL, 36 * 3 * 16 * 32 * 4},
-    {IS_FORMAT_BYTES, 2, NULL, 144 * 16 * 32 * 4}, {IS_FORMAT_BYTES, 3, NULL, 49 * 3 * 16 * 32 * 4},
-    {IS_FORMAT_BYTES, 4, NULL, 196 * 16 * 32 * 4}, {IS_FORMAT_BYTES, 5, NULL, 0},
+    {IS_FORMAT_NAME, 7, "winograd-up-4x6x6", 0}, {IS_FORMAT_NAME, 8, "winograd-3x4x4", 0}, {IS_FORMAT_NAME, 11, "unknown", 0}, {IS_FORMAT_NAME, UINT32_MAX, "unknown", 0},
+    /* From product to product an odd number of lines. */
+    {IS_FORMAT_BYTES, 0, NULL, 0}, {IS_FORMAT_BYTES, 1, NULL, 36 * (3 * 16 * 32 + 16) * 4},
+    {IS_FORMAT_BYTES, 2, NULL, 144 * (16 * 32 + 16) * 4},
+    {IS_FORMAT_BYTES, 3, NULL, 49 * (3 * 16 * 32 + 16) * 4},
+    {IS_FORMAT_BYTES, 4, NULL, 196 * (16 * 32 + 16) * 4},
+    {IS_FORMAT_BYTES, 5, NULL, 49 * (3 * 16 * 32 + 16) * 4},
+    {IS_FORMAT_BYTES, 7, NULL, 245 * (16 * 32 + 16) * 4},
+    {IS_FORMAT_BYTES, 10, NULL, 245 * (16 * 32 + 16) * 4}, {IS_FORMAT_BYTES, 11, NULL, 0},
     {IS_FORMAT_BYTES, UINT32_MAX, NULL, 0},
 };
 

@@ -108,6 +108,11 @@ static const vector fields[] = {
     {"accuracy -1", {D(accuracy, -1)}, BAD},
     {"fast f64", {D(accuracy, HY3D_FAST), D(dtype, HY3D_F64)}, OK},
     {"threads most", {D(num_threads, UINT32_MAX)}, OK},
+    {"pairs 2", {D(pairs, 2)}, OK},
+    {"pairs 3", {D(pairs, 3)}, BAD},
+    {"pairs most", {D(pairs, UINT32_MAX)}, BAD},
+    {"pairs up-sampled", {D(pairs, 1), D(in_size[0], 2), D(upsample[0], 2)}, BAD},
+    {"pairs up-sampled once", {D(pairs, 1), D(upsample[0], 1)}, OK},
     {"a limit beyond all memory", {D(workspace_limit_bytes, -1)}, OK},
     /* Products of two and three fields. */
     {"in elements fit", {D(in_size[0], TWO(30)), D(in_size[1], TWO(30) - 1)}, OK},

@@ -233,7 +233,7 @@ static const vector preparations[] = {
     {"format 2", {P(format, 2)}, OK},
     {"format 3", {P(format, 3)}, OK},
     {"format 4", {P(format, 4)}, OK},
-    {"format 5", {P(format, 5)}, BAD},
+    {"format 11", {P(format, 11)}, BAD},
     {"format most", {P(format, UINT32_MAX)}, BAD},
     {"two taps of time", {P(weight.size[2], 2)}, OK},
     {"two taps of time in pairs of frames", {P(weight.size[2], 2), P(format, 2)}, BAD},

@@ -16,13 +16,40 @@ static void product_of_roots(const double *roots, int count, double *out)
     }
 }
 
+/* Outputs 2j + 1 and 2j + 2 of an input up-sampled twice, j = 0, 1, 2, and three taps: of four of
+ * the input's positions. Written down from the sums themselves. */
+static const winograd_matrices upsampled = {
+    .m = 6, .n = 4, .products = 7, .step = 3,
+    .b = {{1, 0, -1, 0}, {0, 1, 1, 0}, {0, -1, 1, 0}, {0, -1, 0, 1}},
+    .place = {0, 0, 1, 2, 2, 3, 3},
+    .g = {{1, 0, 0}, {1, 1, 0}, {.5, .5, .5}, {.5, -.5, -.5}, {.5, .5, -.5}, {0, 1, 1}, {0, 0, 1}},
+    .a = {{0, 1, 1, 0, 1, 0, 0}, {1, 0, 1, 1, 0, 0, 0}, {0, 0, 1, 0, -1, 0, 0},
+          {0, 0, 1, -1, 0, 0, 0}, {0, 0, 1, 0, 1, 0, 1}, {0, 0, 1, 1, 0, 1, 0}},
+};
+
+/* The same of three positions, j = 0, 1: frames. */
+static const winograd_matrices paired = {
+    .m = 4, .n = 3, .products = 5, .step = 2,
+    .b = {{1, -1, 0}, {0, 1, 0}, {0, -1, 1}},
+    .place = {0, 0, 1, 2, 2},
+    .g = {{1, 0, 0}, {1, 1, 0}, {1, 1, 1}, {0, 1, 1}, {0, 0, 1}},
+    .a = {{0, 1, 1, 0, 0}, {1, 0, 1, 0, 0}, {0, 0, 1, 0, 1}, {0, 0, 1, 1, 0}},
+};
+
+static const winograd_matrices alone = {
+    .m = 1, .n = 1, .products = 1, .step = 1, .a = {{1}}, .g = {{1}}, .b = {{1}}};
+
 winograd_matrices winograd_matrices_of(int m)
 {
-    static const double points[3][6] = {{0.0, 1.0, -1.0},
+    static const double points[4][6] = {{0.0, 1.0, -1.0},
+                                        {0.5, -0.5, 1.25, -1.25},
                                         {0.0, 0.75, -0.75, 1.25, -1.25},
                                         {0.375, -0.375, 0.875, -0.875, 1.5, -1.5}};
-    const double *const x = points[m == 2 ? 0 : m - 3];
-    winograd_matrices w = {.m = m, .n = m + 2};
+    if (m == 1 || m == 6 || m == -4) {
+        return m == 1 ? alone : m == 6 ? upsampled : paired;
+    }
+    const double *const x = points[m - 2];
+    winograd_matrices w = {.m = m, .n = m + 2, .products = m + 2, .step = m};
     const int finite = m + 1;
 
     for (int p = 0; p < finite; p++) {
@@ -45,6 +72,9 @@ winograd_matrices winograd_matrices_of(int m)
     product_of_roots(x, finite, w.b[finite]);
     w.a[m - 1][finite] = 1.0;
     w.g[finite][2] = 1.0;
+    for (int p = 0; p < w.n; p++) {
+        w.place[p] = p;
+    }
     return w;
 }
 
@@ -54,13 +84,13 @@ static double gain_of(int m)
     const winograd_matrices w = winograd_matrices_of(m);
     double most = 0.0;
 
-    for (int i = 0; i < m; i++) {
+    for (int i = 0; i < w.m; i++) {
         for (int a = 0; a < 3; a++) {
             double gain = 0.0;
-            for (int p = 0; p < w.n; p++) {
+            for (int p = 0; p < w.products; p++) {
                 double row = 0.0;
                 for (int q = 0; q < w.n; q++) {
-                    row += fabs(w.b[p][q]);
+                    row += fabs(w.b[w.place[p]][q]);
                 }
                 gain += fabs(w.a[i][p]) * row * fabs(w.g[p][a]);
             }
@@ -80,21 +110,55 @@ double winograd_bound(hy3d_conv3d_format format, const hy3d_conv3d_desc *desc)
     const hy3d__winograd_filters f = hy3d__winograd_filters_of(
         kind, desc->out_channels, desc->in_channels, desc->kernel[0]);
     const int64_t sum = f.segments * f.chunk + (f.k + f.chunk - 1) / f.chunk - 1;
-    const int64_t data = kind.m == 4 ? 2 * 4 : 2 * 5;
-    const int64_t result = kind.m == 4 ? 2 * 4 : 2 * 5;
-    const int64_t time = kind.moments == 1 ? 0 : 1 + 2 + 2;
-    const int64_t weight = 2 * 4;
+    const int64_t data = kind.is_upsampled ? 2 : 2 * kind.m;
+    const int64_t result = kind.is_upsampled ? 2 * 2 : 2 * kind.m;
+    const int64_t weight = kind.is_upsampled ? 2 * 2 : 2 * 4;
+    const int64_t time = kind.time->frames == 1   ? 0
+                         : kind.time->frames == 2 ? 1 + 2 + 2
+                         : kind.time->frames == 3 ? 4 + 4 + 5
+                                                  : 1 + 2 + 1;
     const double n = (double)(data + weight + sum + result + time + 2);
-    const double gain = gain_of(kind.m);
+    const double gain = gain_of(kind.m), in_time = gain_of(kind.time->frames == 4 ? -4 : kind.time->frames);
 
-    return n * u / (1.0 - n * u) * gain * gain * (kind.moments == 1 ? 1.0 : gain_of(2)) *
-           (1.0 + ldexp(1.0, -40));
+    return n * u / (1.0 - n * u) * gain * gain * in_time * (1.0 + ldexp(1.0, -40));
 }
 
-bool winograd_can(hy3d_conv3d_format format, const hy3d_conv3d_desc *desc)
+static hy3d__winograd_kind kind_of(hy3d_conv3d_format format)
 {
     hy3d__winograd_kind kind;
-    return hy3d__winograd_kind_of(format, &kind) && (kind.moments == 1 || desc->kernel[0] == 3);
+    ck_assert(hy3d__winograd_kind_of(format, &kind));
+    return kind;
+}
+
+int winograd_frames(hy3d_conv3d_format format)
+{
+    return kind_of(format).time->frames;
+}
+
+bool winograd_is_upsampled(hy3d_conv3d_format format)
+{
+    return kind_of(format).is_upsampled;
+}
+
+int64_t winograd_taps(hy3d_conv3d_format format, test_random *random)
+{
+    return winograd_frames(format) > 1 ? 3 : test_between(random, 1, 3);
+}
+
+void winograd_suit(hy3d_conv3d_format format, test_random *random, hy3d_conv3d_desc *desc)
+{
+    for (int i = 1; winograd_is_upsampled(format) && i < 3; i++) {
+        desc->upsample[i] = 2;
+        desc->in_size[i] += desc->in_size[i] % 2;
+    }
+    if (winograd_frames(format) == 4) {
+        desc->pad_before[0] = desc->pad_after[0] = 0;
+        desc->in_size[0] += desc->in_size[0] < 4 ? 4 : 0;
+        desc->upsample[0] = test_between(random, 0, 2) == 0 ? 2 : 0;
+        desc->in_size[0] += desc->upsample[0] == 2 ? desc->in_size[0] % 2 : 0;
+        desc->pairs = desc->upsample[0] == 2 ? 0 : (uint32_t)test_between(random, 1, 2);
+        desc->batch = 1;
+    }
 }
 
 hy3d_status winograd_plan(hy3d_context *context, hy3d_conv3d_format format,

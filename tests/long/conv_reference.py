@@ -28,6 +28,7 @@ class Desc(ctypes.Structure):
         ("dilation", Long * 3), ("pad_before", Long * 3), ("pad_after", Long * 3),
         ("pad_mode", ctypes.c_int * 3), ("upsample", Long * 3), ("accuracy", ctypes.c_int),
         ("num_threads", ctypes.c_uint32), ("workspace_limit_bytes", ctypes.c_size_t),
+        ("pairs", ctypes.c_uint32),
     )  # fmt: skip
 
 

@@ -64,14 +64,14 @@ def config_of(seed: int, index: int) -> tuple[differential.Config, str]:
 
 
 def winograd_of(config: differential.Config) -> tuple[int, int]:
-    """(m, moments) of the kind that accuracy "fast" takes here; (0, 0) for the direct way."""
+    """(m, frames at once) of the kind that accuracy "fast" takes here; (0, 0) for the direct way."""
     from hy3d_rocm import _core
 
-    number, _, _ = _core.conv3d_format(
+    number, name, _ = _core.conv3d_format(
         config.size, config.channels[0], config.channels[1], config.kernel, ONE, ONE,
         config.before, config.after, config.modes, 1, HALVES[config.dtype], "fast",
     )  # fmt: skip
-    return (0, 0) if number == 0 else (4 if number <= 2 else 5, 4 if number % 2 == 0 else 1)
+    return (0, 0) if number == 0 else points.sizes_of(name)
 
 
 def padded(config: differential.Config, x: Any) -> Any:

@@ -23,6 +23,7 @@ OURS5 = (Fr(3, 8), Fr(-3, 8), Fr(7, 8), Fr(-7, 8), Fr(3, 2), Fr(-3, 2))
 BEST6 = (Fr(0), Fr(5, 8), Fr(-5, 8), Fr(1), Fr(-1), Fr(7, 4), Fr(-7, 4))
 USUAL6 = (Fr(0), Fr(1), Fr(-1), Fr(2), Fr(-2), Fr(1, 2), Fr(-1, 2))
 TIME = (Fr(0), Fr(1), Fr(-1))
+TIME3 = (Fr(1, 2), Fr(-1, 2), Fr(5, 4), Fr(-5, 4))
 SETS = {
     "4x4, 0 +-1 +-2": USUAL,
     "4x4, 0 +-3/4 +-5/4 (ours)": OURS4,
@@ -61,9 +62,32 @@ def matrices(points: Sequence[Fr]) -> tuple[Matrix, Matrix, Matrix]:
     return result, [*weights, [Fr(0), Fr(0), Fr(1)]], [*data, polynomial(points)]
 
 
+def _fractions(*rows: str) -> Matrix:
+    return [[Fr(word) for word in row.split()] for row in rows]
+
+
+# As A^T, G and a row of B^T for each product: outputs 2j + 1 and 2j + 2, j = 0, 1, 2, of three taps
+# on four positions that were up-sampled twice; and the same of three, j = 0, 1.
+UP = (
+    _fractions("0 1 1 0 1 0 0", "1 0 1 1 0 0 0", "0 0 1 0 -1 0 0", "0 0 1 -1 0 0 0",
+               "0 0 1 0 1 0 1", "0 0 1 1 0 1 0"),
+    _fractions("1 0 0", "1 1 0", "1/2 1/2 1/2", "1/2 -1/2 -1/2", "1/2 1/2 -1/2", "0 1 1", "0 0 1"),
+    _fractions("1 0 -1 0", "1 0 -1 0", "0 1 1 0", "0 -1 1 0", "0 -1 1 0", "0 -1 0 1", "0 -1 0 1"),
+)  # fmt: skip
+PAIRS = (
+    _fractions("0 1 1 0 0", "1 0 1 0 0", "0 0 1 0 1", "0 0 1 1 0"),
+    _fractions("1 0 0", "1 1 0", "1 1 1", "0 1 1", "0 0 1"),
+    _fractions("1 -1 0", "1 -1 0", "0 1 0", "0 -1 1", "0 -1 1"),
+)
+
+
 def gain(points: Sequence[Fr]) -> Fr:
+    """Of F(m,3) with these points and infinity."""
+    return gain_of(*matrices(points))
+
+
+def gain_of(result: Matrix, weights: Matrix, data: Matrix) -> Fr:
     """max over i, a of sum_p |A_ip| (sum_q |B_pq|) |G_pa|: what rounding errors grow by."""
-    result, weights, data = matrices(points)
     rows = [sum(map(abs, row), Fr(0)) for row in data]
     return max(
         sum((abs(a[p]) * rows[p] * abs(weights[p][c]) for p in range(len(rows))), Fr(0))
@@ -72,21 +96,31 @@ def gain(points: Sequence[Fr]) -> Fr:
     )
 
 
-def roundings(m: int, moments: int, channels: int, taps: int) -> int:
-    """How many roundings a product passes at most; products rounded before they are added."""
+def sizes_of(name: str) -> tuple[int, int]:
+    """(m, frames made at once) of a layout of prepared weights, by its name."""
+    *frames, m, again = name.removeprefix("winograd-").removeprefix("up-").split("x")
+    assert m == again
+    return int(m), int(frames[0]) if frames else 1
+
+
+def roundings(m: int, frames: int, channels: int, taps: int) -> int:
+    """How many roundings a product passes at most; products rounded before they are added. frames:
+    made at once, 4 of frames in twos."""
     k = -(-channels // 16) * 16
-    segments, most = (taps, 192 // taps) if moments == 1 else (1, 128)
+    segments, most = (taps, 192 // taps) if frames == 1 else (1, 128)
     equal = -(-k // -(-k // most))
     chunk = -(-equal // 16) * 16
     sums = segments * chunk + -(-k // chunk) - 1
-    return sums + 4 * m + 8 + (0 if moments == 1 else 5) + 2
+    transforms = 10 if m == 6 else 4 * m + 8
+    return sums + transforms + {1: 0, 2: 5, 3: 13, 4: 4}[frames] + 2
 
 
-def bound(m: int, moments: int, channels: int, taps: int) -> Fr:
-    """C of |computed - exact| <= C max|x| max sum|w|."""
-    terms = Fr(roundings(m, moments, channels, taps), 2**24)
-    time = gain(TIME) if moments != 1 else Fr(1)
-    return terms / (1 - terms) * gain(OURS4 if m == 4 else OURS5) ** 2 * time
+def bound(m: int, frames: int, channels: int, taps: int) -> Fr:
+    """C of |computed - exact| <= C max|x| max sum|w|; m = 6: of an up-sampled input."""
+    terms = Fr(roundings(m, frames, channels, taps), 2**24)
+    time = {1: Fr(1), 2: gain(TIME), 3: gain(TIME3), 4: gain_of(*PAIRS)}[frames]
+    space = gain_of(*UP) if m == 6 else gain(OURS4 if m == 4 else OURS5)
+    return terms / (1 - terms) * space**2 * time
 
 
 def applied(matrix: Matrix, values: Any, axis: int) -> Any:

@@ -102,16 +102,23 @@ static void shape_thin(bits_random *random, hy3d_conv3d_desc *d, bool exact)
 
 static void shape_winograd(bits_random *random, hy3d_conv3d_desc *d, bits_config *c, bool is_fast)
 {
-    c->forced = is_fast ? HY3D_FORMAT_NONE : (hy3d_conv3d_format)bits_between(random, 1, 4);
+    c->forced = is_fast ? HY3D_FORMAT_NONE : (hy3d_conv3d_format)bits_between(random, 1, 10);
     d->dtype = (hy3d_dtype[]){HY3D_F32, HY3D_F32, HY3D_F16, HY3D_BF16}[bits_between(random, 0, 3)];
     d->accuracy = HY3D_FAST;
     d->groups = 1;
-    d->kernel[0] = c->forced == 2 || c->forced == 4 ? 3 : bits_between(random, 1, 3);
+    const bool in_time = c->forced == 2 || c->forced == 4 || c->forced > 5;
+    const bool is_upsampled = (c->forced > 4 && c->forced < 8) || c->forced == 10;
+    d->kernel[0] = in_time ? 3 : bits_between(random, 1, 3);
     d->kernel[1] = d->kernel[2] = 3;
     d->in_channels = bits_between(random, 16, is_fast ? 48 : bits_one_in(random, 5) ? 70 : 33);
     d->out_channels = bits_between(random, 16, bits_one_in(random, 5) ? 70 : 34);
     for (int i = 0; i < 3; i++) {
         d->stride[i] = d->dilation[i] = 1;
+        if (i > 0 ? is_upsampled || (is_fast && c->index % 2 == 0) : c->forced == 7) {
+            d->upsample[i] = 2; /* 7: frames in pairs */
+            d->pad_before[0] = i == 0 ? 0 : d->pad_before[0];
+            d->pad_after[0] = i == 0 ? 0 : d->pad_after[0];
+        }
         set_size(d, i, is_fast ? bits_between(random, i == 0 ? 1 : 8, i == 0 ? 3 : 20)
                                : bits_between(random, 0, i == 0 ? 2 : 8));
     }

@@ -46,7 +46,9 @@ static void count_direct(bits_shared *shared, const hy3d_conv3d_plan *plan)
 
 void bits_count_plan(bits_shared *shared, const bits_config *config, const hy3d_conv3d_plan *plan)
 {
-    static const bits_count kinds[] = {COUNT_W4, COUNT_W24, COUNT_W5, COUNT_W25};
+    static const bits_count kinds[] = {COUNT_W4, COUNT_W24, COUNT_W5, COUNT_W25,
+                                       COUNT_UP, COUNT_UP2, COUNT_UP4, COUNT_W34, COUNT_W35,
+                                       COUNT_UP3};
 
     if (plan->strategy == &hy3d__conv_thin_strategy) {
         bits_add(shared, COUNT_THIN, 1);

@@ -50,6 +50,7 @@ def good(function: str) -> dict[str, Any]:
         "in_channels": lambda: 4,
         "out_channels": lambda: 6,
         "batch": lambda: 1,
+        "pairs": lambda: 0,
         "dtype": lambda: "f32",
         "format": lambda: 1,
         **dict.fromkeys(("stride", "dilation", "kernel", "upsample"), lambda: ONE),
@@ -60,7 +61,7 @@ def good(function: str) -> dict[str, Any]:
 
 
 TRIPLES = ("stride", "dilation", "pad_before", "pad_after", "upsample", "in_size", "kernel")
-COUNTS = ("threads", "workspace_limit", "format")
+COUNTS = ("threads", "workspace_limit", "format", "pairs")
 ARRAYS = ("x", "weight", "bias", "out", "scale", "shift", "residual")
 WRONG_TYPE: dict[str, list[Any]] = {
     **{key: [7, "111", (1, 1, "1"), (1.0, 1, 1), (*ONE, 1), ()] for key in TRIPLES},
@@ -87,6 +88,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     **{key: [(0, 1, 1), (1, 1, -1), (1, 2**63, 1)] for key in TRIPLES},
     **{key: [(0, -1, 0), (-(2**64), 0, 0)] for key in ("pad_before", "pad_after")},
     **{key: [-1, 2**32, 2**64] for key in ("threads", "format")},
+    "pairs": [-1, 3, 2**32 - 1, 2**32],
     "workspace_limit": [-1, 2**64],
     **{key: [0, -1, 2**63] for key in ("groups", "in_channels", "out_channels")},
     "batch": [-1, 2**63],

@@ -23,7 +23,7 @@ SHAPES = [
 
 
 def winograd_of(shape: tuple[int, int, int, int, int]) -> tuple[int, int]:
-    """(m, moments) of the layout that a shape takes; (0, 0) for none."""
+    """(m, frames at once) of the layout that a shape takes; (0, 0) for none."""
     channels, taps, frames, rows, columns = shape
     size = (frames + taps - 1, rows + 2, columns + 2)
     number, name, _ = _core.conv3d_format(
@@ -42,20 +42,19 @@ def winograd_of(shape: tuple[int, int, int, int, int]) -> tuple[int, int]:
     )
     if number == 0:
         return 0, 0
-    m = 4 if number <= 2 else 5
-    assert name == f"winograd-{'2x' if number % 2 == 0 else ''}{m}x{m}"
-    return m, 4 if number % 2 == 0 else 1
+    return points.sizes_of(name)
 
 
 def signs_of(m: int, side: int) -> torch.Tensor:
     """+-1 of (rows, columns) that make B^T d as large as it can be at the point of most gain."""
-    result, weights, data = points.matrices(points.OURS4 if m == 4 else points.OURS5)
+    ours = {4: points.OURS4, 5: points.OURS5}
+    result, weights, data = points.UP if m == 6 else points.matrices(ours[m])
     most = max(
-        range(m + 2),
+        range(len(data)),
         key=lambda p: max(abs(a[p]) for a in result) * sum(map(abs, data[p]))
         * max(map(abs, weights[p])),
     )  # fmt: skip
-    line = torch.tensor([-1.0 if data[most][i % m] < 0 else 1.0 for i in range(side)])
+    line = torch.tensor([-1.0 if data[most][i % (3 if m == 6 else m)] < 0 else 1.0 for i in range(side)])
     return line[:, None] * line[None, :]
 
 
@@ -83,7 +82,7 @@ def inputs(
 def test_errors_stay_within_the_bound_from_exact_fractions(
     kind: str, shape: tuple[int, int, int, int, int]
 ) -> None:
-    m, moments = winograd_of(shape)
+    m, frames = winograd_of(shape)
     if m == 0:
         pytest.skip("this CPU level takes the direct way here")
     x, weight = inputs(kind, shape, m, torch.Generator().manual_seed(sum(shape)))
@@ -94,7 +93,7 @@ def test_errors_stay_within_the_bound_from_exact_fractions(
     )
     assert used[0].startswith("winograd")
     limit = (
-        float(points.bound(m, moments, shape[0], shape[1]))
+        float(points.bound(m, frames, shape[0], shape[1]))
         * float(x.abs().max())
         * float(weight.double().abs().sum((1, 2, 3, 4)).max())
     )
@@ -105,8 +104,61 @@ def test_errors_stay_within_the_bound_from_exact_fractions(
     assert error <= limit
 
 
+# channels in, taps of time, frames, rows and columns before up-sampling, pairs.
+UPSAMPLED = [(64, 1, 3, 20, 20, 0), (64, 3, 1, 20, 20, 0), (96, 3, 6, 11, 10, 0),
+             (64, 3, 9, 13, 12, 2), (160, 3, 8, 9, 10, 1)]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["random", "signs", "adversarial"])
+@pytest.mark.parametrize("shape", UPSAMPLED, ids=str)
+def test_errors_of_an_upsampled_input_stay_within_the_bound_from_exact_fractions(
+    kind: str, shape: tuple[int, int, int, int, int, int]
+) -> None:
+    channels, taps, frames, rows, columns, pairs = shape
+    x, weight = inputs(
+        kind, (channels, taps, frames, rows, columns), 6, torch.Generator().manual_seed(sum(shape))
+    )
+    given = [x[0, :, t].contiguous() for t in range(frames + taps - 1)]
+    if pairs:
+        given = [given[(t + pairs - 1) // 2] for t in range(len(given))]
+    wide = torch.stack(given, 1)[None].double()
+    wide = wide.repeat_interleave(2, 3).repeat_interleave(2, 4)
+    wanted = functional.conv3d(wide, weight.double())
+    out = torch.full_like(wanted, math.nan, dtype=torch.float32)
+    used = _core.conv3d(
+        None, weight, None, out, ONE, ONE, NONE, NONE, ZEROS, 1, 1, accuracy="fast",
+        frames=given, upsample=(1, 2, 2), pairs=pairs,
+    )  # fmt: skip
+    m, at_once = points.sizes_of(used[0])
+    assert (at_once == 4) == bool(pairs)
+    limit = (
+        float(points.bound(m, at_once, channels, taps))
+        * float(x.abs().max())
+        * float(weight.double().abs().sum((1, 2, 3, 4)).max())
+    )
+    error = float((out.double() - wanted).abs().max())
+    print(f"{used[0]} {kind} {shape}: {error / limit:.1e} of the bound, "
+          f"{error / float(wanted.abs().max()):.1e} of max|y|")  # fmt: skip
+    assert error <= limit
+
+
+@pytest.mark.parametrize(("matrices", "inputs_of_tile"), [(points.UP, 4), (points.PAIRS, 3)])
+def test_matrices_of_an_upsampled_input_give_its_convolution_exactly(
+    matrices: tuple[points.Matrix, points.Matrix, points.Matrix], inputs_of_tile: int
+) -> None:
+    result, weights, data = matrices
+    x = [Fr(7 * i * i - 3 * i + 1, 5) for i in range(inputs_of_tile)]
+    g = [Fr(2), Fr(-3, 7), Fr(11, 4)]
+    u = [sum(a * b for a, b in zip(row, g, strict=True)) for row in weights]
+    v = [sum(a * b for a, b in zip(row, x, strict=True)) for row in data]
+    twice = [value for value in x for _ in range(2)]
+    for i, row in enumerate(result):
+        made = sum(a * b * c for a, b, c in zip(row, u, v, strict=True))
+        assert made == sum(g[k] * twice[i + k] for k in range(3))
+
+
 def test_matrices_give_the_convolution_exactly() -> None:
-    for chosen in (points.OURS4, points.OURS5, points.TIME, points.BEST6):
+    for chosen in (points.OURS4, points.OURS5, points.TIME, points.TIME3, points.BEST6):
         result, weights, data = points.matrices(chosen)
         n = len(data)
         x = [Fr(7 * i * i - 3 * i + 1, 5) for i in range(n)]
@@ -123,6 +175,9 @@ def test_the_constants_written_down_are_the_computed_ones() -> None:
     assert points.gain(points.OURS4) == Fr(133, 9)
     assert round(float(points.gain(points.OURS5)), 2) == 25.59
     assert points.gain(points.TIME) == 4
+    assert points.gain(points.TIME3) == Fr(1737, 224)
+    assert points.gain_of(*points.UP) == 4
+    assert points.gain_of(*points.PAIRS) == 3
 
 
 def spread_of(value: float) -> torch.Tensor:
@@ -143,7 +198,7 @@ def test_a_value_that_is_not_finite_spreads_within_its_tiles_only(value: float) 
     exact[2:5, 18:21, 19:22] = True
     assert bool(bad[exact].all())
     t, h, w = (torch.nonzero(bad)[:, i] for i in range(3))
-    # No frame more than the exact result, in rows and columns two tiles of at most five.
-    assert (int(t.min()), int(t.max())) == (2, 4)
+    # F(3,3)'s frames 3 to 5 are made together; in rows and columns two tiles of at most five.
+    assert (int(t.min()), int(t.max())) == (2, 5)
     assert int(h.max() - h.min()) < 10
     assert int(w.max() - w.min()) < 10

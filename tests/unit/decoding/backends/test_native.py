@@ -325,7 +325,7 @@ def test_what_a_convolution_takes_inside_is_what_the_core_says_when_it_runs() ->
             geometry = (
                 (1, 1, 1), (1, 1, 1), (0, 1, 1), (0, 1, 1), ("zeros", "replicate", "replicate"), 1,
             )  # fmt: skip
-            number, _, _ = _native.conv3d_format(
+            number, _, nbytes = _native.conv3d_format(
                 (8, *size), channels, channels, (3, 3, 3), *geometry, "f32", "fast"
             )
             ways = [None, _native.conv3d_prepare(weight, number, threads)] if number else [None]
@@ -334,4 +334,6 @@ def test_what_a_convolution_takes_inside_is_what_the_core_says_when_it_runs() ->
                 for way in ways
             )
             block = 8 * out.numel()  # the floats of a norm or of moments
-            assert workspace <= said <= max(workspace + (1 << 16), block), (threads, channels)
+            # Without prepared weights a plan may prepare its own, beside its workspace.
+            assert workspace <= said, (threads, channels)
+            assert said <= max(workspace + nbytes + (1 << 16), block), (threads, channels)

@@ -25,10 +25,12 @@ from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv import functional  # noqa: E402
 from hy3d_rocm.decoding.executor import decode, decode_with_report  # noqa: E402
 from hy3d_rocm.decoding.families import family_for  # noqa: E402
+from hy3d_rocm.decoding.layers import Conv  # noqa: E402
 from hy3d_rocm.decoding.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decoding.planning.compiled import Compiled  # noqa: E402
 from hy3d_rocm.decoding.planning.jobs import Job, host_backend  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions  # noqa: E402
+from hy3d_rocm.tools.loading import make_vae  # noqa: E402
 
 CPU = torch.device("cpu")
 pytestmark = [
@@ -80,6 +82,38 @@ def test_few_frames_of_python_stand_between_decode_and_a_convolution(
     decode(vae, tiny_latents(vae, frames, 3, 4), "1GB", strategy)
     assert len(depths) > 5
     assert max(depths) <= 12
+
+
+def test_upsampled_layers_are_read_as_they_are_and_in_pairs_as_the_program_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vae, _, _ = make_vae("hunyuan", CPU, scale=0.25)
+    z = tiny_latents(vae, 3, 8, 8)
+    chosen: dict[int, set[tuple[str, bool]]] = {}
+    plans: list[Any] = []
+    real_plan, real_conv3d = Compiled.plan, _native.conv3d
+
+    def planned(self: Any) -> Any:
+        plans.append(self)
+        return real_plan(self)
+
+    def counted(x: Any, weight: Any, *given: Any, **more: Any) -> Any:
+        strategy, *rest = real_conv3d(x, weight, *given, **more)
+        chosen.setdefault(weight.data_ptr(), set()).add((strategy, more["pairs"] > 0))
+        return strategy, *rest
+
+    monkeypatch.setattr(Compiled, "plan", planned)
+    monkeypatch.setattr(_native, "conv3d", counted)
+    got, _ = decode_with_report(vae, z, "1GB")
+    assert relative_error(got, unsplit(vae, z)) <= 1e-5
+    compiled, seen = plans[-1], []
+    for layer, (number, _) in zip(compiled.graph.layers, compiled.program.prepared(), strict=True):
+        if isinstance(layer, Conv) and layer.up != (1, 1, 1):
+            name = {5: "winograd-up-6x6", 6: "winograd-up-2x6x6", 7: "winograd-up-4x6x6"}[number]
+            seen.append(layer.up)
+            assert (number == 7) == (layer.up[0] == 2)
+            assert chosen[layer.module.weight.data_ptr()] == {(name, layer.up[0] == 2)}
+    assert seen == [(1, 2, 2), (2, 2, 2), (2, 2, 2)]
 
 
 def test_what_is_asked_for_is_taken(double: FusedConv3d) -> None:
