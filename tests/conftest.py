@@ -24,10 +24,14 @@ gc.disable()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One a core; none where a GPU's memory is measured, which all would share."""
-    import torch
+    """One a core; none where a GPU's memory is measured, which all would share. Without a device
+    of one there is no need to import torch, which this process does nothing else with."""
+    if any(map(os.path.exists, ("/dev/kfd", "/dev/nvidiactl", "/dev/dxg"))) or os.name == "nt":
+        import torch
 
-    return 0 if torch.cuda.is_available() else os.cpu_count() or 1
+        if torch.cuda.is_available():
+            return 0
+    return os.cpu_count() or 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
