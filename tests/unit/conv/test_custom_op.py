@@ -181,15 +181,17 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def backends() -> list[Any]:
+def compilers() -> list[Any]:
+    """Backends, and whether sizes may change: in the gate each backend with one of both."""
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     skip = pytest.mark.skipif(compiler is None, reason="inductor needs a C++ compiler: no g++ here")
-    return ["aot_eager", pytest.param("inductor", marks=[skip, pytest.mark.timeout(300)])]
+    marks = {"aot_eager": [], "inductor": [skip, pytest.mark.timeout(300)]}
+    every = how_much.in_turns(marks, (False, True))
+    return [pytest.param(name, dynamic, marks=marks[name]) for name, dynamic in every]
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("backend", backends())
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("backend", "dynamic"), compilers())
 def test_a_compiled_module_gives_the_bits_of_eager(backend: str, dynamic: bool) -> None:
     module = Small()
     compiled = torch.compile(module, fullgraph=True, backend=backend, dynamic=dynamic)
