@@ -101,7 +101,7 @@ test: check-library $(STAMP)
 
 # All that the gate takes fewer draws of; tests/nightly.py runs it.
 test-long: check-library $(STAMP)
-	$(if $(LONG_TESTS),,HY3D_TESTS=full $(MAKE) --no-print-directory -j$(CORES) -Otarget ctest \
+	$(if $(LONG_TESTS),,HY3D_TESTS=full $(MAKE) --no-print-directory -j$(CORES) -Otarget ctest csites \
 		HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))")
 	HY3D_TESTS=full $(PYTEST) $(LONG_TESTS)
 
