@@ -48,8 +48,8 @@ def pytest_collection_finish() -> None:
 
 class Frozen:
     """Each decode, and each try after memory ran out, collects garbage. What pytest, torch and the
-    files of tests made before is none, nor is what tests import: looking through it took longer
-    than a small decode."""
+    files of tests made before is none, nor is what tests import or what the files before kept:
+    looking through it took longer than a small decode."""
 
     modules = 0
 
@@ -61,9 +61,10 @@ class Frozen:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown() -> Iterator[None]:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     yield
-    if len(sys.modules) > Frozen.modules + 20:
+    is_last = nextitem is not None and nextitem.path != item.path
+    if is_last or len(sys.modules) > Frozen.modules + 20:
         Frozen.freeze()
 
 
