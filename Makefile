@@ -39,7 +39,7 @@ include csrc/core.mk
 help:
 	@echo "make demo   install, build, decode a real clip through failing convolutions, show the result in $(OUT)/"
 	@echo "make quick  lint and all tests that are not slow; PKG=conv: of one folder of the package"
-	@echo "make test   lint, C tests, Python tests (13 minutes on two cores)"
+	@echo "make test   lint, C tests, Python tests (some 1,000 s of processor time)"
 	@echo "make test-long  C and Python tests with every draw that the gate takes fewer of"
 	@echo "make bench  convolution, router and decode measurements"
 	@echo "make lint   ruff, mypy, clang-format, clang-tidy, lines of C"
@@ -101,7 +101,7 @@ test: check-library $(STAMP)
 
 # All that the gate takes fewer draws of; tests/nightly.py runs it.
 test-long: check-library $(STAMP)
-	$(if $(LONG_TESTS),,HY3D_TESTS=full $(MAKE) --no-print-directory -j$(CORES) -Otarget ctest \
+	$(if $(LONG_TESTS),,HY3D_TESTS=full $(MAKE) --no-print-directory -j$(CORES) -Otarget ctest csites \
 		HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))")
 	HY3D_TESTS=full $(PYTEST) $(LONG_TESTS)
 

@@ -199,7 +199,7 @@ ccov:
 	$(CCOV_BUILD)/check_bits exact --count 3000 --jobs $(JOBS)
 	$(CCOV_BUILD)/check_bits stable --count 4 --jobs $(JOBS)
 	$(CCOV_BUILD)/check_bits others --count 24 --jobs $(JOBS)
-	$(MAKE) --no-print-directory -s -j$(JOBS) csites CSITES_BUILD=$(CCOV_BUILD)/sites \
+	$(MAKE) --no-print-directory -s -j$(JOBS) csites HY3D_TESTS=full CSITES_BUILD=$(CCOV_BUILD)/sites \
 		CC="$(CC) --coverage -fno-inline -fprofile-update=atomic"
 	$(CHECK_PYTHON) tests/long/check_binding_faults.py --count 2 --jobs $(JOBS) \
 		--folder $(CCOV_FAULTS) --cflags="--coverage -fno-inline -fprofile-update=atomic"

@@ -24,10 +24,14 @@ gc.disable()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One a core; none where a GPU's memory is measured, which all would share."""
-    import torch
+    """One a core; none where a GPU's memory is measured, which all would share. Without a device
+    of one there is no need to import torch, which this process does nothing else with."""
+    if any(map(os.path.exists, ("/dev/kfd", "/dev/nvidiactl", "/dev/dxg"))) or os.name == "nt":
+        import torch
 
-    return 0 if torch.cuda.is_available() else os.cpu_count() or 1
+        if torch.cuda.is_available():
+            return 0
+    return os.cpu_count() or 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,8 +48,8 @@ def pytest_collection_finish() -> None:
 
 class Frozen:
     """Each decode, and each try after memory ran out, collects garbage. What pytest, torch and the
-    files of tests made before is none, nor is what tests import: looking through it took longer
-    than a small decode."""
+    files of tests made before is none, nor is what tests import or what the files before kept:
+    looking through it took longer than a small decode."""
 
     modules = 0
 
@@ -57,9 +61,10 @@ class Frozen:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown() -> Iterator[None]:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     yield
-    if len(sys.modules) > Frozen.modules + 20:
+    is_last = nextitem is not None and nextitem.path != item.path
+    if is_last or len(sys.modules) > Frozen.modules + 20:
         Frozen.freeze()
 
 

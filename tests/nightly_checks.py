@@ -90,7 +90,7 @@ CHECKS = (
     Check(
         "sites",
         "every call of the core for memory, threads and libraries fails and is survived",
-        "make csites",
+        "make csites HY3D_TESTS=full",
         "make csites",
     ),
     Check(

@@ -10,6 +10,7 @@ import argparse
 import logging
 import tomllib
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from hy3d_rocm.diagnose.miopen.command import run_miopen_command
 from hy3d_rocm.tune.command import run_tune_command
 
 
+@cache
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hy3d-rocm",

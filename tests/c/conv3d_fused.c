@@ -71,7 +71,7 @@ START_TEST(test_random_fusions_equal_the_input_made_the_long_way)
     }
     hy3d_context *const context = test_context(levels[_i], 3);
     test_random random = test_rng(600 + (uint64_t)_i);
-    const int configurations = test_draws(30, 150);
+    const int configurations = test_draws(15, 150);
 
     for (int i = 0; i < configurations; i++) {
         const hy3d_conv3d_desc desc = random_desc(&random);

@@ -46,7 +46,7 @@ START_TEST(test_silu_and_reals_stay_within_the_proven_bound)
     hy3d_context *const context = test_context(levels[_i], 2);
     test_random random = test_rng(640 + (uint64_t)_i);
 
-    const int configurations = test_draws(30, 80);
+    const int configurations = test_draws(15, 80);
     for (int i = 0; i < configurations; i++) {
         hy3d_conv3d_desc desc = conv_random_desc(&random);
         char text[640];

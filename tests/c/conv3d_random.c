@@ -69,7 +69,7 @@ START_TEST(test_random_integer_configurations_equal_the_reference)
     }
     hy3d_context *const context = test_context(levels[_i], 3);
     test_random random = test_rng(100 + (uint64_t)_i);
-    const int configurations = test_draws(150, 1000);
+    const int configurations = test_draws(75, 1000);
 
     for (int i = 0; i < configurations; i++) {
         conv_problem problem = random_problem(&random, 3);
@@ -157,7 +157,7 @@ START_TEST(test_real_values_stay_within_the_proven_bound)
 {
     hy3d_context *const context = test_context(NULL, 2);
     test_random random = test_rng(200);
-    const int configurations = test_draws(40, 200);
+    const int configurations = test_draws(20, 200);
 
     for (int i = 0; i < configurations; i++) {
         conv_problem problem = random_problem(&random, 0);

@@ -435,7 +435,7 @@ START_TEST(test_all_ranks_of_a_random_graph_agree)
 {
     hy3d_context *const context = test_context("ref", 1);
     long programs = 0;
-    const uint64_t cases = (uint64_t)test_draws(36, 600);
+    const uint64_t cases = (uint64_t)test_draws(18, 600);
     for (uint64_t i = (uint64_t)_i; i < cases; i += SHARES) {
         static const int32_t ranks[] = {2, 3, 4, 5, 7, 12};
         graphs_case made;

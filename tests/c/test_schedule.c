@@ -25,7 +25,7 @@ START_TEST(test_random_programs_keep_every_promise)
 {
     hy3d_context *const context = test_context("ref", 1);
     judge_report report = {0};
-    const uint64_t cases = (uint64_t)test_draws(500, 3000);
+    const uint64_t cases = (uint64_t)test_draws(250, 3000);
     for (uint64_t i = (uint64_t)_i; i < cases; i += SHARES) {
         graphs_case made;
         graphs_seed seed;

@@ -205,7 +205,14 @@ def sources(
     arch: str, dtype: str, tiles: list[Config], select: Any
 ) -> dict[FusedVariant, Source]:  # fmt: skip
     """The same, each with a job that launches it in the form "small"."""
-    return variants.picked(_by_tile(arch, dtype, tuple(tiles)), select)
+    return dict(_sources(arch, dtype, tuple(tiles), select))
+
+
+@functools.lru_cache(maxsize=4)
+def _sources(
+    arch: str, dtype: str, tiles: tuple[Config, ...], select: Any
+) -> Mapping[FusedVariant, Source]:  # fmt: skip
+    return variants.picked(_by_tile(arch, dtype, tiles), select)
 
 
 @functools.lru_cache(maxsize=4)

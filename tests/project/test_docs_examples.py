@@ -7,6 +7,7 @@ import argparse
 import functools
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from doc_commands import ROOT, Block, Command, blocks, commands
 
 from examples.render.command import build_parser as render_parser
 from hy3d_rocm import cli
+from hy3d_rocm.diagnose.doctor import examination
 from tools.dev.bench.__main__ import build_parser as bench_parser
 
 HAS_GPU = torch.cuda.is_available()
@@ -159,28 +161,39 @@ def test_targets_of_make_are_there() -> None:
     assert named - targets == set()
 
 
-@pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that holds the files whose names the pages use, as home and working folder."""
+LOG = "Traceback (most recent call last):\nRuntimeError: miopenStatusUnknownError\n"
+examined = functools.cache(examination.examine)  # for each command that tells of this machine
+
+
+@pytest.fixture(scope="module")
+def drawer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files whose names the pages use."""
     from safetensors.torch import save_file
 
-    vae = tiny_vae("wan")
+    made, vae = tmp_path_factory.mktemp("drawer"), tiny_vae("wan")
     for name in ("DIR", "FILE_OR_DIR"):
-        vae.save_pretrained(tmp_path / name)
+        vae.save_pretrained(made / name)
     latents = tiny_latents(vae, 3, 4, 4)
     for name in ("LATENT", "LATENT.safetensors"):
-        save_file({"latents": latents}, tmp_path / name)
-    log = "Traceback (most recent call last):\nRuntimeError: miopenStatusUnknownError\n"
+        save_file({"latents": latents}, made / name)
     for name in ("LOG", "comfyui.log"):
-        (tmp_path / name).write_text("got prompt\n" + log)
+        (made / name).write_text("got prompt\n" + LOG)
     for name in ("A.json", "B.json"):
-        (tmp_path / name).write_text(json.dumps(RESULTS["optimize"]))
-    (tmp_path / "main.py").write_text("print('a program')\n")
+        (made / name).write_text(json.dumps(RESULTS["optimize"]))
+    (made / "main.py").write_text("print('a program')\n")
+    return made
+
+
+@pytest.fixture
+def desk(drawer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that holds these files, as home and working folder."""
+    shutil.copytree(drawer, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(examination, "examine", examined)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HY3D_ROCM_DB", str(tmp_path / "knowledge.db"))
     monkeypatch.setattr("sys.stdin", SimpleNamespace(
-        buffer=SimpleNamespace(read=lambda *_: log.encode()), read=lambda *_: log,
+        buffer=SimpleNamespace(read=lambda *_: LOG.encode()), read=lambda *_: LOG,
         isatty=lambda: False,
     ))  # fmt: skip
     return tmp_path

@@ -48,6 +48,7 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
 def code_of(path: Path) -> str:
     """The file without comments and string literals, line numbers kept."""
     text = path.read_text()
@@ -60,13 +61,27 @@ def includes_of(path: Path) -> list[str]:
 
 
 @functools.cache
+def imports_in(text: str, top_level_only: bool = False) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Statements, in which alone others can be, are gone through; not what is computed in them."""
+    found: list[ast.Import | ast.ImportFrom] = []
+    waiting: list[ast.AST] = list(ast.parse(text).body)
+    for node in waiting:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.append(node)
+        elif not top_level_only:
+            inner = ("body", "orelse", "finalbody", "handlers", "cases")
+            parts = (getattr(node, name, ()) for name in inner if not isinstance(node, ast.expr))
+            waiting += (part for group in parts for part in group)
+    return tuple(found)
+
+
+@functools.cache
 def imported_modules(path: Path, *, top_level_only: bool = False) -> tuple[str, ...]:
-    tree = ast.parse(path.read_text())
     names: list[str] = []
-    for node in tree.body if top_level_only else ast.walk(tree):
+    for node in imports_in(path.read_text(), top_level_only):
         if isinstance(node, ast.Import):
             names += (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+        elif node.module and node.level == 0:
             names.append(node.module)
     return tuple(names)
 
@@ -212,10 +227,10 @@ def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for name, text in sources.items():
         found: set[str] = set()
-        for node in ast.walk(ast.parse(text)):
+        for node in imports_in(text):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            elif node.module and node.level == 0:
                 parts = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
                 found |= {p if p in sources else node.module for p in parts.values()}
         graph[name] = (found & sources.keys()) - {name}

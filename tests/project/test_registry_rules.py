@@ -35,15 +35,16 @@ def breaks(source: str) -> list[str]:
     for call in calls(ast.parse(source)):
         if isinstance(call.func, ast.Name) and call.func.id in ("eval", "exec"):
             found.append(f"line {call.lineno}: {call.func.id}()")
+        if not ast.unparse(call.func).startswith(
+            ("subprocess.", "os.system", "os.exec", "os.spawn")
+        ):
+            continue
         words = [
             text.value
             for text in ast.walk(call)
             if isinstance(text, ast.Constant) and isinstance(text.value, str)
         ]
-        runs = ast.unparse(call.func).startswith(
-            ("subprocess.", "os.system", "os.exec", "os.spawn")
-        )
-        if runs and any(re.search(r"\b(pip|uv|conda)\b", word) for word in words):
+        if any(re.search(r"\b(pip|uv|conda)\b", word) for word in words):
             found.append(f"line {call.lineno}: installs a package")
     return found
 

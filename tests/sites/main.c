@@ -147,7 +147,17 @@ static bool fail_one(check *c, hy3d_context *kept, uint64_t k, int how_many)
     return true;
 }
 
-/* All sites of a scenario: with a new context each time, and with one that has worked before. */
+/* How many calls of sites an undisturbed call makes. */
+static uint64_t calls(const check *c, hy3d_context *kept)
+{
+    test_sites_arm(UINT64_MAX, SITES_ONCE);
+    call_once(c, kept);
+    return test_sites_disarm();
+}
+
+/* All sites of a scenario: with a new context each time, and with one that has worked before. In
+ * the gate what makes a context fails in the one, and each call behind that in one of both, in
+ * turns; with HY3D_TESTS=full in both. */
 static void sweep(check *c)
 {
     hy3d_context *kept = NULL;
@@ -160,10 +170,14 @@ static void sweep(check *c)
     }
     hy3d_context_trim(kept);
     memcpy(c->wanted, c->scenario->result, c->scenario->bytes);
+    const uint64_t apart = (uint64_t)test_draws(2, 1);
+    const uint64_t in_both = calls(c, NULL) - calls(c, kept) + 2;
+    hy3d_context_trim(kept);
     for (int how_many = SITES_ONCE; how_many <= SITES_FOREVER; how_many++) {
-        for (uint64_t k = 1; k < TOO_MANY && fail_one(c, kept, k, how_many); k++) {
+        for (uint64_t k = 1; k < TOO_MANY && fail_one(c, kept, k, how_many); k += apart) {
         }
-        for (uint64_t k = 1; k < TOO_MANY && fail_one(c, NULL, k, how_many); k++) {
+        for (uint64_t k = 1; k < TOO_MANY && fail_one(c, NULL, k, how_many);
+             k += k < in_both ? 1 : apart) {
         }
     }
     hy3d_context_destroy(kept);

@@ -1,6 +1,7 @@
 # Included by csrc/core.mk.
 #
-#   make csites   every call for memory, threads and libraries fails once, then for ever
+#   make csites   every call for memory, threads and libraries fails once, then for ever; with
+#                 HY3D_TESTS=full in a new context and in one that has worked, else in one of both
 
 CSITES_BUILD := build/c-sites
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import math
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from unittest import mock
 
@@ -23,6 +25,13 @@ IN_FLOAT64 = ("hunyuan", "image", "image16", "seedvr2")
 def tiny_vae(kind: str, seed: int = 0) -> Any:
     """A diffusers VAE (or SeedVR2's) of `kind` with few channels, random weights, norm weights
     around 1 and norm and convolution biases around 0, all of the spread 0.3."""
+    text, tensors = _pickled(kind, seed)
+    return _Reader(io.BytesIO(text), tensors).load()
+
+
+@cache
+def _pickled(kind: str, seed: int) -> tuple[bytes, list[Any]]:
+    """A tiny VAE with its tensors aside: to read one takes a fifth of what it takes to make one."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         vae = _MAKERS[kind]().eval().requires_grad_(False)
@@ -32,7 +41,34 @@ def tiny_vae(kind: str, seed: int = 0) -> Any:
                 torch.nn.init.normal_(parameter, 0.0, 0.3)
             elif leaf == "gamma" or parameter.ndim == 1:
                 torch.nn.init.normal_(parameter, 1.0, 0.3)
-    return vae
+    writer = _Writer(file := io.BytesIO())
+    writer.dump(vae)
+    return file.getvalue(), writer.tensors
+
+
+class _Writer(pickle.Pickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.tensors: list[Any] = []
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if not isinstance(obj, torch.Tensor):
+            return None
+        self.tensors.append(obj)
+        return len(self.tensors) - 1
+
+
+class _Reader(pickle.Unpickler):
+    """Each tensor is one of the module's own."""
+
+    def __init__(self, file: io.BytesIO, tensors: list[Any]) -> None:
+        super().__init__(file)
+        self.tensors = tensors
+
+    def persistent_load(self, pid: Any) -> Any:
+        made = self.tensors[pid].detach().clone()
+        is_parameter = isinstance(self.tensors[pid], torch.nn.Parameter)
+        return torch.nn.Parameter(made, requires_grad=False) if is_parameter else made
 
 
 def tiny_latents(vae: Any, frames: int, height: int, width: int, seed: int = 0) -> Any:

@@ -33,7 +33,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.macs += out.numel() * math.prod(args[1].shape[1:])
             hidden = OperatorWorkspace(self._device).convolution(args, out, by_layer=True)
             self.peak = max(self.peak, self.live + hidden + out.nbytes)
-        for leaf in tree_leaves(out):
+        for leaf in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
                 self._born(leaf.untyped_storage())
         return out

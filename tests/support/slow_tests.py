@@ -9,10 +9,12 @@ less on what else the machine does than time on the wall.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections import Counter
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +24,14 @@ LIST = TESTS / "slow.txt"
 SECONDS = 0.5
 
 
+@functools.cache
+def _file(path: Path) -> str:
+    return path.relative_to(TESTS).as_posix()
+
+
 def name_of(item: Any) -> str:
     """unit/decoding/test_run.py::test_it, whatever the parameters."""
-    return f"{item.path.relative_to(TESTS).as_posix()}::{item.originalname}"
+    return f"{_file(item.path)}::{item.originalname}"
 
 
 def listed() -> set[str]:

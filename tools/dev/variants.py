@@ -305,7 +305,15 @@ def sources(
 ) -> dict[Variant, Source]:  # fmt: skip
     """The same, each with a convolution that launches it in the form "small"."""
     offered = configs.offered(arch, dtype) if tiles is None else tiles
-    return picked(_by_tile(arch, dtype, tuple(offered)), select or list)
+    return dict(_sources(arch, dtype, tuple(offered), select or list))
+
+
+@functools.lru_cache(maxsize=4)
+def _sources(
+    arch: str, dtype: str, offered: tuple[Config, ...],
+    select: Callable[[list[Variant]], list[Variant]],
+) -> Mapping[Variant, Source]:  # fmt: skip
+    return picked(_by_tile(arch, dtype, offered), select)
 
 
 def picked(by_tile: Iterable[Mapping[V, S]], select: Callable[[list[V]], list[V]]) -> dict[V, S]:
@@ -330,7 +338,10 @@ def _by_tile(
             found_here = _harvest(arch, dtype, config, others)
             for v, source in _with_packing(found_here):
                 mine.setdefault(v, source)
-        found.append({replace(v, form=f): source for v, source in mine.items() for f in _forms(v)})
+        found.append({
+            v if f == v.form else replace(v, form=f): source
+            for v, source in mine.items() for f in _forms(v)
+        })  # fmt: skip
     return tuple(found)
 
 

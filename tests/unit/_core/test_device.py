@@ -188,7 +188,7 @@ THINGS = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=how_much.of(100, 300), deadline=None)
+@settings(max_examples=how_much.of(50, 300), deadline=None)
 @given(THINGS)
 def test_the_twin_gives_the_core_s_answer(pipeline: object) -> None:
     found, rule = _core.resolve_device(pipeline, "DEFAULT")

@@ -140,7 +140,7 @@ LONG = """
 import numpy as np
 from hy3d_rocm import _core
 
-x, weight = np.ones((1, 128, 9, 64, 64), np.float32), np.ones((128, 128, 3, 3, 3), np.float32)
+x, weight = np.ones((1, 128, 9, 48, 48), np.float32), np.ones((128, 128, 3, 3, 3), np.float32)
 out = np.empty_like(x)
 one = (1, 1, 1)
 

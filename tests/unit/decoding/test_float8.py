@@ -36,6 +36,11 @@ def to(vae: Any, dtype: Any) -> Any:
     return nn.Module.to(vae, dtype)
 
 
+def strategies(kind: str) -> tuple[str, ...]:
+    """In the gate two of the four, in turns."""
+    return how_much.of(STRATEGIES[KINDS.index(kind) % 2 :: 2], STRATEGIES)
+
+
 def family_of(vae: Any, kind: str) -> Any:
     return family_for(vae, timestep=TIMESTEP[kind]) if kind in TIMESTEP else vae
 
@@ -61,7 +66,7 @@ def test_weights_cast_layer_by_layer_decode_as_if_they_had_the_type_they_are_cas
     vae, plain = casting(kind, dtype)
     z = tiny_latents(plain, 1 if kind == "image" else 2, 4, 4)
     own = unsplit(vae, z.to(dtype), TIMESTEP.get(kind))
-    for strategy in STRATEGIES:
+    for strategy in strategies(kind):
         made, report = decode_with_report(family_of(vae, kind), z, strategy=strategy)
         want = decode(family_of(plain, kind), z, strategy=strategy)
         assert made.dtype == dtype
@@ -87,7 +92,7 @@ def test_another_precision_than_they_are_cast_to_can_be_had(strategy: str) -> No
 def test_weights_that_nobody_casts_are_computed_in_bfloat16(kind: str, stored: Any) -> None:
     vae, plain = to(tiny_vae(kind), stored), to(to(tiny_vae(kind), stored), torch.bfloat16)
     z = tiny_latents(plain, 1 if kind == "image" else 2, 4, 4)
-    for strategy in STRATEGIES:
+    for strategy in strategies(kind):
         made = decode(family_of(vae, kind), z, strategy=strategy)
         assert made.dtype == torch.bfloat16
         assert torch.equal(made, decode(family_of(plain, kind), z, strategy=strategy)), strategy

@@ -89,7 +89,7 @@ def test_out_of_memory_in_place_of_any_operator_changes_no_bit(job: Job) -> None
     with another one soon after. Replay: the numbers are in the message."""
     assert job.operators > 100
     rng = random.Random(8)
-    stride = max(7, job.operators // how_much.of(16, 40))
+    stride = max(7, job.operators // how_much.of(8, 40))
     for at in range(rng.randrange(stride), job.operators, stride):
         failures = {at, at + rng.choice([0, 1, 5])}
         reliefs: list[int] = []
@@ -101,10 +101,13 @@ def test_out_of_memory_in_place_of_any_operator_changes_no_bit(job: Job) -> None
 
 
 def test_out_of_memory_at_any_step_changes_no_bit(job: Job) -> None:
-    """Each once, and random pairs, of which some are the same step twice."""
-    rng = random.Random(7)
-    pairs = [(n, n if n % 5 == 0 else rng.randrange(job.steps)) for n in range(0, job.steps, 4)]
-    for failures in (*((n,) for n in range(job.steps)), *pairs):
+    """Each once (in the gate every other), and random pairs, of which some are the same step
+    twice."""
+    rng, apart = random.Random(7), how_much.of(2, 1)
+    pairs = [
+        (n, n if n % 5 == 0 else rng.randrange(job.steps)) for n in range(0, job.steps, 4 * apart)
+    ]
+    for failures in (*((n,) for n in range(0, job.steps, apart)), *pairs):
         counter = FailingSteps(failures)
         assert torch.equal(job.run(recover=AGAIN, counter=counter), job.frames), failures
         assert not counter.left
@@ -116,7 +119,7 @@ def test_out_of_memory_in_any_pair_of_steps_changes_no_bit() -> None:
         assert torch.equal(job.run(recover=AGAIN, counter=FailingSteps(pair)), job.frames), pair
 
 
-@pytest.mark.parametrize("seed", range(how_much.of(3, 6)))
+@pytest.mark.parametrize("seed", range(how_much.of(2, 6)))
 def test_late_copies_that_fail_change_no_bit_and_hold_no_more(kind: str, seed: int) -> None:
     """Without faults the device holds what the program states, however late the copies are.
     Replay: the seed is the test's number."""

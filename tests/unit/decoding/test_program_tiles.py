@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import Any
 
+import how_much
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -184,7 +185,7 @@ def test_out_of_memory_in_place_of_any_operator_changes_no_bit(
     assert counting.count > 150
     reliefs: list[int] = []
     recover, got = retry_out_of_memory(lambda: reliefs.append(1)), torch.empty_like(wanted)
-    numbers = range(4, counting.count, counting.count // 30)
+    numbers = range(4, counting.count, counting.count // how_much.of(12, 30))
     for number in numbers:
         with FailingOperators({number}, activations=True):
             in_tiles(graph, x, program, got, recover=recover)

@@ -29,7 +29,7 @@ def test_several_tiles_in_less_than_half_the_memory_make_the_whole_decodes_frame
         pytest.skip(str(error))
     steady_malloc()
     torch.set_num_threads(1)
-    subject = runs.subject_from_size("demo", torch.device("cpu"), 9, 96, 192)
+    subject = runs.subject_from_size("demo", torch.device("cpu"), 5, 96, 192)
     whole = plan_of(subject, 1 << 40, "whole").need.device_bytes - CPU_ALLOWANCE_BYTES
     options = DecodeOptions(halo_pixels=16, overlap_pixels=8, statistic_passes=0)
     budget = int(whole * 0.35) + CPU_ALLOWANCE_BYTES

@@ -31,7 +31,7 @@ QUICK = ("array that goes on", "knowledge", "capture", "facts", "MIOpen clear", 
 def test_a_fault_of_the_disk_leaves_the_old_or_the_new(writer: Any) -> None:
     """Replay: the seed is in the message."""
     known = check.Known(writer)
-    for number in range(5):
+    for number in range(how_much.of(3, 5)):
         seed = f"quick/{writer.name}/{number}"
         try:
             check.fault_trial(known, random.Random(seed))
@@ -69,7 +69,7 @@ def test_pictures_between_two_names_are_put_back_and_that_is_said(
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda r: r.name)
 def test_a_damaged_file_is_told_or_done_without(reader: Any) -> None:
-    for number in range(3):
+    for number in range(how_much.of(2, 3)):
         check.damage_trial(reader, random.Random(f"quick/{reader.name}/{number}"))
 
 

@@ -320,7 +320,7 @@ def test_the_manifest_is_on_the_disk_before_the_first_segment(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("decoder", "suffix", "count"),
     how_much.of(
-        [("double", "mp4", 2), ("double", "npy", 1), ("vae", "mp4", 1)],
+        [("double", "mp4", 1), ("double", "npy", 1), ("vae", "mp4", 1)],
         [("double", "mp4", 4), ("double", "npy", 2), ("vae", "mp4", 1)],
     ),
 )

@@ -14,7 +14,8 @@ import triton_interpreter
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
-COUNT, SEED = how_much.of(12, 32), 7
+# Six of the gate's seed have every type, layout of the weight, room and way of padding.
+COUNT, SEED = how_much.of((6, 303), (32, 7))
 
 
 @pytest.mark.timeout(300)

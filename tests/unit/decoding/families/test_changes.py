@@ -76,6 +76,8 @@ def cases() -> list[Any]:
 
 
 RANDOM = (dropout_while_training,)
+# So that a refusal need not find out which tiles there would be, which takes decodes.
+NO_TILES = DecodeOptions(halo_pixels=None)
 
 
 class Opaque:
@@ -97,7 +99,10 @@ def plain(vae: Any, z: Any) -> Any:
 
 
 def latents(kind: str, vae: Any) -> Any:
-    return tiny_latents(vae, *((1, 3, 4) if kind == "image" else (2, 2, 3)))
+    """Where a VAE's own convolutions pad, as an image's and LTX's do, more than three columns are
+    what one of the changes takes for many."""
+    sizes = {"image": (1, 3, 4), "ltx": (2, 2, 4)}
+    return tiny_latents(vae, *sizes.get(kind, (2, 2, 3)))
 
 
 def test_each_change_and_each_kind_is_tried_at_both_times() -> None:
@@ -122,7 +127,7 @@ def test_a_change_is_never_ignored(kind: str, change: ChangeIt, when: str) -> No
         wanted = plain(vae, z)
         assert relative_error(wanted, unchanged) > 1e-2, "it changes nothing"
         with pytest.raises(ValueError, match=r'"streamed" .* need a VAE whose layers are known'):
-            decode(vae, z, strategy="streamed")
+            decode_with_report(vae, z, strategy="streamed", options=NO_TILES)
         torch.manual_seed(3)
         got, report = decode_with_report(vae, z)
         assert "Its own code runs" in report.reason
@@ -305,7 +310,7 @@ def test_a_vae_in_its_authors_layout_is_looked_at_as_well(change: ChangeIt, when
         decode(vae, z, strategy="streamed")
     change(inner)
     with pytest.raises(ValueError, match="need a VAE whose layers are known"):
-        decode(vae, z, strategy="streamed")
+        decode_with_report(vae, z, strategy="streamed", options=NO_TILES)
     assert torch.equal(decode(vae, z), plain(vae, z))
 
 

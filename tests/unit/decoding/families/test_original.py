@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
+import how_much  # noqa: E402
 from decode_doubles import (  # noqa: E402
     TIMESTEP,
     relative_error,
@@ -122,8 +123,9 @@ def test_what_such_a_vae_does_beyond_its_family_is_refused(change: Any, words: s
         family_for(original)
 
 
-@pytest.mark.parametrize("kind", ["ltx", "ltx_causal", "ltx095"])
-@pytest.mark.parametrize("border", ["zeros", "reflect"])
+@pytest.mark.parametrize(
+    ("kind", "border"), how_much.in_turns(("ltx", "ltx_causal", "ltx095"), ("zeros", "reflect"))
+)
 def test_ltxs_own_layout_decodes_and_encodes_as_its_own_code(kind: str, border: str) -> None:
     vae = tiny_vae(kind)
     for module in vae.decoder.modules():

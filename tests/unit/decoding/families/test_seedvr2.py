@@ -125,8 +125,8 @@ def lengths_of(vae: Any, strategy: str) -> Any:
     if type(vae).__module__ != "decode_seedvr2":
         return LENGTHS
     if strategy == "streamed":
-        return how_much.of((1, 2, 3, 4, 9), LENGTHS)
-    return how_much.of((1, 2, 6), (1, 2, 6, 20))
+        return how_much.of((1, 2, 3, 6), LENGTHS)
+    return how_much.of((1, 4), (1, 2, 6, 20))
 
 
 # Frames and moments
@@ -172,7 +172,7 @@ def test_float32_frames_have_float32s_error(vae: Any, strategy: str) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 2, 3])
 def test_the_chunk_size_changes_nothing_but_roundings(vae: Any, chunk: int) -> None:
-    z = randn(1, 4, 7, 3, 4)
+    z = randn(1, 4, 5, 2, 3)
     options = DecodeOptions(chunk_size=chunk)
     got, report = decode_with_report(vae, z, strategy="streamed", options=options)
     assert report.plan["parameters"]["chunk"] == chunk
@@ -191,7 +191,7 @@ def test_a_batch_and_a_single_image_come_out_as_videos(vae: Any) -> None:
 
 
 def test_its_slices_of_time_are_the_unsplit_decode_and_encode(vae: Any) -> None:
-    z, x = randn(1, 4, 7, 3, 4), tiny_pixels(17, 25, 17).double()
+    z, x = randn(1, 4, 4, 2, 3), tiny_pixels(13, 25, 17).double()
     frames, moments = unsplit(vae, z), unsplit_moments(vae, x)
     vae.use_slicing = True
     with torch.no_grad():
@@ -300,7 +300,7 @@ WHEN = ("first", "second")
     ("change", "when"), [*how_much.in_turns(CHANGES, WHEN), *((base_method, w) for w in WHEN)]
 )
 def test_a_changed_one_is_decoded_by_its_own_code(vae: Any, change: Any, when: str) -> None:
-    z = randn(1, 4, 3, 3, 4)
+    z = randn(1, 4, 2, 1, 4)
     unchanged = unsplit(vae, z)
     if when == "second":
         decode_with_report(vae, z, strategy="streamed")
@@ -311,8 +311,10 @@ def test_a_changed_one_is_decoded_by_its_own_code(vae: Any, change: Any, when: s
         turn = () if change is base_method else (CHANGES.index(change) // 2 % 2,)
         for latents in how_much.of([both[k] for k in turn] or both, both):
             want = unsplit(vae, latents)
+            # Without tiles: which there would be takes decodes to find out.
+            options = DecodeOptions(halo_pixels=None)
             with pytest.raises(ValueError, match=r"need a VAE whose layers are known"):
-                decode_with_report(vae, latents, strategy="streamed")
+                decode_with_report(vae, latents, strategy="streamed", options=options)
             got, report = decode_with_report(vae, latents)
             assert "Its own code runs" in report.reason
             assert torch.equal(got, want)
