@@ -34,7 +34,7 @@ def use_few_cores() -> None:
     os.sched_setaffinity(0, {cores[(first + i) % len(cores)] for i in range(4)})
 
 
-if "--child" in sys.argv:
+if "--child" in sys.argv and hasattr(os, "sched_getaffinity"):
     use_few_cores()  # before the core counts them
 
 import numpy as np  # noqa: E402
