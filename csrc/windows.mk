@@ -4,7 +4,7 @@
 #   make cwintest   under wine: whether the DLL computes the bits that this system does, and
 #                   check_hy3d.exe once for each of CWIN_LEVELS
 #   make wheel-windows   dist/hy3d_rocm-VERSION-cp311-abi3-win_amd64.whl, and what it must be looked up
-#                 in it; needs the virtual environment and a package index, and no Windows
+#                 in it; needs Python with its headers and a package index, and no Windows
 #   make wheel-windows-test   that wheel in a Python for Windows under wine: installed, and the
 #                 tests of the core at each of CWIN_LEVELS (tests/long/check_windows_python.py)
 #
@@ -124,25 +124,29 @@ cwintest: cwin $(CORE_BUILD)/same_bits
 	done; \
 	exit $$failed
 
-# The extension and its wheel: setup.py builds for the platform that sysconfig is told of, and takes
-# the BLAS library of the scipy-openblas32 that it finds first, which is that for Windows.
+# The extension and its wheel: setup.py builds for the platform that sysconfig is told of, with the
+# tools that Python finds first: those of a release, and of scipy-openblas32 the one for Windows.
 WHEEL_BUILD := build/windows
-WHEEL_BLAS = $(shell sed -n 's/.*"\(scipy-openblas32==[0-9.]*\);.*/\1/p' pyproject.toml)
+WHEEL_TOOLS = $(shell grep -E '^(setuptools|scipy-openblas32)==' tools/build-requirements.txt)
+CWIN_WHEEL = dist/hy3d_rocm-$(CORE_VERSION)-cp311-abi3-win_amd64.whl
 
 .PHONY: wheel-windows wheel-windows-test
 
-wheel-windows: cwin-there $(STAMP)
-	rm -rf $(WHEEL_BUILD)/blas build/lib.win-amd64-* build/temp.win-amd64-* build/bdist.win-amd64
+wheel-windows: cwin-there $(VENV)/bin/python
+	rm -rf $(WHEEL_BUILD)/tools build/lib.win-amd64-* build/temp.win-amd64-* build/bdist.win-amd64
 	$(PY) -m pip install -q --no-deps --platform win_amd64 --only-binary :all: \
-		--target $(WHEEL_BUILD)/blas $(WHEEL_BLAS)
-	@mkdir -p dist $(WHEEL_BUILD)
-	_PYTHON_HOST_PLATFORM=win-amd64 CC=$(CWIN_CC) PYTHONPATH=$(CURDIR)/$(WHEEL_BUILD)/blas \
-		$(PY) -c 'import setuptools.build_meta as b; b.build_wheel("dist")' > $(WHEEL_BUILD)/log
-	OBJDUMP=$(CWIN_TOOLS)objdump $(PY) tools/check_windows_wheel.py \
-		dist/hy3d_rocm-$(CORE_VERSION)-cp311-abi3-win_amd64.whl --objects build/temp.win-amd64-*
+		--target $(WHEEL_BUILD)/tools $(WHEEL_TOOLS)
+	@mkdir -p dist
+	_PYTHON_HOST_PLATFORM=win-amd64 CC=$(CWIN_CC) PYTHONPATH=$(CURDIR)/$(WHEEL_BUILD)/tools \
+		$(PY) -c 'import setuptools.build_meta as b; b.build_wheel("dist")' \
+		> $(WHEEL_BUILD)/log 2>&1 || { tail -n 20 $(WHEEL_BUILD)/log >&2; exit 1; }
+	OBJDUMP=$(CWIN_TOOLS)objdump $(PY) tools/check_windows_wheel.py $(CWIN_WHEEL) \
+		--objects build/temp.win-amd64-*
 
 wheel-windows-test: $(CWIN_BUILD)/hy3d_tests.dll
-	CC=$(CWIN_CC) WINE=$(WINE) $(PY) tests/long/check_windows_python.py \
-		dist/hy3d_rocm-$(CORE_VERSION)-cp311-abi3-win_amd64.whl --levels $(CWIN_LEVELS)
+	@[ -n "$(WINE)" ] || { echo "wheel-windows-test: there is no wine: install wine64, or name" \
+		"one with WINE." >&2; exit 1; }
+	CC=$(CWIN_CC) WINE=$(WINE) $(PY) tests/long/check_windows_python.py $(CWIN_WHEEL) \
+		--levels $(CWIN_LEVELS)
 
 -include $(CWIN_OBJECTS:.o=.d) $(CWIN_TEST_OBJECTS:.o=.d)

@@ -4,12 +4,12 @@
 
 The interpreter is that of python.org, as panda3d's wheel carries it for programs that are frozen:
 python3XX.dll and the modules of the standard library in C. Its other half, in Python, is that of
-the interpreter that runs this; python.exe and python3.dll (which forwards each name to
-python3XX.dll, as the real one does) are made by mingw-w64. NumPy and torch are the wheels for
-Windows. Installed by its pip, the wheel has to compute exactly, also from a folder whose name is
-not ASCII, and its command has to run; then come the tests of the core, from a copy of this tree
-that holds the wheel in the place of the package. Wine is not Windows. Exits with 1 where anything
-failed.
+the interpreter that runs this. python.exe is made by mingw-w64, and so is python3.dll, which
+forwards names to python3XX.dll as the real one does, but all of them. NumPy and torch are the
+wheels for Windows. Installed by its pip, the wheel has to compute exactly, also from a folder whose
+name is not ASCII, and its command has to run; then come the tests of the core, from a copy of this
+tree that holds the wheel in the place of the package. Wine is not Windows. Exits with 1 where
+anything failed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ from pathlib import Path
 from check_packages import USE
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import check_windows_wheel  # noqa: E402
+
 PLACE = ROOT / "build" / "windows" / "wine"
 VERSION = "{}.{}".format(*sys.version_info)
 DLL = "python{}{}.dll".format(*sys.version_info)
@@ -72,10 +76,9 @@ def make_python(home: Path) -> None:
                 place.write_bytes(packed.read(name))
     ours = shutil.ignore_patterns("site-packages", "test", "lib-dynload", "config-*", "__pycache__")
     shutil.copytree(sysconfig.get_path("stdlib"), home / "Lib", ignore=ours)
-    table = (ROOT / "tools" / "windows" / "python3.def").read_text()
-    names = [line for line in table.splitlines() if line.startswith(("Py", "_Py"))]
+    names = check_windows_wheel.exports(check_windows_wheel.dump(home / DLL, "-p"))
     stem = DLL.removesuffix(".dll")
-    rows = "".join(f"{n.split()[0]}={stem}.{n}\n" for n in [*names, "Py_Main"])
+    rows = "".join(f"{n}={stem}.{n}\n" for n in sorted(names) if n.startswith(("Py", "_Py")))
     forwards = home.parent / "python3.def"
     forwards.write_text(f"LIBRARY python3.dll\nEXPORTS\n{rows}")
     gcc("-shared", "-nostdlib", "-Wl,--entry=0", "-o", home / "python3.dll", forwards)
