@@ -10,8 +10,9 @@
 #
 # Debian and Ubuntu: apt-get install gcc-mingw-w64-x86-64 wine64. Variables: CWIN_CC; WINE;
 # CWIN_LEVELS="ref avx2 avx512": HY3D_CPU of the runs (above the machine's level: the machine's);
-# CWIN_BLAS=PATH: a 64-bit OpenBLAS DLL, without which the tests that need one are skipped and
-# counted; CHECK_ARGS as for ctest; CWIN_PREFIX: the folder that wine makes its C: drive in.
+# CWIN_BLAS=PATH: a 64-bit OpenBLAS DLL (else that of wheel-windows), without which the tests that
+# need one are skipped and counted; CHECK_ARGS as for ctest; CWIN_PREFIX: the folder that wine makes
+# its C: drive in.
 
 CWIN_CC ?= x86_64-w64-mingw32-gcc
 CWIN_TOOLS ?= x86_64-w64-mingw32-
@@ -19,6 +20,7 @@ WINE ?= $(firstword $(shell command -v wine64 wine) $(wildcard /usr/lib/wine/win
 CWIN_LEVELS ?= ref avx2 avx512
 CWIN_BUILD := build/c-win
 CWIN_PREFIX ?= $(CURDIR)/$(CWIN_BUILD)/prefix
+CWIN_BLAS ?= $(wildcard build/windows/tools/scipy_openblas32/lib/*.dll)
 
 # gcc puts vectors of 32 and 64 bytes on the stack with instructions that want them aligned, and
 # Win64 aligns the stack to 16 (GCC bug 54412): the assembler writes the unaligned form of each,
