@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -36,6 +37,9 @@ PLACE = ROOT / "build" / "windows" / "wine"
 VERSION = "{}.{}".format(*sys.version_info)
 DLL = "python{}{}.dll".format(*sys.version_info)
 INTERPRETER = "panda3d==1.10.16"
+# Microsoft's own: with wine 8's, each C++ exception in torch writes to memory that was freed.
+RUNTIME = "msvc-runtime==14.44.35112"
+RUNTIME_DLLS = ("vcruntime140", "vcruntime140_1", "msvcp140")
 # NumPy 2 calls functions of the C run-time that wine 8 does not have. pip would read torch's
 # conditions for this system: what it needs elsewhere is named here.
 PACKAGES = ("numpy==1.26.4", "filelock", "fsspec", "jinja2", "networkx", "sympy",
@@ -62,18 +66,23 @@ def gcc(*words: object) -> None:
     subprocess.run([*compiler, *map(str, words)], check=True)
 
 
+def unpack(wheel: Path, folder: str, names: str, place: Path) -> None:
+    """The files of a folder whose names match."""
+    with zipfile.ZipFile(wheel) as packed:
+        for member in packed.namelist():
+            if re.fullmatch(f"{folder}/({names})", member):
+                (place / Path(member).name).write_bytes(packed.read(member))
+
+
 def make_python(home: Path) -> None:
     """A folder as the installer of python.org leaves it, as far as tests look."""
-    pip("download", "--no-deps", "-d", home.parent, INTERPRETER)
-    (wheel,) = home.parent.glob("panda3d-*.whl")
+    pip("download", "--no-deps", "-d", home.parent, INTERPRETER, RUNTIME)
     (home / "DLLs").mkdir(parents=True)
-    with zipfile.ZipFile(wheel) as packed:
-        for name in packed.namelist():
-            folder, _, file = name.rpartition("/")
-            if folder == "deploy_libs" and not file.startswith("api-ms-"):
-                beside = file.lower() in (DLL, "vcruntime140.dll", "vcruntime140_1.dll")
-                place = home / file if beside else home / "DLLs" / file
-                place.write_bytes(packed.read(name))
+    (wheel,) = home.parent.glob("panda3d-*.whl")
+    unpack(wheel, "deploy_libs", r"python\d+\.dll", home)
+    unpack(wheel, "deploy_libs", r"\w+\.pyd|lib\S+\.dll|sqlite3\.dll", home / "DLLs")
+    (wheel,) = home.parent.glob("msvc_runtime-*.whl")
+    unpack(wheel, r".+/Scripts", rf"({'|'.join(RUNTIME_DLLS)})\.dll", home)
     ours = shutil.ignore_patterns("site-packages", "test", "lib-dynload", "config-*", "__pycache__")
     shutil.copytree(sysconfig.get_path("stdlib"), home / "Lib", ignore=ours)
     names = check_windows_wheel.exports(check_windows_wheel.dump(home / DLL, "-p"))
@@ -91,16 +100,19 @@ def make_python(home: Path) -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Intel's OpenMP, in torch, asks for processors in a way that wine 8 does not answer."""
+    """Intel's OpenMP, in torch, asks for processors in a way that wine 8 does not answer. A program
+    that crashes ends, and waits for no debugger."""
     clean = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "PYTHONPATH")}
     ours = {"WINEPREFIX": str(PLACE / "prefix"), "WINEDEBUG": "-all", "KMP_AFFINITY": "disabled",
+            "WINEDLLOVERRIDES": f"winedbg.exe=d;{','.join(RUNTIME_DLLS)}=n",
             "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}  # fmt: skip
     return {**clean, **ours, **more}
 
 
-def wine(what: str, *command: object, cwd: Path = PLACE, **more: str) -> bool:
-    """Runs a program for Windows; what it said is shown as it comes. Whether it went well."""
-    start = time.monotonic()
+def wine(what: str, wanted: str, *command: object, cwd: Path = PLACE, **more: str) -> bool:
+    """Runs a program for Windows; what it says is shown as it comes. Whether it went well, and said
+    what is wanted: under wine the status alone does not tell."""
+    start, said = time.monotonic(), False
     words = [*shlex.split(os.environ.get("WINE") or "wine"), *map(str, command)]
     with subprocess.Popen(
         words, cwd=cwd, env=environment(**more), stdin=subprocess.DEVNULL,
@@ -108,11 +120,14 @@ def wine(what: str, *command: object, cwd: Path = PLACE, **more: str) -> bool:
     ) as running:  # fmt: skip
         # Through a pipe: under wine, Python can't use a file that it inherits.
         for line in running.stdout or ():
-            sys.stdout.write(line.decode(errors="replace"))
+            text = line.decode(errors="replace")
+            said |= wanted in text
+            sys.stdout.write(text)
             sys.stdout.flush()
     seconds = time.monotonic() - start
-    print(f"{what}: exit {running.returncode}, {seconds:.0f} s", flush=True)
-    return running.returncode == 0
+    words_of = "" if said else f", but not {wanted!r}"
+    print(f"{what}: exit {running.returncode}{words_of}, {seconds:.0f} s", flush=True)
+    return running.returncode == 0 and said
 
 
 def copy_tree(wheel: Path, tree: Path) -> None:
@@ -141,19 +156,19 @@ def main() -> int:
         packed.extractall(elsewhere)
     use = PLACE / "use.py"
     use.write_text(USE)
-    install = ("-m", "pip", "install", "-q", "--no-index", "--no-deps", "--force-reinstall",
+    install = ("-m", "pip", "install", "--no-index", "--no-deps", "--force-reinstall",
                "--no-warn-script-location")  # fmt: skip
     results = [
-        wine("pip install", python, *install, wheel),
-        wine("installed", python, use),
-        wine("in a folder with other letters", python, use, PYTHONPATH=f"Z:{elsewhere}"),
-        wine("its command", home / "Scripts" / "hy3d-rocm.exe", "--version"),
+        wine("pip install", "Successfully installed hy3d-rocm", python, *install, wheel),
+        wine("installed", "_core.pyd", python, use),
+        wine("elsewhere", "_core.pyd", python, use, PYTHONPATH=f"Z:{elsewhere}"),
+        wine("its command", "hy3d-rocm ", home / "Scripts" / "hy3d-rocm.exe", "--version"),
     ]
     counted = f"Z:{ROOT / 'build' / 'c-win' / 'hy3d_tests.dll'}"
     for level in chosen.levels:
         told = {"HY3D_CPU": level, "HY3D_TESTS_LIBRARY": counted}
-        words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "timeout=900")
-        results.append(wine(f"HY3D_CPU={level}", python, *words, *chosen.tests, cwd=tree, **told))
+        tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "timeout=900", *chosen.tests)
+        results.append(wine(f"HY3D_CPU={level}", " passed", python, *tests, cwd=tree, **told))
     print(f"{wheel.name}: {len(results)} runs, {results.count(False)} failed")
     return 0 if all(results) else 1
 
