@@ -202,19 +202,22 @@ static bool widen(const char *name, wchar_t wide[PATH_UNITS])
 }
 
 /* A path finds the libraries that it needs beside it; a bare name is looked for beside the program
- * and in the system's folder, never in the current one, where anybody may have put a file. */
+ * and in the system's folder, never in the current one, where anybody may have put a file. A path
+ * of MAX_PATH units and more is taken with this beginning, whatever the machine is set to. */
 static HMODULE load_library(const wchar_t *name)
 {
-    wchar_t full[PATH_UNITS];
+    wchar_t marked[PATH_UNITS] = L"\\\\?\\";
+    wchar_t *const full = marked + 4;
     if (wcschr(name, L'\\') == NULL) {
         return LoadLibraryExW(name, NULL, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS);
     }
-    const DWORD length = GetFullPathNameW(name, PATH_UNITS, full, NULL);
-    if (length == 0 || length >= PATH_UNITS) {
+    const DWORD length = GetFullPathNameW(name, PATH_UNITS - 4, full, NULL);
+    if (length == 0 || length >= PATH_UNITS - 4) {
         SetLastError(ERROR_FILENAME_EXCED_RANGE);
         return NULL;
     }
-    return LoadLibraryExW(full, NULL, LOAD_WITH_ALTERED_SEARCH_PATH);
+    const bool is_long = length >= MAX_PATH && full[0] != L'\\';
+    return LoadLibraryExW(is_long ? marked : full, NULL, LOAD_WITH_ALTERED_SEARCH_PATH);
 }
 
 void *hy3d__library_open(const char *name, char *reason, size_t reason_bytes)
