@@ -37,7 +37,7 @@ import vendored_blas  # noqa: E402
 STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
 WINDOWS = vendored_blas.WINDOWS
 NOTICES = "OpenBLAS.txt"
-PYTHON3 = ROOT / "tools" / "windows" / "python3.def"
+FOR_WINDOWS = ROOT / "tools" / "windows"
 
 
 def check_system_blas() -> None:
@@ -77,8 +77,17 @@ class BuildCore(build_ext):
     def build_extensions(self) -> None:
         if WINDOWS:
             self.compiler.dll_libraries = []  # the C run-time is the compiler's own choice
+            self.take_headers()
             self.make_import_library()
         super().build_extensions()
+
+    def take_headers(self) -> None:
+        """CPython's, beside a pyconfig.h that is not of the system which builds."""
+        place = Path(self.build_temp) / "python"
+        other = shutil.ignore_patterns("pyconfig.h")
+        shutil.copytree(sysconfig.get_path("include"), place, ignore=other, dirs_exist_ok=True)
+        shutil.copy(FOR_WINDOWS / "pyconfig.h", place)
+        self.compiler.include_dirs.insert(0, str(place))
 
     def make_import_library(self) -> None:
         """Of python3.dll, from the names that we use: then no Python for Windows need be there."""
@@ -88,9 +97,9 @@ class BuildCore(build_ext):
         ]
         dlltool = subprocess.check_output(command, text=True).strip()
         library = Path(self.build_temp) / "libpython3.a"
-        library.parent.mkdir(parents=True, exist_ok=True)
         try:
-            subprocess.run([dlltool, "-d", str(PYTHON3), "-l", str(library)], check=True)
+            names = FOR_WINDOWS / "python3.def"
+            subprocess.run([dlltool, "-d", str(names), "-l", str(library)], check=True)
         except OSError as error:
             raise SetupError(
                 f"The compiler for Windows, {self.compiler.cc!r}, has no dlltool beside it: name "
@@ -195,7 +204,6 @@ COMPILE = ["-std=c11", "-O2", "-ffp-contract=off", "-g0", f"-ffile-prefix-map={R
 if WINDOWS:
     # csrc/windows.mk says why unaligned moves.
     COMPILE += ["-Wa,-muse-unaligned-vector-move", "-D_WIN32_WINNT=0x0601"]
-    COMPILE += ["-include", str(ROOT / "tools" / "windows" / "pyconfig.h")]
     LINK = ["-Wl,-s", "-static", "-Wl,--no-insert-timestamp"]
 else:
     COMPILE += ["-fvisibility=hidden", "-pthread"]

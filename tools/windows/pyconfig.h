@@ -1,8 +1,7 @@
 /* What CPython's headers want to know of a compiler for 64-bit Windows, as far as the limited API
- * asks: read before Python.h (-include) in place of the pyconfig.h beside it, which is of the system
- * that builds, or Microsoft's compiler's. The two names are the guards of those files. */
+ * asks: setup.py puts it beside a copy of them. Theirs is of the system that builds. */
+#ifndef Py_PYCONFIG_H
 #define Py_PYCONFIG_H
-#define Py_CONFIG_H
 
 #define MS_WINDOWS
 #define MS_WIN64
@@ -15,3 +14,5 @@
 /* Objects of python3.dll are reached through its import table. */
 #define HAVE_DECLSPEC_DLL
 #define Py_ENABLE_SHARED
+
+#endif
