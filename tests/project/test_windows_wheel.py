@@ -132,6 +132,7 @@ def test_a_record_that_lies_is_told(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.timeout(600)  # some 100 files to compile, one after the other
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"there is no {COMPILER}")
 def test_the_wheel_without_a_blas_is_what_it_must_be(tmp_path: Path) -> None:
     # From a copy: objects of two builds in one folder would be taken for each other's.
