@@ -44,6 +44,7 @@ help:
 	@echo "make bench  convolution, router and decode measurements"
 	@echo "make lint   ruff, mypy, clang-format, clang-tidy, lines of C"
 	@echo "make asan   C tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make wheel-windows  the wheel for Windows, by MinGW-w64, into dist/"
 	@echo "make install  the C library, its headers and its pkg-config file into PREFIX (/usr/local)"
 	@echo "make site   the documentation into build/site, warnings as errors"
 	@echo "make clean  remove what was built (not .venv)"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -34,12 +35,16 @@ import vendored_blas  # noqa: E402
 
 # No stable ABI without the GIL: such an interpreter gets a module of its own.
 STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
-WINDOWS = sys.platform == "win32"
+WINDOWS = vendored_blas.WINDOWS
 NOTICES = "OpenBLAS.txt"
+FOR_WINDOWS = ROOT / "tools" / "windows"
 
 
 def check_system_blas() -> None:
-    """Raises unless pkg-config knows openblas or the loader finds it."""
+    """Raises unless pkg-config knows openblas or the loader finds it; in a build for another system
+    nobody can say."""
+    if (sys.platform == "win32") != WINDOWS:
+        return
     if shutil.which("pkg-config"):
         found = subprocess.run(["pkg-config", "--exists", "openblas"], check=False)
         if found.returncode == 0:
@@ -63,6 +68,8 @@ class BuildCore(build_ext):
         # GCC's attributes (the kernels' instruction sets), built-ins and vector types are all over
         # the core. Microsoft's compiler has none of them, MinGW-w64 has all; and csrc/windows.mk
         # tests the core with it.
+        if WINDOWS and not STABLE_ABI:
+            raise SetupError("There is no build for Windows by a Python without the GIL.")
         if WINDOWS and self.compiler is None:
             self.compiler = "mingw32"
         super().finalize_options()
@@ -70,13 +77,45 @@ class BuildCore(build_ext):
     def build_extensions(self) -> None:
         if WINDOWS:
             self.compiler.dll_libraries = []  # the C run-time is the compiler's own choice
+            self.take_headers()
+            self.make_import_library()
         super().build_extensions()
+
+    def take_headers(self) -> None:
+        """CPython's, beside a pyconfig.h that is not of the system which builds."""
+        place = Path(self.build_temp) / "python"
+        other = shutil.ignore_patterns("pyconfig.h")
+        shutil.copytree(sysconfig.get_path("include"), place, ignore=other, dirs_exist_ok=True)
+        shutil.copy(FOR_WINDOWS / "pyconfig.h", place)
+        self.compiler.include_dirs.insert(0, str(place))
+
+    def make_import_library(self) -> None:
+        """Of python3.dll, from the names that we use: then no Python for Windows need be there."""
+        command = [
+            *shlex.split(self.compiler.cc, posix=os.name != "nt"),
+            "-print-prog-name=dlltool",
+        ]
+        dlltool = subprocess.check_output(command, text=True).strip()
+        library = Path(self.build_temp) / "libpython3.a"
+        try:
+            names = FOR_WINDOWS / "python3.def"
+            subprocess.run([dlltool, "-d", str(names), "-l", str(library)], check=True)
+        except OSError as error:
+            raise SetupError(
+                f"The compiler for Windows, {self.compiler.cc!r}, has no dlltool beside it: name "
+                "that of MinGW-w64 with CC."
+            ) from error
+        self.compiler.add_library_dir(str(library.parent))
 
     def get_libraries(self, ext: Extension) -> list[str]:
         """On Windows python3.dll, not that of one version: the wheel is for all of them."""
-        if WINDOWS and STABLE_ABI:
-            return [*ext.libraries, "python3"]
-        return super().get_libraries(ext)
+        return [*ext.libraries, "python3"] if WINDOWS else super().get_libraries(ext)
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Windows knows no suffix for the stable ABI."""
+        if WINDOWS:
+            return str(Path(*fullname.split(".")).with_suffix(".pyd"))
+        return super().get_ext_filename(fullname)
 
     def run(self) -> None:
         choice = vendored_blas.choice()
@@ -165,7 +204,7 @@ COMPILE = ["-std=c11", "-O2", "-ffp-contract=off", "-g0", f"-ffile-prefix-map={R
 if WINDOWS:
     # csrc/windows.mk says why unaligned moves.
     COMPILE += ["-Wa,-muse-unaligned-vector-move", "-D_WIN32_WINNT=0x0601"]
-    LINK = ["-Wl,-s", "-static-libgcc"]
+    LINK = ["-Wl,-s", "-static", "-Wl,--no-insert-timestamp"]
 else:
     COMPILE += ["-fvisibility=hidden", "-pthread"]
     LINK = ["-pthread", "-Wl,-s", "-Wl,-z,relro,-z,now"]

@@ -264,6 +264,12 @@ CHECKS = (
         "make cwintest CWIN_LEVELS=avx2 CHECK_ARGS=parallel",
     ),
     Check(
+        "windows-wheel",
+        "the wheel for Windows is what it must be and passes the core's tests under wine",
+        "make wheel-windows wheel-windows-test",
+        "make wheel-windows wheel-windows-test CWIN_LEVELS=avx2",
+    ),
+    Check(
         "reproducible",
         "the same commit gives the same sdist and wheel",
         "python tools/check_reproducible.py",

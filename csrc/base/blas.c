@@ -213,20 +213,6 @@ static bool vendored_path(char path[PATH_BYTES])
     return true;
 }
 
-/* The library of HY3D_BLAS_LIBRARY. Its name is copied: what getenv gave may move while another
- * thread changes the environment. */
-static hy3d_status try_named(hy3d_context *context, const char *name, text *error)
-{
-    char path[PATH_BYTES];
-    const int length = snprintf(path, sizeof path, "%s", name);
-    if (length < 0 || length >= PATH_BYTES) {
-        append(error, "\n  HY3D_BLAS_LIBRARY is longer than a path can be: %.*s", REASON_BYTES,
-               name);
-        return HY3D_ERR_BLAS_UNAVAILABLE;
-    }
-    return try_library(context, path, error);
-}
-
 static hy3d_status search(hy3d_context *context, text *error)
 {
     static const char *const names[] = {HY3D__BLAS_NAMES};
@@ -235,11 +221,16 @@ static hy3d_status search(hy3d_context *context, text *error)
     if (asked != NULL && asked[0] != '\0') {
         return try_library(context, asked, error);
     }
-    const char *const named = asked == NULL ? getenv("HY3D_BLAS_LIBRARY") : NULL;
-    if (named != NULL && named[0] != '\0') {
-        return try_named(context, named, error);
-    }
     char path[PATH_BYTES];
+    const int length = asked == NULL ? hy3d__setting("HY3D_BLAS_LIBRARY", path, sizeof path) : 0;
+    if (length >= PATH_BYTES) {
+        append(error, "\n  HY3D_BLAS_LIBRARY is longer than a path can be: %.*s", REASON_BYTES,
+               path);
+        return HY3D_ERR_BLAS_UNAVAILABLE;
+    }
+    if (length > 0) {
+        return try_library(context, path, error);
+    }
     hy3d_status status = HY3D_ERR_BLAS_UNAVAILABLE;
     if (vendored_path(path)) {
         status = try_library(context, path, error);

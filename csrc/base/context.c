@@ -1,6 +1,5 @@
 #include "base/context_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -13,9 +12,14 @@ enum { MOST_THREADS = 1024 };
 static hy3d_status choose_level(const hy3d_context_options *options, hy3d_cpu_level best,
                                 hy3d_cpu_level *level_out)
 {
-    const char *const word = options->cpu_level != NULL ? options->cpu_level : getenv("HY3D_CPU");
+    char set[16];
+    const char *word = options->cpu_level;
+    if (word == NULL) {
+        hy3d__setting("HY3D_CPU", set, sizeof set);
+        word = set;
+    }
     *level_out = best;
-    if (word == NULL || word[0] == '\0') {
+    if (word[0] == '\0') {
         return HY3D_OK;
     }
     return hy3d__cpu_parse(word, best, level_out) ? HY3D_OK : HY3D_ERR_INVALID_ARGUMENT;

@@ -88,6 +88,10 @@ void *hy3d__memory_get_large(size_t alignment, size_t bytes);
 /* NULL is allowed. */
 void hy3d__memory_put(void *memory);
 
+/* What the process's environment says of a variable, "" where it is not set; in UTF-8 on Windows. Its
+ * length: `text` has what fits. */
+int hy3d__setting(const char *name, char *text, size_t bytes);
+
 /* A shared library, its symbols kept from others. A bare name is looked for where the system keeps
  * libraries. NULL: `reason` (cut off where it is too short) names the library and says why. */
 void *hy3d__library_open(const char *name, char *reason, size_t reason_bytes);

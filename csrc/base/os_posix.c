@@ -198,6 +198,12 @@ void hy3d__memory_put(void *memory)
     free(memory);
 }
 
+int hy3d__setting(const char *name, char *text, size_t bytes)
+{
+    const char *const value = getenv(name);
+    return snprintf(text, bytes, "%s", value != NULL ? value : "");
+}
+
 void *hy3d__library_open(const char *name, char *reason, size_t reason_bytes)
 {
     void *const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);

@@ -19,7 +19,7 @@
 _Static_assert(sizeof(hy3d__mutex) == sizeof(SRWLOCK), "a mutex is a slim lock");
 _Static_assert(sizeof(hy3d__condition) == sizeof(CONDITION_VARIABLE), "one pointer");
 
-enum { PATH_UNITS = 4096 };
+enum { PATH_UNITS = 4096, SETTING_UNITS = 32768 }; /* no variable is longer */
 
 static SRWLOCK *lock_of(hy3d__mutex *mutex)
 {
@@ -173,9 +173,22 @@ void hy3d__memory_put(void *memory)
     _aligned_free(memory);
 }
 
-/* The C library's copy, and through it the process's own variables. */
+/* Not getenv: the host may have another C library than this code, and each keeps a copy of its own.
+ * What Python's os.environ says reaches its own copy and the system's. */
+int hy3d__setting(const char *name, char *text, size_t bytes)
+{
+    wchar_t wide_name[64], wide[SETTING_UNITS];
+    MultiByteToWideChar(CP_UTF8, 0, name, -1, wide_name, 64);
+    int units = (int)GetEnvironmentVariableW(wide_name, wide, SETTING_UNITS);
+    const int length = WideCharToMultiByte(CP_UTF8, 0, wide, units, NULL, 0, NULL, NULL);
+    const int room = (int)bytes - 1;
+    units = length <= room ? units : room / 3; /* a unit is three bytes at most */
+    text[WideCharToMultiByte(CP_UTF8, 0, wide, units, text, room, NULL, NULL)] = '\0';
+    return length;
+}
+
 /* A path to a library as wide characters with backslashes. What is not UTF-8 is in the code page of
- * the system: getenv gives that. false: too long. */
+ * the system: a C program's argument may be. false: too long. */
 static bool widen(const char *name, wchar_t wide[PATH_UNITS])
 {
     int length = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, name, -1, wide, PATH_UNITS);
@@ -189,19 +202,22 @@ static bool widen(const char *name, wchar_t wide[PATH_UNITS])
 }
 
 /* A path finds the libraries that it needs beside it; a bare name is looked for beside the program
- * and in the system's folder, never in the current one, where anybody may have put a file. */
+ * and in the system's folder, never in the current one, where anybody may have put a file. A path
+ * of MAX_PATH units and more is taken with this beginning, whatever the machine is set to. */
 static HMODULE load_library(const wchar_t *name)
 {
-    wchar_t full[PATH_UNITS];
+    wchar_t marked[PATH_UNITS] = L"\\\\?\\";
+    wchar_t *const full = marked + 4;
     if (wcschr(name, L'\\') == NULL) {
         return LoadLibraryExW(name, NULL, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS);
     }
-    const DWORD length = GetFullPathNameW(name, PATH_UNITS, full, NULL);
-    if (length == 0 || length >= PATH_UNITS) {
+    const DWORD length = GetFullPathNameW(name, PATH_UNITS - 4, full, NULL);
+    if (length == 0 || length >= PATH_UNITS - 4) {
         SetLastError(ERROR_FILENAME_EXCED_RANGE);
         return NULL;
     }
-    return LoadLibraryExW(full, NULL, LOAD_WITH_ALTERED_SEARCH_PATH);
+    const bool is_long = length >= MAX_PATH && full[0] != L'\\';
+    return LoadLibraryExW(is_long ? marked : full, NULL, LOAD_WITH_ALTERED_SEARCH_PATH);
 }
 
 void *hy3d__library_open(const char *name, char *reason, size_t reason_bytes)

@@ -1,8 +1,6 @@
 /* The module hy3d_rocm._core: its table, its state, its life. */
 #include "python/core.h"
 
-#include <stdlib.h>
-
 #define FUNCTION(name, doc)                                                                        \
     {#name, (PyCFunction)(void (*)(void))hy3d_py_##name, METH_VARARGS | METH_KEYWORDS, doc}
 #define PLAIN(name, doc) {#name, hy3d_py_##name, METH_NOARGS, doc}
@@ -26,10 +24,9 @@ static PyMethodDef functions[] = {
     FUNCTION(channel_moments, "Mean and sum of squared deviations of each channel."),
     FUNCTION(rasterize, "Which face is seen at each pixel of a picture, and where on it."),
     FUNCTION(interpolate, "Attributes of vertices at the pixels of a picture, into `out`."),
-    FUNCTION(scatter, "Points with values into a texture: weighted means and sums of weights."),
+    FUNCTION(scatter, "Points with values into a texture: weighted means."),
     FUNCTION(vertex_normals, "Smooth normals of a mesh's vertices."),
-    FUNCTION(inpaint_vertices,
-             "Fills a texture's unknown vertices from their neighbours, in place."),
+    FUNCTION(inpaint_vertices, "Fills a texture's unknown vertices, in place."),
     PLAIN(cpu_info, "CPU level in use, the best one, the thread limit."),
     PLAIN(blas_info, "Loads the BLAS library and describes it."),
     FUNCTION(peak_run, "Runs chains of multiply-adds; how many operations that were."),
@@ -69,14 +66,21 @@ static int make_context(PyObject *module, hy3d_py_state *state)
     if (status == HY3D_OK) {
         return 0;
     }
-    state->context = NULL;
-    if (status == HY3D_ERR_INVALID_ARGUMENT) {
-        const char *const level = getenv("HY3D_CPU");
-        hy3d_py_raise(state, status,
-                      "HY3D_CPU is '%.40s': it must be ref, avx2 or avx512, or not be set.",
-                      level == NULL ? "" : level);
-    } else {
+    if (status != HY3D_ERR_INVALID_ARGUMENT) {
         hy3d_py_raise(state, status, NULL);
+        return -1;
+    }
+    /* Python's copy of the environment: the C library of this module may have another. */
+    PyObject *const os = PyImport_ImportModule("os");
+    if (os != NULL) {
+        PyObject *const level = PyObject_CallMethod(os, "getenv", "s", "HY3D_CPU");
+        Py_DECREF(os);
+        if (level != NULL) {
+            hy3d_py_raise(state, status,
+                          "HY3D_CPU is '%.40S': it must be ref, avx2 or avx512, or not be set.",
+                          level);
+            Py_DECREF(level);
+        }
     }
     return -1;
 }

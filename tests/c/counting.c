@@ -2,13 +2,18 @@
 
 #include <malloc.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/alloc.h"
 
 static size_t size_of(void *memory)
 {
 #if defined(_WIN32)
-    return _aligned_msize(memory, HY3D__ALIGNMENT, 0);
+    /* Not by _aligned_msize, which mingw-w64 has since version 11. The word before what
+     * _aligned_malloc gives says where its block begins. */
+    char *const given = memory, *block;
+    memcpy(&block, given - sizeof block, sizeof block);
+    return _msize(block) - (size_t)(given - block);
 #else
     return malloc_usable_size(memory);
 #endif

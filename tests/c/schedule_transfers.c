@@ -305,7 +305,7 @@ START_TEST(test_no_choice_at_all_loads_less_than_what_is_compiled)
     test_random random = test_rng(2301);
     const hy3d_schedule_request request = plain_request();
     even_program *const program = malloc(sizeof *program);
-    long loads = 0;
+    int64_t loads = 0;
     ck_assert_ptr_nonnull(program);
     for (int i = 0; i < 1500; i++) {
         hy3d__cost cost;
@@ -318,7 +318,7 @@ START_TEST(test_no_choice_at_all_loads_less_than_what_is_compiled)
         loads += cost.loaded_bytes / UNIT;
     }
     ck_assert_int_gt(loads, 1000); /* or it would say nothing */
-    test_count("loads of programs whose fewest are known", loads);
+    test_count("loads of programs whose fewest are known", (long)loads);
     free(program);
     hy3d_context_destroy(context);
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import functools
 import os
 import subprocess
@@ -24,6 +23,8 @@ def library() -> ctypes.CDLL:
 
 def build() -> Path:
     """Where it is, made anew if it is older than its sources; RuntimeError where that fails."""
+    import fcntl  # Windows has none: there the library has to be named
+
     own = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     (ROOT / "build").mkdir(exist_ok=True)
     with (ROOT / "build" / "c_tests.lock").open("w") as lock:

@@ -34,7 +34,7 @@ def use_few_cores() -> None:
     os.sched_setaffinity(0, {cores[(first + i) % len(cores)] for i in range(4)})
 
 
-if "--child" in sys.argv:
+if "--child" in sys.argv and hasattr(os, "sched_getaffinity"):
     use_few_cores()  # before the core counts them
 
 import numpy as np  # noqa: E402
@@ -147,6 +147,10 @@ def run_case(name: str, seed: int, index: int, arrays: list[Any]) -> str:
 
 
 def resident_mib() -> float:
+    if sys.platform == "win32":
+        import psutil
+
+        return float(psutil.Process().memory_info().rss) / 2**20
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 

@@ -33,7 +33,7 @@ MOST_BYTES = 2**20
 WARM_UP = 2000
 VARIANTS = 3  # different good calls of a function, in turns
 TRIES = 4000  # random calls looked through for ways to be refused
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+_trim = None if sys.platform == "win32" else getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 Call = Callable[[], Any]
 

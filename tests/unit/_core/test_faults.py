@@ -23,6 +23,7 @@ from hy3d_rocm import _core  # noqa: E402
 from hy3d_rocm._fallback import device as twin  # noqa: E402
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="its library is built for Linux")
 @pytest.mark.skipif(
     shutil.which(check_binding_faults.compiler()) is None, reason="there is no C compiler"
 )

@@ -38,7 +38,13 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("part", QUICK)
+# What forks, is sent a signal, or counts its pages by /proc.
+needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="not on Windows")
+POSIX = ("forks", "growth", "signals")
+
+
+@pytest.mark.parametrize("part", [pytest.param(p, marks=needs_posix) if p in POSIX else p
+                                  for p in QUICK])  # fmt: skip
 def test_the_core_lives_in_a_host(part: str) -> None:
     count, calls, wanted = QUICK[part]
     said = run("check_host.py", "--child", "--only", part, "--count", str(count), "--calls",
@@ -47,7 +53,7 @@ def test_the_core_lives_in_a_host(part: str) -> None:
     assert wanted.items() <= figures.items(), figures
 
 
-@pytest.mark.parametrize("part", ["ends", "signals"])
+@pytest.mark.parametrize("part", ["ends", pytest.param("signals", marks=needs_posix)])
 def test_processes_end_as_they_should_whatever_stands_at_the_end(part: str) -> None:
     count = {"ends": 10, "signals": 2}[part]
     said = run("check_host.py", "--only", part, "--count", str(count), "--jobs", "2")

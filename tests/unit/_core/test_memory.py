@@ -96,6 +96,10 @@ FIRST_CALL = """
 """
 
 
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+
+
+@needs_fork
 @pytest.mark.parametrize("forever", ["0", "1"])
 def test_a_first_call_survives_a_failure_of_what_is_made_once(forever: str) -> None:
     outcomes = run_python(FIRST_CALL, forever).splitlines()
@@ -199,6 +203,7 @@ def test_the_workspace_reported_is_within_the_limit() -> None:
         assert 0 <= workspace <= limit
 
 
+@needs_fork
 def test_a_child_after_fork_computes_the_same_and_so_does_its_parent() -> None:
     wanted = convolve(threads=2)
     read_end, write_end = os.pipe()

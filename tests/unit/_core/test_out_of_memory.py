@@ -5,6 +5,7 @@ Needs CPython's own test module _testcapi, which some systems do not install."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ import pytest
 from places import LONG, SUPPORT
 
 pytest.importorskip("_testcapi", reason="_testcapi makes Python's allocations fail")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
 # One call a name. Arrays are made before anything fails.
 CALLS = """
