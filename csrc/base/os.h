@@ -88,8 +88,8 @@ void *hy3d__memory_get_large(size_t alignment, size_t bytes);
 /* NULL is allowed. */
 void hy3d__memory_put(void *memory);
 
-/* What the process's environment says of a variable, "" where it is not set; in UTF-8 on Windows. Its
- * length: `text` has what fits. */
+/* What the process's environment says of a variable, "" where it is not set; in UTF-8 on Windows.
+ * Its length: `text` has what fits. */
 int hy3d__setting(const char *name, char *text, size_t bytes);
 
 /* A shared library, its symbols kept from others. A bare name is looked for where the system keeps

@@ -68,7 +68,8 @@ struct hy3d_conv3d_plan {
     int32_t *offsets;   /* own memory, one for each of them */
     hy3d_tensor filter; /* as given, for weights that are transformed while running */
     /* The layout that the plan prepares weights in for itself, once it takes them; none where there
-     * are prepared ones, or each grain makes its own. is_short: not to be done, for want of memory. */
+     * are prepared ones, or each grain makes its own. is_short: not to be done, for want of
+     * memory. */
     hy3d_conv3d_format own_format;
     hy3d_conv3d_weights *own_prepared;
     bool is_short;

@@ -116,10 +116,9 @@ static void multiply_making(const operands *o, int64_t panel, float *made, float
         hy3d__winograd_filters_make(plan->kernels, f, &plan->filter, panel, c, length, made, elems,
                                     scratch);
         for (int64_t p = 0; p < f->products; p++) {
-            const hy3d__ahead ahead =
-                look_ahead(data_of(o, hy3d__min_i64(p + 1, f->products - 1)) +
-                               (size_t)(c / 16) * o->v_block,
-                           (size_t)(length / 16) * o->v_block, made, 0);
+            const hy3d__ahead ahead = look_ahead(data_of(o, hy3d__min_i64(p + 1, f->products - 1)) +
+                                                     (size_t)(c / 16) * o->v_block,
+                                                 (size_t)(length / 16) * o->v_block, made, 0);
             multiply(o, p, c, made + (size_t)p * elems, o->r + p * r_point_of(o->block, 1), &ahead);
         }
     }
@@ -156,8 +155,8 @@ static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
             return HY3D_ERR_CANCELLED;
         }
         for (int64_t i = 0; i < panels; i++) {
-            hy3d__winograd_output(run, &b, panel + i, o.r + i * b.rows * 32,
-                                  r_point_of(&b, panels), strips);
+            hy3d__winograd_output(run, &b, panel + i, o.r + i * b.rows * 32, r_point_of(&b, panels),
+                                  strips);
         }
     }
     return HY3D_OK;

@@ -47,7 +47,8 @@ typedef struct hy3d__winograd_filters {
     int64_t segments, k; /* taps in a sum (kT or 1); input channels of one, rounded up to 16 */
     int64_t panels;      /* of 32 output channels */
     int64_t panel_elems; /* segments * k * 32 */
-    int64_t product_elems; /* from product to product: of all panels, and a line where that is even */
+    int64_t
+        product_elems; /* from product to product: of all panels, and a line where that is even */
 } hy3d__winograd_filters;
 
 /* Elements from one product, or point, to the next: an odd number of cache lines. A transform
@@ -77,8 +78,8 @@ typedef struct hy3d__winograd_blocks {
     int64_t panels_at_once; /* whose products exist at once */
 } hy3d__winograd_blocks;
 
-/* Floats of a slot. A grain's data at the points is v[point][k / 16][row][16], a row being (frame or
- * so many, tile); its products are r[product][panel][row][32]; u: weights made while
+/* Floats of a slot. A grain's data at the points is v[point][k / 16][row][16], a row being (frame
+ * or so many, tile); its products are r[product][panel][row][32]; u: weights made while
  * running. */
 typedef struct hy3d__winograd_elems {
     int64_t v, r, strips, u;

@@ -80,10 +80,9 @@ static void make_block(const hy3d__kernels *kernels, const hy3d__winograd_filter
     load_lanes(kernels, weight, m, c0, count, scratch, lanes);
     for (int64_t c = 0; c < count; c++) {
         for (int64_t s = 0; s < filters->segments; s++) {
-            kernels->winograd_filter_f32(filters->kind.m, time->moments, time->filter[0],
-                                         lanes + (c * taps + s * 9) * 16, 9 * 16,
-                                         u + (s * length + c) * 32, product,
-                                         product * (size_t)time->moments);
+            kernels->winograd_filter_f32(
+                filters->kind.m, time->moments, time->filter[0], lanes + (c * taps + s * 9) * 16,
+                9 * 16, u + (s * length + c) * 32, product, product * (size_t)time->moments);
         }
     }
 }
@@ -158,8 +157,8 @@ static hy3d_status make_panel(void *argument, int64_t grain, uint32_t slot)
         }
         hy3d__winograd_filters_make(
             m->kernels, f, m->weight, grain, c, hy3d__min_i64(f->chunk, f->k - c),
-            m->u + grain * f->panel_elems + c * f->segments * 32,
-            (size_t)f->product_elems, m->scratch + slot * HY3D__WINOGRAD_FILTER_ELEMS);
+            m->u + grain * f->panel_elems + c * f->segments * 32, (size_t)f->product_elems,
+            m->scratch + slot * HY3D__WINOGRAD_FILTER_ELEMS);
     }
     return HY3D_OK;
 }

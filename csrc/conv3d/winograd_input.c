@@ -256,10 +256,10 @@ static void make_chunk(const chunk *c)
             for (int i = 0; i < sum->count; i++) {
                 frames[i] = ring_entry(c, row * time->step + sum->from[i]);
             }
-            plan->kernels->winograd_across_f32(
-                d->filters.kind.m, sum->count, frames, sum->factor, (size_t)c->tiles, LINE,
-                c->v + (size_t)q * v_moment + row * tiles * 16,
-                (size_t)time->data_moments * v_moment, 16);
+            plan->kernels->winograd_across_f32(d->filters.kind.m, sum->count, frames, sum->factor,
+                                               (size_t)c->tiles, LINE,
+                                               c->v + (size_t)q * v_moment + row * tiles * 16,
+                                               (size_t)time->data_moments * v_moment, 16);
         }
     }
 }

@@ -75,10 +75,10 @@ static void output_chunk(const hy3d__conv_run *run, const hy3d__winograd_block *
         for (int q = 0; q < sum->count; q++) {
             moments[q] = (size_t)(sum->from[q] * r_point);
         }
-        plan->kernels->winograd_output_f32(
-            plan->winograd.filters.kind.m, (size_t)tiles, r + f / time->frames * frame_tiles * 32,
-            sum->count, moments, sum->factor, (size_t)(time->moments * r_point), 32, bias, strip,
-            LINE);
+        plan->kernels->winograd_output_f32(plan->winograd.filters.kind.m, (size_t)tiles,
+                                           r + f / time->frames * frame_tiles * 32, sum->count,
+                                           moments, sum->factor, (size_t)(time->moments * r_point),
+                                           32, bias, strip, LINE);
         store_piece(run, p, strip + skip, strip + ROWS * LINE);
     }
 }

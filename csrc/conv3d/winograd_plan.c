@@ -4,19 +4,31 @@
 /* Each frame by itself; F(2,3) at 0, 1, -1; F(3,3) at +-1/2, +-5/4; F(2,2) of frames in twos at 0
  * and 1, where both of two have one product. All with infinity. docs/numerics.md has the errors. */
 static const hy3d__winograd_time one = {
-    .frames = 1, .reads = 1, .step = 1, .moments = 1, .data_moments = 1,
+    .frames = 1,
+    .reads = 1,
+    .step = 1,
+    .moments = 1,
+    .data_moments = 1,
     .data = {{1, {0}, {1}}},
     .result = {{1, {0}, {1}}},
 };
 static const hy3d__winograd_time two = {
-    .frames = 2, .reads = 4, .step = 2, .moments = 4, .data_moments = 4,
+    .frames = 2,
+    .reads = 4,
+    .step = 2,
+    .moments = 4,
+    .data_moments = 4,
     .place = {0, 1, 2, 3},
     .data = {{2, {0, 2}, {1, -1}}, {2, {1, 2}, {1, 1}}, {2, {2, 1}, {1, -1}}, {2, {1, 3}, {1, -1}}},
     .filter = {{1, 0, 0}, {0.5F, 0.5F, 0.5F}, {0.5F, -0.5F, 0.5F}, {0, 0, 1}},
     .result = {{3, {0, 1, 2}, {1, 1, 1}}, {3, {1, 2, 3}, {1, -1, -1}}},
 };
 static const hy3d__winograd_time three = {
-    .frames = 3, .reads = 5, .step = 3, .moments = 5, .data_moments = 5,
+    .frames = 3,
+    .reads = 5,
+    .step = 3,
+    .moments = 5,
+    .data_moments = 5,
     .place = {0, 1, 2, 3, 4},
     .data = {{4, {0, 1, 2, 3}, {-0.78125F, -1.5625F, 0.5F, 1}},
              {4, {0, 1, 2, 3}, {0.78125F, -1.5625F, -0.5F, 1}},
@@ -33,7 +45,11 @@ static const hy3d__winograd_time three = {
                {5, {0, 1, 2, 3, 4}, {0.25F, 0.25F, 1.5625F, 1.5625F, 1}}},
 };
 static const hy3d__winograd_time twice = {
-    .frames = 4, .reads = 3, .step = 2, .moments = 5, .data_moments = 3,
+    .frames = 4,
+    .reads = 3,
+    .step = 2,
+    .moments = 5,
+    .data_moments = 3,
     .place = {0, 0, 1, 2, 2},
     .data = {{2, {0, 1}, {1, -1}}, {1, {1}, {1}}, {2, {2, 1}, {1, -1}}},
     .filter = {{1, 0, 0}, {1, 1, 0}, {1, 1, 1}, {0, 1, 1}, {0, 0, 1}},
@@ -48,9 +64,9 @@ static const hy3d__winograd_kind kinds[] = {
     UP(&two),          UP(&twice),        PLAIN(4, 6, &three), PLAIN(5, 7, &three), UP(&three),
 };
 static const char *const names[] = {
-    "winograd-4x4",      "winograd-2x4x4",    "winograd-5x5",   "winograd-2x5x5", "winograd-up-6x6",
-    "winograd-up-2x6x6", "winograd-up-4x6x6", "winograd-3x4x4", "winograd-3x5x5",
-    "winograd-up-3x6x6",
+    "winograd-4x4",    "winograd-2x4x4",    "winograd-5x5",      "winograd-2x5x5",
+    "winograd-up-6x6", "winograd-up-2x6x6", "winograd-up-4x6x6", "winograd-3x4x4",
+    "winograd-3x5x5",  "winograd-up-3x6x6",
 };
 #define KINDS ((int)(sizeof kinds / sizeof kinds[0]))
 

@@ -134,9 +134,9 @@ IN void filter5(const vec *g, vec *u)
 }
 
 /* Nearest up-sampling by two, then three taps g: of four neighbours x, outputs 2j + 1 and 2j + 2
- * read x[j] and x[j + 1] alone, the one with g0 + g1 and g2, the other with g0 and g1 + g2. Both are
- * F(3,2) at 0, 1, -1 and infinity, of the same data; at 1 both have the sum of all taps, so that one
- * product serves both: seven for six outputs, and no constant but a half. */
+ * read x[j] and x[j + 1] alone, the one with g0 + g1 and g2, the other with g0 and g1 + g2. Both
+ * are F(3,2) at 0, 1, -1 and infinity, of the same data; at 1 both have the sum of all taps, so
+ * that one product serves both: seven for six outputs, and no constant but a half. */
 IN void data6(const vec *d, vec *v)
 {
     v[0] = V_SUB(d[0], d[2]);

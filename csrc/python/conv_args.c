@@ -204,8 +204,8 @@ static bool parse(const char *format, const uint8_t *positions, PyObject *args, 
     /* As many of these are looked at as the format says. */
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, format, names, o, o + 1, o + 2, o + 3, o + 4,
                                      o + 5, o + 6, o + 7, o + 8, o + 9, o + 10, o + 11, o + 12,
-                                     o + 13, o + 14, o + 15, o + 16, o + 17, o + 18, o + 19,
-                                     o + 20, o + 21)) {
+                                     o + 13, o + 14, o + 15, o + 16, o + 17, o + 18, o + 19, o + 20,
+                                     o + 21)) {
         return false;
     }
     for (int i = 0; i < count; i++) {

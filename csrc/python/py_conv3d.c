@@ -87,14 +87,13 @@ static PyObject *compute(const hy3d_py_state *state, const hy3d_py_conv *conv)
 
 PyObject *hy3d_py_conv3d(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static const uint8_t rows[] = {HY3D_PY_X,          HY3D_PY_WEIGHT,    HY3D_PY_BIAS,
-                                   HY3D_PY_OUT,        HY3D_PY_STRIDE,    HY3D_PY_DILATION,
-                                   HY3D_PY_PAD_BEFORE, HY3D_PY_PAD_AFTER, HY3D_PY_PAD_MODES,
-                                   HY3D_PY_GROUPS,     HY3D_PY_THREADS,   HY3D_PY_WORKSPACE_LIMIT,
-                                   HY3D_PY_CANCEL,     HY3D_PY_ACCURACY,  HY3D_PY_PREPARED,
-                                   HY3D_PY_FRAMES,     HY3D_PY_SCALE,     HY3D_PY_SHIFT,
-                                   HY3D_PY_ACTIVATION, HY3D_PY_UPSAMPLE,  HY3D_PY_RESIDUAL,
-                                   HY3D_PY_PAIRS};
+    static const uint8_t rows[] = {
+        HY3D_PY_X,         HY3D_PY_WEIGHT,   HY3D_PY_BIAS,       HY3D_PY_OUT,
+        HY3D_PY_STRIDE,    HY3D_PY_DILATION, HY3D_PY_PAD_BEFORE, HY3D_PY_PAD_AFTER,
+        HY3D_PY_PAD_MODES, HY3D_PY_GROUPS,   HY3D_PY_THREADS,    HY3D_PY_WORKSPACE_LIMIT,
+        HY3D_PY_CANCEL,    HY3D_PY_ACCURACY, HY3D_PY_PREPARED,   HY3D_PY_FRAMES,
+        HY3D_PY_SCALE,     HY3D_PY_SHIFT,    HY3D_PY_ACTIVATION, HY3D_PY_UPSAMPLE,
+        HY3D_PY_RESIDUAL,  HY3D_PY_PAIRS};
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     hy3d_py_conv conv;
     if (!hy3d_py_conv_read(state, "OOOOOOOOOO|OOOOOOOOOOOO:conv3d", rows, args, kwargs, &conv)) {

@@ -54,7 +54,8 @@ def signs_of(m: int, side: int) -> torch.Tensor:
         key=lambda p: max(abs(a[p]) for a in result) * sum(map(abs, data[p]))
         * max(map(abs, weights[p])),
     )  # fmt: skip
-    line = torch.tensor([-1.0 if data[most][i % (3 if m == 6 else m)] < 0 else 1.0 for i in range(side)])
+    step = 3 if m == 6 else m
+    line = torch.tensor([-1.0 if data[most][i % step] < 0 else 1.0 for i in range(side)])
     return line[:, None] * line[None, :]
 
 
