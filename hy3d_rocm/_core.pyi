@@ -279,7 +279,8 @@ def conv3d_format(
     """(format, name, bytes) of the layout that a convolution takes its weights in.
 
     (0, "none", 0): as they are, nothing to prepare. in_size counts up-sampled positions. dtype
-    "f32", "f64", "f16" or "bf16". pairs as conv3d's. Follows from the arguments and the CPU level alone.
+    "f32", "f64", "f16" or "bf16". pairs as conv3d's. Follows from the arguments and the CPU level
+    alone.
     """
 
 def conv3d_prepare(

@@ -64,7 +64,7 @@ def config_of(seed: int, index: int) -> tuple[differential.Config, str]:
 
 
 def winograd_of(config: differential.Config) -> tuple[int, int]:
-    """(m, frames at once) of the kind that accuracy "fast" takes here; (0, 0) for the direct way."""
+    """(m, frames at once) of the kind that "fast" takes here; (0, 0) for the direct way."""
     from hy3d_rocm import _core
 
     number, name, _ = _core.conv3d_format(
