@@ -252,16 +252,18 @@ void hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint3
     hy3d__winograd_blocks blocks, others;
     const double cost = hy3d__winograd_best_blocks(&sizes, &limits, 1e300, &blocks);
 
-    /* Where every grain would make the same weights, the plan makes them once. */
+    /* Where every grain would make the same weights, the plan makes them once; and where there is no
+     * room for a grain to make them: what a limit allows with them it must allow again. */
     plan->own_format = HY3D_FORMAT_NONE;
     if (!limits.prepared && !plan->is_short) {
         const hy3d_conv3d_format format = hy3d__winograd_format(&kind);
         const size_t bytes = hy3d__winograd_format_bytes(format, plan->desc.out_channels,
                                                          plan->desc.in_channels, plan->desc.kernel);
+        const bool fits = cost < 1e300;
         limits.prepared = true;
-        const double left = cost - hy3d__winograd_preparing_cost(&sizes, &limits);
-        if (bytes <= MOST_OWN_BYTES && (limit == 0 || bytes <= limit) && left > 0.0 &&
-            hy3d__winograd_best_blocks(&sizes, &limits, left, &others) < left) {
+        const double left = fits ? cost - hy3d__winograd_preparing_cost(&sizes, &limits) : 1e300;
+        if (bytes <= MOST_OWN_BYTES && left > 0.0 &&
+            (hy3d__winograd_best_blocks(&sizes, &limits, left, &others) < left || !fits)) {
             plan->own_format = format;
             plan->own_bytes += bytes + sizeof *plan->own_prepared;
             blocks = others;

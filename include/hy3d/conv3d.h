@@ -139,7 +139,8 @@ HY3D_API void hy3d_conv3d_plan_destroy(hy3d_conv3d_plan *plan);
 
 /* Bytes that run needs, 64-byte aligned; at most the limit of the description. */
 HY3D_API size_t hy3d_conv3d_plan_workspace_bytes(const hy3d_conv3d_plan *plan);
-/* Bytes that the plan itself holds (converted weights). */
+/* Bytes that the plan itself holds: converted weights, or up to 64 MB of prepared ones where none
+ * were given and every grain would make the same. No limit of the description counts them. */
 HY3D_API size_t hy3d_conv3d_plan_own_bytes(const hy3d_conv3d_plan *plan);
 /* Threads that run will use at most. */
 HY3D_API uint32_t hy3d_conv3d_plan_threads(const hy3d_conv3d_plan *plan);
