@@ -252,8 +252,8 @@ void hy3d__winograd_plan(hy3d_conv3d_plan *plan, hy3d__winograd_kind kind, uint3
     hy3d__winograd_blocks blocks, others;
     const double cost = hy3d__winograd_best_blocks(&sizes, &limits, 1e300, &blocks);
 
-    /* Where every grain would make the same weights, the plan makes them once; and where there is no
-     * room for a grain to make them: what a limit allows with them it must allow again. */
+    /* Where every grain would make the same weights, the plan makes them once; and where there is
+     * no room for a grain to make them: what a limit allows with them it must allow again. */
     plan->own_format = HY3D_FORMAT_NONE;
     if (!limits.prepared && !plan->is_short) {
         const hy3d_conv3d_format format = hy3d__winograd_format(&kind);
