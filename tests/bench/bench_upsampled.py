@@ -5,7 +5,7 @@ beside torch's convolution of that (oneDNN).
 
 Layers of HunyuanVideo's decoder (9 frames of 160x160) and, of one frame, of an image VAE's; in one
 process, in turn, the least of the rounds; processor time where one thread computes. The up-sampled
-video is made before the clock starts; weights are made while running, as layer by layer in a decode.
+video is made before the clock starts; weights are made while running, as in a decode by layers.
 Errors are the largest against float64 at 2,000 outputs, over the largest of these.
 """
 
