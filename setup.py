@@ -37,6 +37,7 @@ import vendored_blas  # noqa: E402
 STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
 WINDOWS = vendored_blas.WINDOWS
 NOTICES = "OpenBLAS.txt"
+RUN_TIME = "MinGW-w64.txt"  # what the compiler for Windows links in
 FOR_WINDOWS = ROOT / "tools" / "windows"
 
 
@@ -152,12 +153,17 @@ class Wheel(bdist_wheel):
         parts = library.parts()
         metadata = self.distribution.metadata
         own = f"License-Expression: {metadata.license_expression}\n"
-        whole = " AND ".join(dict.fromkeys([metadata.license_expression, *(p[2] for p in parts)]))
+        run_time = ["ZPL-2.1"] if WINDOWS else []
+        names = [metadata.license_expression, *run_time, *(p[2] for p in parts)]
+        whole = " AND ".join(dict.fromkeys(names))
         text = (folder / "METADATA").read_text(encoding="utf-8")
         if text.count(own) != 1 or text.count("License-File: LICENSE\n") != 1:
             raise SetupError("The metadata name no licence as setup.py expects it: mend setup.py.")
         text = text.replace(own, f"License-Expression: {whole}\n")
         file = f"License-File: LICENSE\nLicense-File: {NOTICES}\n"
+        if WINDOWS:
+            file += f"License-File: {RUN_TIME}\n"
+            shutil.copyfile(FOR_WINDOWS / RUN_TIME, folder / "licenses" / RUN_TIME)
         text = text.replace("License-File: LICENSE\n", file)
         (folder / "METADATA").write_text(text, encoding="utf-8", newline="\n")
         notices = vendored_blas.notices(library)
