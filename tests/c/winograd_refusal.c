@@ -1,6 +1,7 @@
 /* Prepared weights and plans: what is refused, what fails, what must not. */
 #include "winograd_support.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* A layer that is done by Winograd at every level. */
@@ -174,6 +175,54 @@ START_TEST(test_every_failing_allocation_is_survived)
 }
 END_TEST
 
+/* Weights that every grain would make anew; where there is no memory for them each grain does. */
+START_TEST(test_a_plan_prepares_its_own_weights_or_does_without_for_the_same_bits)
+{
+    hy3d_context *const context = test_context(NULL, 1);
+    hy3d_conv3d_desc desc = good_desc();
+    desc.in_size[0] = 6;
+    desc.in_size[1] = desc.in_size[2] = 202;
+    desc.num_threads = 1;
+    conv_problem p = make_problem(&desc, 904);
+    const size_t bytes = hy3d_conv3d_format_bytes(format_of(context, &desc), desc.out_channels,
+                                                  desc.in_channels, desc.kernel);
+    size_t workspace = 0, own = 0;
+    ck_assert_ok(hy3d_conv3d_memory(context, &desc, false, &workspace, &own));
+    ck_assert_uint_gt(own, bytes);
+    ck_assert_ok(hy3d_conv3d_memory(context, &desc, true, &workspace, &own));
+    ck_assert_uint_lt(own, bytes);
+    ck_assert_ok(conv_problem_run(context, &p));
+    unsigned char *const first = malloc(p.y.bytes);
+    memcpy(first, p.y.memory, p.y.bytes);
+    const uint64_t live = test_live();
+    int short_ones = 0;
+
+    for (uint64_t k = 1; k <= 6; k++) { /* plan, bias, weights, their memory, scratch, workspace */
+        hy3d_conv3d_plan *plan = NULL;
+        memset(p.y.memory, 0xff, p.y.bytes);
+        test_fail(k, false);
+        const hy3d_status status = hy3d_conv3d_plan_create(
+            context, &desc, &p.weight.tensor, p.has_bias ? &p.bias.tensor : NULL, NULL, &plan);
+        test_fail(0, false);
+        ck_assert(status == HY3D_OK || status == HY3D_ERR_OUT_OF_MEMORY);
+        if (status == HY3D_OK) {
+            void *memory = NULL;
+            short_ones += hy3d_conv3d_plan_own_bytes(plan) < bytes ? 1 : 0;
+            ck_assert_ok(hy3d_alloc(context, hy3d_conv3d_plan_workspace_bytes(plan), &memory));
+            ck_assert_ok(hy3d_conv3d_run(plan, &p.x.tensor, &p.y.tensor, memory, NULL));
+            ck_assert_mem_eq(p.y.memory, first, p.y.bytes);
+            hy3d_free(context, memory);
+        }
+        hy3d_conv3d_plan_destroy(plan);
+        ck_assert_uint_eq(test_live(), live);
+    }
+    ck_assert_int_ge(short_ones, 3);
+    free(first);
+    conv_problem_free(&p);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 START_TEST(test_a_workspace_too_small_says_what_would_do_and_that_does)
 {
     hy3d_context *const context = test_context(NULL, 3);
@@ -301,6 +350,7 @@ TCase *hy3d_winograd_refusal_case(void)
     tcase_add_test(tests, test_weights_that_cannot_be_prepared_are_refused);
     tcase_add_test(tests, test_prepared_weights_of_another_layer_or_layout_are_refused);
     tcase_add_test(tests, test_every_failing_allocation_is_survived);
+    tcase_add_test(tests, test_a_plan_prepares_its_own_weights_or_does_without_for_the_same_bits);
     tcase_add_test(tests, test_a_workspace_too_small_says_what_would_do_and_that_does);
     tcase_add_test(tests, test_a_requested_cancel_stops_a_winograd_run);
     tcase_add_test(tests, test_layers_of_many_channels_need_no_limit_to_be_set);

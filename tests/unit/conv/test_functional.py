@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 import hy3d_rocm
 from hy3d_rocm import _core
+from hy3d_rocm.conv import functional
 
 LAST_3D = torch.channels_last_3d
 
@@ -221,3 +222,13 @@ def test_what_does_not_fit_gets_a_sentence(name: str) -> None:
     error, sentence, arguments, options = REFUSALS[name]
     with pytest.raises(error, match=sentence):
         hy3d_rocm.conv3d(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("frames", "pairs"),
+    [("aabb", 1), ("aabbc", 1), ("abb", 2), ("abbcc", 2), ("abbccd", 2), ("aaabb", 2), ("aabbb", 1),
+     ("aaaa", 1), ("abcd", 0), ("aabc", 0), ("abbcd", 0), (".abb", 0), ("..aabb", 1), (".aa", 2)],
+)  # fmt: skip
+def test_frames_that_come_in_twos_are_found(frames: str, pairs: int) -> None:
+    each = {name: None if name == "." else torch.zeros(1) for name in frames}
+    assert functional._pairs_of([each[name] for name in frames]) == pairs
