@@ -7,18 +7,19 @@ static hy3d__winograd_block split_grain(const hy3d_conv3d_plan *plan, int64_t gr
     hy3d__winograd_block b = {0};
 
     b.panel = grain % d->blocks_m * d->blocks.panels;
-    b.panels = hy3d__min_i64(d->blocks.panels, d->filters.panels - b.panel);
+    b.panels = hy3d__min_i64(d->blocks.panels, d->sizes.filters.panels - b.panel);
     grain /= d->blocks_m;
     b.tile_w = grain % d->blocks_w * d->blocks.w;
-    b.tiles_w = hy3d__min_i64(d->blocks.w, d->tiles_w - b.tile_w);
+    b.tiles_w = hy3d__min_i64(d->blocks.w, d->sizes.tiles_w - b.tile_w);
     grain /= d->blocks_w;
     b.tile_h = grain % d->blocks_h * d->blocks.h;
-    b.tiles_h = hy3d__min_i64(d->blocks.h, d->tiles_h - b.tile_h);
+    b.tiles_h = hy3d__min_i64(d->blocks.h, d->sizes.tiles_h - b.tile_h);
     grain /= d->blocks_h;
     b.t = grain % d->blocks_t * d->blocks.frames;
-    b.frames = hy3d__min_i64(d->blocks.frames, d->frames - b.t);
+    b.frames = hy3d__min_i64(d->blocks.frames, d->sizes.frames - b.t);
     b.image = grain / d->blocks_t;
-    b.rows = b.tiles_h * b.tiles_w * hy3d__conv_ceil_div(b.frames, d->filters.kind.time->frames);
+    b.rows =
+        b.tiles_h * b.tiles_w * hy3d__conv_ceil_div(b.frames, d->sizes.filters.kind.time->frames);
     return b;
 }
 
@@ -41,7 +42,7 @@ static int64_t r_point_of(const hy3d__winograd_block *block, int64_t panels)
 static const float *data_of(const operands *o, int64_t product)
 {
     static const int places[7] = {0, 0, 1, 2, 2, 3, 3};
-    const hy3d__winograd_kind *const kind = &o->plan->winograd.filters.kind;
+    const hy3d__winograd_kind *const kind = &o->plan->winograd.sizes.filters.kind;
     const int64_t time = kind->time->place[product % kind->time->moments];
     int64_t point = product / kind->time->moments;
 
@@ -55,7 +56,7 @@ static const float *data_of(const operands *o, int64_t product)
 static void multiply(const operands *o, int64_t product, int64_t channel, const float *u, float *r,
                      const hy3d__ahead *ahead)
 {
-    const hy3d__winograd_filters *const f = &o->plan->winograd.filters;
+    const hy3d__winograd_filters *const f = &o->plan->winograd.sizes.filters;
     const int64_t length = hy3d__min_i64(f->chunk, f->k - channel);
     const float *const v = data_of(o, product) + (size_t)(channel / 16) * o->v_block;
 
@@ -81,7 +82,7 @@ static hy3d__ahead look_ahead(const float *a, size_t a_elems, const float *b, si
  * once it is cancelled, as multiply_making does. */
 static void multiply_prepared(const operands *o, int64_t panel, int64_t panels)
 {
-    const hy3d__winograd_filters *const f = &o->plan->winograd.filters;
+    const hy3d__winograd_filters *const f = &o->plan->winograd.sizes.filters;
     const float *const u = (const float *)o->plan->prepared->data;
     const int64_t chunks = hy3d__conv_ceil_div(f->k, f->chunk);
     const size_t share = o->v_point / (size_t)(panels * chunks);
@@ -108,7 +109,7 @@ static void multiply_prepared(const operands *o, int64_t panel, int64_t panels)
 static void multiply_making(const operands *o, int64_t panel, float *made, float *scratch)
 {
     const hy3d_conv3d_plan *const plan = o->plan;
-    const hy3d__winograd_filters *const f = &plan->winograd.filters;
+    const hy3d__winograd_filters *const f = &plan->winograd.sizes.filters;
 
     for (int64_t c = 0; c < f->k && !hy3d_cancel_requested(o->cancel); c += f->chunk) {
         const int64_t length = hy3d__min_i64(f->chunk, f->k - c);
@@ -129,7 +130,7 @@ static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
     const hy3d__conv_run *const run = argument;
     const hy3d_conv3d_plan *const plan = run->plan;
     const hy3d__conv_winograd *const d = &plan->winograd;
-    const hy3d__winograd_filters *const f = &d->filters;
+    const hy3d__winograd_filters *const f = &d->sizes.filters;
     const hy3d__winograd_block b = split_grain(plan, grain);
     float *const v = (float *)(void *)(run->workspace + plan->slot_bytes * slot);
     float *const strips = v + d->elems.v + d->elems.r;
@@ -164,17 +165,18 @@ static hy3d_status run_grain(void *argument, int64_t grain, uint32_t slot)
 
 static bool choose(hy3d_conv3d_plan *plan)
 {
-    return hy3d__winograd_choose(&plan->desc, plan->out, plan->level, &plan->winograd.filters.kind);
+    return hy3d__winograd_choose(&plan->desc, plan->out, plan->level,
+                                 &plan->winograd.sizes.filters.kind);
 }
 
 static void cut(hy3d_conv3d_plan *plan, uint32_t threads)
 {
-    hy3d__winograd_plan(plan, plan->winograd.filters.kind, threads);
+    hy3d__winograd_plan(plan, plan->winograd.sizes.filters.kind, threads);
 }
 
 static hy3d_conv3d_format format_of(const hy3d_conv3d_plan *plan)
 {
-    return hy3d__winograd_format(&plan->winograd.filters.kind);
+    return hy3d__winograd_format(&plan->winograd.sizes.filters.kind);
 }
 
 static const char *name(const hy3d_conv3d_plan *plan)

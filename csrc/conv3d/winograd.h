@@ -58,7 +58,8 @@ static inline int64_t hy3d__winograd_pitch(int64_t elems)
     return (elems / 16 | 1) * 16;
 }
 
-/* What the cost of a convolution by Winograd follows from. */
+/* What blocks and cost of a convolution by Winograd follow from; frames, rows and columns of tiles
+ * are of a whole image, what lies before the output included. */
 typedef struct hy3d__winograd_sizes {
     hy3d__winograd_filters filters;
     int64_t in_channels, kernel_t, frames, tiles_h, tiles_w, images;
@@ -86,11 +87,9 @@ typedef struct hy3d__winograd_elems {
 } hy3d__winograd_elems;
 
 typedef struct hy3d__conv_winograd {
-    hy3d__winograd_filters filters;
+    hy3d__winograd_sizes sizes;
     hy3d__winograd_blocks blocks;
     hy3d__winograd_elems elems;
-    int64_t frames, tiles_h, tiles_w; /* of a whole image, frames before the output included */
-    int64_t lead[3];
     int64_t blocks_h, blocks_w, blocks_t, blocks_m;
 } hy3d__conv_winograd;
 
@@ -158,6 +157,10 @@ void hy3d__winograd_filters_make(const hy3d__kernels *kernels,
 /* winograd_input.c, winograd_output.c: the block of tiles of one grain. */
 #define HY3D__WINOGRAD_CHUNK 16 /* tiles in a row at once: what is between two passes stays in L1 */
 #define HY3D__WINOGRAD_COLUMNS (6 * HY3D__WINOGRAD_CHUNK)
+/* Frames that a row of the data reads, at most, each of 7 lines; and lines of all strips: those, and
+ * the frame that is being packed. Results need fewer. */
+#define HY3D__WINOGRAD_RING 5
+#define HY3D__WINOGRAD_LINES (7 * (HY3D__WINOGRAD_RING + 1))
 typedef struct hy3d__winograd_block {
     int64_t image, t, frames; /* output frames, those before the output counted */
     int64_t tile_h, tile_w;   /* first tile */

@@ -54,7 +54,7 @@ hy3d__winograd_elems hy3d__winograd_block_elems(const hy3d__winograd_sizes *s,
     return (hy3d__winograd_elems){
         .v = s->filters.points * hy3d__winograd_pitch((rows + halo) * s->filters.k),
         .r = s->filters.products * hy3d__winograd_pitch(b->panels_at_once * rows * 32),
-        .strips = 42 * (int64_t)HY3D__WINOGRAD_COLUMNS * 16,
+        .strips = HY3D__WINOGRAD_LINES * (int64_t)HY3D__WINOGRAD_COLUMNS * 16,
         .u = prepared ? 0
                       : s->filters.products *
                             hy3d__winograd_pitch(s->filters.segments * s->filters.chunk * 32),
@@ -201,11 +201,13 @@ double hy3d__winograd_best_blocks(const hy3d__winograd_sizes *sizes,
 
     for (int64_t t = 1; t <= sizes->frames && t <= 32; t++) {
         /* The smallest of all is tried in any case: else there may be none. */
-        b.frames = t < 32 ? part_of(sizes->frames, t) : hy3d__conv_ceil_div(sizes->frames, t);
-        if (b.frames == 0 || (b.frames > 18 && t < 32)) {
+        const int64_t part =
+            t < 32 ? part_of(sizes->frames, t) : hy3d__conv_ceil_div(sizes->frames, t);
+        const int64_t frames = hy3d__conv_round_up(part, sizes->filters.kind.time->frames);
+        if (part == 0 || (part > 18 && t < 32) || frames == b.frames) {
             continue;
         }
-        b.frames = hy3d__conv_round_up(b.frames, sizes->filters.kind.time->frames);
+        b.frames = frames;
         for (int64_t w = 1; w <= sizes->tiles_w && w <= 64; w *= 2) {
             b.w = hy3d__conv_ceil_div(sizes->tiles_w, w);
             for (int64_t h = 1; h <= 2 * sizes->tiles_h; h *= 2) {

@@ -11,7 +11,6 @@
 
 #define COLUMNS HY3D__WINOGRAD_COLUMNS
 #define LINE ((size_t)COLUMNS * 16)
-#define RING 5 /* frames that a row of the data reads, at most */
 
 /* One row of 16 channels being packed. */
 typedef struct row_source {
@@ -150,7 +149,7 @@ static void pack_strip(const hy3d__conv_run *run, const hy3d_conv3d_frame *frame
     const hy3d_conv3d_plan *const plan = run->plan;
     const hy3d_conv3d_desc *const desc = &plan->desc;
     /* An up-sampled input that the transform knows is read as it is. */
-    const bool as_is = plan->winograd.filters.kind.is_upsampled;
+    const bool as_is = plan->winograd.sizes.filters.kind.is_upsampled;
     const int64_t up_h = hy3d__conv_upsample(desc, 1), up_w = hy3d__conv_upsample(desc, 2);
     const int64_t height = as_is ? desc->in_size[1] / up_h : desc->in_size[1];
     row_source source = {.run = run,
@@ -195,17 +194,20 @@ static int64_t frame_number(const chunk *c, int64_t i)
     const hy3d_conv3d_plan *const plan = c->run->plan;
     const hy3d__conv_winograd *const d = &plan->winograd;
 
-    if (d->filters.kind.time->step == d->filters.kind.time->frames) {
+    const hy3d__winograd_time *const time = d->sizes.filters.kind.time;
+    const bool in_twos = time->step < time->frames;
+
+    if (!in_twos) {
         return c->block->t + i - plan->desc.pad_before[0];
     }
-    const int64_t second = c->block->t + 2 * i + 1 - d->lead[0];
+    const int64_t second = c->block->t + 2 * i + 1 - d->sizes.lead[0];
     return second < plan->desc.in_size[0] ? second : second - 1;
 }
 
 /* Where along an axis the data of tile `tile` begin. */
 static int64_t tile_start(const hy3d_conv3d_plan *plan, int axis, int64_t tile)
 {
-    const hy3d__winograd_kind *const kind = &plan->winograd.filters.kind;
+    const hy3d__winograd_kind *const kind = &plan->winograd.sizes.filters.kind;
     const int64_t before = plan->desc.pad_before[axis];
 
     return tile * kind->step - (kind->is_upsampled ? (before + 1) / 2 : before);
@@ -213,14 +215,14 @@ static int64_t tile_start(const hy3d_conv3d_plan *plan, int axis, int64_t tile)
 
 static float *ring_entry(const chunk *c, int64_t i)
 {
-    return c->down + (size_t)(i % RING) * 7 * LINE;
+    return c->down + (size_t)(i % HY3D__WINOGRAD_RING) * 7 * LINE;
 }
 
-/* Input frame i of the block, transformed down the columns, into ring entry i % RING. */
+/* Input frame i of the block, transformed down the columns, into its entry of the ring. */
 static void make_down(const chunk *c, int64_t i)
 {
     const hy3d_conv3d_plan *const plan = c->run->plan;
-    const hy3d__winograd_kind kind = plan->winograd.filters.kind;
+    const hy3d__winograd_kind kind = plan->winograd.sizes.filters.kind;
     const hy3d_conv3d_frame frame =
         hy3d__conv_source_frame(c->run, c->block->image, frame_number(c, i));
     const hy3d_conv3d_frame next =
@@ -238,12 +240,12 @@ static void make_chunk(const chunk *c)
 {
     const hy3d_conv3d_plan *const plan = c->run->plan;
     const hy3d__conv_winograd *const d = &plan->winograd;
-    const hy3d__winograd_time *const time = d->filters.kind.time;
+    const hy3d__winograd_time *const time = d->sizes.filters.kind.time;
     const int64_t tiles = c->block->tiles_h * c->block->tiles_w;
     const int64_t halo = time->moments == 1 ? plan->desc.kernel[0] - 1 : 0;
     const int64_t rows = hy3d__conv_ceil_div(c->block->frames, time->frames) + halo;
     const size_t v_moment =
-        (size_t)hy3d__winograd_pitch((c->block->rows + halo * tiles) * d->filters.k);
+        (size_t)hy3d__winograd_pitch((c->block->rows + halo * tiles) * d->sizes.filters.k);
     int64_t made = 0;
 
     for (int64_t row = 0; row < rows; row++) {
@@ -256,8 +258,8 @@ static void make_chunk(const chunk *c)
             for (int i = 0; i < sum->count; i++) {
                 frames[i] = ring_entry(c, row * time->step + sum->from[i]);
             }
-            plan->kernels->winograd_across_f32(d->filters.kind.m, sum->count, frames, sum->factor,
-                                               (size_t)c->tiles, LINE,
+            plan->kernels->winograd_across_f32(d->sizes.filters.kind.m, sum->count, frames,
+                                               sum->factor, (size_t)c->tiles, LINE,
                                                c->v + (size_t)q * v_moment + row * tiles * 16,
                                                (size_t)time->data_moments * v_moment, 16);
         }
@@ -268,7 +270,7 @@ void hy3d__winograd_input(const hy3d__conv_run *run, const hy3d__winograd_block 
                           float *strips)
 {
     const hy3d_conv3d_plan *const plan = run->plan;
-    const hy3d__winograd_kind kind = plan->winograd.filters.kind;
+    const hy3d__winograd_kind kind = plan->winograd.sizes.filters.kind;
     const int64_t tiles = block->tiles_h * block->tiles_w;
     const int64_t halo = kind.time->moments == 1 ? (plan->desc.kernel[0] - 1) * tiles : 0;
     chunk c = {.run = run, .block = block, .packed = strips, .down = strips + 7 * LINE};

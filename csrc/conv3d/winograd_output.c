@@ -61,21 +61,21 @@ static void output_chunk(const hy3d__conv_run *run, const hy3d__winograd_block *
                          const float *r, int64_t r_point, int64_t tiles, size_t skip, float *strip)
 {
     const hy3d_conv3d_plan *const plan = run->plan;
-    const hy3d__winograd_time *const time = plan->winograd.filters.kind.time;
+    const hy3d__winograd_time *const time = plan->winograd.sizes.filters.kind.time;
     const int64_t frame_tiles = block->tiles_h * block->tiles_w;
     const float *const bias = (const float *)plan->bias + p->channel;
 
     for (int64_t f = 0; f < block->frames; f++) {
         const hy3d__winograd_sum *const sum = &time->result[f % time->frames];
         size_t moments[5];
-        p->t = block->t + f - plan->winograd.lead[0];
+        p->t = block->t + f - plan->winograd.sizes.lead[0];
         if (p->t < 0) {
             continue;
         }
         for (int q = 0; q < sum->count; q++) {
             moments[q] = (size_t)(sum->from[q] * r_point);
         }
-        plan->kernels->winograd_output_f32(plan->winograd.filters.kind.m, (size_t)tiles,
+        plan->kernels->winograd_output_f32(plan->winograd.sizes.filters.kind.m, (size_t)tiles,
                                            r + f / time->frames * frame_tiles * 32, sum->count,
                                            moments, sum->factor, (size_t)(time->moments * r_point),
                                            32, bias, strip, LINE);
@@ -88,16 +88,16 @@ void hy3d__winograd_output(const hy3d__conv_run *run, const hy3d__winograd_block
 {
     const hy3d_conv3d_plan *const plan = run->plan;
     const hy3d__conv_winograd *const d = &plan->winograd;
-    const int64_t m = d->filters.kind.m;
+    const int64_t m = d->sizes.filters.kind.m;
     piece p = {.image = block->image};
 
     for (int64_t i = 0; i < block->tiles_h; i++) {
-        const int64_t top = (block->tile_h + i) * m - d->lead[1];
+        const int64_t top = (block->tile_h + i) * m - d->sizes.lead[1];
         p.h = hy3d__max_i64(top, 0);
         p.rows = hy3d__min_i64(top + m, plan->out[1]) - p.h;
         for (int64_t j = 0; j < block->tiles_w; j += HY3D__WINOGRAD_CHUNK) {
             const int64_t tiles = hy3d__min_i64(HY3D__WINOGRAD_CHUNK, block->tiles_w - j);
-            const int64_t left = (block->tile_w + j) * m - d->lead[2];
+            const int64_t left = (block->tile_w + j) * m - d->sizes.lead[2];
             const float *const from = r + (i * block->tiles_w + j) * 32;
             p.w = hy3d__max_i64(left, 0);
             p.columns = hy3d__min_i64(left + m * tiles, plan->out[2]) - p.w;

@@ -259,11 +259,8 @@ IN void output_lanes(const int m, size_t tiles, const float *r, int count, const
 #pragma GCC unroll 1
         for (int i = 0; i < n * n; i++) {
             const float *const from = r + t * tile + (size_t)i * point;
-            vec sum = V_LOAD(from + moments[0]);
+            vec sum = V_MUL(V_SET(factors[0]), V_LOAD(from + moments[0]));
             __builtin_prefetch(from + moments[0] + tile);
-            if (count > 1) {
-                sum = V_MUL(V_SET(factors[0]), sum);
-            }
 #pragma GCC unroll 1
             for (int q = 1; q < count; q++) {
                 __builtin_prefetch(from + moments[q] + tile);

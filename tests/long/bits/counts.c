@@ -63,7 +63,7 @@ void bits_count_plan(bits_shared *shared, const bits_config *config, const hy3d_
         add_if(shared, COUNT_PANEL_CUT,
                d->n_blocks > 1 || d->m_blocks > 1 || d->k_block < plan->k);
     } else if (plan->strategy == &hy3d__conv_winograd_strategy) {
-        bits_add(shared, kinds[hy3d__winograd_format(&plan->winograd.filters.kind) - 1], 1);
+        bits_add(shared, kinds[hy3d__winograd_format(&plan->winograd.sizes.filters.kind) - 1], 1);
         add_if(shared, COUNT_PREPARED, plan->prepared != NULL);
         add_if(shared, COUNT_CHOSEN_WINOGRAD, config->forced == HY3D_FORMAT_NONE);
     } else {
