@@ -157,8 +157,8 @@ void hy3d__winograd_filters_make(const hy3d__kernels *kernels,
 /* winograd_input.c, winograd_output.c: the block of tiles of one grain. */
 #define HY3D__WINOGRAD_CHUNK 16 /* tiles in a row at once: what is between two passes stays in L1 */
 #define HY3D__WINOGRAD_COLUMNS (6 * HY3D__WINOGRAD_CHUNK)
-/* Frames that a row of the data reads, at most, each of 7 lines; and lines of all strips: those, and
- * the frame that is being packed. Results need fewer. */
+/* Frames that a row of the data reads, at most, each of 7 lines; and lines of all strips: those,
+ * and the frame that is being packed. Results need fewer. */
 #define HY3D__WINOGRAD_RING 5
 #define HY3D__WINOGRAD_LINES (7 * (HY3D__WINOGRAD_RING + 1))
 typedef struct hy3d__winograd_block {

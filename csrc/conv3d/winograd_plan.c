@@ -194,7 +194,8 @@ bool hy3d__winograd_choose(const hy3d_conv3d_desc *desc, const int64_t out[3], h
     if (!is_possible(desc, out)) {
         return false;
     }
-    /* The last ones are the fastest as a rule, and what costs more than they do is soon given up. */
+    /* The last ones are the fastest as a rule, and what costs more than they do is soon given
+     * up. */
     for (int i = KINDS - 1; i >= 0; i--) {
         if (!suits(&kinds[i], desc, out)) {
             continue;
