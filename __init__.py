@@ -76,10 +76,12 @@ def _installed() -> Path | None:
 
 
 def _changed(installed: Path) -> list[Path]:
-    """Files of Python, by their paths in the package, that are not the same in both."""
+    """Files of Python, by their paths in the package, that are not the same in both. What a wheel
+    has bundled lies in the folder of this file, elsewhere."""
     if installed == _LIBRARY:
         return []
     both = {at.relative_to(of) for of in (_LIBRARY, installed) for at in of.rglob("*.py")}
+    both = {at for at in both if at.parts[0] != "_bundled"}
     return sorted(at for at in both if _text(_LIBRARY / at) != _text(installed / at))
 
 

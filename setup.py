@@ -22,6 +22,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.command.egg_info import egg_info
 from setuptools.command.sdist import sdist
 from setuptools.errors import SetupError
@@ -39,6 +40,9 @@ WINDOWS = vendored_blas.WINDOWS
 NOTICES = "OpenBLAS.txt"
 RUN_TIME = "MinGW-w64.txt"  # what the compiler for Windows links in
 FOR_WINDOWS = ROOT / "tools" / "windows"
+# The demo, `render` and the demo's VAE: in a checkout beside the package, in a wheel within it
+# (hy3d_rocm/checkout.py finds them in both).
+BUNDLED = ("__init__.py", "demo_vae.py", "demo/*.py", "render/*.py", "data/*")
 
 
 def check_system_blas() -> None:
@@ -129,6 +133,19 @@ class BuildCore(build_ext):
             vendored_blas.vendor(folder)
         elif folder.is_dir():
             shutil.rmtree(folder)
+
+
+class BuildPython(build_py):
+    """build_py, with the examples that are commands; an editable install has the checkout's."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        for name in relative(*(f"examples/{pattern}" for pattern in BUNDLED)):
+            target = Path(self.build_lib) / "hy3d_rocm" / "_bundled" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, target)
 
 
 class EggInfo(egg_info):
@@ -236,6 +253,7 @@ setup(
     ],
     cmdclass={
         "build_ext": BuildCore,
+        "build_py": BuildPython,
         "egg_info": EggInfo,
         "bdist_wheel": Wheel,
         "sdist": Sdist,

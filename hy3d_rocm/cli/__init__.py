@@ -1,7 +1,7 @@
 """The command line, `hy3d-rocm` or `python -m hy3d_rocm`: one module a command.
 
-decode, plan, doctor, diagnose, miopen, bench, compare, tune, db, capture, optimize, validate; in a
-checkout demo and render. Commands that lie with what they run are only listed here.
+decode, plan, doctor, diagnose, miopen, bench, compare, tune, db, capture, optimize, validate, and of
+the examples demo and render. Commands that lie with what they run are only listed here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hy3d_rocm import __version__
 from hy3d_rocm.arguments import TYPES, add_command
 from hy3d_rocm.bench.command import run_bench_command
 from hy3d_rocm.bench.compare import run_compare_command
-from hy3d_rocm.checkout import CHECKOUT_COMMANDS, add_checkout_parsers, run_checkout_command
+from hy3d_rocm.checkout import EXAMPLES, add_example_parsers, run_example
 from hy3d_rocm.cli.decode import run_decode_command
 from hy3d_rocm.cli.plan import run_plan_command
 from hy3d_rocm.cli.tools import run_tool_command
@@ -44,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name, command in table["commands"].items():
         _add(commands, name, command, table["groups"])
     add_db_parser(commands)
-    add_checkout_parsers(commands)
+    add_example_parsers(commands)
     return parser
 
 
@@ -91,5 +91,5 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     **dict.fromkeys(("capture", "optimize", "validate"), run_tool_command),
     "bench": run_bench_command,
     "compare": run_compare_command, "tune": run_tune_command, "db": run_db_command,
-    **dict.fromkeys(CHECKOUT_COMMANDS, run_checkout_command),
+    **dict.fromkeys(EXAMPLES, run_example),
 }  # fmt: skip

@@ -174,8 +174,8 @@ def _demo() -> Any:
     found = checkout.module("examples.demo_vae")
     if found is None:
         raise LoadingError(
-            "the demo's VAE comes with a source checkout, and this is an installed package: clone "
-            "the repository and run this there, or name a VAE's folder with --vae"
+            "the demo's VAE is missing from this installation: install hy3d-rocm again, or name a "
+            "VAE's folder with --vae"
         )
     return found
 

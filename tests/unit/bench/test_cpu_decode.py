@@ -108,7 +108,7 @@ def test_a_decode_that_fails_is_a_sentence_that_names_it(
 def test_an_installed_package_says_that_a_checkout_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(checkout, "ROOT", tmp_path)
+    monkeypatch.setattr(checkout, "ROOTS", (tmp_path,))
     assert main(COMMAND) == 1
     assert "is part of a source checkout, not of an installed package" in capsys.readouterr().err
 

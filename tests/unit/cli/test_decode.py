@@ -502,7 +502,7 @@ def test_another_vae_is_never_gone_on_with(
     assert cli.main(argv) == 0
 
 
-def test_the_demos_vae_decodes_and_a_wheel_says_that_it_has_none(
+def test_the_demos_vae_decodes_and_where_it_is_missing_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = loading.find_vae(Path("demo"))
@@ -516,9 +516,9 @@ def test_the_demos_vae_decodes_and_a_wheel_says_that_it_has_none(
         wanted = vae.decode(torch.zeros(1, channels, 1, 2, 2)).sample
     assert np.array_equal(np.load(tmp_path / "a.npy"), wanted.numpy())
 
-    monkeypatch.setattr(checkout, "ROOT", tmp_path)
+    monkeypatch.setattr(checkout, "ROOTS", (tmp_path,))
     assert cli.main([*argv, "--out", str(tmp_path / "b.npy")]) == 1
-    assert "comes with a source checkout" in capsys.readouterr().err
+    assert "is missing from this installation" in capsys.readouterr().err
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:

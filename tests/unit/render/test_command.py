@@ -63,17 +63,17 @@ def test_help_is_the_examples_own(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "words", [["render"], ["render", "--size", "9", "x.glb"], ["demo", "--help"]]
 )
-def test_an_installed_package_says_that_only_a_checkout_has_it(
+def test_an_installation_without_the_example_says_so(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(checkout, "ROOT", tmp_path)
+    monkeypatch.setattr(checkout, "ROOTS", (tmp_path,))
     assert cli.main(words) == 1
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == (
-        f"hy3d-rocm {words[0]}: this is part of a source checkout, not of an installed package: "
-        f"clone the repository, run `make env` there and then `hy3d-rocm {words[0]}`\n"
+        f"hy3d-rocm {words[0]}: its files are missing from this installation: install hy3d-rocm "
+        "again, or run it in a clone of the repository\n"
     )
 
 
