@@ -142,6 +142,7 @@ class BuildPython(build_py):
         super().run()
         if self.editable_mode:
             return
+        shutil.rmtree(Path(self.build_lib) / "hy3d_rocm" / "_bundled", ignore_errors=True)
         for name in relative(*(f"examples/{pattern}" for pattern in BUNDLED)):
             target = Path(self.build_lib) / "hy3d_rocm" / "_bundled" / name
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """The command line, `hy3d-rocm` or `python -m hy3d_rocm`: one module a command.
 
-decode, plan, doctor, diagnose, miopen, bench, compare, tune, db, capture, optimize, validate, and of
-the examples demo and render. Commands that lie with what they run are only listed here.
+decode, plan, doctor, diagnose, miopen, bench, compare, tune, db, capture, optimize, validate, and
+demo and render, which are examples. Commands that lie with what they run are only listed here.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""Draws docs/images/layers.svg and docs/images/one_decode.svg: python tools/site/pictures.py"""
+"""Draws docs/images/layers.svg and one_decode.svg, and the icon and the banner for ComfyUI's
+registry, for which the package must be built: python tools/site/pictures.py"""
 
 from __future__ import annotations
 
+import sys
 from html import escape
 from pathlib import Path
 
-IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+ROOT = Path(__file__).resolve().parents[2]
+IMAGES = ROOT / "docs" / "images"
 FONT = "font-family='DejaVu Sans, Helvetica, Arial, sans-serif'"
 DOOR, LOGIC, BINDING, CORE, DEVICE = "#fde2e0", "#e3ecfa", "#fff3d6", "#dff3e4", "#ece4f7"
 
@@ -143,6 +146,38 @@ def one_decode() -> None:
 # fmt: on
 
 
+def registry() -> None:
+    """The knot that `hy3d-rocm render` draws without a file. A banner is 21:9."""
+    sys.path.insert(0, str(ROOT))
+    from matplotlib import font_manager
+    from PIL import Image, ImageDraw, ImageFont
+
+    from examples.render import draw, made, maps, views_around
+
+    side = 400
+    drawing = draw(made.make_mesh("knot"), views_around(1, elevation=25, fov=30)[0],
+                   (side, side), supersample=4)  # fmt: skip
+    kinds = (maps.normal_map, maps.position_map, maps.shaded_map)
+    knots = [Image.fromarray(draws(drawing, background=None)) for draws in kinds]
+    knots[2].save(IMAGES / "icon.png", optimize=True)
+    banner = Image.new("RGB", (1260, 540), "#16181d")
+    for number, knot in enumerate(knots):
+        small = knot.resize((370, 370), Image.Resampling.LANCZOS)
+        banner.paste(small, (55 + 390 * number, 20), small)
+    write = ImageDraw.Draw(banner)
+    for words, size, bold, top, colour in (
+        ("hy3d_rocm", 64, True, 400, "#ffffff"),
+        ("Hunyuan3D and FramePack on AMD GPUs", 34, False, 478, "#c8ccd4"),
+    ):
+        face = font_manager.findfont(
+            font_manager.FontProperties(family="DejaVu Sans", weight="bold" if bold else "normal")
+        )
+        font = ImageFont.truetype(face, size)
+        write.text((630, top), words, colour, font, anchor="ma")
+    banner.save(IMAGES / "banner.png", optimize=True)
+
+
 if __name__ == "__main__":
     layers()
     one_decode()
+    registry()
