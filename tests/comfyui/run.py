@@ -41,6 +41,8 @@ def arguments() -> argparse.Namespace:
     known = {**SCENARIOS, **GPU_SCENARIOS}
     names = f"one of {', '.join(known)}; may be repeated"
     parser.add_argument("--only", action="append", choices=list(known), help=names)
+    wheels = "a folder with this commit's wheel (pip wheel . -w DIR), for --only manager"
+    parser.add_argument("--wheels", type=Path, metavar="DIR", help=wheels)
     for option, folder_name in VIDEO_PACKS.items():
         parser.add_argument(f"--{option}", type=Path, metavar="DIR", help=f"{folder_name}")
     kept = "leave all logs, and the folders of broken runs, in DIR, which must be new"
@@ -51,12 +53,13 @@ def arguments() -> argparse.Namespace:
             parser.error(f"{folder} has no {file}; give a checkout")
     for name in given.only or ():
         for option in lacking(name, given):
-            parser.error(f"--only {name} needs --{option} DIR, a checkout of {VIDEO_PACKS[option]}")
+            what = f"a checkout of {VIDEO_PACKS[option]}" if option in VIDEO_PACKS else wheels
+            parser.error(f"--only {name} needs --{option} DIR, {what}")
     return given
 
 
 def lacking(name: str, given: argparse.Namespace) -> list[str]:
-    """The options with checkouts that scenario `name` needs and that were not given."""
+    """The options that scenario `name` needs and that were not given."""
     return [option for option in NEEDS.get(name, ()) if getattr(given, option) is None]
 
 
@@ -83,7 +86,8 @@ def run_core(
 ) -> None:
     context = Context(
         core.resolve(), given.wrapper.resolve(), given.pack.resolve(), given.python, work, models,
-        report, given.device, tuple(at.resolve() for at in given.site), video_packs(given),
+        report, given.device, tuple(at.resolve() for at in given.site),
+        given.wheels and given.wheels.resolve(), video_packs(given),
     )  # fmt: skip
     known = {**SCENARIOS, **GPU_SCENARIOS}
     for name in given.only or (SCENARIOS if given.device == "cpu" else GPU_SCENARIOS):

@@ -39,6 +39,7 @@ class Context:
     report: Report
     device: str = "cpu"
     site: tuple[Path, ...] = ()
+    wheels: Path | None = None  # a folder with the wheel of this commit
     # Checkouts of VIDEO_PACKS, as far as they were given.
     video: Mapping[str, Path] = field(default_factory=dict)
     cpu_noise: list[str] | None = None

@@ -19,6 +19,7 @@ from comfy_harness.scenarios import (
     gpu_offload,
     growth,
     loading,
+    manager,
     modes,
     raster,
     removal,
@@ -49,11 +50,13 @@ SCENARIOS: dict[str, Callable[[Context], None]] = {
     "wrapper_vaes": wrapper_vaes.run,
     "cancel": cancel.run,
     "growth": growth.run,
+    "manager": manager.run,
 }
-# Checkouts that a scenario needs besides the wrapper's, by run.py's options.
+# What a scenario needs besides the wrapper's checkout, by run.py's options.
 NEEDS: dict[str, tuple[str, ...]] = {
     "framepack": ("framepack",),
     "growth": ("framepack",),
+    "manager": ("wheels",),
     "wrapper_vaes": ("wan", "hunyuanvideo"),
 }
 # On a GPU: what the CPU cannot show, and the workflows once more.

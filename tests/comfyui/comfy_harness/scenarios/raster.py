@@ -25,11 +25,11 @@ def run(context: Context) -> None:
     report = context.report
     off = {**PATCHED, "HY3D_RASTER": "off"}
     with context.server(context.pack, off) as server:
-        result = server.run(_texture_stage())
+        result = server.run(texture_stage())
         report.check("HY3D_RASTER=off: it is missing", MISSING in result.error, result.seen())
     with context.patched() as server:
         server.set("hy3d_rocm.patch.raster", False)
-        result = server.run(_texture_stage())
+        result = server.run(texture_stage())
         report.check("switched off in the settings: too", MISSING in result.error, result.seen())
         server.set("hy3d_rocm.patch.raster", True)
         _whole_stage(context, server)
@@ -40,7 +40,7 @@ def run(context: Context) -> None:
 
 def _whole_stage(context: Context, server: Server) -> None:
     report = context.report
-    result = server.run(_texture_stage())
+    result = server.run(texture_stage())
     report.check("the texture stage runs", result.ok, result.seen())
     for name in PICTURES:
         digest: dict[str, Any] = result.ui(f"hash {name}", "digest") or {}
@@ -67,7 +67,7 @@ def _again(context: Context, server: Server) -> None:
     """What is baked with a renderer that ComfyUI has kept is what a new one bakes (in-painting asks
     the renderer for its mesh; on a CPU upstream turns the renderer's own coordinates then), and
     upstream's own in-painting over the mesh paints the same bits as the C core."""
-    even = _texture_stage(weights="1, 1, 1, 1, 1, 1", saved=False)
+    even = texture_stage(weights="1, 1, 1, 1, 1, 1", saved=False)
     kept = server.run(even)
     context.report.check(
         "another bake keeps the renderer", kept.ok and "render" in kept.cached, kept.seen()
@@ -81,7 +81,7 @@ def _again(context: Context, server: Server) -> None:
         )  # fmt: skip
 
 
-def _texture_stage(weights: str = USUAL, saved: bool = True) -> Prompt:
+def texture_stage(weights: str = USUAL, saved: bool = True) -> Prompt:
     config = {
         "camera_azimuths": "0, 90, 180, 270, 0, 180", "camera_elevations": "0, 0, 0, 0, 90, -90",
         "camera_distance": 1.45, "ortho_scale": 1.2,
