@@ -65,7 +65,7 @@ print(_core.__file__)
 EXTRAS, SIZE = "cli,demo,render", ("--frames", "5", "--size", "64x64")
 COMMANDS = (
     ("render", "--size", "256", "--frames", "0", "--out", "views"),
-    ("demo", "--out", "demo"),
+    ("demo", "--out", "film"),
     ("plan", "--vae", "demo", *SIZE),
     ("validate", *SIZE, "--out", "validated"),
     ("optimize", *SIZE, "--out", "optimized"),
