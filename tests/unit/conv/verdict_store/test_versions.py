@@ -123,19 +123,28 @@ def test_the_next_schema_keeps_all_rows_and_old_code_leaves_it_alone(
     )
 
 
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("INSERT INTO nowhere VALUES (1)", "no such table: nowhere"),
+        ("CREATE TABLE wide AS SELECT zeroblob(1000000) AS x", "the disk is full"),
+    ],
+)
 def test_a_step_that_fails_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    statement: str, why: str,
+) -> None:  # fmt: skip
     path = file_of(1, tmp_path / "knowledge.db")
     before = structure(path), tables(path)
     with monkeypatch.context() as here:
-        newer(here, *STEP, "INSERT INTO nowhere VALUES (1)")
+        here.setattr(database, "MOST_PAGES", 20)
+        newer(here, *STEP, statement)
         store = Store.open(path)
         store.put(key(1), record("gemm"))
         assert store.records(key(1)) == {"gemm": record("gemm")}
         store.close()
     [line] = lines(caplog)
-    assert "no such table: nowhere" in line
+    assert why in line
     assert (structure(path), tables(path)) == before
 
 
