@@ -27,7 +27,16 @@ from hy3d_rocm.decoding.precision import name_of
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeReport
 from hy3d_rocm.decoding.stages import stage_of
 from hy3d_rocm.diagnose.env.shown import anonymous
-from hy3d_rocm.files import DEBUG, let_go, machine_facts, plain, replacing, stamped, write_json
+from hy3d_rocm.files import (
+    DEBUG,
+    formats_text,
+    let_go,
+    machine_facts,
+    plain,
+    replacing,
+    stamped,
+    write_json,
+)
 from hy3d_rocm.units import GB, size_text
 
 if TYPE_CHECKING:
@@ -235,8 +244,13 @@ def read_capture(path: Path | str) -> Captured:
         raise CaptureError(f"{path} can't be read: {error.strerror}") from error
     except ValueError as error:
         raise CaptureError(f"{path} is no JSON: name the capture's own file") from error
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT or "file" not in facts:
-        raise CaptureError(f"{path} is no capture of this version of hy3d_rocm")
+    if not isinstance(facts, dict) or "format" not in facts or "file" not in facts:
+        raise CaptureError(f"{path} is no capture")
+    if facts["format"] != FORMAT:
+        raise CaptureError(
+            f"{path} is no capture of this version of hy3d_rocm"
+            f" {formats_text(facts['format'], FORMAT)}: read it with the one that made it"
+        )
     tensors = path.with_name(Path(str(facts["file"])).name)
     if not tensors.is_file():
         raise CaptureError(f"{tensors.name} is missing beside {path}: a capture is both files")

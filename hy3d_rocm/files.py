@@ -15,10 +15,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from hy3d_rocm.diagnose.env.shown import anonymous
+from hy3d_rocm import __version__
+from hy3d_rocm.diagnose.env.shown import anonymous, printable
 
 ROOT = Path("test_data")
 DEBUG, OPTIMIZATION, BENCHMARKS = ROOT / "debug", ROOT / "optimization", ROOT / "benchmarks"
+
+
+def formats_text(found: object, known: int) -> str:
+    """For a file of another version of hy3d_rocm: its format number, whatever it is, and ours."""
+    return f"(format {printable(str(found), 20)}; this one, {__version__}, reads {known})"
 
 
 def partial_of(path: Path) -> Path:

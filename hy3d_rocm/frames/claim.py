@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from hy3d_rocm.diagnose.env.shown import printable
-from hy3d_rocm.files import partial_of, plain, settle_folder
+from hy3d_rocm.files import formats_text, partial_of, plain, settle_folder
 from hy3d_rocm.frames.fingerprints import FileFingerprints
 from hy3d_rocm.frames.lock import NO_LOCKS, Lock
 from hy3d_rocm.frames.output import OutputError, Shape, output_errors, written
@@ -160,8 +160,10 @@ class Claim:
                 f"{file} cannot be read ({error}): --restart starts from scratch"
             ) from error
         if not isinstance(found, dict) or found.get("format") != _FORMAT:
+            made = found.get("format") if isinstance(found, dict) else None
             raise OutputError(
-                f"{file} is of another version of this program: --restart starts from scratch"
+                f"{file} is of another version of this program {formats_text(made, _FORMAT)}: go "
+                "on with that one, or --restart starts from scratch"
             )
         return found
 

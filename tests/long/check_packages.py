@@ -99,7 +99,8 @@ def run(*command: object, cwd: Path | None = None) -> str:
 
 
 def use_in_fresh_environment(folder: Path, name: str, *install: object) -> str:
-    """Installs into a new environment and computes outside the source tree."""
+    """Installs into a new environment, computes outside the source tree, and uninstalls: nothing of
+    ours is left."""
     place = folder / name
     venv.create(place, with_pip=True)
     python = place / "bin" / "python"
@@ -107,7 +108,11 @@ def use_in_fresh_environment(folder: Path, name: str, *install: object) -> str:
     installed = run(python, "-m", "pip", "list", "--format=freeze")
     if "torch" in installed:
         sys.exit(f"{name}: torch was pulled in:\n{installed}")
-    return run(python, "-c", USE, cwd=place)
+    where = run(python, "-c", USE, cwd=place)
+    run(python, "-m", "pip", "uninstall", "-qy", "hy3d-rocm")
+    if left := sorted(place.rglob("*hy3d*")):
+        sys.exit(f"{name}: left by pip uninstall: {', '.join(map(str, left[:10]))}")
+    return where
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ pytest.importorskip("diffusers")
 pytest.importorskip("safetensors")
 
 from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
 
+import hy3d_rocm  # noqa: E402
 from hy3d_rocm import capture  # noqa: E402
 from hy3d_rocm.capture import (  # noqa: E402
     CaptureError,
@@ -31,6 +33,9 @@ from hy3d_rocm.decoding import (  # noqa: E402
 )
 from hy3d_rocm.decoding.executor import decode, encode  # noqa: E402
 from hy3d_rocm.files import plain, stamped, write_whole  # noqa: E402
+from hy3d_rocm.tools.runs import subject_from_capture  # noqa: E402
+
+DATA = Path(__file__).resolve().parents[1] / "data"
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -228,6 +233,34 @@ def test_what_is_no_capture_gets_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "half.json").write_text('{"format": 1, "file": "../../half.safetensors"}')
     with pytest.raises(CaptureError, match=r"^half.safetensors is missing"):
         read_capture(tmp_path / "half.json")
+
+
+def test_a_capture_of_the_first_version_with_captures_is_read(tmp_path: Path) -> None:
+    """tests/data/capture_format_1.json is what c7cc77d8 wrote, but for facts of the machine."""
+    facts = json.loads((DATA / "capture_format_1.json").read_text())
+    facts |= {"of a later version": {"unknown": 1}}
+    path = tmp_path / "Wan_decode_20261121_191520.json"
+    path.write_text(json.dumps(facts))
+    latents = torch.arange(16.0).reshape(1, 4, 1, 2, 2)
+    save_file({"latents": latents, "more": latents + 1}, path.with_suffix(".safetensors"))
+    found = subject_from_capture(tmp_path, None, torch.device("cpu"))
+    assert torch.equal(found.latents, latents)
+    assert found.text == "AutoencoderKLWan as captured, random weights"
+    assert found.vae.config.base_dim == 4
+
+
+@pytest.mark.parametrize("number", [2, 0, "two", None])
+def test_a_capture_of_another_format_names_both_and_stays(number: Any, tmp_path: Path) -> None:
+    path = tmp_path / "wan_decode_20300101_000000.json"
+    path.write_text(json.dumps({"format": number, "file": "x.safetensors", "vae": []}))
+    before = path.read_bytes()
+    with pytest.raises(CaptureError) as caught:
+        read_capture(path)
+    assert str(caught.value) == (
+        f"{path} is no capture of this version of hy3d_rocm (format {number}; this one, "
+        f"{hy3d_rocm.__version__}, reads 1): read it with the one that made it"
+    )
+    assert path.read_bytes() == before
 
 
 def test_names_with_time_stamps_are_never_taken_twice(tmp_path: Path) -> None:

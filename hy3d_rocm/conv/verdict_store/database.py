@@ -7,6 +7,7 @@ One process at a time opens it (_alone): else the second one would move what the
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -16,12 +17,16 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from hy3d_rocm import __version__
 from hy3d_rocm.conv.verdict_store import place
 from hy3d_rocm.conv.verdict_store.records import RECORD_FIELDS, Key, Record, Row
 
 _log = logging.getLogger("hy3d_rocm")
 
-VERSION = 1
+# The statements that make a file of schema N one of N + 1, at index N - 1. A step that was released
+# is never changed; _TABLES are those after the last.
+STEPS: tuple[tuple[str, ...], ...] = ()
+VERSION = 1 + len(STEPS)
 APPLICATION_ID = 0x68793364  # "hy3d", at byte 68 of the file
 
 # 20,000 rows of 600 bytes, and room for free pages: 64 MiB in pages of 4 KiB.
@@ -171,14 +176,20 @@ def is_ours(path: Path) -> bool:
 def _read_anyway(path: Path) -> list[Row]:
     """The rows of a file that nobody can write, such as one in a container's image.
 
-    immutable=1 takes no locks, so it is only for a file without a log beside it.
+    Of an older schema a copy in memory is brought up to date. immutable=1 takes no locks, so it is
+    only for a file without a log beside it.
     """
     if path.with_name(path.name + "-wal").exists():
         return []
     try:
         uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
-        with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
-            return read_rows(connection) if _read_version(connection) == VERSION else []
+        with (
+            contextlib.closing(sqlite3.connect(uri, uri=True)) as connection,
+            contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as copy,
+        ):
+            connection.backup(copy)
+            prepare(copy)
+            return read_rows(copy)
     except (sqlite3.Error, OSError, UnusableError):
         return []
 
@@ -234,10 +245,12 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Makes the tables in a new file; UnusableError for a file of somebody else or of a newer
-    version of ours, CorruptError for a damaged one, sqlite3.Error for what else is in the way.
+    """Makes the tables in a new file, and takes one of an older schema up to ours; UnusableError
+    for a file of somebody else or of a newer version of ours, CorruptError for a damaged one,
+    sqlite3.Error for what else is in the way.
 
-    Takes the write lock once, so that a place which can't be written is known now.
+    Takes the write lock once, so that a place which can't be written is known now. All of it or
+    nothing is in the file, whatever ends the process.
     """
     # As of one moment: between two statements another process may make its tables, and no mark
     # with tables would be another program's file.
@@ -250,11 +263,14 @@ def prepare(connection: sqlite3.Connection) -> None:
     # Once set it stays in the file; another process that holds a lock makes this fail as busy.
     connection.execute("PRAGMA journal_mode = WAL")
     with transaction(connection, "BEGIN IMMEDIATE"):
-        if not _read_version(connection):
-            for statement in _TABLES:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
+        version = _read_version(connection)  # another process may have been faster
+        if version == VERSION:
+            return
+        steps = STEPS[version - 1 :] if version else (_TABLES,)
+        for statement in itertools.chain.from_iterable(steps):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 @contextlib.contextmanager
@@ -270,19 +286,28 @@ def transaction(connection: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") 
 
 
 def _read_version(connection: sqlite3.Connection) -> int:
-    """0 for an empty file, VERSION for one of ours."""
+    """0 for an empty file, the schema of one of ours."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if application == APPLICATION_ID:
-        if version > VERSION:
-            raise UnusableError(
-                f"it was made by a newer version of hy3d_rocm (schema {version}, this one knows"
-                f" {VERSION})"
-            )
-        return version
+        return check_version(connection)
     if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
         raise UnusableError("it is a database of another program")
     return 0
+
+
+def check_version(connection: sqlite3.Connection) -> int:
+    """The schema of a file of ours. UnusableError for a newer one, also of a file that a newer
+    version has taken over since it was opened."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > VERSION:
+        raise UnusableError(
+            f"it was made by a newer version of hy3d_rocm (schema {version}, this one,"
+            f" {__version__}, knows {VERSION}): update hy3d_rocm, or let {place.VARIABLE} name"
+            " another file"
+        )
+    if version < 1:
+        raise CorruptError(f"it is damaged (schema {version})")
+    return version
 
 
 def read_rows(connection: sqlite3.Connection) -> list[Row]:

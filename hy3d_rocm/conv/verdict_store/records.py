@@ -123,6 +123,12 @@ class Record:
         if not math.isfinite(self.when):
             raise ValueError(f"when = {self.when} is no time")
 
+    @property
+    def outlives_versions(self) -> bool:
+        """Whether it says nothing about hy3d_rocm: what the vendor's library did. That a result is
+        wrong is our judgement."""
+        return self.tier == "vendor" and self.verdict != "wrong"
+
     def bounded(self) -> Record:
         """The record as a database can keep it: `detail` short, and text that UTF-8 knows."""
         detail = self.detail
@@ -154,7 +160,8 @@ class Filters:
     """Which rows are meant: all that are given must hold. None, and an empty text, is not given.
 
     shape: a part of the key's text, blanks and case as they are; name: the first digits of a
-    key's name; machines: any of them, with all its versions; the rest: the field, exactly.
+    key's name; machines: what counts on any of them, with all its versions; the rest: the field,
+    exactly.
     """
 
     tier: str | None = None
@@ -178,7 +185,9 @@ class Filters:
             return False
         if self.name and not key.name.startswith(self.name.lower()):
             return False
-        return self.machines is None or key.machine in self.machines
+        if self.machines is None or key.machine in self.machines:
+            return True
+        return record.outlives_versions and any(key[4:-1] == one[:-1] for one in self.machines)
 
 
 def clock_text(when: float) -> str:

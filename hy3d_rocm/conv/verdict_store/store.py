@@ -67,6 +67,7 @@ class Store:
         self._generation = 0
         # Dictionaries of records are replaced, not changed: readers hold the old ones.
         self._known: dict[Key, dict[str, Record]] = {}
+        self._versions: frozenset[str] = frozenset()  # of hy3d_rocm, in the keys
         # By key and tier: what the file doesn't have yet, None for what it still has.
         self._pending: dict[tuple[Key, str], Record | None] = {}
         self._is_unclear = False  # markers are left whose processes can't be asked for
@@ -110,10 +111,19 @@ class Store:
         return self._generation
 
     def records(self, key: Key) -> dict[str, Record]:
-        """What is known at `key`, by tier. Not to be changed."""
+        """What is known at `key`, by tier, and what outlives the versions of hy3d_rocm that saw
+        it. Not to be changed."""
         if time.monotonic() >= self._next_poll:
             self._poll()
-        return self._known.get(key) or {}
+        known = self._known
+        found = known.get(key) or {}
+        for version in self._versions:
+            if version != key.ours:
+                for tier, record in (known.get(key._replace(ours=version)) or {}).items():
+                    mine = found.get(tier)
+                    if record.outlives_versions and (mine is None or mine.when < record.when):
+                        found = {**found, tier: record}
+        return found
 
     def put(self, key: Key, record: Record) -> None:
         """Known at once to this process; the file has it within milliseconds."""
@@ -181,6 +191,7 @@ class Store:
         self, changes: Mapping[tuple[Key, str], Record | None], known: dict[Key, dict[str, Record]]
     ) -> None:
         """Changes `known`, which is what counts from now on. Called with the lock."""
+        self._versions |= {key.ours for key, _tier in changes}
         for (key, tier), record in changes.items():
             records = {name: r for name, r in known.get(key, {}).items() if name != tier}
             if record is not None:
@@ -205,6 +216,7 @@ class Store:
         for key, record in rows:
             known.setdefault(key, {})[record.tier] = record
         with self._lock:
+            self._versions = frozenset(key.ours for key in known)
             self._apply(self._pending, known)
 
     # The file, as any thread sees it.
@@ -412,6 +424,7 @@ class _Writer:
             connection.execute(f"PRAGMA synchronous = {level}")
             self._synchronous = level
         with database.transaction(connection):
+            database.check_version(connection)
             for job in jobs:
                 job.attempt(connection)
 

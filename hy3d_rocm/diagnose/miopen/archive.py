@@ -30,7 +30,7 @@ from hy3d_rocm.diagnose.miopen.places import (
     home_of,
     kind_by_name,
 )
-from hy3d_rocm.files import beside, settle, settle_folder
+from hy3d_rocm.files import beside, formats_text, settle, settle_folder
 
 INDEX = "hy3d_rocm_miopen.json"
 FORMAT = 1
@@ -256,7 +256,10 @@ class Archive:
         except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
             raise ArchiveError(f"{self._path}: {INDEX} can't be understood: {error}") from error
         if facts.get("format") != FORMAT:
-            raise ArchiveError(f"{self._path} was made by another version of this program")
+            raise ArchiveError(
+                f"{self._path} was made by another version of this program"
+                f" {formats_text(facts.get('format'), FORMAT)}: restore it with that one"
+            )
         if set(files) != set(self._members) - {INDEX}:
             raise ArchiveError(f"{self._path}: its files are not those of its index")
         return files

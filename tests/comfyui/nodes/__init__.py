@@ -12,6 +12,7 @@ from .narrow import let_the_core_load_them
 from .probes import (
     HarnessAttributes,
     HarnessHash,
+    HarnessKept,
     HarnessKind,
     HarnessMemory,
     HarnessRandomStates,
@@ -37,6 +38,7 @@ _NODES = (
     HarnessHunyuanWrapperVae,
     HarnessImageEncoder,
     HarnessImages,
+    HarnessKept,
     HarnessKind,
     HarnessLatent,
     HarnessLoad,

@@ -110,6 +110,45 @@ class HarnessMemory(Probe):
         return float("nan")
 
 
+class HarnessKept(Probe):
+    """What the pack keeps: verdicts of one convolution on this CPU, to which `put` is added, and
+    the captures in a folder, the newest of which is read.
+
+    Never cached: what it looks at is no input.
+    """
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        text = ("STRING", {"default": ""})
+        return {"required": {"put": text, "captures": text}}
+
+    def look(self, put: str, captures: str) -> dict[str, Any]:
+        from hy3d_rocm import __version__
+        from hy3d_rocm.capture import read_capture
+        from hy3d_rocm.conv.verdict_store.machine import this_machine
+        from hy3d_rocm.conv.verdict_store.records import Key, Record
+        from hy3d_rocm.conv.verdict_store.store import store
+
+        own = store()
+        key = Key("conv3d", "1x1x1x1x1 w1x1x1x1x1", "f32", "contiguous", *this_machine("cpu"))
+        for tier in ("vendor", "triton") if put else ():
+            own.put(key, Record(tier, put, when=0.0))
+        found = {
+            "version": __version__,
+            "file": own.path,
+            "written": own.flush(),
+            "trouble": own.trouble,
+            "verdicts": {tier: record.verdict for tier, record in own.records(key).items()},
+            "rows": len(own.rows()),
+            "latents": list(read_capture(captures).latents.shape),
+        }
+        return {"ui": {"kept": [found]}}
+
+    @classmethod
+    def IS_CHANGED(cls, **_inputs: Any) -> float:
+        return float("nan")
+
+
 def parts(pipeline: Any) -> list[tuple[str, torch.nn.Module]]:
     """The torch modules among a diffusers pipeline's components."""
     components = getattr(pipeline, "components", {})

@@ -47,6 +47,18 @@ def test_equal_files_of_every_command_show_no_regression(
 
 
 @pytest.mark.parametrize("kind", RESULTS)
+def test_what_a_later_version_adds_is_passed_over(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = {**copy.deepcopy(RESULTS[kind]), "format": 2, "later": {"rows": 1}}
+    for rows in later.values():
+        if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+            rows[0]["later"] = None
+    code, out, _ = run(tmp_path, RESULTS[kind], later, capsys)
+    assert (code, out.endswith("No regression.\n")) == (0, True)
+
+
+@pytest.mark.parametrize("kind", RESULTS)
 def test_twice_the_time_is_a_regression_and_half_is_none(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,6 +114,40 @@ def test_an_example_workflow_is_sound(path: Path, schemas: dict[str, Any]) -> No
             assert given.kind != "Combo" or value in given.options
 
 
+# What a saved workflow's values mean, by position, since version 0.1.0. New inputs come behind
+# these; the browser gives them their defaults.
+SAVED = {
+    "Hy3DRocmCaptureLatent": "folder",
+    "Hy3DRocmDoctor": "self_test seconds",
+    "Hy3DRocmFreeMemory": "",
+    "Hy3DRocmMemoryPlan": "width height frames budget strategy precision memory_threshold "
+    "memory_fraction cpu_offload chunk_size slice_mb statistic_passes halo_pixels overlap_pixels "
+    "min_tile_pixels",
+    "Hy3DRocmPipeline": "seed_mode offload",
+    "Hy3DRocmProtectVAE": "mode budget strategy precision",
+    "Hy3DRocmSeedMode": "seed_mode first_index",
+    "Hy3DRocmStatus": "",
+    "Hy3DRocmTuneVAE": "width height frames seconds again retry_hung",
+    "Hy3DRocmVAEDecode": "budget strategy precision memory_threshold memory_fraction cpu_offload "
+    "chunk_size cleanup_frequency synchronization fallback_precision slice_mb statistic_passes "
+    "halo_pixels overlap_pixels min_tile_pixels",
+    "Hy3DRocmVAEEncode": "budget strategy precision memory_threshold memory_fraction cpu_offload "
+    "chunk_size",
+    "Hy3DRocmValidateDecode": "whole streamed tiled cpu budget share statistic_passes",
+}
+
+
+@pytest.mark.parametrize("node", SAVED)
+def test_a_workflow_saved_by_an_earlier_version_means_the_same(
+    node: str, schemas: dict[str, Any]
+) -> None:
+    names = SAVED[node].split()
+    widgets = [given for given in schemas[node].inputs if given.kind in WIDGETS]
+    assert [given.id for given in widgets[: len(names)]] == names
+    # An API prompt has only the names that it was saved with.
+    assert all(given.optional for given in widgets[len(names) :])
+
+
 def test_every_node_is_in_a_workflow_and_every_workflow_shows_one(
     schemas: dict[str, Any],
 ) -> None:

@@ -19,6 +19,7 @@ pytest.importorskip("diffusers")
 import check_resume  # noqa: E402
 import how_much  # noqa: E402
 
+import hy3d_rocm  # noqa: E402
 from hy3d_rocm.frames import sinks  # noqa: E402
 from hy3d_rocm.frames.claim import Claim  # noqa: E402
 from hy3d_rocm.frames.fingerprints import (  # noqa: E402
@@ -172,6 +173,33 @@ def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> No
         pass
     with Claim(path, JOB, restart=True) as parts:
         assert parts.manifest == {}
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_decode_that_another_version_began_stays_until_told_otherwise(
+    tmp_path: Path, number: int
+) -> None:
+    """Format 1 had fingerprints of a part of each file, and its pictures under their last name."""
+    path, folder = tmp_path / "clip.mp4", tmp_path / "clip.mp4.partial"
+    folder.mkdir()
+    made = {"job": JOB, "shape": [1, 3, 33, 64, 64], "dtype": "uint8", "plan": {}, "done": 17}
+    (folder / "manifest.json").write_text(json.dumps({"format": number, **made, "unknown": []}))
+    (folder / "segment_000000.mp4").write_bytes(b"frames")
+    before = {entry.name: entry.read_bytes() for entry in folder.iterdir()}
+    with pytest.raises(OutputError) as caught, Claim(path, JOB):
+        pass
+    assert str(caught.value) == (
+        f"{folder / 'manifest.json'} is of another version of this program (format {number}; this "
+        f"one, {hy3d_rocm.__version__}, reads 2): go on with that one, or --restart starts from "
+        "scratch"
+    )
+    with pytest.raises(OutputError, match="holds a decode that can go on"), Claim(path):
+        pass
+    left = {entry.name: entry.read_bytes() for entry in folder.iterdir()}
+    assert {name: left[name] for name in before} == before
+    with Claim(path, JOB, restart=True) as parts:
+        assert parts.manifest == {}
+    assert not folder.exists()
 
 
 def test_a_segment_that_a_disk_has_broken_is_made_again(

@@ -18,7 +18,7 @@ def run(context: Context) -> None:
         for kind in KINDS:
             for patched in (False, True):
                 name = f"{kind}{', patched at the cast' if patched else ''}"
-                result = server.run(_prompt(kind, patched))
+                result = server.run(make_prompt(kind, patched))
                 report.check(f"{name}: the node runs", result.ok, result.seen())
                 seen = result.ui("check", "check") or {}
                 error = seen.get("error")
@@ -28,16 +28,16 @@ def run(context: Context) -> None:
                 cut = "streamed" in told or "whole needs" in told
                 report.check(f"{name}: decoded under the budget", cut, told[:300])
                 states[name] = seen.get("state")
-        refused = server.run(_prompt("hunyuan", False, budget="1MB", strategy="streamed"))
+        refused = server.run(make_prompt("hunyuan", False, budget="1MB", strategy="streamed"))
         least = "Give a budget of at least" in refused.error
         report.check("a budget that is too small is refused with the least", least, refused.seen())
-        again = server.run(_prompt("hunyuan", False, budget="150MB"))
+        again = server.run(make_prompt("hunyuan", False, budget="150MB"))
         after = (again.ui("check", "check") or {}).get("state")
         report.equal("the VAE is as before after that", after, states["hunyuan"])
         context.quiet(server)
 
 
-def _prompt(kind: str, patched: bool, budget: str = "200MB", strategy: str = "auto") -> Prompt:
+def make_prompt(kind: str, patched: bool, budget: str = "200MB", strategy: str = "auto") -> Prompt:
     frames = 1 if kind == "image" else 4
     return {
         "vae": node("HarnessVae", kind=kind, frames=frames, patched=patched),

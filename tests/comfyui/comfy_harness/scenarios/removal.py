@@ -18,7 +18,7 @@ PREVIEWS = "temp/"  # ComfyUI empties it at its start, and at its end if it is n
 
 def run(context: Context) -> None:
     report = context.report
-    plain = _files_without(context)
+    plain = files_without(context)
     base, made = _use_the_pack(context)
     left = sorted(set(made) - set(plain))
     report.check("no file of ours outside the pack's folder", not left, left)
@@ -39,7 +39,7 @@ def run(context: Context) -> None:
     video_removal.run(context)
 
 
-def _files_without(context: Context) -> list[str]:
+def files_without(context: Context) -> list[str]:
     """What ComfyUI and upstream leave in their base directory, home included."""
     base = context.new_base({UPSTREAM: context.wrapper})
     before = snapshot(base)

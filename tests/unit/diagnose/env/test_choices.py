@@ -132,6 +132,24 @@ def test_what_is_broken_or_wrong_is_the_default_and_one_line_once(
     assert told in caplog.text
 
 
+def test_settings_of_a_newer_version_keep_the_rest_as_it_is(
+    settings: ModuleType, save: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mode that this version lacks costs one line; settings and patches that it lacks, none."""
+    save({
+        "hy3d_rocm.vae": "sharded", "hy3d_rocm.offload": "on", "hy3d_rocm.patch.mesh": False,
+        "hy3d_rocm.patch.of-a-later-version": {"on": True}, "hy3d_rocm.tiles": [1, 2],
+        "hy3d_rocm": None, "Comfy.Locale": "zh",
+    })  # fmt: skip
+    for _ in range(2):
+        assert settings.current() == settings.Settings("stream", "on", frozenset({"mesh"}))
+    [line] = caplog.records
+    assert line.getMessage() == (
+        "hy3d_rocm: ComfyUI's setting hy3d_rocm.vae is 'sharded' and is passed over; give one of "
+        "off, protect, full, cpu"
+    )
+
+
 def test_a_wrong_variable_falls_back_to_the_file(
     settings: ModuleType, save: Save, caplog: pytest.LogCaptureFixture
 ) -> None:

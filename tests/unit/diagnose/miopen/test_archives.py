@@ -28,6 +28,7 @@ from miopen_support import (  # noqa: F401
     target,
 )
 
+import hy3d_rocm
 from hy3d_rocm import cli
 from hy3d_rocm.diagnose.miopen import archive, changes, users
 from hy3d_rocm.diagnose.miopen.archive import ArchiveError
@@ -186,6 +187,39 @@ def test_an_index_of_nonsense_is_a_sentence(tmp_path: Path, index: str) -> None:
         archive.read_backup(path)
     with pytest.raises(ArchiveError, match="can't be read"):
         archive.read_backup(tmp_path / "a\0b.zip")
+
+
+def index_of(number: object) -> bytes:
+    """As the first version with backups (2a4c088d) wrote it for a file of "x=1\\n"."""
+    digest = "98752ee28d5484bdc2814fb70adb6a0b2fb31f6a9b8ee7ae81fd2fc9cf300b3b"
+    index = {
+        "format": number,
+        "made": "2026-11-21T17:00:00Z",
+        "places": {"databases": "/home/me/.config/miopen"},
+        "files": {"databases/a.ufdb.txt": [4, digest]},
+    }
+    return json.dumps(index, indent=1).encode()
+
+
+def test_a_backup_of_the_first_version_with_backups_is_read(tmp_path: Path) -> None:
+    members = plain("databases/a.ufdb.txt", b"x=1\n"), plain(archive.INDEX, index_of(1))
+    [saved] = archive.read_backup(tar_with(tmp_path / "a.tar.gz", *members))
+    assert (saved.name, saved.size) == ("databases/a.ufdb.txt", 4)
+
+
+def test_a_backup_of_another_format_names_both_and_nothing_is_restored(
+    home: Path, tmp_path: Path
+) -> None:
+    before = make_tree(home)
+    members = plain("databases/a.ufdb.txt", b"x=1\n"), plain(archive.INDEX, index_of(2))
+    path = tar_with(tmp_path / "a.tar.gz", *members)
+    with pytest.raises(ArchiveError) as caught:
+        changes.restore(path, found_in(home), target(tmp_path))
+    assert str(caught.value) == (
+        f"{path} was made by another version of this program (format 2; this one, "
+        f"{hy3d_rocm.__version__}, reads 1): restore it with that one"
+    )
+    assert snapshot(home) == before
 
 
 def test_restore_does_not_write_through_a_link(home: Path, tmp_path: Path) -> None:
