@@ -163,8 +163,9 @@ def _is_of(architecture: str, family: str) -> bool:
 def integrated_first(facts: Facts) -> Iterator[Match]:
     if not facts.integrated_first:
         return
-    gpus = [gpu for gpu in facts.rows("torch.gpus") if str(gpu.get("architecture", ""))]
-    named = [f"cuda:{n} is {g.get('name')} ({g.get('architecture')})" for n, g in enumerate(gpus)]
+    names = [gpu.get("name") for gpu in facts.rows("torch.gpus")]
+    told = zip(names, facts.visible, strict=False)
+    named = [f"cuda:{place} is {name} ({own})" for place, (name, own) in enumerate(told)]
     cards = [str(place) for place, name in enumerate(facts.visible) if not is_apu(name)]
     built = facts.get("torch.architectures", [])
     is_error = bool(built) and not _covers(built, facts.visible[0])

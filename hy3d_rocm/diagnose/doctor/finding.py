@@ -172,8 +172,13 @@ class Facts:
 
     @property
     def visible(self) -> list[str]:
-        """Architectures of the GPUs that torch lists, as HSA_OVERRIDE_GFX_VERSION has them."""
-        named = [str(gpu.get("architecture", "")) for gpu in self.rows("torch.gpus")]
+        """Architectures of the GPUs that torch lists, as HSA_OVERRIDE_GFX_VERSION has them; under
+        ZLUDA, which tells none, by their names in Windows."""
+        known = {c.get("name"): c.get("architecture") for c in self.rows("windows.cards")}
+        named = [
+            str(gpu.get("architecture") or known.get(str(gpu.get("name")).removesuffix(" [ZLUDA]")))
+            for gpu in self.rows("torch.gpus")
+        ]
         return [a.partition(":")[0] for a in named if a.startswith("gfx")]
 
     @property

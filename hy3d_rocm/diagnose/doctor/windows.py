@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any
+from urllib.parse import urlsplit
 
 from hy3d_rocm.diagnose.cards import architecture_of
 from hy3d_rocm.diagnose.env.gpu import entries, text
@@ -224,13 +225,14 @@ def installed(folders: Sequence[str]) -> dict[str, str]:
     folder = next(found, None)
     if folder is None:
         return {}
-    address: Any = ""
+    address = ""
     with suppress(ValueError, AttributeError):
-        address = json.loads(text(folder / "direct_url.json")).get("url", "")
+        url = urlsplit(str(json.loads(text(folder / "direct_url.json")).get("url", "")))
+        address = f"https://{url.hostname}{url.path}" if url.scheme == "https" else "a file"
     return {
         "version": folder.name.removeprefix("torch-").removesuffix(".dist-info"),
         "by": text(folder / "INSTALLER") or "an installer",
-        "from": str(address),
+        "from": address,
         "when": _day(folder),
     }
 

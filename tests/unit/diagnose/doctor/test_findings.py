@@ -155,6 +155,13 @@ HIP_PATH = {"HIP_PATH": SDK["HIP_PATH"], "PATH": "C:\\Windows"}
 HANGS = result("vendor", verdict="hang")
 ON = {"HSA_ENABLE_DXG_DETECTION": "1"}
 
+DIED = {"error": "the process died (exit code 3221225477)", "is_hang": False}
+
+
+def rdna2(torch: str) -> Windows:
+    return Windows(cards=(RX6800,), wheels=CUSTOM, torch=torch)
+
+
 OUT_OF_ORDER = "WrongResultError: 64 of 64 outputs are wrong"
 
 ROWS: list[Row] = [
@@ -218,14 +225,16 @@ ROWS: list[Row] = [
     ("rdna2-not-listed", E,
      [becomes(Windows(cards=(RX6800,), torch="2.10.0+rocm7.12.0a20260218", listed=()))],
      [becomes(Windows(cards=(RX6800,), torch="2.10.0+rocm7.13.0a20260318", listed=()))]),
+    ("rdna2-crashes", E, [becomes(rdna2("2.9.1+rocm7.2.1"), put("torch", DIED))],
+     [becomes(rdna2("2.13.0+rocm10.0.0"), put("torch", DIED))]),
     ("torch-sees-no-gpu", E, [becomes(Windows(listed=()))],
      [becomes(Windows(cards=(), listed=()))]),
     ("card-without-driver", E, [becomes(Windows(undriven=True, listed=()))], [becomes(Windows())]),
     ("commit-limit", W, [becomes(Windows(commit=(64 * GB, 3 * GB)))],
      [becomes(Windows(commit=(30 * GB, 3 * GB)))]),
     ("page-file-off", W, [becomes(Windows(page_files=("",)))], [becomes(Windows(page_files=None))]),
-    ("page-file-fixed", A, [becomes(Windows(page_files=("C:\\pagefile.sys 8192 16384",)))],
-     [becomes(Windows(page_files=("C:\\pagefile.sys 16384 65536",)))]),
+    ("page-file-fixed", A, [becomes(Windows(page_files=("C:\\pagefile.sys 8192 98303",)))],
+     [becomes(Windows(page_files=("C:\\pagefile.sys 16384 98304",)))]),
     ("page-file-fixed", A, [becomes(Windows(page_files=("D:\\pagefile.sys 800 800",) * 2))],
      [becomes(Windows(page_files=("C:\\pagefile.sys 0 0", "D:\\pagefile.sys 800 800")))]),
     ("time-out-off", W, [becomes(Windows(time_out={"TdrLevel": 0}))],

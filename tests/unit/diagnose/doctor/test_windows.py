@@ -136,8 +136,9 @@ def test_who_replaced_torch_is_evidence(tmp_path: Path) -> None:
     machine = Windows(torch="2.10.0")
     place = tmp_path / "site-packages/torch-2.10.0.dist-info"
     place.mkdir(parents=True)
-    (place / "direct_url.json").write_text('{"url": "https://example.org/torch.whl"}')
+    (place / "direct_url.json").write_text('{"url": "https://me:secret@example.org/torch.whl"}')
     facts = machine.facts(tmp_path)
+    assert "by pip, 20" in Examination(facts, ()).text()
     assert facts["windows"]["installed"]["from"] == "https://example.org/torch.whl"
     evidence = judge(facts)[0].evidence
     assert evidence.startswith("torch 2.10.0 (by pip, 20")
