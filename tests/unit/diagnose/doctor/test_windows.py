@@ -145,6 +145,16 @@ def test_who_replaced_torch_is_evidence(tmp_path: Path) -> None:
     assert "rocm-sdk-device-gfx1100 10.0.0" in evidence
 
 
+def test_where_nobody_knows_how_torch_came_the_version_is_evidence(tmp_path: Path) -> None:
+    facts = Windows(torch="2.9.0+cu128").facts(tmp_path) | {}
+    facts["windows"]["installed"] = {}
+    assert judge(facts)[0].evidence.startswith("torch 2.9.0+cu128 is no ROCm build; of ROCm are")
+
+
+def test_a_memory_that_is_not_known_is_no_reason(tmp_path: Path) -> None:
+    assert found(Wsl(memory=None, environ=WSL_ON), tmp_path) == []
+
+
 # What is read
 
 
@@ -300,7 +310,7 @@ def test_a_windows_that_says_nothing_is_examined(system: System, tmp_path: Path)
     )  # fmt: skip
     ids = {finding.id for finding in judge(facts)}
     assert not ids & {rule.id for rule in rules_of_file(FOLDER / "windows.toml")}
-    assert not ids & {"rule-failed", "card-without-driver"}
+    assert not ids & {"rule-failed", "card-without-driver", "torch-replaced"}
     assert facts["windows"]["host"] == "windows"
     assert Examination(facts, ()).text()
     json.dumps(facts)
