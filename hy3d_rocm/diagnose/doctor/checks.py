@@ -40,10 +40,10 @@ def architecture_missing(facts: Facts) -> Iterator[Match]:
     """An error where no card has kernels; beside one that has, advice to hide the other."""
     built = facts.get("torch.architectures", [])
     own = facts.visible or facts.architectures
-    missing = sorted({name for name in own if not _covers(built, _as_reported(name, facts))})
-    is_partly = len(missing) < len(set(own))
-    if is_partly and facts.integrated_first:  # which has a finding of its own
-        return
+    # Of a processor's GPU that comes first another rule speaks.
+    meant = [name for name in own if not (facts.integrated_first and is_apu(name))]
+    missing = sorted({name for name in meant if not _covers(built, _as_reported(name, facts))})
+    is_partly = len(missing) < len(set(meant))
     for name in missing:
         told = _as_reported(name, facts)
         # A card whose kernels this one runs too, and the override for that.
@@ -56,7 +56,9 @@ def architecture_missing(facts: Facts) -> Iterator[Match]:
             "told" if told != name else "", "windows" if _is_windows(facts) else "",
             "sibling" if sibling else "", "partly" if is_partly else "",
             name=name, told=told, sibling=sibling, value=value,
-            first=next((place for place, other in enumerate(own) if other not in missing), 0),
+            first=next(
+                (n for n, other in enumerate(own) if other in meant and other not in missing), 0
+            ),
         )  # fmt: skip
 
 

@@ -70,6 +70,10 @@ MACHINES: dict[str, tuple[Windows | Wsl, list[str]]] = {
     ),
     "processor's GPU first": (Windows(cards=(GRANITE, XTX)), ["integrated-gpu-first"]),
     "processor's GPU second": (Windows(cards=(XTX, GRANITE)), ["architecture-partly"]),
+    "processor's GPU first, and no kernels for one of two cards": (
+        Windows(cards=(RAPHAEL, RX9060, RX9070), wheels=split("gfx1201"), kernels=("gfx1201",)),
+        ["integrated-gpu-first", "architecture-partly"],
+    ),
     "processor's GPU hidden": (Windows(cards=(GRANITE, XTX), listed=(XTX,)), []),
     "two cards": (
         Windows(cards=(RX9070, RX9060), wheels=split("gfx1200", "gfx1201")), [],
@@ -117,6 +121,7 @@ def test_a_whole_machine_is_told(name: str, tmp_path: Path) -> None:
         (Windows(cards=(RAPHAEL, RX9060, RX9070), wheels=split("gfx1200")),
          "HIP_VISIBLE_DEVICES=1,2"),
         (Windows(cards=(HALO, XTX), wheels=split("gfx1100", "gfx1151")), "HIP_VISIBLE_DEVICES=1"),
+        (Windows(cards=(XTX, RAPHAEL)), "HIP_VISIBLE_DEVICES=0"),
         (Windows(listed=(), environ={"HIP_VISIBLE_DEVICES": "1"}), "unset HIP_VISIBLE_DEVICES"),
         (Wsl(release="4.4.0-19041-Microsoft", device=False, listed=()), "--set-version"),
     ],
