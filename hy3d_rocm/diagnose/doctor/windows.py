@@ -106,8 +106,8 @@ def cards(system: System) -> list[dict[str, Any]]:
     and each of a card's earlier places, so the newest drivers of as many as there are. driver: ""
     for one that has no driver of AMD's."""
     known: dict[str, list[dict[str, Any]]] = {}
-    for number in range(_ENTRIES):
-        entry = system.values(rf"{DRIVERS}\{number:04}") or {}
+    drivers = [system.values(rf"{DRIVERS}\{number:04}") for number in range(_ENTRIES)]
+    for entry in filter(None, drivers):
         named = _AMD.search(str(entry.get("MatchingDeviceId", "")))
         if named:
             known.setdefault(named[1].lower(), []).append(_card(entry, named[1].lower(), system))
@@ -118,8 +118,10 @@ def cards(system: System) -> list[dict[str, Any]]:
     devices = [named[1].lower() for named in map(_AMD.search, there) if named]
     for device in dict.fromkeys(devices):
         group = sorted(known.get(device, []), key=lambda card: _numbers(card["driver"]))[::-1]
-        undriven = {**_card({}, device, None), "name": f"PCI 1002:{device}", "driver": ""}
-        found += (group + [undriven] * len(devices))[: devices.count(device)]
+        other = {**_card({}, device, None), "name": f"PCI 1002:{device}"}
+        if any(drivers):
+            other["driver"] = ""
+        found += (group + [other] * len(devices))[: devices.count(device)]
     return found
 
 

@@ -193,6 +193,8 @@ def test_cards_are_those_that_are_there_with_their_newest_drivers(tmp_path: Path
     assert len(windows.cards(System(keys.get, no, no))) == 3
     unknown = windows.cards(System(keys.get, lambda: [r"PCI\VEN_1002&DEV_1234"], no))
     assert [(c["name"], c["driver"]) for c in unknown] == [("PCI 1002:1234", "")]
+    [unread] = windows.cards(System(lambda _: None, lambda: [named], no))
+    assert unread["driver"]  # nobody knows that it has none
 
 
 @pytest.mark.parametrize(
@@ -305,6 +307,7 @@ def fails(*_: Any) -> Any:
         System(lambda _: {"PagingFiles": 3, "TdrDelay": "x", "MatchingDeviceId": 7}, list, fails),
         System(lambda _: {"MatchingDeviceId": "VEN_1002&DEV_744C", "DriverDesc": 3}, fails, fails),
         System(fails, fails, fails),
+        System(fails, lambda: [r"PCI\VEN_1002&DEV_744C"], fails),
     ],
 )
 def test_a_windows_that_says_nothing_is_examined(system: System, tmp_path: Path) -> None:
