@@ -10,7 +10,7 @@ a list.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
@@ -60,6 +60,11 @@ def read(
     except _WrongError as error:
         raise TableError(f"{path.name}, {where}: {error}") from None
     return table.get("heading", ""), tuple(rows)
+
+
+def any_of(patterns: Iterable[str], flags: int = re.IGNORECASE) -> re.Pattern[str]:
+    """A pattern that finds what any of these does."""
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), flags)
 
 
 def functions_of(*modules: ModuleType) -> dict[str, Callable[..., Any]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hy3d_rocm.conv.verdict_store.machine import overridden
-from hy3d_rocm.diagnose.doctor.finding import Facts, Match
+from hy3d_rocm.diagnose.doctor.finding import Facts, Match, as_version
 from hy3d_rocm.diagnose.doctor.selftest import is_wrong, tier_name
 from hy3d_rocm.diagnose.env.checks import FILLED
 from hy3d_rocm.diagnose.env.choices import PATCH_VARIABLE, read_patch_choice
@@ -40,8 +40,10 @@ def architecture_missing(facts: Facts) -> Iterator[Match]:
     """An error where no card has kernels; beside one that has, advice to hide the other."""
     built = facts.get("torch.architectures", [])
     own = facts.visible or facts.architectures
-    missing = sorted({name for name in own if not _covers(built, _as_reported(name, facts))})
-    is_partly = len(missing) < len(set(own))
+    # Of a processor's GPU that comes first another rule speaks.
+    meant = [name for name in own if not (facts.integrated_first and is_apu(name))]
+    missing = sorted({name for name in meant if not _covers(built, _as_reported(name, facts))})
+    is_partly = len(missing) < len(set(meant))
     for name in missing:
         told = _as_reported(name, facts)
         # A card whose kernels this one runs too, and the override for that.
@@ -51,10 +53,12 @@ def architecture_missing(facts: Facts) -> Iterator[Match]:
             ("", ""),
         )  # fmt: skip
         yield Match(
-            "told" if told != name else "", "sibling" if sibling else "",
-            "partly" if is_partly else "",
+            "told" if told != name else "", "windows" if _is_windows(facts) else "",
+            "sibling" if sibling else "", "partly" if is_partly else "",
             name=name, told=told, sibling=sibling, value=value,
-            first=next((place for place, other in enumerate(own) if other not in missing), 0),
+            first=next(
+                (n for n, other in enumerate(own) if other in meant and other not in missing), 0
+            ),
         )  # fmt: skip
 
 
@@ -74,12 +78,21 @@ def _covers(built: list[str], architecture: str) -> bool:
 
 
 def sees_no_gpu(facts: Facts) -> Iterator[Match]:
-    if facts.rows("torch.gpus") or not facts.rows("driver.gpus") or _closed(facts):
+    listed = facts.rows("driver.gpus") or [
+        c for c in facts.rows("windows.cards") if c.get("driver")
+    ]
+    if facts.rows("torch.gpus") or not listed or _closed(facts):
         return
     values = {name: facts.get(f"variables.{name}.value") for name in _HIDING}
     hidden = [f"{name}={value}" for name, value in values.items() if value is not None]
     first = hidden[0].partition("=")[0] if hidden else ""
-    yield Match("hidden" if hidden else "", hidden=hidden, first=first)
+    is_rdna2 = any(name.startswith("gfx103") for name in facts.discrete)
+    spans = ("machine.rocm in 7.1-7.3", "nightly in 20260101-20260312")
+    yield Match(
+        "windows" if _is_windows(facts) else "",
+        "rdna2" if _is_windows(facts) and is_rdna2 and any(map(facts.holds, spans)) else "",
+        "hidden" if hidden else "", hidden=hidden, first=first,
+    )  # fmt: skip
 
 
 def _closed(facts: Facts) -> list[Facts]:
@@ -108,12 +121,91 @@ def kfd_missing(facts: Facts) -> Iterator[Match]:
 
 
 def card_without_driver(facts: Facts) -> Iterator[Match]:
-    cards = facts.amd_cards
-    if cards and all(card.get("driver") != "amdgpu" for card in cards):
+    cards, on_windows = facts.amd_cards, _is_windows(facts)
+    if cards and not any(_is_driven(card, on_windows) for card in cards):
         yield Match(
+            "windows" if on_windows else "",
             cards=", ".join(f"{c.get('pci')}: {c.get('driver') or 'no driver'}" for c in cards),
+            names=[card.get("name") for card in cards],
             loaded="is" if facts.get("kernel.loaded") else "is not",
         )
+
+
+def _is_driven(card: Mapping[str, Any], on_windows: bool) -> bool:
+    return bool(card.get("driver")) if on_windows else card.get("driver") == "amdgpu"
+
+
+# Windows and WSL
+
+
+def _is_windows(facts: Facts) -> bool:
+    return bool(facts.get("windows.host") == "windows")
+
+
+def wheels_without_card(facts: Facts) -> Iterator[Match]:
+    """ROCm's wheels that are for other GPUs, where PyTorch's own list does not show that."""
+    cards = [name for name in facts.visible if not is_apu(name)]
+    meant = cards or facts.visible or facts.discrete or facts.architectures
+    families = [str(name) for name in facts.get("windows.wheels.families", [])]
+    devices = [str(name) for name in facts.get("windows.wheels.devices", [])]
+    if not meant or any(_is_of(name, family) for name in meant for family in families + devices):
+        return
+    if families and not facts.get("torch.architectures"):
+        yield Match(name=meant[0], built=families)
+    if not families and facts.get("windows.wheels.is_split"):
+        yield Match("split", "none" if not devices else "", name=meant[0], built=devices)
+
+
+def _is_of(architecture: str, family: str) -> bool:
+    """A wheel's name for its GPUs: "gfx110X" stands for gfx1100 to gfx1103."""
+    low = family.lower()
+    return architecture == low or (low.endswith("x") and architecture[:-1] == low[:-1])
+
+
+def integrated_first(facts: Facts) -> Iterator[Match]:
+    if not facts.integrated_first:
+        return
+    names = [gpu.get("name") for gpu in facts.rows("torch.gpus")]
+    told = zip(names, facts.visible, strict=False)
+    named = [f"cuda:{place} is {name} ({own})" for place, (name, own) in enumerate(told)]
+    cards = [str(place) for place, name in enumerate(facts.visible) if not is_apu(name)]
+    built = facts.get("torch.architectures", [])
+    is_error = bool(built) and not _covers(built, facts.visible[0])
+    yield Match(
+        "no-kernels" if is_error else "",
+        "rocr" if facts.get("variables.ROCR_VISIBLE_DEVICES.value") else "",
+        named=named, cards=",".join(cards),
+    )  # fmt: skip
+
+
+def short_time_out(facts: Facts) -> Iterator[Match]:
+    """Windows' own two seconds, where something on the GPU took longer or for ever."""
+    hung = [
+        f"{tier_name(str(r.get('tier')), bool(facts.get('torch.hip')))} did not come back here"
+        for r in facts.rows("self_test.results")
+        if r.get("verdict") == "hang" and str(r.get("device")).startswith("cuda")
+    ]
+    if count := facts.number("knowledge.verdicts.hang"):
+        hung.append(f"{count} back-ends of convolutions did not come back before")
+    is_on = facts.get("windows.time_out") and facts.get("windows.time_out.level") != 0
+    if hung and is_on and facts.number("windows.time_out.seconds") <= 2:
+        yield Match(why=hung[0])
+
+
+def wsl_sees_no_gpu(facts: Facts) -> Iterator[Match]:
+    """/dev/dxg is there: what of AMD's bridge to it is missing."""
+    if facts.rows("torch.gpus"):
+        return
+    bridges, older = facts.get("windows.bridges", []), facts.get("windows.older_bridge")
+    rocm = as_version(facts.get("machine.rocm"))
+    if not bridges and not older:
+        yield Match("no-bridge")
+    elif bridges and not older and rocm < (7, 13) and facts.get("windows.detection") != "1":
+        yield Match("detection", bridge=bridges[0])
+    elif older and not bridges and facts.get("windows.bundled"):
+        yield Match("bundled", file=facts.get("windows.bundled")[0])
+    else:
+        yield Match(bridge=bridges[0] if bridges else "hsa-runtime-rocr4wsl-amdgpu")
 
 
 # Memory

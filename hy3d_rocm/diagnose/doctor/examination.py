@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hy3d_rocm import __version__
-from hy3d_rocm.diagnose.doctor import basic, kernel, selftest
+from hy3d_rocm.diagnose.doctor import basic, kernel, selftest, windows
 from hy3d_rocm.diagnose.doctor.finding import Facts, Finding, Severity
 from hy3d_rocm.diagnose.doctor.report import as_html, as_text, headline
 from hy3d_rocm.diagnose.doctor.rules import table
@@ -96,11 +96,14 @@ def collect(
     root: Path = kernel.ROOT,
     machine: Machine | None = None,
     torch: Mapping[str, Any] | None = None,
+    system: windows.System | None = None,
+    folders: Sequence[str] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """All facts but the self-test's. A section that fails is {"error": ...}.
 
-    root, machine, torch: in place of this machine's (tests).
+    root, machine, torch, system (how Windows is asked), folders (of packages): in place of this
+    machine's (tests).
     """
     topology = root / gpu.TOPOLOGY.relative_to("/")
     if machine is None:
@@ -120,6 +123,8 @@ def collect(
         facts["machine"][name] = list(facts["machine"][name])
     facts["judged"] = _judged(environ, machine)
     facts["kernel"] = _guarded(kernel.collect, root)
+    if of_windows := _guarded(windows.collect, environ, root, system, folders):
+        facts["windows"] = of_windows
     facts["memory"] = _guarded(kernel.memory, root)
     facts["miopen"] = _guarded(contents.collect, environ)
     facts.update(_guarded(kernel.storage, environ))

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from hy3d_rocm.diagnose.env.machine import Version, dotted, parse_version
+from hy3d_rocm.memory import is_apu
 from hy3d_rocm.units import parse_size, size_text
 
 _PLACE = re.compile(r"\{([\w.]+):?([^{}]*)\}")
@@ -155,21 +156,59 @@ class Facts:
     @property
     def amd_cards(self) -> list[Mapping[str, Any]]:
         """The display adapters of AMD's on the bus, where they are what is computed on."""
-        return [] if self.computes_elsewhere else self.rows("kernel.cards")
+        if self.computes_elsewhere:
+            return []
+        return self.rows("kernel.cards") or self.rows("windows.cards")
 
     @property
     def architectures(self) -> list[str]:
         """Of the AMD GPUs: "gfx1100"; as torch names them where the driver lists none."""
         if self.computes_elsewhere:
             return []
-        listed = self.get("machine.architectures", [])
+        # Windows tells the cards; without that, the wheels' family stands for them there.
+        told = [str(card.get("architecture") or "") for card in self.rows("windows.cards")]
+        listed = list(filter(None, told)) or self.get("machine.architectures", [])
         return [a for a in listed if a.startswith("gfx")] or self.visible
 
     @property
     def visible(self) -> list[str]:
-        """Architectures of the GPUs that torch lists, as HSA_OVERRIDE_GFX_VERSION has them."""
-        named = [str(gpu.get("architecture", "")) for gpu in self.rows("torch.gpus")]
+        """Architectures of the GPUs that torch lists, as HSA_OVERRIDE_GFX_VERSION has them; under
+        ZLUDA, which tells none, by their names in Windows."""
+        known = {c.get("name"): c.get("architecture") for c in self.rows("windows.cards")}
+        named = [
+            str(gpu.get("architecture") or known.get(str(gpu.get("name")).removesuffix(" [ZLUDA]")))
+            for gpu in self.rows("torch.gpus")
+        ]
         return [a.partition(":")[0] for a in named if a.startswith("gfx")]
+
+    @property
+    def discrete(self) -> list[str]:
+        """Of the architectures those of cards, not of a processor's own GPU."""
+        return [name for name in self.architectures if not is_apu(name)]
+
+    @property
+    def device_extra(self) -> str:
+        """The part of AMD's wheels that has this GPU's kernels: "device-gfx1100"."""
+        meant = sorted(set(self.discrete or self.architectures))
+        is_told = len(meant) == 1 and "X" not in meant[0]
+        return f"device-{meant[0]}" if is_told else "device-all"
+
+    @property
+    def torch_replaced(self) -> bool:
+        """Windows, WSL: ROCm's wheels are there, and a PyTorch that does not use them."""
+        has_gpu = self.amd_cards or self.get("windows.device")
+        is_other = self.get("machine.torch_is_rocm") is False and not self.get("torch.hip")
+        return bool(
+            has_gpu and is_other and self.get("windows.wheels.names")
+            and not self.get("machine.zluda") and not self.rows("torch.gpus")
+        )  # fmt: skip
+
+    @property
+    def integrated_first(self) -> bool:
+        """Windows: torch's first GPU is the processor's own, and a card comes after it."""
+        apus = list(map(is_apu, self.visible))
+        on_windows = self.get("windows.host") == "windows"
+        return bool(on_windows and apus[:1] == [True] and not all(apus))
 
     @property
     def is_linux(self) -> bool:

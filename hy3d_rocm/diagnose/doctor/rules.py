@@ -12,7 +12,7 @@ from hy3d_rocm.diagnose.doctor.finding import Check, Facts, Finding, Match, Seve
 from hy3d_rocm.diagnose.tables import functions_of, read
 
 FOLDER = Path(__file__).with_name("rules")
-FILES = ("torch", "versions", "pack", "memory", "miopen")
+FILES = ("torch", "windows", "versions", "pack", "memory", "miopen")
 CHECKS: dict[str, Check] = functions_of(checks)
 _TEXTS = ("id", "title", "evidence", "remedy", "source")
 

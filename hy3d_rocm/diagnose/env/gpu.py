@@ -27,7 +27,7 @@ def entries(folder: Path) -> list[Path]:
     """What is in a folder, by name; [] where it can't be listed."""
     try:
         return sorted(folder.iterdir())
-    except OSError:
+    except (OSError, ValueError):
         return []
 
 

@@ -18,6 +18,9 @@ from pathlib import Path
 from hy3d_rocm.diagnose.env import gpu
 
 Version = tuple[int, ...]  # () where it isn't known
+_ZLUDA = ("zluda/zluda.exe", "zluda/nvcuda.dll", ".zluda/nvcuda.dll")
+# patientx/ComfyUI-Zluda, install-n.bat: NVIDIA's own, where ZLUDA's has taken its name.
+_ZLUDAS_COPY = "nvrtc_cuda.dll"
 WSL_GPU = Path("/dev/dxg")  # ROCm under WSL has no kernel driver of its own to ask
 # rocm_sdk_libraries_gfx110X_dgpu-7.10.0a20251015.dist-info, rocm-7.2.0.dev0.dist-info, ...
 _ROCM_WHEEL = re.compile(r"(?:rocm|rocm_sdk_(?:core|devel|\w+_\w+))-(\d[^-]*)\.dist-info")
@@ -79,7 +82,8 @@ def detect(
     environ: Mapping[str, str], *, topology: Path = gpu.TOPOLOGY, system_rocm: Path = gpu.ROCM
 ) -> Machine:
     """This machine. Never raises for what is missing or unreadable."""
-    build = torch_build(torch_folder())
+    folder = torch_folder()
+    build = torch_build(folder)
     architectures, wheel_version = rocm_wheels(sys.path)
     listed = tuple(facts["architecture"] for facts in gpu.amd_gpus(topology))
     can_be_listed = sys.platform == "linux" and (bool(listed) or not os.path.exists(WSL_GPU))
@@ -89,7 +93,7 @@ def detect(
         torch=parse_version(build.get("__version__", "")),
         torch_is_rocm=is_rocm(build) if build else None,
         rocm=rocm_of(build) or wheel_version or parse_version(gpu.rocm_version(system_rocm)),
-        zluda=uses_zluda(environ, build),
+        zluda=uses_zluda(environ, build, folder),
         system={"win32": "windows"}.get(sys.platform, sys.platform),
     )
     return replace(found, find_results=find_results(environ)) if found.runs_on_amd else found
@@ -160,10 +164,15 @@ def rocm_wheels(folders: Iterable[str]) -> tuple[tuple[str, ...], Version]:
     return tuple(dict.fromkeys(targets)), next(filter(None, versions), ())
 
 
-def uses_zluda(environ: Mapping[str, str], build: Mapping[str, str]) -> bool:
-    """A CUDA build of torch on an AMD GPU: told by ZLUDA's variables or its folder."""
+def uses_zluda(
+    environ: Mapping[str, str], build: Mapping[str, str], folder: Path | None = None
+) -> bool:
+    """A CUDA build of torch on an AMD GPU: told by ZLUDA's variables, its folder beside the program
+    or the environment, or the library that its installers leave in torch's folder."""
     if not build.get("cuda"):
         return False
-    return any(name.startswith("ZLUDA_") for name in environ) or (
-        sys.platform == "win32" and os.path.exists(Path("zluda", "zluda.exe"))
-    )
+    if any(name.startswith("ZLUDA_") for name in environ):
+        return True
+    beside = [place / name for place in (Path(), Path(sys.prefix).parent) for name in _ZLUDA]
+    own = [folder / "lib" / _ZLUDAS_COPY] if folder is not None else []
+    return sys.platform == "win32" and any(map(os.path.exists, (*beside, *own)))

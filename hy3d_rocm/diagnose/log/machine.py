@@ -4,18 +4,14 @@ and the commands that depend on them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
+from hy3d_rocm.diagnose.cards import cards
 from hy3d_rocm.diagnose.log.read import without_prefix
-from hy3d_rocm.diagnose.tables import read
-
-
-def any_of(patterns: Iterable[str], flags: int = re.IGNORECASE) -> re.Pattern[str]:
-    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), flags)
+from hy3d_rocm.diagnose.tables import any_of, read
 
 
 @dataclass(frozen=True)
@@ -69,33 +65,12 @@ _ARCHITECTURE = re.compile(r"\bgfx(\d{3,4}[a-f]?)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class _Card:
-    """See the head of cards.toml."""
-
-    architecture: str
-    names: tuple[str, ...] = ()
-    override: str = ""
-    kind: Literal["", "beside", "apu"] = ""
-    never_meant: bool = False
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        return any_of(self.names or ("(?!)",))
-
-
-@dataclass(frozen=True)
 class _Command:
     """See the head of commands.toml."""
 
     name: str
     text: str
     when: tuple[str, ...] = ()
-
-
-@cache
-def _cards() -> dict[str, _Card]:
-    rows = read(Path(__file__).with_name("cards.toml"), _Card)[1]
-    return {card.architecture: card for card in rows}
 
 
 @cache
@@ -131,7 +106,7 @@ class Machine:
         if "gfx" in low:
             self.architectures.update(f"gfx{n.lower()}" for n in _ARCHITECTURE.findall(text))
         if "rx " in low or "radeon" in low:
-            self.named.update(n for n, card in _cards().items() if card.pattern.search(text))
+            self.named.update(n for n, card in cards().items() if card.pattern.search(text))
 
     def _look_for_system(self, text: str, low: str) -> None:
         if self.system != "wsl" and self._signs["windows declared"].shown(text, low):
@@ -178,14 +153,14 @@ class Machine:
     @property
     def beside(self) -> bool:
         """Whether the log shows a GPU of a processor, and by its name a card beside it."""
-        kinds = {name: card.kind for name, card in _cards().items() if card.kind}
+        kinds = {name: card.kind for name, card in cards().items() if card.kind}
         shown = (kinds.get(name) for name in self.architectures | self.named)
         return "beside" in shown and bool(self.named - kinds.keys())
 
     @property
     def architecture(self) -> str:
         """The one architecture that the log shows, or "" where it shows none or several."""
-        meant = {n for n in self.architectures if n not in _cards() or not _cards()[n].never_meant}
+        meant = {n for n in self.architectures if n not in cards() or not cards()[n].never_meant}
         for shown in (self.named, set() if "claimed" in self.shown else meant):
             if len(shown) == 1:
                 return next(iter(shown))
@@ -203,7 +178,7 @@ class Machine:
     @property
     def override(self) -> str:
         """What HSA_OVERRIDE_GFX_VERSION makes the card's relative of it, or ""."""
-        card = _cards().get(self.architecture)
+        card = cards().get(self.architecture)
         return card.override if card else ""
 
     def _command(self, name: str) -> str:

@@ -10,8 +10,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
-from hy3d_rocm.diagnose.log.machine import SHOWN, any_of
-from hy3d_rocm.diagnose.tables import TableError, read
+from hy3d_rocm.diagnose.log.machine import SHOWN
+from hy3d_rocm.diagnose.tables import TableError, any_of, read
 
 Confidence = Literal["certain", "likely", "possible"]
 Severity = Literal["error", "notice"]

@@ -20,6 +20,19 @@ from doctor_machines import (
     set_variable,
 )
 from places import ROOT
+from windows_machines import (
+    CUSTOM,
+    FAMILY,
+    HALO,
+    RAPHAEL,
+    RX6800,
+    RX9070,
+    XTX,
+    Windows,
+    Wsl,
+    becomes,
+    split,
+)
 
 from hy3d_rocm.diagnose.doctor import examination
 from hy3d_rocm.diagnose.doctor.examination import Examination, judge
@@ -134,6 +147,21 @@ def nightly(version: str, *, system: str = "linux") -> Change:
     return more(put("torch.version", version), put("machine.system", system))
 
 
+SDK = {
+    "HIP_PATH": "C:\\Program Files\\AMD\\ROCm\\6.4\\",
+    "PATH": "C:\\Windows;C:\\Program Files\\AMD\\ROCm\\6.4\\bin",
+}
+HIP_PATH = {"HIP_PATH": SDK["HIP_PATH"], "PATH": "C:\\Windows"}
+HANGS = result("vendor", verdict="hang")
+ON = {"HSA_ENABLE_DXG_DETECTION": "1"}
+
+DIED = {"error": "the process died (exit code 3221225477)", "is_hang": False}
+
+
+def rdna2(torch: str) -> Windows:
+    return Windows(cards=(RX6800,), wheels=CUSTOM, torch=torch)
+
+
 OUT_OF_ORDER = "WrongResultError: 64 of 64 outputs are wrong"
 
 ROWS: list[Row] = [
@@ -163,6 +191,111 @@ ROWS: list[Row] = [
     ("miopen-off", A, [put("comfyui", {"version": "1"}),
                        put("torch.miopen_or_cudnn_enabled", False)],
      [put("torch.miopen_or_cudnn_enabled", False)]),
+    # Windows and WSL
+    ("torch-replaced", E, [becomes(Windows(torch="2.9.0+cu128"))],
+     [becomes(Windows(torch="2.9.0+cu128", zluda=True))]),
+    ("torch-replaced", E, [becomes(Windows(torch="2.10.0", torch_says={"error": "OSError: c10"})),
+                           put("torch.version", None)],
+     [becomes(Windows(torch="2.10.0", wheels=()))]),
+    ("torch-replaced", E, [becomes(Wsl(torch="2.13.0", wheels=split("gfx1100")))],
+     [becomes(Wsl(torch="2.13.0", wheels=split("gfx1100"), device=False))]),
+    ("wheels-for-other-gpus", E, [becomes(Windows(cards=(HALO,), wheels=split("gfx1100")))],
+     [becomes(Windows(cards=(HALO,), wheels=split("gfx1100", "gfx1151")))]),
+    ("wheels-for-other-gpus", E, [becomes(Windows(cards=(RX9070,), wheels=FAMILY, kernels=()))],
+     [becomes(Windows(wheels=FAMILY, kernels=()))]),
+    ("wheels-for-other-gpus", E, [becomes(Windows(wheels=split()))],
+     [becomes(Windows(wheels=CUSTOM))]),
+    ("wheels-for-other-gpus", E, [becomes(Windows(cards=(HALO,)))],
+     [becomes(Windows(cards=(HALO,), torch="2.9.0+cu128"))]),
+    ("driver-older-than-rocm", W,
+     [becomes(Windows(torch="2.9.1+rocm7.2.2", software="24.12.1"))],
+     [becomes(Windows(software="24.12.1"))]),
+    ("driver-older-than-rocm", W,
+     [becomes(Windows(torch="2.9.1+rocm7.2.1", software="26.1.1"))],
+     [becomes(Windows(torch="2.9.0+cu128", software="26.1.1"), put("machine.rocm", [7, 2, 1]))]),
+    ("driver-older-than-rocm", W,
+     [becomes(Windows(wheels=CUSTOM, torch="2.9.1+rocm7.2.1", software="26.1.1"))],
+     [becomes(Windows(wheels=CUSTOM, torch="2.9.1+rocm7.2.1", software="26.2.2"))]),
+    ("wheels-for-other-gpus", E, [becomes(Windows(cards=(HALO,)))],
+     [becomes(Windows(cards=(HALO,), torch="2.9.0+cu128"))]),
+    ("driver-older-than-rocm", W,
+     [becomes(Windows(torch="2.9.1+rocm7.2.2", software="24.12.1"))],
+     [becomes(Windows(software="24.12.1"))]),
+    ("driver-older-than-rocm", W,
+     [becomes(Windows(torch="2.9.1+rocm7.2.1", software="26.1.1"))],
+     [becomes(Windows(torch="2.9.0+cu128", software="26.1.1"), put("machine.rocm", [7, 2, 1]))]),
+    ("driver-older-than-rocm", W,
+     [becomes(Windows(wheels=CUSTOM, torch="2.9.1+rocm7.2.1", software="25.20.01.17"))],
+     [becomes(Windows(wheels=CUSTOM, torch="2.9.1+rocm7.2.1", software="25.Q4"))]),
+    ("hip-sdk-beside", W, [becomes(Windows(environ=SDK))],
+     [becomes(Windows(environ=SDK, torch="2.7.0+cu118", zluda=True))]),
+    ("hip-sdk-beside", A, [becomes(Windows(environ=HIP_PATH))],
+     [becomes(Windows(environ={"PATH": "C:\\tools\\bin"}))]),
+    ("hip-sdk-beside", A, [becomes(Windows(environ=HIP_PATH))],
+     [becomes(Windows(environ=HIP_PATH, wheels=()))]),
+    ("hip-sdk-beside", A, [becomes(Windows(environ=HIP_PATH))],
+     [becomes(Windows(environ=HIP_PATH, torch="2.9.0+cu128"))]),
+    ("zluda-without-sdk", W, [becomes(Windows(torch="2.7.0+cu118", zluda=True, wheels=()))],
+     [becomes(Windows(torch="2.7.0+cu118", zluda=True, wheels=(), environ=HIP_PATH))]),
+    ("zluda-without-sdk", W, [becomes(Windows(torch="2.7.0+cu118", zluda=True, wheels=()))],
+     [put("machine.zluda", True)]),
+    ("architecture-missing", E, [becomes(Windows(cards=(RAPHAEL, XTX), kernels=("gfx1036",)))],
+     [becomes(Windows(cards=(RAPHAEL, XTX)))]),
+    ("integrated-gpu-first", E, [becomes(Windows(cards=(RAPHAEL, XTX)))],
+     [becomes(Windows(cards=(RAPHAEL, XTX), listed=(XTX,)))]),
+    ("integrated-gpu-first", W, [becomes(Windows(cards=(RAPHAEL, XTX), kernels=("gfx1036",)))],
+     [becomes(Windows(cards=(XTX, RAPHAEL)))]),
+    ("rdna2-not-listed", E,
+     [becomes(Windows(cards=(RX6800,), wheels=CUSTOM, torch="2.9.1+rocm7.2.0", listed=()))],
+     [becomes(Windows(wheels=CUSTOM, torch="2.9.1+rocm7.2.0", listed=()))]),
+    ("rdna2-not-listed", E,
+     [becomes(Windows(cards=(RX6800,), torch="2.10.0+rocm7.12.0a20260218", listed=()))],
+     [becomes(Windows(cards=(RX6800,), torch="2.10.0+rocm7.13.0a20260318", listed=()))]),
+    ("rdna2-crashes", E, [becomes(rdna2("2.9.1+rocm7.2.1"), put("torch", DIED))],
+     [becomes(rdna2("2.13.0+rocm10.0.0"), put("torch", DIED))]),
+    ("torch-sees-no-gpu", E, [becomes(Windows(listed=()))],
+     [becomes(Windows(cards=(), listed=()))]),
+    ("card-without-driver", E, [becomes(Windows(undriven=True, listed=()))], [becomes(Windows())]),
+    ("commit-limit", W, [becomes(Windows(commit=(64 * GB, 3 * GB)))],
+     [becomes(Windows(commit=(30 * GB, 3 * GB)))]),
+    ("commit-limit", W, [becomes(Windows(commit=(64 * GB, 3 * GB)))],
+     [becomes(Windows(commit=(64 * GB, 5 * GB)))]),
+    ("page-file-off", W, [becomes(Windows(page_files=("",)))], [becomes(Windows(page_files=None))]),
+    ("page-file-fixed", A, [becomes(Windows(page_files=("C:\\pagefile.sys 8192 98303",)))],
+     [becomes(Windows(page_files=("C:\\pagefile.sys 16384 98304",)))]),
+    ("page-file-fixed", A, [becomes(Windows(page_files=("D:\\pagefile.sys 800 800",) * 2))],
+     [becomes(Windows(page_files=("C:\\pagefile.sys 0 0", "D:\\pagefile.sys 800 800")))]),
+    ("time-out-off", W, [becomes(Windows(time_out={"TdrLevel": 0}))],
+     [becomes(Windows(time_out={"TdrLevel": 3, "TdrDelay": 60}))]),
+    ("time-out-lowered", W, [becomes(Windows(time_out={"TdrDelay": 1}))],
+     [becomes(Windows(time_out={"TdrDelay": 2}))]),
+    ("time-out-lowered", W, [becomes(Windows(time_out={"TdrDelay": 0}))],
+     [becomes(Windows(time_out={"TdrDelay": 1, "TdrLevel": 0}))]),
+    ("time-out-short", A, [becomes(Windows(), put("self_test", {"results": [HANGS]}))],
+     [becomes(Windows(cards=(), torch="2.9.0+cu128", torch_says={"gpus": NVIDIA}),
+              put("self_test", {"results": [HANGS]}))]),
+    ("time-out-short", A, [becomes(Windows(), put("self_test", {"results": [HANGS]}))],
+     [becomes(Windows(time_out={"TdrDelay": 10}), put("self_test", {"results": [HANGS]}))]),
+    ("time-out-short", A, [becomes(Windows(), put("knowledge", {"verdicts": {"hang": 2}}))],
+     [becomes(Windows(time_out=None), put("knowledge", {"verdicts": {"hang": 2}}))]),
+    ("wsl-no-device", E, [becomes(Wsl(device=False, listed=()))],
+     [becomes(Wsl(device=False, listed=(), torch="2.13.0"))]),
+    ("wsl-no-bridge", E, [becomes(Wsl(bridge="", listed=()))],
+     [becomes(Wsl(bridge="", older_bridge=True, listed=()))]),
+    ("wsl-detection-off", E, [becomes(Wsl(listed=()))], [becomes(Wsl(listed=(), environ=ON))]),
+    ("wsl-detection-off", E, [becomes(Wsl(listed=(), torch="2.10.0+rocm7.12.0"))],
+     [becomes(Wsl(listed=(), torch="2.11.0+rocm7.13.0"))]),
+    ("wsl-bundled-runtime", E,
+     [becomes(Wsl(bridge="", older_bridge=True, bundled=True, listed=()))],
+     [becomes(Wsl(bridge="", older_bridge=True, bundled=True))]),
+    ("wsl-sees-no-gpu", E, [becomes(Wsl(listed=(), environ=ON))], [becomes(Wsl(environ=ON))]),
+    ("wsl-no-bridge", E, [becomes(Wsl(bridge="", listed=()))],
+     [becomes(Wsl(bridge="", torch="2.13.0"))]),
+    ("wsl-memory", A, [becomes(Wsl(memory=16 * GB))], [becomes(Wsl(memory=24 * GB))]),
+    ("wsl-windows-disk", A, [becomes(Wsl(environ={"MIOPEN_USER_DB_PATH": "/mnt/c/Users/x/db"}))],
+     [becomes(Wsl(environ={"MIOPEN_USER_DB_PATH": "/mnt/data/db"}))]),
+    ("wsl-windows-disk", A, [becomes(Wsl(environ={"MIOPEN_CUSTOM_CACHE_DIR": "/mnt/c/x"}))],
+     [becomes(Wsl(environ={"MIOPEN_CUSTOM_CACHE_DIR": "/mnt/c/x"}, torch="2.13.0"))]),
     # Known-bad versions
     ("firmware-mes-0x83", E, [strix, put("kernel.cards.0.mes_firmware", 0x83)],
      [put("kernel.cards.0.mes_firmware", 0x83)]),
