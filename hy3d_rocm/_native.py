@@ -41,8 +41,8 @@ else:
         available, missing = False, str(error)
         # No warning: a pack cloned without a compiler is a supported way to use it.
         logger.info(
-            "The C core is not there (%s): everything but the CPU convolution, the rasteriser and "
-            "exact decodes within a budget works; to get those too, %s.",
+            "hy3d_rocm: the C core is not there (%s): everything but the CPU convolution, the "
+            "rasteriser and exact decodes within a budget works; to get those too, %s.",
             missing,
             _fallback.INSTALL,
         )

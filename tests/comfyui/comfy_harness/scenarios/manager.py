@@ -24,7 +24,7 @@ from comfy_harness.context import OURS, PATCHED, UPSTREAM, Context
 from comfy_harness.scenarios.raster import texture_stage
 
 TOOLS = "ComfyUI-Manager is not installed for PYTHON: pip install comfyui-manager"
-NO_CORE = "hy3d_rocm: The C core is not there"
+NO_CORE = "hy3d_rocm: the C core is not there"
 # As requirements.txt has it, and the same where no wheel fits.
 ASKED = re.compile(r"^# (hy3d-rocm==.*)$", re.MULTILINE)
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "core.autocrlf=false")
@@ -45,6 +45,7 @@ class Repository:
         _do(*GIT, "-C", self.clone, "commit", "-q", "-a", "-m", name)
         at = self.served / f"{OURS}.git"
         _do("git", "-C", self.clone, "push", "-q", at, "HEAD")
+        _do("git", "-C", at, "repack", "-a", "-d", "-q")  # one file to fetch
         _do("git", "-C", at, "update-server-info")
         return head(self.clone)
 
@@ -174,6 +175,10 @@ def _manager(context: Context, comfyui: Path, *words: str) -> str:
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
         check=False, env=environ, cwd=comfyui,
     )  # fmt: skip
+    logs = context.work / "logs"
+    logs.mkdir(exist_ok=True)
+    with (logs / f"manager-{context.core.name}.log").open("a", encoding="utf-8") as log:
+        log.write(f"## {' '.join(words)}\n{done.stdout}\n")
     return done.stdout
 
 
