@@ -169,6 +169,8 @@ def _manager(context: Context, comfyui: Path, *words: str) -> str:
     environ = {
         **os.environ, "COMFYUI_PATH": str(comfyui), "PIP_FIND_LINKS": str(context.wheels),
         "UV_FIND_LINKS": str(context.wheels),
+        # What is remembered of a wheel of this version would be taken for the one in the folder.
+        "UV_CACHE_DIR": str(context.work / "uv"), "PIP_NO_CACHE_DIR": "1",
     }  # fmt: skip
     command = [context.python, "-m", "cm_cli", *words, "--mode", "local"]
     done = subprocess.run(
