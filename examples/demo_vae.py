@@ -35,15 +35,12 @@ class DemoModelError(RuntimeError):
 
 
 def weights_path() -> Path:
-    """Where the demo weights lie: `examples/data` of this source checkout.
-
-    Raises DemoModelError when the file is not there (an installed wheel does not carry it).
-    """
+    """Where the demo weights lie, in `data` beside this file; DemoModelError where they do not."""
     path = Path(__file__).resolve().parent / "data" / WEIGHTS_NAME
     if not path.is_file():
         raise DemoModelError(
-            f"the demo weights are not at {path}: run the demo from a source checkout, or pass the "
-            f"path of {WEIGHTS_NAME}"
+            f"the demo weights are not at {path}: install hy3d-rocm again, or pass the path of "
+            f"{WEIGHTS_NAME}"
         )
     return path
 

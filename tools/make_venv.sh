@@ -2,7 +2,7 @@
 # Makes a virtual environment at $1 with whatever this machine offers for it.
 set -euo pipefail
 venv=$1
-for python in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
+for python in "${PYTHON:-}" python3 python3.14 python3.13 python3.12 python3.11; do
     [ -n "$python" ] && command -v "$python" >/dev/null || continue
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || continue
     found=$python

@@ -1,1 +1,1 @@
-"""`hy3d-rocm demo` of a source checkout: a filmed clip through failing convolutions."""
+"""`hy3d-rocm demo`: a filmed clip through failing convolutions."""

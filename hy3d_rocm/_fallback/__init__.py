@@ -36,7 +36,7 @@ def remedy() -> str:
             f"this is the source in {OWN}, and the installed package, which has it, is in {built}:"
             " start Python in another folder, or use the command hy3d-rocm"
         )
-    return "run `pip install .` in the pack's folder (needs a C compiler)"
+    return "run `pip install .` in the pack's folder (needs a C compiler), or install a wheel of it"
 
 
 # Number and name of each status that a twin raises; include/hy3d/status.h has the list.

@@ -70,8 +70,9 @@ def test_what_a_scenario_needs_is_an_option_and_is_said_where_it_is_missing() ->
     from comfy_harness.scenarios import NEEDS, SCENARIOS
 
     assert set(NEEDS) <= set(SCENARIOS)
-    assert {option for needed in NEEDS.values() for option in needed} <= set(VIDEO_PACKS)
-    given = Namespace(framepack=Path("here"), wan=None, hunyuanvideo=None)
+    assert {option for needed in NEEDS.values() for option in needed} <= {*VIDEO_PACKS, "wheels"}
+    given = Namespace(framepack=Path("here"), wan=None, hunyuanvideo=None, wheels=None)
+    assert run.lacking("manager", given) == ["wheels"]
     assert run.lacking("growth", given) == []
     assert run.lacking("wrapper_vaes", given) == ["wan", "hunyuanvideo"]
     assert run.lacking("vaes", given) == []
