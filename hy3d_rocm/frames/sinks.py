@@ -121,7 +121,7 @@ class _FileSink:
 
     @property
     def folder(self) -> Path:
-        return self.path.parent
+        return self.claim.path.parent
 
     def _opened(self) -> Shape:
         if self._shape is None:

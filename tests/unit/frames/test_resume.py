@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from fractions import Fraction
 from pathlib import Path
@@ -317,6 +318,7 @@ def test_the_manifest_is_on_the_disk_before_the_first_segment(tmp_path: Path) ->
     assert written["shape"] == list(frames.shape)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="its trials are forked")
 @pytest.mark.parametrize(
     ("decoder", "suffix", "count"),
     how_much.of(
