@@ -9,6 +9,9 @@ import sys
 from hy3d_rocm.files import write_whole
 
 
+_WIDTH = 60  # of what is being done; not every console of Windows obeys "clear the line"
+
+
 def run_doctor_command(arguments: argparse.Namespace) -> int:
     """Exit code: see the epilog."""
     from hy3d_rocm.diagnose.doctor.examination import examine
@@ -22,7 +25,7 @@ def run_doctor_command(arguments: argparse.Namespace) -> int:
         return 130
     finally:
         if tell is not None:
-            sys.stderr.write("\r\033[K")
+            sys.stderr.write(f"\r{'':{_WIDTH}}\r")
     if arguments.json:
         sys.stdout.write(json.dumps(examination.as_dict(), indent=2) + "\n")
     else:
@@ -39,7 +42,7 @@ def run_doctor_command(arguments: argparse.Namespace) -> int:
 
 
 def _tell(text: str) -> None:
-    sys.stderr.write(f"\r\033[K{text} ...")
+    sys.stderr.write(f"\r{text + ' ...':{_WIDTH}}")
     sys.stderr.flush()
 
 
@@ -66,11 +69,5 @@ def run_diagnose_command(arguments: argparse.Namespace) -> int:
         text = json.dumps(as_dict(found, source), indent=2, ensure_ascii=True) + "\n"
     else:
         text = text_of(found, source)
-    _write(text)
+    sys.stdout.write(text)
     return exit_code(found)
-
-
-def _write(text: str) -> None:
-    """A log may hold characters that this terminal's encoding has not got (Windows)."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
