@@ -69,5 +69,11 @@ def run_diagnose_command(arguments: argparse.Namespace) -> int:
         text = json.dumps(as_dict(found, source), indent=2, ensure_ascii=True) + "\n"
     else:
         text = text_of(found, source)
-    sys.stdout.write(text)
+    _write(text)
     return exit_code(found)
+
+
+def _write(text: str) -> None:
+    """A log may hold characters that this terminal's encoding has not got (Windows)."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))

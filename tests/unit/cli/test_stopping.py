@@ -98,6 +98,29 @@ def test_ctrl_c_again_stops_at_once(code: str, times: int, exit_code: int, last:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="SIGINT cannot be sent to one process there")
+@pytest.mark.parametrize("order", ["BC", "CB", "BB"])
+def test_ctrl_break_counts_as_ctrl_c(order: str) -> None:
+    """Windows' second key, in whose place another signal stands here."""
+    code = PYTHON.replace(
+        "with interruptible",
+        "from hy3d_rocm.cli import stopping; stopping._SIGNALS.append(signal.SIGUSR1)\n"
+        "with interruptible",
+    )
+    child = begin(code)
+    try:
+        for key in order:
+            child.send_signal(signal.SIGUSR1 if key == "B" else signal.SIGINT)
+            time.sleep(0.5)
+        told = child.stderr.read()
+        assert child.wait(timeout=30) == 3, told
+        assert "Ctrl-C again stops at once" in told
+        assert "put in order" in told
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGINT cannot be sent to one process there")
 def test_the_second_ctrl_c_stops_a_convolution_at_once() -> None:
     pytest.importorskip("hy3d_rocm._core")
     child = begin(CORE)
