@@ -8,7 +8,6 @@ import sys
 
 from hy3d_rocm.files import write_whole
 
-
 _WIDTH = 60  # of what is being done; not every console of Windows obeys "clear the line"
 
 

@@ -282,7 +282,6 @@ class Claim:
             except OSError as error:
                 if not is_held(error):
                     raise
-                self._put_back()
                 why = f"{error.strerror}: a program has it open, or it is read-only"
                 self._keep_beside(made, f"can't be replaced ({why})")
             settle_folder(self.path.parent)

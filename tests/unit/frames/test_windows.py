@@ -181,6 +181,55 @@ def test_a_scanner_that_holds_the_new_output(
         assert (grey_of(path) == 60) if is_there else not path.exists()
 
 
+def test_a_scanner_that_holds_a_segment_for_a_moment_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it gets its name, and when it is removed."""
+    path = tmp_path / "clip.mp4"
+    unlink, tries = Path.unlink, iter(range(1000))
+
+    def refuse(file: Path, missing_ok: bool = False) -> None:
+        if file.name == "segment_000000.mp4" and next(tries) < 2:
+            error = PermissionError(errno.EACCES, "Sharing violation", str(file))
+            error.winerror = 32  # type: ignore[attr-defined,unused-ignore]
+            raise error
+        unlink(file, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with held(monkeypatch, tmp_path / "clip.mp4.partial" / "segment_000000.mp4.partial", times=2):
+        sink = decoded(path, 120, claim=Claim(path, {"a": 1}))
+    assert sink.finish() == path
+    assert next(tries) > 2
+    assert grey_of(path) == 120
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_a_lock_that_is_just_given_back_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A name that is being removed can't be had until that is over."""
+    tries = iter(range(1000))
+
+    def slow(act: Any) -> Any:
+        def act_or_refuse(*arguments: Any) -> Any:
+            if next(tries) < 2:
+                error = PermissionError(errno.EACCES, "Access is denied")
+                error.winerror = 5  # type: ignore[attr-defined,unused-ignore]
+                raise error
+            return act(*arguments)
+
+        return act_or_refuse
+
+    if what == "folder":
+        monkeypatch.setattr(Path, "mkdir", slow(Path.mkdir))
+    else:
+        monkeypatch.setattr(locks, "open", slow(open), raising=False)
+    with Claim(tmp_path / "clip.npy"):
+        assert next(tries) > 2
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_output_is_linked_where_renaming_replaces_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -281,6 +281,25 @@ def test_on_windows_who_opens_a_file_has_a_mutex_and_gives_it_back(
     ]  # fmt: skip
 
 
+def test_a_damaged_file_that_is_open_for_a_moment_is_moved_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, replace, tries = tmp_path / "knowledge.db", os.replace, iter(range(1000))
+    path.write_bytes(b"garbage " * 4096)
+
+    def refuse(*paths: Any) -> None:
+        if next(tries) < 2:
+            error = PermissionError(13, "Sharing violation")
+            error.winerror = 32  # type: ignore[attr-defined,unused-ignore]
+            raise error
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    database.open_for_writing(path).close()
+    assert tables(path) == {"records": [], "trying": []}
+    assert len(list(tmp_path.glob("*.damaged-*"))) == 1
+
+
 def test_reasons_are_words() -> None:
     with pytest.raises(sqlite3.Error) as caught:
         sqlite3.connect("/nowhere/at/all/x.db")
