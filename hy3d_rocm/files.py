@@ -38,7 +38,7 @@ _DEVICE = re.compile(
 )
 
 
-def is_held(error: BaseException) -> bool:
+def is_held(error: BaseException | None) -> bool:
     """Whether Windows says that a file can't be had because a program has it open, or that nobody
     may have it, which it does not tell apart. Never so elsewhere."""
     return getattr(error, "winerror", None) in _HELD

@@ -46,10 +46,9 @@ def held(
 ) -> Iterator[None]:
     """A program has `path`, or a picture in it, open, for `times` tries to rename or replace it."""
     tries = iter(range(1000))
-    open_file = None
-    if os.name == "nt":
-        held_one = next(path.iterdir()) if path.is_dir() else path
-        open_file = open(held_one, "rb")  # noqa: SIM115  closed below
+    # Windows renames no folder with an open file in it; wine does.
+    is_real = os.name == "nt" and path.is_file()
+    open_file = open(path, "rb") if is_real else None  # noqa: SIM115  closed below
 
     def wrap(name: str) -> Any:
         act = getattr(os, name)
@@ -57,7 +56,7 @@ def held(
         def wrapped(source: Any, target: Any) -> None:
             if path in (Path(source), Path(target)):
                 goes = next(tries) >= times
-                if os.name != "nt" and not goes and path.exists():
+                if not is_real and not goes and path.exists():
                     error = PermissionError(errno.EACCES, "Access is denied", str(source))
                     error.winerror = 5  # type: ignore[attr-defined,unused-ignore]
                     raise error
@@ -228,6 +227,28 @@ def test_a_lock_that_is_just_given_back_is_waited_for(
     with Claim(tmp_path / "clip.npy"):
         assert next(tries) > 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_can_not_be_removed_yet_spoils_no_complete_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, unlink = tmp_path / "clip.mp4", Path.unlink
+
+    def refuse(file: Path, missing_ok: bool = False) -> None:
+        if file.name == "segment_000000.mp4":
+            error = PermissionError(errno.EACCES, "Sharing violation", str(file))
+            error.winerror = 32  # type: ignore[attr-defined,unused-ignore]
+            raise error
+        unlink(file, missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        assert decoded(path, 120, claim=Claim(path, {"a": 1})).finish() == path
+    assert grey_of(path) == 120
+    assert "clip.mp4 is complete; what is left beside it stays: " in caplog.text
+    with Claim(path, overwrite=True):
+        pass
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_no_output_is_linked_where_renaming_replaces_nothing(
