@@ -53,7 +53,7 @@ TORCH = "torch==2.13.0"
 NO_DEPENDENCIES = ("av==18.1.0", "pillow", "safetensors==0.4.3", "diffusers==0.37.1",
                    "huggingface_hub==0.36.0", "requests", "urllib3", "idna", "certifi",
                    "charset-normalizer", "pyyaml", "tqdm", "regex", "importlib_metadata", "zipp",
-                   TORCH)  # fmt: skip
+                   "accelerate", TORCH)  # fmt: skip
 MAIN = """
 int Py_Main(int count, unsigned short **words);
 int wmain(int count, unsigned short **words) { return Py_Main(count, words); }

@@ -403,12 +403,12 @@ def test_a_configuration_that_describes_no_vae_is_a_sentence(
 
 def test_what_is_no_file_is_told(inputs: Path, tmp_path: Path) -> None:
     for path, words in (
-        (Path("/dev/null"), "is a device or a pipe"), (Path("x" * 5000), NO_FILE),
+        (Path(os.devnull), "is a device or a pipe"), (Path("x" * 5000), NO_FILE),
         (Path("a\0b"), "is no file of the latents"), (tmp_path, "is a folder"),
     ):  # fmt: skip
         with pytest.raises(LoadingError, match=words):
             loading.load_latents(path)
-    for path in (Path("/dev/null"), Path("x" * 5000), Path("a\0b")):
+    for path in (Path(os.devnull), Path("x" * 5000), Path("a\0b")):
         with pytest.raises(LoadingError):
             loading.find_vae(path)
 

@@ -65,6 +65,7 @@ EXECUTABLE = "_base_executable" if os.name == "nt" else "executable"
 def test_a_program_that_is_no_python_is_never_started_as_one(
     attributes: dict[str, Any], needle: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "executable", None)
     for name, value in attributes.items():
         monkeypatch.setattr(sys, name, value, raising=False)
     path, why = process.interpreter()
