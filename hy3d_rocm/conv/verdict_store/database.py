@@ -7,6 +7,7 @@ One process at a time opens it (_alone): else the second one would move what the
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import logging
 import math
@@ -237,20 +238,17 @@ def _alone(folder: Path) -> Iterator[None]:
 def _mutex(name: str) -> Iterator[None]:
     """Windows: this user's, of his processes one at a time; waited for as long as _alone() waits.
     The system lets it go where its process ends."""
-    if sys.platform == "win32":
-        import ctypes
-
-        kernel32 = ctypes.WinDLL("kernel32")
-        kernel32.CreateMutexW.restype = ctypes.c_void_p
-        # No backslash may be in a name, and no more than 260 characters.
-        name = "hy3d_rocm " + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-        mutex = ctypes.c_void_p(kernel32.CreateMutexW(None, False, name))
-        try:
-            kernel32.WaitForSingleObject(mutex, int(_PATIENCE_S * 1000))
-            yield
-        finally:
-            kernel32.ReleaseMutex(mutex)
-            kernel32.CloseHandle(mutex)
+    kernel32 = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined,unused-ignore]
+    kernel32.CreateMutexW.restype = ctypes.c_void_p
+    # No backslash may be in a name, and no more than 260 characters.
+    name = "hy3d_rocm " + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    mutex = ctypes.c_void_p(kernel32.CreateMutexW(None, False, name))
+    try:
+        kernel32.WaitForSingleObject(mutex, int(_PATIENCE_S * 1000))
+        yield
+    finally:
+        kernel32.ReleaseMutex(mutex)
+        kernel32.CloseHandle(mutex)
 
 
 # Its tables.
