@@ -266,6 +266,19 @@ def test_a_name_that_windows_takes_for_another_is_refused(tmp_path: Path, name: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(os.name != "nt", reason="names differ in capitals here")
+def test_a_name_in_other_capitals_is_the_same_output(tmp_path: Path) -> None:
+    with (
+        Claim(tmp_path / "clip.npy"),
+        pytest.raises(OutputError, match="is being written by another process"),
+        Claim(tmp_path / "CLIP.NPY"),
+    ):
+        pass
+    written(tmp_path / "clip.npy", 60)
+    with pytest.raises(OutputError, match="is there already"), Claim(tmp_path / "Clip.npy"):
+        pass
+
+
 def test_what_is_open_is_no_question_of_rights() -> None:
     error = PermissionError(errno.EACCES, "It is used", "clip.mp4.partial")
     error.winerror = 32  # type: ignore[attr-defined,unused-ignore]
