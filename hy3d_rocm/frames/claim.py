@@ -282,8 +282,9 @@ class Claim:
             except OSError as error:
                 if not is_held(error):
                     raise
+                verb = "replaced" if replaces else "made"
                 why = f"{error.strerror}: a program has it open, or it is read-only"
-                self._keep_beside(made, f"can't be replaced ({why})")
+                self._keep_beside(made, f"can't be {verb} ({why})")
             settle_folder(self.path.parent)
 
     def _keep_beside(self, made: Path, why: str) -> None:

@@ -170,6 +170,8 @@ def test_a_scanner_that_holds_the_new_output(
         else:
             with pytest.raises(OutputError, match=r"the frames of this decode are in") as caught:
                 sink.claim.publish(made)
+            verb = "replaced" if is_there else "made"
+            assert str(caught.value).startswith(f"{path} can't be {verb} (")
             assert str(caught.value).endswith(str(made))
         sink.claim.release()
     if times == 2:
