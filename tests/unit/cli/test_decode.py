@@ -468,6 +468,23 @@ def test_a_folder_that_has_the_videos_name_is_told_before_anything_is_decoded(
     assert "is a folder; remove it" in capsys.readouterr().err
 
 
+def test_a_report_that_a_scanner_looks_at_is_no_reason_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink, tries = Path.unlink, iter(range(1000))
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if next(tries) < 2:
+            error = PermissionError(13, "Sharing violation", str(path))
+            error.winerror = 32  # type: ignore[attr-defined,unused-ignore]
+            raise error
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    command._check_report(tmp_path / "report.json")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(os.name == "nt", reason="a colon is in no name there")
 def test_a_name_that_ffmpeg_takes_for_an_address_is_a_name(inputs: Path, tmp_path: Path) -> None:
     for more in ([], ["--resume"]):
