@@ -303,9 +303,10 @@ def test_a_drive_without_locks_has_an_owners_file_that_counts_while_he_lives(
     ended.wait()
     (tmp_path / "clip.npy.partial").mkdir()
     owner = tmp_path / "clip.npy.partial" / "owner"
-    owner.write_bytes(locks._me().replace(str(os.getpid()).encode(), str(ended.pid).encode()))
-    assert write(path) == path
-    (tmp_path / "clip.npy.partial").mkdir()
+    if os.name != "nt":  # where nobody is asked, since drives have locks
+        owner.write_bytes(locks._me().replace(str(os.getpid()).encode(), str(ended.pid).encode()))
+        assert write(path) == path
+        (tmp_path / "clip.npy.partial").mkdir()
     owner.write_text("1 another-machine\n")
     with pytest.raises(OutputError, match=r"\(1 on another-machine\)"):
         Claim(path).take()
@@ -393,6 +394,8 @@ def test_a_changed_byte_anywhere_in_a_vae_is_seen_and_nothing_is_read_twice(
         again.known = known.as_dict()
         assert again.of([file]) != first
         assert known.changed() == file
+    if os.name == "nt":  # where each run reads the file
+        return
     monkeypatch.setattr(fingerprints, "_SETTLED_NS", 0)
     again = FileFingerprints()
     again.known = known.as_dict()
