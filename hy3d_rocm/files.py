@@ -7,19 +7,74 @@ import contextlib
 import itertools
 import json
 import math
+import ntpath
 import os
 import platform
+import re
+import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from hy3d_rocm import __version__
 from hy3d_rocm.diagnose.env.shown import anonymous, printable
 
+T = TypeVar("T")
+
 ROOT = Path("test_data")
 DEBUG, OPTIMIZATION, BENCHMARKS = ROOT / "debug", ROOT / "optimization", ROOT / "benchmarks"
+
+# Windows' own numbers: a sharing violation, a lock violation, access denied.
+SHARING = (32, 33)
+_HELD = (*SHARING, 5)
+_PATIENCE_SECONDS = 3.0
+# A path has 260 characters there, a folder's 248; what we put beside a file or below it is longer.
+_LONG = 200
+# With any ending: NUL.mp4 is the device, too.
+_DEVICE = re.compile(
+    r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[1-9\xb9\xb2\xb3])\s*(?:[.].*)?", re.IGNORECASE
+)
+
+
+def is_held(error: BaseException | None) -> bool:
+    """Whether Windows says that a file can't be had because a program has it open, or that nobody
+    may have it, which it does not tell apart. Never so elsewhere."""
+    return getattr(error, "winerror", None) in _HELD
+
+
+def patiently(act: Callable[..., T], *arguments: Any) -> T:
+    """act(*arguments), tried for some seconds while is_held(): a scanner of viruses, a search index
+    or a folder that is copied to a server opens each new file for a moment."""
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return act(*arguments)
+        except OSError as error:
+            if not is_held(error) or time.monotonic() >= end:
+                raise
+        time.sleep(0.05)
+
+
+def is_windows_name(name: str) -> bool:
+    """Whether Windows can give a file that name, and no other in its place: it drops dots and
+    blanks at the end, has devices of some names, and a colon begins a second stream of a file."""
+    return not (
+        name != name.rstrip(" .")
+        or any(c in '\\/:*?"<>|' or ord(c) < 32 for c in name)
+        or _DEVICE.fullmatch(name)
+    )
+
+
+def reachable(path: Path) -> Path:
+    r"""On Windows a path that comes near its limit as \\?\C:\..., which has none."""
+    if sys.platform == "win32":
+        full = ntpath.abspath(path)
+        if len(full) > _LONG and not full.startswith((r"\\?", r"\\.")):
+            return Path(r"\\?\UNC" + full[1:] if full.startswith(r"\\") else r"\\?" + "\\" + full)
+    return path
 
 
 def formats_text(found: object, known: int) -> str:
@@ -39,10 +94,11 @@ def stamped(folder: Path, stem: str, suffix: str, now: datetime | None = None) -
     The name, with any suffix, is the caller's: an empty NAME.partial keeps it until write_json()
     has written `path`, which is there from then on.
     """
+    folder = reachable(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    time = f"{now or datetime.now(UTC):%Y%m%d_%H%M%S}"
+    moment = f"{now or datetime.now(UTC):%Y%m%d_%H%M%S}"
     for number in itertools.count(1):
-        path = folder / f"{stem}_{time}{f'_{number}' if number > 1 else ''}{suffix}"
+        path = folder / f"{stem}_{moment}{f'_{number}' if number > 1 else ''}{suffix}"
         try:
             partial_of(path).touch(exist_ok=False)
         except FileExistsError:
@@ -81,7 +137,7 @@ def beside(path: Path, prefix: str) -> Iterator[tuple[IO[bytes], Path]]:
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file, Path(name)
-        os.replace(name, path)
+        patiently(os.replace, name, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(name)
@@ -94,7 +150,7 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = partial_of(path)
     try:
         yield partial
-        os.replace(partial, path)
+        patiently(os.replace, partial, path)
     except BaseException:
         with contextlib.suppress(OSError):
             partial.unlink()

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from hy3d_rocm.arguments import say
 from hy3d_rocm.cli.stopping import interruptible
 from hy3d_rocm.diagnose.env.shown import printable
+from hy3d_rocm.files import patiently
 from hy3d_rocm.units import brief, size_text
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _check_report(path: Path | None) -> None:
         if not path.exists():
             with open(path, "x"):  # all that can be wrong with a name or a folder is so here
                 pass
-            path.unlink()
+            patiently(path.unlink)
         elif not os.access(path, os.W_OK):
             raise OutputError(f"{path} does not let this user write; name another --json")
 

@@ -1,4 +1,8 @@
-"""Ctrl-C during a decode: once stops it in order, twice at once, whatever is being computed."""
+"""Ctrl-C during a decode: once stops it in order, twice at once, whatever is being computed.
+
+Ctrl-Break, which Windows has beside it, does the same. It is what a program there can send to one
+that it has started; unheard, it ends a process at once.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from contextlib import contextmanager
 _PATIENCE_SECONDS = 1.0  # for Python to come back from a library's call
 _SECOND_SECONDS = 0.1  # for the second signal's own call of the handler
 INTERRUPTED = 130
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGBREAK") if hasattr(signal, name)]
 
 
 @contextmanager
@@ -29,14 +34,15 @@ def interruptible(say: Callable[[str], None]) -> Iterator[threading.Event]:
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     watcher = threading.Thread(target=stopping.watch, args=(reader,), daemon=True)
-    before = signal.signal(signal.SIGINT, stopping.handle)
+    before = [signal.signal(number, stopping.handle) for number in _SIGNALS]
     wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     watcher.start()
     try:
         yield stopping.event
     finally:
         signal.set_wakeup_fd(wakeup)
-        signal.signal(signal.SIGINT, before)
+        for number, handler in zip(_SIGNALS, before, strict=True):
+            signal.signal(number, handler)
         writer.close()  # ends the watcher
         watcher.join()
 
@@ -68,7 +74,7 @@ class _Stopping:
         with reader:
             count = 0
             while data := reader.recv(64):
-                count += data.count(bytes([signal.SIGINT]))
+                count += sum(data.count(number) for number in _SIGNALS)
                 if count > 0:
                     self._first()
                 if count == 2:

@@ -8,6 +8,8 @@ import sys
 
 from hy3d_rocm.files import write_whole
 
+_WIDTH = 60  # of what is being done; not every console of Windows obeys "clear the line"
+
 
 def run_doctor_command(arguments: argparse.Namespace) -> int:
     """Exit code: see the epilog."""
@@ -22,7 +24,7 @@ def run_doctor_command(arguments: argparse.Namespace) -> int:
         return 130
     finally:
         if tell is not None:
-            sys.stderr.write("\r\033[K")
+            sys.stderr.write(f"\r{'':{_WIDTH}}\r")
     if arguments.json:
         sys.stdout.write(json.dumps(examination.as_dict(), indent=2) + "\n")
     else:
@@ -39,7 +41,7 @@ def run_doctor_command(arguments: argparse.Namespace) -> int:
 
 
 def _tell(text: str) -> None:
-    sys.stderr.write(f"\r\033[K{text} ...")
+    sys.stderr.write(f"\r{text + ' ...':{_WIDTH}}")
     sys.stderr.flush()
 
 

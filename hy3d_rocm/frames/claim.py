@@ -27,12 +27,22 @@ import logging
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from hy3d_rocm.diagnose.env.shown import printable
-from hy3d_rocm.files import formats_text, partial_of, plain, settle_folder
+from hy3d_rocm.files import (
+    formats_text,
+    is_held,
+    is_windows_name,
+    partial_of,
+    patiently,
+    plain,
+    reachable,
+    settle_folder,
+)
 from hy3d_rocm.frames.fingerprints import FileFingerprints
 from hy3d_rocm.frames.lock import NO_LOCKS, Lock
 from hy3d_rocm.frames.output import OutputError, Shape, output_errors, written
@@ -71,8 +81,8 @@ class Claim:
         *, restart: bool = False, overwrite: bool = False,
     ) -> None:  # fmt: skip
         check_name(path)
-        self.path = path
-        self.folder = partial_of(path)
+        self.path = reachable(path)
+        self.folder = partial_of(self.path)
         self.goes_on = job is not None
         self.overwrite = overwrite
         self.restart = restart
@@ -83,6 +93,7 @@ class Claim:
         self.manifest: dict[str, Any] = {}
         self._lock: Lock | None = None
         self._replaced: Identity | None = None  # what has the name now and may be replaced
+        self._is_left = False  # complete frames that could not be renamed lie in the folder
 
     def __enter__(self) -> Self:
         self.take()
@@ -117,7 +128,7 @@ class Claim:
         try:
             with contextlib.suppress(OSError):  # the disk's fault was reported where it struck
                 self._put_back()
-                if not self._file.exists():
+                if not self._file.exists() and not self._is_left:
                     self.clear()
         finally:
             lock.release(and_folder=not self._file.exists())
@@ -257,31 +268,42 @@ class Claim:
 
     def publish(self, made: Path) -> None:
         """`made`, complete and on the disk, gets its name. Where somebody else has made something
-        of that name meanwhile, both stay and OutputError says where."""
+        of that name meanwhile, or has what it replaces open (Windows), both stay and OutputError
+        says where."""
         with output_errors(self.path):
             self.manifest["made"] = identity(made)
             self._write()
             replaces = self._replaced is not None and identity(self.path) == self._replaced
-            if replaces and made.is_file():
-                os.replace(made, self.path)
-            else:
-                if replaces:  # no folder that holds something can be replaced: see _put_back()
-                    os.rename(self.path, self.folder / _OLD)
-                if not _has_got_name(made, self.path):
-                    self._keep_beside(made)
+            try:
+                if replaces and made.is_file():
+                    patiently(os.replace, made, self.path)
+                else:
+                    if replaces:  # no folder that holds something can be replaced: see _put_back()
+                        patiently(os.rename, self.path, self.folder / _OLD)
+                    if not _has_got_name(made, self.path):
+                        self._keep_beside(made, "was made by somebody else meanwhile, and stays")
+            except OSError as error:
+                if not is_held(error):
+                    raise
+                verb = "replaced" if replaces else "made"
+                why = f"{error.strerror}: a program has it open, or it is read-only"
+                self._keep_beside(made, f"can't be {verb} ({why})")
             settle_folder(self.path.parent)
 
-    def _keep_beside(self, made: Path) -> None:
+    def _keep_beside(self, made: Path, why: str) -> None:
         others = (
             self.path.with_name(f"{self.path.stem}_{number}{self.path.suffix}")
             for number in itertools.count(2)
         )
-        other = next(path for path in others if _has_got_name(made, path))
+        try:
+            other = next(path for path in others if _has_got_name(made, path))
+        except OSError as error:
+            self._is_left = is_held(error)
+            if not self._is_left:
+                raise
+            other = made
         settle_folder(self.path.parent)
-        raise OutputError(
-            f"{self.path} was made by somebody else meanwhile, and stays; the frames of this "
-            f"decode are in {other}"
-        )
+        raise OutputError(f"{self.path} {why}; the frames of this decode are in {other}")
 
     def clear(self) -> None:
         """Removes what decodes leave in the folder. The manifest goes first: frames without one
@@ -299,16 +321,21 @@ class Claim:
 
 
 def check_name(path: Path) -> None:
-    """OutputError for what can be no name of a file on any system."""
+    """OutputError for what can be no name of a file on this system."""
     if path.name in ("", "..") or "\0" in str(path):
         shown = str(path).replace("\0", "\\0")
         raise OutputError(f"{shown!r} is no name of a file; name a .mp4, a .npy or a new folder")
+    if sys.platform == "win32" and not is_windows_name(path.name):
+        raise OutputError(
+            f"{path}: Windows can't give a file the name {path.name!r}, or takes it for another "
+            "one; choose another name"
+        )
 
 
 def folder_is_left(path: Path) -> bool:
     """Whether a decode into `path` can go on."""
     try:
-        return os.path.isfile(partial_of(path) / "manifest.json")
+        return os.path.isfile(partial_of(reachable(path)) / "manifest.json")
     except ValueError:  # no name of a file
         return False
 
@@ -325,7 +352,7 @@ def identity(path: Path) -> Identity | None:
 def _has_got_name(made: Path, path: Path) -> bool:
     """Renames what was made; False where something has the name, which stays."""
     try:
-        if made.is_file():
+        if made.is_file() and sys.platform != "win32":  # where no renaming replaces anything
             try:
                 os.link(made, path)  # where there is something it fails, and only then
             except OSError as error:
@@ -340,7 +367,7 @@ def _has_got_name(made: Path, path: Path) -> bool:
         else:
             with contextlib.suppress(OSError):
                 path.rmdir()  # an empty folder may have waited for the pictures
-        os.rename(made, path)
+        patiently(os.rename, made, path)
     except (FileExistsError, NotADirectoryError):
         return False
     except OSError as error:
@@ -353,7 +380,7 @@ def _has_got_name(made: Path, path: Path) -> bool:
 def _remove(folder: Path, names: re.Pattern[str]) -> None:
     for entry in list(folder.iterdir()):
         if names.fullmatch(entry.name):
-            entry.unlink(missing_ok=True)
+            patiently(entry.unlink, True)
 
 
 def _short(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,7 +50,8 @@ def file_fingerprint(file: Path) -> str:
 
 class FileFingerprints:
     """Fingerprints of files. known: what as_dict() gave in an earlier process; a file whose size,
-    times and place on the disk are those of then is not read again."""
+    times and place on the disk are those of then is not read again, but for Windows, where all
+    times can be set back."""
 
     def __init__(self) -> None:
         self.known: Mapping[str, Any] = {}
@@ -91,5 +93,7 @@ def _state(file: Path) -> list[int]:
 
 
 def _is_settled(then: Mapping[str, Any]) -> bool:
+    if sys.platform == "win32":
+        return False
     changed = max(then["state"][1:3])
     return isinstance(then.get("read"), int) and then["read"] - changed > _SETTLED_NS

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import IO
 
-from hy3d_rocm.files import settle_folder
+from hy3d_rocm.files import patiently, settle_folder
 from hy3d_rocm.frames.output import OutputError
 
 _LOCK, _OWNER = "lock", "owner"
@@ -36,7 +36,7 @@ class Lock:
             if folder.is_file() and not folder.is_symlink():
                 folder.unlink()  # of a version that wrote one file there
             with contextlib.suppress(FileExistsError):
-                folder.mkdir()
+                patiently(folder.mkdir)
             if not folder.is_dir():
                 raise OutputError(f"{folder} is in the way of {path}: remove it")
             with contextlib.suppress(FileNotFoundError):
@@ -47,7 +47,8 @@ class Lock:
     def _taken(self) -> bool:
         """False where the file that was locked is no longer the one of that name."""
         file = self._folder / _LOCK
-        opened = open(file, "a+b")  # noqa: SIM115  the lock is held while it is open
+        # The lock is held while it is open.
+        opened: IO[bytes] = patiently(open, file, "a+b")
         try:
             is_mine = _try_lock(opened.fileno(), self._folder)
             if is_mine is None:
@@ -55,7 +56,10 @@ class Lock:
                 self._file = opened
             elif not is_mine:
                 self._refuse(file)
-            elif os.path.samestat(os.fstat(opened.fileno()), os.stat(file)):
+            # On Windows an open file keeps its name.
+            elif sys.platform == "win32" or os.path.samestat(
+                os.fstat(opened.fileno()), os.stat(file)
+            ):
                 self._file = opened
                 opened.truncate(0)
                 opened.write(_me())
@@ -143,7 +147,7 @@ def _asked(handle: int) -> bool | OSError | None:
     except ImportError:
         return None
     except OSError as error:
-        if error.errno == errno.EDEADLK:
+        if error.errno in (errno.EDEADLK, 0):  # 0: under wine, which gives no reason
             return False
         return None if error.errno in NO_LOCKS else error
     return True

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from hy3d_rocm.files import replacing, settle, settle_folder
+from hy3d_rocm.files import SHARING, replacing, settle, settle_folder
 
 if TYPE_CHECKING:
     import torch
@@ -95,6 +95,8 @@ _REASONS = {
 
 
 def _reason(path: Path, error: OSError) -> str:
+    if getattr(error, "winerror", None) in SHARING:
+        return f"a program has {error.filename or path} open ({error.strerror}); close it first"
     for numbers, text in _REASONS.items():
         if error.errno in numbers:
             return text.format(folder=path.parent, error=error.strerror)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hy3d_rocm.files import settle, settle_folder
+from hy3d_rocm.files import is_held, settle, settle_folder
 from hy3d_rocm.frames import video
 from hy3d_rocm.frames.claim import PICTURES, Claim
 from hy3d_rocm.frames.output import OutputError, Shape, Sink, output_errors, reserved, written
@@ -92,7 +92,12 @@ class _FileSink:
             if self._is_counted and done != total:
                 raise RuntimeError(f"{self.path}: {done} of {total} frames came")
             self.claim.publish(self._complete(shape))
-        self.claim.clear()
+        try:
+            self.claim.clear()
+        except OutputError as error:
+            if not is_held(error.__cause__):
+                raise
+            logger.warning("%s is complete; what is left beside it stays: %s", self.path, error)
         self._end()
         return self.path
 
@@ -121,7 +126,7 @@ class _FileSink:
 
     @property
     def folder(self) -> Path:
-        return self.path.parent
+        return self.claim.path.parent
 
     def _opened(self) -> Shape:
         if self._shape is None:

@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hy3d_rocm.files import partial_of, settle, settle_folder
+from hy3d_rocm.files import partial_of, patiently, settle, settle_folder
 from hy3d_rocm.frames.output import OutputError, Shape, output_errors
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Encoder:
             self._container.close()
             settle(self._file)
             self._file.close()
-            os.replace(partial_of(self.path), self.path)
+            patiently(os.replace, partial_of(self.path), self.path)
             settle_folder(self.path.parent)
 
     def drop(self) -> None:

@@ -5,11 +5,13 @@
 The interpreter is that of python.org, as panda3d's wheel carries it for programs that are frozen:
 python3XX.dll and the modules of the standard library in C. Its other half, in Python, is that of
 the interpreter that runs this. python.exe is made by mingw-w64, and so is python3.dll, which
-forwards names to python3XX.dll as the real one does, but all of them. NumPy and torch are the
-wheels for Windows. Installed by its pip, the wheel has to compute exactly, also from a folder whose
-name is not ASCII, and its command has to run; then come the tests of the core, from a copy of this
-tree that holds the wheel in the place of the package. Wine is not Windows. Exits with 1 where
-anything failed.
+forwards names to python3XX.dll as the real one does, but all of them. NumPy, torch and the other
+libraries are the wheels for Windows. Installed by its pip, the wheel has to compute exactly, also
+from a folder whose name is not ASCII, its BLAS has to be found below a path of more than 260
+characters, and its command has to run. Then come the tests of the core at each level, the tests in
+windows_tests.txt, and the commands (windows_commands.py), with streams of cp1252, from a copy of
+this tree that holds the wheel in the place of the package and lies in a user's folder with blanks
+and letters of all kinds. Wine is not Windows. Exits with 1 where anything failed.
 """
 
 from __future__ import annotations
@@ -46,13 +48,31 @@ PACKAGES = ("numpy==1.26.4", "filelock", "fsspec", "jinja2", "networkx", "sympy"
             "typing-extensions", "pip", "setuptools", "pytest", "pytest-timeout", "hypothesis",
             "psutil", "colorama")  # fmt: skip
 TORCH = "torch==2.13.0"
+# Not the newest: later ones of safetensors, and of what huggingface_hub needs, call functions of
+# Windows 10 that wine 8 does not have.
+NO_DEPENDENCIES = ("av==18.1.0", "pillow", "safetensors==0.4.3", "diffusers==0.37.1",
+                   "huggingface_hub==0.36.0", "requests", "urllib3", "idna", "certifi",
+                   "charset-normalizer", "pyyaml", "tqdm", "regex", "importlib_metadata", "zipp",
+                   "accelerate", TORCH)  # fmt: skip
 MAIN = """
 int Py_Main(int count, unsigned short **words);
 int wmain(int count, unsigned short **words) { return Py_Main(count, words); }
 """
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "timeout=900")
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "dist", "*_cache", "__pycache__",
                                   "hy3d_rocm", "*.egg-info")  # fmt: skip
 SOMEWHERE = "ein Ordner mit Ümläuten und 日本語/noch einer darin"
+DEEP = "/".join(("l" * 90, "ä" * 90, "日" * 80))
+USE_BLAS = """
+from hy3d_rocm import _core
+assert _core.blas_info()["available"], _core.blas_info()
+assert len(_core.__file__) > 260
+print(ascii(_core.__file__))
+"""
+USER = "Jörg Müller ☂"
+# A part of each user's C: drive, so that a path of Linux', such as /proc, leads nowhere.
+HOME = PLACE / "prefix" / "drive_c" / "users" / USER
+TESTS = Path(__file__).with_name("windows_tests.txt")
 
 
 def pip(*words: object) -> None:
@@ -96,7 +116,7 @@ def make_python(home: Path) -> None:
     gcc("-municode", "-o", home / "python.exe", program, home / "python3.dll")
     packages = home / "Lib" / "site-packages"
     pip("install", "--target", packages, *PACKAGES)
-    pip("install", "--no-deps", "--target", packages, TORCH)
+    pip("install", "--no-deps", "--target", packages, *NO_DEPENDENCIES)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -143,32 +163,41 @@ def main() -> int:
     parser.add_argument("--levels", nargs="+", default=["ref", "avx2", "avx512"])
     parser.add_argument("--tests", nargs="+", default=["tests/unit/_core"], help="for pytest")
     chosen = parser.parse_args()
-    wheel, home, tree = chosen.wheel.resolve(), PLACE / "python", PLACE / "tree"
+    wheel, home, tree = chosen.wheel.resolve(), PLACE / "python", HOME / "hy3d rocm"
     python = home / "python.exe"
     PLACE.mkdir(parents=True, exist_ok=True)
     if not python.is_file():
         shutil.rmtree(home, ignore_errors=True)
         make_python(home)
-    copy_tree(wheel, tree)
-    elsewhere = PLACE / SOMEWHERE
-    elsewhere.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(elsewhere)
-    use = PLACE / "use.py"
+    elsewhere, deep = PLACE / SOMEWHERE, PLACE / DEEP
+    for folder in (elsewhere, deep):
+        folder.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(folder)
+    use, use_blas = PLACE / "use.py", PLACE / "use_blas.py"
     use.write_text(USE)
+    use_blas.write_text(USE_BLAS)
     install = ("-m", "pip", "install", "--no-index", "--no-deps", "--force-reinstall",
                "--no-warn-script-location")  # fmt: skip
     results = [
         wine("pip install", "Successfully installed hy3d-rocm", python, *install, wheel),
         wine("installed", "_core.pyd", python, use),
         wine("elsewhere", "_core.pyd", python, use, PYTHONPATH=f"Z:{elsewhere}"),
+        wine("deep down", "_core.pyd", python, use_blas, PYTHONPATH=f"Z:{deep}"),
         wine("its command", "hy3d-rocm ", home / "Scripts" / "hy3d-rocm.exe", "--version"),
     ]
+    copy_tree(wheel, tree)  # the drive is made by now
     counted = f"Z:{ROOT / 'build' / 'c-win' / 'hy3d_tests.dll'}"
     for level in chosen.levels:
         told = {"HY3D_CPU": level, "HY3D_TESTS_LIBRARY": counted}
-        tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "timeout=900", *chosen.tests)
+        tests = (*PYTEST, *chosen.tests)
         results.append(wine(f"HY3D_CPU={level}", " passed", python, *tests, cwd=tree, **told))
+    told = {"HY3D_TESTS_LIBRARY": counted, "PYTHONUTF8": "0"}
+    of_files = ("--basetemp", "../t", *TESTS.read_text().split())
+    results.append(wine("files", " passed", python, *PYTEST, *of_files, cwd=tree, **told))
+    shutil.rmtree(HOME / "c", ignore_errors=True)
+    commands = ("tests/long/windows_commands.py", "../c")
+    results.append(wine("commands", ", 0 failed", python, *commands, cwd=tree, **told))
     print(f"{wheel.name}: {len(results)} runs, {results.count(False)} failed")
     return 0 if all(results) else 1
 

@@ -52,8 +52,21 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in everything(folder)}
 
 
+LINKS = pytest.mark.skipif(os.name == "nt", reason="links are not for every user there")
+# Made-up trees are as on Linux; on Windows the defaults are made so, too.
+_AS_ON_LINUX = (
+    "from hy3d_rocm.diagnose.miopen import places\n"
+    "places._DEFAULTS[True] = places._DEFAULTS[False]\n"
+)
+
+
+def at_home(home: Path) -> dict[str, str]:
+    return {"HOME": str(home), "USERPROFILE": str(home)}
+
+
 @pytest.fixture(name="home")
-def home_folder(tmp_path: Path) -> Path:
+def home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setitem(places._DEFAULTS, True, places._DEFAULTS[False])
     path = tmp_path / "home"
     path.mkdir()
     return path
@@ -68,11 +81,12 @@ def target(tmp_path: Path, name: str = "backup.tar.gz") -> Callable[[], Path]:
 
 
 def run_child(code: str, home: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)}
+    path = os.pathsep.join(sys.path)
+    environment = {**os.environ, **at_home(home), "PYTHONPATH": path}
     environment.pop("MIOPEN_USER_DB_PATH", None)
     environment.pop("MIOPEN_CUSTOM_CACHE_DIR", None)
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
+        [sys.executable, "-c", _AS_ON_LINUX + textwrap.dedent(code)],
         env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """A Job Object that ends its processes when its handle closes, so also when the host dies.
 
-Written after the documentation of the Windows API; not tried on Windows by its authors (the
-layout of the structures and the order of the calls are tested against a double).
+Written after the documentation of the Windows API; run under wine, not tried on Windows by its
+authors (the layout of the structures and the order of the calls are tested against a double).
 https://learn.microsoft.com/en-us/windows/win32/procthread/job-objects
 """
 

@@ -7,6 +7,8 @@ One process at a time opens it (_alone): else the second one would move what the
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import hashlib
 import itertools
 import logging
 import math
@@ -20,6 +22,7 @@ from pathlib import Path
 from hy3d_rocm import __version__
 from hy3d_rocm.conv.verdict_store import place
 from hy3d_rocm.conv.verdict_store.records import RECORD_FIELDS, Key, Record, Row
+from hy3d_rocm.files import patiently
 
 _log = logging.getLogger("hy3d_rocm")
 
@@ -207,7 +210,7 @@ def _move_aside(path: Path) -> Path:
     for suffix in ("-wal", "-shm", ""):
         source = path.with_name(path.name + suffix)
         try:
-            os.replace(source, aside.with_name(aside.name + suffix))
+            patiently(os.replace, source, aside.with_name(aside.name + suffix))
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -218,9 +221,10 @@ def _move_aside(path: Path) -> Path:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """By a lock on the folder, which leaves nothing behind."""
+    """By a lock on the folder, on Windows by a mutex with its name, which leave nothing behind."""
     if sys.platform == "win32":
-        yield  # Windows refuses to rename a file that another process has open
+        with _mutex(os.path.normcase(os.path.realpath(folder))):
+            yield
         return
     import fcntl
 
@@ -239,6 +243,23 @@ def _alone(folder: Path) -> Iterator[None]:
             except OSError:
                 time.sleep(0.02)
         yield
+
+
+@contextlib.contextmanager
+def _mutex(name: str) -> Iterator[None]:
+    """Windows: this user's, of his processes one at a time; waited for as long as _alone() waits.
+    The system lets it go where its process ends."""
+    kernel32 = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined,unused-ignore]
+    kernel32.CreateMutexW.restype = ctypes.c_void_p
+    # No backslash may be in a name, and no more than 260 characters.
+    name = "hy3d_rocm " + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    mutex = ctypes.c_void_p(kernel32.CreateMutexW(None, False, name))
+    try:
+        kernel32.WaitForSingleObject(mutex, int(_PATIENCE_S * 1000))
+        yield
+    finally:
+        kernel32.ReleaseMutex(mutex)
+        kernel32.CloseHandle(mutex)
 
 
 # Its tables.

@@ -15,8 +15,8 @@ from typing import Any
 
 from hy3d_rocm.diagnose.env.shown import printable
 
-# Ours: ends of lines, tabs, and what progress lines write, to go back and to clear the rest.
-_OWN = re.compile(r"(\r?\n|\r\x1b\[K|\r|\t)")
+# Ours: ends of lines, tabs, and what progress lines write, to go back.
+_OWN = re.compile(r"(\r?\n|\r|\t)")
 _IN_LOGS = re.compile(r"([\n\t])")
 
 

@@ -37,6 +37,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+NO_FILE = "does not exist" if os.name == "nt" else "File name too long"
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -402,12 +403,12 @@ def test_a_configuration_that_describes_no_vae_is_a_sentence(
 
 def test_what_is_no_file_is_told(inputs: Path, tmp_path: Path) -> None:
     for path, words in (
-        (Path("/dev/null"), "is a device or a pipe"), (Path("x" * 5000), "File name too long"),
+        (Path(os.devnull), "is a device or a pipe"), (Path("x" * 5000), NO_FILE),
         (Path("a\0b"), "is no file of the latents"), (tmp_path, "is a folder"),
     ):  # fmt: skip
         with pytest.raises(LoadingError, match=words):
             loading.load_latents(path)
-    for path in (Path("/dev/null"), Path("x" * 5000), Path("a\0b")):
+    for path in (Path(os.devnull), Path("x" * 5000), Path("a\0b")):
         with pytest.raises(LoadingError):
             loading.find_vae(path)
 
@@ -467,6 +468,24 @@ def test_a_folder_that_has_the_videos_name_is_told_before_anything_is_decoded(
     assert "is a folder; remove it" in capsys.readouterr().err
 
 
+def test_a_report_that_a_scanner_looks_at_is_no_reason_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink, tries = Path.unlink, iter(range(1000))
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if next(tries) < 2:
+            error = PermissionError(13, "Sharing violation", str(path))
+            error.winerror = 32  # type: ignore[attr-defined,unused-ignore]
+            raise error
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    command._check_report(tmp_path / "report.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a colon is in no name there")
 def test_a_name_that_ffmpeg_takes_for_an_address_is_a_name(inputs: Path, tmp_path: Path) -> None:
     for more in ([], ["--resume"]):
         out = tmp_path / "12:30.mp4"

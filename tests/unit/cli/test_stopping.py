@@ -98,6 +98,38 @@ def test_ctrl_c_again_stops_at_once(code: str, times: int, exit_code: int, last:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="SIGINT cannot be sent to one process there")
+@pytest.mark.parametrize(
+    ("code", "order", "exit_code", "last"),
+    [
+        (PYTHON, "BC", 3, "put in order"), (PYTHON, "CB", 3, "put in order"),
+        (PYTHON, "BB", 3, "put in order"), (NATIVE, "BB", 130, "stopped at once"),
+    ],
+)  # fmt: skip
+def test_ctrl_break_counts_as_ctrl_c(code: str, order: str, exit_code: int, last: str) -> None:
+    """Windows' second key, in whose place another signal stands here."""
+    code = code.replace(
+        "with interruptible",
+        "from hy3d_rocm.cli import stopping; stopping._SIGNALS.append(signal.SIGUSR1)\n"
+        "with interruptible",
+    )
+    child = begin(code)
+    try:
+        for key in order:
+            child.send_signal(signal.SIGUSR1 if key == "B" else signal.SIGINT)
+            time.sleep(0.5)
+        ending = threading.Timer(30, child.kill)
+        ending.start()
+        told = child.stderr.read()
+        assert child.wait(timeout=30) == exit_code, told
+        ending.cancel()
+        assert "Ctrl-C again stops at once" in told
+        assert told.splitlines()[-1] == last
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGINT cannot be sent to one process there")
 def test_the_second_ctrl_c_stops_a_convolution_at_once() -> None:
     pytest.importorskip("hy3d_rocm._core")
     child = begin(CORE)

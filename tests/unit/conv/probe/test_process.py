@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from pathlib import Path
@@ -47,19 +48,24 @@ def test_of_stderr_only_the_end_is_kept() -> None:
     assert len(tail._data) <= 65536
 
 
+# On Windows a venv's sys.executable only starts that one.
+EXECUTABLE = "_base_executable" if os.name == "nt" else "executable"
+
+
 @pytest.mark.parametrize(
     ("attributes", "needle"),
     [
-        ({"executable": None}, "embedded"),
-        ({"executable": ""}, "embedded"),
-        ({"executable": "/opt/blender/blender"}, "not named like a Python"),
-        ({"executable": "/nowhere/python3"}, "does not exist"),
+        ({EXECUTABLE: None}, "embedded"),
+        ({EXECUTABLE: ""}, "embedded"),
+        ({EXECUTABLE: "/opt/blender/blender"}, "not named like a Python"),
+        ({EXECUTABLE: "/nowhere/python3"}, "does not exist"),
         ({"frozen": True}, "frozen"),
     ],
 )
 def test_a_program_that_is_no_python_is_never_started_as_one(
     attributes: dict[str, Any], needle: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "executable", None)
     for name, value in attributes.items():
         monkeypatch.setattr(sys, name, value, raising=False)
     path, why = process.interpreter()
@@ -84,9 +90,10 @@ def test_other_programs_are_not_taken_for_python(name: str) -> None:
 
 
 def test_the_search_path_is_absolute_and_of_strings() -> None:
-    found = process.search_path(["", "lib", "/abs", Path("/path"), 7])
     here = str(Path.cwd())
-    assert found == [here, str(Path(here) / "lib"), "/abs"]
+    absolute = str(Path(here).parent / "abs")
+    found = process.search_path(["", "lib", absolute, Path("/path"), 7])
+    assert found == [here, str(Path(here) / "lib"), absolute]
 
 
 def test_the_environment_is_the_hosts_and_marked() -> None:

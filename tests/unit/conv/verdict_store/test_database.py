@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import sqlite3
@@ -12,6 +13,8 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from verdict_store_doubles import finish, key, record, start, tables
@@ -183,6 +186,7 @@ def locked_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no folder is read-only by its mode there")
 @pytest.mark.parametrize("existing", [False, True], ids=["no file", "a file"])
 def test_a_read_only_folder(locked_folder: Path, existing: bool) -> None:
     path = locked_folder / "knowledge.db"
@@ -242,6 +246,58 @@ def test_who_opens_a_file_waits_for_another_host_that_is_opening_it(tmp_path: Pa
     assert order == ["made", "opened"]
     assert tables(path) == {"records": [], "trying": []}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["aside", "knowledge.db"]
+
+
+class Kernel32:
+    """Mutexes by name, as Windows has them; `log` is what was called."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            self.log.append((name, *(getattr(one, "value", one) for one in arguments)))
+            return 7
+
+        setattr(self, name, call)
+        return call
+
+
+def test_on_windows_who_opens_a_file_has_a_mutex_and_gives_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel32 = Kernel32()
+    monkeypatch.setattr(ctypes, "WinDLL", lambda _: kernel32, raising=False)
+    monkeypatch.setattr(database, "sys", SimpleNamespace(platform="win32"))
+    monkeypatch.setattr(database.os.path, "normcase", lambda path: str(path).lower())
+    for folder in (tmp_path, Path(str(tmp_path).upper()), tmp_path / "other"):
+        with contextlib.suppress(KeyError), database._alone(folder):
+            raise KeyError
+    names = [call[3] for call in kernel32.log if call[0] == "CreateMutexW"]
+    assert names[0] == names[1] != names[2]
+    assert not any("\\" in name or len(name) > 260 for name in names)
+    assert kernel32.log[1:4] == [
+        ("WaitForSingleObject", 7, 10_000), ("ReleaseMutex", 7), ("CloseHandle", 7),
+    ]  # fmt: skip
+
+
+def test_a_damaged_file_that_is_open_for_a_moment_is_moved_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, replace, tries = tmp_path / "knowledge.db", os.replace, iter(range(1000))
+    path.write_bytes(b"garbage " * 4096)
+
+    def refuse(*paths: Any) -> None:
+        if next(tries) < 2:
+            error = PermissionError(13, "Sharing violation")
+            error.winerror = 32  # type: ignore[attr-defined,unused-ignore]
+            raise error
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    database.open_for_writing(path).close()
+    assert tables(path) == {"records": [], "trying": []}
+    assert len(list(tmp_path.glob("*.damaged-*"))) == 1
 
 
 def test_reasons_are_words() -> None:

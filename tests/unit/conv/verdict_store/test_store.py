@@ -271,7 +271,7 @@ def test_what_was_put_outlives_a_process_that_does_not_close(path: Path, end: st
 
 
 def test_a_path_may_begin_at_home_or_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for text in ("~/one/k.db", "two/k.db"):
         store = Store.open(text)
@@ -319,6 +319,7 @@ def test_reads_do_not_wait_for_a_writer(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_the_file_outlives_a_fork(path: Path, store: Store) -> None:
     store.put(key(1), record())
     assert store.flush()

@@ -209,7 +209,7 @@ def test_progress_lines_and_log_lines_go_through_the_same_stream() -> None:
         "import logging, sys; from hy3d_rocm.diagnose.env.streams import printed_safely\n"
         "with printed_safely():\n"
         "    logging.basicConfig(format='%(message)s')\n"
-        "    sys.stderr.write('\\r\\x1b[Kasking ...\\n')\n"
+        "    sys.stderr.write('\\rasking ...\\n')\n"
         "    logging.warning('of %s', 'x\\x1b[2J\\x9b')\n"
         "    print('caf\\u00e9 \\udcff \\u4e2d')\n"
         "assert type(sys.stdout).__name__ == 'TextIOWrapper'\n"
@@ -218,5 +218,6 @@ def test_progress_lines_and_log_lines_go_through_the_same_stream() -> None:
         [sys.executable, "-c", code], capture_output=True, check=True, timeout=60,
         env={**os.environ, "PYTHONIOENCODING": "latin-1"},
     )  # fmt: skip
-    assert ran.stderr.decode("latin-1") == "\r\x1b[Kasking ...\nof x\\x1b[2J\\x9b\n"
-    assert ran.stdout.decode("latin-1") == "café \\udcff \\u4e2d\n"
+    end = os.linesep
+    assert ran.stderr.decode("latin-1") == f"\rasking ...{end}of x\\x1b[2J\\x9b{end}"
+    assert ran.stdout.decode("latin-1") == f"café \\udcff \\u4e2d{end}"

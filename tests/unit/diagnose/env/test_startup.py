@@ -77,11 +77,13 @@ def test_a_filled_database_of_miopens_is_told_at_the_start(mode: str | None, tol
 
 def test_find_results_are_counted_of_the_newest_miopen(tmp_path: Path) -> None:
     for version, entries in (("3_4_0", 60), ("3_5_0", 7)):
-        file = tmp_path / f".config/miopen/gfx1100_48.HIP.{version}_abc.ufdb.txt"
+        folder = ".miopen/db" if os.name == "nt" else ".config/miopen"
+        file = tmp_path / f"{folder}/gfx1100_48.HIP.{version}_abc.ufdb.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(f"{n}=x\n" for n in range(entries)))
-    assert find_results({"HOME": str(tmp_path)}) == 7
-    assert find_results({"HOME": str(tmp_path / "none")}) == 0
+    where = "USERPROFILE" if os.name == "nt" else "HOME"
+    assert find_results({where: str(tmp_path)}) == 7
+    assert find_results({where: str(tmp_path / "none")}) == 0
 
 
 def test_a_second_run_changes_nothing() -> None:

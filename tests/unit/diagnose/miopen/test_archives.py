@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from miopen_support import (  # noqa: F401
     FIND_DB,
+    LINKS,
+    at_home,
     everything,
     found_in,
     home_folder,
@@ -90,7 +92,8 @@ def test_a_name_that_a_zip_can_not_hold_is_told(
     make_tree(home)
     (home / ".config/miopen" / os.fsdecode(b"latin\xe4.ufdb.txt")).write_text("1=2\n")
     before = snapshot(home)
-    monkeypatch.setenv("HOME", str(home))
+    for name, value in at_home(home).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(users, "users_of", lambda *_: [])
     assert cli.main(["miopen", "clear", "--backup", str(tmp_path / "a.zip")]) == 1
     said = capsys.readouterr().err
@@ -222,6 +225,7 @@ def test_a_backup_of_another_format_names_both_and_nothing_is_restored(
     assert snapshot(home) == before
 
 
+@LINKS
 def test_restore_does_not_write_through_a_link(home: Path, tmp_path: Path) -> None:
     make_tree(home)
     found = found_in(home)

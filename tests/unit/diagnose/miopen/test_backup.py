@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from miopen_support import (  # noqa: F401
     FIND_DB,
+    KERNELS,
     everything,
     found_in,
     home_folder,
@@ -20,6 +22,7 @@ from miopen_support import (  # noqa: F401
     target,
 )
 
+from hy3d_rocm import files
 from hy3d_rocm.diagnose.miopen import archive, changes, places
 from hy3d_rocm.diagnose.miopen.archive import ArchiveError
 
@@ -123,6 +126,53 @@ def test_what_is_written_meanwhile_stays(
     done = changes.clear(found_in(home), target(tmp_path))
     assert [path for path, _ in done.left] == [changed]
     assert {p.name for p in everything(home)} == {FIND_DB, "new.ufdb.txt"}
+
+
+@pytest.fixture
+def held(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A database that a ComfyUI has open, as Windows treats it."""
+    make_tree(home)
+    path = home / ".cache/miopen" / KERNELS
+    monkeypatch.setattr(files, "_PATIENCE_SECONDS", 0.2)
+    if os.name == "nt":
+        with open(path, "rb"):
+            yield path
+        return
+    error = PermissionError(errno.EACCES, "Sharing violation", str(path))
+    error.winerror = 32  # type: ignore[attr-defined,unused-ignore]
+
+    def refusing(act: Any) -> Any:
+        def act_or_refuse(*arguments: Any, **more: Any) -> None:
+            if path in map(Path, arguments):
+                raise error
+            act(*arguments, **more)
+
+        return act_or_refuse
+
+    for owner, name in ((Path, "unlink"), (os, "replace")):
+        monkeypatch.setattr(owner, name, refusing(getattr(owner, name)))
+    yield path
+
+
+def test_what_a_program_has_open_is_told_and_stays_and_the_rest_goes(
+    home: Path, tmp_path: Path, held: Path
+) -> None:
+    before = snapshot(home)
+    done = changes.clear(found_in(home), target(tmp_path))
+    assert done.backup is not None
+    assert len(done.backup.files) == len(before) == done.count + 1
+    assert [(path, bool(why)) for path, why in done.left] == [(held, True)]
+    assert everything(home) == [held]
+
+
+def test_what_a_program_has_open_is_not_half_restored(
+    home: Path, tmp_path: Path, held: Path
+) -> None:
+    made = archive.write_backup(found_in(home), tmp_path / "first.zip")
+    before = snapshot(home)
+    with pytest.raises(ArchiveError, match=r"3 of 4 files were put back, then: .*kept"):
+        changes.restore(made.path, found_in(home), target(tmp_path))
+    assert snapshot(home) == before
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs setrlimit")

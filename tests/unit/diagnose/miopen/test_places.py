@@ -14,6 +14,8 @@ import pytest
 from miopen_support import (  # noqa: F401
     FIND_DB,
     KERNELS,
+    LINKS,
+    at_home,
     found_in,
     home_folder,
     make_tree,
@@ -25,7 +27,8 @@ from hy3d_rocm import cli
 from hy3d_rocm.diagnose.miopen import changes, contents, places
 
 
-def test_the_folders_are_those_of_the_platform(home: Path) -> None:
+def test_the_folders_are_those_of_the_platform(tmp_path: Path) -> None:
+    home = tmp_path
     linux = found_in(home)
     assert [(p.kind, p.path) for p in linux] == [
         ("databases", home / ".config/miopen"), ("kernels", home / ".cache/miopen"),
@@ -80,7 +83,7 @@ def test_where_a_variable_names_the_kernels_folder_all_of_miopens_files_are_seen
         variables["MIOPEN_CUSTOM_CACHE_DIR"] = str(cache)
     [place] = found_in(home, **variables)
     assert {p.relative_to(cache).as_posix() for p in places.files_of(place)} == own
-    facts = contents.collect({"HOME": str(home), **variables})
+    facts = contents.collect({**at_home(home), **variables})
     assert (facts["find_entries"], facts["compiled_entries"]) == (1, 2)
     before = snapshot(cache)
     done = changes.clear([place], target(tmp_path))
@@ -90,6 +93,7 @@ def test_where_a_variable_names_the_kernels_folder_all_of_miopens_files_are_seen
     assert snapshot(cache) == before
 
 
+@LINKS
 def test_links_are_neither_given_nor_followed(home: Path) -> None:
     make_tree(home)
     outside = home / "outside"
@@ -104,7 +108,7 @@ def test_links_are_neither_given_nor_followed(home: Path) -> None:
 
 def test_entries_versions_and_sizes_are_told(home: Path) -> None:
     make_tree(home)
-    facts = contents.collect({"HOME": str(home)})
+    facts = contents.collect(at_home(home))
     assert json.loads(json.dumps(facts)) == facts
     assert (facts["find_entries"], facts["compiled_entries"]) == (3, 2)
     databases, kernels = facts["places"]
@@ -126,7 +130,7 @@ def test_the_architecture_is_read_from_the_name(name: str, architecture: str) ->
 def test_what_cannot_be_read_is_a_fact(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_tree(home)
     (home / ".cache/miopen/3.3.0.a85ca8a54/broken.ukdb").write_bytes(b"no database at all")
-    facts = contents.collect({"HOME": str(home)})
+    facts = contents.collect(at_home(home))
     [broken] = [f for f in facts["places"][1]["files"] if f["path"].endswith("broken.ukdb")]
     assert broken["entries"] is None
 
@@ -134,13 +138,13 @@ def test_what_cannot_be_read_is_a_fact(home: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "scandir", refuse)
-    assert contents.collect({"HOME": str(home)})["places"][0]["error"] == "Permission denied"
+    assert contents.collect(at_home(home))["places"][0]["error"] == "Permission denied"
 
 
 def test_counting_leaves_the_database_as_it_is(home: Path) -> None:
     make_tree(home)
     before = snapshot(home)
-    contents.collect({"HOME": str(home)})
+    contents.collect(at_home(home))
     assert snapshot(home) == before
 
 
@@ -166,11 +170,12 @@ def test_counting_a_wal_database_makes_no_files_beside_it(
     assert snapshot(home) == before
     path.with_name(path.name + "-wal").write_bytes(b"")
     before = snapshot(home)
-    facts = contents.collect({"HOME": str(home)})
+    facts = contents.collect(at_home(home))
     assert snapshot(home) == before
     file = next(f for f in facts["places"][1]["files"] if f["path"] == KERNELS)
     assert (file["entries"], file["in_use"]) == (None, ["-wal"])
-    monkeypatch.setenv("HOME", str(home))
+    for name, value in at_home(home).items():
+        monkeypatch.setenv(name, value)
     assert cli.main(["miopen", "info"]) == 0
     said = capsys.readouterr().out
     assert "? entries (it is open, or was not closed: -wal)" in said

@@ -12,6 +12,7 @@ import pytest
 from miopen_support import (  # noqa: F401
     FIND_DB,
     KERNELS,
+    LINKS,
     OLD_FIND_DB,
     everything,
     found_in,
@@ -71,6 +72,7 @@ def test_a_hot_journal_is_not_rolled_back_into_a_restored_database(
     assert snapshot(home) == before
 
 
+@LINKS
 def test_a_side_file_that_can_not_be_removed_stops_the_restoring(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from miopen_support import (  # noqa: F401
+    LINKS,
+    at_home,
     home_folder,
     make_tree,
     snapshot,
@@ -25,6 +27,7 @@ def fake_process(proc: Path, pid: int, line: str, maps: str = "", file: str = ""
         (folder / "fd" / "7").symlink_to(file)
 
 
+@LINKS
 def test_processes_that_use_the_files_are_told(home: Path, tmp_path: Path) -> None:
     proc = tmp_path / "proc"
     cache = home / ".cache/miopen"
@@ -42,7 +45,8 @@ def test_the_command_refuses_while_files_are_used(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = make_tree(home)
-    monkeypatch.setenv("HOME", str(home))
+    for name, value in at_home(home).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(users, "users_of", lambda *_: [users.User(7, "python main.py", "uses")])
     out = tmp_path / "b.zip"
     assert cli.main(["miopen", "clear", "--backup", str(out)]) == 1
@@ -56,8 +60,10 @@ def test_the_command_informs_saves_clears_and_restores(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = make_tree(home)
-    monkeypatch.setenv("HOME", str(home))
+    for name, value in at_home(home).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
+    monkeypatch.setenv("LOCALAPPDATA", str(home / "data"))
     monkeypatch.setattr(users, "users_of", lambda *_: [])
     assert cli.main(["miopen", "info"]) == 0
     assert "find results for 3 convolutions, 2 compiled kernels" in capsys.readouterr().out
