@@ -19,8 +19,12 @@ def module(name: str) -> ModuleType | None:
         if root.joinpath(*name.split(".")).with_suffix(".py").is_file():
             if str(root) not in sys.path:
                 sys.path.insert(0, str(root))
-            return importlib.import_module(name)
-    return None
+            try:
+                return importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                    raise  # of what it imports something is missing
+    return None  # or another program's module has this name here
 
 
 EXAMPLES = {

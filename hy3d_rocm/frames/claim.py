@@ -285,6 +285,8 @@ class Claim:
             except OSError as error:
                 if not is_held(error):
                     raise
+                if os.path.lexists(self.folder / _OLD) and not os.path.lexists(self.path):
+                    patiently(os.rename, self.folder / _OLD, self.path)
                 verb = "replaced" if replaces else "made"
                 why = f"{error.strerror}: a program has it open, or it is read-only"
                 self._keep_beside(made, f"can't be {verb} ({why})")
@@ -303,7 +305,10 @@ class Claim:
                 raise
             other = made
         settle_folder(self.path.parent)
-        raise OutputError(f"{self.path} {why}; the frames of this decode are in {other}")
+        where = f"the frames of this decode are in {other}"
+        if self._is_left:
+            where += ": move them before you decode to that name again"
+        raise OutputError(f"{self.path} {why}; {where}")
 
     def clear(self) -> None:
         """Removes what decodes leave in the folder. The manifest goes first: frames without one

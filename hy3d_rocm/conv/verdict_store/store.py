@@ -121,7 +121,8 @@ class Store:
             if version != key.ours:
                 for tier, record in (known.get(key._replace(ours=version)) or {}).items():
                     mine = found.get(tier)
-                    if record.outlives_versions and (mine is None or mine.when < record.when):
+                    older = mine is None or (mine.outlives_versions and mine.when < record.when)
+                    if record.outlives_versions and older:
                         found = {**found, tier: record}
         return found
 

@@ -30,7 +30,7 @@ from hy3d_rocm.diagnose.miopen.places import (
     home_of,
     kind_by_name,
 )
-from hy3d_rocm.files import beside, formats_text, settle, settle_folder
+from hy3d_rocm.files import beside, formats_text, is_windows_name, settle, settle_folder
 
 INDEX = "hy3d_rocm_miopen.json"
 FORMAT = 1
@@ -296,8 +296,5 @@ def check_name(name: str, path: Path, *, windows: bool = os.name == "nt") -> Non
         or "\0" in name
     ):
         raise ArchiveError(f"{path}: {name!r} is no name that a backup of ours holds")
-    if windows and (
-        any(part != part.rstrip(" .") for part in parts)
-        or any(c in '\\:*?"<>|' or ord(c) < 32 for c in name)
-    ):
+    if windows and not all(map(is_windows_name, parts)):
         raise ArchiveError(f"{path}: Windows can't hold {name!r}, or takes it for another path")

@@ -25,7 +25,7 @@ from hy3d_rocm.diagnose.miopen.archive import (
     write_backup,
 )
 from hy3d_rocm.diagnose.miopen.places import Place, existing, files_of, is_database, side_files
-from hy3d_rocm.files import beside, settle
+from hy3d_rocm.files import beside, patiently, settle
 from hy3d_rocm.units import size_text
 
 
@@ -61,7 +61,7 @@ def clear(places: list[Place], target: Callable[[], Path]) -> Done:
     for path, saved in files.items():
         try:
             if _is_as_saved(path, saved):
-                path.unlink()
+                patiently(path.unlink)
                 done.add(saved)
             else:
                 done.left.append((path, "was written to meanwhile"))
@@ -148,7 +148,7 @@ def _clear_way(goals: Mapping[str, Path], backup: Backup | None) -> None:
             raise OSError(f"{path} is not in the backup as it is now; remove it and try again")
     for path in going:
         try:
-            path.unlink()
+            patiently(path.unlink)
         except OSError as error:
             why = error.strerror or str(error)
             raise OSError(f"{path} can't be removed: {why}; remove it and try again") from error

@@ -172,7 +172,8 @@ def test_a_scanner_that_holds_the_new_output(
                 sink.claim.publish(made)
             verb = "replaced" if is_there else "made"
             assert str(caught.value).startswith(f"{path} can't be {verb} (")
-            assert str(caught.value).endswith(str(made))
+            moved = ": move them before you decode to that name again"
+            assert str(caught.value).endswith(f"{made}{moved}")
         sink.claim.release()
     if times == 2:
         assert grey_of(path) == 180
@@ -180,6 +181,30 @@ def test_a_scanner_that_holds_the_new_output(
     else:
         assert grey_of(made) == 180
         assert (grey_of(path) == 60) if is_there else not path.exists()
+
+
+def test_old_pictures_stay_where_the_new_ones_cannot_have_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old ones are moved away first: where their name is then refused, they get it back."""
+    path = written(tmp_path / "pics", 60)
+    sink = decoded(path, 180, overwrite=True)
+    made = made_by(sink)
+    rename = os.rename
+
+    def refuse(source: Any, target: Any) -> None:
+        if (Path(source), Path(target)) == (made, path):
+            error = PermissionError(errno.EACCES, "Access is denied", str(source))
+            error.winerror = 5  # type: ignore[attr-defined,unused-ignore]
+            raise error
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(OutputError, match=r"are in .*pics_2$"):
+        sink.claim.publish(made)
+    sink.claim.release()
+    assert (grey_of(path), grey_of(tmp_path / "pics_2")) == (60, 180)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["pics", "pics_2"]
 
 
 def test_a_scanner_that_holds_a_segment_for_a_moment_costs_nothing(

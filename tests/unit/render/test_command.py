@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,16 @@ def test_an_installation_without_the_example_says_so(
         f"hy3d-rocm {words[0]}: its files are missing from this installation: install hy3d-rocm "
         "again, or run it in a clone of the repository\n"
     )
+
+
+def test_another_programs_examples_do_not_break_a_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "examples"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "examples", ModuleType("examples"))
+    assert cli.main(["render"]) == 1
+    assert "its files are missing" in capsys.readouterr().err
 
 
 def test_a_picture_on_the_disk_is_the_map_of_the_view(tmp_path: Path) -> None:

@@ -299,6 +299,15 @@ def test_of_several_versions_the_newest_word_counts() -> None:
     assert store.records(key(1)) == {"vendor": record("vendor", when=6.0)}
 
 
+def test_what_this_version_calls_wrong_is_not_overruled_by_another() -> None:
+    """That a call came back says nothing against it."""
+    store = Store.open(":memory:")
+    wrong = record("vendor", "wrong", when=1.0)
+    store.put(key(1), wrong)
+    store.put(key(1, ours="0.2.0"), record("vendor", when=2.0))
+    assert store.records(key(1)) == {"vendor": wrong}
+
+
 def test_what_counts_here_is_listed_and_forgotten_as_here() -> None:
     here = Machine(*key()[4:])
     filters = Filters(machines=(here,))

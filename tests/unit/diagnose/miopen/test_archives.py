@@ -61,7 +61,9 @@ def test_an_archive_that_is_none_of_ours_is_refused(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["C:evil", "a\\..\\evil", "evil. ", "a./b", "a\nb", "con?"])
+@pytest.mark.parametrize(
+    "name", ["C:evil", "a\\..\\evil", "evil. ", "a./b", "a\nb", "con?", "NUL.db"]
+)
 def test_names_that_windows_takes_for_others_are_refused_there(name: str) -> None:
     with pytest.raises(ArchiveError, match=r"a\.zip: Windows can't hold"):
         archive.check_name(f"databases/{name}", Path("a.zip"), windows=True)
