@@ -48,7 +48,8 @@ def _make_importable() -> None:
         f"{theirs} is used, not {ours}, {why_not}" if why_not else f"{ours} is used, not {theirs}"
     )
     _LOGGER.warning(
-        "hy3d_rocm: %s; %d files differ. Run `pip install .` in the folder to have both the same",
+        "hy3d_rocm: %s; %d files differ. Run `pip install .` in the folder to have both the same, "
+        "or `pip install --force-reinstall --no-deps` a wheel of the folder's commit",
         used, len(changed),
     )  # fmt: skip
 

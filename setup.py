@@ -80,6 +80,13 @@ class BuildCore(build_ext):
         super().finalize_options()
 
     def build_extensions(self) -> None:
+        compiler = self.compiler.compiler[0]
+        if shutil.which(compiler) is None:
+            raise SetupError(
+                f"There is no C compiler here ({compiler!r}): install one, and Python's headers "
+                "(Debian, Ubuntu: apt-get install gcc python3-dev), or install a wheel of "
+                "hy3d-rocm (docs/install.md). Nothing was changed; ComfyUI's nodes load without."
+            )
         if WINDOWS:
             self.compiler.dll_libraries = []  # the C run-time is the compiler's own choice
             self.take_headers()

@@ -57,10 +57,11 @@ def check_packages() -> None:
         "skimage": "scikit-image",
     }  # fmt: skip
     missing = [name for module, name in needed.items() if find_spec(module) is None]
+    others = " ".join(name for name in missing if name != "torch")
     if missing:
         raise DemoError(
-            f"these packages are missing: {', '.join(missing)}. Install torch for your machine "
-            "first, then: pip install 'hy3d-rocm[cli,demo]'"
+            f"these packages are missing: {', '.join(missing)}. Install torch for your machine first"
+            + (f", then: {sys.executable} -m pip install {others}" if others else "")
         )
 
 

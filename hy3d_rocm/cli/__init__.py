@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm import __version__
-from hy3d_rocm.arguments import TYPES, add_command
+from hy3d_rocm.arguments import TYPES, add_command, say
 from hy3d_rocm.bench.command import run_bench_command
 from hy3d_rocm.bench.compare import run_compare_command
 from hy3d_rocm.checkout import EXAMPLES, add_example_parsers, run_example
@@ -82,8 +83,28 @@ def _run(argv: Sequence[str] | None) -> int:
     logging.basicConfig(
         level=logging.INFO if arguments.verbose else logging.WARNING, format="%(name)s: %(message)s"
     )
-    return _COMMANDS[arguments.command](arguments)
+    try:
+        return _COMMANDS[arguments.command](arguments)
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in _NEEDED:
+            raise
+        say(arguments.command, f"this needs {_NEEDED[name].format(python=sys.executable)}")
+        return 1
 
+
+# What commands import once they need it; an installation has none of it but NumPy.
+_NEEDED = {
+    "torch": "PyTorch, which is not installed for {python}: install the build for your card first",
+    **{
+        name: f"{package}: {{python}} -m pip install {package}"
+        for name, package in (
+            ("PIL", "Pillow"), ("accelerate", "accelerate"), ("av", "av"),
+            ("diffusers", "diffusers"), ("matplotlib", "matplotlib"),
+            ("safetensors", "safetensors"), ("transformers", "transformers"),
+        )
+    },
+}  # fmt: skip
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": run_doctor_command, "diagnose": run_diagnose_command,
