@@ -60,8 +60,8 @@ def check_packages() -> None:
     others = " ".join(name for name in missing if name != "torch")
     if missing:
         raise DemoError(
-            f"these packages are missing: {', '.join(missing)}. Install torch for your machine first"
-            + (f", then: {sys.executable} -m pip install {others}" if others else "")
+            f"these packages are missing: {', '.join(missing)}. Install torch for your machine "
+            "first" + (f", then: {sys.executable} -m pip install {others}" if others else "")
         )
 
 
