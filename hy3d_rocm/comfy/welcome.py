@@ -1,5 +1,6 @@
 """A few lines in the log once ComfyUI has started, by which an installation can be verified:
-what is corrected in place, the cap on memory, MIOpen's state, FramePack's preserved memory.
+the C core, what is corrected in place, the cap on memory, MIOpen's state, FramePack's preserved
+memory.
 
 Each line is made by itself; one that cannot be made says so and costs nothing else.
 """
@@ -44,6 +45,7 @@ def say(environ: Mapping[str, str] | None = None) -> str:
 def lines(environ: Mapping[str, str]) -> list[str]:
     """The lines: a head, then one a subject."""
     subjects: tuple[tuple[str, Callable[[Mapping[str, str]], str]], ...] = (
+        ("C core", _core),
         ("corrected in place", _corrected),
         ("memory", _memory),
         ("MIOpen", in_a_line),
@@ -60,6 +62,14 @@ def _made(make: Callable[[Mapping[str, str]], str], environ: Mapping[str, str]) 
         return make(environ)
     except Exception as error:  # noqa: BLE001  (a line must not cost ComfyUI's start)
         return f"cannot be told ({type(error).__name__}: {error})"
+
+
+def _core(_environ: Mapping[str, str]) -> str:
+    from hy3d_rocm import _native
+
+    if _native.available:
+        return f"there, {_native.cpu_info()['level']}"
+    return "missing: no CPU convolution, no rasteriser, no exact decodes within a budget"
 
 
 def _corrected(environ: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patches_doubles import Comfy, fake_comfy, module  # noqa: F401
 
+from hy3d_rocm import _native
 from hy3d_rocm.framepack.preservation import SECOND_BYTES, WEIGHTS_BYTES, recommend
 from hy3d_rocm.units import GB
 
@@ -64,12 +65,22 @@ def test_on_a_machine_without_a_gpu_the_lines_say_so(welcome: Any) -> None:
     head, *rest = text.splitlines()
     assert head.startswith("hy3d_rocm ")
     assert [line.split(":")[0].strip() for line in rest] == [
-        "corrected in place", "memory", "MIOpen", "FramePack",
+        "C core", "corrected in place", "memory", "MIOpen", "FramePack",
     ]  # fmt: skip
-    assert "nothing: there is no AMD GPU here" in rest[0]
-    assert "no VRAM limit" in rest[1]
-    assert rest[2].endswith("MIOpen: not used by this torch")
-    assert rest[3].endswith("FramePack: computes on cpu, nothing is preserved")
+    assert "nothing: there is no AMD GPU here" in rest[1]
+    assert "no VRAM limit" in rest[2]
+    assert rest[3].endswith("MIOpen: not used by this torch")
+    assert rest[4].endswith("FramePack: computes on cpu, nothing is preserved")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_they_say_whether_the_core_is_there(
+    welcome: Any, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    monkeypatch.setattr(_native, "available", is_there)
+    level = _native.cpu_info()["level"]
+    told = f"there, {level}" if is_there else "missing: no CPU convolution, no rasteriser, no exact"
+    assert f"\n  C core: {told}" in welcome.say({})
 
 
 def test_on_an_amd_card_they_tell_the_cap_the_find_mode_and_the_preserved_memory(
@@ -106,7 +117,7 @@ def test_a_line_that_cannot_be_made_costs_nothing_else(
     monkeypatch.setattr(memory, "usage", broken)
     text = welcome.say({})
     assert "memory: cannot be told (RuntimeError: HIP error: invalid device ordinal)" in text
-    assert len(text.splitlines()) == 5
+    assert len(text.splitlines()) == 6
 
 
 def test_they_are_said_once_the_server_starts_after_all_packs_are_patched(
