@@ -49,13 +49,14 @@ def gpu(card: Card, **more: Any) -> Facts:
 @dataclass
 class Windows:
     """A PC; every part may be changed. torch: "" for none. listed: what torch lists, None for all
-    cards. gone: cards that the registry keeps and that are no longer there."""
+    cards that have a driver. gone: cards that the registry keeps and that are no longer there.
+    undriven: those of the cards that have no driver of AMD's."""
 
     cards: Sequence[Card] = (XTX,)
     gone: Sequence[Card] = ()
     software: str = "26.8.1"
     driver: str = "32.0.31035.1003"
-    undriven: bool = False
+    undriven: Sequence[Card] = ()
     time_out: Mapping[str, Any] | None = field(default_factory=dict)
     page_files: Any = ("?:\\pagefile.sys",)
     commit: tuple[int, int] | None = (80 * GB, 60 * GB)
@@ -72,7 +73,7 @@ class Windows:
         keys: dict[str, Mapping[str, Any]] = {}
         for number, card in enumerate((*self.gone, *self.cards)):
             name, device, _, gib = card
-            is_driven = card not in self.cards or not self.undriven
+            is_driven = card not in self.undriven
             keys[rf"{windows.DRIVERS}\{number:04}"] = {
                 "DriverDesc": name, "DriverVersion": self.driver, "ProviderName": "AMD",
                 "MatchingDeviceId": rf"PCI\VEN_1002&DEV_{device}&REV_C8",
@@ -108,7 +109,8 @@ class Windows:
             return {"error": "ModuleNotFoundError: No module named 'torch'"}
         is_rocm = "rocm" in self.torch
         cuda = "12.8" if "+cu" in self.torch else None
-        listed = (self.cards if self.listed is None else self.listed) if is_rocm else ()
+        driven = [card for card in self.cards if card not in self.undriven]
+        listed = (driven if self.listed is None else self.listed) if is_rocm else ()
         return torch_says(
             version=self.torch, hip="7.16.26080" if is_rocm else None, cuda=cuda,
             architectures=list(self.kernels) if is_rocm else [], gpus=[gpu(c) for c in listed],

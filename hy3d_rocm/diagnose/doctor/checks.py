@@ -121,18 +121,19 @@ def kfd_missing(facts: Facts) -> Iterator[Match]:
 
 
 def card_without_driver(facts: Facts) -> Iterator[Match]:
-    cards, on_windows = facts.amd_cards, _is_windows(facts)
-    if cards and not any(_is_driven(card, on_windows) for card in cards):
+    cards = facts.amd_cards
+    if facts.undriven:
+        yield Match("windows", names=list(map(_named, facts.undriven)))
+    elif cards and not _is_windows(facts) and all(c.get("driver") != "amdgpu" for c in cards):
         yield Match(
-            "windows" if on_windows else "",
             cards=", ".join(f"{c.get('pci')}: {c.get('driver') or 'no driver'}" for c in cards),
-            names=[card.get("name") for card in cards],
             loaded="is" if facts.get("kernel.loaded") else "is not",
         )
 
 
-def _is_driven(card: Mapping[str, Any], on_windows: bool) -> bool:
-    return bool(card.get("driver")) if on_windows else card.get("driver") == "amdgpu"
+def _named(card: Mapping[str, Any]) -> str:
+    own = card.get("architecture")
+    return f"{card.get('name')} ({own})" if own else str(card.get("name"))
 
 
 # Windows and WSL

@@ -211,6 +211,23 @@ class Facts:
         return bool(on_windows and apus[:1] == [True] and not all(apus))
 
     @property
+    def undriven(self) -> list[Mapping[str, Any]]:
+        """Windows: the cards without a driver of AMD's; a processor's GPU among them only where no
+        AMD GPU has one."""
+        cards = self.amd_cards if self.get("windows.host") == "windows" else []
+        is_none_driven = not any(card.get("driver") for card in cards)
+        return [
+            card for card in cards
+            if not card.get("driver") and (is_none_driven or not _is_processors(card))
+        ]  # fmt: skip
+
+    @property
+    def awaits_driver(self) -> bool:
+        """Windows: the card has no driver, so torch lists none, or the processor's GPU alone."""
+        driven = (card for card in self.amd_cards if card.get("driver"))
+        return bool(self.undriven) and all(map(_is_processors, driven))
+
+    @property
     def is_linux(self) -> bool:
         return bool(self.get("machine.system") == "linux")
 
@@ -240,6 +257,10 @@ class Facts:
 
 
 _KNOWN = {name for name, value in vars(Facts).items() if isinstance(value, property)}
+
+
+def _is_processors(card: Mapping[str, Any]) -> bool:
+    return is_apu(str(card.get("architecture") or ""))
 
 
 def as_version(value: Any) -> Version:

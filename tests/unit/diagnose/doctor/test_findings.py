@@ -255,7 +255,7 @@ ROWS: list[Row] = [
      [becomes(rdna2("2.13.0+rocm10.0.0"), put("torch", DIED))]),
     ("torch-sees-no-gpu", E, [becomes(Windows(listed=()))],
      [becomes(Windows(cards=(), listed=()))]),
-    ("card-without-driver", E, [becomes(Windows(undriven=True, listed=()))], [becomes(Windows())]),
+    ("card-without-driver", E, [becomes(Windows(undriven=(XTX,)))], [becomes(Windows())]),
     ("commit-limit", W, [becomes(Windows(commit=(64 * GB, 3 * GB)))],
      [becomes(Windows(commit=(30 * GB, 3 * GB)))]),
     ("commit-limit", W, [becomes(Windows(commit=(64 * GB, 3 * GB)))],

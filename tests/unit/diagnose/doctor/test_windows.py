@@ -88,7 +88,24 @@ MACHINES: dict[str, tuple[Windows | Wsl, list[str]]] = {
         Windows(listed=(), environ={"HIP_VISIBLE_DEVICES": "1", "MIOPEN_FIND_MODE": "FAST"}),
         ["torch-sees-no-gpu"],
     ),
-    "no driver": (Windows(undriven=True, listed=()), ["card-without-driver"]),
+    "no driver": (Windows(undriven=(XTX,)), ["card-without-driver"]),
+    "a new card without a driver, the processor's GPU listed": (
+        Windows(cards=(RAPHAEL, XTX), undriven=(XTX,)), ["card-without-driver"],
+    ),
+    "a new card without a driver, none listed": (
+        Windows(cards=(RAPHAEL, XTX), undriven=(XTX,), listed=()), ["card-without-driver"],
+    ),
+    "a second card without a driver": (
+        Windows(cards=(RX9070, XTX), undriven=(XTX,), wheels=split("gfx1201")),
+        ["card-without-driver"],
+    ),
+    "a second card without a driver, the wrong wheels for the first": (
+        Windows(cards=(RX9070, XTX), undriven=(XTX,), wheels=split("gfx1151")),
+        ["wheels-for-other-gpus", "card-without-driver"],
+    ),
+    "the processor's GPU without a driver": (
+        Windows(cards=(RAPHAEL, XTX), undriven=(RAPHAEL,)), [],
+    ),
     "HIP SDK and the wheels": (
         Windows(environ={**HIP_SDK, "MIOPEN_FIND_MODE": "FAST"}), ["hip-sdk-beside"],
     ),
@@ -129,6 +146,11 @@ def test_a_whole_machine_is_told(name: str, tmp_path: Path) -> None:
 def test_the_remedy_is_this_machines(machine: Windows | Wsl, words: str, tmp_path: Path) -> None:
     first = judge(machine.facts(tmp_path))[0]
     assert words in first.remedy
+
+
+def test_the_card_without_a_driver_is_named(tmp_path: Path) -> None:
+    [told] = judge(Windows(cards=(RAPHAEL, XTX), undriven=(XTX,)).facts(tmp_path))
+    assert told.evidence == "PCI 1002:744c (gfx1100): no driver of AMD's"
 
 
 def test_a_variable_that_windows_does_not_read_is_said(tmp_path: Path) -> None:
