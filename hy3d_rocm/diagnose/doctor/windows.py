@@ -38,6 +38,7 @@ _WHEEL = re.compile(
 )
 _FAMILY = re.compile(r"rocm_sdk_libraries_(gfx[0-9a-zA-Z]+)\w*")
 _DEVICE = re.compile(r"(rocm_sdk|amd_torch)_device_(gfx[0-9a-zA-Z]+)")
+_OWN_SDK = "_rocm_sdk_"  # in the names of the folders that ROCm's wheels fill
 _SDK = re.compile(r"[\\/]AMD[\\/]ROCm[\\/](\d[\d.]*)", re.IGNORECASE)
 _WINDOWS_DISKS = ("9p", "drvfs", "v9fs")  # how WSL mounts the disks of Windows
 _BRIDGE_FOLDERS = ("opt/rocm/lib", "usr/lib/x86_64-linux-gnu", "usr/lib", "usr/local/lib")
@@ -180,21 +181,26 @@ def commit(system: System) -> dict[str, int] | None:
 
 
 def sdk(environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """A HIP SDK that the variables name: {"path", "version", "on_path": its folders on PATH}."""
+    """A HIP SDK that the variables name: {"path", "version", "on_path": its folders on PATH,
+    "is_wheels": it is the one of ROCm's own wheels, and no other is on PATH}."""
     by_name = {name.upper(): value for name, value in environ.items()}
     path = by_name.get("HIP_PATH", "")
     on_path = [folder for folder in by_name.get("PATH", "").split(";") if _is_of_sdk(folder, path)]
     if not path and not on_path:
         return None
-    version = _SDK.search(path or on_path[0])
-    return {"path": path, "version": version[1].rstrip(".") if version else "", "on_path": on_path}
+    is_own = _OWN_SDK in path.lower()
+    version = _SDK.search(on_path[0] if is_own and on_path else path or on_path[0])
+    return {
+        "path": path, "version": version[1].rstrip(".") if version else "",
+        "on_path": on_path, "is_wheels": is_own and not on_path,
+    }  # fmt: skip
 
 
 def _is_of_sdk(folder: str, path: str) -> bool:
     here = PureWindowsPath(folder.strip('" '))
-    return here.name.lower() == "bin" and bool(
-        _SDK.search(folder) or (path and here.parent == PureWindowsPath(path))
-    )
+    if here.name.lower() != "bin" or _OWN_SDK in folder.lower():
+        return False
+    return bool(_SDK.search(folder) or (path and here.parent == PureWindowsPath(path)))
 
 
 def runtimes(environ: Mapping[str, str]) -> list[str]:
@@ -259,7 +265,7 @@ def wsl(environ: Mapping[str, str], root: Path, folders: Sequence[str]) -> dict[
     libraries = [root / part for part in _BRIDGE_FOLDERS]
     libraries += sorted(root.glob("opt/rocm-*/lib"))
     for folder in folders:
-        libraries += (path / "lib" for path in entries(Path(folder)) if "_rocm_sdk_" in path.name)
+        libraries += (path / "lib" for path in entries(Path(folder)) if _OWN_SDK in path.name)
     own = [path for folder in folders for path in entries(Path(folder, "torch/lib"))]
     return {
         "is_first": "-Microsoft" in text(root / "proc/version"),  # WSL 1 has no GPUs

@@ -152,6 +152,10 @@ SDK = {
     "PATH": "C:\\Windows;C:\\Program Files\\AMD\\ROCm\\6.4\\bin",
 }
 HIP_PATH = {"HIP_PATH": SDK["HIP_PATH"], "PATH": "C:\\Windows"}
+OWN_SDK = {  # as ROCm's wheels have it
+    "HIP_PATH": "C:\\AMD\\ROCm\\7\\site-packages\\_rocm_sdk_devel",
+    "PATH": "C:\\AMD\\ROCm\\7\\site-packages\\_rocm_sdk_devel\\bin",
+}
 HANGS = result("vendor", verdict="hang")
 ON = {"HSA_ENABLE_DXG_DETECTION": "1"}
 
@@ -237,8 +241,14 @@ ROWS: list[Row] = [
      [becomes(Windows(environ=HIP_PATH, torch="2.9.0+cu128"))]),
     ("zluda-without-sdk", W, [becomes(Windows(torch="2.7.0+cu118", zluda=True, wheels=()))],
      [becomes(Windows(torch="2.7.0+cu118", zluda=True, wheels=(), environ=HIP_PATH))]),
+    ("hip-sdk-beside", A, [becomes(Windows(environ=HIP_PATH))],
+     [becomes(Windows(environ=OWN_SDK))]),
+    ("hip-sdk-beside", W, [becomes(Windows(environ={**SDK, "HIP_PATH": OWN_SDK["HIP_PATH"]}))],
+     [becomes(Windows(environ={**OWN_SDK, "HIP_PATH": ""}))]),
     ("zluda-without-sdk", W, [becomes(Windows(torch="2.7.0+cu118", zluda=True, wheels=()))],
      [put("machine.zluda", True)]),
+    ("zluda-without-sdk", W, [becomes(Windows(torch="2.7.0+cu118", zluda=True, wheels=()))],
+     [becomes(Windows(torch="2.7.0+cu118", zluda=True, environ=OWN_SDK))]),
     ("architecture-missing", E, [becomes(Windows(cards=(RAPHAEL, XTX), kernels=("gfx1036",)))],
      [becomes(Windows(cards=(RAPHAEL, XTX)))]),
     ("integrated-gpu-first", E, [becomes(Windows(cards=(RAPHAEL, XTX)))],

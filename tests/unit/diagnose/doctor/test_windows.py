@@ -109,6 +109,14 @@ MACHINES: dict[str, tuple[Windows | Wsl, list[str]]] = {
     "HIP SDK and the wheels": (
         Windows(environ={**HIP_SDK, "MIOPEN_FIND_MODE": "FAST"}), ["hip-sdk-beside"],
     ),
+    "the wheels' own SDK": (
+        Windows(environ={
+            "HIP_PATH": "C:\\venv\\Lib\\site-packages\\_rocm_sdk_devel",
+            "PATH": "C:\\venv\\Lib\\site-packages\\_rocm_sdk_devel\\bin",
+            "MIOPEN_FIND_MODE": "FAST",
+        }),
+        [],
+    ),
     "no page file": (Windows(page_files=()), ["page-file-off"]),
     "WSL": (Wsl(environ=WSL_ON), []),
     "WSL with ROCm 7.13 and newer": (
