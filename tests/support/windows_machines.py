@@ -24,6 +24,8 @@ RX6800 = ("AMD Radeon RX 6800 XT", "73BF", "gfx1030", 16)
 RAPHAEL = ("AMD Radeon(TM) Graphics", "164E", "gfx1036", 1)
 GRANITE = ("AMD Radeon(TM) Graphics", "13C0", "gfx1036", 1)
 HALO = ("AMD Radeon(TM) 8060S Graphics", "1586", "gfx1151", 64)
+CEZANNE = ("AMD Radeon(TM) Graphics", "1638", "gfx90c", 1)  # 5600G
+RX580 = ("Radeon RX 580 Series", "67DF", "", 8)
 PHOENIX = ("AMD Radeon 780M Graphics", "15BF", "gfx1103", 4)
 Card = tuple[str, str, str, int]
 FAMILY = ["rocm-7.13.0", "rocm_sdk_core-7.13.0", "rocm_sdk_libraries_gfx110x_all-7.13.0"]
@@ -57,6 +59,7 @@ class Windows:
     software: str = "26.8.1"
     driver: str = "32.0.31035.1003"
     undriven: Sequence[Card] = ()
+    nvidia: bool = False
     time_out: Mapping[str, Any] | None = field(default_factory=dict)
     page_files: Any = ("?:\\pagefile.sys",)
     commit: tuple[int, int] | None = (80 * GB, 60 * GB)
@@ -85,6 +88,7 @@ class Windows:
         if self.page_files is not None:
             keys[windows.PAGE_FILES] = {"PagingFiles": list(self.page_files)}
         there = [rf"PCI\VEN_1002&DEV_{c[1]}&SUBSYS_0E3B1002&REV_C8" for c in self.cards]
+        there += [r"PCI\VEN_10DE&DEV_2684&SUBSYS_16FA10DE&REV_A1"] * self.nvidia
         return System(keys.get, lambda: there, lambda: self.commit)
 
     def facts(self, folder: Path) -> Facts:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hy3d_rocm.conv.verdict_store.machine import overridden
-from hy3d_rocm.diagnose.doctor.finding import Facts, Match, as_version
+from hy3d_rocm.diagnose.doctor.finding import Facts, Match, as_version, named
 from hy3d_rocm.diagnose.doctor.selftest import is_wrong, tier_name
 from hy3d_rocm.diagnose.env.checks import FILLED
 from hy3d_rocm.diagnose.env.choices import PATCH_VARIABLE, read_patch_choice
@@ -123,17 +123,12 @@ def kfd_missing(facts: Facts) -> Iterator[Match]:
 def card_without_driver(facts: Facts) -> Iterator[Match]:
     cards = facts.amd_cards
     if facts.undriven:
-        yield Match("windows", names=list(map(_named, facts.undriven)))
+        yield Match("windows", names=list(map(named, facts.undriven)))
     elif cards and not _is_windows(facts) and all(c.get("driver") != "amdgpu" for c in cards):
         yield Match(
             cards=", ".join(f"{c.get('pci')}: {c.get('driver') or 'no driver'}" for c in cards),
             loaded="is" if facts.get("kernel.loaded") else "is not",
         )
-
-
-def _named(card: Mapping[str, Any]) -> str:
-    own = card.get("architecture")
-    return f"{card.get('name')} ({own})" if own else str(card.get("name"))
 
 
 # Windows and WSL
@@ -168,14 +163,14 @@ def integrated_first(facts: Facts) -> Iterator[Match]:
         return
     names = [gpu.get("name") for gpu in facts.rows("torch.gpus")]
     told = zip(names, facts.visible, strict=False)
-    named = [f"cuda:{place} is {name} ({own})" for place, (name, own) in enumerate(told)]
+    listed = [f"cuda:{place} is {name} ({own})" for place, (name, own) in enumerate(told)]
     cards = [str(place) for place, name in enumerate(facts.visible) if not is_apu(name)]
     built = facts.get("torch.architectures", [])
     is_error = bool(built) and not _covers(built, facts.visible[0])
     yield Match(
         "no-kernels" if is_error else "",
         "rocr" if facts.get("variables.ROCR_VISIBLE_DEVICES.value") else "",
-        named=named, cards=",".join(cards),
+        named=listed, cards=",".join(cards),
     )  # fmt: skip
 
 
@@ -396,8 +391,8 @@ def no_gpu_tier(facts: Facts) -> Iterator[Match]:
     ]  # fmt: skip
     if on_gpu and all(r.get("verdict") not in ("ok", "slow-find") for r in on_gpu):
         is_amd = bool(facts.get("torch.hip"))
-        named = [f"{tier_name(str(r.get('tier')), is_amd)}: {r.get('verdict')}" for r in on_gpu]
-        yield Match(verdicts=named)
+        told = [f"{tier_name(str(r.get('tier')), is_amd)}: {r.get('verdict')}" for r in on_gpu]
+        yield Match(verdicts=told)
 
 
 def all_well(facts: Facts) -> Iterator[Match]:

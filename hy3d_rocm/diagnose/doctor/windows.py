@@ -78,7 +78,8 @@ def collect(
         )  # fmt: skip
         there = cards(system)
         found = {
-            "host": "windows", "cards": there, "time_out": time_out(system),
+            "host": "windows", "cards": there, "nvidia": has_nvidia(system),
+            "time_out": time_out(system),
             "software": next((card["software"] for card in there if card["software"]), ""),
             "page_file": page_file(system), "commit": commit(system), "sdk": sdk(environ),
             "runtimes": runtimes(environ),
@@ -124,6 +125,15 @@ def cards(system: System) -> list[dict[str, Any]]:
             other["driver"] = ""
         found += (group + [other] * len(devices))[: devices.count(device)]
     return found
+
+
+def has_nvidia(system: System) -> bool:
+    """Whether a display adapter of NVIDIA's is there; where Windows does not tell, or ever was."""
+    there = system.adapters()
+    if there is None:
+        drivers = (system.values(rf"{DRIVERS}\{number:04}") for number in range(_ENTRIES))
+        there = [str(entry.get("MatchingDeviceId", "")) for entry in filter(None, drivers)]
+    return any("VEN_10DE&" in name.upper() for name in there)
 
 
 def _card(entry: Mapping[str, Any], device: str, system: System | None) -> dict[str, Any]:

@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 from doctor_machines import GB, healthy
 from windows_machines import (
+    CEZANNE,
     CUSTOM,
     FAMILY,
     GRANITE,
     HALO,
     PHOENIX,
     RAPHAEL,
+    RX580,
     RX9060,
     RX9070,
     XTX,
+    Card,
     Windows,
     Wsl,
     split,
@@ -28,6 +31,7 @@ from hy3d_rocm.diagnose import cards as all_cards
 from hy3d_rocm.diagnose.doctor import examination, windows
 from hy3d_rocm.diagnose.doctor.examination import Examination, collect, judge
 from hy3d_rocm.diagnose.doctor.finding import Facts as Seen
+from hy3d_rocm.diagnose.doctor.finding import Severity
 from hy3d_rocm.diagnose.doctor.rules import FOLDER, rules_of_file
 from hy3d_rocm.diagnose.doctor.windows import System
 from hy3d_rocm.diagnose.env import machine
@@ -63,6 +67,36 @@ MACHINES: dict[str, tuple[Windows | Wsl, list[str]]] = {
         Windows(cards=(RAPHAEL, XTX), torch="2.13.0"), ["torch-replaced"],
     ),
     "CPU and never a ROCm": (Windows(torch="2.13.0", wheels=()), ["torch-not-for-amd"]),
+    "NVIDIA's card and a CPU build, processor's GPU beside": (
+        Windows(cards=(RAPHAEL,), nvidia=True, torch="2.13.0", wheels=()), [],
+    ),
+    "NVIDIA's card hidden, processor's GPU beside": (
+        Windows(cards=(RAPHAEL,), nvidia=True, torch="2.9.0+cu128", wheels=(),
+                environ={"CUDA_VISIBLE_DEVICES": "-1", "MIOPEN_FIND_MODE": "FAST"}),
+        [],
+    ),
+    "NVIDIA's card, a CUDA build over ROCm's wheels, processor's GPU beside": (
+        Windows(cards=(RAPHAEL,), nvidia=True, torch="2.9.0+cu128", wheels=split("gfx1036")), [],
+    ),
+    "NVIDIA's card alone and a CPU build": (
+        Windows(cards=(), nvidia=True, torch="2.13.0", wheels=()), ["no-amd-gpu"],
+    ),
+    "NVIDIA's card and a CPU build, a card of AMD's beside": (
+        Windows(nvidia=True, torch="2.13.0", wheels=()), ["torch-not-for-amd"],
+    ),
+    "NVIDIA's card outside of a Strix Halo that is computed on": (
+        Windows(cards=(HALO,), nvidia=True), ["wheels-for-other-gpus"],
+    ),
+    "ZLUDA, NVIDIA's card beside": (
+        Windows(cards=(PHOENIX,), nvidia=True, wheels=(), torch="2.7.0+cu118", zluda=True),
+        ["zluda-without-sdk"],
+    ),
+    "RX 580 and DirectML": (
+        Windows(cards=(RX580,), torch="2.4.1", wheels=()), ["torch-not-for-amd"],
+    ),
+    "5600G and a CPU build over ROCm's wheels": (
+        Windows(cards=(CEZANNE,), torch="2.13.0"), ["torch-not-for-amd"],
+    ),
     "Strix Halo with half its memory": (Windows(cards=(HALO,), wheels=split("gfx1151")), []),
     "Strix Halo with the wheels of another": (Windows(cards=(HALO,)), ["wheels-for-other-gpus"]),
     "a laptop's own GPU alone": (
@@ -154,6 +188,61 @@ def test_a_whole_machine_is_told(name: str, tmp_path: Path) -> None:
 def test_the_remedy_is_this_machines(machine: Windows | Wsl, words: str, tmp_path: Path) -> None:
     first = judge(machine.facts(tmp_path))[0]
     assert words in first.remedy
+
+
+UNSERVED = [
+    Windows(cards=(RX580,), torch="2.4.1", wheels=()),
+    Windows(cards=(RX580, RAPHAEL), torch="2.4.1", wheels=()),
+    Windows(cards=(CEZANNE,), torch="2.4.1", wheels=()),
+    Windows(cards=(CEZANNE,), torch="2.13.0"),
+    Windows(cards=(CEZANNE,), torch="2.9.0+cu128"),
+    Windows(cards=(CEZANNE,)),
+    Windows(cards=(CEZANNE,), wheels=FAMILY, kernels=()),
+    Windows(cards=(CEZANNE,), listed=()),
+    Windows(cards=(RX580,), listed=()),
+    Windows(cards=(RX580,), torch="", wheels=()),
+]
+
+
+@pytest.mark.parametrize("machine", UNSERVED)
+def test_no_wheels_are_proposed_for_a_gpu_that_has_none(machine: Windows, tmp_path: Path) -> None:
+    told = judge(machine.facts(tmp_path))
+    assert told
+    assert not [f.remedy for f in told if "pip install" in f.remedy or "ROCm build" in f.remedy]
+
+
+@pytest.mark.parametrize("machine", UNSERVED[:5])
+def test_that_a_gpu_has_no_wheels_is_advice(machine: Windows, tmp_path: Path) -> None:
+    [told] = judge(machine.facts(tmp_path))
+    assert (told.id, told.severity) == ("torch-not-for-amd", Severity.ADVICE)
+    assert f"ROCm has no wheels for {machine.cards[0][0]}" in told.remedy
+
+
+@pytest.mark.parametrize(
+    ("cards", "words"),
+    [
+        ((CEZANNE, XTX), '"torch[device-gfx1100]"'), ((HALO,), '"torch[device-gfx1151]"'),
+        ((RX580, RX9070), '"torch[device-gfx1201]"'), ((PHOENIX,), '"torch[device-gfx1103]"'),
+    ],
+)  # fmt: skip
+def test_wheels_are_proposed_for_a_gpu_that_has_some(
+    cards: tuple[Card, ...], words: str, tmp_path: Path
+) -> None:
+    [told] = judge(Windows(cards=cards, torch="2.13.0", wheels=()).facts(tmp_path))
+    assert (told.id, told.severity) == ("torch-not-for-amd", Severity.ERROR)
+    assert words in told.remedy
+
+
+def test_cards_of_nvidia_are_told_by_what_is_there_else_by_the_registry() -> None:
+    def told(there: list[str] | None, known: str = "") -> bool:
+        return windows.has_nvidia(
+            System(lambda _: {"MatchingDeviceId": known}, lambda: there, lambda: None)
+        )
+
+    assert told([r"pci\ven_10de&dev_2684"])
+    assert not told([r"PCI\VEN_1002&DEV_10DE"], r"PCI\VEN_10DE&DEV_2684")
+    assert told(None, r"PCI\VEN_10DE&DEV_2684")
+    assert not told(None)
 
 
 def test_the_card_without_a_driver_is_named(tmp_path: Path) -> None:
