@@ -83,16 +83,24 @@ def sees_no_gpu(facts: Facts) -> Iterator[Match]:
     ]
     if facts.rows("torch.gpus") or not listed or _closed(facts):
         return
-    values = {name: facts.get(f"variables.{name}.value") for name in _HIDING}
-    hidden = [f"{name}={value}" for name, value in values.items() if value is not None]
-    first = hidden[0].partition("=")[0] if hidden else ""
+    hidden = _hidden_by(facts)
     is_rdna2 = any(name.startswith("gfx103") for name in facts.discrete)
     spans = ("machine.rocm in 7.1-7.3", "nightly in 20260101-20260312")
     yield Match(
         "windows" if _is_windows(facts) else "",
         "rdna2" if _is_windows(facts) and is_rdna2 and any(map(facts.holds, spans)) else "",
-        "hidden" if hidden else "", hidden=hidden, first=first,
+        "hidden" if hidden else "", hidden=hidden, first=_name(hidden),
     )  # fmt: skip
+
+
+def _hidden_by(facts: Facts) -> list[str]:
+    """["HIP_VISIBLE_DEVICES=1"]: what may hide a GPU from PyTorch."""
+    values = {name: facts.get(f"variables.{name}.value") for name in _HIDING}
+    return [f"{name}={value}" for name, value in values.items() if value is not None]
+
+
+def _name(settings: list[str]) -> str:
+    return settings[0].partition("=")[0] if settings else ""
 
 
 def _closed(facts: Facts) -> list[Facts]:
@@ -189,19 +197,24 @@ def short_time_out(facts: Facts) -> Iterator[Match]:
 
 
 def wsl_sees_no_gpu(facts: Facts) -> Iterator[Match]:
-    """/dev/dxg is there: what of AMD's bridge to it is missing."""
+    """/dev/dxg is there: what of AMD's bridge to it is missing, or hides the GPU."""
     if facts.rows("torch.gpus"):
         return
     bridges, older = facts.get("windows.bridges", []), facts.get("windows.older_bridge")
-    rocm = as_version(facts.get("machine.rocm"))
+    rocm, bundled = as_version(facts.get("machine.rocm")), facts.get("windows.bundled")
+    bridge = bridges[0] if bridges else "hsa-runtime-rocr4wsl-amdgpu"
+    # A first device that is named is the one that is there.
+    hidden = [text for text in _hidden_by(facts) if not text.endswith("=0")]
     if not bridges and not older:
         yield Match("no-bridge")
     elif bridges and not older and rocm < (7, 13) and facts.get("windows.detection") != "1":
-        yield Match("detection", bridge=bridges[0])
-    elif older and not bridges and facts.get("windows.bundled"):
-        yield Match("bundled", file=facts.get("windows.bundled")[0])
+        yield Match("detection", bridge=bridge)
+    elif hidden:
+        yield Match("hidden", bridge=bridge, hidden=hidden, first=_name(hidden))
+    elif older and bundled:
+        yield Match("bundled", file=bundled[0])
     else:
-        yield Match(bridge=bridges[0] if bridges else "hsa-runtime-rocr4wsl-amdgpu")
+        yield Match(bridge=bridge)
 
 
 # Memory
