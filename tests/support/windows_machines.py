@@ -10,10 +10,11 @@ from typing import Any
 
 from doctor_machines import GB, Change, Facts, torch_says, write
 
+from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
 from hy3d_rocm.diagnose.doctor import windows
 from hy3d_rocm.diagnose.doctor.examination import collect
 from hy3d_rocm.diagnose.doctor.windows import System
-from hy3d_rocm.diagnose.env.machine import Machine, parse_version
+from hy3d_rocm.diagnose.env.machine import Machine, parse_version, rocm_wheels
 
 # name, PCI device, architecture, GB
 XTX = ("AMD Radeon RX 7900 XTX", "744C", "gfx1100", 24)
@@ -21,6 +22,7 @@ RX9070 = ("AMD Radeon RX 9070 XT", "7550", "gfx1201", 16)
 RX9060 = ("AMD Radeon RX 9060 XT", "7590", "gfx1200", 16)
 RX7800 = ("AMD Radeon RX 7800 XT", "747E", "gfx1101", 16)
 RX6800 = ("AMD Radeon RX 6800 XT", "73BF", "gfx1030", 16)
+RX6700 = ("AMD Radeon RX 6700 XT", "73DF", "gfx1031", 12)
 RAPHAEL = ("AMD Radeon(TM) Graphics", "164E", "gfx1036", 1)
 GRANITE = ("AMD Radeon(TM) Graphics", "13C0", "gfx1036", 1)
 HALO = ("AMD Radeon(TM) 8060S Graphics", "1586", "gfx1151", 64)
@@ -77,7 +79,7 @@ class Windows:
         for number, card in enumerate((*self.gone, *self.cards)):
             name, device, _, gib = card
             is_driven = card not in self.undriven
-            keys[rf"{windows.DRIVERS}\{number:04}"] = {
+            keys[rf"{DISPLAY_DRIVERS}\{number:04}"] = {
                 "DriverDesc": name, "DriverVersion": self.driver, "ProviderName": "AMD",
                 "MatchingDeviceId": rf"PCI\VEN_1002&DEV_{device}&REV_C8",
                 "RadeonSoftwareVersion": self.software,
@@ -93,8 +95,9 @@ class Windows:
 
     def facts(self, folder: Path) -> Facts:
         said = self.said()
+        packages_folder = str(packages(folder, self.wheels, self.torch))
         machine = Machine(
-            architectures=("gfx110X",), gpus_can_be_listed=False,
+            architectures=rocm_wheels([packages_folder])[0], gpus_can_be_listed=False,
             torch=parse_version(self.torch), rocm=parse_version(self.torch.partition("+rocm")[2]),
             torch_is_rocm=bool(said.get("hip")) or "rocm" in self.torch if self.torch else None,
             zluda=self.zluda, system="windows",
@@ -102,7 +105,7 @@ class Windows:
         environ = {"USERPROFILE": str(folder), "HOME": str(folder), **self.environ}
         facts = collect(
             environ, root=folder / "nothing", machine=machine, torch=said, system=self.system(),
-            folders=[str(packages(folder, self.wheels, self.torch))],
+            folders=[packages_folder],
         )  # fmt: skip
         facts["memory"]["host"]["total_bytes"] = self.memory
         return settled(facts)

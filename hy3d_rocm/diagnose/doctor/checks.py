@@ -37,7 +37,10 @@ _SWITCHES = ("HY3D_ROCM", "HY3D_ROCM_ENV", "HY3D_ROCM_VAE")
 
 
 def architecture_missing(facts: Facts) -> Iterator[Match]:
-    """An error where no card has kernels; beside one that has, advice to hide the other."""
+    """An error where no card has kernels; beside one that has, advice to hide the other. Nothing
+    where the wheels are told to be for other GPUs, which says the same."""
+    if facts.get("machine.torch_is_rocm") and any(wheels_without_card(facts)):
+        return
     built = facts.get("torch.architectures", [])
     own = facts.visible or facts.architectures
     # Of a processor's GPU that comes first another rule speaks.

@@ -20,12 +20,12 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 from urllib.parse import urlsplit
 
+from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
 from hy3d_rocm.diagnose.cards import architecture_of
 from hy3d_rocm.diagnose.env.gpu import entries, text
 from hy3d_rocm.diagnose.miopen.places import places
 
 ROOT = Path("/")
-DRIVERS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
 TIME_OUT = r"SYSTEM\CurrentControlSet\Control\GraphicsDrivers"
 PAGE_FILES = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management"
 ADRENALIN = r"SOFTWARE\AMD\CN"
@@ -108,7 +108,7 @@ def cards(system: System) -> list[dict[str, Any]]:
     and each of a card's earlier places, so the newest drivers of as many as there are. driver: ""
     for one that has no driver of AMD's."""
     known: dict[str, list[dict[str, Any]]] = {}
-    drivers = [system.values(rf"{DRIVERS}\{number:04}") for number in range(_ENTRIES)]
+    drivers = [system.values(rf"{DISPLAY_DRIVERS}\{number:04}") for number in range(_ENTRIES)]
     for entry in filter(None, drivers):
         named = _AMD.search(str(entry.get("MatchingDeviceId", "")))
         if named:
@@ -131,7 +131,7 @@ def has_nvidia(system: System) -> bool:
     """Whether a display adapter of NVIDIA's is there; where Windows does not tell, or ever was."""
     there = system.adapters()
     if there is None:
-        drivers = (system.values(rf"{DRIVERS}\{number:04}") for number in range(_ENTRIES))
+        drivers = (system.values(rf"{DISPLAY_DRIVERS}\{number:04}") for number in range(_ENTRIES))
         there = [str(entry.get("MatchingDeviceId", "")) for entry in filter(None, drivers)]
     return any("VEN_10DE&" in name.upper() for name in there)
 

@@ -166,6 +166,10 @@ def rdna2(torch: str) -> Windows:
     return Windows(cards=(RX6800,), wheels=CUSTOM, torch=torch)
 
 
+def fixed(gib: int) -> str:
+    return f"C:\\pagefile.sys {gib * 1024} {gib * 1024}"
+
+
 OUT_OF_ORDER = "WrongResultError: 64 of 64 outputs are wrong"
 
 ROWS: list[Row] = [
@@ -275,6 +279,11 @@ ROWS: list[Row] = [
      [becomes(Windows(page_files=("C:\\pagefile.sys 16384 98304",)))]),
     ("page-file-fixed", A, [becomes(Windows(page_files=("D:\\pagefile.sys 800 800",) * 2))],
      [becomes(Windows(page_files=("C:\\pagefile.sys 0 0", "D:\\pagefile.sys 800 800")))]),
+    ("page-file-fixed", A,
+     [becomes(Windows(memory=128 * GB, page_files=(fixed(16),), commit=(144 * GB, 90 * GB)))],
+     [becomes(Windows(memory=128 * GB, page_files=(fixed(64),), commit=(192 * GB, 150 * GB)))]),
+    ("page-file-fixed", A, [becomes(Windows(page_files=(fixed(64),), commit=None))],
+     [becomes(Windows(page_files=(fixed(64),), commit=None, memory=32 * GB))]),
     ("time-out-off", W, [becomes(Windows(time_out={"TdrLevel": 0}))],
      [becomes(Windows(time_out={"TdrLevel": 3, "TdrDelay": 60}))]),
     ("time-out-lowered", W, [becomes(Windows(time_out={"TdrDelay": 1}))],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from windows_machines import (
     PHOENIX,
     RAPHAEL,
     RX580,
+    RX6700,
     RX9060,
     RX9070,
     XTX,
@@ -27,6 +29,7 @@ from windows_machines import (
     split,
 )
 
+from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
 from hy3d_rocm.diagnose import cards as all_cards
 from hy3d_rocm.diagnose.doctor import examination, windows
 from hy3d_rocm.diagnose.doctor.examination import Examination, collect, judge
@@ -99,6 +102,10 @@ MACHINES: dict[str, tuple[Windows | Wsl, list[str]]] = {
     ),
     "Strix Halo with half its memory": (Windows(cards=(HALO,), wheels=split("gfx1151")), []),
     "Strix Halo with the wheels of another": (Windows(cards=(HALO,)), ["wheels-for-other-gpus"]),
+    "6700 XT with the wheels of the 6800": (
+        Windows(cards=(RX6700,), wheels=split("gfx1030"), kernels=("gfx1030",)),
+        ["wheels-for-other-gpus"],
+    ),
     "a laptop's own GPU alone": (
         Windows(cards=(PHOENIX,), wheels=split("gfx1103"), kernels=("gfx1103",)), [],
     ),
@@ -283,6 +290,15 @@ def test_where_nobody_knows_how_torch_came_the_version_is_evidence(tmp_path: Pat
     assert judge(facts)[0].evidence.startswith("torch 2.9.0+cu128 is no ROCm build; of ROCm are")
 
 
+@pytest.mark.parametrize(
+    ("wheels", "told"), [(FAMILY, ["gfx110x"]), (split("gfx1030"), ["gfx1030"]), ((), [])]
+)
+def test_a_made_up_machine_is_told_by_its_wheels(
+    wheels: Sequence[str], told: list[str], tmp_path: Path
+) -> None:
+    assert Windows(wheels=wheels).facts(tmp_path)["machine"]["architectures"] == told
+
+
 def test_a_memory_that_is_not_known_is_no_reason(tmp_path: Path) -> None:
     assert found(Wsl(memory=None, environ=WSL_ON), tmp_path) == []
 
@@ -292,14 +308,14 @@ def test_a_memory_that_is_not_known_is_no_reason(tmp_path: Path) -> None:
 
 def test_cards_are_those_that_are_there_with_their_newest_drivers(tmp_path: Path) -> None:
     def entry(number: int, driver: str) -> tuple[str, dict[str, Any]]:
-        return rf"{windows.DRIVERS}\{number:04}", {
+        return rf"{DISPLAY_DRIVERS}\{number:04}", {
             "DriverDesc": "AMD Radeon RX 7900 XTX", "DriverVersion": driver,
             "MatchingDeviceId": r"pci\ven_1002&dev_744c&subsys_471e1da2",
             "HardwareInformation.qwMemorySize": (24 * GB).to_bytes(8, "little"),
         }  # fmt: skip
 
     keys = dict([entry(0, "31.0.9.1"), entry(1, "32.0.10.2"), entry(4, "32.0.2.9")])
-    keys[rf"{windows.DRIVERS}\0002"] = {"MatchingDeviceId": r"PCI\VEN_10DE&DEV_2684"}
+    keys[rf"{DISPLAY_DRIVERS}\0002"] = {"MatchingDeviceId": r"PCI\VEN_10DE&DEV_2684"}
     keys[windows.ADRENALIN] = {"RadeonSoftwareVersion": "26.8.1"}
 
     def drivers(*there: str) -> list[str]:

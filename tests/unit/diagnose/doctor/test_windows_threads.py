@@ -18,6 +18,7 @@ from windows_machines import (
     HALO,
     RAPHAEL,
     RX580,
+    RX6700,
     RX9060,
     RX9070,
     Card,
@@ -32,7 +33,6 @@ from hy3d_rocm.diagnose.doctor.examination import judge
 
 GITHUB = "https://github.com"
 RX6900 = ("AMD Radeon RX 6900 XT", "73BF", "gfx1030", 16)
-RX6700 = ("AMD Radeon RX 6700 XT", "73DF", "gfx1031", 12)
 
 
 def under_zluda(card: Card) -> Facts:
