@@ -197,7 +197,7 @@ class Facts:
     def device_extra(self) -> str:
         """The part of AMD's wheels that has this GPU's kernels: "device-gfx1100"."""
         meant = sorted(set(self.discrete or self.architectures))
-        is_told = len(meant) == 1 and "X" not in meant[0]
+        is_told = len(meant) == 1 and not meant[0].lower().endswith("x")
         return f"device-{meant[0]}" if is_told else "device-all"
 
     @property

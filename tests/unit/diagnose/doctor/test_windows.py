@@ -299,6 +299,14 @@ def test_a_made_up_machine_is_told_by_its_wheels(
     assert Windows(wheels=wheels).facts(tmp_path)["machine"]["architectures"] == told
 
 
+@pytest.mark.parametrize(
+    ("told", "extra"),
+    [("gfx1100", "device-gfx1100"), ("gfx110X", "device-all"), ("gfx110x", "device-all")],
+)
+def test_a_family_is_no_device(told: str, extra: str) -> None:
+    assert Seen({"machine": {"architectures": [told]}}).device_extra == extra
+
+
 def test_a_memory_that_is_not_known_is_no_reason(tmp_path: Path) -> None:
     assert found(Wsl(memory=None, environ=WSL_ON), tmp_path) == []
 
