@@ -21,6 +21,7 @@ class Card:
     override: str = ""
     kind: Literal["", "beside", "apu"] = ""
     never_meant: bool = False
+    has_wheels: bool = True
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -32,6 +33,11 @@ def cards() -> dict[str, Card]:
     """By their architectures."""
     rows = read(Path(__file__).with_name("cards.toml"), Card)[1]
     return {card.architecture: card for card in rows}
+
+
+def has_wheels(architecture: str) -> bool:
+    """Whether ROCm has wheels for it on Windows; False for one that cards.toml does not know."""
+    return architecture in cards() and cards()[architecture].has_wheels
 
 
 def architecture_of(name: str, device: str) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 
 from doctor_machines import GB, Change, Facts, torch_says, write
 
+from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
 from hy3d_rocm.diagnose.doctor import windows
 from hy3d_rocm.diagnose.doctor.examination import collect
 from hy3d_rocm.diagnose.doctor.windows import System
-from hy3d_rocm.diagnose.env.machine import Machine, parse_version
+from hy3d_rocm.diagnose.env.machine import Machine, parse_version, rocm_wheels
 
 # name, PCI device, architecture, GB
 XTX = ("AMD Radeon RX 7900 XTX", "744C", "gfx1100", 24)
@@ -21,9 +22,12 @@ RX9070 = ("AMD Radeon RX 9070 XT", "7550", "gfx1201", 16)
 RX9060 = ("AMD Radeon RX 9060 XT", "7590", "gfx1200", 16)
 RX7800 = ("AMD Radeon RX 7800 XT", "747E", "gfx1101", 16)
 RX6800 = ("AMD Radeon RX 6800 XT", "73BF", "gfx1030", 16)
+RX6700 = ("AMD Radeon RX 6700 XT", "73DF", "gfx1031", 12)
 RAPHAEL = ("AMD Radeon(TM) Graphics", "164E", "gfx1036", 1)
 GRANITE = ("AMD Radeon(TM) Graphics", "13C0", "gfx1036", 1)
 HALO = ("AMD Radeon(TM) 8060S Graphics", "1586", "gfx1151", 64)
+CEZANNE = ("AMD Radeon(TM) Graphics", "1638", "gfx90c", 1)  # 5600G
+RX580 = ("Radeon RX 580 Series", "67DF", "", 8)
 PHOENIX = ("AMD Radeon 780M Graphics", "15BF", "gfx1103", 4)
 Card = tuple[str, str, str, int]
 FAMILY = ["rocm-7.13.0", "rocm_sdk_core-7.13.0", "rocm_sdk_libraries_gfx110x_all-7.13.0"]
@@ -49,13 +53,15 @@ def gpu(card: Card, **more: Any) -> Facts:
 @dataclass
 class Windows:
     """A PC; every part may be changed. torch: "" for none. listed: what torch lists, None for all
-    cards. gone: cards that the registry keeps and that are no longer there."""
+    cards that have a driver. gone: cards that the registry keeps and that are no longer there.
+    undriven: those of the cards that have no driver of AMD's."""
 
     cards: Sequence[Card] = (XTX,)
     gone: Sequence[Card] = ()
     software: str = "26.8.1"
     driver: str = "32.0.31035.1003"
-    undriven: bool = False
+    undriven: Sequence[Card] = ()
+    nvidia: bool = False
     time_out: Mapping[str, Any] | None = field(default_factory=dict)
     page_files: Any = ("?:\\pagefile.sys",)
     commit: tuple[int, int] | None = (80 * GB, 60 * GB)
@@ -72,8 +78,8 @@ class Windows:
         keys: dict[str, Mapping[str, Any]] = {}
         for number, card in enumerate((*self.gone, *self.cards)):
             name, device, _, gib = card
-            is_driven = card not in self.cards or not self.undriven
-            keys[rf"{windows.DRIVERS}\{number:04}"] = {
+            is_driven = card not in self.undriven
+            keys[rf"{DISPLAY_DRIVERS}\{number:04}"] = {
                 "DriverDesc": name, "DriverVersion": self.driver, "ProviderName": "AMD",
                 "MatchingDeviceId": rf"PCI\VEN_1002&DEV_{device}&REV_C8",
                 "RadeonSoftwareVersion": self.software,
@@ -84,12 +90,14 @@ class Windows:
         if self.page_files is not None:
             keys[windows.PAGE_FILES] = {"PagingFiles": list(self.page_files)}
         there = [rf"PCI\VEN_1002&DEV_{c[1]}&SUBSYS_0E3B1002&REV_C8" for c in self.cards]
+        there += [r"PCI\VEN_10DE&DEV_2684&SUBSYS_16FA10DE&REV_A1"] * self.nvidia
         return System(keys.get, lambda: there, lambda: self.commit)
 
     def facts(self, folder: Path) -> Facts:
         said = self.said()
+        packages_folder = str(packages(folder, self.wheels, self.torch))
         machine = Machine(
-            architectures=("gfx110X",), gpus_can_be_listed=False,
+            architectures=rocm_wheels([packages_folder])[0], gpus_can_be_listed=False,
             torch=parse_version(self.torch), rocm=parse_version(self.torch.partition("+rocm")[2]),
             torch_is_rocm=bool(said.get("hip")) or "rocm" in self.torch if self.torch else None,
             zluda=self.zluda, system="windows",
@@ -97,7 +105,7 @@ class Windows:
         environ = {"USERPROFILE": str(folder), "HOME": str(folder), **self.environ}
         facts = collect(
             environ, root=folder / "nothing", machine=machine, torch=said, system=self.system(),
-            folders=[str(packages(folder, self.wheels, self.torch))],
+            folders=[packages_folder],
         )  # fmt: skip
         facts["memory"]["host"]["total_bytes"] = self.memory
         return settled(facts)
@@ -108,7 +116,8 @@ class Windows:
             return {"error": "ModuleNotFoundError: No module named 'torch'"}
         is_rocm = "rocm" in self.torch
         cuda = "12.8" if "+cu" in self.torch else None
-        listed = (self.cards if self.listed is None else self.listed) if is_rocm else ()
+        driven = [card for card in self.cards if card not in self.undriven]
+        listed = (driven if self.listed is None else self.listed) if is_rocm else ()
         return torch_says(
             version=self.torch, hip="7.16.26080" if is_rocm else None, cuda=cuda,
             architectures=list(self.kernels) if is_rocm else [], gpus=[gpu(c) for c in listed],

@@ -24,8 +24,8 @@ AMDGPU = Path("/sys/module/amdgpu")
 NVIDIA = Path("/proc/driver/nvidia/version")
 # The packages that bring the module triton, of which a PyTorch for ROCm requires one.
 _TRITONS = ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton", "triton-windows")
-# The class of display adapters; its subkeys 0000, 0001, ... are the installed drivers.
-_DISPLAY_CLASS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
+# In Windows' registry; the subkeys 0000, 0001, ... are the installed drivers.
+DISPLAY_DRIVERS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
 
 
 class Machine(NamedTuple):
@@ -178,7 +178,7 @@ def _display_drivers() -> list[dict[str, str]]:
         import winreg
 
         for number in range(16):
-            path = rf"{_DISPLAY_CLASS}\{number:04}"
+            path = rf"{DISPLAY_DRIVERS}\{number:04}"
             try:
                 with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as entry:
                     names = ("ProviderName", "DriverVersion")

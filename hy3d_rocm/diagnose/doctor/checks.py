@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hy3d_rocm.conv.verdict_store.machine import overridden
-from hy3d_rocm.diagnose.doctor.finding import Facts, Match, as_version
+from hy3d_rocm.diagnose.doctor.finding import Facts, Match, as_version, named
 from hy3d_rocm.diagnose.doctor.selftest import is_wrong, tier_name
 from hy3d_rocm.diagnose.env.checks import FILLED
 from hy3d_rocm.diagnose.env.choices import PATCH_VARIABLE, read_patch_choice
@@ -37,7 +37,10 @@ _SWITCHES = ("HY3D_ROCM", "HY3D_ROCM_ENV", "HY3D_ROCM_VAE")
 
 
 def architecture_missing(facts: Facts) -> Iterator[Match]:
-    """An error where no card has kernels; beside one that has, advice to hide the other."""
+    """An error where no card has kernels; beside one that has, advice to hide the other. Nothing
+    where the wheels are told to be for other GPUs, which says the same."""
+    if facts.get("machine.torch_is_rocm") and any(wheels_without_card(facts)):
+        return
     built = facts.get("torch.architectures", [])
     own = facts.visible or facts.architectures
     # Of a processor's GPU that comes first another rule speaks.
@@ -83,16 +86,24 @@ def sees_no_gpu(facts: Facts) -> Iterator[Match]:
     ]
     if facts.rows("torch.gpus") or not listed or _closed(facts):
         return
-    values = {name: facts.get(f"variables.{name}.value") for name in _HIDING}
-    hidden = [f"{name}={value}" for name, value in values.items() if value is not None]
-    first = hidden[0].partition("=")[0] if hidden else ""
+    hidden = _hidden_by(facts)
     is_rdna2 = any(name.startswith("gfx103") for name in facts.discrete)
     spans = ("machine.rocm in 7.1-7.3", "nightly in 20260101-20260312")
     yield Match(
         "windows" if _is_windows(facts) else "",
         "rdna2" if _is_windows(facts) and is_rdna2 and any(map(facts.holds, spans)) else "",
-        "hidden" if hidden else "", hidden=hidden, first=first,
+        "hidden" if hidden else "", hidden=hidden, first=_name(hidden),
     )  # fmt: skip
+
+
+def _hidden_by(facts: Facts) -> list[str]:
+    """["HIP_VISIBLE_DEVICES=1"]: what may hide a GPU from PyTorch."""
+    values = {name: facts.get(f"variables.{name}.value") for name in _HIDING}
+    return [f"{name}={value}" for name, value in values.items() if value is not None]
+
+
+def _name(settings: list[str]) -> str:
+    return settings[0].partition("=")[0] if settings else ""
 
 
 def _closed(facts: Facts) -> list[Facts]:
@@ -121,18 +132,14 @@ def kfd_missing(facts: Facts) -> Iterator[Match]:
 
 
 def card_without_driver(facts: Facts) -> Iterator[Match]:
-    cards, on_windows = facts.amd_cards, _is_windows(facts)
-    if cards and not any(_is_driven(card, on_windows) for card in cards):
+    cards = facts.amd_cards
+    if facts.undriven:
+        yield Match("windows", names=list(map(named, facts.undriven)))
+    elif cards and not _is_windows(facts) and all(c.get("driver") != "amdgpu" for c in cards):
         yield Match(
-            "windows" if on_windows else "",
             cards=", ".join(f"{c.get('pci')}: {c.get('driver') or 'no driver'}" for c in cards),
-            names=[card.get("name") for card in cards],
             loaded="is" if facts.get("kernel.loaded") else "is not",
         )
-
-
-def _is_driven(card: Mapping[str, Any], on_windows: bool) -> bool:
-    return bool(card.get("driver")) if on_windows else card.get("driver") == "amdgpu"
 
 
 # Windows and WSL
@@ -167,14 +174,14 @@ def integrated_first(facts: Facts) -> Iterator[Match]:
         return
     names = [gpu.get("name") for gpu in facts.rows("torch.gpus")]
     told = zip(names, facts.visible, strict=False)
-    named = [f"cuda:{place} is {name} ({own})" for place, (name, own) in enumerate(told)]
+    listed = [f"cuda:{place} is {name} ({own})" for place, (name, own) in enumerate(told)]
     cards = [str(place) for place, name in enumerate(facts.visible) if not is_apu(name)]
     built = facts.get("torch.architectures", [])
     is_error = bool(built) and not _covers(built, facts.visible[0])
     yield Match(
         "no-kernels" if is_error else "",
         "rocr" if facts.get("variables.ROCR_VISIBLE_DEVICES.value") else "",
-        named=named, cards=",".join(cards),
+        named=listed, cards=",".join(cards),
     )  # fmt: skip
 
 
@@ -193,19 +200,24 @@ def short_time_out(facts: Facts) -> Iterator[Match]:
 
 
 def wsl_sees_no_gpu(facts: Facts) -> Iterator[Match]:
-    """/dev/dxg is there: what of AMD's bridge to it is missing."""
+    """/dev/dxg is there: what of AMD's bridge to it is missing, or hides the GPU."""
     if facts.rows("torch.gpus"):
         return
     bridges, older = facts.get("windows.bridges", []), facts.get("windows.older_bridge")
-    rocm = as_version(facts.get("machine.rocm"))
+    rocm, bundled = as_version(facts.get("machine.rocm")), facts.get("windows.bundled")
+    bridge = bridges[0] if bridges else "hsa-runtime-rocr4wsl-amdgpu"
+    # A first device that is named is the one that is there.
+    hidden = [text for text in _hidden_by(facts) if not text.endswith("=0")]
     if not bridges and not older:
         yield Match("no-bridge")
     elif bridges and not older and rocm < (7, 13) and facts.get("windows.detection") != "1":
-        yield Match("detection", bridge=bridges[0])
-    elif older and not bridges and facts.get("windows.bundled"):
-        yield Match("bundled", file=facts.get("windows.bundled")[0])
+        yield Match("detection", bridge=bridge)
+    elif hidden:
+        yield Match("hidden", bridge=bridge, hidden=hidden, first=_name(hidden))
+    elif older and bundled:
+        yield Match("bundled", file=bundled[0])
     else:
-        yield Match(bridge=bridges[0] if bridges else "hsa-runtime-rocr4wsl-amdgpu")
+        yield Match(bridge=bridge)
 
 
 # Memory
@@ -395,8 +407,8 @@ def no_gpu_tier(facts: Facts) -> Iterator[Match]:
     ]  # fmt: skip
     if on_gpu and all(r.get("verdict") not in ("ok", "slow-find") for r in on_gpu):
         is_amd = bool(facts.get("torch.hip"))
-        named = [f"{tier_name(str(r.get('tier')), is_amd)}: {r.get('verdict')}" for r in on_gpu]
-        yield Match(verdicts=named)
+        told = [f"{tier_name(str(r.get('tier')), is_amd)}: {r.get('verdict')}" for r in on_gpu]
+        yield Match(verdicts=told)
 
 
 def all_well(facts: Facts) -> Iterator[Match]:

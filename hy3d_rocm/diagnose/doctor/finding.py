@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from hy3d_rocm.diagnose.cards import has_wheels
 from hy3d_rocm.diagnose.env.machine import Version, dotted, parse_version
 from hy3d_rocm.memory import is_apu
 from hy3d_rocm.units import parse_size, size_text
@@ -139,9 +140,15 @@ class Facts:
 
     @property
     def computes_elsewhere(self) -> bool:
-        """On a card of NVIDIA's: an AMD one beside it, mostly a processor's, is of no concern."""
-        is_cuda = self.get("torch.cuda") and not self.get("torch.hip")
-        return bool(is_cuda and self.rows("torch.gpus") and not self.get("machine.zluda"))
+        """On a card of NVIDIA's: an AMD one beside it, mostly a processor's, is of no concern. On
+        Windows also where it is hidden or the build is for the CPU, if AMD's are processors'."""
+        if self.get("torch.hip") or self.get("machine.zluda"):
+            return False
+        if self.get("torch.cuda") and self.rows("torch.gpus"):
+            return True
+        is_nvidias = self.get("windows.nvidia") and not self.get("machine.torch_is_rocm")
+        cards = self.rows("windows.cards")
+        return bool(is_nvidias and cards and all(map(_is_processors, cards)))
 
     @property
     def has_amd_card(self) -> bool:
@@ -190,8 +197,17 @@ class Facts:
     def device_extra(self) -> str:
         """The part of AMD's wheels that has this GPU's kernels: "device-gfx1100"."""
         meant = sorted(set(self.discrete or self.architectures))
-        is_told = len(meant) == 1 and "X" not in meant[0]
+        is_told = len(meant) == 1 and not meant[0].lower().endswith("x")
         return f"device-{meant[0]}" if is_told else "device-all"
+
+    @property
+    def without_wheels(self) -> list[str]:
+        """Windows: the names of AMD's GPUs, where ROCm has wheels for none of them; else []. A
+        processor's GPU counts where it is alone; one that cards.toml does not know has none."""
+        cards = self.amd_cards if self.get("windows.host") == "windows" else []
+        meant = [card for card in cards if not _is_processors(card)] or cards
+        known = [str(card.get("architecture")) for card in meant] + self.visible
+        return [] if any(map(has_wheels, known)) else list(map(named, meant))
 
     @property
     def torch_replaced(self) -> bool:
@@ -199,7 +215,7 @@ class Facts:
         has_gpu = self.amd_cards or self.get("windows.device")
         is_other = self.get("machine.torch_is_rocm") is False and not self.get("torch.hip")
         return bool(
-            has_gpu and is_other and self.get("windows.wheels.names")
+            has_gpu and is_other and self.get("windows.wheels.names") and not self.without_wheels
             and not self.get("machine.zluda") and not self.rows("torch.gpus")
         )  # fmt: skip
 
@@ -209,6 +225,23 @@ class Facts:
         apus = list(map(is_apu, self.visible))
         on_windows = self.get("windows.host") == "windows"
         return bool(on_windows and apus[:1] == [True] and not all(apus))
+
+    @property
+    def undriven(self) -> list[Mapping[str, Any]]:
+        """Windows: the cards without a driver of AMD's; a processor's GPU among them only where no
+        AMD GPU has one."""
+        cards = self.amd_cards if self.get("windows.host") == "windows" else []
+        is_none_driven = not any(card.get("driver") for card in cards)
+        return [
+            card for card in cards
+            if not card.get("driver") and (is_none_driven or not _is_processors(card))
+        ]  # fmt: skip
+
+    @property
+    def awaits_driver(self) -> bool:
+        """Windows: the card has no driver, so torch lists none, or the processor's GPU alone."""
+        driven = (card for card in self.amd_cards if card.get("driver"))
+        return bool(self.undriven) and all(map(_is_processors, driven))
 
     @property
     def is_linux(self) -> bool:
@@ -240,6 +273,16 @@ class Facts:
 
 
 _KNOWN = {name for name, value in vars(Facts).items() if isinstance(value, property)}
+
+
+def named(card: Mapping[str, Any]) -> str:
+    """A card of Windows': "AMD Radeon RX 7900 XTX (gfx1100)"."""
+    own = card.get("architecture")
+    return f"{card.get('name')} ({own})" if own else str(card.get("name"))
+
+
+def _is_processors(card: Mapping[str, Any]) -> bool:
+    return is_apu(str(card.get("architecture") or ""))
 
 
 def as_version(value: Any) -> Version:

@@ -20,12 +20,12 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 from urllib.parse import urlsplit
 
+from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
 from hy3d_rocm.diagnose.cards import architecture_of
 from hy3d_rocm.diagnose.env.gpu import entries, text
 from hy3d_rocm.diagnose.miopen.places import places
 
 ROOT = Path("/")
-DRIVERS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
 TIME_OUT = r"SYSTEM\CurrentControlSet\Control\GraphicsDrivers"
 PAGE_FILES = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management"
 ADRENALIN = r"SOFTWARE\AMD\CN"
@@ -38,6 +38,7 @@ _WHEEL = re.compile(
 )
 _FAMILY = re.compile(r"rocm_sdk_libraries_(gfx[0-9a-zA-Z]+)\w*")
 _DEVICE = re.compile(r"(rocm_sdk|amd_torch)_device_(gfx[0-9a-zA-Z]+)")
+_OWN_SDK = "_rocm_sdk_"  # in the names of the folders that ROCm's wheels fill
 _SDK = re.compile(r"[\\/]AMD[\\/]ROCm[\\/](\d[\d.]*)", re.IGNORECASE)
 _WINDOWS_DISKS = ("9p", "drvfs", "v9fs")  # how WSL mounts the disks of Windows
 _BRIDGE_FOLDERS = ("opt/rocm/lib", "usr/lib/x86_64-linux-gnu", "usr/lib", "usr/local/lib")
@@ -77,7 +78,8 @@ def collect(
         )  # fmt: skip
         there = cards(system)
         found = {
-            "host": "windows", "cards": there, "time_out": time_out(system),
+            "host": "windows", "cards": there, "nvidia": has_nvidia(system),
+            "time_out": time_out(system),
             "software": next((card["software"] for card in there if card["software"]), ""),
             "page_file": page_file(system), "commit": commit(system), "sdk": sdk(environ),
             "runtimes": runtimes(environ),
@@ -106,7 +108,7 @@ def cards(system: System) -> list[dict[str, Any]]:
     and each of a card's earlier places, so the newest drivers of as many as there are. driver: ""
     for one that has no driver of AMD's."""
     known: dict[str, list[dict[str, Any]]] = {}
-    drivers = [system.values(rf"{DRIVERS}\{number:04}") for number in range(_ENTRIES)]
+    drivers = [system.values(rf"{DISPLAY_DRIVERS}\{number:04}") for number in range(_ENTRIES)]
     for entry in filter(None, drivers):
         named = _AMD.search(str(entry.get("MatchingDeviceId", "")))
         if named:
@@ -123,6 +125,15 @@ def cards(system: System) -> list[dict[str, Any]]:
             other["driver"] = ""
         found += (group + [other] * len(devices))[: devices.count(device)]
     return found
+
+
+def has_nvidia(system: System) -> bool:
+    """Whether a display adapter of NVIDIA's is there; where Windows does not tell, or ever was."""
+    there = system.adapters()
+    if there is None:
+        drivers = (system.values(rf"{DISPLAY_DRIVERS}\{number:04}") for number in range(_ENTRIES))
+        there = [str(entry.get("MatchingDeviceId", "")) for entry in filter(None, drivers)]
+    return any("VEN_10DE&" in name.upper() for name in there)
 
 
 def _card(entry: Mapping[str, Any], device: str, system: System | None) -> dict[str, Any]:
@@ -180,21 +191,26 @@ def commit(system: System) -> dict[str, int] | None:
 
 
 def sdk(environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """A HIP SDK that the variables name: {"path", "version", "on_path": its folders on PATH}."""
+    """A HIP SDK that the variables name: {"path", "version", "on_path": its folders on PATH,
+    "is_wheels": it is the one of ROCm's own wheels, and no other is on PATH}."""
     by_name = {name.upper(): value for name, value in environ.items()}
     path = by_name.get("HIP_PATH", "")
     on_path = [folder for folder in by_name.get("PATH", "").split(";") if _is_of_sdk(folder, path)]
     if not path and not on_path:
         return None
-    version = _SDK.search(path or on_path[0])
-    return {"path": path, "version": version[1].rstrip(".") if version else "", "on_path": on_path}
+    is_own = _OWN_SDK in path.lower()
+    version = _SDK.search(on_path[0] if is_own and on_path else path or on_path[0])
+    return {
+        "path": path, "version": version[1].rstrip(".") if version else "",
+        "on_path": on_path, "is_wheels": is_own and not on_path,
+    }  # fmt: skip
 
 
 def _is_of_sdk(folder: str, path: str) -> bool:
     here = PureWindowsPath(folder.strip('" '))
-    return here.name.lower() == "bin" and bool(
-        _SDK.search(folder) or (path and here.parent == PureWindowsPath(path))
-    )
+    if here.name.lower() != "bin" or _OWN_SDK in folder.lower():
+        return False
+    return bool(_SDK.search(folder) or (path and here.parent == PureWindowsPath(path)))
 
 
 def runtimes(environ: Mapping[str, str]) -> list[str]:
@@ -259,7 +275,7 @@ def wsl(environ: Mapping[str, str], root: Path, folders: Sequence[str]) -> dict[
     libraries = [root / part for part in _BRIDGE_FOLDERS]
     libraries += sorted(root.glob("opt/rocm-*/lib"))
     for folder in folders:
-        libraries += (path / "lib" for path in entries(Path(folder)) if "_rocm_sdk_" in path.name)
+        libraries += (path / "lib" for path in entries(Path(folder)) if _OWN_SDK in path.name)
     own = [path for folder in folders for path in entries(Path(folder, "torch/lib"))]
     return {
         "is_first": "-Microsoft" in text(root / "proc/version"),  # WSL 1 has no GPUs

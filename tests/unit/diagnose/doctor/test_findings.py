@@ -152,6 +152,10 @@ SDK = {
     "PATH": "C:\\Windows;C:\\Program Files\\AMD\\ROCm\\6.4\\bin",
 }
 HIP_PATH = {"HIP_PATH": SDK["HIP_PATH"], "PATH": "C:\\Windows"}
+OWN_SDK = {  # as ROCm's wheels have it
+    "HIP_PATH": "C:\\AMD\\ROCm\\7\\site-packages\\_rocm_sdk_devel",
+    "PATH": "C:\\AMD\\ROCm\\7\\site-packages\\_rocm_sdk_devel\\bin",
+}
 HANGS = result("vendor", verdict="hang")
 ON = {"HSA_ENABLE_DXG_DETECTION": "1"}
 
@@ -160,6 +164,10 @@ DIED = {"error": "the process died (exit code 3221225477)", "is_hang": False}
 
 def rdna2(torch: str) -> Windows:
     return Windows(cards=(RX6800,), wheels=CUSTOM, torch=torch)
+
+
+def fixed(gib: int) -> str:
+    return f"C:\\pagefile.sys {gib * 1024} {gib * 1024}"
 
 
 OUT_OF_ORDER = "WrongResultError: 64 of 64 outputs are wrong"
@@ -237,8 +245,14 @@ ROWS: list[Row] = [
      [becomes(Windows(environ=HIP_PATH, torch="2.9.0+cu128"))]),
     ("zluda-without-sdk", W, [becomes(Windows(torch="2.7.0+cu118", zluda=True, wheels=()))],
      [becomes(Windows(torch="2.7.0+cu118", zluda=True, wheels=(), environ=HIP_PATH))]),
+    ("hip-sdk-beside", A, [becomes(Windows(environ=HIP_PATH))],
+     [becomes(Windows(environ=OWN_SDK))]),
+    ("hip-sdk-beside", W, [becomes(Windows(environ={**SDK, "HIP_PATH": OWN_SDK["HIP_PATH"]}))],
+     [becomes(Windows(environ={**OWN_SDK, "HIP_PATH": ""}))]),
     ("zluda-without-sdk", W, [becomes(Windows(torch="2.7.0+cu118", zluda=True, wheels=()))],
      [put("machine.zluda", True)]),
+    ("zluda-without-sdk", W, [becomes(Windows(torch="2.7.0+cu118", zluda=True, wheels=()))],
+     [becomes(Windows(torch="2.7.0+cu118", zluda=True, environ=OWN_SDK))]),
     ("architecture-missing", E, [becomes(Windows(cards=(RAPHAEL, XTX), kernels=("gfx1036",)))],
      [becomes(Windows(cards=(RAPHAEL, XTX)))]),
     ("integrated-gpu-first", E, [becomes(Windows(cards=(RAPHAEL, XTX)))],
@@ -255,7 +269,7 @@ ROWS: list[Row] = [
      [becomes(rdna2("2.13.0+rocm10.0.0"), put("torch", DIED))]),
     ("torch-sees-no-gpu", E, [becomes(Windows(listed=()))],
      [becomes(Windows(cards=(), listed=()))]),
-    ("card-without-driver", E, [becomes(Windows(undriven=True, listed=()))], [becomes(Windows())]),
+    ("card-without-driver", E, [becomes(Windows(undriven=(XTX,)))], [becomes(Windows())]),
     ("commit-limit", W, [becomes(Windows(commit=(64 * GB, 3 * GB)))],
      [becomes(Windows(commit=(30 * GB, 3 * GB)))]),
     ("commit-limit", W, [becomes(Windows(commit=(64 * GB, 3 * GB)))],
@@ -265,6 +279,11 @@ ROWS: list[Row] = [
      [becomes(Windows(page_files=("C:\\pagefile.sys 16384 98304",)))]),
     ("page-file-fixed", A, [becomes(Windows(page_files=("D:\\pagefile.sys 800 800",) * 2))],
      [becomes(Windows(page_files=("C:\\pagefile.sys 0 0", "D:\\pagefile.sys 800 800")))]),
+    ("page-file-fixed", A,
+     [becomes(Windows(memory=128 * GB, page_files=(fixed(16),), commit=(144 * GB, 90 * GB)))],
+     [becomes(Windows(memory=128 * GB, page_files=(fixed(64),), commit=(192 * GB, 150 * GB)))]),
+    ("page-file-fixed", A, [becomes(Windows(page_files=(fixed(64),), commit=None))],
+     [becomes(Windows(page_files=(fixed(64),), commit=None, memory=32 * GB))]),
     ("time-out-off", W, [becomes(Windows(time_out={"TdrLevel": 0}))],
      [becomes(Windows(time_out={"TdrLevel": 3, "TdrDelay": 60}))]),
     ("time-out-lowered", W, [becomes(Windows(time_out={"TdrDelay": 1}))],
@@ -288,6 +307,14 @@ ROWS: list[Row] = [
     ("wsl-bundled-runtime", E,
      [becomes(Wsl(bridge="", older_bridge=True, bundled=True, listed=()))],
      [becomes(Wsl(bridge="", older_bridge=True, bundled=True))]),
+    ("wsl-bundled-runtime", E,
+     [becomes(Wsl(older_bridge=True, bundled=True, listed=(), environ=ON))],
+     [becomes(Wsl(bundled=True, listed=(), environ=ON))]),
+    ("wsl-bundled-runtime", E,
+     [becomes(Wsl(bridge="", older_bridge=True, bundled=True, listed=(),
+                  environ={"HIP_VISIBLE_DEVICES": "0"}))],
+     [becomes(Wsl(bridge="", older_bridge=True, bundled=True, listed=(),
+                  environ={"HIP_VISIBLE_DEVICES": "-1"}))]),
     ("wsl-sees-no-gpu", E, [becomes(Wsl(listed=(), environ=ON))], [becomes(Wsl(environ=ON))]),
     ("wsl-no-bridge", E, [becomes(Wsl(bridge="", listed=()))],
      [becomes(Wsl(bridge="", torch="2.13.0"))]),

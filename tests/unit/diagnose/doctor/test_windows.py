@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from doctor_machines import GB, healthy
 from windows_machines import (
+    CEZANNE,
     CUSTOM,
     FAMILY,
     GRANITE,
     HALO,
     PHOENIX,
     RAPHAEL,
+    RX580,
+    RX6700,
     RX9060,
     RX9070,
     XTX,
+    Card,
     Windows,
     Wsl,
     split,
 )
 
+from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
 from hy3d_rocm.diagnose import cards as all_cards
 from hy3d_rocm.diagnose.doctor import examination, windows
 from hy3d_rocm.diagnose.doctor.examination import Examination, collect, judge
 from hy3d_rocm.diagnose.doctor.finding import Facts as Seen
+from hy3d_rocm.diagnose.doctor.finding import Severity
 from hy3d_rocm.diagnose.doctor.rules import FOLDER, rules_of_file
 from hy3d_rocm.diagnose.doctor.windows import System
 from hy3d_rocm.diagnose.env import machine
@@ -63,8 +70,42 @@ MACHINES: dict[str, tuple[Windows | Wsl, list[str]]] = {
         Windows(cards=(RAPHAEL, XTX), torch="2.13.0"), ["torch-replaced"],
     ),
     "CPU and never a ROCm": (Windows(torch="2.13.0", wheels=()), ["torch-not-for-amd"]),
+    "NVIDIA's card and a CPU build, processor's GPU beside": (
+        Windows(cards=(RAPHAEL,), nvidia=True, torch="2.13.0", wheels=()), [],
+    ),
+    "NVIDIA's card hidden, processor's GPU beside": (
+        Windows(cards=(RAPHAEL,), nvidia=True, torch="2.9.0+cu128", wheels=(),
+                environ={"CUDA_VISIBLE_DEVICES": "-1", "MIOPEN_FIND_MODE": "FAST"}),
+        [],
+    ),
+    "NVIDIA's card, a CUDA build over ROCm's wheels, processor's GPU beside": (
+        Windows(cards=(RAPHAEL,), nvidia=True, torch="2.9.0+cu128", wheels=split("gfx1036")), [],
+    ),
+    "NVIDIA's card alone and a CPU build": (
+        Windows(cards=(), nvidia=True, torch="2.13.0", wheels=()), ["no-amd-gpu"],
+    ),
+    "NVIDIA's card and a CPU build, a card of AMD's beside": (
+        Windows(nvidia=True, torch="2.13.0", wheels=()), ["torch-not-for-amd"],
+    ),
+    "NVIDIA's card outside of a Strix Halo that is computed on": (
+        Windows(cards=(HALO,), nvidia=True), ["wheels-for-other-gpus"],
+    ),
+    "ZLUDA, NVIDIA's card beside": (
+        Windows(cards=(PHOENIX,), nvidia=True, wheels=(), torch="2.7.0+cu118", zluda=True),
+        ["zluda-without-sdk"],
+    ),
+    "RX 580 and DirectML": (
+        Windows(cards=(RX580,), torch="2.4.1", wheels=()), ["torch-not-for-amd"],
+    ),
+    "5600G and a CPU build over ROCm's wheels": (
+        Windows(cards=(CEZANNE,), torch="2.13.0"), ["torch-not-for-amd"],
+    ),
     "Strix Halo with half its memory": (Windows(cards=(HALO,), wheels=split("gfx1151")), []),
     "Strix Halo with the wheels of another": (Windows(cards=(HALO,)), ["wheels-for-other-gpus"]),
+    "6700 XT with the wheels of the 6800": (
+        Windows(cards=(RX6700,), wheels=split("gfx1030"), kernels=("gfx1030",)),
+        ["wheels-for-other-gpus"],
+    ),
     "a laptop's own GPU alone": (
         Windows(cards=(PHOENIX,), wheels=split("gfx1103"), kernels=("gfx1103",)), [],
     ),
@@ -88,9 +129,34 @@ MACHINES: dict[str, tuple[Windows | Wsl, list[str]]] = {
         Windows(listed=(), environ={"HIP_VISIBLE_DEVICES": "1", "MIOPEN_FIND_MODE": "FAST"}),
         ["torch-sees-no-gpu"],
     ),
-    "no driver": (Windows(undriven=True, listed=()), ["card-without-driver"]),
+    "no driver": (Windows(undriven=(XTX,)), ["card-without-driver"]),
+    "a new card without a driver, the processor's GPU listed": (
+        Windows(cards=(RAPHAEL, XTX), undriven=(XTX,)), ["card-without-driver"],
+    ),
+    "a new card without a driver, none listed": (
+        Windows(cards=(RAPHAEL, XTX), undriven=(XTX,), listed=()), ["card-without-driver"],
+    ),
+    "a second card without a driver": (
+        Windows(cards=(RX9070, XTX), undriven=(XTX,), wheels=split("gfx1201")),
+        ["card-without-driver"],
+    ),
+    "a second card without a driver, the wrong wheels for the first": (
+        Windows(cards=(RX9070, XTX), undriven=(XTX,), wheels=split("gfx1151")),
+        ["wheels-for-other-gpus", "card-without-driver"],
+    ),
+    "the processor's GPU without a driver": (
+        Windows(cards=(RAPHAEL, XTX), undriven=(RAPHAEL,)), [],
+    ),
     "HIP SDK and the wheels": (
         Windows(environ={**HIP_SDK, "MIOPEN_FIND_MODE": "FAST"}), ["hip-sdk-beside"],
+    ),
+    "the wheels' own SDK": (
+        Windows(environ={
+            "HIP_PATH": "C:\\venv\\Lib\\site-packages\\_rocm_sdk_devel",
+            "PATH": "C:\\venv\\Lib\\site-packages\\_rocm_sdk_devel\\bin",
+            "MIOPEN_FIND_MODE": "FAST",
+        }),
+        [],
     ),
     "no page file": (Windows(page_files=()), ["page-file-off"]),
     "WSL": (Wsl(environ=WSL_ON), []),
@@ -123,12 +189,80 @@ def test_a_whole_machine_is_told(name: str, tmp_path: Path) -> None:
         (Windows(cards=(HALO, XTX), wheels=split("gfx1100", "gfx1151")), "HIP_VISIBLE_DEVICES=1"),
         (Windows(cards=(XTX, RAPHAEL)), "HIP_VISIBLE_DEVICES=0"),
         (Windows(listed=(), environ={"HIP_VISIBLE_DEVICES": "1"}), "unset HIP_VISIBLE_DEVICES"),
+        (Wsl(listed=(), environ={**WSL_ON, "HIP_VISIBLE_DEVICES": "-1"}),
+         "unset HIP_VISIBLE_DEVICES"),
+        (Wsl(listed=(), environ={**WSL_ON, "ROCR_VISIBLE_DEVICES": ""}),
+         "unset ROCR_VISIBLE_DEVICES"),
+        (Wsl(bridge="", older_bridge=True, listed=(), environ={"HIP_VISIBLE_DEVICES": "-1"}),
+         "unset HIP_VISIBLE_DEVICES"),
+        (Wsl(listed=(), environ={"HIP_VISIBLE_DEVICES": "-1"}), "HSA_ENABLE_DXG_DETECTION=1"),
+        (Wsl(listed=(), environ=WSL_ON), "Adrenalin"),
         (Wsl(release="4.4.0-19041-Microsoft", device=False, listed=()), "--set-version"),
     ],
 )  # fmt: skip
 def test_the_remedy_is_this_machines(machine: Windows | Wsl, words: str, tmp_path: Path) -> None:
     first = judge(machine.facts(tmp_path))[0]
     assert words in first.remedy
+
+
+UNSERVED = [
+    Windows(cards=(RX580,), torch="2.4.1", wheels=()),
+    Windows(cards=(RX580, RAPHAEL), torch="2.4.1", wheels=()),
+    Windows(cards=(CEZANNE,), torch="2.4.1", wheels=()),
+    Windows(cards=(CEZANNE,), torch="2.13.0"),
+    Windows(cards=(CEZANNE,), torch="2.9.0+cu128"),
+    Windows(cards=(CEZANNE,)),
+    Windows(cards=(CEZANNE,), wheels=FAMILY, kernels=()),
+    Windows(cards=(CEZANNE,), listed=()),
+    Windows(cards=(RX580,), listed=()),
+    Windows(cards=(RX580,), torch="", wheels=()),
+]
+
+
+@pytest.mark.parametrize("machine", UNSERVED)
+def test_no_wheels_are_proposed_for_a_gpu_that_has_none(machine: Windows, tmp_path: Path) -> None:
+    told = judge(machine.facts(tmp_path))
+    assert told
+    assert not [f.remedy for f in told if "pip install" in f.remedy or "ROCm build" in f.remedy]
+
+
+@pytest.mark.parametrize("machine", UNSERVED[:5])
+def test_that_a_gpu_has_no_wheels_is_advice(machine: Windows, tmp_path: Path) -> None:
+    [told] = judge(machine.facts(tmp_path))
+    assert (told.id, told.severity) == ("torch-not-for-amd", Severity.ADVICE)
+    assert f"ROCm has no wheels for {machine.cards[0][0]}" in told.remedy
+
+
+@pytest.mark.parametrize(
+    ("cards", "words"),
+    [
+        ((CEZANNE, XTX), '"torch[device-gfx1100]"'), ((HALO,), '"torch[device-gfx1151]"'),
+        ((RX580, RX9070), '"torch[device-gfx1201]"'), ((PHOENIX,), '"torch[device-gfx1103]"'),
+    ],
+)  # fmt: skip
+def test_wheels_are_proposed_for_a_gpu_that_has_some(
+    cards: tuple[Card, ...], words: str, tmp_path: Path
+) -> None:
+    [told] = judge(Windows(cards=cards, torch="2.13.0", wheels=()).facts(tmp_path))
+    assert (told.id, told.severity) == ("torch-not-for-amd", Severity.ERROR)
+    assert words in told.remedy
+
+
+def test_cards_of_nvidia_are_told_by_what_is_there_else_by_the_registry() -> None:
+    def told(there: list[str] | None, known: str = "") -> bool:
+        return windows.has_nvidia(
+            System(lambda _: {"MatchingDeviceId": known}, lambda: there, lambda: None)
+        )
+
+    assert told([r"pci\ven_10de&dev_2684"])
+    assert not told([r"PCI\VEN_1002&DEV_10DE"], r"PCI\VEN_10DE&DEV_2684")
+    assert told(None, r"PCI\VEN_10DE&DEV_2684")
+    assert not told(None)
+
+
+def test_the_card_without_a_driver_is_named(tmp_path: Path) -> None:
+    [told] = judge(Windows(cards=(RAPHAEL, XTX), undriven=(XTX,)).facts(tmp_path))
+    assert told.evidence == "PCI 1002:744c (gfx1100): no driver of AMD's"
 
 
 def test_a_variable_that_windows_does_not_read_is_said(tmp_path: Path) -> None:
@@ -156,6 +290,23 @@ def test_where_nobody_knows_how_torch_came_the_version_is_evidence(tmp_path: Pat
     assert judge(facts)[0].evidence.startswith("torch 2.9.0+cu128 is no ROCm build; of ROCm are")
 
 
+@pytest.mark.parametrize(
+    ("wheels", "told"), [(FAMILY, ["gfx110x"]), (split("gfx1030"), ["gfx1030"]), ((), [])]
+)
+def test_a_made_up_machine_is_told_by_its_wheels(
+    wheels: Sequence[str], told: list[str], tmp_path: Path
+) -> None:
+    assert Windows(wheels=wheels).facts(tmp_path)["machine"]["architectures"] == told
+
+
+@pytest.mark.parametrize(
+    ("told", "extra"),
+    [("gfx1100", "device-gfx1100"), ("gfx110X", "device-all"), ("gfx110x", "device-all")],
+)
+def test_a_family_is_no_device(told: str, extra: str) -> None:
+    assert Seen({"machine": {"architectures": [told]}}).device_extra == extra
+
+
 def test_a_memory_that_is_not_known_is_no_reason(tmp_path: Path) -> None:
     assert found(Wsl(memory=None, environ=WSL_ON), tmp_path) == []
 
@@ -165,14 +316,14 @@ def test_a_memory_that_is_not_known_is_no_reason(tmp_path: Path) -> None:
 
 def test_cards_are_those_that_are_there_with_their_newest_drivers(tmp_path: Path) -> None:
     def entry(number: int, driver: str) -> tuple[str, dict[str, Any]]:
-        return rf"{windows.DRIVERS}\{number:04}", {
+        return rf"{DISPLAY_DRIVERS}\{number:04}", {
             "DriverDesc": "AMD Radeon RX 7900 XTX", "DriverVersion": driver,
             "MatchingDeviceId": r"pci\ven_1002&dev_744c&subsys_471e1da2",
             "HardwareInformation.qwMemorySize": (24 * GB).to_bytes(8, "little"),
         }  # fmt: skip
 
     keys = dict([entry(0, "31.0.9.1"), entry(1, "32.0.10.2"), entry(4, "32.0.2.9")])
-    keys[rf"{windows.DRIVERS}\0002"] = {"MatchingDeviceId": r"PCI\VEN_10DE&DEV_2684"}
+    keys[rf"{DISPLAY_DRIVERS}\0002"] = {"MatchingDeviceId": r"PCI\VEN_10DE&DEV_2684"}
     keys[windows.ADRENALIN] = {"RadeonSoftwareVersion": "26.8.1"}
 
     def drivers(*there: str) -> list[str]:

@@ -13,15 +13,26 @@ from typing import Any
 
 import pytest
 from doctor_machines import GB, Change, Facts, changed, put
-from windows_machines import CUSTOM, HALO, RAPHAEL, RX9060, RX9070, Card, Windows, Wsl, gpu, split
+from windows_machines import (
+    CUSTOM,
+    HALO,
+    RAPHAEL,
+    RX580,
+    RX6700,
+    RX9060,
+    RX9070,
+    Card,
+    Windows,
+    Wsl,
+    gpu,
+    split,
+)
 
 from hy3d_rocm.diagnose.doctor import examination
 from hy3d_rocm.diagnose.doctor.examination import judge
 
 GITHUB = "https://github.com"
 RX6900 = ("AMD Radeon RX 6900 XT", "73BF", "gfx1030", 16)
-RX580 = ("Radeon RX 580 Series", "67DF", "", 8)
-RX6700 = ("AMD Radeon RX 6700 XT", "73DF", "gfx1031", 12)
 
 
 def under_zluda(card: Card) -> Facts:
