@@ -157,6 +157,13 @@ def copy_tree(wheel: Path, tree: Path) -> None:
         packed.extractall(tree)
 
 
+def install(wheel: Path) -> bool:
+    words = ("-m", "pip", "install", "--no-index", "--no-deps", "--force-reinstall",
+             "--no-warn-script-location", wheel)  # fmt: skip
+    python = PLACE / "python" / "python.exe"
+    return wine("pip install", "Successfully installed hy3d-rocm", python, *words)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("wheel", type=Path)
@@ -177,10 +184,8 @@ def main() -> int:
     use, use_blas = PLACE / "use.py", PLACE / "use_blas.py"
     use.write_text(USE)
     use_blas.write_text(USE_BLAS)
-    install = ("-m", "pip", "install", "--no-index", "--no-deps", "--force-reinstall",
-               "--no-warn-script-location")  # fmt: skip
     results = [
-        wine("pip install", "Successfully installed hy3d-rocm", python, *install, wheel),
+        install(wheel),
         wine("installed", "_core.pyd", python, use),
         wine("elsewhere", "_core.pyd", python, use, PYTHONPATH=f"Z:{elsewhere}"),
         wine("deep down", "_core.pyd", python, use_blas, PYTHONPATH=f"Z:{deep}"),

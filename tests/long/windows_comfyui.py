@@ -1,9 +1,10 @@
 """ComfyUI in a CPython for Windows, under wine, with the wheel for Windows: the texture stage.
 
-    make wheel-windows wheel-windows-test          makes the interpreter and installs the wheel
-    python tests/long/windows_comfyui.py --comfyui DIR --wrapper DIR [--only SCENARIO] [--keep DIR]
+    make wheel-windows wheel-windows-test                  makes the wheel and the interpreter
+    python tests/long/windows_comfyui.py dist/hy3d_rocm-*-win_amd64.whl --comfyui DIR --wrapper DIR
+                                         [--only SCENARIO] [--keep DIR]
 
-It brings ComfyUI's packages and the wrapper's as wheels for Windows and runs
+It installs the wheel, which is to be of this commit, brings ComfyUI's packages and the wrapper's as wheels for Windows and runs
 scenarios of tests/comfyui/run.py, "raster" without --only, from a clone of this checkout in which
 nothing is compiled. Wine is not Windows.
 
@@ -22,7 +23,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from check_windows_python import PLACE, ROOT, TORCH, environment, gcc, pip
+from check_windows_python import PLACE, ROOT, TORCH, environment, gcc, install, pip
 
 PACKAGES = PLACE / "comfyui"
 # What asks for torch, whose conditions pip would read for this system; versions as in
@@ -91,6 +92,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("wheel", type=Path)
     parser.add_argument("--comfyui", type=Path, required=True, metavar="DIR")
     parser.add_argument("--wrapper", type=Path, required=True, metavar="DIR")
     parser.add_argument("--only", action="append", metavar="SCENARIO")
@@ -98,6 +100,8 @@ def main() -> int:
     given = parser.parse_args()
     if not PACKAGES.is_dir():
         fetch(given.comfyui, given.wrapper)
+    if not install(given.wheel.resolve()):
+        return 1
     pack = PLACE / "pack"
     shutil.rmtree(pack, ignore_errors=True)
     subprocess.run(["git", "clone", "-q", str(ROOT), str(pack)], check=True)
