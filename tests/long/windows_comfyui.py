@@ -4,9 +4,9 @@
     python tests/long/windows_comfyui.py dist/hy3d_rocm-*-win_amd64.whl --comfyui DIR --wrapper DIR
                                          [--only SCENARIO] [--keep DIR]
 
-It installs the wheel, which is to be of this commit, brings ComfyUI's packages and the wrapper's as wheels for Windows and runs
-scenarios of tests/comfyui/run.py, "raster" without --only, from a clone of this checkout in which
-nothing is compiled. Wine is not Windows.
+It installs the wheel, which is to be of this commit, brings ComfyUI's packages and the wrapper's as
+wheels for Windows and runs scenarios of tests/comfyui/run.py, "raster" without --only, from a clone
+of this checkout in which nothing is compiled. Wine is not Windows.
 
 One check of "raster" fails here and tells of NumPy, not of Windows: wine 8 cannot run NumPy 2, and
 with NumPy 1 upstream's own in-painting over the mesh computes its weights in float64, ours in
