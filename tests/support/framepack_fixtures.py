@@ -176,7 +176,9 @@ def transformer(place: Any) -> Any:
 
 
 def sample(place: Any, model: Any = None, **more: Any) -> torch.Tensor:
-    """As ComfyUI runs the node."""
+    """As ComfyUI runs the node, on the CPU."""
+    if torch.cuda.is_available():
+        pytest.skip("torch has a GPU here, which answers the wrapper's questions about memory")
     model = transformer(place) if model is None else model
     given: dict[str, Any] = {
         "model": {"transformer": model, "dtype": torch.float32}, "seed": 3, "steps": 3, "cfg": 1.0,
