@@ -93,7 +93,7 @@ def run_child(job: dict[str, Any], work: Path) -> dict[str, Any]:
 
 
 def show_progress(mode: str, line: str) -> None:
-    """One line for each progress message of a child; a bar would fill a CI log."""
+    """A child's progress message as a bar; into a file as a line for each 24th of the work."""
     try:
         message = json.loads(line)
     except ValueError:
@@ -101,7 +101,9 @@ def show_progress(mode: str, line: str) -> None:
         return
     if "done" in message:
         done, total = message["done"], max(message["total"], message["done"])
-        filled = round(24 * done / total)
+        filled = 24 * done // total
+        if not sys.stdout.isatty() and filled == 24 * (done - 1) // total:
+            return
         end = "\n" if done == total or not sys.stdout.isatty() else ""
         start = "\r" if sys.stdout.isatty() else ""
         sys.stdout.write(
