@@ -86,24 +86,22 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         return _COMMANDS[arguments.command](arguments)
     except ModuleNotFoundError as error:
-        name = (error.name or "").partition(".")[0]
-        if name not in _NEEDED:
+        package = _PACKAGES.get(error.name or "")
+        if package is None:
             raise
-        say(arguments.command, f"this needs {_NEEDED[name].format(python=sys.executable)}")
+        how = f"{package}: {sys.executable} -m pip install {package}"
+        if package == "PyTorch":
+            how = f"{package}, which is not installed for {sys.executable}: install the build for "
+            how += "your card first"
+        say(arguments.command, f"this needs {how}")
         return 1
 
 
-# What commands import once they need it; an installation has none of it but NumPy.
-_NEEDED = {
-    "torch": "PyTorch, which is not installed for {python}: install the build for your card first",
-    **{
-        name: f"{package}: {{python}} -m pip install {package}"
-        for name, package in (
-            ("PIL", "Pillow"), ("accelerate", "accelerate"), ("av", "av"),
-            ("diffusers", "diffusers"), ("matplotlib", "matplotlib"),
-            ("safetensors", "safetensors"), ("transformers", "transformers"),
-        )
-    },
+# What commands import once they need it, by the module that is then missing as a whole.
+_PACKAGES = {
+    "torch": "PyTorch", "PIL": "Pillow",
+    **{n: n for n in ("accelerate", "av", "diffusers", "matplotlib", "safetensors",
+                      "transformers")},
 }  # fmt: skip
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from hy3d_rocm import cli
+
 WORDS = ("plan --vae hunyuan --latent 9x40x64", "validate --frames 5 --size 64x64",
          "bench precision", "tune --vae wan21 --size 64x64 --frames 5")  # fmt: skip
 CODE = """
@@ -17,6 +21,29 @@ sys.meta_path.insert(0, Absent())
 from hy3d_rocm import cli
 print([cli.main(words.split()) for words in sys.argv[1:]])
 """
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [("PIL", "hy3d-rocm plan: this needs Pillow: {python} -m pip install Pillow\n"),
+     # Of a package that is there, in another version: its own words tell more.
+     ("diffusers.models.later", None), ("hy3d_rocm.gone", None)],
+)  # fmt: skip
+def test_a_missing_package_is_told_from_a_missing_part(
+    missing: str, told: str | None, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def fail(_arguments: object) -> int:
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    monkeypatch.setitem(cli._COMMANDS, "plan", fail)
+    words = ["plan", "--vae", "hunyuan", "--latent", "9x40x64"]
+    if told is None:
+        with pytest.raises(ModuleNotFoundError, match=missing):
+            cli.main(words)
+    else:
+        assert cli.main(words) == 1
+        assert capsys.readouterr().err == told.format(python=sys.executable)
 
 
 def test_without_torch_a_command_says_so() -> None:
