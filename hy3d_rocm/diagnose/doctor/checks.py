@@ -56,7 +56,7 @@ def architecture_missing(facts: Facts) -> Iterator[Match]:
             ("", ""),
         )  # fmt: skip
         yield Match(
-            "told" if told != name else "", "windows" if _is_windows(facts) else "",
+            "told" if told != name else "", "windows" if facts.is_windows else "",
             "sibling" if sibling else "", "partly" if is_partly else "",
             name=name, told=told, sibling=sibling, value=value,
             first=next(
@@ -90,8 +90,8 @@ def sees_no_gpu(facts: Facts) -> Iterator[Match]:
     is_rdna2 = any(name.startswith("gfx103") for name in facts.discrete)
     spans = ("machine.rocm in 7.1-7.3", "nightly in 20260101-20260312")
     yield Match(
-        "windows" if _is_windows(facts) else "",
-        "rdna2" if _is_windows(facts) and is_rdna2 and any(map(facts.holds, spans)) else "",
+        "windows" if facts.is_windows else "",
+        "rdna2" if facts.is_windows and is_rdna2 and any(map(facts.holds, spans)) else "",
         "hidden" if hidden else "", hidden=hidden, first=_name(hidden),
     )  # fmt: skip
 
@@ -135,7 +135,7 @@ def card_without_driver(facts: Facts) -> Iterator[Match]:
     cards = facts.amd_cards
     if facts.undriven:
         yield Match("windows", names=list(map(named, facts.undriven)))
-    elif cards and not _is_windows(facts) and all(c.get("driver") != "amdgpu" for c in cards):
+    elif cards and not facts.is_windows and all(c.get("driver") != "amdgpu" for c in cards):
         yield Match(
             cards=", ".join(f"{c.get('pci')}: {c.get('driver') or 'no driver'}" for c in cards),
             loaded="is" if facts.get("kernel.loaded") else "is not",
@@ -143,10 +143,6 @@ def card_without_driver(facts: Facts) -> Iterator[Match]:
 
 
 # Windows and WSL
-
-
-def _is_windows(facts: Facts) -> bool:
-    return bool(facts.get("windows.host") == "windows")
 
 
 def wheels_without_card(facts: Facts) -> Iterator[Match]:

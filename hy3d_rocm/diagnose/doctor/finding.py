@@ -204,7 +204,7 @@ class Facts:
     def without_wheels(self) -> list[str]:
         """Windows: the names of AMD's GPUs, where ROCm has wheels for none of them; else []. A
         processor's GPU counts where it is alone; one that cards.toml does not know has none."""
-        cards = self.amd_cards if self.get("windows.host") == "windows" else []
+        cards = self.amd_cards if self.is_windows else []
         meant = [card for card in cards if not _is_processors(card)] or cards
         known = [str(card.get("architecture")) for card in meant] + self.visible
         return [] if any(map(has_wheels, known)) else list(map(named, meant))
@@ -223,14 +223,13 @@ class Facts:
     def integrated_first(self) -> bool:
         """Windows: torch's first GPU is the processor's own, and a card comes after it."""
         apus = list(map(is_apu, self.visible))
-        on_windows = self.get("windows.host") == "windows"
-        return bool(on_windows and apus[:1] == [True] and not all(apus))
+        return self.is_windows and apus[:1] == [True] and not all(apus)
 
     @property
     def undriven(self) -> list[Mapping[str, Any]]:
         """Windows: the cards without a driver of AMD's; a processor's GPU among them only where no
         AMD GPU has one."""
-        cards = self.amd_cards if self.get("windows.host") == "windows" else []
+        cards = self.amd_cards if self.is_windows else []
         is_none_driven = not any(card.get("driver") for card in cards)
         return [
             card for card in cards
@@ -242,6 +241,10 @@ class Facts:
         """Windows: the card has no driver, so torch lists none, or the processor's GPU alone."""
         driven = (card for card in self.amd_cards if card.get("driver"))
         return bool(self.undriven) and all(map(_is_processors, driven))
+
+    @property
+    def is_windows(self) -> bool:
+        return bool(self.get("windows.host") == "windows")
 
     @property
     def is_linux(self) -> bool:

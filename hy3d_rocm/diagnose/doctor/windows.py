@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PureWindowsPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from urllib.parse import urlsplit
 from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
 from hy3d_rocm.diagnose.cards import architecture_of
 from hy3d_rocm.diagnose.env.gpu import entries, text
+from hy3d_rocm.diagnose.env.machine import parse_version
 from hy3d_rocm.diagnose.miopen.places import places
 
 ROOT = Path("/")
@@ -73,9 +75,7 @@ def collect(
     if system is None and sys.platform == "win32":
         system = System(_values, _adapters, _commit)
     if system is not None:
-        system = System(
-            _unfailing(system.values), _unfailing(system.adapters), _unfailing(system.commit)
-        )  # fmt: skip
+        system = System(_once(system.values), _once(system.adapters), _once(system.commit))
         there = cards(system)
         found = {
             "host": "windows", "cards": there, "nvidia": has_nvidia(system),
@@ -91,9 +91,10 @@ def collect(
     return found | {"wheels": wheels(folders), "installed": installed(folders)}
 
 
-def _unfailing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """None where it raises anything: that Windows can't tell it."""
+def _once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Asks each thing once; None where it raises anything: that Windows can't tell it."""
 
+    @cache
     def asked(*given: Any) -> Any:
         try:
             return function(*given)
@@ -108,8 +109,8 @@ def cards(system: System) -> list[dict[str, Any]]:
     and each of a card's earlier places, so the newest drivers of as many as there are. driver: ""
     for one that has no driver of AMD's."""
     known: dict[str, list[dict[str, Any]]] = {}
-    drivers = [system.values(rf"{DISPLAY_DRIVERS}\{number:04}") for number in range(_ENTRIES)]
-    for entry in filter(None, drivers):
+    drivers = _drivers(system)
+    for entry in drivers:
         named = _AMD.search(str(entry.get("MatchingDeviceId", "")))
         if named:
             known.setdefault(named[1].lower(), []).append(_card(entry, named[1].lower(), system))
@@ -119,20 +120,25 @@ def cards(system: System) -> list[dict[str, Any]]:
     found = []
     devices = [named[1].lower() for named in map(_AMD.search, there) if named]
     for device in dict.fromkeys(devices):
-        group = sorted(known.get(device, []), key=lambda card: _numbers(card["driver"]))[::-1]
+        group = sorted(known.get(device, []), key=lambda card: parse_version(card["driver"]))[::-1]
         other = {**_card({}, device, None), "name": f"PCI 1002:{device}"}
-        if any(drivers):
+        if drivers:
             other["driver"] = ""
         found += (group + [other] * len(devices))[: devices.count(device)]
     return found
+
+
+def _drivers(system: System) -> list[Mapping[str, Any]]:
+    """The registry's entries of the drivers of display adapters, old ones among them."""
+    keys = (rf"{DISPLAY_DRIVERS}\{number:04}" for number in range(_ENTRIES))
+    return [entry for entry in map(system.values, keys) if entry]
 
 
 def has_nvidia(system: System) -> bool:
     """Whether a display adapter of NVIDIA's is there; where Windows does not tell, or ever was."""
     there = system.adapters()
     if there is None:
-        drivers = (system.values(rf"{DISPLAY_DRIVERS}\{number:04}") for number in range(_ENTRIES))
-        there = [str(entry.get("MatchingDeviceId", "")) for entry in filter(None, drivers)]
+        there = [str(entry.get("MatchingDeviceId", "")) for entry in _drivers(system)]
     return any("VEN_10DE&" in name.upper() for name in there)
 
 
@@ -149,10 +155,6 @@ def _card(entry: Mapping[str, Any], device: str, system: System | None) -> dict[
         "memory_bytes": int.from_bytes(memory, "little") if isinstance(memory, bytes)
         else memory if isinstance(memory, int) else None,
     }  # fmt: skip
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def time_out(system: System) -> dict[str, Any] | None:
