@@ -46,8 +46,8 @@ def is_held(error: BaseException | None) -> bool:
 
 
 def patiently(act: Callable[..., T], *arguments: Any) -> T:
-    """act(*arguments), tried for some seconds while is_held(): a scanner of viruses, a search index
-    or a folder that is copied to a server opens each new file for a moment."""
+    """act(*arguments), retried for some seconds while is_held(): a scanner of viruses, a search
+    index or a folder that is copied to a server opens each new file for a moment."""
     end = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:

@@ -26,10 +26,10 @@ from hy3d_rocm.files import patiently
 
 _log = logging.getLogger("hy3d_rocm")
 
-# The statements that make a file of schema N one of N + 1, at index N - 1. A step that was released
-# is never changed; _TABLES are those after the last.
-STEPS: tuple[tuple[str, ...], ...] = ()
-VERSION = 1 + len(STEPS)
+# The statements that make a file of schema N one of N + 1, at index N - 1. One that was
+# released is never changed; _TABLES are those after the last.
+MIGRATIONS: tuple[tuple[str, ...], ...] = ()
+VERSION = 1 + len(MIGRATIONS)
 APPLICATION_ID = 0x68793364  # "hy3d", at byte 68 of the file
 
 # 20,000 rows of 600 bytes, and room for free pages: 64 MiB in pages of 4 KiB.
@@ -287,8 +287,8 @@ def prepare(connection: sqlite3.Connection) -> None:
         version = _read_version(connection)  # another process may have been faster
         if version == VERSION:
             return
-        steps = STEPS[version - 1 :] if version else (_TABLES,)
-        for statement in itertools.chain.from_iterable(steps):
+        migrations = MIGRATIONS[version - 1 :] if version else (_TABLES,)
+        for statement in itertools.chain.from_iterable(migrations):
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")

@@ -22,8 +22,8 @@ OLDER, NEWER = "0.0.9", "99.0.0"
 STORE = "home/.local/share/hy3d_rocm/knowledge.db"
 SETTINGS = "user/default/comfy.settings.json"
 CAPTURES = "captures/"
-NO_STEPS = "STEPS: tuple[tuple[str, ...], ...] = ()"
-A_STEP = 'STEPS = (("ALTER TABLE records ADD COLUMN later TEXT",),)'
+NO_MIGRATIONS = "MIGRATIONS: tuple[tuple[str, ...], ...] = ()"
+A_MIGRATION = 'MIGRATIONS = (("ALTER TABLE records ADD COLUMN later TEXT",),)'
 CHOSEN = {"hy3d_rocm.offload": "on", "hy3d_rocm.patch.mesh": False}
 
 
@@ -111,8 +111,12 @@ def _version(context: Context, base: Path, version: str, step: bool = False) -> 
         init = pack / "hy3d_rocm" / "__init__.py"
         own = next(line for line in init.read_text().splitlines() if line.startswith("__version__"))
         replace_in(init, own, f'__version__ = "{version}"')
-    if step and not replace_in(pack / "hy3d_rocm/conv/verdict_store/database.py", NO_STEPS, A_STEP):
-        raise RuntimeError("the store's module has no STEPS that are empty: update this scenario")
+    if step and not replace_in(
+        pack / "hy3d_rocm/conv/verdict_store/database.py", NO_MIGRATIONS, A_MIGRATION
+    ):
+        raise RuntimeError(
+            "the store's module has no MIGRATIONS that are empty: update this scenario"
+        )
     environ = {**PATCHED, "HY3D_ROCM_CAPTURE": str(base / CAPTURES)}
     with context.server(base=base, environ=environ) as server:
         yield server

@@ -29,15 +29,15 @@ from verdict_store_doubles import *
 from hy3d_rocm.conv.verdict_store import database
 from hy3d_rocm.conv.verdict_store.store import Store
 def newer(*step):
-    database.STEPS = (*database.STEPS, step)
-    database.VERSION = 1 + len(database.STEPS)
+    database.MIGRATIONS = (*database.MIGRATIONS, step)
+    database.VERSION = 1 + len(database.MIGRATIONS)
 """
 
 
 def newer(monkeypatch: pytest.MonkeyPatch, *step: str) -> None:
     """From now on this is the next version, which has one step more."""
-    steps = (*database.STEPS, step)
-    monkeypatch.setattr(database, "STEPS", steps)
+    steps = (*database.MIGRATIONS, step)
+    monkeypatch.setattr(database, "MIGRATIONS", steps)
     monkeypatch.setattr(database, "VERSION", 1 + len(steps))
 
 
