@@ -26,7 +26,7 @@ from comfy_harness.scenarios.raster import texture_stage
 TOOLS = "ComfyUI-Manager is not installed for PYTHON: pip install comfyui-manager"
 NO_CORE = "hy3d_rocm: the C core is not there"
 # As requirements.txt has it, and the same where no wheel fits.
-ASKED = re.compile(r"^# (hy3d-rocm==.*)$", re.MULTILINE)
+ASKED = re.compile(r"^# (hy3d-rocm==[^;]+)(;.*)$", re.MULTILINE)
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "core.autocrlf=false")
 
 
@@ -71,20 +71,23 @@ def run(context: Context) -> None:
     if context.wheels is None or not _has_manager(context):
         context.report.note(f"NOT RUN: {TOOLS}, and give --wheels")
         return
+    before = installed(context)
+    if "hy3d-rocm" in before:
+        context.report.note("NOT RUN: PYTHON has hy3d-rocm, and this removes what it installs")
+        return
     managed = context.work / f"managed-{context.core.name}"
     comfyui = managed / "ComfyUI"
     shutil.copytree(context.core, comfyui, ignore=shutil.ignore_patterns(".git", "custom_nodes"))
     (comfyui / "custom_nodes").mkdir()
     repository = Repository(context.pack, managed)
     asked = (repository.clone / "requirements.txt").read_text(encoding="utf-8")
-    repository.change("requirements.txt", ASKED.sub(r"\1", asked))
-    before = installed(context)
+    repository.change("requirements.txt", ASKED.sub(r"\1\2", asked))
     try:
         with repository.address() as url:
             _installed(context, comfyui, url, before)
             _updated(context, comfyui, repository)
             _removed(context, comfyui)
-            unfit = ASKED.sub('hy3d-rocm==0.1.0; platform_machine == "riscv64"', asked)
+            unfit = ASKED.sub(r'\1; platform_machine == "riscv64"', asked)
             repository.change("requirements.txt", unfit)
             _without_a_wheel(context, comfyui, url)
     finally:
