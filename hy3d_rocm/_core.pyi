@@ -41,7 +41,7 @@ _Node = tuple[int | tuple[int, ...], ...]
 _Pair = tuple[int, int]
 _Machine = tuple[_Pair, _Three, float, float, float, float]
 _Step = tuple[
-    int, int, int, int, _Pair, _Pair, _Pair, _Pair, int, int,
+    int, int, int, int, _Pair, _Pair, _Pair, _Pair, int, int, _Pair, _Pair,
     tuple[int, ...], tuple[int, ...], tuple[int, ...], int, int,
 ]  # fmt: skip
 _Reason = Literal[
@@ -78,8 +78,9 @@ class Program:
     def sections(self) -> tuple[dict[str, Any], ...]:
         """The fields of hy3d_section but for where its slices begin."""
     def steps(self, section: int, /) -> tuple[_Step, ...]:
-        """op, node, slice, flags, own, frames, reads, rows, drop, peer, numbers of the slices that
-        are the source, the other operand and free afterwards, macs, workspace_bytes."""
+        """op, node, slice, flags, own, frames, reads, rows, drop, peer, read_rows, row_padding,
+        numbers of the slices that are the source, the other operand and free afterwards, macs,
+        workspace_bytes."""
     def kept(self, section: int, /) -> tuple[int, ...]:
         """Of each step: bytes that it makes and that stay until the end."""
     def slices(self, section: int, /) -> tuple[tuple[int, int, _Pair, _Pair, int, int], ...]:
@@ -101,7 +102,7 @@ def compile_schedule(
     *,
     workspace: Callable[[_Step, tuple[int, int, int, int], bool], tuple[int, ...] | None],
     inside: Callable[
-        [int, int, bool, tuple[int, int, int, int], bool, _Pair, _Pair], tuple[int, ...]
+        [int, int, bool, tuple[int, int, int, int], _Pair, bool, _Pair, _Pair], tuple[int, ...]
     ] = ...,
     alike: tuple[int, ...] = ...,
     places: tuple[tuple[Any, ...], ...] = (),

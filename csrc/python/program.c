@@ -349,9 +349,9 @@ static PyObject *step_tuple(const hy3d_step *step, const int32_t *refs)
     const int32_t *const others = known ? sources + step->sources : NULL;
     const int32_t *const frees = known ? others + step->others : NULL;
     return Py_BuildValue(
-        "(iiiiNNNNiiNNNLL)", (int)step->op, (int)step->node, (int)step->slice, (int)step->flags,
+        "(iiiiNNNNiiNNNNNLL)", (int)step->op, (int)step->node, (int)step->slice, (int)step->flags,
         pair(step->own), pair(step->frames), pair(step->reads), pair(step->rows), (int)step->drop,
-        (int)step->peer, numbers(sources, step->sources), numbers(others, step->others),
+        (int)step->peer, pair(step->read_rows), pair(step->row_padding), numbers(sources, step->sources), numbers(others, step->others),
         numbers(frees, step->frees), (long long)step->macs, (long long)step->workspace_bytes);
 }
 
@@ -524,9 +524,10 @@ static hy3d_status ask_inside(void *user, const hy3d_call *c, hy3d_step_memory *
 {
     const schedule_object *const object = user;
     PyObject *const arguments = Py_BuildValue(
-        "(iiO(LLLL)O(LL)(LL))", (int)c->node, (int)c->part, c->on_host != 0 ? Py_True : Py_False,
+        "(iiO(LLLL)(LL)O(LL)(LL))", (int)c->node, (int)c->part, c->on_host != 0 ? Py_True : Py_False,
         (long long)c->source.channels, (long long)c->source.frames, (long long)c->source.rows,
-        (long long)c->source.columns, c->is_made != 0 ? Py_True : Py_False, (long long)c->reads[0],
+        (long long)c->source.columns, (long long)c->row_padding[0], (long long)c->row_padding[1],
+        c->is_made != 0 ? Py_True : Py_False, (long long)c->reads[0],
         (long long)c->reads[1], (long long)c->makes[0], (long long)c->makes[1]);
     int64_t told[4] = {0, 0, 0, 0};
     const hy3d_status status = call(object->inside, arguments, "inside", false, told);

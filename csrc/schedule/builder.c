@@ -266,16 +266,18 @@ void hy3d__section_begin(hy3d__builder *b, hy3d_section_kind kind, int32_t from,
     a->sections[a->section_count++] = section;
 }
 
-/* A rank without rows has nothing to do but that others wait for it where all of them reduce. */
-static void keep_reduces_only(hy3d__arrays *a)
+/* A rank without rows has nothing to do but that others wait for it where all of them meet. */
+static void keep_meetings_only(hy3d__arrays *a)
 {
     hy3d_section *section = &a->sections[a->section_count - 1];
     int32_t kept = section->first_step;
     for (int32_t i = kept; i < a->step_count; i++) {
-        if (a->steps[i].op == HY3D_STEP_REDUCE) {
-            a->kept[kept] = a->kept[i];
-            a->steps[kept] = a->steps[i];
-            a->steps[kept++].first_ref = 0;
+        if (a->steps[i].op == HY3D_STEP_REDUCE || a->steps[i].op == HY3D_STEP_EMIT) {
+            hy3d_step *step = &a->steps[kept];
+            a->kept[kept++] = a->kept[i];
+            *step = a->steps[i];
+            step->slice = -1;
+            step->first_ref = step->frees = 0;
         }
     }
     a->step_count = kept;
@@ -287,7 +289,7 @@ void hy3d__section_end(hy3d__builder *b)
 {
     hy3d__arrays *a = b->arrays;
     if (b->status == HY3D_OK && has_no_rows(b)) {
-        keep_reduces_only(a);
+        keep_meetings_only(a);
     }
     if (b->status == HY3D_OK) {
         hy3d_section *section = &a->sections[a->section_count - 1];
@@ -419,6 +421,26 @@ static hy3d_step *last_step(hy3d__builder *b)
     return &b->arrays->steps[b->arrays->step_count - 1];
 }
 
+/* The rows of its source that a step reads, and how a convolution pads them. On one device it has
+ * all rows, those too that a stride passes over. */
+static void set_read_rows(const hy3d__builder *b, hy3d_step *step)
+{
+    const hy3d_node *node = &b->graph->nodes[step->node];
+    if (step->node == b->from || step->op == HY3D_STEP_REDUCE || step->op > HY3D_STEP_OPAQUE) {
+        return; /* it has no source, or reads no rows of it */
+    }
+    const hy3d__state *source = &b->states[node->source];
+    hy3d__rows read = source->rows;
+    const bool sees_all = step->op == HY3D_STEP_ATTEND && node->span == HY3D_SPAN_FRAME;
+    if (step->op == HY3D_STEP_CONV && b->shards->ranks > 1 && step->rows[0] < step->rows[1]) {
+        const hy3d__rows made = {step->rows[0], step->rows[1]};
+        read = hy3d__conv_rows(node, source->size.rows, made, step->row_padding);
+    } else if (step->op == HY3D_STEP_CONV) {
+        set(step->row_padding, node->before[1], node->after[1]);
+    }
+    set(step->read_rows, sees_all ? 0 : read.first, sees_all ? source->size.rows : read.stop);
+}
+
 /* A step without references; NULL after an error. */
 static hy3d_step *new_step(hy3d__builder *b, hy3d_step_op op, int32_t node)
 {
@@ -438,6 +460,7 @@ static hy3d_step *new_step(hy3d__builder *b, hy3d_step_op op, int32_t node)
         .peer = -1,
         .first_ref = a->ref_count,
     };
+    set_read_rows(b, last_step(b));
     return last_step(b);
 }
 
@@ -697,6 +720,18 @@ static void exchange(hy3d__builder *b, int32_t slice, int64_t first, int64_t sto
     }
 }
 
+/* What giving frames away takes: rank 0 has the rows of the others and the frames put together of
+ * all, these have a copy of theirs. */
+static int64_t gathered_bytes(const hy3d__builder *b, int32_t value, int64_t frames)
+{
+    const hy3d__state *state = &b->states[value];
+    const int64_t own = state->rows.stop - state->rows.first, all = state->size.rows;
+    if (b->shards->ranks == 1) {
+        return 0;
+    }
+    return state->row_bytes * frames * (b->rank == 0 ? all - own + all : own);
+}
+
 static void emit_ready(hy3d__builder *b)
 {
     const int32_t value = b->output;
@@ -711,6 +746,7 @@ static void emit_ready(hy3d__builder *b)
         }
         step->slice = slice;
         memcpy(step->frames, slice_at(b, slice)->frames, sizeof step->frames);
+        step->workspace_bytes = gathered_bytes(b, value, step->frames[1] - step->frames[0]);
         b->emitted = step->frames[1];
         release(b, value);
     }

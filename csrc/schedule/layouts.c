@@ -21,6 +21,7 @@ static hy3d_status first_of_node(const hy3d_context *context, const hy3d_schedul
     const int64_t channels = s->sizes[source].channels;
     int64_t size[2] = {0, 0};
     size_in(s, section, source, size);
+    size[0] = s->shards.ranks > 1 ? step->read_rows[1] - step->read_rows[0] : size[0];
     const hy3d_conv3d_desc desc =
         hy3d__conv_desc(&s->request, s->program.candidate.on_host, step, channels, size);
     hy3d_conv3d_format format = HY3D_FORMAT_NONE;

@@ -16,12 +16,39 @@ static bool is_exchange(const hy3d_step *step)
     return step->op == HY3D_STEP_SEND || step->op == HY3D_STEP_RECV;
 }
 
-/* Bytes of the rows that a SEND sends. */
+/* Bytes of the rows that a SEND or RECV is of. */
 static int64_t sent_bytes(const hy3d_step *step, const hy3d_slice *slice)
 {
     const int64_t rows = slice->rows[1] - slice->rows[0];
     const int64_t each = slice->bytes / (rows * (slice->frames[1] - slice->frames[0]));
     return each * (step->rows[1] - step->rows[0]) * (step->frames[1] - step->frames[0]);
+}
+
+/* What is on the device throughout: also the largest exchange behind a step, of what is sent (once
+ * where peers in a row get the same rows) and of what comes. */
+static int64_t kept_throughout(const hy3d_schedule_request *request, const hy3d__arrays *arrays)
+{
+    int64_t largest = 0;
+    for (int32_t number = 0; number < arrays->section_count; number++) {
+        const hy3d_section *section = &arrays->sections[number];
+        const hy3d_slice *slices = &arrays->slices[section->first_slice];
+        const hy3d_step *before = NULL;
+        int64_t bytes = 0;
+        for (int32_t i = 0; i < section->steps; i++) {
+            const hy3d_step *step = &arrays->steps[section->first_step + i];
+            if (is_exchange(step)) {
+                const bool is_same = before != NULL && before->op == HY3D_STEP_SEND &&
+                                     step->op == HY3D_STEP_SEND &&
+                                     before->rows[0] == step->rows[0] &&
+                                     before->rows[1] == step->rows[1];
+                bytes = before == NULL ? 0 : bytes;
+                bytes += is_same ? 0 : sent_bytes(step, &slices[step->slice]);
+                largest = hy3d__max_i64(largest, bytes);
+            }
+            before = is_exchange(step) ? step : NULL;
+        }
+    }
+    return request->kept_bytes + largest;
 }
 
 /* Whether the step makes its slice: the first KEYS of a node makes its keys. */
@@ -84,7 +111,9 @@ static double step_seconds(const hy3d_schedule_request *request, const hy3d_mach
         return 0;
     }
     if (step->op == HY3D_STEP_EMIT) {
-        return (double)slices[step->slice].bytes / request->copy_bytes_per_second;
+        return step->slice < 0
+                   ? 0
+                   : (double)slices[step->slice].bytes / request->copy_bytes_per_second;
     }
     if (is_exchange(step)) {
         const bool sends = step->op == HY3D_STEP_SEND;
@@ -292,7 +321,7 @@ hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *re
     int32_t *times = behind;
     w.on_device = (unsigned char *)(times + 3 * count);
     w.on_host = w.on_device + longest;
-    w.device = request->kept_bytes;
+    w.device = kept_throughout(request, arrays);
     w.host = request->result_bytes;
     note_peak(&w, 0);
     bool fits = true;
@@ -740,7 +769,7 @@ hy3d_status hy3d__spill(hy3d_context *context, const hy3d_schedule_request *requ
         .slices = arrays->slices,
         .step_count = arrays->sections[0].steps,
         .slice_count = arrays->sections[0].slices,
-        .device = request->kept_bytes,
+        .device = kept_throughout(request, arrays),
     };
     hy3d_status status = spill_memory(context, &s, &memory);
     if (status != HY3D_OK) {
@@ -765,7 +794,7 @@ hy3d_status hy3d__spill(hy3d_context *context, const hy3d_schedule_request *requ
 
 int64_t hy3d__least_resident(const hy3d_schedule_request *request, const hy3d__arrays *arrays)
 {
-    int64_t kept = request->kept_bytes, keys = 0, least = kept;
+    int64_t kept = kept_throughout(request, arrays), keys = 0, least = kept;
     for (int32_t i = 0; i < arrays->sections[0].steps; i++) {
         const hy3d_step *step = &arrays->steps[i];
         const int32_t *refs = &arrays->refs[step->first_ref];
@@ -781,7 +810,7 @@ int64_t hy3d__least_resident(const hy3d_schedule_request *request, const hy3d__a
         }
         const bool concerns =
             step->op == HY3D_STEP_EMIT || step->op == HY3D_STEP_MOMENTS || is_exchange(step);
-        if (concerns && !arrays->slices[step->slice].is_keys) {
+        if (concerns && step->slice >= 0 && !arrays->slices[step->slice].is_keys) {
             read += arrays->slices[step->slice].bytes;
         }
         const int64_t made = step->op == HY3D_STEP_KEYS ? 0 : made_bytes(step, arrays->slices);

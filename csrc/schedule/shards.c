@@ -46,17 +46,19 @@ bool hy3d__rows_sent(const hy3d__shards *shards, int32_t value, bool is_keys, in
     return !is_empty(*sent_out);
 }
 
-/* The source's rows that a convolution reads for these of its result; where its window lies in the
- * padding, the row at the border. */
-static hy3d__rows conv_reads(const hy3d_node *node, int64_t source_rows, hy3d__rows result)
+hy3d__rows hy3d__conv_rows(const hy3d_node *node, int64_t source_rows, hy3d__rows result,
+                           int64_t padding_out[2])
 {
     const int64_t extent = (int64_t)node->dilation[1] * (node->kernel[1] - 1) + 1;
     const int64_t first = result.first / node->shuffle[1] * node->stride[1] - node->before[1];
-    const int64_t last =
-        (result.stop / node->shuffle[1] - 1) * node->stride[1] - node->before[1] + extent - 1;
-    const int64_t border = source_rows * node->up[1] - 1;
-    return (hy3d__rows){hy3d__min_i64(hy3d__max_i64(first, 0), border) / node->up[1],
-                        hy3d__min_i64(hy3d__max_i64(last, 0), border) / node->up[1] + 1};
+    const int64_t stop =
+        (result.stop / node->shuffle[1] - 1) * node->stride[1] - node->before[1] + extent;
+    const int64_t up = node->up[1], border = source_rows * up - 1;
+    const hy3d__rows read = {hy3d__min_i64(hy3d__max_i64(first, 0), border) / up,
+                             hy3d__min_i64(hy3d__max_i64(stop - 1, 0), border) / up + 1};
+    padding_out[0] = read.first * up - first;
+    padding_out[1] = stop - read.stop * up;
+    return read;
 }
 
 /* What node `index` reads beyond a rank's share of its source is needed there, too. */
@@ -71,8 +73,10 @@ static void need_more(const hy3d__shards *shards, const hy3d_graph *graph, const
         !(is_conv || (node->op == HY3D_OP_ATTENTION && node->span == HY3D_SPAN_FRAME))) {
         return;
     }
-    const hy3d__rows reads =
-        is_conv ? conv_reads(node, sizes[node->source].rows, share) : (hy3d__rows){0, rows};
+    int64_t padding[2];
+    const hy3d__rows reads = is_conv
+                                 ? hy3d__conv_rows(node, sizes[node->source].rows, share, padding)
+                                 : (hy3d__rows){0, rows};
     hy3d__rows *needed = needed_at(shards, node->source, rank);
     needed->first = hy3d__min_i64(needed->first, reads.first);
     needed->stop = hy3d__max_i64(needed->stop, reads.stop);

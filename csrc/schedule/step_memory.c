@@ -18,9 +18,11 @@ typedef struct question {
     const hy3d_layer *layer;
     const hy3d_node *node;
     const hy3d_step *step;
-    const hy3d_size *source;
-    int64_t frames;   /* of the value, that are made or concerned */
-    int64_t position; /* elements of a channel in them, at the source's rows and columns */
+    hy3d_size source;  /* all of its frames, and the rows that are read of it: by attentions those
+                          that ask */
+    int64_t all_rows;  /* of the source */
+    int64_t frames;    /* of the value, that are made or concerned */
+    int64_t position;  /* elements of a channel in them, at these rows and the source's columns */
     int64_t wide;     /* bytes that norms, moments and scores are computed in */
     int32_t on_host;
     hy3d_step_memory taken;
@@ -121,12 +123,14 @@ hy3d_conv3d_desc hy3d__conv_desc(const hy3d_schedule_request *request, int32_t o
     desc.dilation[0] = n->dilation[0];
     desc.groups = n->groups;
     desc.in_size[0] = (own - 1) * n->stride[0] + (int64_t)n->dilation[0] * (n->kernel[0] - 1) + 1;
+    desc.pad_before[1] = step->row_padding[0];
+    desc.pad_after[1] = step->row_padding[1];
+    desc.pad_before[2] = n->before[2];
+    desc.pad_after[2] = n->after[2];
     for (int i = 1; i < 3; i++) {
         desc.kernel[i] = n->kernel[i];
         desc.stride[i] = n->stride[i];
         desc.dilation[i] = n->dilation[i];
-        desc.pad_before[i] = n->before[i];
-        desc.pad_after[i] = n->after[i];
         desc.pad_mode[i] = (hy3d_pad_mode)place->layers[step->node].pad_mode[i - 1];
         desc.upsample[i] = n->up[i];
         desc.in_size[i] = times(size[i - 1], n->up[i]);
@@ -165,6 +169,7 @@ static int64_t asked(question *q, hy3d_part part, const hy3d_size *source, const
         .on_host = q->on_host,
         .is_made = part == HY3D_PART_OUT || is_made(r, q->place, q->node->source),
         .source = *source,
+        .row_padding = {q->step->row_padding[0], q->step->row_padding[1]},
         .reads = {reads[0], reads[1]},
         .makes = {makes[0], makes[1]},
     };
@@ -188,7 +193,7 @@ static int64_t native_conv(question *q, int64_t frame)
     const hy3d_step *step = q->step;
     const int64_t own = step->own[1] - step->own[0];
     const int64_t made = times(times(frame, n->shuffle[0]), own); /* before the shuffle */
-    const int64_t channels = q->source->channels, size[2] = {q->source->rows, q->source->columns};
+    const int64_t channels = q->source.channels, size[2] = {q->source.rows, q->source.columns};
     const hy3d_conv3d_desc desc = hy3d__conv_desc(q->request, q->on_host, step, channels, size);
     const int64_t read = times(times(channels, size[0] * size[1]), step->reads[1] - step->reads[0]);
     return convolved(q, &desc, n->norm, read, made, shuffled_parts(n) > 1);
@@ -200,7 +205,7 @@ static int64_t asked_conv(question *q)
     const int64_t begin = (int64_t)q->node->skip_first - q->node->reread;
     const int64_t reads[2] = {hy3d__max_i64(q->step->reads[0] - begin, 0),
                               q->step->reads[1] - begin};
-    hy3d_size source = *q->source;
+    hy3d_size source = q->source;
     source.frames -= begin;
     return asked(q, HY3D_PART_LAYER, &source, reads, q->step->own);
 }
@@ -213,8 +218,9 @@ static int64_t of_conv(question *q)
         return 0; /* nobody wants its frames: it is not made */
     }
     hy3d_size result = {0};
-    q->status = hy3d__node_size(n, q->source, &result);
-    const int64_t frame = times(result.channels, result.rows * result.columns);
+    const hy3d_size source = {q->source.channels, q->source.frames, q->all_rows, q->source.columns};
+    q->status = hy3d__node_size(n, &source, &result);
+    const int64_t frame = times(result.channels, (step->rows[1] - step->rows[0]) * result.columns);
     if (q->status != HY3D_OK) {
         return 0;
     }
@@ -231,14 +237,14 @@ static int64_t of_conv(question *q)
 /* What is read, put together of several slices. */
 static int64_t joined(const question *q, int32_t slices)
 {
-    return slices > 1 ? bytes_of(q, times(q->source->channels, q->position)) : 0;
+    return slices > 1 ? bytes_of(q, times(q->source.channels, q->position)) : 0;
 }
 
 /* A projection of an attention, of the step's frames: bytes inside it. */
 static int64_t projected(question *q, hy3d_part part, int64_t in_channels, int64_t out_channels,
                          int32_t norm)
 {
-    const hy3d_size size = {in_channels, q->frames, q->source->rows, q->source->columns};
+    const hy3d_size size = {in_channels, q->frames, q->source.rows, q->source.columns};
     const int64_t frames[2] = {0, q->frames};
     if (!q->layer->is_native) {
         return asked(q, part, &size, frames, frames);
@@ -257,18 +263,18 @@ static int64_t queries(question *q)
 {
     const int64_t channels = times(q->node->width, q->layer->is_fused ? 3 : 1);
     return bytes_of(q, times(channels, q->position)) +
-           projected(q, HY3D_PART_QUERIES, q->source->channels, channels, q->node->norm);
+           projected(q, HY3D_PART_QUERIES, q->source.channels, channels, q->node->norm);
 }
 
 /* Beside the queries and the result, for the last frame, which sees the most. */
 static int64_t mixed(const question *q)
 {
     const hy3d_node *n = q->node;
-    const int64_t tokens = q->source->rows * q->source->columns;
+    const int64_t tokens = q->source.rows * q->source.columns;
     const int64_t seen = n->span == HY3D_SPAN_FRAME    ? 1
                          : n->span == HY3D_SPAN_CAUSAL ? q->step->frames[1]
-                                                       : q->source->frames;
-    const int64_t keys = times(seen, tokens), head = n->width / n->heads;
+                                                       : q->source.frames;
+    const int64_t keys = times(seen, q->all_rows * q->source.columns), head = n->width / n->heads;
     const int64_t score = times(times(n->heads, keys), q->wide);
     const int64_t rows = hy3d__max_i64(1, hy3d__min_i64(tokens, q->place->score_bytes / score));
     const int64_t asked = bytes_of(q, times(rows, n->width));
@@ -280,21 +286,36 @@ static int64_t mixed(const question *q)
                        (2 * hy3d__min_i64(keys, KEY_BLOCK) + head + 2) * FLOAT_BYTES;
 }
 
-/* In turn: keys and values, where frames see themselves alone; queries; the frames one by one; the
- * projection behind them. */
+/* Of rows `rows` the source, and so what is projected. */
+static void see_rows(question *q, int64_t rows)
+{
+    q->source.rows = rows;
+    q->position = times(q->frames, rows * q->source.columns);
+}
+
+/* In turn: keys and values (of all rows), where frames see themselves alone; queries; the frames one
+ * by one; the projection behind them. */
 static int64_t of_attend(question *q)
 {
     const hy3d_node *n = q->node;
+    const int64_t rows = q->source.rows;
+    int64_t keys = 0, filling = 0;
+    if (n->span == HY3D_SPAN_FRAME) {
+        see_rows(q, q->all_rows);
+        keys = 2 * bytes_of(q, times(n->width, q->position));
+        filling = keys + (rows < q->all_rows ? queries(q) : 0);
+        see_rows(q, rows);
+    }
     const int64_t one = bytes_of(q, times(n->width, q->position));
-    const int64_t keys = n->span == HY3D_SPAN_FRAME ? 2 * one : 0;
-    const int64_t asking = keys + queries(q) + one, mixing = keys + 2 * one + mixed(q);
+    const int64_t asking = hy3d__max_i64(filling, keys + queries(q) + one);
+    const int64_t mixing = keys + 2 * one + mixed(q);
     if (q->status != HY3D_OK) {
         return 0;
     }
     int64_t leaving = one + projected(q, HY3D_PART_OUT, n->width, n->channels, HY3D_NORM_NONE);
     if (!q->layer->is_rescaled && !(is_in_place(q) && is_made(q->request, q->place, n->source))) {
         /* A copy of what was read, or the result beside it. */
-        leaving += bytes_of(q, times(q->source->channels, q->position));
+        leaving += bytes_of(q, times(q->source.channels, q->position));
     }
     return joined(q, q->step->sources) + hy3d__max_i64(asking, hy3d__max_i64(mixing, leaving));
 }
@@ -303,9 +324,9 @@ static int64_t of_attend(question *q)
 static int64_t of_map(question *q)
 {
     q->frames = q->step->reads[1] - q->step->reads[0];
-    q->position = times(q->frames, q->source->rows * q->source->columns);
+    see_rows(q, q->source.rows);
     return joined(q, q->step->sources) +
-           asked(q, HY3D_PART_LAYER, q->source, q->step->reads, q->step->frames);
+           asked(q, HY3D_PART_LAYER, &q->source, q->step->reads, q->step->frames);
 }
 
 static int64_t inside_step(question *q)
@@ -354,6 +375,9 @@ hy3d_status hy3d__step_memory(hy3d_context *context, const hy3d_schedule_request
 {
     const hy3d_place *const place = hy3d__place_of(request, on_host);
     const int64_t frames = step->frames[1] - step->frames[0];
+    const bool reads = step->op == HY3D_STEP_CONV || step->op == HY3D_STEP_MAP;
+    const int64_t *const of = reads ? step->read_rows : step->rows;
+    const int64_t rows = of[1] - of[0];
     question q = {
         .context = context,
         .request = request,
@@ -361,9 +385,10 @@ hy3d_status hy3d__step_memory(hy3d_context *context, const hy3d_schedule_request
         .layer = place->layers == NULL ? NULL : &place->layers[step->node],
         .node = &request->graph.nodes[step->node],
         .step = step,
-        .source = source,
+        .source = {source->channels, source->frames, rows, source->columns},
+        .all_rows = source->rows,
         .frames = frames,
-        .position = times(frames, source->rows * source->columns),
+        .position = times(frames, rows * source->columns),
         .wide = place->dtype == HY3D_F64 ? 8 : 4,
         .on_host = on_host,
     };

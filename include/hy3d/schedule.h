@@ -28,17 +28,20 @@
  * rows those from U * r / ranks * (R / U) up to U * (r + 1) / ranks * (R / U) (divisions rounded
  * down, from the left). A slice has those of its value and, where this rank's rows of a convolution
  * read others of that value, whichever frames, all between the first and the last of them, too
- * (padding reads the row at the border); where an attention of span FRAME reads the value, and of
- * keys, all rows. What computes a slice makes this rank's rows of it (ENTER all rows of the slice:
+ * (padding reads the row at the border, and only there is padding); where an attention of span
+ * FRAME reads the value, and of keys, all rows. What computes a slice makes this rank's rows of it (ENTER all rows of the slice:
  * each rank has the whole input; a TRIM all, too), and its macs are of these (of ATTEND of span
  * FRAME two projections of all rows). MOMENTS, GATHER, KEYS and EMIT are of this rank's rows, as is
  * REDUCE, which sums over all ranks. SEND begins to send this rank's rows to another rank, RECV
  * fills rows of another in; a slice that lacks none is complete. Both stand right behind the step
  * that makes the slice (in keys: that fills them), first the SENDs, then the RECVs, each by rising
- * peers; of what a step makes and frees there are none. A step that frees or drops a slice waits
- * until it was sent. All ranks make the same frames in the same order, so of each pair of ranks
+ * peers; of what a step makes and frees there are none. What is sent is sent from a copy (one for
+ * peers in a row that get the same rows), and what comes is filled in from one: so much as the
+ * largest such exchange takes is on the device throughout. EMIT: rank 0 gets the rows of all others
+ * and puts the frames together; its workspace is both, the others' a copy of their rows. All ranks make the same frames in the same order, so of each pair of ranks
  * one's SENDs to the other are in order the other's RECVs from it, of the same node, frames and
- * rows: no rank waits for ever. A rank whose share is empty has REDUCE steps alone. Offered are
+ * rows: no rank waits for ever. A rank whose share is empty has REDUCE and EMIT steps alone, without
+ * slices: all ranks meet in these. Offered are
  * LAYERS, CHUNKS and PREFIX of graphs without OPAQUE and without HY3D_NORM_FRAME, of whose rows a
  * rank has a part; for its MAPs a row is made of the rows at its place. A candidate is compiled for
  * every rank: it fits where it does on each, its peaks and its seconds are those of the rank with
@@ -95,6 +98,9 @@ typedef struct hy3d_step {
     int64_t frames[2]; /* of the value that is made or concerned, first and one past the last */
     int64_t reads[2];  /* frames of the source that are read; equal where none are */
     int64_t rows[2];   /* rows of the value that is made or concerned; SEND, RECV: those sent */
+    int64_t read_rows[2];   /* rows of the source that are read; equal where none are */
+    int64_t row_padding[2]; /* CONV: of these rows, up-sampled, before and after; less than 0: so
+                               many of them are cropped (conv3d.h) */
     int32_t drop;      /* CONV: frames cut off the front of what the convolution gives */
     int32_t peer;      /* SEND, RECV: the other rank; else -1 */
     int32_t first_ref, sources, others, frees;
@@ -229,7 +235,8 @@ typedef enum hy3d_part {
 typedef struct hy3d_call {
     int32_t node, part, on_host;
     int32_t is_made;  /* its source is laid out as results of convolutions are */
-    hy3d_size source; /* frames: of the whole video */
+    hy3d_size source; /* frames: of the whole video; rows: those that are read */
+    int64_t row_padding[2]; /* CONV: as the step's */
     int64_t reads[2]; /* frames of the source that are there */
     int64_t makes[2]; /* before a shuffle */
 } hy3d_call;
