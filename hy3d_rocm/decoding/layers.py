@@ -13,7 +13,7 @@ of the video.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -96,6 +96,15 @@ class Conv:
     skip_first: int = 0
     reread: int = 0
     shuffle: Shuffle | None = None
+
+    def with_row_padding(self, padding: Range) -> Conv:
+        """The same on some of the source's rows, which are padded by so many."""
+        before, after = self.before, self.after
+        if (before[1], after[1]) == padding:
+            return self
+        return replace(
+            self, before=(before[0], padding[0], before[2]), after=(after[0], padding[1], after[2])
+        )
 
 
 @dataclass(frozen=True, eq=False)
