@@ -14,7 +14,7 @@ come from them. While the tiles run the true ones are gathered, and the differen
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -166,8 +166,10 @@ class Run:
         # Of the section: each node's slices in order and its frames, keys left out.
         self._of_node: dict[int, list[int]] = {}
         self._frames: dict[int, int] = {}
-        self._rows: list[Range] = []  # of each slice of the section
-        self._bytes: list[int] = []  # likewise
+        # Of each slice of the section.
+        self._spans: list[Range] = []  # its frames
+        self._rows: list[Range] = []
+        self._bytes: list[int] = []
         self._freed_bytes = 0
         # Of tiles: the prefix's output; of each norm behind the cut what the part of the last
         # estimate measured, and what is in force; of the values that they normalise, by node, what
@@ -181,7 +183,7 @@ class Run:
     def section(
         self, program: Program, number: int, fetch: Callable[[Range], Tensor],
         section: dict[str, Any] | None = None, tile: Tile | None = None,
-    ) -> Iterator[tuple[int, Tensor]]:  # fmt: skip
+    ) -> Generator[tuple[int, Tensor]]:  # fmt: skip
         """Carries section `number` out; fetch((first, stop)) gives frames of its input (1, C, t, H,
         W). (first frame, frames) of its output in order, which may be read until the next is asked
         for. Raises what a step raised at last. section: program.sections[number], where that is
@@ -285,6 +287,7 @@ class Run:
     def _begin(self, slices: Sequence[tuple[Any, ...]], fetch: Callable[[Range], Tensor]) -> None:
         self._slices, self._gathered, self._of_node, self._frames = {}, {}, {}, {}
         self._combined, self._source = {}, fetch
+        self._spans = [frames for _, _, frames, _, _, _ in slices]
         self._rows = [rows for _, _, _, rows, _, _ in slices]
         self._bytes = [size for _, _, _, _, size, _ in slices]
         for index, (node, is_keys, (_, stop), *_) in enumerate(slices):
@@ -355,7 +358,7 @@ class Run:
         norm, source = self._norm(step.node), self.graph.nodes[step.node].source
         if source not in self._combined:
             slices = self._of_node[source]
-            self._combined[source] = self._of_all([self._gathered[n] for n in slices])
+            self._combined[source] = combine([self._gathered[n] for n in slices])
             for number in slices:
                 del self._gathered[number]
         moments, weights = self._combined[source], self.backend.weights
@@ -368,10 +371,6 @@ class Run:
         self._used[step.node] = found
         channels = self.graph.nodes[source].channels
         self.affines[step.node] = found.affine(norm, weights, channels, self.dtype)
-
-    def _of_all(self, parts: Sequence[Moments]) -> Moments:
-        """The moments of a value, of those of its slices."""
-        return combine(parts)
 
     # Steps: each gives (what it made, its moments or None), or None where no slice is made
 
@@ -600,7 +599,7 @@ class Run:
     def _may_write(self, step: ProgramStep, numbers: Sequence[int]) -> bool:
         return bool(step.flags & OVERWRITE) and self._slices[numbers[0]].owned
 
-    def _emit(self, step: ProgramStep) -> Tensor:
+    def _emit(self, step: ProgramStep) -> Tensor | None:
         entry = self._slices[step.slice]
         return _lines(entry.made(), entry.rows, step.rows)
 
