@@ -134,7 +134,7 @@ def test_in_float64_nothing_but_rounding_is_left(kind: str) -> None:
 def test_a_group_is_made_once_of_a_process_group_and_one_rank_is_none() -> None:
     cpu = torch.device("cpu")
     assert group_of(None, cpu) is None
-    with pytest.raises(TypeError, match="give a process group of torch.distributed"):
+    with pytest.raises(TypeError, match="give a process group"):
         group_of("cuda:1", cpu)
     found, groups = in_ranks(2, lambda group: group_of(group, cpu))
     assert found == groups
