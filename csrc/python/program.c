@@ -14,7 +14,7 @@
 /* --- numbers from tuples ---------------------------------------------------------------------- */
 
 typedef enum kind { SMALL, WIDE, REAL } kind; /* int32_t (or uint32_t), int64_t, double */
-enum { MOST_VALUES = 3 };
+enum { MOST_VALUES = 3, MOST_RANKS = 64 };
 
 typedef struct field {
     const char *name;
@@ -234,6 +234,29 @@ static int32_t *read_alike(PyObject *value, int32_t count)
     return alike;
 }
 
+/* A number for each rank; the core looks at their sum. */
+static bool read_weights(PyObject *value, int32_t ranks, int32_t weights[MOST_RANKS])
+{
+    PyObject *const items = items_of(value, "weights", MOST_RANKS);
+    if (items == NULL) {
+        return false;
+    }
+    const Py_ssize_t count = PyTuple_Size(items);
+    bool good =
+        count == ranks ||
+        hy3d_py_value_error("weights has %zd entries: there are %d ranks.", count, (int)ranks);
+    for (Py_ssize_t i = 0; good && i < count; i++) {
+        int64_t wide = 0;
+        good = hy3d_py_int64(PyTuple_GetItem(items, i), "weights", &wide) &&
+               ((wide >= 1 && wide <= INT32_MAX) ||
+                hy3d_py_value_error("weights has %lld: it must be from 1 to %lld.", (long long)wide,
+                                    (long long)INT32_MAX));
+        weights[i] = (int32_t)wide;
+    }
+    Py_DECREF(items);
+    return good;
+}
+
 /* (dtype, threads, ..., a record for each node); the records are PyMem_Malloc'ed. */
 static bool read_place(PyObject *value, int32_t count, hy3d_place *out, void **layers_out)
 {
@@ -310,7 +333,7 @@ static bool read_request(PyObject *kwargs, hy3d_schedule_request *request)
         const bool good =
             name != NULL && (strcmp(name, "workspace") == 0 || strcmp(name, "alike") == 0 ||
                              strcmp(name, "inside") == 0 || strcmp(name, "places") == 0 ||
-                             read_entry(name, value, request));
+                             strcmp(name, "weights") == 0 || read_entry(name, value, request));
         Py_XDECREF(bytes);
         if (!good) {
             return false;
@@ -348,11 +371,12 @@ static PyObject *step_tuple(const hy3d_step *step, const int32_t *refs)
     const int32_t *const sources = known ? refs + step->first_ref : NULL;
     const int32_t *const others = known ? sources + step->sources : NULL;
     const int32_t *const frees = known ? others + step->others : NULL;
-    return Py_BuildValue(
-        "(iiiiNNNNiiNNNNNLL)", (int)step->op, (int)step->node, (int)step->slice, (int)step->flags,
-        pair(step->own), pair(step->frames), pair(step->reads), pair(step->rows), (int)step->drop,
-        (int)step->peer, pair(step->read_rows), pair(step->row_padding), numbers(sources, step->sources), numbers(others, step->others),
-        numbers(frees, step->frees), (long long)step->macs, (long long)step->workspace_bytes);
+    return Py_BuildValue("(iiiiNNNNiiNNNNNLL)", (int)step->op, (int)step->node, (int)step->slice,
+                         (int)step->flags, pair(step->own), pair(step->frames), pair(step->reads),
+                         pair(step->rows), (int)step->drop, (int)step->peer, pair(step->read_rows),
+                         pair(step->row_padding), numbers(sources, step->sources),
+                         numbers(others, step->others), numbers(frees, step->frees),
+                         (long long)step->macs, (long long)step->workspace_bytes);
 }
 
 static PyObject *slice_tuple(const hy3d_slice *slice)
@@ -524,11 +548,12 @@ static hy3d_status ask_inside(void *user, const hy3d_call *c, hy3d_step_memory *
 {
     const schedule_object *const object = user;
     PyObject *const arguments = Py_BuildValue(
-        "(iiO(LLLL)(LL)O(LL)(LL))", (int)c->node, (int)c->part, c->on_host != 0 ? Py_True : Py_False,
-        (long long)c->source.channels, (long long)c->source.frames, (long long)c->source.rows,
-        (long long)c->source.columns, (long long)c->row_padding[0], (long long)c->row_padding[1],
-        c->is_made != 0 ? Py_True : Py_False, (long long)c->reads[0],
-        (long long)c->reads[1], (long long)c->makes[0], (long long)c->makes[1]);
+        "(iiO(LLLL)(LL)O(LL)(LL))", (int)c->node, (int)c->part,
+        c->on_host != 0 ? Py_True : Py_False, (long long)c->source.channels,
+        (long long)c->source.frames, (long long)c->source.rows, (long long)c->source.columns,
+        (long long)c->row_padding[0], (long long)c->row_padding[1],
+        c->is_made != 0 ? Py_True : Py_False, (long long)c->reads[0], (long long)c->reads[1],
+        (long long)c->makes[0], (long long)c->makes[1]);
     int64_t told[4] = {0, 0, 0, 0};
     const hy3d_status status = call(object->inside, arguments, "inside", false, told);
     if (status == HY3D_OK) {
@@ -631,7 +656,7 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     hy3d_schedule_request request;
     memset(&request, 0, sizeof request);
-    static const char *const names[] = {"workspace", "inside", "alike", "places"};
+    static const char *const names[] = {"workspace", "inside", "alike", "places", "weights"};
     PyObject *given[LENGTH(names)];
     for (int i = 0; i < LENGTH(names); i++) {
         given[i] = argument(kwargs, names[i]);
@@ -646,9 +671,12 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
                            "workspace, size and what else the request says.");
         return NULL;
     }
-    if (!read_request(kwargs, &request)) {
+    int32_t weights[MOST_RANKS];
+    if (!read_request(kwargs, &request) ||
+        (given[4] != NULL && !read_weights(given[4], request.ranks, weights))) {
         return NULL;
     }
+    request.weights = given[4] == NULL ? NULL : weights;
     hy3d_node *const nodes = read_nodes(PyTuple_GetItem(args, 0), &request.graph.count);
     if (nodes == NULL) {
         return NULL;

@@ -86,6 +86,19 @@ static bool right_place(const hy3d_schedule_request *r, const hy3d_place *p)
            p->score_bytes >= 1;
 }
 
+/* Of ranks that are not too many. */
+static bool right_weights(const hy3d_schedule_request *r)
+{
+    int64_t all = 0;
+    for (int32_t rank = 0; r->weights != NULL && rank < r->ranks; rank++) {
+        if (r->weights[rank] < 1) {
+            return false;
+        }
+        all += r->weights[rank];
+    }
+    return all <= INT32_MAX;
+}
+
 static bool right_request(const hy3d_schedule_request *r)
 {
     const int64_t bytes[] = {r->result_bytes,  r->kept_bytes,  r->margin_bytes,
@@ -98,7 +111,7 @@ static bool right_request(const hy3d_schedule_request *r)
     const bool one_rank = r->ranks <= 1 && r->rank == 0;
     const bool right_ranks =
         one_rank || (r->rank >= 0 && r->rank < r->ranks && r->ranks <= HY3D__MAX_RANKS &&
-                     right_rate(r->link_bytes_per_second));
+                     right_rate(r->link_bytes_per_second) && right_weights(r));
     return r->element_bytes >= 1 && r->element_bytes <= 16 && r->input_bytes >= 0 &&
            r->input_bytes <= 16 && r->own_bytes >= HY3D_OWN_BYTES_ASKED &&
            r->own_bytes <= MOST_BYTES &&
@@ -319,6 +332,7 @@ static hy3d_status ask_own_bytes(hy3d_schedule *s)
         .frames = {0, s->sizes[last].frames},
         .reads = {0, s->sizes[0].frames},
         .rows = {0, s->sizes[last].rows},
+        .read_rows = {0, s->sizes[0].rows},
         .peer = -1,
     };
     hy3d_step_memory taken = {.workspace_bytes = 0};
@@ -891,8 +905,9 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
     }
     s->can_tile = status == HY3D_OK && s->request.ranks <= 1 && tiles_fit(s);
     if (status == HY3D_OK) {
-        status =
-            hy3d__shards_create(context, &s->request.graph, s->sizes, s->request.ranks, &s->shards);
+        status = hy3d__shards_create(context, &s->request.graph, s->sizes, s->request.ranks,
+                                     request->weights, &s->shards);
+        s->request.weights = NULL; /* the shards hold what follows from them */
     }
     return status;
 }

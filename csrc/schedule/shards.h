@@ -19,13 +19,15 @@ typedef struct hy3d__rows {
 /* Without ranks (one device) `needed` is NULL and `ranks` 1: each value has all of its rows. */
 typedef struct hy3d__shards {
     int32_t ranks;
-    int64_t unit;       /* rows are shared in so many equal parts */
-    hy3d__rows *needed; /* of each value by each rank: the rows of its slices */
+    int64_t unit;                        /* rows are shared in so many equal parts */
+    int64_t before[HY3D__MAX_RANKS + 1]; /* weights of the ranks before each, and of all */
+    hy3d__rows *needed;                  /* of each value by each rank: the rows of its slices */
 } hy3d__shards;
 
-/* For `ranks` >= 1 and the sizes of all values. */
+/* For the sizes of all values and the weight of each rank; NULL: equal ones. */
 hy3d_status hy3d__shards_create(hy3d_context *context, const hy3d_graph *graph,
-                                const hy3d_size *sizes, int32_t ranks, hy3d__shards *shards_out);
+                                const hy3d_size *sizes, int32_t ranks, const int32_t *weights,
+                                hy3d__shards *shards_out);
 void hy3d__shards_destroy(hy3d_context *context, hy3d__shards *shards);
 
 /* A rank's share of `rows` rows. All shares of a rank are empty or none is. */

@@ -480,6 +480,11 @@ void graphs_random_shared(graphs_numbers numbers, graphs_case *out)
     request->ranks = once_in(&b, 2) ? draw(&b, 3, 6) : 2;
     request->link_bytes_per_second = draw(&b, 1, 100) * 1e5;
     norms_of_frames(&b, 16);
+    const bool has_weights = once_in(&b, 3);
+    for (int32_t rank = 0; rank < request->ranks && has_weights; rank++) {
+        out->weights[rank] = once_in(&b, 6) ? draw(&b, 1, 100000000) : draw(&b, 1, 4);
+    }
+    request->weights = has_weights ? out->weights : NULL;
 }
 
 graphs_numbers graphs_of_number(graphs_seed *seed, uint64_t number, graphs_case *out)

@@ -68,7 +68,8 @@ typedef struct replay_verdict {
      * states where they are one memory (is_host, a candidate on the host). */
     int64_t device_bytes, host_bytes, both_bytes, stored_bytes, loaded_bytes, sent_bytes;
     int64_t macs, steps;
-    uint64_t shapes;      /* of the computing steps: op, node, own, frames, reads, rows, drop */
+    uint64_t shapes; /* of the computing steps: op, node, own, frames, reads, rows, drop, rows that
+                        are read and their padding */
 } replay_verdict;
 
 /* Whether a candidate's peaks, with the margin, are within the budgets. */
