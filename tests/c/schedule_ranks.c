@@ -354,7 +354,7 @@ static const fault faults[] = {
     {one_gives_twice, "rank 0: section 0, step 15 (emit of node 3): another rank emits for frames 1 "
                       "to 2 of node 3 here"},
     {gives_another_node, "another rank emits for frames 0 to 1 of node 3 here"},
-    {gives_where_others_reduce, "another rank reduces for frames 0 to 0 of node 2 here"},
+    {gives_where_others_reduce, "(reduce of node 2): another rank emits for frames 0 to 1"},
     {gets_no_rows, "workspace of 80 bytes, not 128"},
     {puts_nothing_together, "workspace of 48 bytes, not 128"},
     {gives_no_copy, "workspace of 0 bytes, not 48"},
@@ -514,7 +514,7 @@ START_TEST(test_a_rank_without_a_share_has_steps_alone_in_which_all_meet)
         {empty_makes, "step 1 (conv of node 1): of a rank whose share is empty"},
         {empty_gives_not, "rank 1: section 0, step 11 (emit of node 3): waits for ever"},
         {empty_gives_another_frame, "another rank emits for frames 0 to 1 of node 3 here"},
-        {empty_gives_a_slice, "slice 0 of 0"},
+        {empty_gives_a_slice, "slice 0 of node 3, and there is none"},
         {empty_gives_rows, "rows 0 to 1, not 0 to 0"},
         {empty_reduces_rows, "rows 0 to 2, not 0 to 0"},
         {empty_gets_nothing, "rank 0: section 0, step 1 (emit of node 3): workspace of 0 bytes, not "
