@@ -299,10 +299,9 @@ static int64_t of_attend(question *q)
 {
     const hy3d_node *n = q->node;
     const int64_t rows = q->source.rows;
-    int64_t keys = 0, filling = 0, read = joined(q, q->step->sources);
+    int64_t keys = 0, filling = 0;
     if (n->span == HY3D_SPAN_FRAME) {
         see_rows(q, q->all_rows);
-        read = joined(q, q->step->sources);
         keys = 2 * bytes_of(q, times(n->width, q->position));
         filling = keys + (rows < q->all_rows ? queries(q) : 0);
         see_rows(q, rows);
@@ -318,7 +317,7 @@ static int64_t of_attend(question *q)
         /* A copy of what was read, or the result beside it. */
         leaving += bytes_of(q, times(q->source.channels, q->position));
     }
-    return read + hy3d__max_i64(asking, hy3d__max_i64(mixing, leaving));
+    return joined(q, q->step->sources) + hy3d__max_i64(asking, hy3d__max_i64(mixing, leaving));
 }
 
 /* A function of frames, behind what puts its source together. */
