@@ -11,14 +11,14 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
 from hy3d_rocm import _native, meter
 from hy3d_rocm.capture import around
 from hy3d_rocm.conv.prepared import cache, give_back, steady
-from hy3d_rocm.decoding import black_box, checks, faults, precision, stages
+from hy3d_rocm.decoding import black_box, checks, faults, precision, stages, together
 from hy3d_rocm.decoding.backends.native import NativeBackend
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 from hy3d_rocm.decoding.compile_ahead import compile_ahead
@@ -26,8 +26,9 @@ from hy3d_rocm.decoding.copies import converted_family, tensors_of
 from hy3d_rocm.decoding.families import check_unchanged, family_or_unknown
 from hy3d_rocm.decoding.families.unknown import UnknownFamily
 from hy3d_rocm.decoding.graph import record
+from hy3d_rocm.decoding.group import GroupLostError, RankFailedError, group_of
 from hy3d_rocm.decoding.layers import ModuleWeights
-from hy3d_rocm.decoding.memory.budget import make_budget
+from hy3d_rocm.decoding.memory.budget import make_budget, parse_budget
 from hy3d_rocm.decoding.placing import Placing
 from hy3d_rocm.decoding.planning.compiled import Compiled, plan_job
 from hy3d_rocm.decoding.planning.jobs import (
@@ -39,14 +40,16 @@ from hy3d_rocm.decoding.planning.jobs import (
 )
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
 from hy3d_rocm.decoding.run import Run
+from hy3d_rocm.decoding.shared_run import SharedRun
 from hy3d_rocm.decoding.transfers import Transfers
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from torch import Tensor
 
+    from hy3d_rocm.decoding.group import Group
     from hy3d_rocm.decoding.layers import Backend
     from hy3d_rocm.decoding.memory.budget import Budget
     from hy3d_rocm.decoding.planning.planner import Plan, Variant
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hy3d_rocm")
 
+Result = TypeVar("Result")
 Request = str | int | float | None
 Frames = tuple[int, "Tensor"]  # the first one's number, and (1, C, t, H, W)
 
@@ -62,7 +66,7 @@ Frames = tuple[int, "Tensor"]  # the first one's number, and (1, C, t, H, W)
 def decode(
     vae: Any, latents: Any, budget: Request = None, strategy: str = "auto",
     precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
-    out: Tensor | None = None,
+    out: Tensor | None = None, group: Any = None,
 ) -> Tensor:  # fmt: skip
     """Decodes within a memory budget: the frames of `vae.decode(latents).sample`, unsplit.
 
@@ -87,23 +91,28 @@ def decode(
     tile.
     out: a tensor of the result's shape on the CPU, to be filled and returned. It must not overlap
     the latents or the VAE's weights.
+    group: of ranks that decode together, each on a device of its own, all called with the same: a
+    process group of torch.distributed (torch.distributed.group.WORLD) or a hy3d_rocm.Group. They
+    share the rows of every layer, so each holds a part of what one device would, or else the
+    samples. Rank 0 gets the frames, the others None. Where a rank is lost rank 0 decodes alone, and
+    the others raise GroupLostError. See docs/scale.md.
 
     Returns frames (B, C, T, H, W) on the CPU. Raises TypeError or ValueError (sentences) for input
     that it can't decode, BudgetTooSmallError with the smallest budget that would do,
     DecodeCancelled.
     """
-    asked = DecodeRequest(budget, strategy, precision, progress, cancel, out=out)
+    asked = DecodeRequest(budget, strategy, precision, progress, cancel, out=out, group=group)
     return cast("Tensor", _execute(vae, latents, asked)[0])
 
 
 def decode_with_report(
     vae: Any, latents: Any, budget: Request = None, strategy: str = "auto",
     precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
-    options: DecodeOptions | None = None, out: Tensor | None = None,
+    options: DecodeOptions | None = None, out: Tensor | None = None, group: Any = None,
 ) -> tuple[Tensor, DecodeReport]:  # fmt: skip
     """As decode(), and returns (frames, DecodeReport). `options`: see DecodeOptions."""
     chosen = options or DecodeOptions()
-    asked = DecodeRequest(budget, strategy, precision, progress, cancel, chosen, out)
+    asked = DecodeRequest(budget, strategy, precision, progress, cancel, chosen, out, group=group)
     return _execute(vae, latents, asked)
 
 
@@ -111,13 +120,14 @@ def decode_into(
     sink: Sink, vae: Any, latents: Any, budget: Request = None, strategy: str = "auto",
     precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
     options: DecodeOptions | None = None, resume_key: Mapping[str, Any] | None = None,
+    group: Any = None,
 ) -> tuple[Any, DecodeReport]:  # fmt: skip
     """Decodes into a sink (frames/output.py), frame by frame: returns what sink.finish() gives, and
     the report. resume_key: what an interrupted decode, which is continued here, passed to the
     sink's begin(). On any exception the sink is aborted."""
     chosen = options or DecodeOptions()
     asked = DecodeRequest(
-        budget, strategy, precision, progress, cancel, chosen, None, sink, resume_key
+        budget, strategy, precision, progress, cancel, chosen, None, sink, resume_key, group=group
     )  # fmt: skip
     try:
         return _execute(vae, latents, asked)
@@ -132,7 +142,7 @@ def decode_into(
 def encode(
     vae: Any, pixels: Any, budget: Request = None, strategy: str = "auto",
     precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
-    moments: bool = False,
+    moments: bool = False, group: Any = None,
 ) -> Tensor:  # fmt: skip
     """Encodes within a memory budget: latents (B, C, T, H, W) on the CPU, the mean that
     `vae.encode(pixels)` gives, unsplit.
@@ -143,21 +153,23 @@ def encode(
     VAE's scaling factor.
     """
     return encode_with_report(
-        vae, pixels, budget, strategy, precision, progress, cancel, moments=moments
+        vae, pixels, budget, strategy, precision, progress, cancel, moments=moments, group=group
     )[0]  # fmt: skip
 
 
 def encode_with_report(
     vae: Any, pixels: Any, budget: Request = None, strategy: str = "auto",
     precision: str = "auto", progress: Progress | None = None, cancel: Any = None,
-    options: DecodeOptions | None = None, moments: bool = False,
+    options: DecodeOptions | None = None, moments: bool = False, group: Any = None,
 ) -> tuple[Tensor, DecodeReport]:  # fmt: skip
     """As encode(), and returns (latents, DecodeReport). Of DecodeOptions, those about tiles have
     no effect."""
     chosen = options or DecodeOptions()
     asked = DecodeRequest(budget, strategy, precision, progress, cancel, chosen, encode=True)
-    found, report = _execute(vae, pixels, asked)
-    return found if moments else found[:, : found.shape[1] // 2].contiguous(), report
+    found, report = _execute(vae, pixels, replace(asked, group=group))
+    if found is None or moments:
+        return found, report
+    return found[:, : found.shape[1] // 2].contiguous(), report
 
 
 @dataclass(frozen=True)
@@ -174,6 +186,7 @@ class DecodeRequest:
     sink: Sink | None = None
     resume_key: Mapping[str, Any] | None = None
     encode: bool = False
+    group: Any = None
 
 
 def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeReport]:
@@ -189,16 +202,71 @@ def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeRe
             if isinstance(out, torch.Tensor) and out.ndim == 4:
                 asked = replace(asked, out=out.unsqueeze(2))
         (checks.check_pixels if asked.encode else checks.check_latents)(source, family)
+        asked = replace(asked, group=group_of(asked.group, _device_of(family)))
         with around(family, source, asked) as reports:
-            execution = _prepare(family, source, asked)
-            reports.append(execution.report)
-            execution.run()
-        result = execution.placing.finish()
-        if out is not None:
+            try:
+                result = _carry_out(family, source, asked, reports)
+            except GroupLostError as error:
+                if asked.group.rank:
+                    raise
+                logger.warning("[%s] %s: decoding alone", stages.stage_of(asked.encode), error)
+                result = _carry_out(family, source, replace(asked, group=None), reports)
+        if result is None:
+            pass
+        elif out is not None:
             result = out  # the caller's own, not a view of it
         elif image and isinstance(result, torch.Tensor):
             result = result.squeeze(2)
-        return result, execution.report
+        return result, reports[-1]
+
+
+def _carry_out(
+    family: Any, source: Tensor, asked: DecodeRequest, reports: list[DecodeReport]
+) -> Any:
+    """The result; None on a rank that has none."""
+    execution, group = _prepare(family, source, asked), asked.group
+    reports.append(execution.report)
+    if group is None:
+        execution.run()
+        return execution.placing.finish()
+    why = together.why_not_rows(execution.job)
+    if not together.shares_samples(group, execution.job, execution.budget, why):
+        execution.run()
+    else:
+        _share_samples(execution, family, source, asked, why, reports)
+    return None if group.rank else execution.placing.finish()
+
+
+def _share_samples(
+    execution: Execution, family: Any, source: Tensor, asked: DecodeRequest, why: str,
+    reports: list[DecodeReport],
+) -> None:  # fmt: skip
+    """Each sample on one rank, into rank 0's placing."""
+    group, placing = asked.group, execution.placing
+    alone = replace(asked, group=None, out=None, sink=None, resume_key=None)
+    logger.info(
+        "[%s] %s samples are shared by %d ranks%s", stages.stage_of(asked.encode),
+        source.shape[0], group.size, why and f": rows can't be, since {why}",
+    )  # fmt: skip
+
+    def decode(samples: Sequence[int]) -> Tensor:
+        part = _prepare(family, source[list(samples)], alone)
+        part.budget = execution.budget
+        reports.append(part.report)
+        part.run()
+        if group.rank == 0 and samples[0] == 0:
+            placing.begin(resume_key_of(part.job, part.plan.variant))
+        return cast("Tensor", part.placing.finish())
+
+    together.by_samples(group, placing, decode)
+
+
+def _device_of(family: Any) -> torch.device:
+    """Where the VAE's host computes, or what the VAE itself says."""
+    host = getattr(family, "host", None)
+    if host is not None:
+        return torch.device(host.device)
+    return resolve_device(getattr(family, "vae", None), default=family.device).device
 
 
 def _family_of(vae: Any, source: Any, encode: bool) -> Any:
@@ -219,12 +287,7 @@ def _family_of(vae: Any, source: Any, encode: bool) -> Any:
 
 
 def _prepare(family: Any, source: Tensor, asked: DecodeRequest) -> Execution:
-    options, sink = asked.options, asked.sink
-    host = getattr(family, "host", None)
-    if host is not None:  # where the VAE's host computes, or what the VAE itself says
-        device = torch.device(host.device)
-    else:
-        device = resolve_device(getattr(family, "vae", None), default=family.device).device
+    options, sink, device = asked.options, asked.sink, _device_of(family)
     if asked.resume_key is not None:  # what goes on is of the type that it was begun in
         dtype = getattr(torch, str(asked.resume_key["dtype"]))
         chosen = precision.Precision(dtype, "as it was begun")
@@ -257,6 +320,10 @@ def _prepare(family: Any, source: Tensor, asked: DecodeRequest) -> Execution:
     if stored is not None:
         why = f"{chosen.reason}, its weights are {precision.name_of(stored)}"
         chosen = replace(chosen, reason=why)
+    if asked.group is not None:
+        is_given = isinstance(parse_budget(asked.budget), int)
+        terms = together.terms_of(job, source, options)
+        job, budget = together.agree(asked.group, job, budget, is_given, terms)
     return Execution(job, source.detach(), budget, asked, chosen)
 
 
@@ -280,6 +347,7 @@ class Execution:
         self, job: Job, z: Tensor, budget: Budget, asked: DecodeRequest, chosen: Precision
     ) -> None:
         self.job, self.z, self.budget, self.asked = job, z, budget, asked
+        self.group: Group | None = asked.group
         self.fallback, self.resume_key = chosen.fallback, asked.resume_key
         self.counter = stages.Counter(asked.progress, asked.cancel)
         self.placing = Placing(job.out_shape, job.result_dtype, asked.out, asked.sink)
@@ -341,6 +409,8 @@ class Execution:
 
     def _take(self, plan: Plan) -> None:
         self.plan, report, own = plan, self.report, ""
+        if self.group is not None:
+            together.check_plan(self.group, plan)
         if plan.compiled is None:
             own = black_box.own_code_words(self.job, plan.variant)
         elif plan.compiled.cuts_norms:
@@ -427,7 +497,7 @@ class Execution:
             pinned = protect(policy="pin:cpu", cancel=stages.native_flag(self.counter.cancel))
         try:
             with steady(self._most_prepared()), pinned:  # nobody writes to the weights
-                job, backend = self._begin(scope)
+                job, backend = self._together("its first step", self._begin, scope)
                 for sample in range(self.z.shape[0]):
                     if black_box.is_tiled(self.plan.variant):
                         here = slice(sample, sample + 1)
@@ -445,26 +515,59 @@ class Execution:
                         continue
                     at, made = self._frames(job, sample, backend)
                     made = made if scope is not narrowing else _within(scope, made)
-                    number = 0  # enumerate() would keep frames while the next are made
-                    for first, frames in made:
-                        self.placing.put(sample, first + at, frames)
-                        del frames
-                        number += 1  # noqa: SIM113
-                        self._clean_up(number)
-                self.placing.arrive()
-                stages.synchronize(self.device)
+                    self._place(sample, at, made)
+                self._together("its end", self._settle)
         except precision.NonFiniteError as error:
             return faults.Failure(faults.NOT_FINITE, str(error))
+        except RankFailedError as error:
+            return error.failure
         except DecodeCancelled:
             raise
         except (RuntimeError, MemoryError) as error:
-            self.counter.check_cancel()  # it may have cut a convolution short
+            if self.group is None:
+                self.counter.check_cancel()  # it may have cut a convolution short
             return faults.failure_of(error, self.device.type == "cpu")
         if narrowing.found:
             self.report.precision_reason += f", {narrowing.words()}"
             logger.info("[VAE Decode] The frames are float64, %s", narrowing.words())
         self.report.delegated = dict(getattr(backend, "delegated", {}))
         return None
+
+    def _together(self, about: str, work: Callable[..., Result], *given: Any) -> Result:
+        """work(*given); in a group all ranks raise where one does."""
+        if self.group is None:
+            return work(*given)
+        made, error = None, None
+        try:
+            made = work(*given)
+        except GroupLostError:
+            raise
+        except Exception as failed:  # noqa: BLE001
+            error = failed
+        self.group.meet(about, error)
+        return cast("Result", made)
+
+    def _place(self, sample: int, at: int, made: Generator[Frames]) -> None:
+        """What comes goes to its place, `at` frames on. In a group what goes wrong there is every
+        rank's: the run goes on to where they meet."""
+        number, item = 0, next(made, None)
+        while item is not None:
+            first, frames = item
+            item, error = None, None
+            try:
+                self.placing.put(sample, first + at, frames)
+            except Exception as failed:
+                if self.group is None:
+                    raise
+                error = failed
+            del frames
+            number += 1
+            self._clean_up(number)
+            item = next(made, None) if error is None else made.throw(error)
+
+    def _settle(self) -> None:
+        self.placing.arrive()
+        stages.synchronize(self.device)
 
     def _begin(self, scope: Any) -> tuple[Job, Backend | None]:
         """The job over weights of its type, and what computes its layers, None for the VAE's own
@@ -512,11 +615,13 @@ class Execution:
 
     def _frames(
         self, job: Job, sample: int, backend: Backend | None
-    ) -> tuple[int, Iterator[Frames]]:
+    ) -> tuple[int, Generator[Frames]]:
         """Those of one sample that are wanted, in order; what is to be added to their numbers."""
         wanted, z = self.placing.first_wanted(sample), self.z[sample : sample + 1]
+        if self.group is not None:  # rank 0's
+            wanted = self.group.meet(f"sample {sample}", values=wanted)[0]
         if wanted >= job.out_shape[2]:
-            return 0, iter(())
+            return 0, (frames for frames in ())
         if backend is None:
             return 0, self._own_code(job, sample, z)
         compiled, variant, start = self.plan.compiled, self.plan.variant, 0
@@ -532,7 +637,7 @@ class Execution:
         made = run.section(compiled.program, 0, lambda r: z[:, :, slice(*r)])
         return start * job.family.factor[0], made
 
-    def _own_code(self, job: Job, sample: int, z: Tensor) -> Iterator[Frames]:
+    def _own_code(self, job: Job, sample: int, z: Tensor) -> Generator[Frames]:
         """All frames at once."""
         with faults.LayerByLayer(self.counter.check):
             made = black_box.own_code(job)(z.to(self.device, job.dtype))
@@ -545,7 +650,8 @@ class Execution:
 
     def _interpreter(self, compiled: Any, backend: Backend, sample: int) -> Run:
         stores = compiled.program.candidate["stored_bytes"] > 0
-        return Run(
+        kind = Run if self.group is None else partial(SharedRun, self.group)
+        return kind(
             compiled.graph, backend, self.device, self.job.dtype, counter=self.counter,
             sample=sample, recover=self._recover(),
             transfers=Transfers(self.device) if stores else None,
@@ -572,14 +678,19 @@ class Execution:
             meter.give_back(self.device)
 
 
-def _within(scope: Any, made: Iterator[Frames]) -> Iterator[Frames]:
+def _within(scope: Any, made: Generator[Frames]) -> Generator[Frames]:
     """What is made, each of it made in the scope."""
+    error = None
     while True:
         with scope:
-            item = next(made, None)
+            item = next(made, None) if error is None else made.throw(error)
         if item is None:
             return
-        yield item
+        try:
+            error = None
+            yield item
+        except Exception as failed:  # noqa: BLE001 - the caller's, for who makes it
+            error = failed
         del item  # the caller's alone while the next is made
 
 

@@ -23,7 +23,7 @@ INPUT, CONV, ATTENTION, MAP, ADD, OPAQUE, OUTPUT = range(7)
 # hy3d_span
 SPANS = ("frame", "causal", "video")
 # hy3d_norm
-_NO_NORM, _POSITION, GROUP, _FRAME = range(4)
+_NO_NORM, _POSITION, GROUP, FRAME = range(4)
 
 _ONES: Triple = (1, 1, 1)
 _NONE: Triple = (0, 0, 0)
@@ -190,4 +190,4 @@ class Recorder:
 def _norm_of(norm: Norm | None) -> int:
     if norm is None:
         return _NO_NORM
-    return {"group": GROUP, "frame": _FRAME}.get(norm.kind, _POSITION)
+    return {"group": GROUP, "frame": FRAME}.get(norm.kind, _POSITION)

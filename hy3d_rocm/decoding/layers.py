@@ -13,7 +13,7 @@ of the video.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -76,7 +76,9 @@ class Conv:
     module: has weight (O, C, kt, kh, kw), (O, C, kh, kw) (each frame by itself) or (O, C) (1x1x1),
     and bias or None.
     before, after: padding of the up-sampled input; modes: "zeros" or "replicate", one an axis, or
-    "reflect" for rows and columns (torch computes that, no other backend).
+    "reflect" for rows and columns (torch computes that, no other backend). Of rows and columns they
+    may be negative, more than -up: so many up-sampled ones are cropped at that side, whatever the
+    mode (a strip of rows begins between the two copies of a row).
     up: nearest up-sampling; with keep_first the video's first frame stays one frame in time.
     skip_first: so many frames at the start of the video pass by (only `shuffle` of time may be set
     then): the convolution's own video begins behind them (Wan's time_conv).
@@ -96,6 +98,15 @@ class Conv:
     skip_first: int = 0
     reread: int = 0
     shuffle: Shuffle | None = None
+
+    def with_row_padding(self, padding: Range) -> Conv:
+        """The same on some of the source's rows, which are padded by so many."""
+        before, after = self.before, self.after
+        if (before[1], after[1]) == padding:
+            return self
+        return replace(
+            self, before=(before[0], padding[0], before[2]), after=(after[0], padding[1], after[2])
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +220,7 @@ class Backend(Protocol):
     def convolve(
         self, layer: Conv, source: Pieces, frames: Range, *,
         affine: tuple[Tensor, Tensor] | None = None, add: Tensor | None = None,
-        moments: bool = False,
+        moments: bool = False, out: Tensor | None = None,
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
         """Frames `frames` of the convolution's output.
 
@@ -219,11 +230,18 @@ class Backend(Protocol):
         factor and summand, float32 (of a float64 source float64), that stand for a "group" norm.
         add: the residual, of the result's shape; it may be overwritten and returned. moments:
         those of the result; None may come all the same from who has no quicker way to them.
+        out: where the result is to be: (1, C, t, H, W) of the result's shape and the source's type,
+        any strides (in practice rows of a larger tensor whose layout is as results are); returned.
+        It is `add` itself or lies apart from it, and from the source. Nothing is written to `add`
+        before all that can fail for want of memory is done; to another `out` at any time.
         """
 
-    def workspace(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool]:
+    def workspace(
+        self, layer: Conv, source: Pieces, frames: Range, *, into: bool = False
+    ) -> tuple[int, bool]:
         """Predicted bytes that `convolve` takes at its peak beside its operands and result; whether
-        a residual that is laid out as results are becomes the result."""
+        a residual that is laid out as results are becomes the result. into: the result goes to an
+        `out`, which is not counted; what is made beside it is."""
 
     def kept_bytes(self, layer: Conv, is_first: bool) -> int:
         """What the first call with this layer makes and keeps. is_first: no matrix product was

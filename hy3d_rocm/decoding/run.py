@@ -14,7 +14,7 @@ come from them. While the tiles run the true ones are gathered, and the differen
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -54,7 +54,7 @@ OPS = (
     "enter", "conv", "pass", "keys", "attend", "map", "add", "trim", "opaque", "moments", "reduce",
     "emit", "store", "drop", "load", "send", "recv",
 )  # fmt: skip
-_ENTER, _TRIM, _EMIT = (OPS.index(name) for name in ("enter", "trim", "emit"))
+_ENTER, _ADD, _TRIM, _EMIT = (OPS.index(name) for name in ("enter", "add", "trim", "emit"))
 # hy3d_section_kind
 _PREFIX, _STATISTICS = 1, 2
 # HY3D_STEP_GATHER, HY3D_STEP_OVERWRITE
@@ -78,6 +78,8 @@ class ProgramStep(NamedTuple):
     rows: Range
     drop: int
     peer: int
+    read_rows: Range
+    row_padding: Range
     sources: tuple[int, ...]
     others: tuple[int, ...]
     frees: tuple[int, ...]
@@ -86,24 +88,33 @@ class ProgramStep(NamedTuple):
 
 
 class _Slice:
-    """Frames of a value, or an attention's keys and values (2, heads, tokens, size of a head).
+    """Frames and rows of a value, or an attention's keys and values (2, heads, tokens, size of a
+    head).
 
     tensor: on the device, None while it is on the host only. owned: the memory is ours, so it may
-    be written over. leaving, coming: copies under way.
+    be written over. leaving, coming: copies under way; filling: rows that other ranks send.
     """
 
-    __slots__ = ("coming", "frames", "host", "leaving", "owned", "tensor")
+    __slots__ = ("coming", "filling", "frames", "host", "leaving", "owned", "rows", "tensor")
 
-    def __init__(self, tensor: Tensor, frames: Range, owned: bool = True) -> None:
+    def __init__(self, tensor: Tensor, frames: Range, rows: Range, owned: bool = True) -> None:
         self.tensor: Tensor | None = tensor
-        self.frames = frames
+        self.frames, self.rows = frames, rows
         self.owned = owned
         self.host: Any = None
         self.leaving: Ticket | None = None
         self.coming: Ticket | None = None
+        self.filling: Ticket | None = None
 
     def ready(self) -> Tensor:
         """The tensor, for the computing stream."""
+        if self.filling is not None:
+            self.filling.join()
+            self.filling = None
+        return self.made()
+
+    def made(self) -> Tensor:
+        """The same where no rows are read that other ranks send."""
         if self.coming is not None:
             self.coming.join()
             self.coming = None
@@ -112,10 +123,10 @@ class _Slice:
 
     def settle(self) -> None:
         """Waits for its copies."""
-        for copy in (self.leaving, self.coming):
+        for copy in (self.leaving, self.coming, self.filling):
             if copy is not None:
                 copy.wait()
-        self.leaving = self.coming = None
+        self.leaving = self.coming = self.filling = None
 
 
 class Run:
@@ -155,6 +166,10 @@ class Run:
         # Of the section: each node's slices in order and its frames, keys left out.
         self._of_node: dict[int, list[int]] = {}
         self._frames: dict[int, int] = {}
+        # Of each slice of the section.
+        self._spans: list[Range] = []  # its frames
+        self._rows: list[Range] = []
+        self._bytes: list[int] = []
         self._freed_bytes = 0
         # Of tiles: the prefix's output; of each norm behind the cut what the part of the last
         # estimate measured, and what is in force; of the values that they normalise, by node, what
@@ -168,7 +183,7 @@ class Run:
     def section(
         self, program: Program, number: int, fetch: Callable[[Range], Tensor],
         section: dict[str, Any] | None = None, tile: Tile | None = None,
-    ) -> Iterator[tuple[int, Tensor]]:  # fmt: skip
+    ) -> Generator[tuple[int, Tensor]]:  # fmt: skip
         """Carries section `number` out; fetch((first, stop)) gives frames of its input (1, C, t, H,
         W). (first frame, frames) of its output in order, which may be read until the next is asked
         for. Raises what a step raised at last. section: program.sections[number], where that is
@@ -185,12 +200,7 @@ class Run:
             with torch.no_grad():
                 for at, fields in enumerate(program.steps(number)):
                     step = ProgramStep._make(fields)
-                    made: Any = None
-                    for once_more in Attempts(self.recover, at):
-                        with once_more:
-                            if self._check is not None:
-                                self._check()
-                            made = works[step.op](step)
+                    made = self._carried_out(works[step.op], step, at)
                     if step.op == _EMIT:
                         yield step.frames[0], made
                     elif made is not None:
@@ -206,6 +216,16 @@ class Run:
             for freed in list(self._slices):  # no copy is under way, nothing is held
                 self._free(freed)
             self._source = None
+
+    def _carried_out(self, work: Callable[[ProgramStep], Any], step: ProgramStep, at: int) -> Any:
+        """work(step), step number `at` of the section, tried again where that may help."""
+        made: Any = None
+        for once_more in Attempts(self.recover, at):
+            with once_more:
+                if self._check is not None:
+                    self._check()
+                made = work(step)
+        return made
 
     def tiles(self, program: Program, z: Tensor, out: Tensor) -> None:
         """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
@@ -254,7 +274,7 @@ class Run:
         if tile is not None:
             self._see(step, tensor, tile)
         owned = step.op != _ENTER or self._is_ours
-        self._slices[step.slice] = _Slice(tensor, step.frames, owned)
+        self._slices[step.slice] = _Slice(tensor, step.frames, self._rows[step.slice], owned)
         if moments is not None:
             self._gathered[step.slice] = moments
         elif step.flags & GATHER:
@@ -267,6 +287,9 @@ class Run:
     def _begin(self, slices: Sequence[tuple[Any, ...]], fetch: Callable[[Range], Tensor]) -> None:
         self._slices, self._gathered, self._of_node, self._frames = {}, {}, {}, {}
         self._combined, self._source = {}, fetch
+        self._spans = [frames for _, _, frames, _, _, _ in slices]
+        self._rows = [rows for _, _, _, rows, _, _ in slices]
+        self._bytes = [size for _, _, _, _, size, _ in slices]
         for index, (node, is_keys, (_, stop), *_) in enumerate(slices):
             self._frames[node] = max(self._frames.get(node, 0), stop)
             if not is_keys:
@@ -328,7 +351,8 @@ class Run:
         return norm
 
     def _moments(self, step: ProgramStep) -> None:
-        self._gathered[step.slice] = channel_moments(self._slices[step.slice].ready())
+        entry = self._slices[step.slice]
+        self._gathered[step.slice] = channel_moments(_lines(entry.made(), entry.rows, step.rows))
 
     def _reduce(self, step: ProgramStep) -> None:
         norm, source = self._norm(step.node), self.graph.nodes[step.node].source
@@ -353,6 +377,7 @@ class Run:
     def _enter(self, step: ProgramStep) -> Made:
         assert self._source is not None
         given = self._source(step.frames)
+        given = _lines(given, (0, given.shape[3]), step.rows)
         entered = given.to(self.device, self.dtype)
         self._is_ours = entered is not given
         return entered, None
@@ -360,92 +385,158 @@ class Run:
     def _conv(self, step: ProgramStep) -> Made | None:
         if step.slice < 0:
             return None  # frames that nobody wants
-        layer = cast("Conv", self.graph.layers[step.node])
+        layer = cast("Conv", self.graph.layers[step.node]).with_row_padding(step.row_padding)
         begin = layer.skip_first - layer.reread  # where the convolution's own video begins
-        parts = [self._slices[n].ready() for n in step.sources]
+        entries = [self._slices[n] for n in step.sources]
+        parts = [_lines(entry.ready(), entry.rows, step.read_rows) for entry in entries]
         first = self._slices[step.sources[0]].frames[0] - begin
         if first < 0:
             parts[0], first = parts[0][:, :, -first:], 0
         total = self._frames[self.graph.nodes[step.node].source] - begin
         source, affine = Pieces(tuple(parts), first, total), self.affines.get(step.node)
-        extra = None
+        room, extra, where = self._room(step), None, {}
         if step.others:  # the backend may write over it
-            extra = self._cut(step.others, step.frames, not self._may_write(step, step.others))
+            extra = self._addend(step, room)
+        elif room is not None:
+            where["out"] = _lines(room, self._rows[step.slice], step.rows)
         if step.drop == 0:
             wants = bool(step.flags & GATHER)
-            return self.backend.convolve(
-                layer, source, step.own, affine=affine, add=extra, moments=wants
+            made, moments = self.backend.convolve(
+                layer, source, step.own, affine=affine, add=extra, moments=wants, **where
             )
+            return self._housed(step, made, room), moments
         result, _ = self.backend.convolve(layer, source, step.own, affine=affine)
         result = result[:, :, step.drop :]
-        return result.clone() if extra is None else extra.add_(result), None
+        if extra is not None:
+            return self._housed(step, extra.add_(result), room), None
+        return (result.clone() if room is None else self._housed(step, result, room)), None
 
     def _pass(self, step: ProgramStep) -> Made | None:
         """Frames as they are, or the sum of two values."""
         if step.slice < 0:
             return None
+        room = self._room(step)
         if not step.others:
-            return self._cut(step.sources, step.frames, copy=True), None
-        x, y = self._cut(step.sources, step.frames), self._cut(step.others, step.frames)
-        return (x.add_(y) if self._may_write(step, step.sources) else x + y), None
+            x = self._cut(step.sources, step.frames, step.rows, copy=room is None)
+            return self._housed(step, x, room), None
+        x = self._cut(step.sources, step.frames, step.rows)
+        y = self._cut(step.others, step.frames, step.rows)
+        if self._may_write(step, step.sources):
+            made = x.add_(y)
+        elif room is None:
+            made = x + y
+        else:
+            made = torch.add(x, y, out=_lines(room, self._rows[step.slice], step.rows))
+        return self._housed(step, made, room), None
 
     _add = _trim = _pass
 
     def _map(self, step: ProgramStep) -> Made:
         layer = cast("Local", self.graph.layers[step.node])
-        part = self._cut(step.sources, step.reads)
+        part = self._cut(step.sources, step.reads, step.read_rows)
         made = layer.run(part, step.reads[0])
         if made.shape[2] != step.frames[1] - step.frames[0]:
             raise ValueError(
                 f"a function of frames made {made.shape[2]} of frames {step.reads}, not the "
                 f"{step.frames[1] - step.frames[0]} it had said"
             )
-        return own_memory(made, part), None
+        return self._housed(step, own_memory(made, part), self._room(step)), None
 
     def _send(self, step: ProgramStep) -> None:
-        raise NotImplementedError("rows of other devices are not exchanged yet")
+        raise NotImplementedError("a step that one device does not do")
 
     _recv = _opaque = _send
+
+    # Rows of several ranks
+
+    def _room(self, step: ProgramStep) -> Tensor | None:
+        """Memory for the step's slice, where that has rows beside those that the step makes: what
+        the result is written over, or new. None: the result is the slice."""
+        rows = self._rows[step.slice]
+        if rows == step.rows:
+            return None
+        over = step.sources if step.op == _ADD else step.others
+        if over and self._may_write(step, over):
+            return self._slices[over[0]].made()
+        channels, frames = self.graph.nodes[step.node].channels, step.frames[1] - step.frames[0]
+        lines = channels * frames * (rows[1] - rows[0])
+        columns = self._bytes[step.slice] // (lines * self.dtype.itemsize)
+        size = 1, channels, frames, rows[1] - rows[0], columns
+        is_last = self.backend.is_channels_last and channels >= 8
+        form = torch.channels_last_3d if is_last else torch.contiguous_format
+        return torch.empty(size, dtype=self.dtype, device=self.device, memory_format=form)
+
+    def _housed(self, step: ProgramStep, made: Tensor, room: Tensor | None) -> Tensor:
+        """The slice's tensor, with what was made in its rows."""
+        if room is None:
+            return made
+        place = _lines(room, self._rows[step.slice], step.rows)
+        if made.data_ptr() != place.data_ptr():
+            place.copy_(made)
+        return room
+
+    def _addend(self, step: ProgramStep, room: Tensor | None) -> Tensor:
+        """The residual, to be written over."""
+        may_write = self._may_write(step, step.others)
+        extra = self._cut(step.others, step.frames, step.rows, room is None and not may_write)
+        if room is None or may_write:
+            return extra
+        return _lines(room, self._rows[step.slice], step.rows).copy_(extra)
 
     # Attention
 
     def _keys(self, step: ProgramStep) -> None:
-        """Keys and values of some frames, at their place."""
-        x = self._cut(step.sources, step.reads)
+        """Keys and values of some frames and rows, at their place."""
+        x = self._cut(step.sources, step.reads, step.read_rows)
         if step.slice not in self._slices:
-            frames = 0, self._frames[step.node]
-            self._slices[step.slice] = _Slice(self._room(step, x, frames[1]), frames)
-        first, stop = (n * int(x.shape[3] * x.shape[4]) for n in step.reads)
-        self._fill(step, x, self._slices[step.slice].ready()[:, :, first:stop])
+            frames, rows = (0, self._frames[step.node]), self._rows[step.slice]
+            room = self._room_for_keys(step, x, frames[1], rows[1])
+            self._slices[step.slice] = _Slice(room, frames, rows)
+        entry = self._slices[step.slice]
+        self._fill(step, x, self._of_frames(entry.made(), entry, step.reads, step.rows))
 
-    def _room(self, step: ProgramStep, x: Tensor, frames: int) -> Tensor:
+    def _room_for_keys(self, step: ProgramStep, x: Tensor, frames: int, rows: int) -> Tensor:
         node = self.graph.nodes[step.node]
-        tokens = frames * int(x.shape[3] * x.shape[4])
+        tokens = frames * rows * int(x.shape[4])
         return x.new_empty((2, node.heads, tokens, node.width // node.heads))
 
+    @staticmethod
+    def _of_frames(room: Tensor, entry: _Slice, frames: Range, rows: Range) -> Tensor:
+        """Some frames and rows of keys and values: (2, heads, T, H, W, size of a head)."""
+        high = entry.rows[1] - entry.rows[0]
+        shaped = room.unflatten(2, (entry.frames[1] - entry.frames[0], high, -1))
+        return shaped[:, :, slice(*frames), slice(*rows)]
+
     def _fill(self, step: ProgramStep, x: Tensor, room: Tensor) -> None:
+        """room: (2, heads, T, H, W, size of a head), of the frames and rows of x."""
         layer, affine = cast("Attention", self.graph.layers[step.node]), self.affines.get(step.node)
-        norm, video = self._norm(step.node), _video(x)
+        norm, video, size = self._norm(step.node), _video(x), room.shape[2:5]
         if layer.k is None:
             made, _ = self.backend.convolve(Conv(layer.q, norm=norm), *video, affine=affine)
             for place, part in zip(room, made.chunk(3, dim=1)[1:], strict=True):
-                place.copy_(_tokens(part, layer.heads))
+                place.copy_(_tokens(part, layer.heads).unflatten(1, size))
             return
         for place, module in zip(room, (layer.k, layer.v), strict=True):
             made, _ = self.backend.convolve(Conv(module, norm=norm), *video, affine=affine)
-            place.copy_(_tokens(made, layer.heads))
+            place.copy_(_tokens(made, layer.heads).unflatten(1, size))
             del made
 
     def _attend(self, step: ProgramStep) -> Made:
         """x + out(softmax(q k^T) v) of some frames; there is no mask, a span is a range of keys."""
         layer = cast("Attention", self.graph.layers[step.node])
-        x = self._cut(step.sources, step.frames)
+        x = self._cut(step.sources, step.frames, step.rows)
         mixed, conv = _video(self._mixed(step, layer, x)), Conv(layer.out)
+        room = self._room(step)
         if layer.rescale != 1:
-            return self.backend.convolve(conv, *mixed)[0].add_(x).div_(layer.rescale), None
-        if not self._may_write(step, step.sources):
+            made = self.backend.convolve(conv, *mixed)[0].add_(x).div_(layer.rescale)
+            return self._housed(step, made, room), None
+        if room is not None:
+            x = _lines(room, self._rows[step.slice], step.rows).copy_(x)
+        elif not self._may_write(step, step.sources):
             x = x.clone()
-        return self.backend.convolve(conv, *mixed, add=x, moments=bool(step.flags & GATHER))
+        wants = bool(step.flags & GATHER)
+        made, moments = self.backend.convolve(conv, *mixed, add=x, moments=wants)
+        return self._housed(step, made, room), moments
 
     def _mixed(self, step: ProgramStep, layer: Attention, x: Tensor) -> Tensor:
         """softmax(q k^T) v, (1, width, t, H, W)."""
@@ -453,10 +544,15 @@ class Run:
         tokens, frames = int(x.shape[3] * x.shape[4]), int(x.shape[2])
         first = 0  # frame of the first key
         if layer.span == "frame":
-            room, first = self._room(step, x, frames), step.frames[0]
-            self._fill(step, x, room)
+            every = self._cut(step.sources, step.frames, step.read_rows)
+            high, first = int(every.shape[3]), step.frames[0]
+            room = self._room_for_keys(step, every, frames, high)
+            self._fill(step, every, room.unflatten(2, (frames, high, -1)))
+            del every
         else:
-            room = self._slices[step.others[0]].ready()
+            entry = self._slices[step.others[0]]
+            room, high = entry.ready(), entry.rows[1] - entry.rows[0]
+        keys = high * int(x.shape[4])  # of a frame
         conv, affine = Conv(layer.q, norm=self._norm(step.node)), self.affines.get(step.node)
         q = self.backend.convolve(conv, *_video(x), affine=affine)[0][:, :width]
         q = _tokens(q, layer.heads).contiguous()[None]
@@ -466,8 +562,8 @@ class Run:
             if self._check is not None:
                 self._check()
             at = step.frames[0] + frame - first
-            stop = room.shape[2] if layer.span == "video" else (at + 1) * tokens
-            seen = slice(at * tokens if layer.span == "frame" else 0, stop)
+            stop = room.shape[2] if layer.span == "video" else (at + 1) * keys
+            seen = slice(at * keys if layer.span == "frame" else 0, stop)
             k, v = room[0, None, :, seen], room[1, None, :, seen]
             here = slice(frame * tokens, (frame + 1) * tokens)
             self._weigh(q[:, :, here], k, v, target[:, here])
@@ -484,17 +580,28 @@ class Run:
 
     # Slices
 
-    def _cut(self, numbers: Sequence[int], frames: Range, copy: bool = False) -> Tensor:
-        """Some frames out of the slices that hold them; copy: memory of their own in any case."""
+    def _cut(
+        self, numbers: Sequence[int], frames: Range, rows: Range, copy: bool = False
+    ) -> Tensor:
+        """Some frames and rows out of the slices that hold them; copy: memory of their own in any
+        case."""
         entries = [self._slices[number] for number in numbers]
-        made = joined([(entry.frames[0], entry.ready()) for entry in entries], frames)
+        made = joined(
+            [
+                (entry.frames[0], entry.ready() if rows == entry.rows
+                 else _lines(entry.made(), entry.rows, rows))
+                for entry in entries
+            ],
+            frames,
+        )  # fmt: skip
         return made.clone() if copy and len(entries) == 1 else made
 
     def _may_write(self, step: ProgramStep, numbers: Sequence[int]) -> bool:
         return bool(step.flags & OVERWRITE) and self._slices[numbers[0]].owned
 
-    def _emit(self, step: ProgramStep) -> Tensor:
-        return self._slices[step.slice].ready()
+    def _emit(self, step: ProgramStep) -> Tensor | None:
+        entry = self._slices[step.slice]
+        return _lines(entry.made(), entry.rows, step.rows)
 
     def _store(self, step: ProgramStep) -> None:
         assert self.transfers is not None, "a program that stores slices needs a transfers"
@@ -550,6 +657,13 @@ def joined(parts: Sequence[tuple[int, Tensor]], frames: Range) -> Tensor:
         if at < stop and at + part.shape[2] > first
     ]
     return found[0] if len(found) == 1 else torch.cat(found, 2)
+
+
+def _lines(x: Tensor, rows: Range, wanted: Range) -> Tensor:
+    """Rows `wanted` of x (1, C, T, H, W), which has `rows`: a view."""
+    if rows == wanted:
+        return x
+    return x[:, :, :, wanted[0] - rows[0] : wanted[1] - rows[0]]
 
 
 def tile_places(tiles: dict[str, Any]) -> Tiles:

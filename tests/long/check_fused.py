@@ -52,6 +52,8 @@ __all__ = ["DTYPES", "NORMS", "build", "pieces_of", "random_case", "spawn"]
 
 def compute(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any, Any]:
     """Result and moments on the CPU, backend. device: a key of machine_of."""
+    import torch
+
     from hy3d_rocm.conv.triton.configs import Config
     from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
     from hy3d_rocm.decoding.backends.triton.work import Machine
@@ -64,17 +66,40 @@ def compute(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any, An
     source = pieces_of(case, made["x"], made["frames"])
     placed = tuple(on(device, tensor, case.layouts) for tensor in source.tensors)
     add, affine, layer = made["add"], made["affine"], made["layer"]
+    add = None if add is None else on(device, add, case.add or "")
+    whole, out = target(case, made, device) if case.into != "add" else (None, add)
     if layer.norm is not None and layer.norm.scale is not None:
         moved = {name: getattr(layer.norm, name).to(device) for name in ("scale", "shift")}
         layer = dataclasses.replace(layer, norm=dataclasses.replace(layer.norm, **moved))
-    out, moments = backend.convolve(
+    result, moments = backend.convolve(
         layer, Pieces(placed, source.first, source.total), made["frames"],
         affine=None if affine is None else tuple(part.to(device) for part in affine),
-        add=None if add is None else on(device, add, case.add or ""), moments=case.moments,
+        add=add, moments=case.moments, out=out,
     )  # fmt: skip
+    if out is not None and result is not out:
+        raise RuntimeError("the result is not the tensor that was given for it")
+    if whole is not None:
+        rest = torch.cat((whole[:, :, :, :1], whole[:, :, :, 1 + out.shape[3] :]), 3)
+        if not (rest == FILL).all():
+            raise RuntimeError("rows beside those of the result were written")
     if moments is not None:
         moments = Moments(moments.count, moments.mean.cpu(), moments.deviations.cpu())
-    return out.cpu(), moments, backend
+    return result.cpu(), moments, backend
+
+
+FILL = 7.0
+
+
+def target(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any]:
+    """A tensor full of FILL, and the rows of it where the result shall be; None for neither."""
+    import torch
+
+    if case.into is None:
+        return None, None
+    size = list(made["size"])
+    size[3] += 3
+    whole = laid_out(torch.full(size, FILL, dtype=made["x"].dtype, device=device), case.into)
+    return whole, whole[:, :, :, 1 : 1 + made["size"][3]]
 
 
 def machine_of(device: str) -> tuple[str, bool]:

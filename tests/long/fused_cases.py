@@ -40,6 +40,7 @@ class Case:
     shuffle: tuple[Any, ...] | None  # as Shuffle's fields
     bias: bool
     add: str | None  # layout of the residual
+    into: str | None  # layout of the tensor whose rows the result goes to, or "add": the residual
     moments: bool
     part: tuple[float, float]  # which frames are asked for, as shares
     cuts: tuple[float, ...]  # where the source is cut into pieces
@@ -51,12 +52,14 @@ class Case:
 
 
 def _upsampled(rng: random.Random) -> dict[str, Any]:
-    """A 3x3x3 after up-sampling, as decoders have it: mostly what is done by sums of weights."""
+    """A 3x3x3 after up-sampling, as decoders have it: mostly what is done by sums of weights; of a
+    strip of rows the first and the last one is cropped."""
+    before, after = ([rng.choice((1, -1)), rng.choice((1, 1, 1, -1))] for _ in range(2))
     up = rng.choice(((1, 2, 2), (2, 2, 2), (2, 2, 2)))
     modes = rng.choice((("replicate",) * 3, ("zeros",) * 3, ("replicate", "zeros", "zeros")))
     causal = rng.random() < 0.8
-    return {"kernel": (3, 3, 3), "before": (2 if causal else 1, 1, 1),
-            "after": (0 if causal else 1, 1, 1), "modes": modes, "stride": (1, 1, 1), "up": up,
+    return {"kernel": (3, 3, 3), "before": (2 if causal else 1, *before),
+            "after": (0 if causal else 1, *after), "modes": modes, "stride": (1, 1, 1), "up": up,
             "keep_first": rng.random() < 0.7, "shuffle": None,
             "size": (rng.choice((1, 2, 4)), rng.choice((1, 3, 4)), rng.choice((1, 2, 5))),
             "weight_dims": 5}  # fmt: skip
@@ -80,6 +83,11 @@ def _shape(rng: random.Random) -> dict[str, Any]:
     up = rng.choice(((1, 1, 1), (1, 1, 1), (1, 2, 2), (2, 1, 3)))
     before = [rng.choice((0, 1, 2)) for _ in range(3)]
     after = [rng.choice((0, 1)) for _ in range(3)]
+    for axis in (1, 2):
+        if up[axis] > 1 and rng.random() < 0.5:
+            before[axis] = -rng.randrange(up[axis])
+        if up[axis] > 1 and rng.random() < 0.5:
+            after[axis] = -rng.randrange(up[axis])
     size = [max(1, -(-(k - b - a) // u)) + rng.choice((0, 1, 3))
             for k, b, a, u in zip(kernel, before, after, up, strict=True)]  # fmt: skip
     factor = rng.choice(((2, 1, 1), (1, 2, 2), (2, 2, 2)))
@@ -120,6 +128,7 @@ def random_case(seed: int, index: int) -> Case:
             outputs=each * factor, norm=rng.choice(NORMS), scaled=rng.random() < 0.3,
             silu=rng.random() < 0.5, bias=rng.random() < 0.7,
             add=rng.choice((None, None, "last", "plain", "odd")), moments=rng.random() < 0.5,
+            into=rng.choice((None, None, "last", "last", "plain", "odd", "add")),
             part=(rng.random(), rng.random()), cuts=cuts, slack=rng.choice((0, 0, 1)),
             layouts=rng.choice(("last", "last", "plain", "odd")), open_end=rng.random() < 0.2,
             tile=f"{tile[0]}x{tile[1]}x{tile[2]}w4s2g{rng.choice((1, 8))}",
@@ -213,7 +222,8 @@ def build(case: Case, seed: int, real: bool) -> dict[str, Any]:
     h, w = own_size(case)
     size = (1, case.outputs // (ft * fh * fw), count, h * fh, w * fw)
     add = None if case.add is None else laid_out(values(*size), case.add)
-    return {"layer": layer, "x": x, "affine": affine, "add": add, "frames": (first, last)}
+    return {"layer": layer, "x": x, "affine": affine, "add": add, "size": size,
+            "frames": (first, last)}  # fmt: skip
 
 
 def laid_out(tensor: Any, layout: str) -> Any:
@@ -318,7 +328,9 @@ def convolved(case: Case, x: Any, weight: Any, bias: Any, frames: tuple[int, int
     x = x.repeat_interleave(uh, 3).repeat_interleave(uw, 4)
     for axis in range(3):
         sides = [0] * 6
-        sides[4 - 2 * axis : 6 - 2 * axis] = case.before[axis], case.after[axis]
+        before, after, n = case.before[axis], case.after[axis], x.shape[2 + axis]
+        x = x.narrow(2 + axis, max(-before, 0), n + min(before, 0) + min(after, 0))
+        sides[4 - 2 * axis : 6 - 2 * axis] = max(before, 0), max(after, 0)
         mode = "replicate" if case.modes[axis] == "replicate" else "constant"
         x = torch.nn.functional.pad(x, sides, mode=mode)
     weight = weight.reshape(case.outputs, case.channels, *case.kernel)

@@ -150,6 +150,7 @@ def _case(job: Job) -> Case:
         outputs=job.outputs * math.prod(job.shuffle), weight_dims=5, size=(frames, *job.size),
         kernel=job.kernel, before=job.before, after=job.after, modes=(t, h, w), stride=job.stride,
         up=job.up, keep_first=job.keep_first, norm=job.norm or None, scaled=False, silu=job.silu,
-        shuffle=shuffle, bias=job.bias, add="last" if job.add else None, moments=job.moments,
-        part=(0.0, 1.0), cuts=(), slack=0, layouts="last", open_end=False, tile="", rows_bytes=0,
+        shuffle=shuffle, bias=job.bias, add="last" if job.add else None, into=None,
+        moments=job.moments, part=(0.0, 1.0), cuts=(), slack=0, layouts="last", open_end=False,
+        tile="", rows_bytes=0,
     )  # fmt: skip

@@ -24,3 +24,16 @@ def source_range(layer: Conv, frames: Range, kernel_t: int, total: int) -> Range
 def _ends(layer: Conv, frames: Range, kernel_t: int) -> Range:
     first, stop = read_frames(layer, frames, kernel_t)
     return first, stop - 1
+
+
+def strip_of(layer: Conv, size: int, kernel_h: int, rows: Range) -> tuple[Conv, Range]:
+    """The layer that makes outputs `rows` (before the shuffle) of a picture of `size` rows from
+    fewer of them, and which: padded at the picture's border only, cropped at inner sides where
+    copies of a row are not read."""
+    up, down, before = layer.up[1], layer.stride[1], layer.before[1]
+    first = rows[0] * down - before
+    last = (rows[1] - 1) * down - before + kernel_h
+    low, high = max(first, 0) // up, -(-min(last, size * up) // up)
+    sides = low * up - first, last - high * up
+    (bt, _, bw), (at, _, aw) = layer.before, layer.after
+    return replace(layer, before=(bt, sides[0], bw), after=(at, sides[1], aw)), (low, high)

@@ -61,19 +61,21 @@ class NativeBackend(TorchBackend):
 
     def convolve(
         self, layer: Conv, source: Pieces, frames: Range, *, affine: Affine | None = None,
-        add: Tensor | None = None, moments: bool = False,
+        add: Tensor | None = None, moments: bool = False, out: Tensor | None = None,
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
-        """See TorchBackend.convolve."""
+        """See TorchBackend.convolve; without a shuffle the result is made in `out`."""
         check_affine(layer, affine)
         if self.check is not None:
             self.check()
         reason = self._refusal(layer, source)
         if reason is not None:
             self.delegated[reason] = self.delegated.get(reason, 0) + 1
-            return super().convolve(layer, source, frames, affine=affine, add=add)
-        added = None
+            return super().convolve(layer, source, frames, affine=affine, add=add, out=out)
+        added = target = None
         if layer.shuffle is not None:
             add, added = None, add
+        else:
+            target = add if out is None else out
         kernel, x, norm = self._kernel(layer), source.tensors[0], layer.norm
         numbers = geometry.frame_numbers(layer, source, frames, kernel.shape[2])
         read, scale, shift = geometry.frames_of(source, numbers), None, None
@@ -86,7 +88,9 @@ class NativeBackend(TorchBackend):
         size = (1, len(kernel), frames[1] - frames[0], *made_size)
         if add is not None and tuple(add.shape) != size:
             raise ValueError(f"a residual of {tuple(add.shape)} for a result of {size}")
-        over = add is not None and add.dtype is x.dtype and not add.is_neg() and not overlaps(add)
+        unfit = target is None or target.dtype is not x.dtype or target.is_neg()
+        if target is None or unfit or overlaps(target):
+            target = x.new_empty(size)
         (_, top, left), (_, bottom, right) = layer.before, layer.after  # time's is among the frames
         compute: Any = self._compute or functional.fused_conv3d
         start = time.perf_counter()
@@ -97,13 +101,15 @@ class NativeBackend(TorchBackend):
                 padding_mode=("zeros", *layer.modes[1:]), stride=layer.stride,
                 upsample=layer.up[1:], scale=scale, shift=shift, activation=layer.act,
                 residual=None if add is None else add.to(x.dtype).resolve_neg(),
-                out=add if over else x.new_empty(size), cancel=self.cancel,
+                out=target, cancel=self.cancel,
             )  # fmt: skip
         if made.device.type != "meta":
             read_size = (1, x.shape[1], len(numbers), *x.shape[3:])
             note(read_size, size[1], x.dtype, "cpu, fused", time.perf_counter() - start)
         if layer.shuffle is not None:
-            made = finished(made, layer.shuffle, frames, added)
+            made = finished(made, layer.shuffle, frames, added, out)
+        elif out is not None and made is not out:
+            made = out.copy_(made)
         return made, None
 
     def is_native(self, layer: Conv) -> bool:

@@ -8,7 +8,9 @@ where nobody would and torch would build im2col (memory/workspace.py).
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -44,22 +46,27 @@ class TorchBackend:
 
     def convolve(
         self, layer: Conv, source: Pieces, frames: Range, *, affine: Affine | None = None,
-        add: Tensor | None = None, moments: bool = False,
+        add: Tensor | None = None, moments: bool = False, out: Tensor | None = None,
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
-        """See Backend.convolve; moments are the caller's, who can take them again where memory is
-        short for them alone. ValueError (a sentence) where `source` lacks frames."""
+        """See Backend.convolve; the result is made beside `out`. Moments are the caller's, who can
+        take them again where memory is short for them alone. ValueError (a sentence) where `source`
+        lacks frames."""
         check_affine(layer, affine)
         weight, bias = self._weight(layer), self.weights.of(layer.module, "bias")
         x = self._input(layer, source, frames, weight, affine)
         result = _multiply(x, weight, bias, layer.stride)
         del x  # a residual of another type is converted as it is added
         if layer.shuffle is not None:
-            return finished(result, layer.shuffle, frames, add), None
-        return (result if add is None else result.add_(add)), None
+            return finished(result, layer.shuffle, frames, add, out), None
+        result = result if add is None else result.add_(add)
+        return (result if out is None else out.copy_(result)), None
 
-    def workspace(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool]:
+    def workspace(
+        self, layer: Conv, source: Pieces, frames: Range, *, into: bool = False
+    ) -> tuple[int, bool]:
         """See Backend.workspace: the padded input, what the convolution holds inside (by the rules
-        of memory/workspace.py), a float block of norm or moments, the shuffled copy."""
+        of memory/workspace.py), a float block of norm or moments, the shuffled copy; the result
+        where it is made beside an `out`."""
         weight = self._weight(layer).to("meta")
         kernel, x = geometry.kernel_size(weight), source.tensors[0]
         size, item = (x.shape[3], x.shape[4]), x.element_size()
@@ -76,8 +83,9 @@ class TorchBackend:
             hidden = rules.convolution(arguments, made, by_layer=True)
         block = min(statistics.block_elements(x.device), max(math.prod(padded), math.prod(out)))
         block *= 2 * wide_type(x.dtype).itemsize
-        shuffled = math.prod(out) * item if layer.shuffle is not None else 0
-        return max(buffer + block, buffer + hidden, shuffled), False
+        result = math.prod(out) * item
+        shuffled, beside = result if layer.shuffle is not None else 0, result if into else 0
+        return max(buffer + block, buffer + hidden + beside, shuffled + beside), False
 
     def kept_bytes(self, layer: Conv, is_first: bool) -> int:
         """See Backend.kept_bytes: nothing but what a library takes."""
@@ -100,7 +108,10 @@ class TorchBackend:
         direct = _direct(layer, source, frames, weight)
         if direct is not None:
             return direct
-        (_, top, left), (_, bottom, right), x = layer.before, layer.after, source.tensors[0]
+        (_, top, left), (_, bottom, right) = (
+            tuple(max(n, 0) for n in pads) for pads in (layer.before, layer.after)
+        )
+        x = source.tensors[0]
         numbers = geometry.frame_numbers(layer, source, frames, geometry.kernel_size(weight)[0])
         rows, columns = geometry.padded_size(layer, (x.shape[3], x.shape[4]))
         if weight.dim() == 4 and not _pointwise(weight):  # frame by frame for conv2d
@@ -129,8 +140,25 @@ class TorchBackend:
         return buffer
 
     def _write(self, layer: Conv, x: Tensor, affine: Affine | None, out: Tensor) -> None:
-        """out = x normalised, activated and up-sampled to rows and columns, all (C, t, H, W)."""
-        (_, fh, fw), norm = layer.up, layer.norm
+        """out = x normalised, activated, up-sampled to rows and columns and cropped where padding
+        is negative, all (C, t, H, W)."""
+        norm = layer.norm
+        if norm is not None and norm.kind == "frame" and min(*layer.before, *layer.after) < 0:
+            for t in range(x.shape[1]):  # whole frames have their moments, not parts of them
+                own = frame_affine(x[:, t], norm, self.weights)
+                plain = replace(layer, norm=replace(norm, kind="group"))
+                self._write(plain, x[:, t : t + 1], own, out[:, t : t + 1])
+            return
+        down, across = (_copies(layer, axis, x.shape[axis + 1]) for axis in (1, 2))
+        for (rows, lines, fh), (columns, places, fw) in itertools.product(down, across):
+            part = x[:, :, rows, columns]
+            self._write_part(layer, part, affine, (fh, fw), out[:, :, lines, places])
+
+    def _write_part(
+        self, layer: Conv, x: Tensor, affine: Affine | None, up: tuple[int, int], out: Tensor
+    ) -> None:
+        """_write() of an x that nothing is cropped of, up-sampled by `up`."""
+        (fh, fw), norm = up, layer.norm
         once = out[:, :, ::fh, ::fw]
         if norm is None:
             once.copy_(x)
@@ -156,8 +184,12 @@ def own_norm(x: Tensor, norm: Norm, weights: Weights, out: Tensor) -> None:
         return
     for t in range(x.shape[1]):
         frame = slice(t, t + 1)
-        affine = statistics.group_affine(norm, channel_moments(x[None, :, frame]), weights, x.dtype)
-        apply_affine(x[:, frame], affine, out[:, frame])
+        apply_affine(x[:, frame], frame_affine(x[:, t], norm, weights), out[:, frame])
+
+
+def frame_affine(x: Tensor, norm: Norm, weights: Weights) -> Affine:
+    """Factor and summand of the GroupNorm of one frame (C, H, W)."""
+    return statistics.group_affine(norm, channel_moments(x[None, :, None]), weights, x.dtype)
 
 
 def apply_affine(x: Tensor, affine: Affine, out: Tensor) -> None:
@@ -205,6 +237,27 @@ def _normed(x: Tensor, norm: Norm, weight: Tensor | None, bias: Tensor | None) -
     if bias is not None:
         y.add_(bias.view(-1, 1, 1))
     return y
+
+
+def _copies(layer: Conv, axis: int, size: int) -> list[tuple[slice, slice, int]]:
+    """Where the entries of an axis of a source go, up-sampled and cropped: entries, their places,
+    and how often each stands there. The first and the last may stand there less often."""
+    up, cut = layer.up[axis], [max(-n, 0) for n in (layer.before[axis], layer.after[axis])]
+    if max(cut) >= up:
+        raise ValueError(
+            f"the padding {-max(cut)} crops rows or columns that are there {up} times each: it "
+            f"must be more than {-up}"
+        )
+    runs = [(0, 1, up - sum(cut))]
+    if size > 1:
+        low, high = int(cut[0] > 0), size - int(cut[1] > 0)
+        runs = [(0, low, up - cut[0]), (low, high, up), (high, size, up - cut[1])]
+    found, at = [], 0
+    for begin, end, copies in runs:
+        if begin < end and copies > 0:
+            found.append((slice(begin, end), slice(at, at + (end - begin) * copies), copies))
+            at += (end - begin) * copies
+    return found
 
 
 def _border(x: Tensor, axis: int, before: int, after: int, mode: str) -> None:
@@ -310,9 +363,11 @@ def shuffled(x: Tensor, shuffle: Shuffle) -> Tensor:
     return finished(x, shuffle, (0, x.shape[2]), None)
 
 
-def finished(made: Tensor, shuffle: Shuffle, frames: Range, add: Tensor | None) -> Tensor:
-    """Outputs `frames` of a convolution, shuffled, over the residual where there is one. The
-    video's first frame goes by itself where it has a factor of its own."""
+def finished(
+    made: Tensor, shuffle: Shuffle, frames: Range, add: Tensor | None, out: Tensor | None = None
+) -> Tensor:
+    """Outputs `frames` of a convolution, shuffled, over the residual where there is one, in `out`
+    where there is one. The video's first frame goes by itself where it has a factor of its own."""
     cuts = [(0, made.shape[2], shuffle.factor)]
     if shuffle.first is not None and frames[0] == 0:
         cuts = [(0, 1, shuffle.first), (1, made.shape[2], shuffle.factor)]
@@ -323,12 +378,17 @@ def finished(made: Tensor, shuffle: Shuffle, frames: Range, add: Tensor | None) 
         for a, b, factor in cuts if a == 0 or a < b
     ]  # fmt: skip
     sizes = [(t * rt, h * rh, w * rw) for _, t, rt, h, rh, w, rw in (p.shape for p in parts)]
-    if len(parts) == 1 and add is not None:  # in place: no shuffled copy is made
+    over = add is not None and (out is None or out is add)
+    if len(parts) == 1 and add is not None and over:  # in place: no shuffled copy is made
         add[0].view(parts[0].shape).add_(parts[0])
         return add
     counts = [t for t, _, _ in sizes]
-    result = made.new_empty((1, channels, sum(counts), *sizes[0][1:]))
+    result = out
+    if result is None or result is add:
+        result = made.new_empty((1, channels, sum(counts), *sizes[0][1:]))
     for target, part in zip(result[0].split_with_sizes(counts, 1), parts, strict=True):
         target.view(part.shape).copy_(part)
     # One write to the residual is the last, so that the call may be made again.
-    return result if add is None else add.add_(result)
+    if add is None:
+        return result
+    return add.add_(result) if over else result.add_(add)

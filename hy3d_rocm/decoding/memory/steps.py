@@ -75,13 +75,13 @@ class StepWorkspace:
         return {"inside": self, "alike": self._alike, "places": tuple(places)}
 
     def __call__(
-        self, node: int, part: int, on_host: bool, source: Size, is_made: bool, reads: Range,
-        makes: Range,
+        self, node: int, part: int, on_host: bool, source: Size, row_padding: Range,
+        is_made: bool, reads: Range, makes: Range,
     ) -> tuple[int, int, int, int]:  # fmt: skip
         """Of a hy3d_call: bytes inside, whether it is in place, bytes of generated code, and the
         number of the shape that this is for. What was given is given again when another schedule of
         the graph asks."""
-        question = node, part, on_host, source, is_made, reads, makes
+        question = node, part, on_host, source, row_padding, is_made, reads, makes
         found = self._known.get(question)
         if found is None:
             backend, rules = self._places[-1 if on_host else 0]
@@ -93,6 +93,8 @@ class StepWorkspace:
             layer: Any = self._graph.layers[node]
             if isinstance(layer, Attention):
                 layer = Conv(layer.out) if part == _OUT else Conv(layer.q, norm=layer.norm)
+            elif isinstance(layer, Conv):
+                layer = layer.with_row_padding(row_padding)
             with standing_for(rules):
                 rules.forget()
                 if isinstance(layer, Local):

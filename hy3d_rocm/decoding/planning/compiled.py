@@ -55,6 +55,7 @@ _GPU_MARGIN_BYTES = 56 * MB
 _GPU_RATES = (3e14, 3e12, 2e-5, 2.6)
 _CPU_RATES = (1e11, 1e10, 1e-4, 3.0)
 _COPY_RATE = 2.5e10
+_LINK_RATE = 1e10  # between two ranks
 # Halo, overlap and smallest tile in pixels, where those that were asked for do not fit.
 _LESS_HALO = ((24, 12, 24), (16, 8, 16))
 # For the C convolution. It makes output frames in pairs, each from four frames, and its weights'
@@ -121,6 +122,13 @@ class Compiled:
         self.job, self.budget, self.strategy, self.options = job, budget, strategy, options
         self.halos, self.resume_key = _halos(options, resume_key), resume_key
         allowed, on_cpu = _BITS[strategy], job.device.type == "cpu"
+        if job.ranks > 1:  # parts of the layers are shared, nothing else
+            allowed &= _BITS["streamed"]
+            if not allowed:
+                raise ValueError(
+                    f'the strategy "{strategy}" can\'t be shared by {job.ranks} ranks: give '
+                    '"streamed" or "auto"'
+                )
         self.passes = options.statistic_passes if job.family.has_global_norms else 0
         self.may_spill = options.cpu_offload and not on_cpu
         self.graph: Graph = record(job.family, job.encode) if like is None else like.graph
@@ -164,6 +172,7 @@ class Compiled:
             device=machine(job, options, job.device), host=machine(job, options, _CPU),
             copy_bytes_per_second=_COPY_RATE, halos=self.halos, statistic_passes=self.passes,
             own_bytes=_ASKED if allowed & _BITS["whole"] else -1,
+            rank=job.rank, ranks=job.ranks, link_bytes_per_second=_LINK_RATE,
             only_level=0 if resume_key is None else resume_key["parameters"].get("level", -1) + 1,
         )  # fmt: skip
 

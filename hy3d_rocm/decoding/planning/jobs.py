@@ -94,7 +94,7 @@ class Job:
     device: where it is computed unless the variant says "cpu". dtype: of the computation;
     result_dtype: of the frames. encode: the other way round, `shape` is that of the pixels.
     keeps_result: whether all frames are kept in host memory (False: they go to a file as they
-    come).
+    come). rank, ranks: which of the ranks of a group this one is, that share every value's rows.
     """
 
     family: Any
@@ -105,6 +105,8 @@ class Job:
     make_backend: MakeBackend
     encode: bool = False
     keeps_result: bool = True
+    rank: int = 0
+    ranks: int = 1
 
     @property
     def is_fused(self) -> bool:

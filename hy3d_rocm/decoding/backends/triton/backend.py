@@ -73,7 +73,7 @@ class Part:
 class _Layer(NamedTuple):
     """One layer on sources of one form. reason: why the kernels can't; else parts. by_copy: shuffle
     and residual come afterwards; alone: the residual does. in_place: the residual becomes the
-    result, else a copy of it.
+    result, else a copy of it. into: the result is made in the given `out`, else beside it.
     """
 
     layer: Conv  # its modules' ids are in the key, so that they stay taken
@@ -84,6 +84,7 @@ class _Layer(NamedTuple):
     by_copy: bool = False
     alone: bool = False
     in_place: bool = False
+    into: bool = False
 
 
 class TritonBackend(TorchBackend):
@@ -113,47 +114,58 @@ class TritonBackend(TorchBackend):
 
     def convolve(
         self, layer: Conv, source: Pieces, frames: Range, *, affine: Affine | None = None,
-        add: Tensor | None = None, moments: bool = False,
+        add: Tensor | None = None, moments: bool = False, out: Tensor | None = None,
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
         """As Backend.convolve. ValueError where a frame of the source is missing."""
         norm, tensors = layer.norm, source.tensors
         if self._is_framed(layer, source):
             layer, source = self._framed(layer, source, frames)
-            return self.convolve(layer, source, frames, add=add, moments=moments)
+            return self.convolve(layer, source, frames, add=add, moments=moments, out=out)
         source, frames = self._at_start(layer, source, frames)
         # Everything that launches depend on but addresses.
         key = (
             id(layer.module), id(norm), layer.shuffle, layer.before, layer.after, layer.modes,
             layer.stride, layer.act, layer.up, layer.keep_first, source.first, source.total, frames,
-            affine is None, moments, add is None or _facts(add), *map(_facts, tensors),
+            affine is None, moments, add is None or _facts(add), out is None or _facts(out),
+            out is add, *map(_facts, tensors),
             tensors[0].dtype is torch.float32 and self.target(),
         )  # fmt: skip
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._made(layer, source, frames, affine, add, moments)
+            known = self._made(layer, source, frames, affine, add, moments, out)
+            self._known[key] = known
         if known.reason is not None:
             self.delegated[known.reason] = self.delegated.get(known.reason, 0) + 1
-            return super().convolve(layer, source, frames, affine=affine, add=add, moments=moments)
-        if add is None or known.by_copy or known.alone:
-            form, dtype = known.form, tensors[0].dtype
-            out = torch.empty(known.size, dtype=dtype, device=self.device, memory_format=form)
-        elif known.in_place:
-            out = add
+            return super().convolve(
+                layer, source, frames, affine=affine, add=add, moments=moments, out=out
+            )
+        start = None if known.by_copy or known.alone else add  # what the kernels add to
+        if start is not None and known.in_place:
+            made = start
+        elif out is not None and known.into:
+            made = out if start is None else out.copy_(start)
+        elif start is not None:
+            made = start.to(tensors[0].dtype, memory_format=torch.channels_last_3d, copy=True)
         else:
-            out = add.to(tensors[0].dtype, memory_format=torch.channels_last_3d, copy=True)
+            form, dtype = known.form, tensors[0].dtype
+            made = torch.empty(known.size, dtype=dtype, device=self.device, memory_format=form)
         every, at = [], 0
         for part in known.parts:
             end = at + part.work.job.out_frames
-            every.append(self._run(part, tensors, affine, out[:, :, at:end]))
+            every.append(self._run(part, tensors, affine, made[:, :, at:end]))
             at = end
         kept = [m for m in every if m is not None]
         if known.by_copy and layer.shuffle is not None:  # few channels a phase
-            return torch_ops.finished(out, layer.shuffle, frames, add), None
+            return torch_ops.finished(made, layer.shuffle, frames, add, out), None
         if known.alone and add is not None:  # in the store its masks would cost all registers
-            return out.add_(add), None
-        return out, statistics.combine(kept) if kept else None
+            made.add_(add)
+        if out is not None and made is not out:
+            made = out.copy_(made)
+        return made, statistics.combine(kept) if kept else None
 
-    def workspace(self, layer: Conv, source: Pieces, frames: Range) -> tuple[int, bool]:
+    def workspace(
+        self, layer: Conv, source: Pieces, frames: Range, *, into: bool = False
+    ) -> tuple[int, bool]:
         """As Backend.workspace: rows, moments' parts; an upper bound for all options."""
         total, affine = 0, layer.norm is not None and layer.norm.kind == "group"
         if self._is_framed(layer, source):
@@ -164,18 +176,22 @@ class TritonBackend(TorchBackend):
         source, frames = self._at_start(layer, source, frames)
         job = self._job(layer, source, frames, affine, False, True)
         if isinstance(job, str):
-            return total + super().workspace(layer, source, frames)[0], False
+            return total + super().workspace(layer, source, frames, into=into)[0], False
         parts, item = _parts(layer, job), ITEMSIZE[job.dtype]
         for part in parts:
             made = work.work_of(part, self.target(), last_strides(part.outputs, part.out_size))
             total += whole(made.rows_elems * item) + whole(made.parts_elems * 4)
             total += whole(16 * part.outputs)
         by_copy = layer.shuffle is not None and job.shuffle == ONES
+        result = whole(job.outputs * job.out_frames * math.prod(job.out_size) * item)
+        in_place = job.outputs % 8 == 0 and len(parts) == 1
         if by_copy:  # the result before the shuffle
-            total += 2 * whole(job.outputs * job.out_frames * math.prod(job.out_size) * item)
+            total += 2 * result
+        elif into and not in_place:  # `add` is written last
+            total += result
         if job.folds[1] or job.shuffle != ONES:  # the first call puts taps or phases in order
             total += self._packed_bytes(layer, parts)
-        return total, by_copy or (job.outputs % 8 == 0 and len(parts) == 1)
+        return total, by_copy or in_place
 
     def kept_bytes(self, layer: Conv, is_first: bool) -> int:
         """As Backend.kept_bytes: packed weights."""
@@ -234,7 +250,7 @@ class TritonBackend(TorchBackend):
 
     def _made(
         self, layer: Conv, source: Pieces, frames: Range, affine: Affine | None,
-        add: Tensor | None, moments: bool,
+        add: Tensor | None, moments: bool, out: Tensor | None,
     ) -> _Layer:  # fmt: skip
         """All that follows from the form of a call."""
         job = self._job(layer, source, frames, affine is not None, add is not None, moments)
@@ -259,7 +275,15 @@ class TritonBackend(TorchBackend):
             # The second part may run out of memory when the first has been added: then the step is
             # made again, and the residual must be what it was.
             in_place = len(jobs) == 1 and _is_target(add, source.tensors[0].dtype)
+            in_place = in_place and (out is None or out is add)
             strides = add.stride()[1:] if in_place else strides
+        by_copy = layer.shuffle is not None and job.shuffle == ONES
+        into = False
+        if out is not None and not by_copy and not in_place and out is not add:
+            if tuple(out.shape) != size:
+                raise ValueError(f"an out of {tuple(out.shape)} for a result of {size}")
+            into = _is_written(out, source.tensors[0].dtype)
+            strides = out.stride()[1:] if into else strides
         parts = []
         for one in jobs:
             target = _strides((job.outputs, one.out_frames, *job.out_size), strides)
@@ -268,8 +292,7 @@ class TritonBackend(TorchBackend):
                 factors = self._affine(layer.norm, one.channels)
             launches = work.work_of(one, self.target(), target)
             parts.append(Part(launches, *self._packed_for(layer, one), factors))
-        by_copy = layer.shuffle is not None and job.shuffle == ONES
-        return _Layer(layer, None, tuple(parts), size, form, by_copy, alone, in_place)
+        return _Layer(layer, None, tuple(parts), size, form, by_copy, alone, in_place, into)
 
     def _job(
         self, layer: Conv, source: Pieces, frames: Range, affine: bool, add: bool, moments: bool
@@ -411,6 +434,14 @@ def _is_target(add: Tensor, dtype: torch.dtype) -> bool:
     aligned = add.data_ptr() % 16 == 0
     plain = add.dtype is dtype and not add.is_neg() and not overlaps(add)
     return whole_rows and aligned and plain
+
+
+def _is_written(out: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the kernels can make their result in `out`: its channels or its columns follow each
+    other."""
+    c, _, _, w = _strides_of(out)
+    plain = out.dtype is dtype and not out.is_neg() and not overlaps(out)
+    return plain and ((c == 1 and out.shape[1] > 1) or w in (0, 1))
 
 
 def _parts(layer: Conv, job: Job) -> list[Job]:

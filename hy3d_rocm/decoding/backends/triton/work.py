@@ -97,11 +97,13 @@ class Job(NamedTuple):
     def folds(self) -> tuple[bool, bool]:
         """Whether up-sampling in time, and in space, is done by sums of weights.
 
-        Of three taps over pairs of equal inputs two always meet the same one.
+        Of three taps over pairs of equal inputs two always meet the same one. At each side of rows
+        and columns one is padded, or the first copy is cropped: the result begins and ends with
+        whole pairs.
         """
         plain = self.stride == ONES and self.shuffle == ONES
         space = plain and self.up[1:] == (2, 2) and self.kernel[1:] == (3, 3)
-        space = space and self.before[1:] == self.after[1:] == (1, 1)
+        space = space and all(abs(n) == 1 for n in (*self.before[1:], *self.after[1:]))
         time = space and self.up[0] == 2 and self.keep_first and self.kernel[0] == 3
         return time and self.before[0] == 2 and self.after[0] == 0 and self.replicate[0], space
 
@@ -133,10 +135,10 @@ class View:
 
     kernel: over rows; taps: products of one output (the kernel's columns are one tap). up,
     keep_first: what is still done by index, of which first_row and up_frames count frames. pad: of
-    height and width, before. rows: frames, lines and columns of all rows. positions: of a phase.
-    phases: the factor; steps: rows from a phase to the next along each axis, in frames, lines,
-    columns. shift: output frame of position 0 of phase 0. problem: a convolution over all rows, to
-    plan boxes by.
+    height and width, before, counted after `up`; negative: cropped. rows: frames, lines and columns
+    of all rows. positions: of a phase. phases: the factor; steps: rows from a phase to the next
+    along each axis, in frames, lines, columns. shift: output frame of position 0 of phase 0.
+    problem: a convolution over all rows, to plan boxes by.
     """
 
     def __init__(self, job: Job) -> None:
@@ -148,7 +150,8 @@ class View:
         high, wide = (n // f for n, f in zip(job.out_size, job.shuffle[1:], strict=True))
         if in_space:
             self.phases, self.steps, (kh, kw), (uh, uw) = (1, 2, 2), (0, 1, 1), (2, 2), (1, 1)
-            high, wide = job.size
+            high, wide = job.out_size[0] // 2, job.out_size[1] // 2
+            self.pad = ((job.before[1] + 1) // 2, (job.before[2] + 1) // 2)
         if in_time:
             # Pair i makes frames 2i - 1 and 2i from frames i - 1 and i.
             low, top = (job.frames[0] + 1) // 2, job.frames[1] // 2

@@ -46,6 +46,11 @@ def test_the_layers_cover_what_the_kernels_can_do() -> None:
     assert any(max(case.stride) > 1 for case in made)
     assert any(case.cuts for case in made)
     assert any(case.add for case in made)
+    assert {case.into for case in made} == {None, "last", "plain", "odd", "add"}
+    for mixed in ((-1, 1), (1, -1), (-1, -1)):  # of strips whose taps are summed
+        assert any(
+            (case.before[1], case.after[1]) == mixed and case.kernel == (3, 3, 3) for case in made
+        )
 
 
 def test_what_the_kernels_cannot_compute_is_delegated_and_counted() -> None:
@@ -110,6 +115,10 @@ def test_the_workspace_is_never_more_than_was_said(monkeypatch: pytest.MonkeyPat
             out, _ = backend.convolve(*call, affine=affine, moments=case.shuffle is None)
         workspace = mode.taken - out.untyped_storage().nbytes()
         assert workspace <= said, f"seed {SEED}, index {index}"
+        said, _ = backend.workspace(*call, into=True)
+        with Counting() as mode:
+            backend.convolve(*call, affine=affine, add=out, out=out)
+        assert mode.taken <= said, f"seed {SEED}, index {index}"
 
 
 def test_the_heaviest_store_compiles_for_amd_and_spills_nothing() -> None:

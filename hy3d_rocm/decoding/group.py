@@ -1,0 +1,270 @@
+"""Ranks that decode together: what they send each other, and how they learn that one has failed.
+
+The engine is torch.distributed: NCCL (RCCL on AMD) between GPUs, gloo between CPUs, and gloo by way
+of host memory where GPUs have nothing else (Windows). All ranks do the same in the same order, so a
+message need not say what it is. Every wait has an end: where a rank died or hangs, the others raise
+GroupLostError, and nobody uses the group again.
+
+A rank whose step failed goes on to send what the others wait for, whatever it holds, up to the next
+meeting. There all learn of it and act alike: they take what comes after such a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, NamedTuple, NoReturn
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from hy3d_rocm.decoding.faults import NOT_FINITE, Failure, failure_of
+from hy3d_rocm.decoding.precision import NonFiniteError
+from hy3d_rocm.decoding.report import DecodeCancelled
+
+__all__ = ["TIMEOUT_SECONDS", "Group", "GroupLostError", "Pending", "RankFailedError", "group_of"]
+
+#: that a rank waits for another
+TIMEOUT_SECONDS = 300.0
+# Of a meeting's first message: longer ones take a second.
+_WORD_BYTES = 1024
+_CANCELLED, _ERROR = "cancelled", "an error"
+
+Parts = Sequence[tuple[int, Tensor]]  # a rank and what goes to it or comes from it
+
+
+class GroupLostError(ConnectionError):
+    """A rank did not answer in time or is gone: the others can't go on together."""
+
+
+class RankFailedError(RuntimeError):
+    """Another rank failed in a way that another program may cure."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
+
+
+class _Word(NamedTuple):
+    """What a rank says at a meeting. about: what it is at. what: how it failed, "" where it did
+    not."""
+
+    about: str
+    values: Any
+    what: str = ""
+    text: str = ""
+    on_host: bool = False
+
+
+class Pending:
+    """Tensors on their way to and from other ranks: not to be touched before wait().
+
+    arrived: (tensor of the device, the same in host memory) that came through there.
+    """
+
+    def __init__(self, group: Group, works: Sequence[Any], held: Any, arrived: Any) -> None:
+        self._group, self._works, self._held, self._arrived = group, works, held, arrived
+
+    def wait(self) -> None:
+        """Until all is sent and there; what NCCL does the current stream waits for."""
+        self._group.wait(self._works, self._held)
+        for tensor, there in self._arrived:
+            tensor.copy_(there)
+        self._works, self._held, self._arrived = (), None, ()
+
+
+class Group:
+    """Ranks 0 .. size - 1 that decode together.
+
+    control: takes tensors of the CPU (gloo). data: takes those of the device (NCCL); None: they go
+    by way of the CPU. Both are process groups of torch.distributed, or backends made by hand
+    (ProcessGroupGloo, ProcessGroupNCCL). timeout: seconds that a rank waits for another, which may
+    have kernels to compile in its first decode.
+
+    lost: why the group can't be used any more, "" while it can. sent_bytes: by this rank so far.
+    waited_seconds: in which its CPU only waited for other ranks.
+    """
+
+    def __init__(self, control: Any, data: Any = None, timeout: float = TIMEOUT_SECONDS) -> None:
+        if not timeout > 0:
+            raise ValueError(f"a group's time-out of {timeout} s: give more than 0")
+        self.control, self.data, self.timeout = control, data, timeout
+        self.rank, self.size = int(control.rank()), int(control.size())
+        self.lost = ""
+        self.sent_bytes = 0
+        self.waited_seconds = 0.0
+        self._kept: list[Any] = []  # what others may still write to after all was lost
+
+    def wait(self, works: Sequence[Any], held: Any = None) -> None:
+        """Waits for operations, of which `held` is the memory. GroupLostError."""
+        began = time.perf_counter()
+        with self._watched(works, held):
+            for work in works:
+                work.wait(timedelta(seconds=self.timeout))
+        self.waited_seconds += time.perf_counter() - began
+
+    def post(self, sends: Parts, comes: Parts) -> Pending:
+        """Begins to send tensors, and to fill tensors with what is sent to this rank: contiguous
+        ones, all of one device."""
+        self.sent_bytes += sum(tensor.nbytes for _, tensor in sends)
+        arrived, through = [], self.control
+        on_device = any(tensor.device.type != "cpu" for _, tensor in (*sends, *comes))
+        if on_device and self.data is not None:
+            through = self.data
+        elif on_device:
+            sends = [(peer, tensor.cpu()) for peer, tensor in sends]
+            hosts = [(peer, torch.empty_like(tensor, device="cpu")) for peer, tensor in comes]
+            arrived = [(t, there) for (_, t), (_, there) in zip(comes, hosts, strict=True)]
+            comes = hosts
+        # Of two ranks the lower one sends first: between two, NCCL does one thing at a time.
+        every = [(peer, self.rank > peer, through.send, tensor) for peer, tensor in sends]
+        every += [(peer, self.rank < peer, through.recv, tensor) for peer, tensor in comes]
+        works: list[Any] = []
+        with self._watched(works, every):
+            for peer, _, begin, tensor in sorted(every, key=lambda one: one[1]):
+                works.append(begin([tensor], peer, 0))
+        return Pending(self, works, every, arrived)
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Every rank's tensor, all of one size, in the order of ranks."""
+        direct = tensor.device.type == "cpu" or self.data is not None
+        given = tensor.contiguous() if direct else tensor.cpu()
+        through = self.control if given.device.type == "cpu" else self.data
+        made = [torch.empty_like(given) for _ in range(self.size)]
+        works: list[Any] = []
+        with self._watched(works, (given, made)):
+            works.append(through.allgather([made], [given]))
+        self.wait(works, (given, made))
+        return made if direct else [part.to(tensor.device) for part in made]
+
+    def meet(self, about: str, error: BaseException | None = None, values: Any = None) -> list[Any]:
+        """Every rank's `values` (of JSON), once all are at the same place. error: how this rank
+        failed: then all raise, it its own error, the others one that says the same. GroupLostError
+        where the ranks do different things."""
+        words = self._said(_word(about, values, error))
+        for rank, word in enumerate(words):
+            if word.about != about:
+                self._lose(
+                    f"the ranks do different things: rank {self.rank} is at {about}, rank {rank} "
+                    f"at {word.about}. Give all ranks the same VAE, latents and options, and the "
+                    "same versions of hy3d-rocm and torch"
+                )
+        for rank, word in enumerate(words):
+            if word.what:
+                raise self._error_of(rank, word, error)
+        return [word.values for word in words]
+
+    def check(self) -> None:
+        """GroupLostError where the group was lost before."""
+        if self.lost:
+            raise GroupLostError(self.lost)
+
+    def _said(self, word: _Word) -> list[_Word]:
+        """What every rank says."""
+        text = json.dumps(word).encode()
+        mine = torch.zeros(_WORD_BYTES, dtype=torch.uint8)
+        head = len(text).to_bytes(4, "little") + text[: _WORD_BYTES - 4]
+        mine[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+        heads = [part.numpy().tobytes() for part in self.gather(mine)]
+        sizes = [int.from_bytes(head[:4], "little") for head in heads]
+        texts = [head[4 : 4 + size] for head, size in zip(heads, sizes, strict=True)]
+        if max(sizes) > _WORD_BYTES - 4:
+            mine = torch.zeros(max(sizes), dtype=torch.uint8)
+            mine[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+            parts = zip(self.gather(mine), sizes, strict=True)
+            texts = [part.numpy().tobytes()[:size] for part, size in parts]
+        return [_Word(*json.loads(text)) for text in texts]
+
+    def _error_of(self, rank: int, word: _Word, own: BaseException | None) -> BaseException:
+        """What this rank raises where `rank` is the first that failed."""
+        if rank == self.rank and own is not None:
+            return own
+        text = f"rank {rank}: {word.text}"
+        if word.what == _CANCELLED:
+            return DecodeCancelled(text)
+        if word.what == NOT_FINITE:
+            return NonFiniteError(text)
+        if word.what == _ERROR:
+            return ValueError(f"another rank of the group ended the decode ({text})")
+        return RankFailedError(Failure(word.what, text, word.on_host))
+
+    @contextmanager
+    def _watched(self, works: Sequence[Any], held: Any) -> Iterator[None]:
+        self.check()
+        try:
+            yield
+        except RuntimeError as error:  # whatever torch.distributed raises is one
+            self._kept += [works, held]
+            first = (str(error).strip().splitlines() or [""])[0]
+            self._lose(
+                f"rank {self.rank} of {self.size} lost another one, which did not answer within "
+                f"{self.timeout:g} s or is gone ({first})"
+            )
+
+    def _lose(self, why: str) -> NoReturn:
+        self.lost = why
+        abort = getattr(self.data, "abort", None)
+        if abort is not None:  # GPUs wait for ever otherwise
+            with suppress(RuntimeError):
+                abort()
+        raise GroupLostError(why)
+
+
+def _word(about: str, values: Any, error: BaseException | None) -> _Word:
+    if error is None:
+        return _Word(about, values)
+    text = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
+    if isinstance(error, DecodeCancelled):
+        return _Word(about, values, _CANCELLED, str(error)[:300])
+    if isinstance(error, NonFiniteError):
+        return _Word(about, values, NOT_FINITE, str(error)[:300])
+    if isinstance(error, RankFailedError):
+        failure = error.failure
+        return _Word(about, values, failure.what, failure.text, failure.on_host)
+    try:
+        failure = failure_of(error, on_cpu=False)
+    except BaseException:  # noqa: BLE001 - it is given back where nothing cures it
+        return _Word(about, values, _ERROR, text)
+    return _Word(about, values, failure.what, failure.text, failure.on_host)
+
+
+_groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
+
+
+def group_of(given: Any, device: torch.device, timeout: float = TIMEOUT_SECONDS) -> Group | None:
+    """The group that a caller means: a Group, a process group of torch.distributed
+    (torch.distributed.group.WORLD), or None. For a process group one is made, once, with all of its
+    ranks. None where it has one rank."""
+    if given is None or isinstance(given, Group):
+        return given if given is None or given.size > 1 else None
+    import torch.distributed as dist
+
+    if not dist.is_available() or not isinstance(given, dist.ProcessGroup):
+        raise TypeError(
+            f"group is a {type(given).__name__}: give a process group of torch.distributed, as "
+            "torch.distributed.group.WORLD after init_process_group(), or a hy3d_rocm.Group"
+        )
+    if given.size() == 1:
+        return None
+    found = _groups.get(given)
+    if found is None:
+        control, data = given, None
+        if _takes(given, torch.device("cpu")) != "gloo":
+            ranks = dist.get_process_group_ranks(given)
+            control = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        if device.type != "cpu" and _takes(given, device) not in ("", "gloo"):
+            data = given
+        found = _groups[given] = Group(control, data, timeout)
+    return found
+
+
+def _takes(group: Any, device: torch.device) -> str:
+    """The backend that takes tensors of the device, "" where none does."""
+    try:
+        return str(group._get_backend(device).name()).lower()
+    except RuntimeError:
+        return ""

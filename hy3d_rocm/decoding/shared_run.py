@@ -1,0 +1,244 @@
+"""One rank's part of a program that several ranks carry out: its rows of every value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hy3d_rocm.decoding.backends.statistics import combine
+from hy3d_rocm.decoding.group import GroupLostError
+from hy3d_rocm.decoding.layers import Moments, Range
+from hy3d_rocm.decoding.run import OPS, ProgramStep, Run
+
+if TYPE_CHECKING:
+    from hy3d_rocm._core import Program
+    from hy3d_rocm.decoding.group import Group, Parts, Pending
+
+_SEND, _RECV, _REDUCE, _EMIT = (OPS.index(name) for name in ("send", "recv", "reduce", "emit"))
+
+
+class SharedRun(Run):
+    """As Run, of the rank's own program (hy3d_schedule_request.rank). Rank 0's section() gives the
+    frames of all rows, that of the others nothing.
+
+    Where a step failed at last, this rank raises at the next meeting, as all do; up to there it
+    sends what others wait for, whatever it is. fail() is for the caller whose frames can't be kept:
+    it has to go on with section() then.
+    """
+
+    def __init__(self, group: Group, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.group = group
+        if self.counter is not None:
+            self.counter = _Watched(self.counter, self.fail)  # type: ignore[assignment]
+        self._error: Exception | None = None
+        self._behind: list[ProgramStep] = []  # SENDs and RECVs behind one step
+        self._filling: _Filling | None = None
+
+    def fail(self, error: Exception) -> None:
+        """This rank can't go on."""
+        if self._error is None:
+            self._error = error
+            for number in list(self._slices):  # what is sent on takes memory
+                self._free(number)
+            self._gathered.clear()
+
+    def section(
+        self, program: Program, number: int, fetch: Callable[[Range], Tensor],
+        section: dict[str, Any] | None = None, tile: Any = None,
+    ) -> Generator[tuple[int, Tensor]]:  # fmt: skip
+        """See Run.section. What is thrown in where frames are given is fail()'s."""
+        for first, frames in super().section(program, number, fetch, section, tile):
+            if frames is not None:
+                try:
+                    yield first, frames
+                except Exception as error:  # noqa: BLE001
+                    self.fail(error)
+            del frames
+        self.group.meet(f"the end of sample {self.sample}", self._error)
+
+    def _carried_out(self, work: Callable[[ProgramStep], Any], step: ProgramStep, at: int) -> Any:
+        if step.op in (_SEND, _RECV):
+            self._behind.append(step)
+            return None
+        if self._behind:
+            self._exchange()
+        if step.op == _EMIT:
+            return self._shown(step)
+        if step.op == _REDUCE:
+            self._combine(step)
+        return self._unless_failed(super()._carried_out, work, step, at) if self._spans else None
+
+    def _unless_failed(self, work: Callable[..., Any], *given: Any) -> Any:
+        """work(*given), None where this rank fails in it or did before."""
+        if self._error is None:
+            try:
+                return work(*given)
+            except GroupLostError:
+                raise
+            except Exception as error:  # noqa: BLE001 - all ranks raise at the next meeting
+                self.fail(error)
+        return None
+
+    def _free(self, number: int) -> None:
+        if number in self._slices:
+            super()._free(number)
+
+    # What neighbours have
+
+    def _exchange(self) -> None:
+        """Begins what stands behind a step: all of one slice. One exchange is under way at most,
+        as is planned."""
+        steps, self._behind = self._behind, []
+        if self._filling is not None:
+            self._filling.wait()
+        parts = self._unless_failed(self._tried, self._parts, steps)
+        sends, comes = self._parts(steps) if parts is None else parts
+        entry, places = self._slices.get(steps[0].slice), []
+        if entry is not None:
+            places = [self._place(step) for step in steps if step.op == _RECV]
+        self._filling = _Filling(self.group.post(sends, comes), comes, places)
+        if entry is not None:
+            entry.filling = self._filling
+
+    def _parts(self, steps: Sequence[ProgramStep]) -> tuple[Parts, Parts]:
+        """What is sent, and memory for what comes, each in one piece."""
+        sends, comes, before = list[tuple[int, Tensor]](), list[tuple[int, Tensor]](), (-1, -1)
+        for step in steps:
+            if step.op == _RECV:
+                comes.append((step.peer, self._empty(step)))
+                continue
+            if step.rows == before:  # the same for several
+                sends.append((step.peer, sends[-1][1]))
+                continue
+            part, before = self._empty(step), step.rows
+            if step.slice in self._slices:
+                place = self._place(step)
+                part.view(place.shape).copy_(place)
+            sends.append((step.peer, part))
+        return sends, comes
+
+    def _empty(self, step: ProgramStep) -> Tensor:
+        """Memory for the frames and rows of a SEND or RECV."""
+        frames, rows = self._spans[step.slice], self._rows[step.slice]
+        lines = (frames[1] - frames[0]) * (rows[1] - rows[0])
+        wanted = (step.frames[1] - step.frames[0]) * (step.rows[1] - step.rows[0])
+        count = self._bytes[step.slice] // self.dtype.itemsize // lines * wanted
+        return torch.empty(count, dtype=self.dtype, device=self.device)
+
+    def _place(self, step: ProgramStep) -> Tensor:
+        """These frames and rows of the slice, in the order in which they are sent."""
+        entry = self._slices[step.slice]
+        tensor = entry.made()
+        if tensor.dim() == 4:  # keys and values
+            return self._of_frames(tensor, entry, step.frames, step.rows)
+        (at, _), (low, _) = entry.frames, entry.rows
+        frames, rows = (n - at for n in step.frames), (n - low for n in step.rows)
+        part = tensor[:, :, slice(*frames), slice(*rows)]
+        return part.permute(0, 2, 3, 4, 1) if self.backend.is_channels_last else part
+
+    # Where all ranks meet
+
+    def _meet(self, step: ProgramStep, value: Any) -> list[Any]:
+        about = f"{OPS[step.op]} {step.node} of frames {step.frames} of sample {self.sample}"
+        return self.group.meet(about, self._error, value)
+
+    def _combine(self, step: ProgramStep) -> None:
+        """The moments of the value that a REDUCE is of, of all ranks in their order: the same on
+        each."""
+        source = self.graph.nodes[step.node].source
+        if source in self._combined:
+            return
+        own = self._unless_failed(self._tried, self._own_moments, source) if self._spans else None
+        counts = self._meet(step, 0 if own is None else own.count)
+        channels = self.graph.nodes[source].channels
+        told = torch.zeros((2, channels), dtype=torch.float64, device=self.device)
+        if own is not None:
+            told[0].copy_(own.mean)
+            told[1].copy_(own.deviations)
+        every = zip(counts, self.group.gather(told), strict=True)
+        self._combined[source] = combine(
+            [Moments(count, mean, deviations) for count, (mean, deviations) in every if count]
+        )
+
+    def _own_moments(self, source: int) -> Moments:
+        return combine([self._gathered[number] for number in self._of_node[source]])
+
+    def _shown(self, step: ProgramStep) -> Tensor | None:
+        """Frames that are given away: of all ranks' rows, on rank 0."""
+        own = self._emit(step) if step.slice in self._slices else None
+        size = (*step.rows, int(own.shape[4])) if own is not None else (0, 0, 0)
+        sizes = self._meet(step, size)
+        rows, columns = [(first, stop) for first, stop, _ in sizes], max(n for _, _, n in sizes)
+        made, sends, comes, error = None, list[Any](), list[Any](), None
+        channels, frames = self.graph.nodes[step.node].channels, step.frames[1] - step.frames[0]
+        try:
+            if self.group.rank == 0:
+                made, comes = self._tried(self._room_for_frames, channels, frames, columns, rows)
+            elif own is not None:
+                sends = [(0, self._tried(own.contiguous).view(-1))]
+        except Exception as failed:  # noqa: BLE001
+            error = failed
+        self.group.meet(f"frames {step.frames}", error)
+        self.group.post(sends, comes).wait()
+        if made is None:
+            return None
+        parts = dict(comes)
+        for rank, (first, stop) in enumerate(rows):
+            place = made[:, :, :, first:stop]
+            if rank == 0 and own is not None:
+                place.copy_(own)
+            elif stop > first:
+                place.copy_(parts[rank].view(place.shape))
+        return made
+
+    def _room_for_frames(
+        self, channels: int, frames: int, columns: int, rows: Sequence[Range]
+    ) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+        """Rank 0's: all rows, and those of each other rank."""
+        new = lambda *size: torch.empty(size, dtype=self.dtype, device=self.device)  # noqa: E731
+        made = new(1, channels, frames, max(stop for _, stop in rows), columns)
+        comes = [
+            (rank, new(channels * frames * (stop - first) * columns))
+            for rank, (first, stop) in enumerate(rows) if rank and stop > first
+        ]  # fmt: skip
+        return made, comes
+
+
+_NONE = Moments(0, torch.empty(0), torch.empty(0))
+
+
+class _Filling:
+    """Rows on their way into a slice: a Ticket (transfers.py)."""
+
+    def __init__(self, pending: Pending, comes: Parts, places: Sequence[Tensor]) -> None:
+        self._pending: Pending | None = pending
+        self._comes, self._places = comes, places
+
+    def wait(self) -> None:
+        """Until they are in their places."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.wait()
+            for place, (_, part) in zip(self._places, self._comes, strict=False):
+                place.copy_(part.view(place.shape))
+            self._comes = self._places = ()
+
+    join = wait
+
+
+class _Watched:
+    """A counter whose errors are the run's: the others wait for this rank."""
+
+    def __init__(self, counter: Any, fail: Callable[[Exception], None]) -> None:
+        self._counter, self._fail = counter, fail
+
+    def tick(self, step: Any) -> None:
+        """As the counter's."""
+        try:
+            self._counter.tick(step)
+        except Exception as error:  # noqa: BLE001
+            self._fail(error)
