@@ -762,8 +762,7 @@ static hy3d_status consider(hy3d_context *context, hy3d_schedule *s)
     const bool is_alone = s->shards.ranks == 1;
     const bool owns = is_alone && hy3d__allows(s, HY3D_STRATEGY_WHOLE);
     const bool asks = s->request.own_bytes == HY3D_OWN_BYTES_ASKED && !goes_on;
-    const bool streams = hy3d__allows(s, HY3D_STRATEGY_STREAMED) &&
-                         (is_alone || !(s->has_opaque || s->has_frame_norms));
+    const bool streams = hy3d__allows(s, HY3D_STRATEGY_STREAMED) && (is_alone || s->can_share);
     if (owns && !asks) {
         status = whole(context, s);
     }
@@ -859,6 +858,15 @@ static bool tiles_fit(const hy3d_schedule *s)
     return factor >= 1 && factor * cut->rows == out->rows && factor * cut->columns == out->columns;
 }
 
+/* Whether a rank can make its rows of a node from some of its source's: not of one that sees all of
+ * a frame in a way that is no step of its own, nor of one that may see padding alone. */
+static bool has_own_rows(const hy3d_node *node)
+{
+    const int64_t extent = (int64_t)node->dilation[1] * (node->kernel[1] - 1) + 1;
+    return node->op != HY3D_OP_OPAQUE && node->norm != HY3D_NORM_FRAME &&
+           (node->op != HY3D_OP_CONV || (node->before[1] < extent && node->after[1] < extent));
+}
+
 static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request *request,
                               hy3d_schedule *s)
 {
@@ -898,9 +906,10 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
     if (status == HY3D_OK) {
         status = hy3d_graph_cut(&s->request.graph, request->size, &s->cut);
     }
+    s->can_share = true;
     for (size_t i = 0; i < count; i++) {
         s->has_group_norms = s->has_group_norms || s->nodes[i].norm == HY3D_NORM_GROUP;
-        s->has_frame_norms = s->has_frame_norms || s->nodes[i].norm == HY3D_NORM_FRAME;
+        s->can_share = s->can_share && has_own_rows(&s->nodes[i]);
         s->has_opaque = s->has_opaque || s->nodes[i].op == HY3D_OP_OPAQUE;
     }
     s->can_tile = status == HY3D_OK && s->request.ranks <= 1 && tiles_fit(s);

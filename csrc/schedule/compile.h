@@ -22,7 +22,8 @@ struct hy3d_schedule {
     hy3d_size *sizes;      /* of all values, on the whole picture */
     hy3d_cut cut;
     hy3d__shards shards;
-    bool has_group_norms, has_frame_norms, has_opaque, can_tile;
+    bool has_group_norms, has_opaque, can_tile;
+    bool can_share;     /* ranks can share rows */
     bool own_is_untold; /* nobody can tell what the VAE's own code takes */
     hy3d_candidate *candidates;
     int32_t count, room, chosen; /* chosen: -1 where nothing fits */

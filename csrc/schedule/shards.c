@@ -65,9 +65,9 @@ hy3d__rows hy3d__conv_rows(const hy3d_node *node, int64_t source_rows, hy3d__row
     const int64_t first = result.first / node->shuffle[1] * node->stride[1] - node->before[1];
     const int64_t stop =
         (result.stop / node->shuffle[1] - 1) * node->stride[1] - node->before[1] + extent;
-    const int64_t up = node->up[1], border = source_rows * up - 1;
-    const hy3d__rows read = {hy3d__min_i64(hy3d__max_i64(first, 0), border) / up,
-                             hy3d__min_i64(hy3d__max_i64(stop - 1, 0), border) / up + 1};
+    const int64_t up = node->up[1];
+    const hy3d__rows read = {hy3d__max_i64(first, 0) / up,
+                             hy3d__min_i64(source_rows, (stop + up - 1) / up)};
     padding_out[0] = read.first * up - first;
     padding_out[1] = stop - read.stop * up;
     return read;

@@ -28,13 +28,12 @@
  * the weights of the ranks before r (without `weights` r), rank r holds of R rows those from
  * U * W(r) / W(ranks) * (R / U) up to U * W(r + 1) / W(ranks) * (R / U) (divisions rounded down,
  * from the left). A slice has those of its value and, where this rank's rows of a convolution
- * read others of that value, whichever frames, all between the first and the last of them, too
- * (padding reads the row at the border, and only there is padding); where an attention of span
- * FRAME reads the value, and of keys, all rows. What computes a slice makes this rank's rows of it
+ * read others of that value, whichever frames, all between the first and the last of them, too;
+ * where an attention of span FRAME reads the value, and of keys, all rows. What computes a slice makes this rank's rows of it
  * (ENTER all rows of the slice: each rank has the whole input; a TRIM all, too), and its macs are
  * of these (of ATTEND of span FRAME two projections of all rows). A CONV reads the rows between the
- * first and the last that its taps touch, and what of them, up-sampled, lies before or behind the
- * taps is cropped; the other steps read this rank's rows, ATTEND of span FRAME all, a TRIM those of
+ * first and the last that its taps touch, is padded at the picture's border only, and what of these
+ * rows, up-sampled, lies before or behind the taps is cropped, fewer than `up`; the other steps read this rank's rows, ATTEND of span FRAME all, a TRIM those of
  * its slice. MOMENTS, GATHER, KEYS and EMIT are of this rank's rows, as is REDUCE, which sums over
  * all ranks. SEND begins to send this rank's rows to another rank, RECV
  * fills rows of another in; a slice that lacks none is complete. Both stand right behind the step
@@ -47,8 +46,9 @@
  * order the other's RECVs from it, of the same node, frames and rows: no rank waits for ever, even
  * if it begins an exchange only once all that it sent in the one before was received. A rank whose
  * share is empty has REDUCE and EMIT steps alone, without slices: all ranks meet in these. Offered
- * are LAYERS, CHUNKS and PREFIX of graphs without OPAQUE and without HY3D_NORM_FRAME, of whose rows
- * a rank has a part; for its MAPs a row is made of the rows at its place. A candidate is compiled
+ * are LAYERS, CHUNKS and PREFIX of graphs without OPAQUE and HY3D_NORM_FRAME, of whose rows a rank
+ * has a part, where no CONV pads as many rows as its kernel spans; for its MAPs a row is made of the
+ * rows at its place. A candidate is compiled
  * for every rank: it fits where it does on each, its peaks and its seconds are those of the rank with
  * the most of each, its sent_bytes, macs, steps and copies of all together; so ranks whose requests
  * differ in `rank` alone take the same. Seconds: what is sent is not hidden, each rank's bytes over

@@ -403,6 +403,10 @@ bool replay_agrees(replay_walk *walk, const hy3d_candidate *stated)
     if (candidate->resident_bytes < 0 && stated->stored_bytes != 0) {
         return replay_object(walk, "%lld bytes leave where all stays", (ll)stated->stored_bytes);
     }
+    if (candidate->resident_bytes >= 0 && candidate->resident_bytes < stated->device_bytes) {
+        return replay_object(walk, "%lld bytes on the device, and no more than %lld should be",
+                             (ll)stated->device_bytes, (ll)candidate->resident_bytes);
+    }
     return agree(walk, "device bytes", candidate->device_bytes, stated->device_bytes) &&
            agree(walk, "margin bytes", candidate->margin_bytes,
                  replay_margin(walk->request, is_beside ? stated->host_bytes : stated->device_bytes)) &&

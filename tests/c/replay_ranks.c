@@ -435,15 +435,24 @@ static void close_group(replay_group *group)
     free(group->given);
 }
 
+const char *replay_unshared(const hy3d_node *node)
+{
+    const int64_t last_tap = (int64_t)node->dilation[1] * (node->kernel[1] - 1);
+    const bool sees_padding = node->op == HY3D_OP_CONV &&
+                              (node->before[1] > last_tap || node->after[1] > last_tap);
+    return node->op == HY3D_OP_OPAQUE        ? "is unknown code"
+           : node->norm == HY3D_NORM_FRAME ? "has a norm of frames"
+           : sees_padding                  ? "may see padding alone"
+                                           : NULL;
+}
+
 static bool is_offered(replay_walk *walk)
 {
     const int32_t order = walk->program->candidate.order;
     for (int32_t node = 0; node < walk->request->graph.count; node++) {
-        if (replay_node_at(walk, node)->op == HY3D_OP_OPAQUE) {
-            return replay_object(walk, "node %d is unknown code", node);
-        }
-        if (replay_node_at(walk, node)->norm == HY3D_NORM_FRAME) {
-            return replay_object(walk, "node %d has a norm of frames", node);
+        const char *const why = replay_unshared(replay_node_at(walk, node));
+        if (why != NULL) {
+            return replay_object(walk, "node %d %s", node, why);
         }
     }
     return (order >= HY3D_ORDER_LAYERS && order <= HY3D_ORDER_PREFIX) ||

@@ -26,7 +26,7 @@ static void conv_touches(const hy3d_node *node, const int64_t rows[2], int64_t t
     }
 }
 
-/* Rows of the source among them, a row of padding being the one at the border. */
+/* Rows of the source among them, a row of padding being the one at the border, which others touch. */
 static void conv_reads(const hy3d_node *node, int64_t source_rows, const int64_t rows[2],
                        int64_t reads[2])
 {

@@ -548,6 +548,18 @@ START_TEST(test_a_norm_of_frames_is_not_shared)
 }
 END_TEST
 
+START_TEST(test_rows_that_may_see_padding_alone_are_not_shared)
+{
+    graphs_case made;
+    set_up(&made);
+    made.nodes[2].after[1] = 3;
+    expect(&made.request, &(fault){does_nothing, "node 2 may see padding alone"});
+    made.nodes[2].after[1] = 1;
+    made.nodes[2].before[1] = 3;
+    expect(&made.request, &(fault){does_nothing, "node 2 may see padding alone"});
+}
+END_TEST
+
 START_TEST(test_ranks_fit_where_each_does)
 {
     graphs_case made;
@@ -655,6 +667,7 @@ TCase *hy3d_schedule_ranks_cases(void)
     tcase_add_test(tests, test_a_rank_without_a_share_has_steps_alone_in_which_all_meet);
     tcase_add_test(tests, test_unknown_code_is_not_shared);
     tcase_add_test(tests, test_a_norm_of_frames_is_not_shared);
+    tcase_add_test(tests, test_rows_that_may_see_padding_alone_are_not_shared);
     tcase_add_test(tests, test_ranks_fit_where_each_does);
     tcase_add_test(tests, test_rows_and_work_of_a_rank_are_as_worked_out_by_hand);
     return tests;

@@ -182,6 +182,7 @@ static void makes_twice(program_copy *c)
 }
 static void gives_in_disorder(program_copy *c) { c->slices[3].frames[0] = 1; }
 static void wrong_peak(program_copy *c) { c->program.candidate.device_bytes++; }
+static void wrong_limit(program_copy *c) { c->program.candidate.resident_bytes--; }
 static void wrong_margin(program_copy *c) { c->program.candidate.margin_bytes = 1; }
 static void wrong_host_peak(program_copy *c) { c->program.candidate.host_bytes--; }
 static void wrong_work(program_copy *c) { c->program.candidate.macs++; }
@@ -217,6 +218,7 @@ START_TEST(test_every_fault_by_hand_is_named)
         {makes_twice, "made a second time"},
         {gives_in_disorder, "slice 3 has frames 1 to 2"},
         {wrong_peak, "device bytes: the candidate says 25, it is 24"},
+        {wrong_limit, "24 bytes on the device, and no more than 23 should be"},
         {wrong_margin, "margin bytes: the candidate says 1, it is 0"},
         {wrong_host_peak, "host bytes: the candidate says 7, it is 8"},
         {wrong_work, "multiply-accumulates: the candidate says 73"},

@@ -275,22 +275,26 @@ START_TEST(test_up_sampled_rows_that_no_tap_touches_are_cropped)
 }
 END_TEST
 
-/* Six rows of padding on either side of two: the first and the last three results see nothing else.
- * Each rank reads the row at its border, as what the padding repeats, and crops it. */
-START_TEST(test_rows_that_see_padding_alone_read_the_row_at_the_border)
+/* A kernel of five rows, 2 apart of three: padding by four is seen with a row of the picture. */
+START_TEST(test_rows_that_may_see_padding_alone_are_not_shared)
 {
     hy3d_context *const context = test_context("ref", 1);
-    hy3d_node node = rows_conv(0, 1);
-    graphs_case made;
-    node.before[1] = node.after[1] = 6;
-    make(&made, &node, 1, 1, 2); /* 12 results, by twos */
-    made.nodes[1].stride[1] = 3; /* 4 results, at rows -6 -3 0 3 */
-    expect_reads(context, &made, 0, 2, "conv 1 0-1 +6 -1");
-    expect_reads(context, &made, 1, 2, "conv 1 0-2 +0 +4");
-    made.nodes[1].before[1] = 3;
-    made.nodes[1].after[1] = 9; /* at rows -3 0 3 6 */
-    expect_reads(context, &made, 0, 2, "conv 1 0-2 +3 +1");
-    expect_reads(context, &made, 1, 2, "conv 1 1-2 -2 +7");
+    for (int i = 0; i < 4; i++) {
+        hy3d_node node = rows_conv(0, 2);
+        graphs_case made;
+        hy3d_schedule *schedule = NULL;
+        node.before[1] = i == 1 ? 5 : 4;
+        node.after[1] = i == 2 ? 5 : 4;
+        make(&made, &node, 1, 1, 16); /* 20 rows, or 21: shared by 4, or not at all */
+        made.request.ranks = i < 3 ? 2 : 1;
+        ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                         i % 3 == 0 ? HY3D_OK : HY3D_ERR_UNSUPPORTED);
+        hy3d_schedule_destroy(context, schedule);
+        if (i == 0) {
+            expect_reads(context, &made, 0, 2, "conv 1 0-10 +4 +0");
+            expect_reads(context, &made, 1, 2, "conv 1 6-16 +0 +4");
+        }
+    }
     hy3d_context_destroy(context);
 }
 END_TEST
@@ -901,7 +905,7 @@ TCase *hy3d_schedule_team_cases(void)
     tcase_add_test(tests, test_keys_of_all_rows_are_gathered);
     tcase_add_test(tests, test_one_device_reads_all_rows_with_the_padding_of_the_node);
     tcase_add_test(tests, test_up_sampled_rows_that_no_tap_touches_are_cropped);
-    tcase_add_test(tests, test_rows_that_see_padding_alone_read_the_row_at_the_border);
+    tcase_add_test(tests, test_rows_that_may_see_padding_alone_are_not_shared);
     tcase_add_test(tests, test_a_trim_reads_the_rows_of_its_slice);
     tcase_add_test(tests, test_a_rank_of_more_weight_has_more_rows);
     tcase_add_test(tests, test_weights_are_copied);
