@@ -234,27 +234,49 @@ static int32_t *read_alike(PyObject *value, int32_t count)
     return alike;
 }
 
-/* A number for each rank; the core looks at their sum. */
-static bool read_weights(PyObject *value, int32_t ranks, int32_t weights[MOST_RANKS])
+/* A number for each rank. */
+static bool read_of_ranks(PyObject *value, const char *name, int32_t ranks, int64_t least,
+                          int64_t most, int64_t out[MOST_RANKS])
 {
-    PyObject *const items = items_of(value, "weights", MOST_RANKS);
+    PyObject *const items = items_of(value, name, MOST_RANKS);
     if (items == NULL) {
         return false;
     }
     const Py_ssize_t count = PyTuple_Size(items);
-    bool good =
-        count == ranks ||
-        hy3d_py_value_error("weights has %zd entries: there are %d ranks.", count, (int)ranks);
+    bool good = count == ranks || hy3d_py_value_error("%s has %zd entries: there are %d ranks.",
+                                                      name, count, (int)ranks);
     for (Py_ssize_t i = 0; good && i < count; i++) {
-        int64_t wide = 0;
-        good = hy3d_py_int64(PyTuple_GetItem(items, i), "weights", &wide) &&
-               ((wide >= 1 && wide <= INT32_MAX) ||
-                hy3d_py_value_error("weights has %lld: it must be from 1 to %lld.", (long long)wide,
-                                    (long long)INT32_MAX));
-        weights[i] = (int32_t)wide;
+        good = hy3d_py_int64(PyTuple_GetItem(items, i), name, &out[i]) &&
+               ((out[i] >= least && out[i] <= most) ||
+                hy3d_py_value_error("%s has %lld: it must be from %lld to %lld.", name,
+                                    (long long)out[i], (long long)least, (long long)most));
     }
     Py_DECREF(items);
     return good;
+}
+
+/* What is said of each rank. */
+typedef struct of_ranks {
+    int64_t wide[MOST_RANKS], budgets[MOST_RANKS];
+    int32_t weights[MOST_RANKS];
+} of_ranks;
+
+/* Either may be NULL. The core looks at the weights' sum. */
+static bool read_ranks(PyObject *weights, PyObject *budgets, of_ranks *out,
+                       hy3d_schedule_request *request)
+{
+    if ((weights != NULL &&
+         !read_of_ranks(weights, "weights", request->ranks, 1, INT32_MAX, out->wide)) ||
+        (budgets != NULL &&
+         !read_of_ranks(budgets, "device_budgets", request->ranks, 0, INT64_MAX, out->budgets))) {
+        return false;
+    }
+    for (int32_t rank = 0; weights != NULL && rank < request->ranks; rank++) {
+        out->weights[rank] = (int32_t)out->wide[rank];
+    }
+    request->weights = weights == NULL ? NULL : out->weights;
+    request->device_budgets = budgets == NULL ? NULL : out->budgets;
+    return true;
 }
 
 /* (dtype, threads, ..., a record for each node); the records are PyMem_Malloc'ed. */
@@ -333,7 +355,8 @@ static bool read_request(PyObject *kwargs, hy3d_schedule_request *request)
         const bool good =
             name != NULL && (strcmp(name, "workspace") == 0 || strcmp(name, "alike") == 0 ||
                              strcmp(name, "inside") == 0 || strcmp(name, "places") == 0 ||
-                             strcmp(name, "weights") == 0 || read_entry(name, value, request));
+                             strcmp(name, "weights") == 0 || strcmp(name, "device_budgets") == 0 ||
+                             read_entry(name, value, request));
         Py_XDECREF(bytes);
         if (!good) {
             return false;
@@ -656,7 +679,8 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     hy3d_schedule_request request;
     memset(&request, 0, sizeof request);
-    static const char *const names[] = {"workspace", "inside", "alike", "places", "weights"};
+    static const char *const names[] = {"workspace", "inside",  "alike",
+                                        "places",    "weights", "device_budgets"};
     PyObject *given[LENGTH(names)];
     for (int i = 0; i < LENGTH(names); i++) {
         given[i] = argument(kwargs, names[i]);
@@ -671,12 +695,10 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
                            "workspace, size and what else the request says.");
         return NULL;
     }
-    int32_t weights[MOST_RANKS];
-    if (!read_request(kwargs, &request) ||
-        (given[4] != NULL && !read_weights(given[4], request.ranks, weights))) {
+    of_ranks ranks;
+    if (!read_request(kwargs, &request) || !read_ranks(given[4], given[5], &ranks, &request)) {
         return NULL;
     }
-    request.weights = given[4] == NULL ? NULL : weights;
     hy3d_node *const nodes = read_nodes(PyTuple_GetItem(args, 0), &request.graph.count);
     if (nodes == NULL) {
         return NULL;

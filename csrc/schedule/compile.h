@@ -15,7 +15,8 @@ typedef enum hy3d__tiles_part {
 } hy3d__tiles_part;
 
 struct hy3d_schedule {
-    hy3d_schedule_request request; /* its graph is `nodes`; budgets as they are by now */
+    hy3d_schedule_request request;    /* its graph is `nodes`; host_budget as it is by now */
+    int64_t budgets[HY3D__MAX_RANKS]; /* of each rank, on its device, as they are by now */
     hy3d_node *nodes;
     int32_t *alike;        /* NULL: none are */
     hy3d_layer *layers[2]; /* of the places; NULL: none are known */

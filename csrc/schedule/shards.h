@@ -36,9 +36,9 @@ hy3d__rows hy3d__share_of(const hy3d__shards *shards, int32_t rank, int64_t rows
 int64_t hy3d__largest_share(const hy3d__shards *shards, int64_t rows);
 /* The rows of a rank's slices of a value of `rows` rows. */
 hy3d__rows hy3d__rows_needed(const hy3d__shards *shards, int32_t value, int32_t rank, int64_t rows);
-/* The rows of its source that a convolution whose padding is shorter than its kernel reads for rows
- * `result` of its value; what is padded before and after these, up-sampled, or, less than 0 and more
- * than -up, cropped. */
+/* The rows of its source that a convolution whose padding is shorter than its kernel reads for
+ * rows `result` of its value; what is padded before and after these, up-sampled, or, less than 0
+ * and more than -up, cropped. */
 hy3d__rows hy3d__conv_rows(const hy3d_node *node, int64_t source_rows, hy3d__rows result,
                            int64_t padding_out[2]);
 /* The rows of a slice of a value (of its keys) that rank `from` sends to rank `to`. false: none. */

@@ -23,36 +23,37 @@
  * until the slice is freed. What a step frees, it frees when it is over. Slices of keys never
  * leave. A slice is stored once at most: it may be dropped again after a LOAD.
  *
- * Several ranks (`ranks` > 1). Rows are shared, nothing else: with U the greatest common divisor of
- * the rows of all values and of what each convolution makes before its shuffle, and W(r) the sum of
- * the weights of the ranks before r (without `weights` r), rank r holds of R rows those from
- * U * W(r) / W(ranks) * (R / U) up to U * W(r + 1) / W(ranks) * (R / U) (divisions rounded down,
- * from the left). A slice has those of its value and, where this rank's rows of a convolution
- * read others of that value, whichever frames, all between the first and the last of them, too;
- * where an attention of span FRAME reads the value, and of keys, all rows. What computes a slice makes this rank's rows of it
- * (ENTER all rows of the slice: each rank has the whole input; a TRIM all, too), and its macs are
- * of these (of ATTEND of span FRAME two projections of all rows). A CONV reads the rows between the
- * first and the last that its taps touch, is padded at the picture's border only, and what of these
- * rows, up-sampled, lies before or behind the taps is cropped, fewer than `up`; the other steps read this rank's rows, ATTEND of span FRAME all, a TRIM those of
- * its slice. MOMENTS, GATHER, KEYS and EMIT are of this rank's rows, as is REDUCE, which sums over
- * all ranks. SEND begins to send this rank's rows to another rank, RECV
- * fills rows of another in; a slice that lacks none is complete. Both stand right behind the step
- * that makes the slice (in keys: that fills them), first the SENDs, then the RECVs, each by rising
- * peers; of what a step makes and frees there are none. What is sent is sent from a copy (one for
- * peers in a row that get the same rows), and what comes is filled in from one: so much as the
- * largest such exchange takes is on the device throughout. EMIT: rank 0 gets the rows of all others
- * and puts the frames together; its workspace is both, the others' a copy of their rows. All ranks
- * make the same frames in the same order, so of each pair of ranks one's SENDs to the other are in
- * order the other's RECVs from it, of the same node, frames and rows: no rank waits for ever, even
- * if it begins an exchange only once all that it sent in the one before was received. A rank whose
- * share is empty has REDUCE and EMIT steps alone, without slices: all ranks meet in these. Offered
- * are LAYERS, CHUNKS and PREFIX of graphs without OPAQUE and HY3D_NORM_FRAME, of whose rows a rank
- * has a part, where no CONV pads as many rows as its kernel spans; for its MAPs a row is made of the
- * rows at its place. A candidate is compiled
- * for every rank: it fits where it does on each, its peaks and its seconds are those of the rank with
- * the most of each, its sent_bytes, macs, steps and copies of all together; so ranks whose requests
- * differ in `rank` alone take the same. Seconds: what is sent is not hidden, each rank's bytes over
- * link_bytes_per_second come on top; neither they nor sent_bytes count what EMITs send. */
+ * Several ranks (`ranks` > 1). Rows are shared, nothing else: with U the greatest common divisor
+ * of the rows of all values and of what each convolution makes before its shuffle, and W(r) the
+ * sum of the weights of the ranks before r (without `weights` r), rank r holds of R rows those
+ * from U * W(r) / W(ranks) * (R / U) up to U * W(r + 1) / W(ranks) * (R / U) (divisions rounded
+ * down, from the left). A slice has those of its value and, where this rank's rows of a
+ * convolution read others of that value, whichever frames, all between the first and the last of
+ * them, too; where an attention of span FRAME reads the value, and of keys, all rows. What
+ * computes a slice makes this rank's rows of it (ENTER all rows of the slice: each rank has the
+ * whole input; a TRIM all, too), and its macs are of these (of ATTEND of span FRAME two
+ * projections of all rows). A CONV reads the rows between the first and the last that its taps
+ * touch, is padded at the picture's border only, and what of these rows, up-sampled, lies before
+ * or behind the taps is cropped, fewer than `up`; the other steps read this rank's rows, ATTEND of
+ * span FRAME all, a TRIM those of its slice. MOMENTS, GATHER, KEYS and EMIT are of this rank's
+ * rows, as is REDUCE, which sums over all ranks. SEND begins to send this rank's rows to another
+ * rank, RECV fills rows of another in; a slice that lacks none is complete. Both stand right
+ * behind the step that makes the slice (in keys: that fills them), first the SENDs, then the
+ * RECVs, each by rising peers; of what a step makes and frees there are none. What is sent is sent
+ * from a copy (one for peers in a row that get the same rows), and what comes is filled in from
+ * one: so much as the largest such exchange takes is on the device throughout. EMIT: rank 0 gets
+ * the rows of all others and puts the frames together; its workspace is both, the others' a copy
+ * of their rows. All ranks make the same frames in the same order, so of each pair of ranks one's
+ * SENDs to the other are in order the other's RECVs from it, of the same node, frames and rows: no
+ * rank waits for ever, even if it begins an exchange only once all that it sent in the one before
+ * was received. A rank whose share is empty has REDUCE and EMIT steps alone, without slices: all
+ * ranks meet in these. Offered are LAYERS, CHUNKS and PREFIX of graphs without OPAQUE and
+ * HY3D_NORM_FRAME, of whose rows a rank has a part, where no CONV pads as many rows as its kernel
+ * spans; for its MAPs a row is made of the rows at its place. A candidate is compiled for every
+ * rank: it fits where it does on each, its peaks and its seconds are those of the rank with the
+ * most of each, its sent_bytes, macs, steps and copies of all together; so ranks whose requests
+ * differ in `rank` alone take the same. Seconds: what is sent is not hidden, each rank's bytes
+ * over link_bytes_per_second come on top; neither they nor sent_bytes count what EMITs send. */
 #ifndef HY3D_SCHEDULE_H
 #define HY3D_SCHEDULE_H
 
@@ -317,8 +318,9 @@ typedef struct hy3d_schedule_request {
     int32_t rank, ranks;    /* rows are shared by `ranks` devices (at most 64); 0, 1: one device */
     const int32_t *weights; /* of several ranks, of each, >= 1, all together below 2^31: rows are
                                shared in this ratio, as nearly as they can be; NULL: equally */
-    double link_bytes_per_second; /* between two ranks, > 0 where there are several */
-    hy3d_place places[2];         /* the device (is_host: the host), and the host beside a device */
+    const int64_t *device_budgets; /* of several ranks, of each; 0: no limit; NULL: device_budget */
+    double link_bytes_per_second;  /* between two ranks, > 0 where there are several */
+    hy3d_place places[2]; /* the device (is_host: the host), and the host beside a device */
     hy3d_workspace_function workspace; /* NULL: no step takes anything */
     hy3d_inside_function inside;       /* NULL where no place has layers */
     void *user;                        /* of both */
@@ -385,7 +387,8 @@ HY3D_API void hy3d_schedule_destroy(hy3d_context *context, hy3d_schedule *schedu
  * earlier one of their kind fitted are not among them. */
 HY3D_API int32_t hy3d_schedule_candidates(const hy3d_schedule *schedule,
                                           const hy3d_candidate **candidates_out);
-/* The least device_budget (with host_budget as it is) that some candidate would fit. */
+/* The least device_budget (with host_budget as it is, and of several ranks for each of them) that
+ * some candidate would fit. */
 HY3D_API int64_t hy3d_schedule_smallest_budget(const hy3d_schedule *schedule);
 /* The program to carry out, until the next call with this schedule. NULL where nothing fits. */
 HY3D_API const hy3d_program *hy3d_schedule_program(const hy3d_schedule *schedule);

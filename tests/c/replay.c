@@ -392,7 +392,11 @@ hy3d_candidate replay_stated(const replay_walk *walk)
     stated.sent_bytes = verdict->sent_bytes;
     stated.macs = verdict->macs;
     stated.steps = verdict->steps;
-    stated.fits = replay_is_within(walk->request, &stated);
+    hy3d_schedule_request own = *walk->request;
+    if (walk->group != NULL && own.device_budgets != NULL) {
+        own.device_budget = own.device_budgets[walk->rank];
+    }
+    stated.fits = replay_is_within(&own, &stated);
     return stated;
 }
 

@@ -582,6 +582,26 @@ START_TEST(test_ranks_fit_where_each_does)
 }
 END_TEST
 
+START_TEST(test_each_rank_fits_its_own_budget)
+{
+    static const struct {
+        int64_t budgets[RANKS];
+        bool fit;
+    } cases[] = {
+        {{224, 176}, true}, {{223, 1000}, false}, {{1000, 175}, false},
+        {{0, 176}, true},   {{224, 0}, true},     {{0, 175}, false},
+    };
+    graphs_case made;
+    set_up(&made);
+    made.request.device_budget = 1; /* is not looked at */
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        made.request.device_budgets = cases[i].budgets;
+        expect(&made.request,
+               cases[i].fit ? NULL : &(fault){does_nothing, "fits 1, with 224 bytes"});
+    }
+}
+END_TEST
+
 /* What six rows become, and how three ranks share them by three: a convolution with a stride and a
  * shuffle, an attention of single frames, one of all, and one that reads far above. */
 static const hy3d_node row_nodes[] = {
@@ -669,6 +689,7 @@ TCase *hy3d_schedule_ranks_cases(void)
     tcase_add_test(tests, test_a_norm_of_frames_is_not_shared);
     tcase_add_test(tests, test_rows_that_may_see_padding_alone_are_not_shared);
     tcase_add_test(tests, test_ranks_fit_where_each_does);
+    tcase_add_test(tests, test_each_rank_fits_its_own_budget);
     tcase_add_test(tests, test_rows_and_work_of_a_rank_are_as_worked_out_by_hand);
     return tests;
 }

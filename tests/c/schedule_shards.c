@@ -278,6 +278,12 @@ START_TEST(test_programs_of_ranks_are_accepted_and_damage_to_them_is_not)
         graphs_random_shared(graphs_numbers_of(&seed, i), &made);
         made.request.strategies = 1U << HY3D_STRATEGY_STREAMED;
         made.request.device_budget = i % 2 == 0 ? 0 : tight_budget(context, &made);
+        int64_t budgets[REPLAY_MOST_RANKS];
+        for (int32_t rank = 0; rank < made.request.ranks; rank++) {
+            const int64_t budget = made.request.device_budget;
+            budgets[rank] = budget == 0 ? 0 : budget - budget / 8 + test_between(&random, 0, budget);
+        }
+        made.request.device_budgets = i % 4 == 1 ? budgets : NULL;
         if (shards_make(context, &made, &of)) {
             judge_shards(&made.request, &of, &random, i, &all);
             shards_free(&of);

@@ -430,6 +430,79 @@ START_TEST(test_weights_that_are_none_are_refused)
 }
 END_TEST
 
+/* --- budgets of each -------------------------------------------------------------------------------- */
+
+/* Two of 3 rows of one byte: 14 bytes, as below, and two slices of 4 with 2 throughout. */
+START_TEST(test_each_rank_has_a_budget_of_its_own)
+{
+    static const struct {
+        int64_t budgets[2];
+        hy3d_status status;
+    } cases[] = {
+        {{14, 10}, HY3D_OK},
+        {{13, 100}, HY3D_ERR_BUDGET_TOO_SMALL},
+        {{100, 9}, HY3D_ERR_BUDGET_TOO_SMALL},
+        {{14, 0}, HY3D_OK},
+        {{0, 10}, HY3D_OK},
+        {{0, 9}, HY3D_ERR_BUDGET_TOO_SMALL},
+        {{-1, 10}, HY3D_ERR_INVALID_ARGUMENT},
+        {{14, -1}, HY3D_ERR_INVALID_ARGUMENT},
+    };
+    hy3d_context *const context = test_context("ref", 1);
+    hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 1)};
+    for (size_t i = 0; i < 2 * COUNT_OF(cases); i++) {
+        const size_t at = i / 2;
+        graphs_case made;
+        hy3d_schedule *schedule = NULL;
+        make(&made, nodes, 2, 1, 6);
+        made.request.ranks = 2;
+        made.request.rank = (int32_t)(i % 2);
+        made.request.may_spill = 0;
+        made.request.device_budget = at == 1 ? 1000 : 1; /* is not looked at */
+        made.request.device_budgets = cases[at].budgets;
+        ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                         cases[at].status);
+        if (cases[at].status != HY3D_ERR_INVALID_ARGUMENT) {
+            ck_assert_int_eq(hy3d_schedule_smallest_budget(schedule), 14);
+        }
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* Each budget is lowered, and all of them are back where that leaves nothing. */
+START_TEST(test_where_memory_runs_out_the_budgets_of_all_ranks_are_lowered)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    graphs_case made;
+    graphs_make_known(GRAPHS_HUNYUAN, 16, &made);
+    graphs_request(&made, 3, 4, 2);
+    made.request.device.slice_bytes[0] = 4000;
+    made.request.device.slice_bytes[1] = 0;
+    made.request.link_bytes_per_second = 1e9;
+    hy3d_schedule *of[2];
+    of[0] = compiled(context, &made, 0, 2);
+    const int64_t all = hy3d_schedule_program(of[0])->candidate.device_bytes;
+    hy3d_schedule_destroy(context, of[0]);
+    const int64_t own[] = {2 * all, 3 * all};
+    made.request.device_budgets = own;
+    hy3d_action actions[2];
+    int64_t bytes[2];
+    for (int32_t rank = 0; rank < 2; rank++) {
+        of[rank] = compiled(context, &made, rank, 2);
+        ck_assert_ok(hy3d_schedule_fallback(context, of[rank], HY3D_STEP_ATTEMPTS,
+                                            HY3D_REASON_OUT_OF_MEMORY, false, &actions[rank]));
+        ck_assert_int_eq(actions[rank], HY3D_ACTION_BEGIN_AGAIN);
+        bytes[rank] = hy3d_schedule_program(of[rank])->candidate.device_bytes;
+        hy3d_schedule_destroy(context, of[rank]);
+    }
+    ck_assert_int_eq(bytes[0], bytes[1]);
+    ck_assert_int_le(bytes[0], all / 10 * 7);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 /* --- what several ranks take ---------------------------------------------------------------------- */
 
 /* Of one frame of 6 rows of one byte: what is received and sent throughout, and of EMIT rank 0 the
@@ -911,6 +984,8 @@ TCase *hy3d_schedule_team_cases(void)
     tcase_add_test(tests, test_weights_are_copied);
     tcase_add_test(tests, test_large_weights_share_many_rows);
     tcase_add_test(tests, test_weights_that_are_none_are_refused);
+    tcase_add_test(tests, test_each_rank_has_a_budget_of_its_own);
+    tcase_add_test(tests, test_where_memory_runs_out_the_budgets_of_all_ranks_are_lowered);
     tcase_add_test(
         tests, test_the_peak_has_the_copies_of_the_largest_exchange_and_of_what_is_given_away);
     tcase_add_test(tests, test_rows_that_several_ranks_get_are_copied_once);
