@@ -301,7 +301,8 @@ static hy3d_status workspace(void *user, const hy3d_step *step, const hy3d_size 
                           step->op != HY3D_STEP_TRIM;
     if (step->op == HY3D_STEP_OPAQUE && step->node == made->request.graph.count - 1) { /* WHOLE */
         made->own_asked++;
-        taken->workspace_bytes = made->own_told;
+        const bool reads_all = step->read_rows[0] == 0 && step->read_rows[1] == source->rows;
+        taken->workspace_bytes = reads_all ? made->own_told : -1;
         return made->own_told < 0 ? HY3D_ERR_UNSUPPORTED : HY3D_OK;
     }
     if (made->salt == 0 || step->op >= HY3D_STEP_EMIT) {

@@ -349,6 +349,34 @@ START_TEST(test_a_rank_of_more_weight_has_more_rows)
 }
 END_TEST
 
+/* 8 rows, of which rank 1 has 6: three frames of these, padded, are 24 bytes, on whichever rank. */
+START_TEST(test_slices_are_as_large_as_the_largest_share_allows)
+{
+    static const int32_t weights[] = {1, 3};
+    hy3d_context *const context = test_context("ref", 1);
+    const hy3d_node node = rows_conv(0, 1);
+    graphs_case made;
+    make(&made, &node, 1, 6, 8);
+    made.nodes[1].norm = HY3D_NORM_GROUP; /* by layers */
+    made.request.weights = weights;
+    made.request.device.slice_bytes[0] = 24;
+    made.request.device.slice_bytes[1] = 0;
+    for (int32_t rank = 0; rank < 2; rank++) {
+        int64_t most = 0;
+        hy3d_schedule *const schedule = compiled(context, &made, rank, 2);
+        const hy3d_program *const program = hy3d_schedule_program(schedule);
+        for (int32_t i = 0; i < program->step_count; i++) {
+            const hy3d_step *const step = &program->steps[i];
+            const int64_t frames = step->frames[1] - step->frames[0];
+            most = step->op == HY3D_STEP_CONV && frames > most ? frames : most;
+        }
+        ck_assert_int_eq(most, 3);
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 /* The array is the caller's again once a schedule is there, whatever a fallback compiles. */
 START_TEST(test_weights_are_copied)
 {
@@ -981,6 +1009,7 @@ TCase *hy3d_schedule_team_cases(void)
     tcase_add_test(tests, test_rows_that_may_see_padding_alone_are_not_shared);
     tcase_add_test(tests, test_a_trim_reads_the_rows_of_its_slice);
     tcase_add_test(tests, test_a_rank_of_more_weight_has_more_rows);
+    tcase_add_test(tests, test_slices_are_as_large_as_the_largest_share_allows);
     tcase_add_test(tests, test_weights_are_copied);
     tcase_add_test(tests, test_large_weights_share_many_rows);
     tcase_add_test(tests, test_weights_that_are_none_are_refused);

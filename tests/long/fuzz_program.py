@@ -52,7 +52,9 @@ def good_ranks(rng: random.Random) -> dict[str, Any]:
     weights = [rng.randrange(1, 5) for _ in range(ranks)]
     if rng.random() < 0.1:
         weights[rng.randrange(ranks)] = rng.choice([0, 1 << 31, (1 << 31) - 1, 1.5, None])
-    more = {"weights": tuple(weights)} if rng.random() < 0.5 else {}
+    more: dict[str, Any] = {"weights": tuple(weights)} if rng.random() < 0.5 else {}
+    if rng.random() < 0.3:
+        more["device_budgets"] = tuple(rng.choice([0, 1, 20000]) for _ in range(ranks))
     return {"rank": rng.randrange(ranks), "ranks": ranks, "link_bytes_per_second": 1e9} | more
 
 
@@ -74,7 +76,8 @@ def good_schedule(rng: random.Random) -> Any:
         "places": (place(OTHER, NATIVE, rng.choice([NATIVE, OTHER]), OTHER),),
     }
     request = good_request(rng) | fits
-    request.pop("weights", None)
+    for key in ("weights", "device_budgets"):
+        request.pop(key, None)
     return _core.compile_schedule(NODES, **request)
 
 

@@ -206,6 +206,40 @@ def test_weights_say_in_which_ratio_ranks_share_rows() -> None:
         assert {step[7] for step in program.steps(0) if step[0] in (1, 11)} == {rows}
 
 
+def test_each_rank_may_have_a_budget_of_its_own() -> None:
+    def fits(*budgets: int) -> bool:
+        found = [
+            compiled(rank=rank, ranks=2, link_bytes_per_second=1e9, device_budgets=budgets).program
+            for rank in range(2)
+        ]
+        assert (found[0] is None) == (found[1] is None)
+        return found[0] is not None
+
+    both = {"ranks": 2, "link_bytes_per_second": 1e9}
+    least = compiled(device_budget=1, **both).smallest_budget
+    assert fits(least, least)
+    assert not fits(least - 1, least - 1)
+    assert fits(0, 0)
+    for budgets in ((1, 0), (0, 1), (1, least)):
+        assert not fits(*budgets)
+    assert compiled(device_budget=1, device_budgets=(1, 1), **both).smallest_budget == least
+
+
+@pytest.mark.parametrize(
+    ("budgets", "error", "words"),
+    [
+        (3, TypeError, "device_budgets must be a tuple"),
+        ((1,), ValueError, "device_budgets has 1 entries: there are 2 ranks"),
+        ((1, -1), ValueError, "device_budgets has -1: it must be from 0 to 9223372036854775807"),
+    ],
+)
+def test_budgets_of_ranks_that_are_none_are_refused(
+    budgets: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        compiled(ranks=2, link_bytes_per_second=1e9, device_budgets=budgets)
+
+
 @pytest.mark.parametrize(
     ("weights", "error", "words"),
     [
