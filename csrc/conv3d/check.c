@@ -18,8 +18,8 @@ static hy3d_status check_axis(const hy3d_conv3d_desc *desc, int axis, int64_t *o
     int64_t padded, extent;
 
     if (size < 1 || kernel < 1 || desc->stride[axis] < 1 || desc->dilation[axis] < 1 ||
-        desc->pad_before[axis] < 0 || desc->pad_after[axis] < 0 || desc->upsample[axis] < 0 ||
-        (mode != HY3D_PAD_ZEROS && mode != HY3D_PAD_REPLICATE)) {
+        desc->pad_before[axis] <= -size || desc->pad_after[axis] <= -size ||
+        desc->upsample[axis] < 0 || (mode != HY3D_PAD_ZEROS && mode != HY3D_PAD_REPLICATE)) {
         return HY3D_ERR_INVALID_ARGUMENT;
     }
     if (size % hy3d__conv_upsample(desc, axis) != 0) {

@@ -41,9 +41,11 @@ static inline int64_t hy3d__conv_resolve(int64_t index, int64_t size, bool repli
 }
 
 /* source.c: the frame that a kernel's tap reads at up-sampled time index t of an image, padding
- * in time included (t may lie outside); data is NULL for a frame of zeros. */
+ * in time included (t may lie outside, or behind where frames are cropped); data is NULL for a
+ * frame of zeros. */
 hy3d_conv3d_frame hy3d__conv_source_frame(const hy3d__conv_run *run, int64_t image, int64_t t);
-/* Row h of one channel of a frame, padding in height and up-sampling included as above. */
+/* Row h of one channel of a frame, padding in height and up-sampling included as above. What is
+ * cropped of rows and columns is there: nothing of it gets into a result that is stored. */
 hy3d__conv_line hy3d__conv_source_line(const hy3d__conv_run *run, const hy3d_conv3d_frame *frame,
                                        int64_t channel, int64_t h);
 

@@ -1,4 +1,4 @@
-/* Arithmetic on sizes, none of which is negative.
+/* Arithmetic on sizes, none of which is negative but a padding that crops.
  *
  * Names of csrc/conv3d: m output channels of a group, c input channels of a group, taps
  * kT * kH * kW, k = c * taps, the length of every sum. "Compute type" is f64 for f64, else f32. */
@@ -27,6 +27,13 @@ static inline int64_t hy3d__conv_round_up(int64_t a, int64_t b)
 static inline int64_t hy3d__conv_upsample(const hy3d_conv3d_desc *desc, int axis)
 {
     return desc->upsample[axis] > 1 ? desc->upsample[axis] : 1;
+}
+
+/* One past the last position of the input along an axis that is not cropped behind. Those that are
+ * cropped before lie before the first that anything reads. */
+static inline int64_t hy3d__conv_end(const hy3d_conv3d_desc *desc, int axis)
+{
+    return desc->in_size[axis] + hy3d__min_i64(0, desc->pad_after[axis]);
 }
 
 /* How the input's frames come in twos, as desc->pairs. */

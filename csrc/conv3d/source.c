@@ -7,7 +7,7 @@ hy3d_conv3d_frame hy3d__conv_source_frame(const hy3d__conv_run *run, int64_t ima
     const hy3d_conv3d_desc *const desc = &run->plan->desc;
     const hy3d_tensor *const x = run->x;
     const int64_t index =
-        hy3d__conv_resolve(t, desc->in_size[0], desc->pad_mode[0] == HY3D_PAD_REPLICATE);
+        hy3d__conv_resolve(t, hy3d__conv_end(desc, 0), desc->pad_mode[0] == HY3D_PAD_REPLICATE);
 
     if (index < 0) {
         return (hy3d_conv3d_frame){.data = NULL};

@@ -141,7 +141,8 @@ static void pack_row(const row_source *source, int64_t first, int64_t n, float *
     fill_columns(dst, n, edge);
 }
 
-/* One strip: `rows` rows of `columns` columns of 16 channels of a frame. */
+/* One strip: `rows` rows of `columns` columns of 16 channels of a frame. What is cropped behind
+ * counts as outside: a tile that reaches beyond the output must not read it, its results mix. */
 static void pack_strip(const hy3d__conv_run *run, const hy3d_conv3d_frame *frame,
                        const hy3d_conv3d_frame *next, int64_t channel, int64_t top, int64_t left,
                        int rows, int64_t columns, float *strip)
@@ -151,13 +152,13 @@ static void pack_strip(const hy3d__conv_run *run, const hy3d_conv3d_frame *frame
     /* An up-sampled input that the transform knows is read as it is. */
     const bool as_is = plan->winograd.sizes.filters.kind.is_upsampled;
     const int64_t up_h = hy3d__conv_upsample(desc, 1), up_w = hy3d__conv_upsample(desc, 2);
-    const int64_t height = as_is ? desc->in_size[1] / up_h : desc->in_size[1];
+    const int64_t height = hy3d__conv_ceil_div(hy3d__conv_end(desc, 1), as_is ? up_h : 1);
     row_source source = {.run = run,
                          .frame = *frame,
                          .channel = channel,
                          .channels = hy3d__min_i64(16, plan->c - channel),
                          .up = as_is ? 1 : up_w,
-                         .columns = as_is ? desc->in_size[2] / up_w : desc->in_size[2],
+                         .columns = hy3d__conv_ceil_div(hy3d__conv_end(desc, 2), as_is ? up_w : 1),
                          .next = next->data};
     int64_t packed = -1; /* the row of x that the line before holds */
 
@@ -207,10 +208,10 @@ static int64_t frame_number(const chunk *c, int64_t i)
 /* Where along an axis the data of tile `tile` begin. */
 static int64_t tile_start(const hy3d_conv3d_plan *plan, int axis, int64_t tile)
 {
-    const hy3d__winograd_kind *const kind = &plan->winograd.sizes.filters.kind;
-    const int64_t before = plan->desc.pad_before[axis];
+    const hy3d__winograd_sizes *const sizes = &plan->winograd.sizes;
+    const int64_t before = plan->desc.pad_before[axis] + sizes->lead[axis];
 
-    return tile * kind->step - (kind->is_upsampled ? (before + 1) / 2 : before);
+    return tile * sizes->filters.kind.step - before / (sizes->filters.kind.is_upsampled ? 2 : 1);
 }
 
 static float *ring_entry(const chunk *c, int64_t i)

@@ -154,7 +154,7 @@ hy3d__winograd_sizes hy3d__winograd_sizes_of(const hy3d_conv3d_desc *desc, const
     /* Whole tiles of an up-sampled input begin with the second of two equal positions. */
     s.lead[0] = kind.time == &twice ? hy3d__conv_pairs(desc) - 1 : 0;
     for (int i = 1; kind.is_upsampled && i < 3; i++) {
-        s.lead[i] = desc->pad_before[i] % 2;
+        s.lead[i] = desc->pad_before[i] % 2 == 0 ? 0 : 1; /* -1: the first copy is cropped */
     }
     s.frames = out[0] + s.lead[0];
     s.tiles_h = hy3d__conv_ceil_div(out[1] + s.lead[1], kind.m);

@@ -45,8 +45,9 @@ static const entry table[HY3D_PY_CONV_ARGS] = {
     [HY3D_PY_PREPARED] = {"prepared", PREPARED, AT(prepared), .none = true},
     [HY3D_PY_STRIDE] = {"stride", TRIPLE, AT(desc.stride), 1},
     [HY3D_PY_DILATION] = {"dilation", TRIPLE, AT(desc.dilation), 1},
-    [HY3D_PY_PAD_BEFORE] = {"pad_before", TRIPLE, AT(desc.pad_before), 0},
-    [HY3D_PY_PAD_AFTER] = {"pad_after", TRIPLE, AT(desc.pad_after), 0},
+    /* hy3d_py_conv_raise has the rule of these two. */
+    [HY3D_PY_PAD_BEFORE] = {"pad_before", TRIPLE, AT(desc.pad_before), ANY},
+    [HY3D_PY_PAD_AFTER] = {"pad_after", TRIPLE, AT(desc.pad_after), ANY},
     [HY3D_PY_PAD_MODES] = {"pad_modes", WORDS, AT(desc.pad_mode),
                            .rule = "each must be 'zeros' or 'replicate'",
                            .words = {"zeros", "replicate"}},
@@ -163,7 +164,7 @@ static bool read_argument(const hy3d_py_state *state, const entry *row, PyObject
         return read_integer(row, object, integers);
     case TRIPLE:
         return hy3d_py_int64_array(object, row->name, 3, integers) &&
-               hy3d_py_at_least(row->name, integers, row->least);
+               (row->least == ANY || hy3d_py_at_least(row->name, integers, row->least));
     case COUNT:
         good = read_count(row, object, UINT32_MAX, &count);
         *(uint32_t *)target = (uint32_t)count;

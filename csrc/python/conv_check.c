@@ -230,9 +230,29 @@ bool hy3d_py_conv_check(const hy3d_py_state *state, hy3d_py_conv *conv)
            check_residual(conv) && check_overlaps(conv);
 }
 
+/* A sentence where padding crops all of an axis. */
+static bool check_crops(const hy3d_conv3d_desc *desc, const char *name, const int64_t pad[3])
+{
+    for (int i = 0; i < 3; i++) {
+        if (desc->in_size[i] >= 1 && pad[i] <= -desc->in_size[i]) {
+            return hy3d_py_value_error("%s is (%lld, %lld, %lld): negative padding crops the input "
+                                       "(%lld, %lld, %lld), of which a part must be left.",
+                                       name, (long long)pad[0], (long long)pad[1],
+                                       (long long)pad[2], (long long)desc->in_size[0],
+                                       (long long)desc->in_size[1], (long long)desc->in_size[2]);
+        }
+    }
+    return true;
+}
+
 PyObject *hy3d_py_conv_raise(const hy3d_py_state *state, hy3d_status status,
                              const hy3d_conv3d_desc *desc)
 {
+    if (status == HY3D_ERR_INVALID_ARGUMENT &&
+        (!check_crops(desc, "pad_before", desc->pad_before) ||
+         !check_crops(desc, "pad_after", desc->pad_after))) {
+        return NULL;
+    }
     const char *const what = status == HY3D_ERR_SHAPE_MISMATCH
                                  ? "the dilated kernel is larger than the padded input"
                                  : hy3d_status_text(status);

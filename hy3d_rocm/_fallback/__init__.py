@@ -154,6 +154,7 @@ def conv3d_out_size(
     """As `_core.conv3d_out_size`: (T, H, W) of the result."""
     axes = zip(in_size, kernel, stride, dilation, pad_before, pad_after, strict=True)
     out = tuple((i + b + a - d * (k - 1) - 1) // s + 1 for i, k, s, d, b, a in axes)
-    if len(out) != 3 or min(out) < 1:
+    crops = any(min(b, a) <= -i for i, b, a in zip(in_size, pad_before, pad_after, strict=True))
+    if len(out) != 3 or min(out) < 1 or crops:
         raise ValueError(f"No such convolution: input {in_size} with kernel {kernel} gives {out}.")
     return out[0], out[1], out[2]

@@ -165,7 +165,7 @@ def _space(size: tuple[Any, ...], kernel: tuple[Any, ...], geometry: Geometry) -
     found = []
     for n, k, step, spread, before, after in zip(size, kernel, *geometry, strict=True):
         rest = n + before + after - spread * (k - 1) - 1
-        if min(step, spread) < 1 or min(before, after) < 0 or n < 1 or k < 1 or rest < 0:
+        if min(step, spread) < 1 or n < 1 or k < 1 or min(before, after) <= -n or rest < 0:
             return _native.conv3d_out_size(
                 tuple(int(s) for s in size), tuple(int(s) for s in kernel), *geometry
             )

@@ -42,7 +42,8 @@ def conv3d(
     stride, dilation: a number or (T, H, W), at least 1.
     padding: a number, (T, H, W), pairs ((before, after), ...) where the sides differ
         (causal in time: ((2, 0), (1, 1), (1, 1))), "valid" (none) or "same" (stride 1 only; an odd
-        rest goes behind, as in torch).
+        rest goes behind, as in torch). A negative one crops so much of x at that side, not all of
+        it, as in torch.nn.functional.pad.
     padding_mode: "zeros", "replicate", or one of them an axis.
     accuracy: "exact" is the direct sum; "fast" may use Winograd, several times faster where it
         fits, with a larger rounding error (docs/numerics.md has its bound), and prepares weights
@@ -117,7 +118,8 @@ def fused_conv3d(
         in twos, each two the same tensor, as after up-sampling in time, that is made use of.
     weight (Cout, C, kT, kH, kW), or (Cout, C, kH, kW) for kT = 1; bias (Cout) or None; stride,
         padding, padding_mode, accuracy, threads, workspace_limit, cancel as in `conv3d`. Padding
-        comes after all that is done to x: a padded zero stays zero.
+        comes after all that is done to x: a padded zero stays zero. A negative one crops up-sampled
+        rows and columns.
     upsample: nearest repeats of (H, W).  scale, shift: float32 (C), both or none: GroupNorm's
         statistics and weights in two numbers a channel.  activation: "silu" or None.
     residual: (1, Cout, T', H', W') of x's type, added before the result is rounded to it; it may be

@@ -63,15 +63,19 @@ class _Word(NamedTuple):
 class Pending:
     """Tensors on their way to and from other ranks: not to be touched before wait().
 
-    arrived: (tensor of the device, the same in host memory) that came through there.
+    works: torch.distributed's. held: the memory that they use. arrived: (tensor of the device, the
+    same in host memory) that came through there.
     """
 
-    def __init__(self, group: Group, works: Sequence[Any], held: Any, arrived: Any) -> None:
-        self._group, self._works, self._held, self._arrived = group, works, held, arrived
+    def __init__(
+        self, group: Group, works: Sequence[Any], held: Any, arrived: Any, on_stream: bool
+    ) -> None:
+        self._group, self._works, self._on_stream = group, works, on_stream
+        self._held, self._arrived = held, arrived
 
     def wait(self) -> None:
-        """Until all is sent and there; what NCCL does the current stream waits for."""
-        self._group.wait(self._works, self._held)
+        """Until all is sent and there; what NCCL does the current stream waits for, not we."""
+        self._group.wait(self._works, self._held, self._on_stream)
         for tensor, there in self._arrived:
             tensor.copy_(there)
         self._works, self._held, self._arrived = (), None, ()
@@ -86,7 +90,8 @@ class Group:
     have kernels to compile in its first decode.
 
     lost: why the group can't be used any more, "" while it can. sent_bytes: by this rank so far.
-    waited_seconds: in which its CPU only waited for other ranks.
+    waited_seconds: in which its CPU only waited for other ranks. stalls: None, or a list that gets
+    pairs of events between which a GPU's stream did.
     """
 
     def __init__(self, control: Any, data: Any = None, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -97,14 +102,24 @@ class Group:
         self.lost = ""
         self.sent_bytes = 0
         self.waited_seconds = 0.0
+        self.stalls: list[tuple[torch.cuda.Event, torch.cuda.Event]] | None = None
         self._kept: list[Any] = []  # what others may still write to after all was lost
 
-    def wait(self, works: Sequence[Any], held: Any = None) -> None:
-        """Waits for operations, of which `held` is the memory. GroupLostError."""
+    def wait(self, works: Sequence[Any], held: Any, on_stream: bool) -> None:
+        """Waits for operations, of which `held` is the memory. on_stream: the GPU does, and NCCL's
+        own watch ends it (with a time-out NCCL would hold up this thread). GroupLostError."""
         began = time.perf_counter()
+        events: list[Any] = []
+        if self.stalls is not None and on_stream:
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+            self.stalls.append((events[0], events[1]))
         with self._watched(works, held):
+            for event in events[:1]:
+                event.record()
             for work in works:
-                work.wait(timedelta(seconds=self.timeout))
+                work.wait(*(() if on_stream else (timedelta(seconds=self.timeout),)))
+            for event in events[1:]:
+                event.record()
         self.waited_seconds += time.perf_counter() - began
 
     def post(self, sends: Parts, comes: Parts) -> Pending:
@@ -120,14 +135,13 @@ class Group:
             hosts = [(peer, torch.empty_like(tensor, device="cpu")) for peer, tensor in comes]
             arrived = [(t, there) for (_, t), (_, there) in zip(comes, hosts, strict=True)]
             comes = hosts
-        # Of two ranks the lower one sends first: between two, NCCL does one thing at a time.
-        every = [(peer, self.rank > peer, through.send, tensor) for peer, tensor in sends]
-        every += [(peer, self.rank < peer, through.recv, tensor) for peer, tensor in comes]
+        every = [(through.send, peer, tensor) for peer, tensor in sends]
+        every += [(through.recv, peer, tensor) for peer, tensor in comes]
         works: list[Any] = []
-        with self._watched(works, every):
-            for peer, _, begin, tensor in sorted(every, key=lambda one: one[1]):
+        with self._watched(works, every), _at_once(through, works, on_device and bool(every)):
+            for begin, peer, tensor in every:
                 works.append(begin([tensor], peer, 0))
-        return Pending(self, works, every, arrived)
+        return Pending(self, works, every, arrived, through is self.data)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's tensor, all of one size, in the order of ranks."""
@@ -138,7 +152,7 @@ class Group:
         works: list[Any] = []
         with self._watched(works, (given, made)):
             works.append(through.allgather([made], [given]))
-        self.wait(works, (given, made))
+        self.wait(works, (given, made), through is self.data)
         return made if direct else [part.to(tensor.device) for part in made]
 
     def meet(self, about: str, error: BaseException | None = None, values: Any = None) -> list[Any]:
@@ -212,6 +226,18 @@ class Group:
             with suppress(RuntimeError):
                 abort()
         raise GroupLostError(why)
+
+
+@contextmanager
+def _at_once(through: Any, works: list[Any], is_wanted: bool) -> Iterator[None]:
+    """What is begun inside is one operation of NCCL's, which can't wait for itself."""
+    device = () if not hasattr(through, "_get_backend") else (torch.device("cuda"),)
+    is_wanted = is_wanted and hasattr(through, "_start_coalescing")
+    if is_wanted:
+        through._start_coalescing(*device)
+    yield
+    if is_wanted:
+        works[:] = [through._end_coalescing(*device)]
 
 
 def _word(about: str, values: Any, error: BaseException | None) -> _Word:

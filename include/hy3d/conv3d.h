@@ -42,7 +42,9 @@ typedef struct hy3d_conv3d_desc {
     int64_t in_channels, out_channels, groups; /* >= 1; both channel counts divisible by groups */
     int64_t in_size[3];                        /* >= 1 */
     int64_t kernel[3], stride[3], dilation[3]; /* >= 1 */
-    int64_t pad_before[3], pad_after[3];       /* >= 0; causal in time: before 2, after 0 */
+    /* Causal in time: before 2, after 0. Negative: so many positions of the input (up-sampled ones)
+     * are cropped at that side, fewer than in_size; nothing follows from what they hold. */
+    int64_t pad_before[3], pad_after[3];
     hy3d_pad_mode pad_mode[3];
     /* Nearest up-sampling of x before the convolution: in_size counts up-sampled positions, x has
      * in_size[i] / upsample[i] (exact). 0 means 1. */

@@ -29,8 +29,10 @@ static const bad_desc bad_descs[] = {
     {AT(stride[1]), 0, HY3D_ERR_INVALID_ARGUMENT},
     {AT(dilation[2]), 0, HY3D_ERR_INVALID_ARGUMENT},
     {AT(dilation[2]), 4, HY3D_ERR_SHAPE_MISMATCH},
-    {AT(pad_before[0]), -1, HY3D_ERR_INVALID_ARGUMENT},
-    {AT(pad_after[2]), -1, HY3D_ERR_INVALID_ARGUMENT},
+    {AT(pad_before[0]), -3, HY3D_ERR_INVALID_ARGUMENT},
+    {AT(pad_after[2]), -8, HY3D_ERR_INVALID_ARGUMENT},
+    {AT(pad_after[2]), INT64_MIN, HY3D_ERR_INVALID_ARGUMENT},
+    {AT(pad_before[1]), -7, HY3D_ERR_SHAPE_MISMATCH},
     /* Overflow: of a padded size, of a dilated kernel, of elements in bytes. */
     {AT(pad_after[0]), INT64_MAX, HY3D_ERR_OVERFLOW},
     {AT(dilation[1]), INT64_MAX, HY3D_ERR_OVERFLOW},

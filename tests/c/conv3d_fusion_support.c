@@ -39,6 +39,7 @@ static void make_frames(conv_fused *f, test_random *random, int limit)
         f->frames[t] = conv_view_make(desc->dtype, size,
                                       (conv_layout)test_between(random, 0, LAYOUT_COUNT - 1), 0xff);
         fill(random, &f->frames[t].tensor, limit);
+        conv_poison_cropped(desc, &f->frames[t].tensor, 1);
         const int64_t *const stride = f->frames[t].tensor.stride;
         f->list[t] = (hy3d_conv3d_frame){.data = f->frames[t].tensor.data,
                                          .stride = {stride[1], stride[3], stride[4]}};

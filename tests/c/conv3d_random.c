@@ -29,12 +29,10 @@ hy3d_conv3d_desc conv_random_desc(test_random *random)
         desc.kernel[i] = pick(random, kernels, COUNT_OF(kernels));
         desc.stride[i] = pick(random, strides, COUNT_OF(strides));
         desc.dilation[i] = pick(random, dilations, COUNT_OF(dilations));
-        desc.pad_before[i] = test_between(random, 0, 3);
-        desc.pad_after[i] = test_between(random, 0, 3);
+        desc.pad_before[i] = test_between(random, -2, 3);
+        desc.pad_after[i] = test_between(random, -2, 3);
         desc.pad_mode[i] = (hy3d_pad_mode)test_between(random, 0, 1);
-        const int64_t least = (desc.kernel[i] - 1) * desc.dilation[i] + 1 - desc.pad_before[i] -
-                              desc.pad_after[i];
-        desc.in_size[i] = (least < 1 ? 1 : least) + pick(random, room, COUNT_OF(room));
+        desc.in_size[i] = conv_least_size(&desc, i) + pick(random, room, COUNT_OF(room));
     }
     if (test_between(random, 0, 5) == 0) { /* one tap in height and width, a way of its own */
         for (int i = 1; i < 3; i++) {
@@ -47,6 +45,8 @@ hy3d_conv3d_desc conv_random_desc(test_random *random)
     if (test_between(random, 0, 29) == 0) { /* rows that are cut into columns */
         desc.in_size[2] += test_between(random, 600, 1500);
         desc.batch = desc.in_size[0] = desc.kernel[0] = 1;
+        desc.pad_before[0] = desc.pad_before[0] < 0 ? 0 : desc.pad_before[0];
+        desc.pad_after[0] = desc.pad_after[0] < 0 ? 0 : desc.pad_after[0];
         desc.in_channels = desc.groups;
     }
     return desc;

@@ -188,6 +188,44 @@ hy3d_conv3d_desc conv_desc(hy3d_dtype dtype, int64_t in_channels, int64_t out_ch
     };
 }
 
+int64_t conv_least_size(const hy3d_conv3d_desc *desc, int axis)
+{
+    const int64_t before = desc->pad_before[axis], after = desc->pad_after[axis];
+    const int64_t extent = (desc->kernel[axis] - 1) * desc->dilation[axis] + 1;
+    int64_t least = extent - before - after;
+
+    least = least < 1 - before ? 1 - before : least;
+    least = least < 1 - after ? 1 - after : least;
+    return least < 1 ? 1 : least;
+}
+
+static bool is_cropped(const hy3d_conv3d_desc *desc, int axis, int64_t at)
+{
+    const int64_t times = desc->upsample[axis] > 1 ? desc->upsample[axis] : 1;
+    const int64_t after = desc->pad_after[axis] < 0 ? desc->pad_after[axis] : 0;
+
+    return (at + 1) * times <= -desc->pad_before[axis] ||
+           at * times >= desc->in_size[axis] + after;
+}
+
+void conv_poison_cropped(const hy3d_conv3d_desc *desc, const hy3d_tensor *x, int first_axis)
+{
+    int64_t at[HY3D_TENSOR_DIMS] = {0};
+
+    for (int i = 0; i < HY3D_TENSOR_DIMS; i++) {
+        if (x->size[i] == 0 || (x->size[i] > 1 && x->stride[i] == 0)) {
+            return;
+        }
+    }
+    do {
+        for (int i = first_axis; i < 3; i++) {
+            if (is_cropped(desc, i, at[2 + i])) {
+                conv_set(x, at, (double)NAN);
+            }
+        }
+    } while (conv_step(x, at));
+}
+
 conv_problem conv_problem_make(const hy3d_conv3d_desc *desc, bool bias, conv_layout x_layout,
                                conv_layout weight_layout, conv_layout y_layout,
                                test_random *random, int limit)
@@ -218,6 +256,7 @@ conv_problem conv_problem_make(const hy3d_conv3d_desc *desc, bool bias, conv_lay
         conv_fill_reals(random, &p.weight.tensor);
         conv_fill_reals(random, &p.bias.tensor);
     }
+    conv_poison_cropped(desc, &p.x.tensor, 0);
     return p;
 }
 

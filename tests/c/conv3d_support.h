@@ -33,6 +33,11 @@ double conv_get(const hy3d_tensor *tensor, const int64_t at[HY3D_TENSOR_DIMS]);
 void conv_set(const hy3d_tensor *tensor, const int64_t at[HY3D_TENSOR_DIMS], double value);
 /* Next index in order; false after the last. Start with all zeros and a tensor without zeros. */
 bool conv_step(const hy3d_tensor *tensor, int64_t at[HY3D_TENSOR_DIMS]);
+/* The least in_size (up-sampled) of an axis for one output and its paddings. */
+int64_t conv_least_size(const hy3d_conv3d_desc *desc, int axis);
+/* NaN where negative padding leaves nothing of x or (first_axis 1) of one frame: what a result may
+ * not depend on. Nothing where elements share memory. */
+void conv_poison_cropped(const hy3d_conv3d_desc *desc, const hy3d_tensor *x, int first_axis);
 
 /* All values, to a tensor of the same size. */
 void conv_copy(const hy3d_tensor *from, const hy3d_tensor *to);

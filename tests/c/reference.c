@@ -127,15 +127,17 @@ static void store(const hy3d_tensor *t, int64_t at, double value)
 static int64_t input_index(const hy3d_conv3d_desc *d, int axis, int64_t out, int64_t tap)
 {
     const int64_t i = out * d->stride[axis] + tap * d->dilation[axis] - d->pad_before[axis];
-    const int64_t last = d->in_size[axis] - 1;
+    const int64_t crop_after = d->pad_after[axis] < 0 ? -d->pad_after[axis] : 0;
+    const int64_t first = d->pad_before[axis] < 0 ? -d->pad_before[axis] : 0;
+    const int64_t last = d->in_size[axis] - crop_after - 1;
 
-    if (i >= 0 && i <= last) {
+    if (i >= first && i <= last) {
         return i;
     }
     if (d->pad_mode[axis] == HY3D_PAD_ZEROS) {
         return -1;
     }
-    return i < 0 ? 0 : last;
+    return i < first ? first : last;
 }
 
 /* What a convolution is made of. */

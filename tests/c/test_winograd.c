@@ -92,6 +92,51 @@ START_TEST(test_fast_convolutions_as_they_are_chosen_stay_within_the_bound)
 }
 END_TEST
 
+/* A strip of rows of an up-sampled picture: padded at a border, one copy of a row cropped at an
+ * inner side. The kinds that read such an input as it is still apply, and are right. */
+START_TEST(test_strips_of_an_upsampled_input_take_its_own_kinds)
+{
+    static conv_fused fused;
+    const int level = _i / 4;
+    if (level >= test_level_count()) {
+        return;
+    }
+    hy3d_context *const context = test_context(levels[level], 3);
+    const int64_t before = _i % 2 == 0 ? 1 : -1, after = _i / 2 % 2 == 0 ? 1 : -1;
+    test_random random = test_rng(870 + (uint64_t)_i);
+    hy3d_conv3d_desc desc = conv_desc(HY3D_F32, 32, 32, 1, 24, 24, 3);
+    hy3d_conv3d_format chosen = HY3D_FORMAT_NONE;
+    int checked = 0;
+
+    desc.accuracy = HY3D_FAST;
+    desc.kernel[0] = 1;
+    desc.upsample[1] = desc.upsample[2] = 2;
+    desc.pad_before[1] = before;
+    desc.pad_after[1] = after;
+    desc.pad_before[2] = desc.pad_after[2] = 1;
+    ck_assert_ok(hy3d_conv3d_choose_format(context, &desc, &chosen));
+    ck_assert(chosen != HY3D_FORMAT_NONE && winograd_is_upsampled(chosen));
+    for (hy3d_conv3d_format format = 1; format <= WINOGRAD_FORMATS; format++) {
+        if (!winograd_is_upsampled(format)) {
+            continue;
+        }
+        hy3d_conv3d_desc one = desc;
+        one.kernel[0] = one.in_size[0] = winograd_frames(format) > 1 ? 3 : 1;
+        one.in_size[0] += 2;
+        one.in_size[1] = 2 * test_between(&random, 3, 12);
+        winograd_suit(format, &random, &one);
+        conv_fused_make(&fused, &one, HY3D_SILU, &random, 0);
+        winograd_thin_out(&fused, &random);
+        ck_assert_ok(winograd_run(context, format, &fused, false));
+        ck_assert(winograd_worst_fraction(&fused, format) <= 1.0);
+        conv_fused_free(&fused);
+        checked++;
+    }
+    ck_assert_int_eq(checked, 4);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 Suite *hy3d_winograd_suite(void);
 Suite *hy3d_winograd_suite(void)
 {
@@ -102,6 +147,8 @@ Suite *hy3d_winograd_suite(void)
                         3 * WINOGRAD_FORMATS);
     tcase_add_loop_test(tests, test_fast_convolutions_as_they_are_chosen_stay_within_the_bound, 0,
                         3);
+    tcase_add_loop_test(tests, test_strips_of_an_upsampled_input_take_its_own_kinds, 0,
+                        3 * 4);
     suite_add_tcase(suite, tests);
     suite_add_tcase(suite, hy3d_winograd_bits_case());
     suite_add_tcase(suite, hy3d_winograd_refusal_case());

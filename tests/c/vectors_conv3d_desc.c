@@ -21,6 +21,11 @@
     {"dilation least", {D(dilation[i], INT64_MIN)}, BAD},                                          \
     {"dilation most of one tap", {D(dilation[i], INT64_MAX)}, OK},                                 \
     {"before -1", {D(pad_before[i], -1)}, BAD}, {"after -1", {D(pad_after[i], -1)}, BAD},          \
+    {"before crops a part", {D(pad_before[i], -4), D(in_size[i], 5)}, OK},                         \
+    {"after crops a part", {D(pad_after[i], -4), D(in_size[i], 5)}, OK},                           \
+    {"before crops all", {D(pad_before[i], -5), D(in_size[i], 5)}, BAD},                           \
+    {"after crops all", {D(pad_after[i], -5), D(in_size[i], 5)}, BAD},                             \
+    {"all but one", {D(pad_before[i], 1 - MOST), D(in_size[i], MOST)}, OK},                        \
     {"before least", {D(pad_before[i], INT64_MIN)}, BAD},                                          \
     {"after least", {D(pad_after[i], INT64_MIN)}, BAD},                                            \
     {"upsample -1", {D(upsample[i], -1)}, BAD},                                                    \
@@ -39,6 +44,11 @@ static const vector ranges[] = {AXIS_RANGE(0), AXIS_RANGE(1), AXIS_RANGE(2)};
     {"padding beyond", {D(pad_before[i], MOST)}, BIG},                                             \
     {"last padding after", {D(pad_after[i], MOST - 1)}, OK},                                       \
     {"padding after beyond", {D(pad_after[i], MOST)}, BIG},                                        \
+    {"both crop all but one", {D(pad_before[i], -2), D(pad_after[i], -2), D(in_size[i], 5)}, OK},  \
+    {"both crop all", {D(pad_before[i], -2), D(pad_after[i], -3), D(in_size[i], 5)}, SHAPE},       \
+    {"both crop more", {D(pad_before[i], -4), D(pad_after[i], -4), D(in_size[i], 5)}, SHAPE},      \
+    {"a crop and padding", {D(pad_before[i], -4), D(pad_after[i], 2), D(in_size[i], 5),            \
+     D(kernel[i], 3)}, OK},                                                                        \
     {"padding most", {D(pad_before[i], INT64_MAX)}, BIG},                                          \
     {"padding after most", {D(pad_after[i], INT64_MAX)}, BIG},                                     \
     {"paddings that wrap", {D(pad_before[i], TWO(62)), D(pad_after[i], TWO(62))}, BIG},            \

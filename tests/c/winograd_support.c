@@ -326,11 +326,14 @@ hy3d_conv3d_desc winograd_random_desc(test_random *random, int64_t taps)
             *(test_between(random, 0, 1) == 0 ? &desc.pad_before[i] : &desc.pad_after[i]) =
                 i == 0 ? 4 : 13;
         }
+        if (test_between(random, 0, 3) == 0) { /* cropped, as the inner side of a strip is */
+            *(test_between(random, 0, 1) == 0 ? &desc.pad_before[i] : &desc.pad_after[i]) =
+                -test_between(random, 1, 3);
+        }
         desc.pad_mode[i] = (hy3d_pad_mode)test_between(random, 0, 1);
         desc.upsample[i] = test_between(random, 0, 4) == 0 ? 2 : 0;
-        const int64_t least = desc.kernel[i] - desc.pad_before[i] - desc.pad_after[i];
         const int64_t room = i == longest ? 38 : i == 0 ? 3 : 9;
-        desc.in_size[i] = (least < 1 ? 1 : least) + test_between(random, 0, room);
+        desc.in_size[i] = conv_least_size(&desc, i) + test_between(random, 0, room);
         desc.in_size[i] += desc.upsample[i] == 2 ? desc.in_size[i] % 2 : 0;
     }
     switch (test_between(random, 0, 5)) {

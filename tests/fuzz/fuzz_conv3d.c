@@ -21,8 +21,8 @@ static void judge_axis(const hy3d_conv3d_desc *d, int i, faults *found, int64_t 
 {
     const wide size = d->in_size[i], kernel = d->kernel[i];
     const int64_t up = d->upsample[i] == 0 ? 1 : d->upsample[i];
-    if (size < 1 || kernel < 1 || d->stride[i] < 1 || d->dilation[i] < 1 || d->pad_before[i] < 0 ||
-        d->pad_after[i] < 0 || up < 1 || (unsigned)d->pad_mode[i] > HY3D_PAD_REPLICATE) {
+    if (size < 1 || kernel < 1 || d->stride[i] < 1 || d->dilation[i] < 1 ||
+        d->pad_before[i] <= -size || d->pad_after[i] <= -size || up < 1 || (unsigned)d->pad_mode[i] > HY3D_PAD_REPLICATE) {
         found->invalid = true;
         return;
     }
@@ -102,8 +102,8 @@ static hy3d_conv3d_desc any_desc(fuzz_input *in)
         d.kernel[i] = fuzz_chance(in, 64) ? fuzz_number(in) : fuzz_between(in, 1, 5);
         d.stride[i] = fuzz_chance(in, 48) ? fuzz_number(in) : 1;
         d.dilation[i] = fuzz_chance(in, 48) ? fuzz_number(in) : 1;
-        d.pad_before[i] = fuzz_chance(in, 64) ? fuzz_number(in) : fuzz_between(in, 0, 3);
-        d.pad_after[i] = fuzz_chance(in, 64) ? fuzz_number(in) : fuzz_between(in, 0, 3);
+        d.pad_before[i] = fuzz_chance(in, 64) ? fuzz_number(in) : fuzz_between(in, -3, 3);
+        d.pad_after[i] = fuzz_chance(in, 64) ? fuzz_number(in) : fuzz_between(in, -3, 3);
         d.pad_mode[i] =
             (hy3d_pad_mode)(fuzz_chance(in, 3) ? fuzz_number(in) : fuzz_between(in, 0, 1));
         d.upsample[i] = fuzz_chance(in, 24) ? fuzz_number(in) : 0;

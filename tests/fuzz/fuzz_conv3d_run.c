@@ -41,8 +41,8 @@ static hy3d_conv3d_desc small_desc(fuzz_input *in)
         d.kernel[i] = is_flat && i > 0 ? 1 : fuzz_between(in, 1, 4);
         d.stride[i] = fuzz_chance(in, 40) ? fuzz_between(in, 1, 5) : 1;
         d.dilation[i] = fuzz_chance(in, 40) ? fuzz_between(in, 1, 4) : 1;
-        d.pad_before[i] = fuzz_between(in, 0, 3);
-        d.pad_after[i] = fuzz_between(in, 0, 3);
+        d.pad_before[i] = fuzz_between(in, -2, 3);
+        d.pad_after[i] = fuzz_between(in, -2, 3);
         d.pad_mode[i] = (hy3d_pad_mode)fuzz_between(in, 0, 1);
         d.in_size[i] = fuzz_between(in, 1, i == 2 && fuzz_chance(in, 32) ? 70 : 10) *
                        (d.upsample[i] > 1 ? d.upsample[i] : 1);

@@ -48,8 +48,10 @@ static aim random_aim(bits_random *random, bool exact)
 /* Sizes that give `room` output positions more than the one that must be. */
 static void set_size(hy3d_conv3d_desc *d, int axis, int64_t room)
 {
-    const int64_t least = (d->kernel[axis] - 1) * d->dilation[axis] + 1 - d->pad_before[axis] -
-                          d->pad_after[axis];
+    const int64_t before = d->pad_before[axis], after = d->pad_after[axis];
+    int64_t least = (d->kernel[axis] - 1) * d->dilation[axis] + 1 - before - after;
+    least = least < 1 - before ? 1 - before : least; /* what crops leaves one */
+    least = least < 1 - after ? 1 - after : least;
     const int64_t times = d->upsample[axis] > 1 ? d->upsample[axis] : 1;
     const int64_t size = (least < 1 ? 1 : least) + room;
     d->in_size[axis] = (size + times - 1) / times * times;
@@ -77,6 +79,10 @@ static void paddings(bits_random *random, hy3d_conv3d_desc *d)
         } else if (kind > 1) {
             d->pad_before[i] = bits_between(random, 0, 3);
             d->pad_after[i] = bits_between(random, 0, 3);
+        }
+        if (bits_one_in(random, 6)) {
+            *(bits_one_in(random, 2) ? &d->pad_before[i] : &d->pad_after[i]) =
+                -bits_between(random, 1, 3);
         }
         if (bits_one_in(random, 40)) {
             *(bits_one_in(random, 2) ? &d->pad_before[i] : &d->pad_after[i]) = 13;

@@ -15,11 +15,12 @@ static void count_config(bits_shared *shared, const bits_config *c)
     static const bits_count dtypes[] = {COUNT_F32, COUNT_F64, COUNT_F16, COUNT_BF16};
     const hy3d_conv3d_desc *const d = &c->desc;
     const bool is_upsampled = d->upsample[0] > 1 || d->upsample[1] > 1 || d->upsample[2] > 1;
-    bool is_replicated = false;
+    bool is_replicated = false, is_cropped = false;
 
     for (int i = 0; i < 3; i++) {
         is_replicated = is_replicated || (d->pad_mode[i] == HY3D_PAD_REPLICATE &&
-                                          d->pad_before[i] + d->pad_after[i] > 0);
+                                          (d->pad_before[i] > 0 || d->pad_after[i] > 0));
+        is_cropped = is_cropped || d->pad_before[i] < 0 || d->pad_after[i] < 0;
     }
     bits_add(shared, COUNT_CONFIGURATIONS, 1);
     bits_add(shared, dtypes[d->dtype], 1);
@@ -30,6 +31,7 @@ static void count_config(bits_shared *shared, const bits_config *c)
     bits_add(shared, COUNT_IN_PLACE, c->in_place ? 1 : 0);
     bits_add(shared, COUNT_UPSAMPLED, is_upsampled ? 1 : 0);
     bits_add(shared, COUNT_REPLICATED, is_replicated ? 1 : 0);
+    bits_add(shared, COUNT_CROPPED, is_cropped ? 1 : 0);
     bits_add(shared, COUNT_EMPTY, d->batch == 0 ? 1 : 0);
 }
 

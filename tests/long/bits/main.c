@@ -63,6 +63,7 @@ static const struct {
     {COUNT_IN_PLACE, "residual in place", true, false},
     {COUNT_UPSAMPLED, "up-sampled", true, false},
     {COUNT_REPLICATED, "replicated edges", true, false},
+    {COUNT_CROPPED, "cropped", true, false},
     {COUNT_EMPTY, "empty batch", true, false},
     {COUNT_ROW_TAIL, "direct: channels no multiple of 8", true, true},
     {COUNT_LANE_TAIL, "direct: columns no multiple of 16", true, true},

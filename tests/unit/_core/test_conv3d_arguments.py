@@ -86,7 +86,9 @@ SAID = {
 }
 OUT_OF_RANGE: dict[str, list[Any]] = {
     **{key: [(0, 1, 1), (1, 1, -1), (1, 2**63, 1)] for key in TRIPLES},
-    **{key: [(0, -1, 0), (-(2**64), 0, 0)] for key in ("pad_before", "pad_after")},
+    **{
+        key: [(0, -3, 0), (-(2**63), 0, 0), (-(2**64), 0, 0)] for key in ("pad_before", "pad_after")
+    },
     **{key: [-1, 2**32, 2**64] for key in ("threads", "format")},
     "pairs": [-1, 3, 2**32 - 1, 2**32],
     "workspace_limit": [-1, 2**64],

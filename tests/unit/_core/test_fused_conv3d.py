@@ -19,7 +19,7 @@ from core_memory import memory
 from dlpack_liar import Producer
 
 from hy3d_rocm import _core
-from hy3d_rocm.conv.functional import fused_conv3d
+from hy3d_rocm.conv.functional import conv2d, conv3d, fused_conv3d
 
 ONE = (1, 1, 1)
 NONE = (0, 0, 0)
@@ -343,3 +343,38 @@ def test_fused_conv3d_takes_causal_padding_a_stride_and_flat_kernels() -> None:
 def test_fused_conv3d_refuses_other_frames_in_a_sentence(frames: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         fused_conv3d(frames, WEIGHT)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mode", ["zeros", "replicate"])
+def test_negative_padding_crops_upsampled_rows_and_columns(dtype: Any, mode: str) -> None:
+    """What is cropped is NaN where no copy of it is left: nothing follows from it."""
+    x, weight = X.to(dtype).clone(), WEIGHT.to(dtype)
+    x[:, :, :, -1], x[:, :, :, :, 0] = torch.nan, torch.nan
+    sides = ((1, 1), (-1, -3), (-2, 1))
+    y = fused_conv3d(
+        frames_of(x), weight, BIAS.to(dtype), padding=sides, padding_mode=mode, upsample=(2, 2)
+    )
+    kept = X.double().repeat_interleave(2, 3).repeat_interleave(2, 4)[:, :, :, 1:-3, 2:]
+    kept = F.pad(kept, (0, 1, 0, 0, 1, 1), mode="constant" if mode == "zeros" else "replicate")
+    assert torch.equal(y, F.conv3d(kept, WEIGHT.double(), BIAS.double()).to(dtype))
+
+
+def test_negative_padding_of_plain_convolutions_is_torchs_pad() -> None:
+    y = conv3d(X, WEIGHT, BIAS, padding=((-1, 0), (-1, 2), (1, -2)))
+    assert torch.equal(y, F.conv3d(F.pad(X, (1, -2, -1, 2, -1, 0)), WEIGHT, BIAS))
+    flat = conv2d(X[:, :, 0], WEIGHT[:, :, 0], padding=(-1, 0))
+    assert torch.equal(flat, F.conv2d(X[:, :, 0, 1:-1], WEIGHT[:, :, 0]))
+
+
+def test_padding_that_crops_all_of_an_axis_is_a_sentence() -> None:
+    words = (
+        r"pad_before is \(0, -5, 0\): negative padding crops the input \(4, 5, 7\), of which a "
+        r"part must be left\."
+    )
+    with pytest.raises(ValueError, match=words):
+        conv3d(X, WEIGHT, padding=((0, 0), (-5, 9), (0, 0)))
+    with pytest.raises(ValueError, match=r"pad_after is \(0, 0, -8\): negative padding crops"):
+        conv3d(X, WEIGHT, padding=((0, 0), (0, 0), (9, -8)))
+    with pytest.raises(ValueError, match="the dilated kernel is larger than the padded input"):
+        conv3d(X, WEIGHT, padding=((0, 0), (0, 0), (-4, -3)))

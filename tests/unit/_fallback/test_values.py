@@ -75,7 +75,7 @@ def test_there_is_no_blas() -> None:
 
 
 def test_sizes_are_those_of_the_core() -> None:
-    axes = itertools.product((1, 2, 7, 8), (1, 3), (1, 2, 3), (1, 2), (0, 1, 2), (0, 1))
+    axes = itertools.product((1, 2, 7, 8), (1, 3), (1, 2, 3), (1, 2), (-2, 0, 1, 2), (-1, 0, 1))
     for size, kernel, stride, dilation, before, after in axes:
         given = tuple(
             (a, b, 9) for a, b in ((size, 9), (kernel, 2), (stride, 2), (dilation, 3), (before, 1),

@@ -114,14 +114,14 @@ def any_call(seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
                lambda t: t.transpose(2, 4), lambda t: t[:, :, ::2], lambda t: t.sum(0)]  # fmt: skip
     x = one_of(layouts, (lambda t: t.sum((0, 1)), lambda t: t.long(), lambda t: t[None]))(x)
     options = {
-        "padding_after": one_of((None, [0, 1, 2]), ([1, 0, -1], [1, 2])),
+        "padding_after": one_of((None, [0, 1, 2], [0, -1, 1]), ([1, 0, -9], [1, 2])),
         "padding_mode": one_of(("zeros", "replicate", "zeros,zeros,replicate"),
                                ("reflect", "zeros,zeros", "")),
         "accuracy": one_of((None, "exact", "fast"), ("best",)),
         "threads": one_of((None, 1, 2), (0, 2**40)),
         "workspace_limit": one_of((None, 2**28), (-1,)),
     }  # fmt: skip
-    return (x, weight, bias, triple(1, 2, 0), triple(0, 2, -1), triple(1, 2, 0), groups), options
+    return (x, weight, bias, triple(1, 2, 0), triple(-1, 2, -9), triple(1, 2, 0), groups), options
 
 
 def outcome(call: Callable[[], Any]) -> tuple[Any, ...]:

@@ -14,8 +14,11 @@ torch = pytest.importorskip("torch")
 
 import how_much  # noqa: E402
 from layer_frames import own_frames, strip_of  # noqa: E402
+from native_doubles import FusedConv3d  # noqa: E402
 from random_layers import Holder, cut, plain, random_layer, seeded, whole_numbers  # noqa: E402
 
+from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.decoding.backends.native import NativeBackend  # noqa: E402
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend  # noqa: E402
 from hy3d_rocm.decoding.geometry import kernel_size, own_size, padded_size  # noqa: E402
 from hy3d_rocm.decoding.layers import Conv, ModuleWeights, Norm, Pieces  # noqa: E402
@@ -26,10 +29,15 @@ FILL = 1024.0
 pytestmark = pytest.mark.usefixtures("one_thread", "no_gradients")
 
 
-@pytest.fixture(params=["torch"])
+@pytest.fixture(params=["torch", "double", "core"])
 def make(request: pytest.FixtureRequest) -> Any:
-    """A backend for a type."""
-    return lambda dtype: TorchBackend(ModuleWeights(dtype, CPU))
+    """A backend for a type. double: NativeBackend by its contract in torch."""
+    if request.param == "torch":
+        return lambda dtype: TorchBackend(ModuleWeights(dtype, CPU))
+    if request.param == "core" and not _native.available:
+        pytest.skip("the C core is not built here")
+    compute = FusedConv3d() if request.param == "double" else None
+    return lambda dtype: NativeBackend(ModuleWeights(dtype, CPU), compute=compute)
 
 
 def cuts(rng: random.Random, rows: int) -> list[tuple[int, int]]:
@@ -143,6 +151,30 @@ def test_a_norm_reads_the_rows_that_are_cropped_of_their_copies(kind: str, make:
     assert part.shape == expected.shape
     bound = 16 * torch.finfo(torch.float32).eps * float(expected.abs().max())
     assert float((part - expected).abs().max()) <= bound
+
+
+@pytest.mark.skipif(not _native.available, reason="the C core is not built here")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_strips_of_an_upsampled_layer_are_winograds_and_the_whole_results_bits(dtype: Any) -> None:
+    """No constant of Winograd for up-sampled inputs is more than a half: whole numbers are exact
+    (docs/numerics.md)."""
+    rng = random.Random(5)
+    layer = Conv(
+        Holder(rng, weight=(32, 32, 1, 3, 3), bias=(32,)), before=(0, 1, 1), after=(0, 1, 1),
+        up=(1, 2, 2),
+    )  # fmt: skip
+    x = whole_numbers(rng, 1, 32, 2, 16, 12)
+    exact, backend = plain(layer, x), NativeBackend(ModuleWeights(dtype, CPU))
+    for _ in range(4):
+        result = assembled(rng, backend, layer, x.to(dtype), exact.to(dtype))
+        assert torch.equal(result, exact.to(dtype))
+    inner, (low, high) = strip_of(layer, 16, 3, (8, 24))
+    assert (inner.before[1], inner.after[1]) == (-1, -1)
+    _, name, _ = _native.conv3d_format(
+        (2, 2 * (high - low), 24), 32, 32, (1, 3, 3), (1, 1, 1), (1, 1, 1), inner.before,
+        inner.after, layer.modes, 1, "f32", "fast", (1, 2, 2),
+    )  # fmt: skip
+    assert name.startswith("winograd-up")
 
 
 def test_sizes_count_cropped_rows() -> None:

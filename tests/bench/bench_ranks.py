@@ -1,0 +1,119 @@
+"""decode() on several GPUs of one machine beside decode() on one of them, at full width.
+
+    torchrun --nproc-per-node 2 tests/bench/bench_ranks.py [--only hunyuan,long,wan] [--json FILE]
+
+hunyuan: HunyuanVideo's VAE (random weights, bf16), 33 frames of 640x608; long: 129 frames of
+544x960; wan: Wan 2.1, 81 frames of 720x1280. Of each: seconds (the median of the later runs) and the
+most bytes that a rank takes, the time in which a rank's GPU waits for others, what it sends, and how
+far the frames are from those of one GPU. Targets (two NVIDIA H200): 1.8 times as fast, at most 60 %
+of the memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# A lost rank's peers give its communicator up and live on.
+os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parent))
+import bench_decode_gpu
+
+from hy3d_rocm.bench.decode_gpu import hunyuan_vae
+from hy3d_rocm.decoding.executor import decode_with_report
+from hy3d_rocm.decoding.group import Group, group_of
+
+RUNS: dict[str, tuple[Callable[[torch.device], Any], tuple[int, ...]]] = {
+    "small": (hunyuan_vae, (16, 3, 40, 38)),
+    "hunyuan": (hunyuan_vae, (16, 9, 80, 76)),
+    "long": (hunyuan_vae, (16, 33, 68, 120)),
+    "wan": (lambda device: bench_decode_gpu.wan_vae(), (16, 21, 90, 160)),
+}
+
+
+def timed(work: Callable[[], Any], repeats: int) -> tuple[Any, float, float, int]:
+    """Result, seconds of the first run, median of the others, the most bytes taken in these."""
+    seconds, peak, result = list[float](), 0, None
+    for _ in range(repeats):
+        result = None
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        start = time.perf_counter()
+        result = work()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+        peak = max(peak, torch.cuda.max_memory_allocated() - before)
+    torch.cuda.empty_cache()
+    return result, seconds[0], statistics.median(seconds[1:]), peak
+
+
+def measured(name: str, group: Group, device: torch.device, repeats: int) -> dict[str, Any]:
+    """One row, on rank 0."""
+    build, latent = RUNS[name]
+    vae = build(device).to(device)
+    torch.manual_seed(0)
+    z = torch.randn(1, *latent, device=device, dtype=torch.bfloat16)
+    alone = None
+    with torch.backends.cudnn.flags(enabled=False):
+        if group.rank == 0:
+            alone = timed(lambda: decode_with_report(vae, z)[0], repeats)
+        group.meet(f"{name} alone")
+        run = lambda: decode_with_report(vae, z, group=group)  # noqa: E731
+        run()
+        before, group.stalls = group.sent_bytes, []
+        (frames, report), first, median, peak = timed(run, repeats)
+    torch.cuda.synchronize()
+    stalls = sum(a.elapsed_time(b) for a, b in group.stalls) / 1e3 / repeats
+    group.stalls, sent = None, (group.sent_bytes - before) / repeats
+    told = group.meet(f"{name} together", values=[peak, report.predicted_peak_bytes, stalls, sent])
+    if alone is None:
+        return {}
+    want, alone_first, alone_median, alone_peak = alone
+    error = (frames.float() - want.float()).abs().max().item() / want.float().abs().max().item()
+    return {
+        "name": name, "ranks": group.size, "alone_s": alone_median, "together_s": median,
+        "times": alone_median / median, "alone_first_s": alone_first, "first_s": first,
+        "alone_peak": alone_peak, "peaks": [t[0] for t in told], "planned": [t[1] for t in told],
+        "memory": max(t[0] for t in told) / alone_peak, "stalled_s": [t[2] for t in told],
+        "sent_bytes": [t[3] for t in told], "largest_error": error,
+        "equal_share": (frames == want).float().mean().item(), "way": report.plan["way"],
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--only", default="hunyuan,long,wan")
+    parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    bench_decode_gpu.DEVICE = device
+    dist.init_process_group()
+    group = group_of(dist.group.WORLD, device)
+    assert group is not None, "torchrun with two processes or more was expected"
+    rows = [measured(n, group, device, arguments.repeats) for n in arguments.only.split(",")]
+    if group.rank == 0:
+        print(torch.cuda.get_device_name(device), torch.__version__)
+        for row in rows:
+            print(json.dumps(row, indent=1))
+        if arguments.json:
+            arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
