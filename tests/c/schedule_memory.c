@@ -367,6 +367,37 @@ START_TEST(test_what_the_core_knows_of_a_ranks_steps_follows_from_its_rows)
 }
 END_TEST
 
+/* Of rows that are up-sampled, the second copy of the last or the first copy of the first is cropped;
+ * prepared weights, too, are those of these rows. */
+START_TEST(test_a_native_convolution_crops_up_sampled_rows_of_a_rank)
+{
+    static const int64_t cropped[2][2] = {{1, -1}, {-1, 1}};
+    hy3d_context *const context = test_context(NULL, THREADS);
+    known_case known;
+    hy3d_prepared found[NODES];
+    hy3d_conv3d_format format = HY3D_FORMAT_NONE;
+    make_known(&known);
+    hy3d_node *const node = &known.made.nodes[4];
+    node->shuffle[1] = node->shuffle[2] = 1;
+    node->up[1] = node->up[2] = 2;
+    hy3d_schedule *const schedule = compile_rank(context, &known, _i);
+    hy3d_conv3d_desc desc = desc_of(CHANNELS, CHANNELS / 4, node);
+    desc.in_size[1] = 2 * (SHARE + 1);
+    desc.in_size[2] = 2 * SIDE;
+    desc.upsample[0] = 1;
+    desc.upsample[1] = desc.upsample[2] = 2;
+    desc.pad_before[1] = cropped[_i][0];
+    desc.pad_after[1] = cropped[_i][1];
+    ck_assert_int_eq(workspace_of(hy3d_schedule_program(schedule), HY3D_STEP_CONV, 4),
+                     inside_of(context, &desc));
+    ck_assert_ok(hy3d_schedule_prepared(context, schedule, found));
+    ck_assert_ok(hy3d_conv3d_choose_format(context, &desc, &format));
+    ck_assert_uint_eq(found[4].format, format);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 START_TEST(test_of_a_ranks_calls_it_asks_with_the_rows_that_are_read)
 {
     /* Of each rank; the last is up-sampled: row 7 of 8, or row 4 of 4 to 12, is cropped. */
@@ -769,6 +800,7 @@ TCase *hy3d_schedule_memory_cases(void)
                         2);
     tcase_add_loop_test(
         tests, test_what_the_core_knows_of_a_ranks_steps_follows_from_its_rows, 0, 6);
+    tcase_add_loop_test(tests, test_a_native_convolution_crops_up_sampled_rows_of_a_rank, 0, 2);
     tcase_add_test(tests, test_of_a_ranks_calls_it_asks_with_the_rows_that_are_read);
     tcase_add_test(tests, test_each_of_two_ranks_takes_about_half_of_a_large_picture);
     tcase_add_test(tests, test_prepared_weights_of_a_rank_follow_its_rows);
