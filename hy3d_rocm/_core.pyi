@@ -147,8 +147,9 @@ def compile_schedule(
     row_padding, is_made, reads, makes), as hy3d_call, -> (workspace_bytes, is_in_place,
     shape_bytes, shape). weights and device_budgets: of each rank; without, rows are shared equally,
     and all have device_budget. alike: of each node the first one of which workspace and inside say
-    the same; else itself. What they raise is raised. ValueError names a node or an argument; Hy3dError HY3D_ERR_UNSUPPORTED,
-    HY3D_ERR_OVERFLOW. Where nothing fits there is no error, and no program.
+    the same; else itself. What they raise is raised. ValueError names a node or an argument;
+    Hy3dError HY3D_ERR_UNSUPPORTED, HY3D_ERR_OVERFLOW. Where nothing fits there is no error, and no
+    program.
     """
 
 def graph_sizes(
