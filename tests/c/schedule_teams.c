@@ -499,9 +499,10 @@ START_TEST(test_each_rank_has_a_budget_of_its_own)
 }
 END_TEST
 
-/* Each budget is lowered, and all of them are back where that leaves nothing. */
+/* Each budget is lowered, that of the rank with the most rows, too, whichever it is. */
 START_TEST(test_where_memory_runs_out_the_budgets_of_all_ranks_are_lowered)
 {
+    static const int32_t weights[2][2] = {{3, 1}, {1, 3}};
     hy3d_context *const context = test_context("ref", 1);
     graphs_case made;
     graphs_make_known(GRAPHS_HUNYUAN, 16, &made);
@@ -509,21 +510,21 @@ START_TEST(test_where_memory_runs_out_the_budgets_of_all_ranks_are_lowered)
     made.request.device.slice_bytes[0] = 4000;
     made.request.device.slice_bytes[1] = 0;
     made.request.link_bytes_per_second = 1e9;
-    hy3d_schedule *of[2];
-    of[0] = compiled(context, &made, 0, 2);
-    const int64_t all = hy3d_schedule_program(of[0])->candidate.device_bytes;
-    hy3d_schedule_destroy(context, of[0]);
-    const int64_t own[] = {2 * all, 3 * all};
+    made.request.weights = weights[_i];
+    hy3d_schedule *const free_one = compiled(context, &made, 0, 2);
+    const int64_t all = hy3d_schedule_program(free_one)->candidate.device_bytes;
+    hy3d_schedule_destroy(context, free_one);
+    const int64_t own[] = {2 * all, 0};
     made.request.device_budgets = own;
-    hy3d_action actions[2];
     int64_t bytes[2];
     for (int32_t rank = 0; rank < 2; rank++) {
-        of[rank] = compiled(context, &made, rank, 2);
-        ck_assert_ok(hy3d_schedule_fallback(context, of[rank], HY3D_STEP_ATTEMPTS,
-                                            HY3D_REASON_OUT_OF_MEMORY, false, &actions[rank]));
-        ck_assert_int_eq(actions[rank], HY3D_ACTION_BEGIN_AGAIN);
-        bytes[rank] = hy3d_schedule_program(of[rank])->candidate.device_bytes;
-        hy3d_schedule_destroy(context, of[rank]);
+        hy3d_action action = HY3D_ACTION_STOP;
+        hy3d_schedule *const schedule = compiled(context, &made, rank, 2);
+        ck_assert_ok(hy3d_schedule_fallback(context, schedule, HY3D_STEP_ATTEMPTS,
+                                            HY3D_REASON_OUT_OF_MEMORY, false, &action));
+        ck_assert_int_eq(action, HY3D_ACTION_BEGIN_AGAIN);
+        bytes[rank] = hy3d_schedule_program(schedule)->candidate.device_bytes;
+        hy3d_schedule_destroy(context, schedule);
     }
     ck_assert_int_eq(bytes[0], bytes[1]);
     ck_assert_int_le(bytes[0], all / 10 * 7);
@@ -1014,7 +1015,8 @@ TCase *hy3d_schedule_team_cases(void)
     tcase_add_test(tests, test_large_weights_share_many_rows);
     tcase_add_test(tests, test_weights_that_are_none_are_refused);
     tcase_add_test(tests, test_each_rank_has_a_budget_of_its_own);
-    tcase_add_test(tests, test_where_memory_runs_out_the_budgets_of_all_ranks_are_lowered);
+    tcase_add_loop_test(
+        tests, test_where_memory_runs_out_the_budgets_of_all_ranks_are_lowered, 0, 2);
     tcase_add_test(
         tests, test_the_peak_has_the_copies_of_the_largest_exchange_and_of_what_is_given_away);
     tcase_add_test(tests, test_rows_that_several_ranks_get_are_copied_once);
