@@ -467,31 +467,41 @@ START_TEST(test_each_of_two_ranks_takes_about_half_of_a_large_picture)
 }
 END_TEST
 
-/* The first convolution in the program of this rank; one without rows has none. */
+/* The first convolution in the program of this rank; one without rows has none. Of 32 channels all
+ * 12 rows have another layout than the 7 that each of two ranks reads. */
 START_TEST(test_prepared_weights_of_a_rank_follow_its_rows)
 {
     static const int32_t weights[] = {1, 20};
     hy3d_context *const context = test_context(NULL, THREADS);
+    hy3d_conv3d_format formats[4];
     for (int32_t i = 0; i < 4; i++) {
         const int32_t rank = i % 2;
         const bool is_empty = i == 2, has_all = i == 3;
-        const int64_t padding[2] = {rank == 0 || has_all, rank == 1};
         known_case known;
         hy3d_prepared found[NODES];
         make_known(&known);
+        for (int node = 0; node < NODES; node++) {
+            known.made.nodes[node].channels *= 2;
+        }
+        known.made.nodes[3].width *= 2;
+        known.made.request.size[1] = 12;
+        known.made.request.size[2] = 32;
         known.made.request.weights = i < 2 ? NULL : weights;
         hy3d_schedule *const schedule = compile_rank(context, &known, rank);
         ck_assert_ok(hy3d_schedule_prepared(context, schedule, found));
-        hy3d_conv3d_desc desc = desc_of(CHANNELS, CHANNELS, &known.made.nodes[4]);
-        hy3d_conv3d_format format = HY3D_FORMAT_NONE;
-        desc.in_size[1] = has_all ? SIDE : SHARE + 1;
-        desc.pad_before[1] = padding[0];
-        desc.pad_after[1] = padding[1];
-        ck_assert_ok(hy3d_conv3d_choose_format(context, &desc, &format));
-        ck_assert_uint_eq(found[4].format, is_empty ? HY3D_FORMAT_NONE : format);
-        ck_assert_int_eq(found[4].bytes > 0, !is_empty && format != HY3D_FORMAT_NONE);
+        hy3d_conv3d_desc desc = desc_of(32, 32, &known.made.nodes[4]);
+        desc.in_size[1] = has_all ? 12 : 7;
+        desc.in_size[2] = 32;
+        desc.pad_before[1] = rank == 0 || has_all;
+        desc.pad_after[1] = rank == 1;
+        ck_assert_ok(hy3d_conv3d_choose_format(context, &desc, &formats[i]));
+        formats[i] = is_empty ? HY3D_FORMAT_NONE : formats[i];
+        ck_assert_uint_eq(found[4].format, formats[i]);
+        ck_assert_int_eq(found[4].bytes > 0, formats[i] != HY3D_FORMAT_NONE);
         hy3d_schedule_destroy(context, schedule);
     }
+    ck_assert_uint_eq(formats[0], formats[1]);
+    ck_assert_uint_ne(formats[0], formats[3]);
     hy3d_context_destroy(context);
 }
 END_TEST
