@@ -26,7 +26,7 @@ from hy3d_rocm.decoding.copies import converted_family, tensors_of
 from hy3d_rocm.decoding.families import check_unchanged, family_or_unknown
 from hy3d_rocm.decoding.families.unknown import UnknownFamily
 from hy3d_rocm.decoding.graph import record
-from hy3d_rocm.decoding.group import GroupLostError, RankFailedError, group_of
+from hy3d_rocm.decoding.group import GroupLostError, RankFailedError, group_of, is_settled, settling
 from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.budget import make_budget, parse_budget
 from hy3d_rocm.decoding.placing import Placing
@@ -190,26 +190,42 @@ class DecodeRequest:
 
 
 def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeReport]:
-    checks.check_choice("strategy", asked.strategy, checks.STRATEGIES)
-    checks.check_choice("precision", asked.precision, precision.PRECISIONS)
+    group = group_of(asked.group)
+    try:
+        return _executed(vae, source, asked, group)
+    except BaseException as error:
+        if group is not None:
+            group.leave(error)
+        raise
+
+
+def _executed(
+    vae: Any, source: Any, asked: DecodeRequest, group: Group | None
+) -> tuple[Any, DecodeReport]:  # fmt: skip
+    out, lost = asked.out, ""
     with torch.no_grad():
-        family, out = _family_of(vae, source, asked.encode), asked.out
-        if isinstance(source, torch.Tensor) and precision.only_stores(source.dtype):
-            source = source.to(torch.float32)
-        image = isinstance(source, torch.Tensor) and source.ndim == 4 and bool(family.is_image)
-        if image:
-            source = source.unsqueeze(2)
-            if isinstance(out, torch.Tensor) and out.ndim == 4:
-                asked = replace(asked, out=out.unsqueeze(2))
-        (checks.check_pixels if asked.encode else checks.check_latents)(source, family)
-        asked = replace(asked, group=group_of(asked.group, _device_of(family)))
+        with together.beginning(group):
+            checks.check_choice("strategy", asked.strategy, checks.STRATEGIES)
+            checks.check_choice("precision", asked.precision, precision.PRECISIONS)
+            family = _family_of(vae, source, asked.encode)
+            if isinstance(source, torch.Tensor) and precision.only_stores(source.dtype):
+                source = source.to(torch.float32)
+            image = isinstance(source, torch.Tensor) and source.ndim == 4 and bool(family.is_image)
+            if image:
+                source = source.unsqueeze(2)
+                if isinstance(out, torch.Tensor) and out.ndim == 4:
+                    asked = replace(asked, out=out.unsqueeze(2))
+            (checks.check_pixels if asked.encode else checks.check_latents)(source, family)
+            asked = replace(asked, group=group_of(asked.group, _device_of(family)))
         with around(family, source, asked) as reports:
             try:
                 result = _carry_out(family, source, asked, reports)
             except GroupLostError as error:
                 if asked.group.rank:
                     raise
-                logger.warning("[%s] %s: decoding alone", stages.stage_of(asked.encode), error)
+                lost = str(error)
+            if lost:  # nothing holds what the ranks had made any more
+                logger.warning("[%s] %s: decoding alone", stages.stage_of(asked.encode), lost)
                 result = _carry_out(family, source, replace(asked, group=None), reports)
         if result is None:
             pass
@@ -225,10 +241,11 @@ def _carry_out(
 ) -> Any:
     """The result; None on a rank that has none."""
     group = asked.group
-    if group is not None:  # what goes on is of the type and the plan that it was begun with
-        kept = group.meet("what is there", values=asked.resume_key)[0]
-        asked = replace(asked, resume_key=kept)
-    execution = _prepare(family, source, asked)
+    with together.beginning(group):
+        if group is not None:  # what goes on is of the type and the plan that it was begun with
+            kept = group.meet(together.BEGINNING, values=asked.resume_key)[0]
+            asked = replace(asked, resume_key=kept)
+        execution = _prepare(family, source, asked)
     reports.append(execution.report)
     if group is None:
         execution.run()
@@ -238,7 +255,8 @@ def _carry_out(
         execution.run()
     else:
         _share_samples(execution, family, source, asked, why, reports)
-    return None if group.rank else execution.placing.finish()
+    with settling():
+        return None if group.rank else execution.placing.finish()
 
 
 def _share_samples(
@@ -370,7 +388,7 @@ class Execution:
     def run(self) -> None:
         """Frames to `placing`. Raises what the last variant raised."""
         encode, report, began = self.job.encode, self.report, time.perf_counter()
-        self._take(self._chosen())
+        self._take(self._together("a plan", self._chosen))
         planned = time.perf_counter()
         report.planning_seconds = planned - began
         stages.say_attempt(self.device, encode)
@@ -431,34 +449,38 @@ class Execution:
 
     def _step_down(self, failure: faults.Failure) -> None:
         """Plans what comes next; raises where nothing does."""
-        failed, report, finite = self.plan, self.report, failure.what != faults.NOT_FINITE
+        failed, report = self.plan, self.report
         event = {
             "event": failure.what, "way": failed.variant.name, "grain": self.counter.done,
             "grains": self.counter.total, "error": failure.text,
         }  # fmt: skip
         report.events.append(event)
-        try:
-            if not finite:
-                dtype = precision.wider(self.job.dtype, self.fallback)
-                if dtype is None:
-                    raise ValueError("no wider type is left")
-                self.job, self.resume_key = replace(self.job, dtype=dtype), None
-                event["next_dtype"] = report.dtype = precision.name_of(dtype)
-                plan = self._chosen()
-            elif failed.compiled is None:
-                plan = self._next_own_way(failed, failure)
-            else:
-                plan = self._next_program(failed, failure)
-        except (ValueError, MemoryError) as error:
-            raise failure.final(failed.variant.name, error) from None
+        plan = self._together("a plan", self._next_plan, failure, event)
         self._take(plan)
         event["next_way"] = plan.variant.name
         logger.warning(
             "[%s] %s in step %d of %s (%s): starting again %s%s",
             stages.stage_of(self.job.encode), failure.what.capitalize(), self.counter.done + 1,
             failed.variant.name, failure.text, plan.variant.name,
-            "" if finite else f" in {report.dtype}",
+            f" in {report.dtype}" if "next_dtype" in event else "",
         )  # fmt: skip
+
+    def _next_plan(self, failure: faults.Failure, event: dict[str, Any]) -> Plan:
+        """What comes after a failure; `event` says which type, where that is another."""
+        failed = self.plan
+        try:
+            if failure.what == faults.NOT_FINITE:
+                dtype = precision.wider(self.job.dtype, self.fallback)
+                if dtype is None:
+                    raise ValueError("no wider type is left")
+                self.job, self.resume_key = replace(self.job, dtype=dtype), None
+                event["next_dtype"] = self.report.dtype = precision.name_of(dtype)
+                return self._chosen()
+            if failed.compiled is None:
+                return self._next_own_way(failed, failure)
+            return self._next_program(failed, failure)
+        except (ValueError, MemoryError) as error:
+            raise failure.final(failed.variant.name, error) from None
 
     def _next_program(self, plan: Plan, failure: faults.Failure) -> Plan:
         """The one that the C core gives."""
@@ -523,13 +545,16 @@ class Execution:
                 self._together("its end", self._settle)
         except precision.NonFiniteError as error:
             return faults.Failure(faults.NOT_FINITE, str(error))
-        except RankFailedError as error:
-            return error.failure
+        except RankFailedError as error:  # which counts here as it does there
+            on_host = error.failure.on_host or self.device.type == "cpu"
+            return replace(error.failure, on_host=on_host)
         except DecodeCancelled:
             raise
         except (RuntimeError, MemoryError) as error:
             if self.group is None:
                 self.counter.check_cancel()  # it may have cut a convolution short
+            elif not is_settled(error):
+                raise
             return faults.failure_of(error, self.device.type == "cpu")
         if narrowing.found:
             self.report.precision_reason += f", {narrowing.words()}"
@@ -546,7 +571,7 @@ class Execution:
             made = work(*given)
         except GroupLostError:
             raise
-        except Exception as failed:  # noqa: BLE001
+        except BaseException as failed:  # noqa: BLE001
             error = failed
         self.group.meet(about, error)
         return cast("Result", made)
@@ -557,10 +582,10 @@ class Execution:
         number, item = 0, next(made, None)
         while item is not None:
             first, frames = item
-            item, error = None, cast("Exception | None", None)
+            item, error = None, cast("BaseException | None", None)
             try:
                 self.placing.put(sample, first + at, frames)
-            except Exception as failed:
+            except BaseException as failed:
                 if self.group is None:
                     raise
                 error = failed
@@ -695,7 +720,9 @@ def _within(scope: Any, made: Generator[Frames]) -> Generator[Frames]:
         try:
             error = None
             yield item
-        except Exception as failed:  # noqa: BLE001 - the caller's, for who makes it
+        except GeneratorExit:
+            raise
+        except BaseException as failed:  # noqa: BLE001 - the caller's, for who makes it
             error = failed
         del item  # the caller's alone while the next is made
 

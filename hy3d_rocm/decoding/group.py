@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NamedTuple, NoReturn
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, proxy
 
 import torch
 from torch import Tensor
@@ -26,7 +26,10 @@ from hy3d_rocm.decoding.faults import NOT_FINITE, Failure, failure_of
 from hy3d_rocm.decoding.precision import NonFiniteError
 from hy3d_rocm.decoding.report import DecodeCancelled
 
-__all__ = ["TIMEOUT_SECONDS", "Group", "GroupLostError", "Pending", "RankFailedError", "group_of"]
+__all__ = [
+    "TIMEOUT_SECONDS", "Group", "GroupLostError", "Pending", "RankFailedError", "group_of",
+    "is_settled", "settled", "settling",
+]  # fmt: skip
 
 #: that a rank waits for another
 TIMEOUT_SECONDS = 300.0
@@ -75,10 +78,12 @@ class Pending:
 
     def wait(self) -> None:
         """Until all is sent and there; what NCCL does the current stream waits for, not we."""
-        self._group.wait(self._works, self._held, self._on_stream)
+        if self._works:
+            self._group.wait(self._works, self._held, self._on_stream)
+        self._works, self._held = (), None
         for tensor, there in self._arrived:
             tensor.copy_(there)
-        self._works, self._held, self._arrived = (), None, ()
+        self._arrived = ()
 
 
 class Group:
@@ -106,7 +111,9 @@ class Group:
         self.weights: tuple[Any, int] | None = None  # of the last decode, and what stands for them
         self._kept: list[Any] = []  # what others may still write to after all was lost
 
-    def wait(self, works: Sequence[Any], held: Any, on_stream: bool) -> None:
+    def wait(
+        self, works: Sequence[Any], held: Any, on_stream: bool, timeouts: int = 1
+    ) -> None:  # fmt: skip
         """Waits for operations, of which `held` is the memory. on_stream: the GPU does, and NCCL's
         own watch ends it (with a time-out NCCL would hold up this thread). GroupLostError."""
         began = time.perf_counter()
@@ -118,7 +125,7 @@ class Group:
             for event in events[:1]:
                 event.record()
             for work in works:
-                work.wait(*(() if on_stream else (timedelta(seconds=self.timeout),)))
+                work.wait(*(() if on_stream else (self._limit(timeouts),)))
             for event in events[1:]:
                 event.record()
         self.waited_seconds += time.perf_counter() - began
@@ -144,23 +151,34 @@ class Group:
                 works.append(begin([tensor], peer, 0))
         return Pending(self, works, every, arrived, through is self.data)
 
-    def gather(self, tensor: Tensor) -> list[Tensor]:
-        """Every rank's tensor, all of one size, in the order of ranks."""
+    def gather(self, tensor: Tensor, timeouts: int = 1) -> list[Tensor]:
+        """Every rank's tensor, all of one size, in the order of ranks. timeouts: that this waits
+        for at most."""
+        from torch._C._distributed_c10d import AllgatherOptions
+
         direct = tensor.device.type == "cpu" or self.data is not None
         given = tensor.contiguous() if direct else tensor.cpu()
         through = self.control if given.device.type == "cpu" else self.data
         made = [torch.empty_like(given) for _ in range(self.size)]
         works: list[Any] = []
+        options = AllgatherOptions()
+        if through is self.control:  # or its thread goes on, and the process does not end
+            options.timeout = self._limit(timeouts)
         with self._watched(works, (given, made)):
-            works.append(through.allgather([made], [given]))
-        self.wait(works, (given, made), through is self.data)
+            works.append(through.allgather([made], [given], options))
+        self.wait(works, (given, made), through is self.data, timeouts)
         return made if direct else [part.to(tensor.device) for part in made]
 
-    def meet(self, about: str, error: BaseException | None = None, values: Any = None) -> list[Any]:
+    def meet(
+        self, about: str, error: BaseException | None = None, values: Any = None,
+        timeouts: int = 1,
+    ) -> list[Any]:  # fmt: skip
         """Every rank's `values` (of JSON), once all are at the same place. error: how this rank
-        failed: then all raise, it its own error, the others one that says the same. GroupLostError
-        where the ranks do different things."""
-        words = self._said(_word(about, values, error))
+        failed: then all raise, those that failed alike their own error, the others one that says
+        the same. timeouts: that this waits for at most, where ranks may be that far apart.
+        GroupLostError where the ranks do different things."""
+        words = self._said(_word(about, values, error), timeouts)
+        failed = next((rank for rank, word in enumerate(words) if word.what), None)
         for rank, word in enumerate(words):
             if word.about != about:
                 self._lose(
@@ -168,23 +186,31 @@ class Group:
                     f"at {word.about}. Give all ranks the same VAE, latents and options, and the "
                     "same versions of hy3d-rocm and torch"
                 )
-        for rank, word in enumerate(words):
-            if word.what:
-                raise self._error_of(rank, word, error)
+        if failed is not None:
+            raise settled(self._error_of(failed, words, error))
         return [word.values for word in words]
+
+    def leave(self, error: BaseException) -> None:
+        """This rank ends a decode with `error`. Where not all ranks do the group is lost: others
+        wait for this one."""
+        if not self.lost and not is_settled(error):
+            self.lost = f"rank {self.rank} left a decode of the group ({_described(error)})"
 
     def check(self) -> None:
         """GroupLostError where the group was lost before."""
         if self.lost:
             raise GroupLostError(self.lost)
 
-    def _said(self, word: _Word) -> list[_Word]:
+    def _limit(self, timeouts: int) -> timedelta:
+        return timedelta(seconds=self.timeout * timeouts)
+
+    def _said(self, word: _Word, timeouts: int) -> list[_Word]:
         """What every rank says."""
         text = json.dumps(word).encode()
         mine = torch.zeros(_WORD_BYTES, dtype=torch.uint8)
         head = len(text).to_bytes(4, "little") + text[: _WORD_BYTES - 4]
         mine[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
-        heads = [part.numpy().tobytes() for part in self.gather(mine)]
+        heads = [part.numpy().tobytes() for part in self.gather(mine, timeouts)]
         sizes = [int.from_bytes(head[:4], "little") for head in heads]
         texts = [head[4 : 4 + size] for head, size in zip(heads, sizes, strict=True)]
         if max(sizes) > _WORD_BYTES - 4:
@@ -194,9 +220,12 @@ class Group:
             texts = [part.numpy().tobytes()[:size] for part, size in parts]
         return [_Word(*json.loads(text)) for text in texts]
 
-    def _error_of(self, rank: int, word: _Word, own: BaseException | None) -> BaseException:
+    def _error_of(
+        self, rank: int, words: Sequence[_Word], own: BaseException | None
+    ) -> BaseException:
         """What this rank raises where `rank` is the first that failed."""
-        if rank == self.rank and own is not None:
+        word, mine = words[rank], words[self.rank]
+        if own is not None and (mine.what, mine.on_host) == (word.what, word.on_host):
             return own
         text = f"rank {rank}: {word.text}"
         if word.what == _CANCELLED:
@@ -244,9 +273,10 @@ def _at_once(through: Any, works: list[Any], is_wanted: bool) -> Iterator[None]:
 def _word(about: str, values: Any, error: BaseException | None) -> _Word:
     if error is None:
         return _Word(about, values)
-    text = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
     if isinstance(error, DecodeCancelled):
         return _Word(about, values, _CANCELLED, str(error)[:300])
+    if not isinstance(error, Exception):  # KeyboardInterrupt, or a host's own
+        return _Word(about, values, _CANCELLED, _described(error))
     if isinstance(error, NonFiniteError):
         return _Word(about, values, NOT_FINITE, str(error)[:300])
     if isinstance(error, RankFailedError):
@@ -255,17 +285,49 @@ def _word(about: str, values: Any, error: BaseException | None) -> _Word:
     try:
         failure = failure_of(error, on_cpu=False)
     except BaseException:  # noqa: BLE001 - it is given back where nothing cures it
-        return _Word(about, values, _ERROR, text)
+        return _Word(about, values, _ERROR, _described(error))
     return _Word(about, values, failure.what, failure.text, failure.on_host)
+
+
+def _described(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return ": ".join([type(error).__name__, *(line[:300] for line in lines[:1])])
+
+
+_MARK = "_hy3d_rocm_settled"
+
+
+def settled(error: BaseException) -> BaseException:
+    """The error, marked as one after which no rank waits for another in this decode."""
+    with suppress(AttributeError, TypeError):  # a class with __slots__
+        setattr(error, _MARK, True)
+    return error
+
+
+def is_settled(error: BaseException) -> bool:
+    """Whether it is so marked: a meeting has raised it, or there was none to come."""
+    return bool(getattr(error, _MARK, False))
+
+
+@contextmanager
+def settling() -> Iterator[None]:
+    """Where nothing is exchanged any more."""
+    try:
+        yield
+    except BaseException as error:
+        settled(error)
+        raise
 
 
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
 
 
-def group_of(given: Any, device: torch.device, timeout: float = TIMEOUT_SECONDS) -> Group | None:
+def group_of(
+    given: Any, device: torch.device | None = None, timeout: float = TIMEOUT_SECONDS
+) -> Group | None:
     """The group that a caller means: a Group, a process group of torch.distributed
     (torch.distributed.group.WORLD), or None. For a process group one is made, once, with all of its
-    ranks. None where it has one rank."""
+    ranks. None where it has one rank. device: whose tensors are sent, where that is known."""
     if given is None or isinstance(given, Group):
         return given if given is None or given.size > 1 else None
     import torch.distributed as dist
@@ -279,17 +341,19 @@ def group_of(given: Any, device: torch.device, timeout: float = TIMEOUT_SECONDS)
         return None
     found = _groups.get(given)
     if found is None:
-        control, data = given, None
+        control = given
         if _takes(given, torch.device("cpu")) != "gloo":
             ranks = dist.get_process_group_ranks(given)
             control = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
-        if device.type != "cpu" and _takes(given, device) not in ("", "gloo"):
-            data = given
-        found = _groups[given] = Group(control, data, timeout)
+        # torch.distributed holds them; here they would outlive destroy_process_group().
+        found = _groups[given] = Group(proxy(control), None, timeout)
+    on_device = device is not None and device.type != "cpu"
+    if on_device and _takes(given, device) not in ("", "gloo"):
+        found.data = proxy(given)
     return found
 
 
-def _takes(group: Any, device: torch.device) -> str:
+def _takes(group: Any, device: torch.device | None) -> str:
     """The backend that takes tensors of the device, "" where none does."""
     try:
         return str(group._get_backend(device).name()).lower()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -36,14 +36,16 @@ class SharedRun(Run):
         self.group = group
         if self.counter is not None:
             self.counter = _Watched(self.counter, self.fail)  # type: ignore[assignment]
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._behind: list[ProgramStep] = []  # SENDs and RECVs behind one step
         self._filling: _Filling | None = None
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """This rank can't go on."""
         if self._error is None:
             self._error = error
+            if self._filling is not None:
+                self._filling.drop()
             for number in list(self._slices):  # what is sent on takes memory
                 self._free(number)
             self._gathered.clear()
@@ -57,10 +59,12 @@ class SharedRun(Run):
             if frames is not None:
                 try:
                     yield first, frames
-                except Exception as error:  # noqa: BLE001
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # noqa: BLE001
                     self.fail(error)
             del frames
-        self.group.meet(f"the end of sample {self.sample}", self._error)
+        self._meet(f"the end of sample {self.sample}")
 
     def _carried_out(self, work: Callable[[ProgramStep], Any], step: ProgramStep, at: int) -> Any:
         if step.op in (_SEND, _RECV):
@@ -81,12 +85,18 @@ class SharedRun(Run):
                 return work(*given)
             except GroupLostError:
                 raise
-            except Exception as error:  # noqa: BLE001 - all ranks raise at the next meeting
+            except BaseException as error:  # noqa: BLE001 - all ranks raise at the next meeting
                 self.fail(error)
         return None
 
+    def _keep(self, step: ProgramStep, made: Any, tile: Any) -> None:
+        self._unless_failed(super()._keep, step, made, tile)
+
     def _free(self, number: int) -> None:
-        if number in self._slices:
+        entry = self._slices.get(number)
+        if entry is not None:
+            if isinstance(entry.filling, _Filling):
+                entry.filling.drop()
             super()._free(number)
 
     # What neighbours have
@@ -96,7 +106,8 @@ class SharedRun(Run):
         as is planned."""
         steps, self._behind = self._behind, []
         if self._filling is not None:
-            self._filling.wait()
+            self._unless_failed(self._tried, self._filling.wait)
+            self._filling.wait()  # also where this rank fails in it
         parts = self._unless_failed(self._tried, self._parts, steps)
         sends, comes, copies = self._parts(steps) if parts is None else parts
         self._filling = _Filling(self.group.post(sends, comes), copies)
@@ -163,9 +174,16 @@ class SharedRun(Run):
 
     # Where all ranks meet
 
-    def _meet(self, step: ProgramStep, value: Any) -> list[Any]:
-        about = f"{OPS[step.op]} {step.node} of frames {step.frames} of sample {self.sample}"
+    def _meet(self, about: str, value: Any = None) -> list[Any]:
+        if self._check is not None:  # also where there are no rows to do anything with
+            self._unless_failed(self._check)
+        if self._error is not None and self._filling is not None:
+            self._filling.wait()  # no slice does, and nothing may be under way when all raise
         return self.group.meet(about, self._error, value)
+
+    def _meet_in(self, step: ProgramStep, value: Any) -> list[Any]:
+        about = f"{OPS[step.op]} {step.node} of frames {step.frames} of sample {self.sample}"
+        return self._meet(about, value)
 
     def _combine(self, step: ProgramStep) -> None:
         """The moments of the value that a REDUCE is of, of all ranks in their order: the same on
@@ -174,47 +192,50 @@ class SharedRun(Run):
         if source in self._combined:
             return
         own = self._unless_failed(self._tried, self._own_moments, source) if self._spans else None
-        counts = self._meet(step, 0 if own is None else own.count)
+        counts = self._meet_in(step, 0 if own is None else own.count)
         channels = self.graph.nodes[source].channels
+        told = self._unless_failed(self._tried, self._told, channels, own)
+        if told is None:  # the others wait for some
+            told = self._told(channels, None)
+        every = list(zip(counts, self.group.gather(told), strict=True))
+        found = self._unless_failed(self._tried, _combined, every)
+        if found is not None:
+            self._combined[source] = found
+
+    def _told(self, channels: int, own: Moments | None) -> Tensor:
+        """Mean and deviations in one tensor."""
         told = torch.zeros((2, channels), dtype=torch.float64, device=self.device)
         if own is not None:
             told[0].copy_(own.mean)
             told[1].copy_(own.deviations)
-        every = zip(counts, self.group.gather(told), strict=True)
-        self._combined[source] = combine(
-            [Moments(count, mean, deviations) for count, (mean, deviations) in every if count]
-        )
+        return told
 
     def _own_moments(self, source: int) -> Moments:
         return combine([self._gathered[number] for number in self._of_node[source]])
 
     def _shown(self, step: ProgramStep) -> Tensor | None:
         """Frames that are given away: of all ranks' rows, on rank 0."""
-        own = self._emit(step) if step.slice in self._slices else None
+        own = None
+        if step.slice in self._slices:
+            own = self._unless_failed(self._emit, step)
         size = (*step.rows, int(own.shape[4])) if own is not None else (0, 0, 0)
-        sizes = self._meet(step, size)
+        sizes = self._meet_in(step, size)
         rows, columns = [(first, stop) for first, stop, _ in sizes], max(n for _, _, n in sizes)
-        made, sends, comes, error = None, list[Any](), list[Any](), None
+        made, sends, comes = None, list[Any](), list[Any]()
         channels, frames = self.graph.nodes[step.node].channels, step.frames[1] - step.frames[0]
-        try:
-            if self.group.rank == 0:
-                made, comes = self._tried(self._room_for_frames, channels, frames, columns, rows)
-            elif own is not None:
-                sends = [(0, self._tried(own.contiguous).view(-1))]
-        except Exception as failed:  # noqa: BLE001
-            error = failed
-        self.group.meet(f"frames {step.frames}", error)
+        if self.group.rank == 0:
+            room = self._unless_failed(
+                self._tried, self._room_for_frames, channels, frames, columns, rows
+            )
+            made, comes = room or (None, [])
+        elif own is not None:
+            part = self._unless_failed(self._tried, own.contiguous)
+            sends = [] if part is None else [(0, part.view(-1))]
+        self._meet(f"frames {step.frames}")
         self.group.post(sends, comes).wait()
         if made is None:
             return None
-        parts = dict(comes)
-        for rank, (first, stop) in enumerate(rows):
-            place = made[:, :, :, first:stop]
-            if rank == 0 and own is not None:
-                place.copy_(own)
-            elif stop > first:
-                place.copy_(parts[rank].view(place.shape))
-        return made
+        return cast("Tensor | None", self._unless_failed(_put_together, made, own, rows, comes))
 
     def _room_for_frames(
         self, channels: int, frames: int, columns: int, rows: Sequence[Range]
@@ -229,7 +250,22 @@ class SharedRun(Run):
         return made, comes
 
 
-_NONE = Moments(0, torch.empty(0), torch.empty(0))
+def _put_together(
+    made: Tensor, own: Tensor | None, rows: Sequence[Range], comes: Parts
+) -> Tensor:  # fmt: skip
+    """made, with every rank's rows in their places."""
+    parts = dict(comes)
+    for rank, (first, stop) in enumerate(rows):
+        place = made[:, :, :, first:stop]
+        if rank == 0 and own is not None:
+            place.copy_(own)
+        elif stop > first:
+            place.copy_(parts[rank].view(place.shape))
+    return made
+
+
+def _combined(every: Sequence[tuple[int, Tensor]]) -> Moments:
+    return combine([Moments(count, mean, more) for count, (mean, more) in every if count])
 
 
 class _Filling:
@@ -237,29 +273,34 @@ class _Filling:
 
     def __init__(self, pending: Pending, copies: Sequence[tuple[Tensor, Tensor]]) -> None:
         self._pending: Pending | None = pending
-        self._copies = copies
+        self._copies = list(copies)
 
     def wait(self) -> None:
         """Until they are in their places."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.wait()
-            for place, part in self._copies:
-                place.copy_(part)
-            self._copies = ()
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+        while self._copies:  # one that fails is made again
+            place, part = self._copies[-1]
+            place.copy_(part)
+            self._copies.pop()
 
     join = wait
+
+    def drop(self) -> None:
+        """Nobody wants them any more; they are still on their way."""
+        self._copies.clear()
 
 
 class _Watched:
     """A counter whose errors are the run's: the others wait for this rank."""
 
-    def __init__(self, counter: Any, fail: Callable[[Exception], None]) -> None:
+    def __init__(self, counter: Any, fail: Callable[[BaseException], None]) -> None:
         self._counter, self._fail = counter, fail
 
     def tick(self, step: Any) -> None:
         """As the counter's."""
         try:
             self._counter.tick(step)
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001
             self._fail(error)

@@ -4,8 +4,10 @@ samples."""
 from __future__ import annotations
 
 import platform
+import weakref
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +16,10 @@ import torch
 import hy3d_rocm
 from hy3d_rocm.decoding.copies import tensors_of
 from hy3d_rocm.decoding.graph import FRAME, OPAQUE, record
+from hy3d_rocm.decoding.group import is_settled, settled, settling
 from hy3d_rocm.decoding.planning.compiled import plan_job
 from hy3d_rocm.decoding.planning.jobs import is_opaque
+from hy3d_rocm.decoding.report import DecodeCancelled
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
@@ -27,8 +31,20 @@ if TYPE_CHECKING:
     from hy3d_rocm.decoding.planning.jobs import Job
     from hy3d_rocm.decoding.planning.planner import Plan
 
+BEGINNING = "the beginning of a decode"
 # Of each parameter so many numbers tell whether the ranks have the same weights.
 _NUMBERS = 8
+
+
+@contextmanager
+def beginning(group: Group | None) -> Iterator[None]:
+    """What fails in here, up to agree(), all ranks of the group raise."""
+    try:
+        yield
+    except BaseException as error:
+        if group is not None and not group.lost and not is_settled(error):
+            group.meet(BEGINNING, error)
+        raise
 
 
 def agree(
@@ -41,7 +57,7 @@ def agree(
     if budget.is_unified:
         place = host
     rooms = [budget.device_bytes, budget.host_bytes, budget.is_unified, job.keeps_result]
-    told = group.meet("the beginning of a decode", values=[terms, rooms, host, place])
+    told = group.meet(BEGINNING, values=[terms, rooms, host, place])
     for rank, (theirs, *_) in enumerate(told):
         for name, value in told[0][0].items():
             if theirs.get(name) != value:
@@ -77,20 +93,38 @@ def terms_of(group: Group, job: Job, source: Tensor, options: Any) -> dict[str, 
     """What is decoded, in a few numbers: sizes and sums of the latents, of some of each weight, and
     the options."""
     weights = tensors_of(job.family) if hasattr(job.family, "vae") else []
-    state = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in weights)
-    if group.weights is None or group.weights[0] != state:
+    if group.weights is None or not group.weights[0].is_as(weights):
         some = [t.detach().reshape(-1)[:_NUMBERS].double().to(job.device) for t in weights]
         told = torch.cat(some).cpu() if some else torch.empty(0)
-        group.weights = state, zlib.crc32(told.numpy().data)
+        group.weights = _State(weights), zlib.crc32(told.numpy().data)
     data = source.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
     return {
         "the VAE": job.family.name, "weights": [len(weights), group.weights[1]],
+        "why rows can't be shared": why_not_rows(job),
         "the shape of the latents": list(source.shape), "a sum of the latents": zlib.crc32(data),
         "encode": job.encode, "the type": str(job.dtype), "the device's kind": job.device.type,
         "kernels": [job.make_backend.on_gpu, job.make_backend.on_host],
         "options": {one.name: str(getattr(options, one.name)) for one in fields(options)},
         "hy3d-rocm": hy3d_rocm.__version__, "torch": torch.__version__.split("+")[0],
     }  # fmt: skip
+
+
+class _State:
+    """By which weights are known to be the same, and unchanged, in the next decode."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        self._tensors = [weakref.ref(t) for t in weights]  # another may get the address of one
+        self._places = [_place_of(t) for t in weights]
+
+    def is_as(self, weights: Sequence[Tensor]) -> bool:
+        """Whether these are the same tensors, as they were."""
+        places = [_place_of(t) for t in weights]
+        same = zip(self._tensors, weights, strict=False)
+        return places == self._places and all(known() is t for known, t in same)
+
+
+def _place_of(t: Tensor) -> tuple[int, int]:
+    return t.data_ptr(), 0 if t.is_inference() else t._version
 
 
 def why_not_rows(job: Job) -> str:
@@ -116,12 +150,15 @@ def shares_samples(group: Group, job: Job, budget: Budget, why: str) -> bool:
     if why or over or not count:
         return bool(why)
     mine = replace(job, shape=(count, *job.shape[1:]), rank=0, ranks=1)
+    fits, error = False, None
     try:
         plan = plan_job(mine, budget)
         fits = plan.strategy in ("whole", "streamed") and not plan.need.stored_bytes
     except ValueError:
-        fits = False
-    return all(group.meet("the samples", values=fits))
+        pass
+    except BaseException as failed:  # noqa: BLE001
+        error = failed
+    return all(group.meet("the samples", error, values=fits))
 
 
 def one_by_one(made: Tensor) -> list[Tensor]:
@@ -135,34 +172,39 @@ def by_samples(
     """All samples into rank 0's `placing`. decode: of some samples, on this device; what a rank
     can't decode rank 0 does."""
     samples = range(placing.shape[0])
+    shares = [samples[rank :: group.size] for rank in range(group.size)]
+    own, made, error = shares[group.rank], None, None
+    try:
+        made = decode(own) if own else None
+    except BaseException as failed:  # noqa: BLE001
+        error = failed
+    ends_all = group.rank == 0 or isinstance(error, DecodeCancelled)
+    ends_all = ends_all or not isinstance(error, Exception)
+    # One rank may have a sample more than another, and each sample has as long as an answer.
+    told = group.meet(
+        "the samples", error if ends_all else None, made is not None, 1 + len(shares[0])
+    )
     if group.rank:
-        if own := samples[group.rank :: group.size]:
-            made, error = None, None
-            try:
-                made = decode(own)
-            except Exception as failed:  # noqa: BLE001 - raised when rank 0 knows
-                error = failed
-            done = torch.tensor([made is not None], dtype=torch.uint8)
-            group.post([(0, done)], ()).wait()
-            if made is None:
-                raise error or RuntimeError("nothing was decoded")
-            group.post([(0, part.contiguous()) for part in one_by_one(made)], ()).wait()
+        if made is not None:
+            parts = [(0, part.contiguous()) for part in one_by_one(made)]
+            group.post(parts, ()).wait()
+        if error is not None:
+            raise settled(error)
         return
-    own = samples[:: group.size]
-    found = dict(zip(own, one_by_one(decode(own)), strict=True))
-    for rank in range(1, group.size):
-        theirs = samples[rank :: group.size]
-        done = torch.zeros(1, dtype=torch.uint8)
-        if theirs:
-            group.post((), [(rank, done)]).wait()
-        if not done:
-            found |= zip(theirs, one_by_one(decode(theirs)), strict=True) if theirs else ()
-            continue
-        parts = [(rank, torch.empty((1, *placing.shape[1:]), dtype=placing.dtype)) for _ in theirs]
-        group.post((), parts).wait()
-        found |= zip(theirs, (part for _, part in parts), strict=True)
-    for sample in samples:
-        placing.put(sample, 0, found.pop(sample))
+    assert made is not None, "a batch has a first sample"
+    found = dict(zip(own, one_by_one(made), strict=True))
+    for rank, there in enumerate(told):
+        if rank and there:
+            size = (1, *placing.shape[1:])
+            parts = [(rank, torch.empty(size, dtype=placing.dtype)) for _ in shares[rank]]
+            group.post((), parts).wait()
+            found |= zip(shares[rank], (part for _, part in parts), strict=True)
+    with settling():
+        for share in shares:
+            if share and share[0] not in found:
+                found |= zip(share, one_by_one(decode(share)), strict=True)
+        for sample in samples:
+            placing.put(sample, 0, found.pop(sample))
 
 
 _DECIDES = ("order", "chunk", "slice_bytes", "resident_bytes", "is_early", "steps")
