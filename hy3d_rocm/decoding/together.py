@@ -34,7 +34,7 @@ _NUMBERS = 8
 def agree(
     group: Group, job: Job, budget: Budget, is_given: bool, terms: dict[str, Any]
 ) -> tuple[Job, Budget]:
-    """The job of this rank, and the budget that each has to keep: the smallest of theirs. Ranks
+    """The job of this rank, and the budget, the same on all: the smallest, and each one's. Ranks
     that share a memory share what is free of it, unless the budget is_given in bytes. terms: what
     has to be the same on all. ValueError (a sentence) on all ranks where it is not."""
     host, place = platform.node(), f"{platform.node()} {_name_of(job.device)}"
@@ -52,14 +52,15 @@ def agree(
     hosts, places = [one[2] for one in told], [one[3] for one in told]
     device = [room[0] if is_given else room[0] // places.count(where) for _, room, _, where in told]
     kept = [room[1] // hosts.count(where) for _, room, where, _ in told]
-    least, rule = min(device), budget.rule
+    rule = budget.rule
     if places.count(place) > 1 and not is_given:
         rule += f", shared by {places.count(place)} ranks"
-    if least < device[group.rank]:
-        rule = f"{size_text(least, 2)}, as rank {device.index(least)} has it (here {rule})"
+    if len(set(device)) > 1:
+        rule += f"; the ranks may take {', '.join(size_text(room, 2) for room in device)}"
     budget = replace(
-        budget, device_bytes=least, host_bytes=min(kept), rule=rule,
+        budget, device_bytes=min(device), host_bytes=min(kept), rule=rule,
         is_unified=any(room[2] for _, room, *_ in told),
+        of_ranks=tuple(max(room, 1) for room in device),
     )  # fmt: skip
     keeps_result = told[0][1][3]
     return replace(job, rank=group.rank, ranks=group.size, keeps_result=keeps_result), budget
