@@ -13,7 +13,7 @@ import torch
 
 import hy3d_rocm
 from hy3d_rocm.decoding.copies import tensors_of
-from hy3d_rocm.decoding.graph import FRAME, OPAQUE, record
+from hy3d_rocm.decoding.graph import FRAME, OPAQUE
 from hy3d_rocm.decoding.planning.compiled import plan_job
 from hy3d_rocm.decoding.planning.jobs import is_opaque
 from hy3d_rocm.units import size_text
@@ -83,10 +83,12 @@ def terms_of(group: Group, job: Job, source: Tensor, options: Any) -> dict[str, 
         some = [t.detach().reshape(-1)[:_NUMBERS].double().to(job.device) for t in weights]
         told = torch.cat(some).cpu() if some else torch.empty(0)
         group.weights = state, zlib.crc32(told.numpy().data)
-    data = source.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = source.detach().contiguous().reshape(-1).view(whole[source.element_size()])
+    sums = torch.stack([bits[::step].sum(dtype=torch.int64) for step in (1, 3, 7)])
     return {
         "the VAE": job.family.name, "weights": [len(weights), group.weights[1]],
-        "the shape of the latents": list(source.shape), "a sum of the latents": zlib.crc32(data),
+        "the shape of the latents": list(source.shape), "sums of the latents": sums.tolist(),
         "encode": job.encode, "the type": str(job.dtype), "the device's kind": job.device.type,
         "kernels": [job.make_backend.on_gpu, job.make_backend.on_host],
         "options": {one.name: str(getattr(options, one.name)) for one in fields(options)},
@@ -98,7 +100,7 @@ def why_not_rows(job: Job) -> str:
     """Why a job's rows can't be shared, "" where they can."""
     if is_opaque(job.family):
         return "of this VAE nothing but its own code is known"
-    nodes = record(job.family, job.encode).nodes
+    nodes = job.graph.nodes
     if any(node.op == OPAQUE for node in nodes):
         return "of a part of this VAE nothing but its own code is known"
     return "its norms see whole frames" if any(node.norm == FRAME for node in nodes) else ""

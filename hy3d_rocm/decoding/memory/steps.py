@@ -83,6 +83,7 @@ class StepWorkspace:
         """Of a hy3d_call: bytes inside, whether it is in place, bytes of generated code, and the
         number of the shape that this is for. What was given is given again when another schedule of
         the graph asks."""
+        row_padding = max(row_padding), min(row_padding)  # it takes the same the other way round
         question = node, part, on_host, source, row_padding, is_made, reads, makes
         found = self._known.get(question)
         if found is None:

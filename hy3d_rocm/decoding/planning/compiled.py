@@ -17,7 +17,7 @@ from hy3d_rocm import _native
 from hy3d_rocm.decoding.black_box import left_out, own_variants, planned, predicted
 from hy3d_rocm.decoding.checks import check_choice
 from hy3d_rocm.decoding.faults import ATTEMPTS
-from hy3d_rocm.decoding.graph import Graph, record
+from hy3d_rocm.decoding.graph import Graph
 from hy3d_rocm.decoding.layers import Conv, ModuleWeights
 from hy3d_rocm.decoding.memory.dry_run import (
     CPU_ALLOWANCE_BYTES,
@@ -155,7 +155,7 @@ class Compiled:
                 )
         self.passes = options.statistic_passes if job.family.has_global_norms else 0
         self.may_spill = options.cpu_offload and not on_cpu
-        self.graph: Graph = record(job.family, job.encode) if like is None else like.graph
+        self.graph: Graph = job.graph if like is None else like.graph
         self.workspace: StepWorkspace = like.workspace if like is not None else StepWorkspace(
             self.graph, *_place(job, job.device), job.dtype, None if on_cpu else _place(job, _CPU),
             into=job.ranks > 1,
