@@ -229,7 +229,7 @@ def _carry_out(
     if group is None:
         execution.run()
         return execution.placing.finish()
-    why = together.why_not_rows(execution.job)
+    why = together.why_not_rows(execution.job.family, asked.encode)
     if not together.shares_samples(group, execution.job, execution.budget, why):
         execution.run()
     else:

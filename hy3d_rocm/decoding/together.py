@@ -90,11 +90,11 @@ def terms_of(job: Job, source: Tensor, options: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def why_not_rows(job: Job) -> str:
-    """Why a job's rows can't be shared, "" where they can."""
-    if is_opaque(job.family):
+def why_not_rows(family: Any, encode: bool = False) -> str:
+    """Why the rows of a decode (or encode) can't be shared, "" where they can."""
+    if is_opaque(family):
         return "of this VAE nothing but its own code is known"
-    nodes = record(job.family, job.encode).nodes
+    nodes = record(family, encode).nodes
     if any(node.op == OPAQUE for node in nodes):
         return "of a part of this VAE nothing but its own code is known"
     return "its norms see whole frames" if any(node.norm == FRAME for node in nodes) else ""
