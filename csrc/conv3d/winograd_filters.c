@@ -117,7 +117,8 @@ static bool filters_of(hy3d_conv3d_format format, int64_t out_channels, int64_t 
 
     if (!hy3d__winograd_kind_of(format, &kind) || out_channels < 1 || in_channels < 1 ||
         out_channels > INT32_MAX || in_channels > INT32_MAX || kernel[0] < 1 || kernel[0] > 3 ||
-        kernel[1] != 3 || kernel[2] != 3 || (kind.time->moments != 1 && kernel[0] != 3)) {
+        kernel[1] != 3 || kernel[2] != 3 || (kind.time->moments != 1 && kernel[0] != 3) ||
+        out_channels * in_channels > INT64_C(1) << 60) { /* sizes themselves would overflow */
         return false;
     }
     *filters_out = hy3d__winograd_filters_of(kind, out_channels, in_channels, kernel[0]);

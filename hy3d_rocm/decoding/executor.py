@@ -322,7 +322,7 @@ def _prepare(family: Any, source: Tensor, asked: DecodeRequest) -> Execution:
         chosen = replace(chosen, reason=why)
     if asked.group is not None:
         is_given = isinstance(parse_budget(asked.budget), int)
-        terms = together.terms_of(job, source, options)
+        terms = together.terms_of(asked.group, job, source, options)
         job, budget = together.agree(asked.group, job, budget, is_given, terms)
     return Execution(job, source.detach(), budget, asked, chosen)
 

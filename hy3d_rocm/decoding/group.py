@@ -103,6 +103,7 @@ class Group:
         self.sent_bytes = 0
         self.waited_seconds = 0.0
         self.stalls: list[tuple[torch.cuda.Event, torch.cuda.Event]] | None = None
+        self.weights: tuple[Any, int] | None = None  # of the last decode, and what stands for them
         self._kept: list[Any] = []  # what others may still write to after all was lost
 
     def wait(self, works: Sequence[Any], held: Any, on_stream: bool) -> None:

@@ -61,6 +61,9 @@ _PREFIX, _STATISTICS = 1, 2
 GATHER, OVERWRITE = 1, 2
 #: of attention's scores where no fused kernel takes it
 SCORE_BYTES = 256 << 20
+#: streams that attentions of single frames are shared by, of so many queries a program
+MOST_LANES, _QUERIES = 4, 64
+_FEW_FRAMES = 16  # that are copied one by one
 #: bytes of slices freed on the CPU until free pages are returned to the system
 TRIM_BYTES = 64 << 20
 
@@ -170,6 +173,7 @@ class Run:
         self._spans: list[Range] = []  # its frames
         self._rows: list[Range] = []
         self._bytes: list[int] = []
+        self._are_keys: list[bool] = []
         self._freed_bytes = 0
         # Of tiles: the prefix's output; of each norm behind the cut what the part of the last
         # estimate measured, and what is in force; of the values that they normalise, by node, what
@@ -290,6 +294,7 @@ class Run:
         self._spans = [frames for _, _, frames, _, _, _ in slices]
         self._rows = [rows for _, _, _, rows, _, _ in slices]
         self._bytes = [size for _, _, _, _, size, _ in slices]
+        self._are_keys = [bool(is_keys) for _, is_keys, *_ in slices]
         for index, (node, is_keys, (_, stop), *_) in enumerate(slices):
             self._frames[node] = max(self._frames.get(node, 0), stop)
             if not is_keys:
@@ -472,7 +477,7 @@ class Run:
             return made
         place = _lines(room, self._rows[step.slice], step.rows)
         if made.data_ptr() != place.data_ptr():
-            place.copy_(made)
+            _copy(place, made)
         return room
 
     def _addend(self, step: ProgramStep, room: Tensor | None) -> Tensor:
@@ -481,7 +486,7 @@ class Run:
         extra = self._cut(step.others, step.frames, step.rows, room is None and not may_write)
         if room is None or may_write:
             return extra
-        return _lines(room, self._rows[step.slice], step.rows).copy_(extra)
+        return _copy(_lines(room, self._rows[step.slice], step.rows), extra)
 
     # Attention
 
@@ -531,7 +536,7 @@ class Run:
             made = self.backend.convolve(conv, *mixed)[0].add_(x).div_(layer.rescale)
             return self._housed(step, made, room), None
         if room is not None:
-            x = _lines(room, self._rows[step.slice], step.rows).copy_(x)
+            x = _copy(_lines(room, self._rows[step.slice], step.rows), x)
         elif not self._may_write(step, step.sources):
             x = x.clone()
         wants = bool(step.flags & GATHER)
@@ -558,15 +563,17 @@ class Run:
         q = _tokens(q, layer.heads).contiguous()[None]
         mixed = q.new_empty((1, width, frames, *x.shape[3:]))
         target = _tokens(mixed, layer.heads)
-        for frame in range(frames):
-            if self._check is not None:
-                self._check()
-            at = step.frames[0] + frame - first
-            stop = room.shape[2] if layer.span == "video" else (at + 1) * keys
-            seen = slice(at * keys if layer.span == "frame" else 0, stop)
-            k, v = room[0, None, :, seen], room[1, None, :, seen]
-            here = slice(frame * tokens, (frame + 1) * tokens)
-            self._weigh(q[:, :, here], k, v, target[:, here])
+        with _Lanes(self.device, layer.heads * tokens) as lanes:
+            for frame in range(frames):
+                if self._check is not None:
+                    self._check()
+                at = step.frames[0] + frame - first
+                stop = room.shape[2] if layer.span == "video" else (at + 1) * keys
+                seen = slice(at * keys if layer.span == "frame" else 0, stop)
+                k, v = room[0, None, :, seen], room[1, None, :, seen]
+                here = slice(frame * tokens, (frame + 1) * tokens)
+                with lanes.next():
+                    self._weigh(q[:, :, here], k, v, target[:, here])
         return mixed
 
     def _weigh(self, q: Tensor, k: Tensor, v: Tensor, target: Tensor) -> None:
@@ -597,7 +604,12 @@ class Run:
         return made.clone() if copy and len(entries) == 1 else made
 
     def _may_write(self, step: ProgramStep, numbers: Sequence[int]) -> bool:
-        return bool(step.flags & OVERWRITE) and self._slices[numbers[0]].owned
+        entry = self._slices[numbers[0]]
+        if not (step.flags & OVERWRITE and entry.owned):
+            return False
+        if entry.filling is not None:  # its rows are still being sent
+            entry.ready()
+        return True
 
     def _emit(self, step: ProgramStep) -> Tensor | None:
         entry = self._slices[step.slice]
@@ -657,6 +669,46 @@ def joined(parts: Sequence[tuple[int, Tensor]], frames: Range) -> Tensor:
         if at < stop and at + part.shape[2] > first
     ]
     return found[0] if len(found) == 1 else torch.cat(found, 2)
+
+
+def _copy(place: Tensor, x: Tensor) -> Tensor:
+    """x into rows of a larger tensor: frame by frame, since a frame's rows lie in one piece there,
+    where copies are twice as fast on a GPU."""
+    if place.device.type == "cpu" or place.shape[2] > _FEW_FRAMES:
+        return place.copy_(x)
+    for frame in range(place.shape[2]):
+        place[:, :, frame].copy_(x[:, :, frame])
+    return place
+
+
+class _Lanes:
+    """Streams of a GPU for things that do not depend on each other and leave most of it idle: one
+    frame's attention is a program for some 64 of its `queries`. Before and after, the current
+    stream has them all behind it."""
+
+    def __init__(self, device: torch.device, queries: int) -> None:
+        self._streams: list[Any] = []
+        self._number = 0
+        if device.type == "cuda":
+            self._here = torch.cuda.current_stream(device)
+            units = torch.cuda.get_device_properties(device).multi_processor_count
+            count = min(MOST_LANES, max(1, round(units / max(queries // _QUERIES, 1))))
+            self._streams = [torch.cuda.Stream(device) for _ in range(1, count)]  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> _Lanes:
+        for stream in self._streams:
+            stream.wait_stream(self._here)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in self._streams:
+            self._here.wait_stream(stream)
+
+    def next(self) -> Any:
+        """The lane of the next one."""
+        every = [None, *self._streams]
+        self._number += 1
+        return torch.cuda.stream(every[self._number % len(every)])
 
 
 def _lines(x: Tensor, rows: Range, wanted: Range) -> Tensor:

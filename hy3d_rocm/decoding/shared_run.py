@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from hy3d_rocm._core import Program
     from hy3d_rocm.decoding.group import Group, Parts, Pending
 
+# Of these, and fewer, each is a message of its own.
+_FEW_FRAMES = 4
 _SEND, _RECV, _REDUCE, _EMIT = (OPS.index(name) for name in ("send", "recv", "reduce", "emit"))
 
 
@@ -96,30 +98,47 @@ class SharedRun(Run):
         if self._filling is not None:
             self._filling.wait()
         parts = self._unless_failed(self._tried, self._parts, steps)
-        sends, comes = self._parts(steps) if parts is None else parts
-        entry, places = self._slices.get(steps[0].slice), []
-        if entry is not None:
-            places = [self._place(step) for step in steps if step.op == _RECV]
-        self._filling = _Filling(self.group.post(sends, comes), comes, places)
-        if entry is not None:
+        sends, comes, copies = self._parts(steps) if parts is None else parts
+        self._filling = _Filling(self.group.post(sends, comes), copies)
+        if (entry := self._slices.get(steps[0].slice)) is not None:
             entry.filling = self._filling
 
-    def _parts(self, steps: Sequence[ProgramStep]) -> tuple[Parts, Parts]:
-        """What is sent, and memory for what comes, each in one piece."""
-        sends, comes, before = list[tuple[int, Tensor]](), list[tuple[int, Tensor]](), (-1, -1)
+    def _parts(self, steps: Sequence[ProgramStep]) -> tuple[Parts, Parts, list[Any]]:
+        """What is sent, what is filled, and what of that has to be copied to its place."""
+        sends, comes, copies = list[Any](), list[Any](), list[Any]()
+        before, sent = (-1, -1), list[Tensor]()
         for step in steps:
+            if step.op == _SEND and step.rows == before:  # the same for several is one copy
+                sends += [(step.peer, part) for part in sent]
+                continue
+            parts, places = self._pieces(step)
             if step.op == _RECV:
-                comes.append((step.peer, self._empty(step)))
+                comes += [(step.peer, part) for part in parts]
+                copies += [(p, a) for p, a in zip(places, parts, strict=False) if p is not a]
                 continue
-            if step.rows == before:  # the same for several
-                sends.append((step.peer, sends[-1][1]))
-                continue
-            part, before = self._empty(step), step.rows
-            if step.slice in self._slices:
-                place = self._place(step)
-                part.view(place.shape).copy_(place)
-            sends.append((step.peer, part))
-        return sends, comes
+            for place, part in zip(places, parts, strict=False):
+                if place is not part:
+                    part.copy_(place)
+            sent, before = parts, step.rows
+            sends += [(step.peer, part) for part in sent]
+        return sends, comes, copies
+
+    def _pieces(self, step: ProgramStep) -> tuple[list[Tensor], list[Tensor]]:
+        """Dense memory for what a SEND or RECV is of, and the places in the slice (none where that
+        is not there). On a GPU a few frames go one by one, as they lie there: a small copy takes as
+        long as a small message. In how many pieces follows from the step alone, so that it is the
+        same on both sides."""
+        frames = step.frames[1] - step.frames[0]
+        by_frames = self.device.type != "cpu" and frames <= _FEW_FRAMES
+        by_frames = by_frames and not self._are_keys[step.slice]
+        if step.slice not in self._slices:
+            return list(self._empty(step).chunk(frames if by_frames else 1)), []
+        place = self._place(step)
+        places = list(place.unbind(1)) if by_frames else [place]
+        if by_frames and all(p.is_contiguous() for p in places):
+            return places, places
+        parts = self._empty(step).chunk(len(places))
+        return [a.view(p.shape) for a, p in zip(parts, places, strict=True)], places
 
     def _empty(self, step: ProgramStep) -> Tensor:
         """Memory for the frames and rows of a SEND or RECV."""
@@ -138,7 +157,9 @@ class SharedRun(Run):
         (at, _), (low, _) = entry.frames, entry.rows
         frames, rows = (n - at for n in step.frames), (n - low for n in step.rows)
         part = tensor[:, :, slice(*frames), slice(*rows)]
-        return part.permute(0, 2, 3, 4, 1) if self.backend.is_channels_last else part
+        return (
+            part.permute(0, 2, 3, 4, 1) if self.backend.is_channels_last else part.transpose(1, 2)
+        )
 
     # Where all ranks meet
 
@@ -214,18 +235,18 @@ _NONE = Moments(0, torch.empty(0), torch.empty(0))
 class _Filling:
     """Rows on their way into a slice: a Ticket (transfers.py)."""
 
-    def __init__(self, pending: Pending, comes: Parts, places: Sequence[Tensor]) -> None:
+    def __init__(self, pending: Pending, copies: Sequence[tuple[Tensor, Tensor]]) -> None:
         self._pending: Pending | None = pending
-        self._comes, self._places = comes, places
+        self._copies = copies
 
     def wait(self) -> None:
         """Until they are in their places."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.wait()
-            for place, (_, part) in zip(self._places, self._comes, strict=False):
-                place.copy_(part.view(place.shape))
-            self._comes = self._places = ()
+            for place, part in self._copies:
+                place.copy_(part)
+            self._copies = ()
 
     join = wait
 

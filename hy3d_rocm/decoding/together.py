@@ -73,15 +73,18 @@ def _name_of(device: torch.device) -> str:
     return str(getattr(found, "uuid", "") or device)
 
 
-def terms_of(job: Job, source: Tensor, options: Any) -> dict[str, Any]:
+def terms_of(group: Group, job: Job, source: Tensor, options: Any) -> dict[str, Any]:
     """What is decoded, in a few numbers: sizes and sums of the latents, of some of each weight, and
     the options."""
     weights = tensors_of(job.family) if hasattr(job.family, "vae") else []
-    some = [t.detach().reshape(-1)[:_NUMBERS].double() for t in weights if t.device.type != "meta"]
-    told = torch.cat([t.to(job.device) for t in some]).cpu() if some else torch.empty(0)
+    state = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in weights)
+    if group.weights is None or group.weights[0] != state:
+        some = [t.detach().reshape(-1)[:_NUMBERS].double().to(job.device) for t in weights]
+        told = torch.cat(some).cpu() if some else torch.empty(0)
+        group.weights = state, zlib.crc32(told.numpy().data)
     data = source.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
     return {
-        "the VAE": job.family.name, "weights": [len(weights), zlib.crc32(told.numpy().data)],
+        "the VAE": job.family.name, "weights": [len(weights), group.weights[1]],
         "the shape of the latents": list(source.shape), "a sum of the latents": zlib.crc32(data),
         "encode": job.encode, "the type": str(job.dtype), "the device's kind": job.device.type,
         "kernels": [job.make_backend.on_gpu, job.make_backend.on_host],

@@ -16,12 +16,13 @@ import how_much  # noqa: E402
 from layer_frames import own_frames, strip_of  # noqa: E402
 from native_doubles import FusedConv3d  # noqa: E402
 from random_layers import Holder, cut, plain, random_layer, seeded, whole_numbers  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decoding.backends.native import NativeBackend  # noqa: E402
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend  # noqa: E402
 from hy3d_rocm.decoding.geometry import kernel_size, own_size, padded_size  # noqa: E402
-from hy3d_rocm.decoding.layers import Conv, ModuleWeights, Norm, Pieces  # noqa: E402
+from hy3d_rocm.decoding.layers import Conv, ModuleWeights, Norm, Pieces, Shuffle  # noqa: E402
 
 CPU = torch.device("cpu")
 FILL = 1024.0
@@ -188,6 +189,52 @@ def test_more_than_the_copies_of_a_row_is_refused() -> None:
     backend = TorchBackend(ModuleWeights(torch.float32, CPU))
     with pytest.raises(ValueError, match="the padding -2 crops rows or columns that are there 2"):
         backend.convolve(layer, Pieces((torch.zeros(1, 1, 1, 4, 4),), 0, 1), (0, 1))
+
+
+class Failing(TorchDispatchMode):
+    """The operator number `after` is the first that finds no memory; none is begun after it."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.left = after
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise MemoryError(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+SPLIT = Shuffle((2, 2, 2), "factor first", first=(1, 2, 2))
+
+
+@pytest.mark.parametrize("shuffle", [None, Shuffle((1, 2, 2), "channel first"), SPLIT])
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_call_that_found_no_memory_has_left_the_residual_alone(
+    is_over: bool, shuffle: Any, make: Any
+) -> None:
+    rng = random.Random(9)
+    layer = Conv(
+        Holder(rng, weight=(16, 3, 1, 3, 3)), before=(0, -1, 1), after=(0, 1, 1), up=(1, 2, 2),
+        shuffle=shuffle,
+    )  # fmt: skip
+    source = Pieces((whole_numbers(rng, 1, 3, 3, 5, 4),), 0, 3)
+    backend, failed = make(torch.float32), 0
+    whole, _ = backend.convolve(layer, source, (0, 3))
+    add = whole_numbers(rng, *whole.shape)
+    kept = add.clone()
+    out = add if is_over else torch.empty_like(add)
+    while True:
+        try:
+            with Failing(failed):
+                result, _ = backend.convolve(layer, source, (0, 3), add=add, out=out)
+            break
+        except MemoryError:
+            failed += 1
+            assert torch.equal(add, kept)
+    assert failed > 3
+    assert result is out
+    assert torch.equal(result, whole + kept)
 
 
 def test_what_is_made_beside_an_out_is_counted() -> None:
