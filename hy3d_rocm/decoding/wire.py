@@ -50,7 +50,8 @@ class _Pickler(pickle.Pickler):
         """See pickle."""
         if not isinstance(obj, torch.nn.Module):
             return NotImplemented
-        how, arguments, state, *rest = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        made: Any = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        how, arguments, state, *rest = made
         if isinstance(state, dict):
             state = {name: value for name, value in state.items() if not holds_resource(value)}
         return how, arguments, state, *rest

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 import torch
-import torch.distributed as dist
+import torch.distributed
 from torch import Tensor
 
 from hy3d_rocm.conv.probe import process
@@ -42,6 +42,8 @@ from hy3d_rocm.decoding.plan import BudgetTooSmallError
 from hy3d_rocm.decoding.report import DecodeCancelled
 
 logger = logging.getLogger("hy3d_rocm")
+
+_dist: Any = torch.distributed  # whose C++ classes have no types
 
 Result = TypeVar("Result")
 
@@ -522,9 +524,9 @@ def _sums(tensor: Tensor) -> tuple[Any, ...]:
 def _store(port: int, is_first: bool) -> Any:
     more = {"use_libuv": False} if sys.platform == "win32" else {}
     limit = timedelta(seconds=START_SECONDS)
-    return dist.TCPStore(
+    return _dist.TCPStore(
         _LOCALHOST, port, is_master=is_first, wait_for_workers=False, timeout=limit, **more
-    )  # type: ignore[call-overload]
+    )
 
 
 def made_group(port: int, rank: int, size: int, timeout: float, device: torch.device) -> Group:
@@ -536,17 +538,17 @@ def _process_groups(
     store: Any, rank: int, size: int, timeout: float, device: torch.device
 ) -> tuple[Any, Any]:
     limit = timedelta(seconds=timeout)
-    options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=_LOCALHOST)]  # type: ignore[attr-defined]
+    options = _dist.ProcessGroupGloo._Options()
+    options._devices = [_dist.ProcessGroupGloo.create_device(hostname=_LOCALHOST)]
     options._timeout = limit
-    control = dist.ProcessGroupGloo(dist.PrefixStore("control", store), rank, size, options)
-    if device.type != "cuda" or sys.platform == "win32" or not dist.is_nccl_available():
+    control = _dist.ProcessGroupGloo(_dist.PrefixStore("control", store), rank, size, options)
+    if device.type != "cuda" or sys.platform == "win32" or not _dist.is_nccl_available():
         return control, None
-    chosen: Any = dist.ProcessGroupNCCL.Options()  # type: ignore[attr-defined]
+    chosen = _dist.ProcessGroupNCCL.Options()
     chosen._timeout = limit
     # 2: what waits for a lost rank is given up, and the process lives on. Read once, here.
     with _variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2"):
-        data = dist.ProcessGroupNCCL(dist.PrefixStore("data", store), rank, size, chosen)  # type: ignore[attr-defined]
+        data = _dist.ProcessGroupNCCL(_dist.PrefixStore("data", store), rank, size, chosen)
     return control, data
 
 
