@@ -140,7 +140,7 @@ class Worker:
         """With all ranks."""
         from hy3d_rocm import meter
         from hy3d_rocm.conv.router import protect
-        from hy3d_rocm.decoding.executor import decode
+        from hy3d_rocm.decoding.executor import decode_with_report
         from hy3d_rocm.decoding.families import unproven_family
         from hy3d_rocm.decoding.families.base import Host
 
@@ -153,7 +153,7 @@ class Worker:
             family.host = Host(self.device, host[0], host[1], casts=host[2])
         try:
             with protect():
-                decode(family, latents, group=self.group, **wishes)
+                decode_with_report(family, latents, group=self.group, **wishes)
         finally:
             meter.give_back(self.device)
         return ""
