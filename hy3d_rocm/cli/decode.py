@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from hy3d_rocm.arguments import say
+from hy3d_rocm.cli import ranks
 from hy3d_rocm.cli.stopping import interruptible
 from hy3d_rocm.diagnose.env.shown import printable
 from hy3d_rocm.files import patiently
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from hy3d_rocm.cli.ranks import Beginning
+    from hy3d_rocm.decoding.group import Group
     from hy3d_rocm.decoding.report import DecodeReport, Step
     from hy3d_rocm.frames.claim import Claim
     from hy3d_rocm.frames.fingerprints import FileFingerprints
@@ -40,11 +43,22 @@ _LINE_SECONDS = 10.0  # between lines in a log file
 
 def run_decode_command(arguments: argparse.Namespace) -> int:
     """Exit code: see the epilog."""
+    if not ranks.are_several():
+        return _run_rank(arguments, None)
+    with ranks.joined(arguments) as group:
+        code = _run_rank(arguments, group)
+    # torchrun ends all when one fails; rank 0 fails, too, or is decoding alone.
+    return 0 if group.rank else code
+
+
+def _run_rank(arguments: argparse.Namespace, group: Group | None) -> int:
     from hy3d_rocm.decoding.report import DecodeCancelled
 
     try:
-        with interruptible(_say) as cancel:
-            result = _decode(arguments, cancel)
+        with interruptible(_say) as cancel, ranks.Beginning(group) as beginning:
+            result = _decode(arguments, cancel, beginning)
+            if result is None:
+                return 0
             if arguments.json is not None:
                 _write_json(arguments.json, result)
     except DecodeCancelled as error:
@@ -55,22 +69,28 @@ def run_decode_command(arguments: argparse.Namespace) -> int:
         return 130
     except (OSError, TypeError, ValueError, MemoryError, RuntimeError, ArithmeticError) as error:
         logger.debug("hy3d-rocm decode", exc_info=True)
-        _say(str(error))
+        _say(f"rank {group.rank}: {error}" if group is not None and group.rank else str(error))
         return 1
     sys.stdout.write("".join(f"{printable(line)}\n" for line in _lines(result)))
     return 0
 
 
-def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str, Any]:
-    """Everything in order; the report as it is written to --json."""
+def _decode(
+    arguments: argparse.Namespace, cancel: threading.Event, beginning: Beginning
+) -> dict[str, Any] | None:
+    """Everything in order; the report as it is written to --json. None on a rank without frames."""
     from hy3d_rocm.frames.claim import Claim
     from hy3d_rocm.frames.sinks import sink_for
     from hy3d_rocm.tools import loading
 
-    device = loading.pick_device(arguments.device)
+    device, group = loading.pick_device(arguments.device), beginning.group
     _check_report(arguments.json)
     files = loading.find_vae(arguments.vae)
     latents = loading.load_latents(arguments.latent, arguments.tensor)
+    if group is not None and group.rank:
+        vae = loading.load_vae(files).to(device)
+        ranks.follow(beginning, vae, _prepared(arguments, latents, vae), arguments, cancel)
+        return None
     goes_on = arguments.resume or arguments.restart
     job = partial(_job, arguments, files, latents, device) if goes_on else None
     claim = Claim(arguments.out, job, restart=arguments.restart, overwrite=arguments.overwrite)
@@ -80,8 +100,9 @@ def _decode(arguments: argparse.Namespace, cancel: threading.Event) -> dict[str,
     )  # fmt: skip
     with claim:
         if claim.is_complete:
+            beginning.ready(ranks.COMPLETE)
             return _completed(sink, claim)
-        return _run(arguments, files, latents, device, sink, claim, cancel)
+        return _run(arguments, files, latents, device, sink, claim, cancel, beginning)
 
 
 def _check_report(path: Path | None) -> None:
@@ -114,7 +135,7 @@ def _completed(sink: Sink, claim: Claim) -> dict[str, Any]:
 
 def _run(
     arguments: argparse.Namespace, files: VaeFiles, latents: torch.Tensor, device: torch.device,
-    sink: Sink, claim: Claim, cancel: threading.Event,
+    sink: Sink, claim: Claim, cancel: threading.Event, beginning: Beginning,
 ) -> dict[str, Any]:  # fmt: skip
     from hy3d_rocm.conv.router import protect
     from hy3d_rocm.tools import loading
@@ -124,7 +145,9 @@ def _run(
         raise loading.LoadingError(f"{changed} was written while it was read: start again")
     latents = _prepared(arguments, latents, vae)
     plan = claim.manifest.get("plan")
+    beginning.ready()
     with protect(), WatchedSink(sink, device, sys.stderr) as watched:
+        arguments.group = beginning.group
         path, report = deliver(vae, latents, watched, arguments, plan, watched.progress, cancel)
     return {
         "out": str(path),
@@ -145,6 +168,7 @@ def deliver(
     return decode_into(
         sink, vae, latents, arguments.budget, arguments.strategy, arguments.precision, progress,
         cancel, options=DecodeOptions(chunk_size=arguments.chunk_size), resume_key=plan,
+        group=getattr(arguments, "group", None),
     )  # fmt: skip
 
 

@@ -224,7 +224,11 @@ def _carry_out(
     family: Any, source: Tensor, asked: DecodeRequest, reports: list[DecodeReport]
 ) -> Any:
     """The result; None on a rank that has none."""
-    execution, group = _prepare(family, source, asked), asked.group
+    group = asked.group
+    if group is not None:  # what goes on is of the type and the plan that it was begun with
+        kept = group.meet("what is there", values=asked.resume_key)[0]
+        asked = replace(asked, resume_key=kept)
+    execution = _prepare(family, source, asked)
     reports.append(execution.report)
     if group is None:
         execution.run()
@@ -553,7 +557,7 @@ class Execution:
         number, item = 0, next(made, None)
         while item is not None:
             first, frames = item
-            item, error = None, None
+            item, error = None, cast("Exception | None", None)
             try:
                 self.placing.put(sample, first + at, frames)
             except Exception as failed:
@@ -610,7 +614,9 @@ class Execution:
             return 0
         due = sum(first < frames for first in wanted)
         if compiled is not None:
-            return due * int(compiled.program.candidate["steps"])
+            program = compiled.program  # the candidate's steps are those of all ranks
+            alone = self.group is None
+            return due * int(program.candidate["steps"] if alone else len(program.steps(0)))
         return due * black_box.tiles(self.job, variant)
 
     def _frames(
@@ -621,7 +627,7 @@ class Execution:
         if self.group is not None:  # rank 0's
             wanted = self.group.meet(f"sample {sample}", values=wanted)[0]
         if wanted >= job.out_shape[2]:
-            return 0, (frames for frames in ())
+            return 0, (frames for frames in list[Frames]())
         if backend is None:
             return 0, self._own_code(job, sample, z)
         compiled, variant, start = self.plan.compiled, self.plan.variant, 0

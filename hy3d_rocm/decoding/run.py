@@ -107,7 +107,7 @@ class _Slice:
         self.host: Any = None
         self.leaving: Ticket | None = None
         self.coming: Ticket | None = None
-        self.filling: Ticket | None = None
+        self.filling: Any = None  # a Ticket
 
     def ready(self) -> Tensor:
         """The tensor, for the computing stream."""
@@ -508,22 +508,21 @@ class Run:
     @staticmethod
     def _of_frames(room: Tensor, entry: _Slice, frames: Range, rows: Range) -> Tensor:
         """Some frames and rows of keys and values: (2, heads, T, H, W, size of a head)."""
-        high = entry.rows[1] - entry.rows[0]
-        shaped = room.unflatten(2, (entry.frames[1] - entry.frames[0], high, -1))
+        shaped = _shaped(room, entry.frames[1] - entry.frames[0], entry.rows[1] - entry.rows[0])
         return shaped[:, :, slice(*frames), slice(*rows)]
 
     def _fill(self, step: ProgramStep, x: Tensor, room: Tensor) -> None:
         """room: (2, heads, T, H, W, size of a head), of the frames and rows of x."""
         layer, affine = cast("Attention", self.graph.layers[step.node]), self.affines.get(step.node)
-        norm, video, size = self._norm(step.node), _video(x), room.shape[2:5]
+        norm, video = self._norm(step.node), _video(x)
         if layer.k is None:
             made, _ = self.backend.convolve(Conv(layer.q, norm=norm), *video, affine=affine)
             for place, part in zip(room, made.chunk(3, dim=1)[1:], strict=True):
-                place.copy_(_tokens(part, layer.heads).unflatten(1, size))
+                place.copy_(_tokens(part, layer.heads).reshape(place.shape))
             return
         for place, module in zip(room, (layer.k, layer.v), strict=True):
             made, _ = self.backend.convolve(Conv(module, norm=norm), *video, affine=affine)
-            place.copy_(_tokens(made, layer.heads).unflatten(1, size))
+            place.copy_(_tokens(made, layer.heads).reshape(place.shape))
             del made
 
     def _attend(self, step: ProgramStep) -> Made:
@@ -552,7 +551,7 @@ class Run:
             every = self._cut(step.sources, step.frames, step.read_rows)
             high, first = int(every.shape[3]), step.frames[0]
             room = self._room_for_keys(step, every, frames, high)
-            self._fill(step, every, room.unflatten(2, (frames, high, -1)))
+            self._fill(step, every, _shaped(room, frames, high))
             del every
         else:
             entry = self._slices[step.others[0]]
@@ -743,6 +742,12 @@ def _video(x: Tensor) -> tuple[Pieces, Range]:
     """All frames of x, a video of their own."""
     frames = 0, int(x.shape[2])
     return Pieces((x,), *frames), frames
+
+
+def _shaped(room: Tensor, frames: int, rows: int) -> Tensor:
+    """(2, heads, tokens, size of a head) -> (2, heads, T, H, W, size of a head), a view."""
+    kinds, heads, tokens, size = room.shape
+    return room.view(kinds, heads, frames, rows, tokens // (frames * rows), size)
 
 
 def _tokens(x: Tensor, heads: int) -> Tensor:

@@ -220,10 +220,10 @@ class SharedRun(Run):
         self, channels: int, frames: int, columns: int, rows: Sequence[Range]
     ) -> tuple[Tensor, list[tuple[int, Tensor]]]:
         """Rank 0's: all rows, and those of each other rank."""
-        new = lambda *size: torch.empty(size, dtype=self.dtype, device=self.device)  # noqa: E731
-        made = new(1, channels, frames, max(stop for _, stop in rows), columns)
+        new = torch.empty(0, dtype=self.dtype, device=self.device).new_empty
+        made = new((1, channels, frames, max(stop for _, stop in rows), columns))
         comes = [
-            (rank, new(channels * frames * (stop - first) * columns))
+            (rank, new((channels * frames * (stop - first) * columns,)))
             for rank, (first, stop) in enumerate(rows) if rank and stop > first
         ]  # fmt: skip
         return made, comes

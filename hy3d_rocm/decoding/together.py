@@ -124,6 +124,11 @@ def shares_samples(group: Group, job: Job, budget: Budget, why: str) -> bool:
     return all(group.meet("the samples", values=fits))
 
 
+def one_by_one(made: Tensor) -> list[Tensor]:
+    """The samples of a batch, each (1, C, T, H, W)."""
+    return [made[n : n + 1] for n in range(made.shape[0])]
+
+
 def by_samples(
     group: Group, placing: Placing, decode: Callable[[Sequence[int]], Tensor]
 ) -> None:  # fmt: skip
@@ -141,18 +146,17 @@ def by_samples(
             group.post([(0, done)], ()).wait()
             if made is None:
                 raise error or RuntimeError("nothing was decoded")
-            parts = [(0, made[n : n + 1].contiguous()) for n in range(len(own))]
-            group.post(parts, ()).wait()
+            group.post([(0, part.contiguous()) for part in one_by_one(made)], ()).wait()
         return
     own = samples[:: group.size]
-    found = dict(zip(own, decode(own).split(1), strict=True))
+    found = dict(zip(own, one_by_one(decode(own)), strict=True))
     for rank in range(1, group.size):
         theirs = samples[rank :: group.size]
         done = torch.zeros(1, dtype=torch.uint8)
         if theirs:
             group.post((), [(rank, done)]).wait()
         if not done:
-            found |= zip(theirs, decode(theirs).split(1), strict=True) if theirs else ()
+            found |= zip(theirs, one_by_one(decode(theirs)), strict=True) if theirs else ()
             continue
         parts = [(rank, torch.empty((1, *placing.shape[1:]), dtype=placing.dtype)) for _ in theirs]
         group.post((), parts).wait()

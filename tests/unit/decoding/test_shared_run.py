@@ -1,0 +1,141 @@
+"""Ranks of a group, as threads: the frames of one device, for every kind of VAE, within what each
+rank has planned."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("diffusers")
+dist = pytest.importorskip("torch.distributed")
+
+import how_much  # noqa: E402
+from decode_doubles import EVERY_KIND, relative_error, tiny_vae  # noqa: E402
+from program_doubles import family_of, source_of  # noqa: E402
+
+from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.decoding.executor import (  # noqa: E402
+    decode,
+    decode_with_report,
+    encode_with_report,
+)
+from hy3d_rocm.decoding.group import Group, group_of  # noqa: E402
+from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
+
+pytestmark = [
+    pytest.mark.skipif(not _native.available, reason="programs need the C core"),
+    pytest.mark.skipif(not dist.is_available(), reason="torch has no torch.distributed"),
+]
+# Whose norms see a frame at a time: rank 0 decodes alone.
+ALONE = ("seedvr2",)
+# The order of sums differs between the C convolution's tiles of a strip and of the picture, and in
+# GroupNorm's statistics: some rounding errors of the largest value, through some 30 layers.
+BOUND = 64 * torch.finfo(torch.float32).eps
+SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def in_ranks(count: int, work: Callable[[Group], Any]) -> tuple[list[Any], list[Group]]:
+    """What each rank's work gives."""
+    store, made, groups, errors = dist.HashStore(), [None] * count, [None] * count, []
+
+    def one(rank: int) -> None:
+        try:
+            place, patience = dist.PrefixStore("ranks", store), timedelta(seconds=SECONDS)
+            backend = dist.ProcessGroupGloo(place, rank, count, patience)
+            groups[rank] = Group(backend, timeout=SECONDS)
+            made[rank] = work(groups[rank])
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return made, groups  # type: ignore[return-value]
+
+
+def run(kind: str, encode: bool, source: Any, **more: Any) -> Any:
+    family = family_of(kind, tiny_vae(kind))
+    if encode:
+        return encode_with_report(family, source, moments=True, **more)
+    return decode_with_report(family, source, **more)
+
+
+def compared(kind: str, encode: bool, ranks: int, rows: int, backend: str) -> None:
+    family = family_of(kind, tiny_vae(kind))
+    source = source_of(family, encode, 1 if family.is_image else 3, rows, 5)
+    options = DecodeOptions(backend=backend)
+    want, alone = run(kind, encode, source, strategy="streamed", options=options)
+    found, groups = in_ranks(
+        ranks, lambda g: run(kind, encode, source, strategy="streamed", options=options, group=g)
+    )
+    frames = found[0][0]
+    assert all(made is None for made, _ in found[1:])
+    assert frames.shape == want.shape
+    assert frames.dtype == want.dtype
+    assert relative_error(frames, want) < BOUND
+    sent = [group.sent_bytes for group in groups]
+    if kind in ALONE:
+        assert not any(sent)
+        assert torch.equal(frames, want)
+        return
+    assert sum(sent) > 0
+    share = found[0][1].predicted_peak_bytes
+    if rows >= 2 * ranks:  # else halos are most of it
+        assert share < alone.predicted_peak_bytes
+
+
+WAYS = tuple(itertools.product((2, 3, 4), ("auto", "torch")))
+
+
+@pytest.mark.parametrize("encode", [False, True], ids=["decode", "encode"])
+@pytest.mark.parametrize(("kind", "way"), how_much.in_turns(EVERY_KIND, WAYS))
+def test_ranks_make_what_one_device_makes(kind: str, way: tuple[int, str], encode: bool) -> None:
+    ranks, backend = way
+    compared(kind, encode, ranks, 8, backend)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize(
+    ("kind", "ranks"), how_much.in_turns(("hunyuan", "wan", "ltx095", "image"), (3, 4, 2))
+)
+def test_rows_that_can_not_be_shared_equally(kind: str, ranks: int, rows: int) -> None:
+    compared(kind, False, ranks, rows, "auto")
+
+
+@pytest.mark.parametrize("kind", ["hunyuan", "hunyuan15", "wan22", "ltx_causal", "image"])
+def test_in_float64_nothing_but_rounding_is_left(kind: str) -> None:
+    """A row that came from the wrong place would be off by 2^29 times as much."""
+    vae = family_of(kind, tiny_vae(kind).double())
+    source = source_of(vae, False, 1 if vae.is_image else 3, 8, 5).double()
+    want = decode(vae, source, strategy="streamed")
+    found, _ = in_ranks(3, lambda group: decode(vae, source, strategy="streamed", group=group))
+    assert found[0].dtype == torch.float64
+    assert relative_error(found[0], want) < 64 * torch.finfo(torch.float64).eps
+
+
+def test_a_group_is_made_once_of_a_process_group_and_one_rank_is_none() -> None:
+    cpu = torch.device("cpu")
+    assert group_of(None, cpu) is None
+    with pytest.raises(TypeError, match="give a process group of torch.distributed"):
+        group_of("cuda:1", cpu)
+    found, groups = in_ranks(2, lambda group: group_of(group, cpu))
+    assert found == groups
+    assert in_ranks(1, lambda group: group_of(group, cpu))[0] == [None]
