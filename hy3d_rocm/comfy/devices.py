@@ -70,10 +70,6 @@ def _workers_of(names: tuple[str, ...], place: torch.device) -> Workers | None:
             if known is not None:
                 known.close()
             _workers = known = Workers(place, others, partial(prepare, _options()))
-            logger.info(
-                "[VAE Decode] Decodes are shared by %s",
-                " and ".join(str(one) for one in (place, *others)),
-            )  # fmt: skip
         return known
 
 

@@ -11,23 +11,16 @@ process, however that ends. Whatever is wrong with one of them this process deco
 
 from __future__ import annotations
 
-import io
-import json
 import logging
 import os
-import queue
-import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed
@@ -37,9 +30,15 @@ from hy3d_rocm.conv.probe import process
 from hy3d_rocm.decoding import together, wire
 from hy3d_rocm.decoding.copies import tensors_of
 from hy3d_rocm.decoding.families.base import StructuredFamily
+from hy3d_rocm.decoding.families.changes import examined
 from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, Group
-from hy3d_rocm.decoding.plan import BudgetTooSmallError
 from hy3d_rocm.decoding.report import DecodeCancelled
+from hy3d_rocm.decoding.worker_process import (
+    START_SECONDS,
+    RefusedError,
+    WorkerError,
+    WorkerProcess,
+)
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -47,9 +46,6 @@ _dist: Any = torch.distributed  # whose C++ classes have no types
 
 Result = TypeVar("Result")
 
-SCRIPT = Path(__file__).with_name("worker.py")
-#: that a process may take until it can decode: importing torch and the VAE's packages
-START_SECONDS = 120.0
 #: after which processes that nobody needs end
 IDLE_SECONDS = 600.0
 #: without a word from a process, which says one each second unless it is stopped or hangs
@@ -57,19 +53,11 @@ SILENT_SECONDS = 60.0
 #: decodes in a row that a process was lost in, after which none is shared any more
 MOST_FAILURES = 3
 _PING_SECONDS = 1.0
-_SETTLE_SECONDS = 5.0  # until all processes have ended a decode that this one has ended
+# Until all processes have ended a decode that this one has ended, and where it failed in it.
+_SETTLE_SECONDS, _FAILED_SECONDS = 30.0, 5.0
 _LOCALHOST = "127.0.0.1"
-_VISIBLE = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 # What is found by its tensors' sums: of so many words of 8 bytes in a row, and of the rows.
 _COLUMNS = 4096
-
-
-class WorkerError(RuntimeError):
-    """A process can't be used; the text names its device and says why."""
-
-
-class RefusedError(WorkerError):
-    """A process can't take what it was sent, and never will."""
 
 
 class Workers:
@@ -96,7 +84,7 @@ class Workers:
         self.idle_seconds, self.silent_seconds = idle_seconds, silent_seconds
         self.failures = 0
         self._lock = threading.Lock()
-        self._workers: list[_Worker] = []
+        self._workers: list[WorkerProcess] = []
         self._group: Group | None = None
         self._held: tuple[Any, Any] | None = None  # a VAE (weakly) and what it was
         self._refused: tuple[Any, Any] | None = None
@@ -133,7 +121,7 @@ class Workers:
                 self._held = None
                 for worker in self._workers:
                     worker.ask("drop", {})
-                self._hear(_SETTLE_SECONDS)
+                self._hear(_FAILED_SECONDS)
             except WorkerError:
                 self._end()
             finally:
@@ -182,8 +170,9 @@ class Workers:
         try:
             result = self._watched(group, work)
         except BaseException as error:
-            orderly = self._settle(group)
-            if isinstance(error, DecodeCancelled) or not _is_mended_alone(error):
+            orderly = self._settle(group, _FAILED_SECONDS)
+            may_be_theirs = isinstance(error, (ValueError, RuntimeError, MemoryError))
+            if isinstance(error, DecodeCancelled) or not may_be_theirs:
                 raise
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             logger.warning(
@@ -194,7 +183,7 @@ class Workers:
             if not orderly:
                 self._failed()
             return result
-        if self._settle(group):
+        if self._settle(group, _SETTLE_SECONDS):
             self.failures = 0
         else:
             self._failed()
@@ -249,12 +238,12 @@ class Workers:
             stop.set()
             watcher.join()
 
-    def _settle(self, group: Group) -> bool:
+    def _settle(self, group: Group, seconds: float) -> bool:
         """After a decode: whether all processes have ended theirs and can do another. Else they are
         ended."""
         try:
             group.check()
-            self._hear(_SETTLE_SECONDS)
+            self._hear(seconds)
         except (WorkerError, ConnectionError):
             self._end()
             return False
@@ -284,14 +273,14 @@ class Workers:
             "prepare": self.prepare,
         }  # fmt: skip
         for other in self.others:
-            self._workers.append(_Worker(other))
+            self._workers.append(WorkerProcess(other))
             self._workers[-1].ask("begin", begin)
         names = self._hear(self.start_seconds)
         self._group = self._joined(size)
+        told = [f"{other} ({name})" for other, name in zip(self.others, names, strict=True)]
         logger.info(
-            "[VAE Decode] %s, started in %.1f s, %s with %s",
-            ", ".join(f"{o} ({n})" for o, n in zip(self.others, names, strict=True)),
-            time.perf_counter() - began, "decode" if len(names) > 1 else "decodes", self.device,
+            "[VAE Decode] %s decodes with %s, started in %.1f s",
+            self.device, " and ".join(told), time.perf_counter() - began,
         )  # fmt: skip
 
     def _joined(self, size: int) -> Group:
@@ -320,157 +309,12 @@ class Workers:
 class _SharedGroup(Group):
     """A group of Workers, which knows more about a rank that is lost."""
 
-    workers: Sequence[_Worker] = ()
+    workers: Sequence[WorkerProcess] = ()
 
     def _lose(self, why: str) -> NoReturn:
         told = [said for worker in self.workers if (said := worker.fate())]
         first = [said for said in told if "GroupLostError" not in said]  # the others lost that one
         super()._lose("; ".join(first or told) or why)
-
-
-class _Worker:
-    """One process. WorkerError where it is gone or does not answer."""
-
-    def __init__(self, device: torch.device) -> None:
-        python, reason = process.interpreter()
-        if python is None:
-            raise WorkerError(f"{device}: no process can be started: {reason}")
-        self.device, self._why = device, ""
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-        variables = {
-            **environment(device, os.environ, bool(torch.version.hip)), process.INSIDE: "",
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
-        }  # fmt: skip
-        self.process = process.start(
-            python, SCRIPT, stderr=self._errors.fileno(), variables=variables
-        )
-        self._to = io.BufferedWriter(cast("io.RawIOBase", self.process.stdin))
-        self._writes = threading.Lock()
-        self._answers: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
-        self._heard = time.monotonic()
-        self._is_gone = False
-        threading.Thread(target=self._read, daemon=True, name="hy3d-worker").start()
-        self._written(START_SECONDS, lambda: self._to.write(_path()))
-
-    def ask(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """One of worker.py's Worker's methods."""
-        self.write(wire.packed((name, dict(arguments))), START_SECONDS)
-
-    def write(self, message: tuple[bytes, list[Tensor]], seconds: float) -> None:
-        """Within so many seconds: one that does not read is killed."""
-        self._written(seconds, lambda: wire.send(self._to, message))
-
-    def ping(self, silent_seconds: float) -> None:
-        """It shall say something; killed if it has not for so long."""
-        silent = time.monotonic() - self._heard
-        if silent > silent_seconds:
-            self._kill(f"it is stopped or hangs (nothing was heard of it for {silent:.0f} s)")
-        elif not self._is_gone:
-            with suppress(OSError, ValueError), self._writes:
-                wire.ping(self._to)
-
-    def answer(self, until: float) -> Any:
-        """To the oldest question that has none."""
-        try:
-            said = self._answers.get(timeout=max(until - time.monotonic(), 0.01))
-        except queue.Empty:
-            self._kill("it did not answer in time")
-            said = None
-        if said is not None and said[0] == "refused":
-            raise RefusedError(f"{self.device}: {said[1]}")
-        if said is None or said[0] == "failed":
-            self._answers.put(None)
-            self._why = self._why or (said[1] if said else "")
-            raise WorkerError(self.fate() or f"{self.device}: it is gone")
-        return said[1]
-
-    def has_ended(self) -> bool:
-        """Whether nothing will be heard of it any more."""
-        return self._is_gone
-
-    def fate(self) -> str:
-        """Why it can't be used, "" where it runs."""
-        if not self._is_gone and not self._why:  # it may end just now
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(0.5)
-        if not self._why:
-            while (said := self._next()) is not None:
-                if said[0] == "failed":
-                    self._why = str(said[1])
-        code = self.process.poll()
-        if self._why or code is None:
-            return self._why and f"{self.device}: {self._why}"
-        return f"{self.device}: its process ended {_ending(code)}{self._last_line()}"
-
-    def end(self) -> None:
-        """Its memory is free afterwards."""
-        with suppress(OSError, ValueError):
-            self.process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(_SETTLE_SECONDS)
-        with suppress(OSError, ValueError):
-            self._to.close()
-        self._errors.close()
-
-    def _next(self) -> tuple[str, Any] | None:
-        try:
-            return self._answers.get_nowait()
-        except queue.Empty:
-            return None
-
-    def _kill(self, why: str) -> None:
-        self._why = self._why or why
-        self.process.kill()
-
-    def _written(self, seconds: float, write: Callable[[], Any]) -> None:
-        timer = threading.Timer(seconds, self._kill, ["it did not read what it was sent"])
-        timer.daemon = True
-        timer.start()
-        try:
-            with self._writes:
-                write()
-                self._to.flush()
-        except (OSError, ValueError) as error:
-            raise WorkerError(self.fate() or f"{self.device}: {error}") from error
-        finally:
-            timer.cancel()
-
-    def _read(self) -> None:
-        answers = io.BufferedReader(cast("io.RawIOBase", self.process.stdout))
-        while (frames := wire.receive(answers)) is not None:
-            self._heard = time.monotonic()
-            said = wire.unpacked(frames)
-            if said[0] != "here":
-                self._answers.put(said)
-        self._is_gone = True
-        self._answers.put(None)
-        with suppress(OSError):
-            answers.close()
-
-    def _last_line(self) -> str:
-        with suppress(OSError, ValueError):
-            self._errors.seek(0)
-            lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-            return f" ({lines[-1].strip()[:300]})" if lines else ""
-        return ""
-
-
-def _path() -> bytes:
-    return json.dumps(process.search_path(sys.path)).encode() + b"\n"
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"with exit code {code}"
-    try:
-        return f"by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"by signal {-code}"
-
-
-def _is_mended_alone(error: BaseException) -> bool:
-    """Whether it may be about the others."""
-    return isinstance(error, (ValueError, RuntimeError, MemoryError, BudgetTooSmallError))
 
 
 def why_alone(family: Any, source: Tensor) -> str:
@@ -490,8 +334,8 @@ def _is(known: tuple[Any, Any] | None, vae: Any, now: Any) -> bool:
 
 def _state_of(family: Any) -> list[Any]:
     """What its modules are set to and sums over their weights, wherever these are now."""
-    seen = getattr(family.seen, "state", None)
-    return [seen, [_sums(tensor) for tensor in tensors_of(family)]]
+    casts = family.host is not None and family.host.casts
+    return [examined(family.vae, casts=casts).state, [_sums(tensor) for tensor in tensors_of(family)]]
 
 
 def _sums(tensor: Tensor) -> tuple[Any, ...]:
@@ -563,17 +407,3 @@ def _variable(name: str, value: str) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
-
-
-def environment(
-    device: torch.device, environ: Mapping[str, str], is_hip: bool
-) -> dict[str, str]:  # fmt: skip
-    """The variables by which a process sees this device alone, as this process numbers it; no GPU
-    for the CPU."""
-    if device.type == "cpu":
-        return dict.fromkeys(_VISIBLE, "-1")
-    names = _VISIBLE if is_hip else _VISIBLE[1:]
-    seen = next((environ[name] for name in names if environ.get(name, "").strip()), "")
-    every = [one.strip() for one in seen.split(",")] if seen else []
-    index = device.index or 0
-    return dict.fromkeys(names, every[index] if index < len(every) else str(index))

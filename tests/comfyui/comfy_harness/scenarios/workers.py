@@ -15,7 +15,7 @@ from comfy_harness.video_graphs import shelved
 KINDS = ("wan", "hunyuan")
 # The project's promise for streamed decodes in float32; images are 0..1.
 EXACT = 1e-4
-STARTED, ALONE = "decodes with cpu", "decoding on cpu alone"
+STARTED, ALONE = "cpu decodes with cpu", "decoding on cpu alone"
 
 
 def run(context: Context) -> None:
