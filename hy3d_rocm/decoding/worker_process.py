@@ -20,6 +20,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from hy3d_rocm.capture import VARIABLE as CAPTURE
 from hy3d_rocm.conv.probe import process
 from hy3d_rocm.decoding import wire
 
@@ -49,7 +50,7 @@ class WorkerProcess:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         variables = {
             **environment(device, os.environ, bool(torch.version.hip)), process.INSIDE: "",
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", CAPTURE: "",
         }  # fmt: skip
         self.process = process.start(
             python, SCRIPT, stderr=self._errors.fileno(), variables=variables

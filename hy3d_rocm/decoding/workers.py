@@ -160,9 +160,10 @@ class Workers:
             self._end()
             self._refuse(family, str(error))
             return work(None)
-        except (OSError, RuntimeError) as error:
+        except Exception as error:
+            logger.debug("hy3d_rocm: the processes of a decode", exc_info=True)
             self._end()
-            logger.warning("[VAE Decode] %s: decoding on %s alone", error, self.device)
+            logger.warning("[VAE Decode] %s: decoding on %s alone", _line(error), self.device)
             self._failed()
             return work(None)
         if group is None:
@@ -174,10 +175,9 @@ class Workers:
             may_be_theirs = isinstance(error, (ValueError, RuntimeError, MemoryError))
             if isinstance(error, DecodeCancelled) or not may_be_theirs:
                 raise
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             logger.warning(
                 "[VAE Decode] Not with %s (%s): decoding on %s alone",
-                " and ".join(map(str, self.others)), first, self.device,
+                " and ".join(map(str, self.others)), _line(error), self.device,
             )  # fmt: skip
             result = work(None)
             if not orderly:
@@ -317,8 +317,14 @@ class _SharedGroup(Group):
         super()._lose("; ".join(first or told) or why)
 
 
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def why_alone(family: Any, source: Tensor) -> str:
     """Why several devices are of no use to a decode, or can't do it; "" where they are."""
+    if not _dist.is_available() or not _dist.is_gloo_available():
+        return "this PyTorch was built without torch.distributed's gloo"
     if not isinstance(family, StructuredFamily) or family.is_opaque:
         return "of this VAE nothing but its own code is known"
     why = together.why_not_rows(family)
@@ -335,7 +341,10 @@ def _is(known: tuple[Any, Any] | None, vae: Any, now: Any) -> bool:
 def _state_of(family: Any) -> list[Any]:
     """What its modules are set to and sums over their weights, wherever these are now."""
     casts = family.host is not None and family.host.casts
-    return [examined(family.vae, casts=casts).state, [_sums(tensor) for tensor in tensors_of(family)]]
+    return [
+        examined(family.vae, casts=casts).state,
+        [_sums(tensor) for tensor in tensors_of(family)],
+    ]
 
 
 def _sums(tensor: Tensor) -> tuple[Any, ...]:
