@@ -131,6 +131,8 @@ def compile_schedule(
     own_bytes: int = -1,
     rank: int = 0,
     ranks: int = 0,
+    weights: tuple[int, ...] = ...,
+    device_budgets: tuple[int, ...] = ...,
     link_bytes_per_second: float = ...,
 ) -> Schedule:
     """The candidates for a graph; nodes have the fields of hy3d_node in their order, a request
@@ -142,11 +144,12 @@ def compile_schedule(
     None: nobody can tell them. places: the device, and the host beside it; each has the fields of
     hy3d_place but for layers, which come last: a tuple of tuples as hy3d_layer, one a node. What
     steps take there the core knows, and asks inside(node, part, on_host, size of the source,
-    row_padding,
-    is_made, reads, makes), as hy3d_call, -> (workspace_bytes, is_in_place, shape_bytes, shape).
-    alike: of each node the first one of which workspace and inside say the same; else itself. What
-    they raise is raised. ValueError names a node or an argument; Hy3dError HY3D_ERR_UNSUPPORTED,
-    HY3D_ERR_OVERFLOW. Where nothing fits there is no error, and no program.
+    row_padding, is_made, reads, makes), as hy3d_call, -> (workspace_bytes, is_in_place,
+    shape_bytes, shape). weights and device_budgets: of each rank; without, rows are shared equally,
+    and all have device_budget. alike: of each node the first one of which workspace and inside say
+    the same; else itself. What they raise is raised. ValueError names a node or an argument;
+    Hy3dError HY3D_ERR_UNSUPPORTED, HY3D_ERR_OVERFLOW. Where nothing fits there is no error, and no
+    program.
     """
 
 def graph_sizes(

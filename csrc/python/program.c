@@ -14,7 +14,7 @@
 /* --- numbers from tuples ---------------------------------------------------------------------- */
 
 typedef enum kind { SMALL, WIDE, REAL } kind; /* int32_t (or uint32_t), int64_t, double */
-enum { MOST_VALUES = 3 };
+enum { MOST_VALUES = 3, MOST_RANKS = 64 };
 
 typedef struct field {
     const char *name;
@@ -234,6 +234,51 @@ static int32_t *read_alike(PyObject *value, int32_t count)
     return alike;
 }
 
+/* A number for each rank. */
+static bool read_of_ranks(PyObject *value, const char *name, int32_t ranks, int64_t least,
+                          int64_t most, int64_t out[MOST_RANKS])
+{
+    PyObject *const items = items_of(value, name, MOST_RANKS);
+    if (items == NULL) {
+        return false;
+    }
+    const Py_ssize_t count = PyTuple_Size(items);
+    bool good = count == ranks || hy3d_py_value_error("%s has %zd entries: there are %d ranks.",
+                                                      name, count, (int)ranks);
+    for (Py_ssize_t i = 0; good && i < count; i++) {
+        good = hy3d_py_int64(PyTuple_GetItem(items, i), name, &out[i]) &&
+               ((out[i] >= least && out[i] <= most) ||
+                hy3d_py_value_error("%s has %lld: it must be from %lld to %lld.", name,
+                                    (long long)out[i], (long long)least, (long long)most));
+    }
+    Py_DECREF(items);
+    return good;
+}
+
+/* What is said of each rank. */
+typedef struct of_ranks {
+    int64_t wide[MOST_RANKS], budgets[MOST_RANKS];
+    int32_t weights[MOST_RANKS];
+} of_ranks;
+
+/* Either may be NULL. The core looks at the weights' sum. */
+static bool read_ranks(PyObject *weights, PyObject *budgets, of_ranks *out,
+                       hy3d_schedule_request *request)
+{
+    if ((weights != NULL &&
+         !read_of_ranks(weights, "weights", request->ranks, 1, INT32_MAX, out->wide)) ||
+        (budgets != NULL &&
+         !read_of_ranks(budgets, "device_budgets", request->ranks, 0, INT64_MAX, out->budgets))) {
+        return false;
+    }
+    for (int32_t rank = 0; weights != NULL && rank < request->ranks; rank++) {
+        out->weights[rank] = (int32_t)out->wide[rank];
+    }
+    request->weights = weights == NULL ? NULL : out->weights;
+    request->device_budgets = budgets == NULL ? NULL : out->budgets;
+    return true;
+}
+
 /* (dtype, threads, ..., a record for each node); the records are PyMem_Malloc'ed. */
 static bool read_place(PyObject *value, int32_t count, hy3d_place *out, void **layers_out)
 {
@@ -310,6 +355,7 @@ static bool read_request(PyObject *kwargs, hy3d_schedule_request *request)
         const bool good =
             name != NULL && (strcmp(name, "workspace") == 0 || strcmp(name, "alike") == 0 ||
                              strcmp(name, "inside") == 0 || strcmp(name, "places") == 0 ||
+                             strcmp(name, "weights") == 0 || strcmp(name, "device_budgets") == 0 ||
                              read_entry(name, value, request));
         Py_XDECREF(bytes);
         if (!good) {
@@ -348,11 +394,12 @@ static PyObject *step_tuple(const hy3d_step *step, const int32_t *refs)
     const int32_t *const sources = known ? refs + step->first_ref : NULL;
     const int32_t *const others = known ? sources + step->sources : NULL;
     const int32_t *const frees = known ? others + step->others : NULL;
-    return Py_BuildValue(
-        "(iiiiNNNNiiNNNNNLL)", (int)step->op, (int)step->node, (int)step->slice, (int)step->flags,
-        pair(step->own), pair(step->frames), pair(step->reads), pair(step->rows), (int)step->drop,
-        (int)step->peer, pair(step->read_rows), pair(step->row_padding), numbers(sources, step->sources), numbers(others, step->others),
-        numbers(frees, step->frees), (long long)step->macs, (long long)step->workspace_bytes);
+    return Py_BuildValue("(iiiiNNNNiiNNNNNLL)", (int)step->op, (int)step->node, (int)step->slice,
+                         (int)step->flags, pair(step->own), pair(step->frames), pair(step->reads),
+                         pair(step->rows), (int)step->drop, (int)step->peer, pair(step->read_rows),
+                         pair(step->row_padding), numbers(sources, step->sources),
+                         numbers(others, step->others), numbers(frees, step->frees),
+                         (long long)step->macs, (long long)step->workspace_bytes);
 }
 
 static PyObject *slice_tuple(const hy3d_slice *slice)
@@ -524,11 +571,12 @@ static hy3d_status ask_inside(void *user, const hy3d_call *c, hy3d_step_memory *
 {
     const schedule_object *const object = user;
     PyObject *const arguments = Py_BuildValue(
-        "(iiO(LLLL)(LL)O(LL)(LL))", (int)c->node, (int)c->part, c->on_host != 0 ? Py_True : Py_False,
-        (long long)c->source.channels, (long long)c->source.frames, (long long)c->source.rows,
-        (long long)c->source.columns, (long long)c->row_padding[0], (long long)c->row_padding[1],
-        c->is_made != 0 ? Py_True : Py_False, (long long)c->reads[0],
-        (long long)c->reads[1], (long long)c->makes[0], (long long)c->makes[1]);
+        "(iiO(LLLL)(LL)O(LL)(LL))", (int)c->node, (int)c->part,
+        c->on_host != 0 ? Py_True : Py_False, (long long)c->source.channels,
+        (long long)c->source.frames, (long long)c->source.rows, (long long)c->source.columns,
+        (long long)c->row_padding[0], (long long)c->row_padding[1],
+        c->is_made != 0 ? Py_True : Py_False, (long long)c->reads[0], (long long)c->reads[1],
+        (long long)c->makes[0], (long long)c->makes[1]);
     int64_t told[4] = {0, 0, 0, 0};
     const hy3d_status status = call(object->inside, arguments, "inside", false, told);
     if (status == HY3D_OK) {
@@ -631,7 +679,8 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
     const hy3d_py_state *const state = hy3d_py_get_state(module);
     hy3d_schedule_request request;
     memset(&request, 0, sizeof request);
-    static const char *const names[] = {"workspace", "inside", "alike", "places"};
+    static const char *const names[] = {"workspace", "inside",  "alike",
+                                        "places",    "weights", "device_budgets"};
     PyObject *given[LENGTH(names)];
     for (int i = 0; i < LENGTH(names); i++) {
         given[i] = argument(kwargs, names[i]);
@@ -646,7 +695,8 @@ PyObject *hy3d_py_compile_schedule(PyObject *module, PyObject *args, PyObject *k
                            "workspace, size and what else the request says.");
         return NULL;
     }
-    if (!read_request(kwargs, &request)) {
+    of_ranks ranks;
+    if (!read_request(kwargs, &request) || !read_ranks(given[4], given[5], &ranks, &request)) {
         return NULL;
     }
     hy3d_node *const nodes = read_nodes(PyTuple_GetItem(args, 0), &request.graph.count);

@@ -426,19 +426,20 @@ static hy3d_step *last_step(hy3d__builder *b)
 static void set_read_rows(const hy3d__builder *b, hy3d_step *step)
 {
     const hy3d_node *node = &b->graph->nodes[step->node];
-    if (step->node == b->from || step->op == HY3D_STEP_REDUCE || step->op > HY3D_STEP_OPAQUE) {
+    if (step->node == b->from || step->op > HY3D_STEP_OPAQUE) {
         return; /* it has no source, or reads no rows of it */
     }
     const hy3d__state *source = &b->states[node->source];
     hy3d__rows read = source->rows;
-    const bool sees_all = step->op == HY3D_STEP_ATTEND && node->span == HY3D_SPAN_FRAME;
-    if (step->op == HY3D_STEP_CONV && b->shards->ranks > 1 && step->rows[0] < step->rows[1]) {
+    if (step->op == HY3D_STEP_ATTEND && node->span == HY3D_SPAN_FRAME) {
+        read = (hy3d__rows){0, source->size.rows};
+    } else if (step->op == HY3D_STEP_CONV && b->shards->ranks > 1 && !has_no_rows(b)) {
         const hy3d__rows made = {step->rows[0], step->rows[1]};
         read = hy3d__conv_rows(node, source->size.rows, made, step->row_padding);
     } else if (step->op == HY3D_STEP_CONV) {
         set(step->row_padding, node->before[1], node->after[1]);
     }
-    set(step->read_rows, sees_all ? 0 : read.first, sees_all ? source->size.rows : read.stop);
+    set(step->read_rows, read.first, read.stop);
 }
 
 /* A step without references; NULL after an error. */
@@ -747,6 +748,9 @@ static void emit_ready(hy3d__builder *b)
         step->slice = slice;
         memcpy(step->frames, slice_at(b, slice)->frames, sizeof step->frames);
         step->workspace_bytes = gathered_bytes(b, value, step->frames[1] - step->frames[0]);
+        if (step->workspace_bytes > MOST_TAKEN) {
+            failed(b, HY3D_ERR_OVERFLOW);
+        }
         b->emitted = step->frames[1];
         release(b, value);
     }
@@ -1037,6 +1041,7 @@ void hy3d__do_black_box(hy3d__builder *b, int64_t frames)
     hy3d_step *step = new_step(b, HY3D_STEP_OPAQUE, b->to);
     if (step != NULL) {
         set(step->reads, 0, b->states[b->from].size.frames);
+        set(step->read_rows, 0, b->states[b->from].size.rows);
         set(step->frames, 0, frames);
     }
 }
@@ -1062,6 +1067,7 @@ void hy3d__do_trim(hy3d__builder *b, int32_t value)
     set(step->frames, needed, slice.frames[1]);
     set(step->reads, needed, slice.frames[1]);
     set(step->rows, slice.rows[0], slice.rows[1]);
+    set(step->read_rows, slice.rows[0], slice.rows[1]);
     step->slice = new_slice(b, value, needed, slice.frames[1]);
     if (step->slice < 0 || !add_ref(b, old, &step->sources) || !add_ref(b, old, &step->frees)) {
         return;

@@ -86,6 +86,20 @@ static bool right_place(const hy3d_schedule_request *r, const hy3d_place *p)
            p->score_bytes >= 1;
 }
 
+/* Of ranks that are not too many: what is said of each. */
+static bool right_shares(const hy3d_schedule_request *r)
+{
+    int64_t all = 0;
+    for (int32_t rank = 0; rank < r->ranks; rank++) {
+        const int32_t weight = r->weights == NULL ? 1 : r->weights[rank];
+        if (weight < 1 || (r->device_budgets != NULL && r->device_budgets[rank] < 0)) {
+            return false;
+        }
+        all += weight;
+    }
+    return all <= INT32_MAX;
+}
+
 static bool right_request(const hy3d_schedule_request *r)
 {
     const int64_t bytes[] = {r->result_bytes,  r->kept_bytes,  r->margin_bytes,
@@ -98,7 +112,7 @@ static bool right_request(const hy3d_schedule_request *r)
     const bool one_rank = r->ranks <= 1 && r->rank == 0;
     const bool right_ranks =
         one_rank || (r->rank >= 0 && r->rank < r->ranks && r->ranks <= HY3D__MAX_RANKS &&
-                     right_rate(r->link_bytes_per_second));
+                     right_rate(r->link_bytes_per_second) && right_shares(r));
     return r->element_bytes >= 1 && r->element_bytes <= 16 && r->input_bytes >= 0 &&
            r->input_bytes <= 16 && r->own_bytes >= HY3D_OWN_BYTES_ASKED &&
            r->own_bytes <= MOST_BYTES &&
@@ -189,10 +203,21 @@ int64_t hy3d__needed_budget(const hy3d_schedule_request *r, const hy3d_candidate
     return r->is_unified ? device + c->host_bytes : device;
 }
 
-static bool fits_budgets(const hy3d_schedule_request *r, const hy3d_candidate *c)
+static bool fits_budget(const hy3d_schedule *s, const hy3d_candidate *c, int64_t budget)
 {
-    const int64_t needed = hy3d__needed_budget(r, c);
-    return needed < INT64_MAX && needed <= budget_of(r->device_budget);
+    const int64_t needed = hy3d__needed_budget(&s->request, c);
+    return needed < INT64_MAX && needed <= budget_of(budget);
+}
+
+/* Of all ranks' devices; 0: there is no limit. */
+static int64_t largest_budget(const hy3d_schedule *s)
+{
+    int64_t largest = s->budgets[0];
+    for (int32_t rank = 1; rank < s->shards.ranks; rank++) {
+        const int64_t budget = s->budgets[rank];
+        largest = largest == 0 || budget == 0 ? 0 : hy3d__max_i64(largest, budget);
+    }
+    return largest;
 }
 
 static void take_cost(const hy3d_schedule *s, const hy3d__cost *cost, hy3d_candidate *c)
@@ -207,7 +232,7 @@ static void take_cost(const hy3d_schedule *s, const hy3d__cost *cost, hy3d_candi
     c->macs = cost->macs;
     c->steps = cost->steps;
     c->seconds = cost->seconds;
-    c->fits = fits_budgets(r, c);
+    c->fits = !cost->exceeds && fits_budget(s, c, largest_budget(s));
 }
 
 /* The VAE's own code, of which `own` bytes are known; -1: nothing is. */
@@ -232,7 +257,7 @@ static hy3d_status whole_cost(const hy3d_schedule *s, int64_t own, hy3d_candidat
     c->host_bytes = r->is_host ? 0 : r->result_bytes;
     c->margin_bytes = own < 0 ? 0 : margin_of(r, c);
     c->seconds = (double)c->macs / m->macs_per_second * m->own_seconds_share;
-    c->fits = own < 0 || fits_budgets(r, c);
+    c->fits = own < 0 || fits_budget(s, c, s->budgets[0]);
     return HY3D_OK;
 }
 
@@ -319,6 +344,7 @@ static hy3d_status ask_own_bytes(hy3d_schedule *s)
         .frames = {0, s->sizes[last].frames},
         .reads = {0, s->sizes[0].frames},
         .rows = {0, s->sizes[last].rows},
+        .read_rows = {0, s->sizes[0].rows},
         .peer = -1,
     };
     hy3d_step_memory taken = {.workspace_bytes = 0};
@@ -360,15 +386,18 @@ static hy3d_status compile_rank(hy3d_context *context, hy3d_schedule *s, const h
 
 /* Adds what one rank's program of a candidate takes to what those of the ranks before it do. */
 static hy3d_status add_rank(hy3d_context *context, const hy3d_schedule *s, const hy3d_candidate *c,
-                            const hy3d__arrays *program, hy3d__cost *all)
+                            int32_t rank, const hy3d__arrays *program, hy3d__cost *all)
 {
     hy3d__cost one;
+    hy3d_candidate alone = *c;
     const int64_t prefix = c->order == HY3D_ORDER_TILES ? hy3d__prefix_bytes(s) : 0;
     const hy3d_status status =
         hy3d__measure(context, &s->request, c->on_host, program, prefix, &one);
     if (status != HY3D_OK) {
         return status;
     }
+    take_cost(s, &one, &alone);
+    all->exceeds = all->exceeds || !fits_budget(s, &alone, s->budgets[rank]);
     all->device_bytes = hy3d__max_i64(all->device_bytes, one.device_bytes);
     all->host_bytes = hy3d__max_i64(all->host_bytes, one.host_bytes);
     all->both_bytes = hy3d__max_i64(all->both_bytes, one.both_bytes);
@@ -390,7 +419,7 @@ hy3d_status hy3d__compile_one(hy3d_context *context, hy3d_schedule *s, hy3d_cand
         hy3d__arrays program;
         status = compile_rank(context, s, c, rank, &program);
         if (status == HY3D_OK && c->order != HY3D_ORDER_WHOLE) {
-            status = add_rank(context, s, c, &program, &cost);
+            status = add_rank(context, s, c, rank, &program, &cost);
         }
         hy3d__arrays_destroy(context, &program);
     }
@@ -517,7 +546,7 @@ static hy3d_status measure_limit(hy3d_context *context, hy3d_schedule *s, const 
         status = hy3d__spill(context, &s->request, &plain[rank], &uses[rank], c->resident_bytes,
                              c->is_early != 0, &spilled);
         if (status == HY3D_OK) {
-            status = add_rank(context, s, c, &spilled, &cost);
+            status = add_rank(context, s, c, rank, &spilled, &cost);
         }
         hy3d__arrays_destroy(context, &spilled);
     }
@@ -550,7 +579,7 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
     for (int32_t i = 0; i < LIMITS && !hy3d__is_fatal(status); i++) {
         const int64_t limit = least_bytes + (all->device_bytes - least_bytes) / LIMITS * i;
         bool allowed = false;
-        if (is_bounded && limit > budget_of(s->request.device_budget)) {
+        if (is_bounded && limit > budget_of(largest_budget(s))) {
             break; /* and so are those behind it */
         }
         for (int32_t early = 0; early < 2 && !hy3d__is_fatal(status); early++) {
@@ -748,8 +777,7 @@ static hy3d_status consider(hy3d_context *context, hy3d_schedule *s)
     const bool is_alone = s->shards.ranks == 1;
     const bool owns = is_alone && hy3d__allows(s, HY3D_STRATEGY_WHOLE);
     const bool asks = s->request.own_bytes == HY3D_OWN_BYTES_ASKED && !goes_on;
-    const bool streams = hy3d__allows(s, HY3D_STRATEGY_STREAMED) &&
-                         (is_alone || !(s->has_opaque || s->has_frame_norms));
+    const bool streams = hy3d__allows(s, HY3D_STRATEGY_STREAMED) && (is_alone || s->can_share);
     if (owns && !asks) {
         status = whole(context, s);
     }
@@ -845,6 +873,15 @@ static bool tiles_fit(const hy3d_schedule *s)
     return factor >= 1 && factor * cut->rows == out->rows && factor * cut->columns == out->columns;
 }
 
+/* Whether a rank can make its rows of a node from some of its source's: not of one that sees all of
+ * a frame in a way that is no step of its own, nor of one that may see padding alone. */
+static bool has_own_rows(const hy3d_node *node)
+{
+    const int64_t extent = (int64_t)node->dilation[1] * (node->kernel[1] - 1) + 1;
+    return node->op != HY3D_OP_OPAQUE && node->norm != HY3D_NORM_FRAME &&
+           (node->op != HY3D_OP_CONV || (node->before[1] < extent && node->after[1] < extent));
+}
+
 static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request *request,
                               hy3d_schedule *s)
 {
@@ -884,15 +921,23 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
     if (status == HY3D_OK) {
         status = hy3d_graph_cut(&s->request.graph, request->size, &s->cut);
     }
+    s->can_share = true;
+    for (int32_t rank = 0; rank < HY3D__MAX_RANKS; rank++) {
+        const bool has_own = request->device_budgets != NULL && rank < request->ranks;
+        s->budgets[rank] =
+            has_own && request->ranks > 1 ? request->device_budgets[rank] : request->device_budget;
+    }
     for (size_t i = 0; i < count; i++) {
         s->has_group_norms = s->has_group_norms || s->nodes[i].norm == HY3D_NORM_GROUP;
-        s->has_frame_norms = s->has_frame_norms || s->nodes[i].norm == HY3D_NORM_FRAME;
+        s->can_share = s->can_share && has_own_rows(&s->nodes[i]);
         s->has_opaque = s->has_opaque || s->nodes[i].op == HY3D_OP_OPAQUE;
     }
     s->can_tile = status == HY3D_OK && s->request.ranks <= 1 && tiles_fit(s);
     if (status == HY3D_OK) {
-        status =
-            hy3d__shards_create(context, &s->request.graph, s->sizes, s->request.ranks, &s->shards);
+        status = hy3d__shards_create(context, &s->request.graph, s->sizes, s->request.ranks,
+                                     request->weights, &s->shards);
+        s->request.weights = NULL; /* the shards hold what follows from them */
+        s->request.device_budgets = NULL;
     }
     return status;
 }
@@ -1017,9 +1062,15 @@ static hy3d_status give_up(hy3d_context *context, hy3d_schedule *s, const hy3d_c
 static hy3d_status with_less(hy3d_context *context, hy3d_schedule *s, bool of_host)
 {
     const hy3d_candidate failed = s->candidates[s->chosen];
-    int64_t *budget = of_host ? &s->request.host_budget : &s->request.device_budget;
-    const int64_t before = *budget;
-    *budget = lowered(before, of_host ? failed.host_bytes : failed.device_bytes);
+    const int64_t host_before = s->request.host_budget;
+    int64_t before[HY3D__MAX_RANKS];
+    memcpy(before, s->budgets, sizeof before);
+    if (of_host) {
+        s->request.host_budget = lowered(host_before, failed.host_bytes);
+    }
+    for (int32_t rank = 0; rank < s->shards.ranks && !of_host; rank++) {
+        s->budgets[rank] = lowered(before[rank], failed.device_bytes);
+    }
     const hy3d_status status = choose(context, s);
     if (status == HY3D_OK && (!hy3d__same_candidate(&s->candidates[s->chosen], &failed) ||
                               takes_less(&s->candidates[s->chosen], &failed, of_host))) {
@@ -1029,7 +1080,8 @@ static hy3d_status with_less(hy3d_context *context, hy3d_schedule *s, bool of_ho
         return status;
     }
     if (status != HY3D_OK) {
-        *budget = before;
+        s->request.host_budget = host_before;
+        memcpy(s->budgets, before, sizeof before);
     }
     return give_up(context, s, &failed, HY3D_ERR_OUT_OF_MEMORY);
 }

@@ -15,14 +15,16 @@ typedef enum hy3d__tiles_part {
 } hy3d__tiles_part;
 
 struct hy3d_schedule {
-    hy3d_schedule_request request; /* its graph is `nodes`; budgets as they are by now */
+    hy3d_schedule_request request;    /* its graph is `nodes`; host_budget as it is by now */
+    int64_t budgets[HY3D__MAX_RANKS]; /* of each rank, on its device, as they are by now */
     hy3d_node *nodes;
     int32_t *alike;        /* NULL: none are */
     hy3d_layer *layers[2]; /* of the places; NULL: none are known */
     hy3d_size *sizes;      /* of all values, on the whole picture */
     hy3d_cut cut;
     hy3d__shards shards;
-    bool has_group_norms, has_frame_norms, has_opaque, can_tile;
+    bool has_group_norms, has_opaque, can_tile;
+    bool can_share;     /* ranks can share rows */
     bool own_is_untold; /* nobody can tell what the VAE's own code takes */
     hy3d_candidate *candidates;
     int32_t count, room, chosen; /* chosen: -1 where nothing fits */

@@ -2,15 +2,12 @@
 #include "schedule/compile.h"
 #include "schedule/step_memory.h"
 
-/* Rows and columns of a node's value in a section: it is as much of the whole as its input is. */
-static void size_in(const hy3d_schedule *s, const hy3d_section *section, int32_t node,
-                    int64_t size_out[2])
+/* Columns of a node's value in a section: it is as much of the whole as its input is. */
+static int64_t columns_in(const hy3d_schedule *s, const hy3d_section *section, int32_t node)
 {
     const bool is_whole = section->kind == HY3D_SECTION_ALL || section->kind == HY3D_SECTION_PREFIX;
     const hy3d_size *const input = &s->sizes[is_whole || s->cut.node < 0 ? 0 : s->cut.node];
-    const hy3d_size *const value = &s->sizes[node];
-    size_out[0] = value->rows * section->size[1] / input->rows;
-    size_out[1] = value->columns * section->size[2] / input->columns;
+    return s->sizes[node].columns * section->size[2] / input->columns;
 }
 
 static hy3d_status first_of_node(const hy3d_context *context, const hy3d_schedule *s,
@@ -19,9 +16,8 @@ static hy3d_status first_of_node(const hy3d_context *context, const hy3d_schedul
 {
     const int32_t source = s->nodes[step->node].source;
     const int64_t channels = s->sizes[source].channels;
-    int64_t size[2] = {0, 0};
-    size_in(s, section, source, size);
-    size[0] = s->shards.ranks > 1 ? step->read_rows[1] - step->read_rows[0] : size[0];
+    const int64_t size[2] = {step->read_rows[1] - step->read_rows[0],
+                             columns_in(s, section, source)};
     const hy3d_conv3d_desc desc =
         hy3d__conv_desc(&s->request, s->program.candidate.on_host, step, channels, size);
     hy3d_conv3d_format format = HY3D_FORMAT_NONE;

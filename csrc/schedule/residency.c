@@ -6,6 +6,9 @@
 #include "base/checked.h"
 #include "schedule/residency.h"
 
+/* Bytes of the copies of one exchange, as of what a step takes: sums stay within 63 bits. */
+#define MOST_EXCHANGED (INT64_C(1) << 48)
+
 static bool is_copy(const hy3d_step *step)
 {
     return step->op == HY3D_STEP_STORE || step->op == HY3D_STEP_LOAD || step->op == HY3D_STEP_DROP;
@@ -24,9 +27,9 @@ static int64_t sent_bytes(const hy3d_step *step, const hy3d_slice *slice)
     return each * (step->rows[1] - step->rows[0]) * (step->frames[1] - step->frames[0]);
 }
 
-/* What is on the device throughout: also the largest exchange behind a step, of what is sent (once
- * where peers in a row get the same rows) and of what comes. */
-static int64_t kept_throughout(const hy3d_schedule_request *request, const hy3d__arrays *arrays)
+/* The largest exchange behind a step, of what is sent (once where peers in a row get the same rows)
+ * and of what comes; MOST_EXCHANGED where it is not less. */
+static int64_t largest_exchange(const hy3d__arrays *arrays)
 {
     int64_t largest = 0;
     for (int32_t number = 0; number < arrays->section_count; number++) {
@@ -37,18 +40,24 @@ static int64_t kept_throughout(const hy3d_schedule_request *request, const hy3d_
         for (int32_t i = 0; i < section->steps; i++) {
             const hy3d_step *step = &arrays->steps[section->first_step + i];
             if (is_exchange(step)) {
-                const bool is_same = before != NULL && before->op == HY3D_STEP_SEND &&
-                                     step->op == HY3D_STEP_SEND &&
-                                     before->rows[0] == step->rows[0] &&
-                                     before->rows[1] == step->rows[1];
+                const bool is_same =
+                    before != NULL && before->op == HY3D_STEP_SEND && step->op == HY3D_STEP_SEND &&
+                    before->rows[0] == step->rows[0] && before->rows[1] == step->rows[1];
                 bytes = before == NULL ? 0 : bytes;
                 bytes += is_same ? 0 : sent_bytes(step, &slices[step->slice]);
+                bytes = hy3d__min_i64(bytes, MOST_EXCHANGED);
                 largest = hy3d__max_i64(largest, bytes);
             }
             before = is_exchange(step) ? step : NULL;
         }
     }
-    return request->kept_bytes + largest;
+    return largest;
+}
+
+/* What is on the device throughout. */
+static int64_t kept_throughout(const hy3d_schedule_request *request, const hy3d__arrays *arrays)
+{
+    return request->kept_bytes + largest_exchange(arrays);
 }
 
 /* Whether the step makes its slice: the first KEYS of a node makes its keys. */
@@ -111,9 +120,8 @@ static double step_seconds(const hy3d_schedule_request *request, const hy3d_mach
         return 0;
     }
     if (step->op == HY3D_STEP_EMIT) {
-        return step->slice < 0
-                   ? 0
-                   : (double)slices[step->slice].bytes / request->copy_bytes_per_second;
+        return step->slice < 0 ? 0
+                               : (double)slices[step->slice].bytes / request->copy_bytes_per_second;
     }
     if (is_exchange(step)) {
         const bool sends = step->op == HY3D_STEP_SEND;
@@ -304,6 +312,9 @@ hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *re
 {
     void *memory = NULL;
     size_t longest = 1;
+    if (largest_exchange(arrays) >= MOST_EXCHANGED) {
+        return HY3D_ERR_OVERFLOW;
+    }
     const size_t count = (size_t)arrays->section_count;
     for (size_t i = 0; i < count; i++) {
         const size_t slices = (size_t)arrays->sections[i].slices;

@@ -9,6 +9,7 @@ typedef struct hy3d__cost {
     int64_t stored_bytes, loaded_bytes, sent_bytes;
     int64_t macs, steps;
     double seconds;
+    bool exceeds; /* a rank's own budget */
 } hy3d__cost;
 
 /* Walks a program, its prefix's output (`prefix_bytes`) included. HY3D_ERR_OVERFLOW. */

@@ -10,16 +10,28 @@ static bool is_empty(hy3d__rows rows)
     return rows.first >= rows.stop;
 }
 
+/* Parts of the unit that the ranks before `rank` have: unit * before / all, without the product,
+ * which may be too large. */
+static int64_t parts_before(const hy3d__shards *shards, int32_t rank)
+{
+    const int64_t before = shards->before[rank], all = shards->before[shards->ranks];
+    return shards->unit / all * before + shards->unit % all * before / all;
+}
+
 hy3d__rows hy3d__share_of(const hy3d__shards *shards, int32_t rank, int64_t rows)
 {
-    const int64_t unit = shards->unit, each = rows / unit;
-    return (hy3d__rows){unit * rank / shards->ranks * each,
-                        unit * (rank + 1) / shards->ranks * each};
+    const int64_t each = rows / shards->unit;
+    return (hy3d__rows){parts_before(shards, rank) * each, parts_before(shards, rank + 1) * each};
 }
 
 int64_t hy3d__largest_share(const hy3d__shards *shards, int64_t rows)
 {
-    return (shards->unit + shards->ranks - 1) / shards->ranks * (rows / shards->unit);
+    int64_t largest = 0;
+    for (int32_t rank = 0; rank < shards->ranks; rank++) {
+        const hy3d__rows share = hy3d__share_of(shards, rank, rows);
+        largest = hy3d__max_i64(largest, share.stop - share.first);
+    }
+    return largest;
 }
 
 static hy3d__rows *needed_at(const hy3d__shards *shards, int32_t value, int32_t rank)
@@ -53,9 +65,9 @@ hy3d__rows hy3d__conv_rows(const hy3d_node *node, int64_t source_rows, hy3d__row
     const int64_t first = result.first / node->shuffle[1] * node->stride[1] - node->before[1];
     const int64_t stop =
         (result.stop / node->shuffle[1] - 1) * node->stride[1] - node->before[1] + extent;
-    const int64_t up = node->up[1], border = source_rows * up - 1;
-    const hy3d__rows read = {hy3d__min_i64(hy3d__max_i64(first, 0), border) / up,
-                             hy3d__min_i64(hy3d__max_i64(stop - 1, 0), border) / up + 1};
+    const int64_t up = node->up[1];
+    const hy3d__rows read = {hy3d__max_i64(first, 0) / up,
+                             hy3d__min_i64(source_rows, (stop + up - 1) / up)};
     padding_out[0] = read.first * up - first;
     padding_out[1] = stop - read.stop * up;
     return read;
@@ -96,9 +108,10 @@ static int64_t unit_of(const hy3d_graph *graph, const hy3d_size *sizes)
 }
 
 hy3d_status hy3d__shards_create(hy3d_context *context, const hy3d_graph *graph,
-                                const hy3d_size *sizes, int32_t ranks, hy3d__shards *shards_out)
+                                const hy3d_size *sizes, int32_t ranks, const int32_t *weights,
+                                hy3d__shards *shards_out)
 {
-    hy3d__shards shards = {.ranks = 1, .unit = 1};
+    hy3d__shards shards = {.ranks = 1, .unit = 1, .before = {0, 1}};
     void *memory = NULL;
     if (ranks > 1) {
         const size_t bytes = (size_t)graph->count * (size_t)ranks * sizeof *shards.needed;
@@ -107,6 +120,9 @@ hy3d_status hy3d__shards_create(hy3d_context *context, const hy3d_graph *graph,
             return status;
         }
         shards = (hy3d__shards){.ranks = ranks, .unit = unit_of(graph, sizes), .needed = memory};
+        for (int32_t rank = 0; rank < ranks; rank++) {
+            shards.before[rank + 1] = shards.before[rank] + (weights == NULL ? 1 : weights[rank]);
+        }
     }
     for (int32_t rank = 0; rank < ranks && memory != NULL; rank++) {
         for (int32_t i = 0; i < graph->count; i++) { /* each after what it reads */

@@ -19,13 +19,15 @@ typedef struct hy3d__rows {
 /* Without ranks (one device) `needed` is NULL and `ranks` 1: each value has all of its rows. */
 typedef struct hy3d__shards {
     int32_t ranks;
-    int64_t unit;       /* rows are shared in so many equal parts */
-    hy3d__rows *needed; /* of each value by each rank: the rows of its slices */
+    int64_t unit;                        /* rows are shared in so many equal parts */
+    int64_t before[HY3D__MAX_RANKS + 1]; /* weights of the ranks before each, and of all */
+    hy3d__rows *needed;                  /* of each value by each rank: the rows of its slices */
 } hy3d__shards;
 
-/* For `ranks` >= 1 and the sizes of all values. */
+/* For the sizes of all values and the weight of each rank; NULL: equal ones. */
 hy3d_status hy3d__shards_create(hy3d_context *context, const hy3d_graph *graph,
-                                const hy3d_size *sizes, int32_t ranks, hy3d__shards *shards_out);
+                                const hy3d_size *sizes, int32_t ranks, const int32_t *weights,
+                                hy3d__shards *shards_out);
 void hy3d__shards_destroy(hy3d_context *context, hy3d__shards *shards);
 
 /* A rank's share of `rows` rows. All shares of a rank are empty or none is. */
@@ -34,9 +36,9 @@ hy3d__rows hy3d__share_of(const hy3d__shards *shards, int32_t rank, int64_t rows
 int64_t hy3d__largest_share(const hy3d__shards *shards, int64_t rows);
 /* The rows of a rank's slices of a value of `rows` rows. */
 hy3d__rows hy3d__rows_needed(const hy3d__shards *shards, int32_t value, int32_t rank, int64_t rows);
-/* The rows of its source that a convolution reads for rows `result` of its value, one at the border
- * where its window lies in the padding; what is padded before and after these, up-sampled, or, less
- * than 0, cropped. */
+/* The rows of its source that a convolution whose padding is shorter than its kernel reads for
+ * rows `result` of its value; what is padded before and after these, up-sampled, or, less than 0
+ * and more than -up, cropped. */
 hy3d__rows hy3d__conv_rows(const hy3d_node *node, int64_t source_rows, hy3d__rows result,
                            int64_t padding_out[2]);
 /* The rows of a slice of a value (of its keys) that rank `from` sends to rank `to`. false: none. */

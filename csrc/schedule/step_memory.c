@@ -18,11 +18,11 @@ typedef struct question {
     const hy3d_layer *layer;
     const hy3d_node *node;
     const hy3d_step *step;
-    hy3d_size source;  /* all of its frames, and the rows that are read of it: by attentions those
+    hy3d_size source; /* all of its frames, and the rows that are read of it: by attentions those
                           that ask */
-    int64_t all_rows;  /* of the source */
-    int64_t frames;    /* of the value, that are made or concerned */
-    int64_t position;  /* elements of a channel in them, at these rows and the source's columns */
+    int64_t all_rows; /* of the source */
+    int64_t frames;   /* of the value, that are made or concerned */
+    int64_t position; /* elements of a channel in them, at these rows and the source's columns */
     int64_t wide;     /* bytes that norms, moments and scores are computed in */
     int32_t on_host;
     hy3d_step_memory taken;
@@ -293,8 +293,8 @@ static void see_rows(question *q, int64_t rows)
     q->position = times(q->frames, rows * q->source.columns);
 }
 
-/* In turn: keys and values (of all rows), where frames see themselves alone; queries; the frames one
- * by one; the projection behind them. */
+/* In turn: keys and values (of all rows), where frames see themselves alone; queries; the frames
+ * one by one; the projection behind them. */
 static int64_t of_attend(question *q)
 {
     const hy3d_node *n = q->node;
@@ -375,7 +375,8 @@ hy3d_status hy3d__step_memory(hy3d_context *context, const hy3d_schedule_request
 {
     const hy3d_place *const place = hy3d__place_of(request, on_host);
     const int64_t frames = step->frames[1] - step->frames[0];
-    const bool reads = step->op == HY3D_STEP_CONV || step->op == HY3D_STEP_MAP;
+    const bool reads =
+        step->op == HY3D_STEP_CONV || step->op == HY3D_STEP_MAP || step->op == HY3D_STEP_OPAQUE;
     const int64_t *const of = reads ? step->read_rows : step->rows;
     const int64_t rows = of[1] - of[0];
     question q = {

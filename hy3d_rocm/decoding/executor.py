@@ -233,7 +233,7 @@ def _carry_out(
     if group is None:
         execution.run()
         return execution.placing.finish()
-    why = together.why_not_rows(execution.job.family, asked.encode)
+    why = together.why_not_rows(execution.job)
     if not together.shares_samples(group, execution.job, execution.budget, why):
         execution.run()
     else:
@@ -634,7 +634,8 @@ class Execution:
         if wanted and "chunk" in variant.parameters and not job.encode:
             start = compiled.program.start(wanted)
         if start:
-            rest = replace(job, shape=(*job.shape[:2], job.shape[2] - start, *job.shape[3:]))
+            shape = *job.shape[:2], job.shape[2] - start, *job.shape[3:]
+            rest = replace(job, shape=shape, weights=compiled.job.weights)
             key, options = resume_key_of(job, variant), self.asked.options
             found = Compiled(rest, self.budget, variant.strategy, options, resume_key=key)
             compiled = found.plan().compiled

@@ -32,6 +32,7 @@ from hy3d_rocm.decoding.copies import tensors_of
 from hy3d_rocm.decoding.families.base import StructuredFamily
 from hy3d_rocm.decoding.families.changes import examined
 from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, Group
+from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
 from hy3d_rocm.decoding.report import DecodeCancelled
 from hy3d_rocm.decoding.worker_process import (
     START_SECONDS,
@@ -327,8 +328,10 @@ def why_alone(family: Any, source: Tensor) -> str:
         return "this PyTorch was built without torch.distributed's gloo"
     if not isinstance(family, StructuredFamily) or family.is_opaque:
         return "of this VAE nothing but its own code is known"
-    why = together.why_not_rows(family)
-    return why if source.shape[0] == 1 else ""
+    job = Job(
+        family, tuple(source.shape), family.device, family.dtype, family.dtype, torch_backend
+    )  # fmt: skip
+    return together.why_not_rows(job) if source.shape[0] == 1 else ""
 
 
 # Which VAE a process has

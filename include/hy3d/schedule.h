@@ -23,31 +23,37 @@
  * until the slice is freed. What a step frees, it frees when it is over. Slices of keys never
  * leave. A slice is stored once at most: it may be dropped again after a LOAD.
  *
- * Several ranks (`ranks` > 1). Rows are shared, nothing else: with U the greatest common divisor of
- * the rows of all values and of what each convolution makes before its shuffle, rank r holds of R
- * rows those from U * r / ranks * (R / U) up to U * (r + 1) / ranks * (R / U) (divisions rounded
- * down, from the left). A slice has those of its value and, where this rank's rows of a convolution
- * read others of that value, whichever frames, all between the first and the last of them, too
- * (padding reads the row at the border, and only there is padding); where an attention of span
- * FRAME reads the value, and of keys, all rows. What computes a slice makes this rank's rows of it (ENTER all rows of the slice:
- * each rank has the whole input; a TRIM all, too), and its macs are of these (of ATTEND of span
- * FRAME two projections of all rows). MOMENTS, GATHER, KEYS and EMIT are of this rank's rows, as is
- * REDUCE, which sums over all ranks. SEND begins to send this rank's rows to another rank, RECV
- * fills rows of another in; a slice that lacks none is complete. Both stand right behind the step
- * that makes the slice (in keys: that fills them), first the SENDs, then the RECVs, each by rising
- * peers; of what a step makes and frees there are none. What is sent is sent from a copy (one for
- * peers in a row that get the same rows), and what comes is filled in from one: so much as the
- * largest such exchange takes is on the device throughout. EMIT: rank 0 gets the rows of all others
- * and puts the frames together; its workspace is both, the others' a copy of their rows. All ranks make the same frames in the same order, so of each pair of ranks
- * one's SENDs to the other are in order the other's RECVs from it, of the same node, frames and
- * rows: no rank waits for ever. A rank whose share is empty has REDUCE and EMIT steps alone, without
- * slices: all ranks meet in these. Offered are
- * LAYERS, CHUNKS and PREFIX of graphs without OPAQUE and without HY3D_NORM_FRAME, of whose rows a
- * rank has a part; for its MAPs a row is made of the rows at its place. A candidate is compiled for
- * every rank: it fits where it does on each, its peaks and its seconds are those of the rank with
- * the most of each, its sent_bytes, macs, steps and copies of all together; so ranks whose requests
- * differ in `rank` alone take the same. Seconds: what is sent is not hidden, each rank's bytes over
- * link_bytes_per_second come on top. */
+ * Several ranks (`ranks` > 1). Rows are shared, nothing else: with U the greatest common divisor
+ * of the rows of all values and of what each convolution makes before its shuffle, and W(r) the
+ * sum of the weights of the ranks before r (without `weights` r), rank r holds of R rows those
+ * from U * W(r) / W(ranks) * (R / U) up to U * W(r + 1) / W(ranks) * (R / U) (divisions rounded
+ * down, from the left). A slice has those of its value and, where this rank's rows of a
+ * convolution read others of that value, whichever frames, all between the first and the last of
+ * them, too; where an attention of span FRAME reads the value, and of keys, all rows. What
+ * computes a slice makes this rank's rows of it (ENTER all rows of the slice: each rank has the
+ * whole input; a TRIM all, too), and its macs are of these (of ATTEND of span FRAME two
+ * projections of all rows). A CONV reads the rows between the first and the last that its taps
+ * touch, is padded at the picture's border only, and what of these rows, up-sampled, lies before
+ * or behind the taps is cropped, fewer than `up`; the other steps read this rank's rows, ATTEND of
+ * span FRAME all, a TRIM those of its slice. MOMENTS, GATHER, KEYS and EMIT are of this rank's
+ * rows, as is REDUCE, which sums over all ranks. SEND begins to send this rank's rows to another
+ * rank, RECV fills rows of another in; a slice that lacks none is complete. Both stand right
+ * behind the step that makes the slice (in keys: that fills them), first the SENDs, then the
+ * RECVs, each by rising peers; of what a step makes and frees there are none. What is sent is sent
+ * from a copy (one for peers in a row that get the same rows), and what comes is filled in from
+ * one: so much as the largest such exchange takes is on the device throughout. EMIT: rank 0 gets
+ * the rows of all others and puts the frames together; its workspace is both, the others' a copy
+ * of their rows. All ranks make the same frames in the same order, so of each pair of ranks one's
+ * SENDs to the other are in order the other's RECVs from it, of the same node, frames and rows: no
+ * rank waits for ever, even if it begins an exchange only once all that it sent in the one before
+ * was received. A rank whose share is empty has REDUCE and EMIT steps alone, without slices: all
+ * ranks meet in these. Offered are LAYERS, CHUNKS and PREFIX of graphs without OPAQUE and
+ * HY3D_NORM_FRAME, of whose rows a rank has a part, where no CONV pads as many rows as its kernel
+ * spans; for its MAPs a row is made of the rows at its place. A candidate is compiled for every
+ * rank: it fits where it does on each, its peaks and its seconds are those of the rank with the
+ * most of each, its sent_bytes, macs, steps and copies of all together; so ranks whose requests
+ * differ in `rank` alone take the same. Seconds: what is sent is not hidden, each rank's bytes
+ * over link_bytes_per_second come on top; neither they nor sent_bytes count what EMITs send. */
 #ifndef HY3D_SCHEDULE_H
 #define HY3D_SCHEDULE_H
 
@@ -94,15 +100,16 @@ typedef struct hy3d_step {
     int32_t slice; /* made by the step; of STORE DROP LOAD EMIT MOMENTS SEND the one concerned, of
                       KEYS the one filled (made by the node's first KEYS); -1: none */
     int32_t flags;
-    int64_t own[2];    /* CONV: frames of the convolution's output before the shuffle */
-    int64_t frames[2]; /* of the value that is made or concerned, first and one past the last */
-    int64_t reads[2];  /* frames of the source that are read; equal where none are */
-    int64_t rows[2];   /* rows of the value that is made or concerned; SEND, RECV: those sent */
-    int64_t read_rows[2];   /* rows of the source that are read; equal where none are */
+    int64_t own[2];       /* CONV: frames of the convolution's output before the shuffle */
+    int64_t frames[2];    /* of the value that is made or concerned, first and one past the last */
+    int64_t reads[2];     /* frames of the source that are read; equal where none are */
+    int64_t rows[2];      /* rows of the value that is made or concerned; SEND, RECV: those sent */
+    int64_t read_rows[2]; /* rows of the source that are read; equal where none are. On one device
+                               all that it has */
     int64_t row_padding[2]; /* CONV: of these rows, up-sampled, before and after; less than 0: so
-                               many of them are cropped (conv3d.h) */
-    int32_t drop;      /* CONV: frames cut off the front of what the convolution gives */
-    int32_t peer;      /* SEND, RECV: the other rank; else -1 */
+                               many of them are cropped (conv3d.h). On one device the node's own */
+    int32_t drop;           /* CONV: frames cut off the front of what the convolution gives */
+    int32_t peer;           /* SEND, RECV: the other rank; else -1 */
     int32_t first_ref, sources, others, frees;
     int64_t macs;            /* multiply-accumulates: of a CONV; of the projections of KEYS (two),
                                 ATTEND (two, of span FRAME four); of ATTEND also 2 * width for each
@@ -173,7 +180,7 @@ typedef struct hy3d_candidate {
     int64_t margin_bytes; /* planned on top: of device_bytes, beside a device of host_bytes where it
                              is on_host; of WHOLE 0 where own_bytes is not known */
     int64_t stored_bytes, loaded_bytes; /* device to host, host to device, all steps */
-    int64_t sent_bytes;                 /* to other ranks */
+    int64_t sent_bytes;                 /* to other ranks, by SENDs */
     int64_t macs, steps;
     double seconds;
 } hy3d_candidate;
@@ -217,7 +224,8 @@ typedef struct hy3d_step_memory {
 /* `step` is complete but for workspace_bytes; source: the size of its source in its section. Asked
  * once in a schedule for steps of nodes that are `alike`, of sources of one size, that differ in
  * their place only: in which frames they make and read, but not in how many, nor in whether the
- * source's first and last are among them (ATTEND: the value's, too). */
+ * source's first and last are among them (ATTEND: the value's, too); of several ranks for each of
+ * them, since their rows differ. */
 typedef hy3d_status (*hy3d_workspace_function)(void *user, const hy3d_step *step,
                                                const hy3d_size *source, int32_t on_host,
                                                hy3d_step_memory *taken_out);
@@ -234,11 +242,11 @@ typedef enum hy3d_part {
  * step. Frames of a CONV are counted from where its own video begins (skip_first, reread). */
 typedef struct hy3d_call {
     int32_t node, part, on_host;
-    int32_t is_made;  /* its source is laid out as results of convolutions are */
-    hy3d_size source; /* frames: of the whole video; rows: those that are read */
+    int32_t is_made;        /* its source is laid out as results of convolutions are */
+    hy3d_size source;       /* frames: of the whole video; rows: those that are read */
     int64_t row_padding[2]; /* CONV: as the step's */
-    int64_t reads[2]; /* frames of the source that are there */
-    int64_t makes[2]; /* before a shuffle */
+    int64_t reads[2];       /* frames of the source that are there */
+    int64_t makes[2];       /* before a shuffle */
 } hy3d_call;
 
 /* What a call takes beside its source and its result: a padded input, what is inside a convolution,
@@ -296,7 +304,7 @@ typedef struct hy3d_schedule_request {
     hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS]; /* tried in this order; smallest 0: no more */
     int32_t only_level; /* of tiles: 0: any; else this one less 1, of the first halo */
     int32_t statistic_passes;
-    int64_t own_bytes;   /* WHOLE: at the peak on the device (is_host: of all memory, result
+    int64_t own_bytes;      /* WHOLE: at the peak on the device (is_host: of all memory, result
                                 included); -1: not known, then it is offered by itself only, and
                                 fits; HY3D_OWN_BYTES_ASKED: `workspace` says it of the one step of
                                 WHOLE (OPAQUE, of node OUTPUT), once, and is only asked where that
@@ -307,9 +315,12 @@ typedef struct hy3d_schedule_request {
                                 over time half of what it reads, or as many frames as its kernel is
                                 long, less one, which all such keep at once beside a frame that one
                                 of them reads and one that it makes */
-    int32_t rank, ranks; /* rows are shared by `ranks` devices (at most 64); 0, 1: one device */
-    double link_bytes_per_second; /* between two ranks, > 0 where there are several */
-    hy3d_place places[2];         /* the device (is_host: the host), and the host beside a device */
+    int32_t rank, ranks;    /* rows are shared by `ranks` devices (at most 64); 0, 1: one device */
+    const int32_t *weights; /* of several ranks, of each, >= 1, all together below 2^31: rows are
+                               shared in this ratio, as nearly as they can be; NULL: equally */
+    const int64_t *device_budgets; /* of several ranks, of each; 0: no limit; NULL: device_budget */
+    double link_bytes_per_second;  /* between two ranks, > 0 where there are several */
+    hy3d_place places[2]; /* the device (is_host: the host), and the host beside a device */
     hy3d_workspace_function workspace; /* NULL: no step takes anything */
     hy3d_inside_function inside;       /* NULL where no place has layers */
     void *user;                        /* of both */
@@ -376,7 +387,8 @@ HY3D_API void hy3d_schedule_destroy(hy3d_context *context, hy3d_schedule *schedu
  * earlier one of their kind fitted are not among them. */
 HY3D_API int32_t hy3d_schedule_candidates(const hy3d_schedule *schedule,
                                           const hy3d_candidate **candidates_out);
-/* The least device_budget (with host_budget as it is) that some candidate would fit. */
+/* The least device_budget (with host_budget as it is, and of several ranks for each of them) that
+ * some candidate would fit. */
 HY3D_API int64_t hy3d_schedule_smallest_budget(const hy3d_schedule *schedule);
 /* The program to carry out, until the next call with this schedule. NULL where nothing fits. */
 HY3D_API const hy3d_program *hy3d_schedule_program(const hy3d_schedule *schedule);

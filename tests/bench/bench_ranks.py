@@ -3,10 +3,10 @@
     torchrun --nproc-per-node 2 tests/bench/bench_ranks.py [--only hunyuan,long,wan] [--json FILE]
 
 hunyuan: HunyuanVideo's VAE (random weights, bf16), 33 frames of 640x608; long: 129 frames of
-544x960; wan: Wan 2.1, 81 frames of 720x1280. Of each: seconds (the median of the later runs) and the
-most bytes that a rank takes, the time in which a rank's GPU waits for others, what it sends, and how
-far the frames are from those of one GPU. Targets (two NVIDIA H200): 1.8 times as fast, at most 60 %
-of the memory.
+544x960; wan: Wan 2.1, 81 frames of 720x1280. Of each: seconds (the median of the later runs) and
+the most bytes that a rank takes, the time in which a rank's GPU waits for others, what it sends,
+and how far the frames are from those of one GPU. Targets (two NVIDIA H200): 1.8 times as fast, at
+most 60 % of the memory.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ typedef struct graphs_case {
     hy3d_node nodes[GRAPHS_MOST_NODES];
     hy3d_schedule_request request;
     uint64_t salt;
+    int32_t weights[8]; /* of ranks, where the request has some */
     int64_t own_told; /* where own_bytes are asked for: the answer; -1: nobody can tell */
     int32_t own_asked; /* how often they were */
 } graphs_case;

@@ -301,7 +301,8 @@ static hy3d_status workspace(void *user, const hy3d_step *step, const hy3d_size 
                           step->op != HY3D_STEP_TRIM;
     if (step->op == HY3D_STEP_OPAQUE && step->node == made->request.graph.count - 1) { /* WHOLE */
         made->own_asked++;
-        taken->workspace_bytes = made->own_told;
+        const bool reads_all = step->read_rows[0] == 0 && step->read_rows[1] == source->rows;
+        taken->workspace_bytes = reads_all ? made->own_told : -1;
         return made->own_told < 0 ? HY3D_ERR_UNSUPPORTED : HY3D_OK;
     }
     if (made->salt == 0 || step->op >= HY3D_STEP_EMIT) {
@@ -480,6 +481,11 @@ void graphs_random_shared(graphs_numbers numbers, graphs_case *out)
     request->ranks = once_in(&b, 2) ? draw(&b, 3, 6) : 2;
     request->link_bytes_per_second = draw(&b, 1, 100) * 1e5;
     norms_of_frames(&b, 16);
+    const bool has_weights = once_in(&b, 3);
+    for (int32_t rank = 0; rank < request->ranks && has_weights; rank++) {
+        out->weights[rank] = once_in(&b, 6) ? draw(&b, 1, 100000000) : draw(&b, 1, 4);
+    }
+    request->weights = has_weights ? out->weights : NULL;
 }
 
 graphs_numbers graphs_of_number(graphs_seed *seed, uint64_t number, graphs_case *out)

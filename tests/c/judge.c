@@ -362,12 +362,11 @@ static bool judge_falls(judge *j, const schedules *of, int32_t reason)
 static bool can_not_be_shared(const hy3d_schedule_request *request)
 {
     const uint32_t wanted = 1U << HY3D_STRATEGY_STREAMED | 1U << HY3D_STRATEGY_HOST;
-    bool reads_all = false; /* the rows of a frame, in a way that is no step of its own */
+    bool is_unshared = false;
     for (int32_t node = 0; node < request->graph.count; node++) {
-        reads_all = reads_all || request->graph.nodes[node].op == HY3D_OP_OPAQUE ||
-                    request->graph.nodes[node].norm == HY3D_NORM_FRAME;
+        is_unshared = is_unshared || replay_unshared(&request->graph.nodes[node]) != NULL;
     }
-    return reads_all || (request->strategies & wanted) == 0;
+    return is_unshared || (request->strategies & wanted) == 0;
 }
 
 static bool is_allowed(const hy3d_schedule_request *request, hy3d_status status)

@@ -64,6 +64,8 @@ static void mix_step(uint64_t *hash, const hy3d_step *step)
         mix(hash, step->frames[i]);
         mix(hash, step->op == HY3D_STEP_ENTER ? 0 : step->reads[i]);
         mix(hash, step->rows[i]);
+        mix(hash, step->read_rows[i]);
+        mix(hash, step->row_padding[i]);
     }
 }
 
@@ -96,6 +98,9 @@ static bool take_workspace(replay_walk *walk, const hy3d_step *step)
         walk->shapes[taken.shape] = true;
         walk->left += taken.shape_bytes;
         walk->device += within(walk->left, walk->request->most_shape_bytes) - counted;
+    }
+    if (step->op == HY3D_STEP_EMIT) {
+        taken.workspace_bytes = replay_rows_gathered(walk, step);
     }
     return step->workspace_bytes == taken.workspace_bytes ||
            replay_object(walk, "workspace of %lld bytes, not %lld", (ll)step->workspace_bytes,
@@ -223,8 +228,7 @@ bool replay_act(replay_walk *walk, const hy3d_step *step)
 
 bool replay_end(replay_walk *walk)
 {
-    const bool has_share = walk->rows[walk->last].own[0] < walk->rows[walk->last].own[1];
-    const int64_t frames = has_share ? walk->values.of[walk->last].size.frames : 0;
+    const int64_t frames = walk->values.of[walk->last].size.frames;
     const bool is_wanted =
         walk->section->kind != HY3D_SECTION_STATISTICS && walk->section->pass == 0;
     for (int32_t i = 0; i < walk->section->slices; i++) {
@@ -302,7 +306,8 @@ bool replay_begin(replay_walk *walk, int32_t number)
     const int32_t nodes[2] = {walk->entry, walk->last};
     walk->values = replay_values_make(graph, nodes[0], nodes[1], input);
     walk->rows = replay_rows_make(graph, &walk->values, nodes, walk->rank,
-                                  walk->group == NULL ? 1 : walk->request->ranks);
+                                  walk->group == NULL ? 1 : walk->request->ranks,
+                                  walk->request->weights);
     walk->slices = replay_room(section->slices, sizeof *walk->slices);
     walk->reduced = replay_room(graph->count, sizeof *walk->reduced);
     walk->given = 0;
@@ -387,7 +392,11 @@ hy3d_candidate replay_stated(const replay_walk *walk)
     stated.sent_bytes = verdict->sent_bytes;
     stated.macs = verdict->macs;
     stated.steps = verdict->steps;
-    stated.fits = replay_is_within(walk->request, &stated);
+    hy3d_schedule_request own = *walk->request;
+    if (walk->group != NULL && own.device_budgets != NULL) {
+        own.device_budget = own.device_budgets[walk->rank];
+    }
+    stated.fits = replay_is_within(&own, &stated);
     return stated;
 }
 
@@ -397,6 +406,10 @@ bool replay_agrees(replay_walk *walk, const hy3d_candidate *stated)
     const bool is_beside = candidate->on_host && !walk->request->is_host;
     if (candidate->resident_bytes < 0 && stated->stored_bytes != 0) {
         return replay_object(walk, "%lld bytes leave where all stays", (ll)stated->stored_bytes);
+    }
+    if (candidate->resident_bytes >= 0 && candidate->resident_bytes < stated->device_bytes) {
+        return replay_object(walk, "%lld bytes on the device, and no more than %lld should be",
+                             (ll)stated->device_bytes, (ll)candidate->resident_bytes);
     }
     return agree(walk, "device bytes", candidate->device_bytes, stated->device_bytes) &&
            agree(walk, "margin bytes", candidate->margin_bytes,
@@ -541,7 +554,9 @@ static bool replay_whole(replay_walk *walk)
     replay_values_free(&values);
     if (program->section_count != 1 || program->step_count != 1 ||
         step->op != HY3D_STEP_OPAQUE || step->node != last || step->frames[0] != 0 ||
-        step->frames[1] != frames || step->sources + step->others + step->frees != 0) {
+        step->frames[1] != frames || step->sources + step->others + step->frees != 0 ||
+        step->read_rows[0] != 0 || step->read_rows[1] != r->size[1] ||
+        step->row_padding[0] != 0 || step->row_padding[1] != 0) {
         return replay_object(walk, "the VAE's own code is not one step that makes %lld frames",
                              (ll)frames);
     }

@@ -68,7 +68,8 @@ typedef struct replay_verdict {
      * states where they are one memory (is_host, a candidate on the host). */
     int64_t device_bytes, host_bytes, both_bytes, stored_bytes, loaded_bytes, sent_bytes;
     int64_t macs, steps;
-    uint64_t shapes;      /* of the computing steps: op, node, own, frames, reads, rows, drop */
+    uint64_t shapes; /* of the computing steps: op, node, own, frames, reads, rows, drop, rows that
+                        are read and their padding */
 } replay_verdict;
 
 /* Whether a candidate's peaks, with the margin, are within the budgets. */
@@ -80,6 +81,8 @@ bool replay_program(const hy3d_schedule_request *request, const hy3d_program *pr
  * looked at. Of the verdict, sums are of all ranks and peaks those of the rank with the most. */
 bool replay_ranks(const hy3d_schedule_request *request, const hy3d_program *const *programs,
                   replay_verdict *verdict);
+/* Why several ranks can't share a node's rows; NULL: they can. */
+const char *replay_unshared(const hy3d_node *node);
 /* What the VAE's own code takes at least: a frame of a convolution's source and one of its value,
  * or the output. */
 int64_t replay_least_own_bytes(const hy3d_schedule_request *request);

@@ -1,7 +1,7 @@
-/* Runs the programs of several ranks side by side. A SEND does not wait; a RECV waits for its
- * SEND, a REDUCE for all ranks, and who gives memory back for the RECVs of what was sent from it
- * (who writes over a slice frees it, too). Each rank goes on as far as it can. Which of them goes
- * first changes nothing: one that waits for ever here does so in every order. */
+/* Runs the programs of several ranks side by side. A RECV waits for its SEND, a REDUCE and an EMIT
+ * for all ranks, and who begins an exchange until all that it sent in the one before, whose copies
+ * have the memory that this one needs, was received. Each rank goes on as far as it can. Which of
+ * them goes first changes nothing: one that waits for ever here does so in every order. */
 #include "replay_walk.h"
 
 #include <stdio.h>
@@ -13,14 +13,13 @@ typedef long long ll;
 /* What one rank sends another, in order; the first `taken` are received. */
 typedef struct channel {
     struct message {
-        int32_t slice; /* of the sender */
         int32_t node;
         int64_t frames[2], rows[2];
     } *messages;
     int32_t count, taken;
 } channel;
 
-/* Frames that some rank made as its step number so and so of those that make any. */
+/* Frames that some rank made as its step number so and so of those that make any, or gave away. */
 typedef struct made {
     int32_t op, node;
     int64_t frames[2];
@@ -32,9 +31,10 @@ struct replay_group {
     replay_walk walks[REPLAY_MOST_RANKS];
     replay_verdict verdicts[REPLAY_MOST_RANKS];
     channel channels[REPLAY_MOST_RANKS][REPLAY_MOST_RANKS]; /* from, to */
-    bool has_acted[REPLAY_MOST_RANKS]; /* the step at hand is carried out, its frees are not */
-    /* REDUCEs in order: of which node, and how many ranks have come to each; how many each has. */
-    int32_t *reduced, *arrived, reduces[REPLAY_MOST_RANKS];
+    /* REDUCEs and EMITs in order: what they are of, and which ranks have come to each; how many each
+     * rank has behind it. */
+    made *met;
+    int32_t *arrived, meetings[REPLAY_MOST_RANKS];
     made *made; /* by the rank that made most so far */
     int32_t most_made, makes[REPLAY_MOST_RANKS];
     unsigned char *given; /* a byte a frame and row of the output */
@@ -60,12 +60,17 @@ static replay_walk *peer_of(replay_walk *walk, const hy3d_step *step)
     return &walk->group->walks[step->peer];
 }
 
+static bool is_exchange(const hy3d_step *step)
+{
+    return step->op == HY3D_STEP_SEND || step->op == HY3D_STEP_RECV;
+}
+
 /* Right behind the step that fills the slice: first SENDs, then RECVs, each by rising peers. */
 static bool is_in_place(replay_walk *walk, const hy3d_step *step)
 {
     const hy3d_step *const before = walk->at > 0 ? step_of(walk, walk->at - 1) : NULL;
     bool is = before != NULL && before->slice == step->slice;
-    if (is && (before->op == HY3D_STEP_SEND || before->op == HY3D_STEP_RECV)) {
+    if (is && is_exchange(before)) {
         is = before->op < step->op || (before->op == step->op && before->peer < step->peer);
     } else {
         is = is && (replay_makes(before) || before->op == HY3D_STEP_KEYS);
@@ -104,9 +109,7 @@ bool replay_send(replay_walk *walk, const hy3d_step *step)
     }
     channel *const to = channel_of(walk, peer);
     to->messages[to->count++] = (struct message){
-        step->slice, step->node, {step->frames[0], step->frames[1]},
-        {step->rows[0], step->rows[1]}};
-    walk->slices[step->slice].unsent++;
+        step->node, {step->frames[0], step->frames[1]}, {step->rows[0], step->rows[1]}};
     return true;
 }
 
@@ -126,7 +129,6 @@ bool replay_receive(replay_walk *walk, const hy3d_step *step)
                              step->peer, sent->node, (ll)sent->frames[0], (ll)sent->frames[1],
                              (ll)sent->rows[0], (ll)sent->rows[1]);
     }
-    peer->slices[sent->slice].unsent--;
     return replay_rows_fill(walk, step->slice, step->frames, step->rows);
 }
 
@@ -147,26 +149,82 @@ bool replay_give(replay_walk *walk, const hy3d_step *step)
     return true;
 }
 
-/* All ranks come to the same REDUCEs in the same order. Waits for the others. */
+static bool is_meeting(const hy3d_step *step)
+{
+    return step->op == HY3D_STEP_REDUCE || step->op == HY3D_STEP_EMIT;
+}
+
+static bool is_of(const made *what, const hy3d_step *step)
+{
+    return what->op == step->op && what->node == step->node &&
+           what->frames[0] == step->frames[0] && what->frames[1] == step->frames[1];
+}
+
+/* All ranks come to the same REDUCEs and EMITs in the same order. Waits for the others. */
 static bool meets(replay_walk *walk, const hy3d_step *step, bool *waits)
 {
     replay_group *const group = walk->group;
-    const int32_t at = group->reduces[walk->rank];
-    if (at >= walk->request->graph.count) {
-        return replay_object(walk, "more REDUCEs than nodes");
-    }
+    const int32_t at = group->meetings[walk->rank];
     int32_t *const arrived = &group->arrived[at];
-    const int32_t bit = (int32_t)1 << walk->rank;
     if (*arrived == 0) {
-        group->reduced[at] = step->node;
+        group->met[at] = (made){step->op, step->node, {step->frames[0], step->frames[1]}};
     }
-    if (group->reduced[at] != step->node) {
-        return replay_object(walk, "another rank reduces for node %d", group->reduced[at]);
+    if (!is_of(&group->met[at], step)) {
+        return replay_object(walk, "another rank %s for frames %lld to %lld of node %d here",
+                             group->met[at].op == HY3D_STEP_REDUCE ? "reduces" : "emits",
+                             (ll)group->met[at].frames[0], (ll)group->met[at].frames[1],
+                             group->met[at].node);
     }
-    *arrived |= bit;
+    *arrived |= (int32_t)1 << walk->rank;
     *waits = *arrived != ((int32_t)1 << group->ranks) - 1;
-    group->reduces[walk->rank] += !*waits;
+    group->meetings[walk->rank] += !*waits;
     return true;
+}
+
+/* Whether something that the rank sent is not received. */
+static bool is_on_its_way(const replay_walk *walk)
+{
+    bool is = false;
+    for (int32_t peer = 0; peer < walk->group->ranks; peer++) {
+        const channel *const to = &walk->group->channels[walk->rank][peer];
+        is = is || to->taken < to->count;
+    }
+    return is;
+}
+
+/* Whether there is a slice of this number, of a node that there is: others are objected to later. */
+static bool is_slice(const replay_walk *walk, int32_t number)
+{
+    return number >= 0 && number < walk->section->slices &&
+           replay_slice_at(walk, number)->node >= walk->entry &&
+           replay_slice_at(walk, number)->node <= walk->last;
+}
+
+/* Bytes of the copies of the largest exchange: a SEND of the rows that the one before it sends needs
+ * none of its own. */
+static int64_t largest_exchange(const replay_walk *walk)
+{
+    int64_t largest = 0, bytes = 0;
+    for (int32_t at = 0; at < walk->section->steps; at++) {
+        const hy3d_step *const step = step_of(walk, at);
+        const hy3d_step *const before = at > 0 ? step_of(walk, at - 1) : step;
+        if (!is_exchange(step) || !is_slice(walk, step->slice)) {
+            bytes = 0;
+            continue;
+        }
+        const bool is_copied = step->op == HY3D_STEP_SEND && before->op == HY3D_STEP_SEND &&
+                               at > 0 && before->slice == step->slice &&
+                               before->frames[0] == step->frames[0] &&
+                               before->frames[1] == step->frames[1] &&
+                               before->rows[0] == step->rows[0] &&
+                               before->rows[1] == step->rows[1];
+        for (int64_t row = step->rows[0]; row < step->rows[1] && !is_copied; row++) {
+            bytes += replay_bytes(walk, replay_slice_at(walk, step->slice),
+                                  step->frames[1] - step->frames[0], 1);
+        }
+        largest = bytes > largest ? bytes : largest;
+    }
+    return largest;
 }
 
 /* Whether the step makes what the other ranks make at this place. */
@@ -183,8 +241,7 @@ static bool makes_the_same(replay_walk *walk, const hy3d_step *step)
         *at = (made){step->op, step->node, {step->frames[0], step->frames[1]}};
         group->most_made++;
     }
-    return (at->op == step->op && at->node == step->node && at->frames[0] == step->frames[0] &&
-            at->frames[1] == step->frames[1]) ||
+    return is_of(at, step) ||
            replay_object(walk, "another rank makes frames %lld to %lld of node %d here",
                          (ll)at->frames[0], (ll)at->frames[1], at->node);
 }
@@ -197,46 +254,31 @@ static bool has_share(const replay_walk *walk)
 /* Whether the step must wait before it is begun. */
 static bool may_begin(replay_walk *walk, const hy3d_step *step, bool *waits)
 {
-    if (!has_share(walk) && step->op != HY3D_STEP_REDUCE) {
+    if (!has_share(walk) && !is_meeting(step)) {
         return replay_object(walk, "of a rank whose share is empty");
     }
     if (step->op == HY3D_STEP_RECV && step->peer >= 0 && step->peer < walk->group->ranks) {
         const channel *const from = channel_of(&walk->group->walks[step->peer], walk);
         *waits = from->taken == from->count;
     }
-    return step->op != HY3D_STEP_REDUCE || meets(walk, step, waits);
-}
-
-/* Whether memory is to be given back that is still being sent. */
-static bool is_held_up(const replay_walk *walk, const hy3d_step *step)
-{
-    const int32_t *const refs = walk->program->refs + step->first_ref;
-    const int32_t *const frees = refs + step->sources + step->others;
-    bool is = step->op == HY3D_STEP_DROP && walk->slices[step->slice].unsent > 0;
-    for (int32_t i = 0; i < step->frees; i++) {
-        is = is || walk->slices[frees[i]].unsent > 0;
+    const bool goes_on = walk->at > 0 && is_exchange(step_of(walk, walk->at - 1));
+    if (is_exchange(step) && !goes_on) {
+        *waits = *waits || is_on_its_way(walk);
     }
-    return is;
+    return !is_meeting(step) || meets(walk, step, waits);
 }
 
 /* Goes on as far as it can. false: nothing moved. */
 static bool advance(replay_walk *walk)
 {
-    bool *const has_acted = &walk->group->has_acted[walk->rank];
     bool has_moved = false, waits = false;
     while (walk->at < walk->section->steps && walk->verdict->text[0] == '\0') {
         const hy3d_step *const step = step_of(walk, walk->at);
-        if (!*has_acted) {
-            if (!may_begin(walk, step, &waits) || waits || !makes_the_same(walk, step) ||
-                !replay_act(walk, step)) {
-                return has_moved;
-            }
-            *has_acted = has_moved = true;
-        }
-        if (is_held_up(walk, step) || !replay_give_back(walk, step)) {
+        if (!may_begin(walk, step, &waits) || waits || !makes_the_same(walk, step) ||
+            !replay_act(walk, step) || !replay_give_back(walk, step)) {
             return has_moved;
         }
-        *has_acted = false;
+        has_moved = true;
         walk->at++;
     }
     return has_moved;
@@ -269,13 +311,15 @@ static bool run(replay_group *group, replay_verdict *verdict)
     return is_good(group, verdict);
 }
 
-/* Each rank is done, and all frames and rows were given away. Nothing is on its way: what is not
- * received is never freed. */
+/* Each rank is done, nothing is on its way, and all frames and rows were given away. */
 static bool ends_well(replay_group *group, replay_verdict *verdict)
 {
     const hy3d_size *const output = &group->walks[0].values.of[group->walks[0].last].size;
     for (int32_t rank = 0; rank < group->ranks; rank++) {
         replay_end(&group->walks[rank]);
+        if (is_on_its_way(&group->walks[rank])) {
+            replay_object(&group->walks[rank], "what it sent is never received");
+        }
     }
     for (int64_t i = 0; i < output->frames * output->rows && is_good(group, verdict); i++) {
         if (group->given[i] == 0) {
@@ -372,8 +416,8 @@ static void open_group(replay_group *group)
         }
     }
     const hy3d_size *const output = &group->walks[0].values.of[group->walks[0].last].size;
-    group->reduced = replay_room(group->request->graph.count, sizeof *group->reduced);
-    group->arrived = replay_room(group->request->graph.count, sizeof *group->arrived);
+    group->met = replay_room(most, sizeof *group->met);
+    group->arrived = replay_room(most, sizeof *group->arrived);
     group->made = replay_room(most, sizeof *group->made);
     group->given = replay_room(output->frames * output->rows, 1);
 }
@@ -385,21 +429,30 @@ static void close_group(replay_group *group)
             free(group->channels[from][to].messages);
         }
     }
-    free(group->reduced);
+    free(group->met);
     free(group->arrived);
     free(group->made);
     free(group->given);
+}
+
+const char *replay_unshared(const hy3d_node *node)
+{
+    const int64_t last_tap = (int64_t)node->dilation[1] * (node->kernel[1] - 1);
+    const bool sees_padding = node->op == HY3D_OP_CONV &&
+                              (node->before[1] > last_tap || node->after[1] > last_tap);
+    return node->op == HY3D_OP_OPAQUE        ? "is unknown code"
+           : node->norm == HY3D_NORM_FRAME ? "has a norm of frames"
+           : sees_padding                  ? "may see padding alone"
+                                           : NULL;
 }
 
 static bool is_offered(replay_walk *walk)
 {
     const int32_t order = walk->program->candidate.order;
     for (int32_t node = 0; node < walk->request->graph.count; node++) {
-        if (replay_node_at(walk, node)->op == HY3D_OP_OPAQUE) {
-            return replay_object(walk, "node %d is unknown code", node);
-        }
-        if (replay_node_at(walk, node)->norm == HY3D_NORM_FRAME) {
-            return replay_object(walk, "node %d has a norm of frames", node);
+        const char *const why = replay_unshared(replay_node_at(walk, node));
+        if (why != NULL) {
+            return replay_object(walk, "node %d %s", node, why);
         }
     }
     return (order >= HY3D_ORDER_LAYERS && order <= HY3D_ORDER_PREFIX) ||
@@ -419,6 +472,11 @@ static int32_t begin(replay_group *group, const hy3d_program *const *programs)
         is_sound = is_sound && is_offered(walk) && replay_is_laid_out(walk) &&
                    replay_begin(walk, 0);
         begun += is_sound;
+        if (is_sound) { /* throughout */
+            walk->device += largest_exchange(walk);
+            walk->verdict->device_bytes = walk->device;
+            walk->verdict->both_bytes = walk->device + walk->host;
+        }
     }
     return begun;
 }

@@ -12,33 +12,53 @@ static void widen(int64_t range[2], int64_t first, int64_t stop)
     range[1] = stop > range[1] ? stop : range[1];
 }
 
-/* Rows of the source that these rows of a convolution's result read, a row of padding being the one
- * at the border. */
-static void conv_reads(const hy3d_node *node, int64_t source_rows, const int64_t rows[2],
-                       int64_t reads[2])
+/* Up-sampled rows that the taps of these rows of a convolution's result touch, padding with them. */
+static void conv_touches(const hy3d_node *node, const int64_t rows[2], int64_t touched[2])
 {
-    const int64_t last = source_rows * node->up[1] - 1;
-    reads[0] = source_rows;
-    reads[1] = 0;
+    touched[0] = INT64_MAX;
+    touched[1] = INT64_MIN;
     for (int64_t row = rows[0]; row < rows[1]; row++) {
         for (int32_t tap = 0; tap < node->kernel[1]; tap++) {
-            int64_t at = row / node->shuffle[1] * node->stride[1] +
-                         (int64_t)tap * node->dilation[1] - node->before[1];
-            at = at < 0 ? 0 : at > last ? last : at;
-            widen(reads, at / node->up[1], at / node->up[1] + 1);
+            const int64_t at = row / node->shuffle[1] * node->stride[1] +
+                               (int64_t)tap * node->dilation[1] - node->before[1];
+            widen(touched, at, at + 1);
         }
     }
 }
 
+/* Rows of the source among them, a row of padding being the one at the border, which others touch. */
+static void conv_reads(const hy3d_node *node, int64_t source_rows, const int64_t rows[2],
+                       int64_t reads[2])
+{
+    int64_t touched[2];
+    conv_touches(node, rows, touched);
+    reads[0] = source_rows;
+    reads[1] = 0;
+    for (int64_t at = touched[0]; at < touched[1]; at++) {
+        int64_t row = 0;
+        while (row + 1 < source_rows && (row + 1) * node->up[1] <= at) {
+            row++;
+        }
+        widen(reads, row, row + 1);
+    }
+}
+
 replay_rows *replay_rows_make(const hy3d_graph *graph, const replay_values *values,
-                              const int32_t nodes[2], int32_t rank, int32_t ranks)
+                              const int32_t nodes[2], int32_t rank, int32_t ranks,
+                              const int32_t *weights)
 {
     replay_rows *const rows = replay_room(graph->count, sizeof *rows);
     const int64_t unit = ranks > 1 ? replay_unit(values) : 1;
+    int64_t before = 0, with = 0, sum = 0;
+    for (int32_t other = 0; other < ranks; other++) {
+        const int64_t weight = ranks == 1 || weights == NULL ? 1 : weights[other];
+        before += other < rank ? weight : 0;
+        with += other <= rank ? weight : 0;
+        sum += weight;
+    }
     for (int32_t node = nodes[0]; node <= nodes[1]; node++) {
         const int64_t of_unit = values->of[node].size.rows / unit;
-        const int64_t own[2] = {unit * rank / ranks * of_unit,
-                                unit * (rank + 1) / ranks * of_unit};
+        const int64_t own[2] = {unit * before / sum * of_unit, unit * with / sum * of_unit};
         rows[node] = (replay_rows){{own[0], own[1]}, {own[0], own[1]}};
     }
     if (ranks == 1 || rows[nodes[0]].own[0] == rows[nodes[0]].own[1]) {
@@ -61,15 +81,65 @@ replay_rows *replay_rows_make(const hy3d_graph *graph, const replay_values *valu
 void replay_rows_read(const replay_walk *walk, const hy3d_step *step, int64_t rows[2])
 {
     const hy3d_node *const node = replay_node_at(walk, step->node);
-    const int64_t all = walk->values.of[node->source].size.rows;
-    rows[0] = walk->rows[node->source].own[0];
-    rows[1] = walk->rows[node->source].own[1];
+    const int32_t source = step->op == HY3D_STEP_TRIM ? step->node : node->source;
+    const int64_t all = walk->values.of[source].size.rows;
+    rows[0] = walk->rows[source].own[0];
+    rows[1] = walk->rows[source].own[1];
     if (walk->group != NULL && step->op == HY3D_STEP_CONV) {
         conv_reads(node, all, step->rows, rows);
     } else if (step->op == HY3D_STEP_ATTEND && node->span == HY3D_SPAN_FRAME) {
         rows[0] = 0;
         rows[1] = all;
+    } else if (step->op == HY3D_STEP_TRIM) {
+        rows[0] = walk->rows[source].held[0];
+        rows[1] = walk->rows[source].held[1];
     }
+}
+
+/* Whether the step reads a source at all. */
+static bool has_source(const replay_walk *walk, const hy3d_step *step)
+{
+    return step->op == HY3D_STEP_KEYS || step->op == HY3D_STEP_TRIM ||
+           (replay_makes(step) && step->node > walk->entry);
+}
+
+bool replay_rows_are_stated(replay_walk *walk, const hy3d_step *step)
+{
+    const hy3d_node *const node = replay_node_at(walk, step->node);
+    int64_t rows[2] = {step->read_rows[0], step->read_rows[0]}, padding[2] = {0, 0};
+    if (has_source(walk, step)) {
+        replay_rows_read(walk, step, rows);
+    }
+    if (step->op == HY3D_STEP_CONV && walk->group == NULL) {
+        padding[0] = node->before[1];
+        padding[1] = node->after[1];
+    } else if (step->op == HY3D_STEP_CONV) {
+        int64_t touched[2];
+        conv_touches(node, step->rows, touched);
+        padding[0] = rows[0] * node->up[1] - touched[0];
+        padding[1] = touched[1] - rows[1] * node->up[1];
+    }
+    return (step->read_rows[0] == rows[0] && step->read_rows[1] == rows[1] &&
+            step->row_padding[0] == padding[0] && step->row_padding[1] == padding[1]) ||
+           replay_object(walk, "reads rows %lld to %lld, padded by %lld and %lld, not %lld to %lld "
+                         "by %lld and %lld", (ll)step->read_rows[0], (ll)step->read_rows[1],
+                         (ll)step->row_padding[0], (ll)step->row_padding[1], (ll)rows[0],
+                         (ll)rows[1], (ll)padding[0], (ll)padding[1]);
+}
+
+int64_t replay_rows_gathered(const replay_walk *walk, const hy3d_step *step)
+{
+    const bool is_prefix = walk->section->kind == HY3D_SECTION_PREFIX;
+    const int32_t output = is_prefix ? walk->last : replay_node_at(walk, walk->last)->source;
+    const int64_t *const own = walk->rows[output].own;
+    const hy3d_slice value = {.node = output};
+    int64_t rows = 0;
+    for (int64_t row = 0; row < walk->values.of[output].size.rows && walk->group != NULL; row++) {
+        const bool is_own = row >= own[0] && row < own[1];
+        /* On rank 0 each row is among those put together, and those of others came before. */
+        rows += walk->rank == 0 ? 1 + !is_own : is_own;
+    }
+    return replay_bytes(walk, &value, step->frames[1] - step->frames[0], rows);
 }
 
 void replay_rows_open(replay_walk *walk, int32_t number)

@@ -479,26 +479,42 @@ static bool reduce(replay_walk *walk, const hy3d_step *step)
         return replay_object(walk, "node %d a second time", step->node);
     }
     walk->reduced[step->node] = true;
-    return true;
+    const int64_t *const rows = walk->rows[step->node].own;
+    return step->node > walk->last || equal(walk, "rows", step->rows, rows[0], rows[1]);
+}
+
+/* What a rank without rows has of it: no slice. */
+static bool emit_nothing(replay_walk *walk, const hy3d_step *step, int32_t output)
+{
+    const int64_t *const own = walk->rows[output].own;
+    if (step->slice != -1 || step->sources + step->others + step->frees != 0 ||
+        (step->node != output && step->node != walk->last)) {
+        return replay_object(walk, "slice %d of node %d, and there is none", step->slice,
+                             step->node);
+    }
+    return equal(walk, "rows", step->rows, own[0], own[1]);
 }
 
 static bool emit(replay_walk *walk, const hy3d_step *step)
 {
     const bool is_prefix = walk->section->kind == HY3D_SECTION_PREFIX;
     const int32_t output = is_prefix ? walk->last : replay_node_at(walk, walk->last)->source;
-    if (!concerns(walk, step) || !is_on_device(walk, step->slice)) {
+    if (walk->rows[output].own[0] == walk->rows[output].own[1]) {
+        if (!emit_nothing(walk, step, output)) {
+            return false;
+        }
+    } else if (!concerns(walk, step) || !is_on_device(walk, step->slice)) {
         return false;
-    }
-    const hy3d_slice *const slice = replay_slice_at(walk, step->slice);
-    if (slice->node != output || (step->node != output && step->node != walk->last)) {
+    } else if (replay_slice_at(walk, step->slice)->node != output ||
+               (step->node != output && step->node != walk->last)) {
         return replay_object(walk, "slice %d of node %d is not of the output", step->slice,
-                             slice->node);
+                             replay_slice_at(walk, step->slice)->node);
     }
-    if (slice->frames[0] != walk->given) {
+    if (step->frames[0] != walk->given || step->frames[1] <= step->frames[0]) {
         return replay_object(walk, "frame %lld is given away when it is frame %lld's turn",
-                             (ll)slice->frames[0], (ll)walk->given);
+                             (ll)step->frames[0], (ll)walk->given);
     }
-    walk->given = slice->frames[1];
+    walk->given = step->frames[1];
     return replay_give(walk, step);
 }
 
@@ -576,5 +592,6 @@ bool replay_check_step(replay_walk *walk, const hy3d_step *step)
         step->op != HY3D_STEP_TRIM) {
         return replay_object(walk, "node %d is the section's input", step->node);
     }
-    return refs_are_slices(walk, step) && checks[step->op](walk, step);
+    return refs_are_slices(walk, step) && checks[step->op](walk, step) &&
+           replay_rows_are_stated(walk, step);
 }

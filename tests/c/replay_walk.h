@@ -11,14 +11,13 @@ typedef enum replay_place {
     REPLAY_FREED = 3,
 } replay_place;
 
-/* Of several ranks: `filled`, a byte for each row that the slice has of each of its frames; how
- * many it lacks; how often it was sent and is not yet received. */
+/* Of several ranks: `filled`, a byte for each row that the slice has of each of its frames, and how
+ * many it lacks. */
 typedef struct replay_slice {
     replay_place place;
     bool is_stored;
     unsigned char *filled;
     int64_t lacks;
-    int32_t unsent;
 } replay_slice;
 
 /* Of a node's value: rows that this rank makes, and those that its slices have. */
@@ -100,9 +99,14 @@ int64_t replay_host_bytes(const hy3d_schedule_request *request, int64_t bytes);
 
 /* Rows of several ranks (replay_rows.c). Without ranks all rows are own, held and filled. */
 replay_rows *replay_rows_make(const hy3d_graph *graph, const replay_values *values,
-                              const int32_t nodes[2], int32_t rank, int32_t ranks);
+                              const int32_t nodes[2], int32_t rank, int32_t ranks,
+                              const int32_t *weights);
 /* Rows of the source that the step's rows are made of. */
 void replay_rows_read(const replay_walk *walk, const hy3d_step *step, int64_t rows[2]);
+/* Whether the step says which rows it reads and how they are padded. */
+bool replay_rows_are_stated(replay_walk *walk, const hy3d_step *step);
+/* Bytes that an EMIT takes beside its slice. */
+int64_t replay_rows_gathered(const replay_walk *walk, const hy3d_step *step);
 /* A slice that begins to be: nothing is filled. */
 void replay_rows_open(replay_walk *walk, int32_t number);
 bool replay_rows_fill(replay_walk *walk, int32_t number, const int64_t frames[2],

@@ -150,15 +150,31 @@ static hy3d_conv3d_desc desc_of(int64_t in, int64_t out, const hy3d_node *node)
 }
 
 /* What it takes inside, or a block of floats. */
-static int64_t inside(hy3d_context *context, int64_t in, int64_t out, const hy3d_node *node)
+static int64_t inside_of(hy3d_context *context, const hy3d_conv3d_desc *desc)
 {
-    const hy3d_conv3d_desc desc = desc_of(in, out, node);
     size_t workspace[2], own[2];
     for (int i = 0; i < 2; i++) {
-        ck_assert_ok(hy3d_conv3d_memory(context, &desc, i == 1, &workspace[i], &own[i]));
+        ck_assert_ok(hy3d_conv3d_memory(context, desc, i == 1, &workspace[i], &own[i]));
     }
     return most(most((int64_t)(workspace[0] + own[0]), (int64_t)(workspace[1] + own[1])),
                 8 * BLOCK);
+}
+
+static int64_t inside(hy3d_context *context, int64_t in, int64_t out, const hy3d_node *node)
+{
+    const hy3d_conv3d_desc desc = desc_of(in, out, node);
+    return inside_of(context, &desc);
+}
+
+/* Likewise of so many rows of its source, padded by these. */
+static int64_t inside_rows(hy3d_context *context, int64_t in, int64_t out, const hy3d_node *node,
+                           int64_t rows, const int64_t padding[2])
+{
+    hy3d_conv3d_desc desc = desc_of(in, out, node);
+    desc.in_size[1] = rows;
+    desc.pad_before[1] = padding[0];
+    desc.pad_after[1] = padding[1];
+    return inside_of(context, &desc);
 }
 
 static int64_t workspace_of(const hy3d_program *program, int32_t op, int32_t node)
@@ -290,6 +306,228 @@ START_TEST(test_frames_of_a_call_are_counted_from_where_its_own_video_begins)
     ck_assert_int_eq(call->reads[0], 0);
     ck_assert_int_eq(call->reads[1], FRAMES - 1 + _i);
     ck_assert_int_eq(call->makes[1], 1);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* --- several ranks ---------------------------------------------------------------------------- */
+
+enum { SHARE = SIDE / 2, ROW = ONE / SIDE };
+
+static hy3d_schedule *compile_rank(hy3d_context *context, known_case *known, int32_t rank)
+{
+    hy3d_schedule *schedule = NULL;
+    known->made.request.ranks = 2;
+    known->made.request.rank = rank;
+    ck_assert_ok(hy3d_schedule_compile(context, &known->made.request, &schedule));
+    return schedule;
+}
+
+/* Each of two has half of the rows, and reads one more where a kernel has three. */
+START_TEST(test_what_the_core_knows_of_a_ranks_steps_follows_from_its_rows)
+{
+    hy3d_context *const context = test_context("ref", THREADS);
+    const int32_t rank = _i % 2, span = _i / 2;
+    const int64_t at_border[2] = {rank == 0, rank == 1}, none[2] = {0, 0};
+    known_case known;
+    make_known(&known);
+    known.made.nodes[3].span = span;
+    hy3d_schedule *const schedule = compile_rank(context, &known, rank);
+    const hy3d_program *const program = hy3d_schedule_program(schedule);
+    const hy3d_node *const nodes = known.made.nodes;
+
+    ck_assert_int_eq(workspace_of(program, HY3D_STEP_CONV, 1),
+                     (SHARE + 1) * ROW + inside_rows(context, CHANNELS, CHANNELS, &nodes[1],
+                                                     SHARE + 1, at_border));
+    ck_assert_int_eq(workspace_of(program, HY3D_STEP_CONV, 2),
+                     inside_rows(context, CHANNELS, CHANNELS, &nodes[2], SHARE, none) +
+                         SHARE * ROW);
+    /* 3: queries of its rows; keys and values of all, of single frames its own. */
+    const bool is_alone = span == HY3D_SPAN_FRAME;
+    const int64_t its_queries =
+        (3 + 1) * SHARE * ROW + inside_rows(context, CHANNELS, 3 * CHANNELS, NULL, SHARE, none);
+    const int64_t all_queries = 4 * ONE + inside(context, CHANNELS, 3 * CHANNELS, NULL);
+    const int64_t keys = is_alone ? 2 * ONE : 0, rows = is_alone ? 10 : 5;
+    const int64_t seen = is_alone ? TOKENS : 2 * TOKENS;
+    const int64_t mixing = keys + 2 * SHARE * ROW + rows * CHANNELS * BYTES +
+                           THREADS * rows * (2 * seen + CHANNELS / 2 + 2) * 4;
+    const int64_t leaving =
+        SHARE * ROW + inside_rows(context, CHANNELS, CHANNELS, NULL, SHARE, none);
+    const int64_t asking =
+        most(is_alone ? keys + all_queries : 0, keys + its_queries + SHARE * ROW);
+    ck_assert_int_eq(workspace_of(program, HY3D_STEP_ATTEND, 3),
+                     most(asking, most(mixing, leaving)));
+    ck_assert_int_eq(workspace_of(program, HY3D_STEP_KEYS, 3), is_alone ? -1 : its_queries);
+    ck_assert_int_eq(workspace_of(program, HY3D_STEP_CONV, 4),
+                     most(inside_rows(context, CHANNELS, CHANNELS, &nodes[4], SHARE + 1, at_border),
+                          SHARE * ROW));
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* Of rows that are up-sampled, the second copy of the last or the first copy of the first is cropped;
+ * prepared weights, too, are those of these rows. */
+START_TEST(test_a_native_convolution_crops_up_sampled_rows_of_a_rank)
+{
+    static const int64_t cropped[2][2] = {{1, -1}, {-1, 1}};
+    hy3d_context *const context = test_context(NULL, THREADS);
+    known_case known;
+    hy3d_prepared found[NODES];
+    hy3d_conv3d_format format = HY3D_FORMAT_NONE;
+    make_known(&known);
+    hy3d_node *const node = &known.made.nodes[4];
+    node->shuffle[1] = node->shuffle[2] = 1;
+    node->up[1] = node->up[2] = 2;
+    hy3d_schedule *const schedule = compile_rank(context, &known, _i);
+    hy3d_conv3d_desc desc = desc_of(CHANNELS, CHANNELS / 4, node);
+    desc.in_size[1] = 2 * (SHARE + 1);
+    desc.in_size[2] = 2 * SIDE;
+    desc.upsample[0] = 1;
+    desc.upsample[1] = desc.upsample[2] = 2;
+    desc.pad_before[1] = cropped[_i][0];
+    desc.pad_after[1] = cropped[_i][1];
+    ck_assert_int_eq(workspace_of(hy3d_schedule_program(schedule), HY3D_STEP_CONV, 4),
+                     inside_of(context, &desc));
+    ck_assert_ok(hy3d_schedule_prepared(context, schedule, found));
+    ck_assert_ok(hy3d_conv3d_choose_format(context, &desc, &format));
+    ck_assert_uint_eq(found[4].format, format);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_of_a_ranks_calls_it_asks_with_the_rows_that_are_read)
+{
+    /* Of each rank; the last is up-sampled: row 7 of 8, or row 4 of 4 to 12, is cropped. */
+    static const struct {
+        int32_t node, part;
+        int64_t rows, padding[2][2];
+    } wanted[] = {
+        {1, HY3D_PART_LAYER, SHARE + 1, {{1, 0}, {0, 1}}},
+        {2, HY3D_PART_LAYER, SHARE, {{0, 0}, {0, 0}}},
+        {3, HY3D_PART_QUERIES, SIDE, {{0, 0}, {0, 0}}},
+        {3, HY3D_PART_QUERIES, SHARE, {{0, 0}, {0, 0}}},
+        {3, HY3D_PART_OUT, SHARE, {{0, 0}, {0, 0}}},
+        {4, HY3D_PART_LAYER, SHARE + 1, {{1, -1}, {-1, 1}}},
+    };
+    hy3d_context *const context = test_context("ref", THREADS);
+    known_case known;
+    make_known(&known);
+    known.made.nodes[4].shuffle[1] = known.made.nodes[4].shuffle[2] = 1;
+    known.made.nodes[4].up[1] = known.made.nodes[4].up[2] = 2;
+    known.made.request.ranks = 2;
+    hy3d_schedule *const schedule = compile_asked(context, &known);
+    ck_assert_int_eq(known.questions, 2 * (int)COUNT_OF(wanted));
+    for (size_t i = 0; i < 2 * COUNT_OF(wanted); i++) {
+        const hy3d_call *const call = &known.calls[i];
+        const size_t rank = i / COUNT_OF(wanted), at = i % COUNT_OF(wanted);
+        ck_assert_int_eq(call->node, wanted[at].node);
+        ck_assert_int_eq(call->part, wanted[at].part);
+        ck_assert_int_eq(call->source.rows, wanted[at].rows);
+        ck_assert_int_eq(call->source.columns, SIDE);
+        ck_assert_mem_eq(call->row_padding, wanted[at].padding[rank], sizeof call->row_padding);
+    }
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* Of convolutions alone, and an output of few channels. */
+START_TEST(test_each_of_two_ranks_takes_about_half_of_a_large_picture)
+{
+    hy3d_context *const context = test_context("ref", THREADS);
+    int64_t taken[2], inside_most[2] = {0, 0};
+    for (int i = 0; i < 2; i++) {
+        known_case known;
+        hy3d_schedule *schedule = NULL;
+        make_known(&known);
+        known.made.nodes[3] = known.made.nodes[1];
+        known.made.nodes[3].source = 2;
+        known.layers[3] = known.layers[1];
+        known.made.nodes[4].shuffle[1] = known.made.nodes[4].shuffle[2] = 1;
+        known.made.nodes[4].channels = known.made.nodes[5].channels = 1;
+        known.made.request.size[1] = 256;
+        known.made.request.size[2] = 64;
+        known.made.request.ranks = 1 + i;
+        ck_assert_ok(hy3d_schedule_compile(context, &known.made.request, &schedule));
+        const hy3d_program *const program = hy3d_schedule_program(schedule);
+        taken[i] = program->candidate.device_bytes;
+        for (int32_t j = 0; j < program->step_count; j++) {
+            inside_most[i] = most(inside_most[i], program->steps[j].workspace_bytes);
+        }
+        hy3d_schedule_destroy(context, schedule);
+    }
+    ck_assert_int_gt(2 * taken[1], taken[0]);
+    ck_assert_int_lt(2 * taken[1], taken[0] + taken[0] / 8);
+    ck_assert_int_gt(2 * inside_most[1], inside_most[0]);
+    ck_assert_int_lt(2 * inside_most[1], inside_most[0] + inside_most[0] / 4);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* The first convolution in the program of this rank; one without rows has none. Of 32 channels all
+ * 12 rows have another layout than the 7 that each of two ranks reads. */
+START_TEST(test_prepared_weights_of_a_rank_follow_its_rows)
+{
+    static const int32_t weights[] = {1, 20};
+    hy3d_context *const context = test_context(NULL, THREADS);
+    hy3d_conv3d_format formats[4];
+    for (int32_t i = 0; i < 4; i++) {
+        const int32_t rank = i % 2;
+        const bool is_empty = i == 2, has_all = i == 3;
+        known_case known;
+        hy3d_prepared found[NODES];
+        make_known(&known);
+        for (int node = 0; node < NODES; node++) {
+            known.made.nodes[node].channels *= 2;
+        }
+        known.made.nodes[3].width *= 2;
+        known.made.request.size[1] = 12;
+        known.made.request.size[2] = 32;
+        known.made.request.weights = i < 2 ? NULL : weights;
+        hy3d_schedule *const schedule = compile_rank(context, &known, rank);
+        ck_assert_ok(hy3d_schedule_prepared(context, schedule, found));
+        hy3d_conv3d_desc desc = desc_of(32, 32, &known.made.nodes[4]);
+        desc.in_size[1] = has_all ? 12 : 7;
+        desc.in_size[2] = 32;
+        desc.pad_before[1] = rank == 0 || has_all;
+        desc.pad_after[1] = rank == 1;
+        ck_assert_ok(hy3d_conv3d_choose_format(context, &desc, &formats[i]));
+        formats[i] = is_empty ? HY3D_FORMAT_NONE : formats[i];
+        ck_assert_uint_eq(found[4].format, formats[i]);
+        ck_assert_int_eq(found[4].bytes > 0, formats[i] != HY3D_FORMAT_NONE);
+        hy3d_schedule_destroy(context, schedule);
+    }
+    ck_assert_uint_eq(formats[0], formats[1]);
+    ck_assert_uint_ne(formats[0], formats[3]);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* --- one device again --------------------------------------------------------------------------- */
+
+/* Its result has twice as many rows and columns. */
+START_TEST(test_unknown_code_is_asked_about_with_the_rows_of_its_source)
+{
+    hy3d_context *const context = test_context("ref", THREADS);
+    known_case known;
+    make_known(&known);
+    known.made.nodes[1] = (hy3d_node){.op = HY3D_OP_OPAQUE,
+                                      .other = -1,
+                                      .channels = CHANNELS,
+                                      .frames_first = 1,
+                                      .frames_rest = 1,
+                                      .frames_per = 1,
+                                      .space_up = {2, 2},
+                                      .space_down = {1, 1}};
+    known.made.nodes[2].other = -1;
+    hy3d_schedule *const schedule = compile_asked(context, &known);
+    ck_assert_int_eq(known.calls[0].node, 1);
+    ck_assert_int_eq(known.calls[0].source.rows, SIDE);
+    ck_assert_int_eq(known.calls[0].source.columns, SIDE);
+    ck_assert_int_eq(known.calls[1].source.rows, 2 * SIDE);
     hy3d_schedule_destroy(context, schedule);
     hy3d_context_destroy(context);
 }
@@ -570,6 +808,13 @@ TCase *hy3d_schedule_memory_cases(void)
         tests, test_of_calls_that_are_not_the_cores_own_it_asks_and_puts_steps_together, 0, 4);
     tcase_add_loop_test(tests, test_frames_of_a_call_are_counted_from_where_its_own_video_begins, 0,
                         2);
+    tcase_add_loop_test(
+        tests, test_what_the_core_knows_of_a_ranks_steps_follows_from_its_rows, 0, 6);
+    tcase_add_loop_test(tests, test_a_native_convolution_crops_up_sampled_rows_of_a_rank, 0, 2);
+    tcase_add_test(tests, test_of_a_ranks_calls_it_asks_with_the_rows_that_are_read);
+    tcase_add_test(tests, test_each_of_two_ranks_takes_about_half_of_a_large_picture);
+    tcase_add_test(tests, test_prepared_weights_of_a_rank_follow_its_rows);
+    tcase_add_test(tests, test_unknown_code_is_asked_about_with_the_rows_of_its_source);
     tcase_add_test(tests, test_a_function_of_frames_is_asked_about_and_leaves_its_shape);
     tcase_add_test(tests, test_what_a_layer_keeps_and_its_norms_factors_count_to_the_end);
     tcase_add_loop_test(tests, test_an_error_and_a_wrong_answer_about_a_call_come_through, 0, 20);

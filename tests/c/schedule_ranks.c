@@ -46,49 +46,61 @@ static const int32_t hand_refs[] = {0, 0, 0, 1, 3, 1, 2, 1, 2, 4};
 enum { SENDS = 2, RECVS, STORES, MAKES, SENDS_2, RECVS_2, REDUCES = 10, LOADS, EMITS = 13,
        LAST = 15, STEPS };
 
-/* Rows: of the input's slice; made and had of node 1; sent and received; made of node 2. */
+/* Rows: of the input's slice; made and had of node 1; sent and received; made of node 2. Padding of
+ * both convolutions. What giving a frame away takes. */
 #define HAND_STEPS(peer_, in, in_stop, mine, mine_stop, held, held_stop, sent, received, out,      \
-                   out_stop, macs_1, macs_2)                                                       \
+                   out_stop, macs_1, macs_2, before_1, after_1, before_2, after_2, gathered)       \
     {                                                                                              \
         {HAND(ENTER, 0, 0, 0, 2, in, in_stop), ALONE},                                             \
         {HAND(CONV, 1, 1, 0, 1, mine, mine_stop), ALONE, .flags = HY3D_STEP_GATHER, .own = {0, 1}, \
-         .reads = {0, 1}, .first_ref = 0, .sources = 1, .macs = macs_1},                           \
+         .reads = {0, 1}, .read_rows = {in, in_stop}, .row_padding = {before_1, after_1},          \
+         .first_ref = 0, .sources = 1, .macs = macs_1},                                            \
         {HAND(SEND, 1, 1, 0, 1, sent, sent + 1), .peer = peer_},                                   \
         {HAND(RECV, 1, 1, 0, 1, received, received + 1), .peer = peer_},                           \
         {HAND(STORE, 1, 1, 0, 1, held, held_stop), ALONE},                                         \
         {HAND(CONV, 1, 2, 1, 2, mine, mine_stop), ALONE, .own = {1, 2}, .reads = {0, 2},           \
+         .read_rows = {in, in_stop}, .row_padding = {before_1, after_1},                           \
          .first_ref = 1, .sources = 1, .frees = 1, .macs = macs_1},                                \
         {HAND(SEND, 1, 2, 1, 2, sent, sent + 1), .peer = peer_},                                   \
         {HAND(RECV, 1, 2, 1, 2, received, received + 1), .peer = peer_},                           \
         {HAND(MOMENTS, 1, 2, 1, 2, mine, mine_stop), ALONE},                                       \
         {HAND(DROP, 1, 1, 0, 1, held, held_stop), ALONE},                                          \
-        {HAND(REDUCE, 2, -1, 0, 0, 0, 0), ALONE},                                                  \
+        {HAND(REDUCE, 2, -1, 0, 0, out, out_stop), ALONE},                                         \
         {HAND(LOAD, 1, 1, 0, 1, held, held_stop), ALONE},                                          \
         {HAND(CONV, 2, 3, 0, 1, out, out_stop), ALONE, .own = {0, 1}, .reads = {0, 1},             \
+         .read_rows = {held, held_stop}, .row_padding = {before_2, after_2},                       \
          .first_ref = 3, .sources = 1, .macs = macs_2},                                            \
-        {HAND(EMIT, 3, 3, 0, 1, out, out_stop), ALONE, .first_ref = 4, .frees = 1},                \
+        {HAND(EMIT, 3, 3, 0, 1, out, out_stop), ALONE, .first_ref = 4, .frees = 1,                 \
+         .workspace_bytes = gathered},                                                             \
         {HAND(CONV, 2, 4, 1, 2, out, out_stop), ALONE, .own = {1, 2}, .reads = {0, 2},             \
+         .read_rows = {held, held_stop}, .row_padding = {before_2, after_2},                       \
          .first_ref = 5, .sources = 2, .frees = 2, .macs = macs_2},                                \
-        {HAND(EMIT, 3, 4, 1, 2, out, out_stop), ALONE, .first_ref = 9, .frees = 1},                \
+        {HAND(EMIT, 3, 4, 1, 2, out, out_stop), ALONE, .first_ref = 9, .frees = 1,                 \
+         .workspace_bytes = gathered},                                                             \
     }
 
 static const hy3d_step hand_steps[RANKS][STEPS] = {
-    HAND_STEPS(1, 0, 3, 0, 2, 0, 3, 1, 2, 0, 4, 216, 864),
-    HAND_STEPS(0, 1, 5, 2, 5, 1, 5, 2, 1, 4, 10, 324, 1296),
+    /* A row above the picture, up-sampled rows 0 to 5 of 0 to 6; rank 0 gets 6 rows of 8 bytes and
+     * puts 10 together. */
+    HAND_STEPS(1, 0, 3, 0, 2, 0, 3, 1, 2, 0, 4, 216, 864, 1, 0, 1, -1, 128),
+    /* A row below it, up-sampled rows 3 to 10 of 2 to 10. */
+    HAND_STEPS(0, 1, 5, 2, 5, 1, 5, 2, 1, 4, 10, 324, 1296, 0, 1, -1, 1, 48),
 };
 
 static const hy3d_section hand_section = {
     .kind = HY3D_SECTION_ALL, .steps = STEPS, .slices = 5, .size = {2, 5, 2}};
 
-/* On rank 1's device are at most two slices of 32 and one of 48. Each rank stores and loads one
- * slice, and sends a row of two channels and columns of each of two frames. */
+/* On rank 0's device are at most two slices of 24 and one of 32 with what giving that away takes,
+ * and throughout a row that is sent and one that comes, of 8; rank 1 has 16 + 32 + 32 + 48 + 48. Each
+ * rank stores and loads one slice, and sends a row of two channels and columns of each of two
+ * frames. */
 static program_copy hand_program(int32_t rank)
 {
     const hy3d_program program = {
         .candidate = {.strategy = HY3D_STRATEGY_STREAMED, .order = HY3D_ORDER_LAYERS, .fits = 1,
-                      .device_bytes = 112, .host_bytes = 32, .stored_bytes = 56,
+                      .device_bytes = 224, .host_bytes = 32, .stored_bytes = 56,
                       .loaded_bytes = 56, .sent_bytes = 32, .macs = 5400, .steps = 2 * STEPS,
-                      .resident_bytes = 112, .seconds = 1.6e-9},
+                      .resident_bytes = 224, .seconds = 1.6e-9},
         .sections = &hand_section,
         .steps = hand_steps[rank],
         .slices = hand_slices[rank],
@@ -208,8 +220,8 @@ static void sends_what_nobody_receives(program_copy *c)
 {
     insert_step(&c[0], EMITS, one_row(HY3D_STEP_SEND, 2, 3, 0, 3, 1));
 }
-/* Rank 1 neither receives nor stores, and comes to the REDUCE. */
-static void drops_what_is_being_sent(program_copy *c)
+/* Rank 1 neither receives nor stores, and comes to the REDUCE; rank 0 does not begin to send again. */
+static void receives_nothing_at_all(program_copy *c)
 {
     drop_step(&c[1], LOADS);
     drop_step(&c[1], REDUCES - 1);
@@ -231,7 +243,30 @@ static void does_not_reduce(program_copy *c) { drop_step(&c[1], REDUCES); }
 static void reduces_early(program_copy *c) { swap_steps(&c[1], REDUCES, REDUCES - 2); }
 static void gathers_all_rows(program_copy *c) { c[1].steps[REDUCES - 2].rows[0] = 1; }
 static void gathers_not(program_copy *c) { c[1].steps[1].flags = 0; }
-static void gives_twice(program_copy *c) { c[0].steps[LAST] = c[0].steps[EMITS]; }
+static void gives_twice(program_copy *c)
+{
+    c[0].steps[LAST] = c[0].steps[EMITS];
+    c[1].steps[LAST] = c[1].steps[EMITS];
+}
+static void one_gives_twice(program_copy *c) { c[0].steps[LAST] = c[0].steps[EMITS]; }
+static void gives_another_node(program_copy *c) { c[1].steps[EMITS].node = 2; }
+static void gives_where_others_reduce(program_copy *c) { move_step(&c[1], EMITS, REDUCES); }
+static void gets_no_rows(program_copy *c) { c[0].steps[EMITS].workspace_bytes = 80; }
+static void puts_nothing_together(program_copy *c) { c[0].steps[LAST].workspace_bytes = 48; }
+static void gives_no_copy(program_copy *c) { c[1].steps[LAST].workspace_bytes = 0; }
+static void forgets_the_exchange(program_copy *c)
+{
+    c[0].program.candidate.device_bytes = c[1].program.candidate.device_bytes = 208;
+}
+static void reads_too_few_rows(program_copy *c) { c[0].steps[MAKES].read_rows[1] = 2; }
+static void reads_too_many_rows(program_copy *c) { c[1].steps[MAKES].read_rows[0] = 0; }
+static void pads_nothing(program_copy *c) { c[0].steps[MAKES].row_padding[0] = 0; }
+static void pads_inside(program_copy *c) { c[0].steps[MAKES].row_padding[1] = 1; }
+static void crops_nothing(program_copy *c) { c[0].steps[LAST - 1].row_padding[1] = 0; }
+static void crops_too_much(program_copy *c) { c[1].steps[LAST - 1].row_padding[0] = -2; }
+static void sends_rows_of_a_source(program_copy *c) { c[1].steps[SENDS].read_rows[1] = 1; }
+static void pads_what_it_sums(program_copy *c) { c[1].steps[REDUCES].row_padding[0] = 1; }
+static void reduces_rows_of_the_other(program_copy *c) { c[1].steps[REDUCES].rows[0] = 3; }
 static void gives_rows_of_the_other(program_copy *c) { c[1].steps[LAST].rows[0] = 3; }
 static void gives_too_little(program_copy *c) { drop_step(&c[1], LAST); }
 static void frees_not(program_copy *c) { c[1].steps[LAST].frees = 0; }
@@ -301,8 +336,8 @@ static const fault faults[] = {
     {sends_with_a_source, "slice 1 of node 1"},
     {sends_what_it_does_not_make, "rows 2 to 3, and it makes 0 to 2"},
     {receives_what_is_there, "row 1 of frame 0 of slice 0 a second time"},
-    {sends_what_nobody_receives, "step 14 (emit of node 3): waits for ever"},
-    {drops_what_is_being_sent, "step 9 (drop of node 1): waits for ever"},
+    {sends_what_nobody_receives, "rank 0: section 0: what it sent is never received"},
+    {receives_nothing_at_all, "rank 0: section 0, step 6 (send of node 1): waits for ever"},
     {receives_another_frame, "frames 1 to 2, rows 2 to 3; rank 1 sent"},
     {sends_in_another_order, "slice 2 is not on the device"},
     {stores_before_it_receives, "row 2 of frame 0 of slice 1 is not there"},
@@ -316,7 +351,24 @@ static const fault faults[] = {
     {gathers_not, "has no moments"},
     {gives_twice, "slice 3 is read, which is freed"},
     {gives_rows_of_the_other, "rows 3 to 10, not 4 to 10"},
-    {gives_too_little, "rank 1: section 0: slice 4 is left"},
+    {one_gives_twice, "rank 0: section 0, step 15 (emit of node 3): another rank emits for frames 1 "
+                      "to 2 of node 3 here"},
+    {gives_another_node, "another rank emits for frames 0 to 1 of node 3 here"},
+    {gives_where_others_reduce, "(reduce of node 2): another rank emits for frames 0 to 1"},
+    {gets_no_rows, "workspace of 80 bytes, not 128"},
+    {puts_nothing_together, "workspace of 48 bytes, not 128"},
+    {gives_no_copy, "workspace of 0 bytes, not 48"},
+    {forgets_the_exchange, "device bytes: the candidate says 208, it is 224"},
+    {reads_too_few_rows, "reads rows 0 to 2, padded by 1 and 0, not 0 to 3 by 1 and 0"},
+    {reads_too_many_rows, "reads rows 0 to 5, padded by 0 and 1, not 1 to 5 by 0 and 1"},
+    {pads_nothing, "padded by 0 and 0, not 0 to 3 by 1 and 0"},
+    {pads_inside, "padded by 1 and 1, not 0 to 3 by 1 and 0"},
+    {crops_nothing, "padded by 1 and 0, not 0 to 3 by 1 and -1"},
+    {crops_too_much, "padded by -2 and 1, not 1 to 5 by -1 and 1"},
+    {sends_rows_of_a_source, "(send of node 1): reads rows 0 to 1"},
+    {pads_what_it_sums, "(reduce of node 2): reads rows 0 to 0, padded by 1"},
+    {reduces_rows_of_the_other, "rows 3 to 10, not 4 to 10"},
+    {gives_too_little, "rank 0: section 0, step 15 (emit of node 3): waits for ever"},
     {frees_not, "slice 4 is left"},
     {frees_early, "which is freed"},
     {makes_fewer_rows, "the step 0 to 1, not 0 to 2"},
@@ -330,7 +382,7 @@ static const fault faults[] = {
                          "0 to 2 of node 0 here"},
     {is_of_another_size, "another size"},
     {is_in_tiles, "order 4 of several ranks"},
-    {wrong_peak, "device bytes: the candidate says 113, it is 112"},
+    {wrong_peak, "device bytes: the candidate says 225, it is 224"},
     {wrong_host_peak, "host bytes: the candidate says 33, it is 32"},
     {wrong_stored, "stored bytes: the candidate says 57, it is 56"},
     {wrong_loaded, "loaded bytes"},
@@ -364,6 +416,11 @@ static program_copy empty_program(int32_t rank)
         step->rows[0] = 0;
         step->rows[1] = step->node < 2 ? 1 : 2;
         step->macs = step->op != HY3D_STEP_CONV ? 0 : step->node == 1 ? 108 : 432;
+        if (step->op == HY3D_STEP_CONV) {
+            step->read_rows[0] = 0;
+            step->read_rows[1] = step->row_padding[0] = step->row_padding[1] = 1;
+        }
+        step->workspace_bytes = step->op == HY3D_STEP_EMIT ? 16 : 0;
     }
     for (int32_t i = 0; i < copy.program.slice_count; i++) {
         hy3d_slice *const slice = &copy.slices[i];
@@ -372,17 +429,24 @@ static program_copy empty_program(int32_t rank)
         slice->bytes = slice->host_bytes = slice->node < 2 ? 8 : 16;
     }
     if (rank == 0) {
-        copy.steps[0] = copy.steps[REDUCES - 4];
-        copy.program.step_count = copy.sections[0].steps = 1;
+        static const int32_t kept[] = {REDUCES - 4, EMITS - 4, LAST - 4};
+        for (size_t i = 0; i < COUNT_OF(kept); i++) {
+            copy.steps[i] = copy.steps[kept[i]];
+            copy.steps[i].slice = -1;
+            copy.steps[i].first_ref = copy.steps[i].frees = 0;
+            copy.steps[i].rows[1] = 0;
+            copy.steps[i].workspace_bytes *= 2; /* 2 rows that come, and put together */
+        }
+        copy.program.step_count = copy.sections[0].steps = COUNT_OF(kept);
         copy.program.slice_count = copy.sections[0].slices = 0;
     }
     copy.sections[0].size[1] = 1;
     hy3d_candidate *const candidate = &copy.program.candidate;
-    candidate->device_bytes = 32;
+    candidate->device_bytes = 48;
     candidate->host_bytes = candidate->stored_bytes = candidate->loaded_bytes = 8;
     candidate->sent_bytes = 0;
     candidate->macs = 1080;
-    candidate->steps = STEPS - 4 + 1;
+    candidate->steps = STEPS - 4 + 3;
     return copy;
 }
 
@@ -432,16 +496,29 @@ END_TEST
 
 static void empty_does_not_reduce(program_copy *c) { drop_step(&c[0], 0); }
 static void empty_reduces_another(program_copy *c) { c[0].steps[0].node = 1; }
-static void empty_gives(program_copy *c) { insert_step(&c[0], 1, c[1].steps[LAST - 4]); }
+static void empty_makes(program_copy *c) { insert_step(&c[0], 1, c[1].steps[1]); }
+static void empty_gives_not(program_copy *c) { drop_step(&c[0], 2); }
+static void empty_gives_another_frame(program_copy *c) { shift(c[0].steps[2].frames, -1); }
+static void empty_gives_a_slice(program_copy *c) { c[0].steps[2].slice = 0; }
+static void empty_gives_rows(program_copy *c) { c[0].steps[2].rows[1] = 1; }
+static void empty_reduces_rows(program_copy *c) { c[0].steps[0].rows[1] = 2; }
+static void empty_gets_nothing(program_copy *c) { c[0].steps[1].workspace_bytes = 0; }
 static void empty_reduces_twice(program_copy *c) { insert_step(&c[0], 1, c[0].steps[0]); }
 
-START_TEST(test_a_rank_without_a_share_has_reduce_steps_alone)
+START_TEST(test_a_rank_without_a_share_has_steps_alone_in_which_all_meet)
 {
     static const fault empty_faults[] = {
-        {empty_does_not_reduce, "rank 1: section 0, step 6 (reduce of node 2): waits for ever"},
-        {empty_reduces_another, "another rank reduces for node 1"},
-        {empty_gives, "of a rank whose share is empty"},
-        {empty_reduces_twice, "rank 0: section 0, step 1 (reduce of node 2): waits for ever"},
+        {empty_does_not_reduce, "another rank emits for frames 0 to 1 of node 3 here"},
+        {empty_reduces_another, "another rank reduces for frames 0 to 0 of node 1 here"},
+        {empty_reduces_twice, "step 1 (reduce of node 2): another rank emits for frames 0 to 1"},
+        {empty_makes, "step 1 (conv of node 1): of a rank whose share is empty"},
+        {empty_gives_not, "rank 1: section 0, step 11 (emit of node 3): waits for ever"},
+        {empty_gives_another_frame, "another rank emits for frames 0 to 1 of node 3 here"},
+        {empty_gives_a_slice, "slice 0 of node 3, and there is none"},
+        {empty_gives_rows, "rows 0 to 1, not 0 to 0"},
+        {empty_reduces_rows, "rows 0 to 2, not 0 to 0"},
+        {empty_gets_nothing, "rank 0: section 0, step 1 (emit of node 3): workspace of 0 bytes, not "
+                             "32"},
     };
     graphs_case made;
     set_up(&made);
@@ -471,25 +548,57 @@ START_TEST(test_a_norm_of_frames_is_not_shared)
 }
 END_TEST
 
+START_TEST(test_rows_that_may_see_padding_alone_are_not_shared)
+{
+    graphs_case made;
+    set_up(&made);
+    made.nodes[2].after[1] = 3;
+    expect(&made.request, &(fault){does_nothing, "node 2 may see padding alone"});
+    made.nodes[2].after[1] = 1;
+    made.nodes[2].before[1] = 3;
+    expect(&made.request, &(fault){does_nothing, "node 2 may see padding alone"});
+}
+END_TEST
+
 START_TEST(test_ranks_fit_where_each_does)
 {
     graphs_case made;
     set_up(&made);
-    made.request.device_budget = 112;
+    made.request.device_budget = 224;
     made.request.host_budget = 32;
     expect(&made.request, NULL);
-    made.request.device_budget = 111;
-    expect(&made.request, &(fault){does_nothing, "fits 1, with 112 bytes on the device"});
-    made.request.device_budget = 112;
+    made.request.device_budget = 223;
+    expect(&made.request, &(fault){does_nothing, "fits 1, with 224 bytes on the device"});
+    made.request.device_budget = 224;
     made.request.host_budget = 31;
     expect(&made.request, &(fault){does_nothing, "fits 1"});
-    /* Of one memory for both: 112 and 32 on rank 1. */
+    /* Of one memory for both: 224 and 24 on rank 0. */
     made.request.is_unified = 1;
     made.request.host_budget = 0;
-    made.request.device_budget = 144;
+    made.request.device_budget = 248;
     expect(&made.request, NULL);
-    made.request.device_budget = 143;
+    made.request.device_budget = 247;
     expect(&made.request, &(fault){does_nothing, "fits 1"});
+}
+END_TEST
+
+START_TEST(test_each_rank_fits_its_own_budget)
+{
+    static const struct {
+        int64_t budgets[RANKS];
+        bool fit;
+    } cases[] = {
+        {{224, 176}, true}, {{223, 1000}, false}, {{1000, 175}, false},
+        {{0, 176}, true},   {{224, 0}, true},     {{0, 175}, false},
+    };
+    graphs_case made;
+    set_up(&made);
+    made.request.device_budget = 1; /* is not looked at */
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        made.request.device_budgets = cases[i].budgets;
+        expect(&made.request,
+               cases[i].fit ? NULL : &(fault){does_nothing, "fits 1, with 224 bytes"});
+    }
 }
 END_TEST
 
@@ -522,7 +631,7 @@ START_TEST(test_rows_and_work_of_a_rank_are_as_worked_out_by_hand)
     replay_values values = replay_values_make(&graph, 0, nodes[1], (hy3d_size){1, 2, 6, 3});
     ck_assert_int_eq(replay_unit(&values), 3);
     for (int32_t rank = 0; rank < 3; rank++) {
-        replay_rows *const rows = replay_rows_make(&graph, &values, nodes, rank, 3);
+        replay_rows *const rows = replay_rows_make(&graph, &values, nodes, rank, 3, NULL);
         for (int32_t node = 0; node < graph.count; node++) {
             ck_assert_int_eq(rows[node].own[0], 2 * rank);
             ck_assert_int_eq(rows[node].own[1], 2 * rank + 2);
@@ -550,15 +659,37 @@ START_TEST(test_rows_and_work_of_a_rank_are_as_worked_out_by_hand)
 }
 END_TEST
 
+/* Five rows: two and three, whatever the ratio is called. */
+START_TEST(test_rows_are_shared_by_weights)
+{
+    static const int32_t right[][RANKS] = {{2, 3}, {1, 1}, {400, 600}, {1073741823, 1073741824}};
+    static const int32_t wrong[][RANKS] = {{3, 2}, {1, 2}, {1, 400}};
+    graphs_case made;
+    set_up(&made);
+    for (size_t i = 0; i < COUNT_OF(right); i++) {
+        made.request.weights = right[i];
+        expect(&made.request, NULL);
+    }
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        made.request.weights = wrong[i];
+        expect(&made.request, &(fault){does_nothing, i == 0 ? "not 0 to 4" : i == 1 ? "not 0 to 2"
+                                       : "of a rank whose share is empty"});
+    }
+}
+END_TEST
+
 TCase *hy3d_schedule_ranks_cases(void)
 {
     TCase *const tests = tcase_create("ranks");
+    tcase_add_test(tests, test_rows_are_shared_by_weights);
     tcase_add_test(tests, test_two_programs_by_hand_are_accepted);
     tcase_add_test(tests, test_every_fault_between_two_ranks_is_named);
-    tcase_add_test(tests, test_a_rank_without_a_share_has_reduce_steps_alone);
+    tcase_add_test(tests, test_a_rank_without_a_share_has_steps_alone_in_which_all_meet);
     tcase_add_test(tests, test_unknown_code_is_not_shared);
     tcase_add_test(tests, test_a_norm_of_frames_is_not_shared);
+    tcase_add_test(tests, test_rows_that_may_see_padding_alone_are_not_shared);
     tcase_add_test(tests, test_ranks_fit_where_each_does);
+    tcase_add_test(tests, test_each_rank_fits_its_own_budget);
     tcase_add_test(tests, test_rows_and_work_of_a_rank_are_as_worked_out_by_hand);
     return tests;
 }

@@ -72,18 +72,18 @@ enum { REDUCES = 5, LOADS = 6, WHOLE_STEPS = 11 };
 
 static const hy3d_step hand_steps[WHOLE_STEPS] = {
     {HAND(ENTER, 0, 0, 0, 4)},
-    {HAND(CONV, 1, 1, 0, 2), .flags = HY3D_STEP_GATHER, .own = {0, 2}, .reads = {0, 2},
+    {HAND(CONV, 1, 1, 0, 2), .flags = HY3D_STEP_GATHER, .own = {0, 2}, .reads = {0, 2}, .read_rows = {0, 1},
      .first_ref = 0, .sources = 1, .macs = 12},
     {HAND(STORE, 1, 1, 0, 2)},
-    {HAND(CONV, 1, 2, 2, 4), .flags = HY3D_STEP_GATHER, .own = {2, 4}, .reads = {0, 4},
+    {HAND(CONV, 1, 2, 2, 4), .flags = HY3D_STEP_GATHER, .own = {2, 4}, .reads = {0, 4}, .read_rows = {0, 1},
      .first_ref = 1, .sources = 1, .frees = 1, .macs = 12},
     {HAND(DROP, 1, 1, 0, 2)},
     {HAND(REDUCE, 2, -1, 0, 0)},
     {HAND(LOAD, 1, 1, 0, 2)},
-    {HAND(CONV, 2, 3, 0, 2), .own = {0, 2}, .reads = {0, 2}, .first_ref = 3, .sources = 1,
+    {HAND(CONV, 2, 3, 0, 2), .own = {0, 2}, .reads = {0, 2}, .read_rows = {0, 1}, .first_ref = 3, .sources = 1,
      .others = 1, .macs = 24},
     {HAND(EMIT, 3, 3, 0, 2), .first_ref = 5, .frees = 1},
-    {HAND(CONV, 2, 4, 2, 4), .own = {2, 4}, .reads = {0, 4}, .first_ref = 6, .sources = 2,
+    {HAND(CONV, 2, 4, 2, 4), .own = {2, 4}, .reads = {0, 4}, .read_rows = {0, 1}, .first_ref = 6, .sources = 2,
      .others = 1, .frees = 2, .macs = 24},
     {HAND(EMIT, 3, 4, 2, 4), .first_ref = 11, .frees = 1},
 };
@@ -149,6 +149,10 @@ typedef struct fault {
 
 static void reads_too_few(program_copy *c) { c->steps[9].reads[0] = 1; }
 static void reads_too_many(program_copy *c) { c->steps[7].reads[1] = 3; }
+static void reads_too_few_rows(program_copy *c) { c->steps[9].read_rows[1] = 0; }
+static void enters_rows_of_a_source(program_copy *c) { c->steps[0].read_rows[1] = 1; }
+static void pads_rows(program_copy *c) { c->steps[9].row_padding[1] = 1; }
+static void reduces_no_rows(program_copy *c) { c->steps[REDUCES].rows[1] = 0; }
 static void lacks_a_source(program_copy *c) { c->steps[9].first_ref++; c->steps[9].sources--; }
 static void reads_before_the_load(program_copy *c)
 {
@@ -178,6 +182,7 @@ static void makes_twice(program_copy *c)
 }
 static void gives_in_disorder(program_copy *c) { c->slices[3].frames[0] = 1; }
 static void wrong_peak(program_copy *c) { c->program.candidate.device_bytes++; }
+static void wrong_limit(program_copy *c) { c->program.candidate.resident_bytes--; }
 static void wrong_margin(program_copy *c) { c->program.candidate.margin_bytes = 1; }
 static void wrong_host_peak(program_copy *c) { c->program.candidate.host_bytes--; }
 static void wrong_work(program_copy *c) { c->program.candidate.macs++; }
@@ -197,6 +202,10 @@ START_TEST(test_every_fault_by_hand_is_named)
     static const fault faults[] = {
         {reads_too_few, "reads 1 to 4"},
         {reads_too_many, "reads 0 to 3"},
+        {reads_too_few_rows, "reads rows 0 to 0, padded by 0 and 0, not 0 to 1 by 0 and 0"},
+        {enters_rows_of_a_source, "step 0 (enter of node 0): reads rows 0 to 1"},
+        {pads_rows, "reads rows 0 to 1, padded by 0 and 1, not 0 to 1 by 0 and 0"},
+        {reduces_no_rows, "rows 0 to 0, not 0 to 1"},
         {lacks_a_source, "has frames 2 to 4, not those from 0"},
         {reads_before_the_load, "which is on the host"},
         {frees_too_early, "which is freed"},
@@ -209,6 +218,7 @@ START_TEST(test_every_fault_by_hand_is_named)
         {makes_twice, "made a second time"},
         {gives_in_disorder, "slice 3 has frames 1 to 2"},
         {wrong_peak, "device bytes: the candidate says 25, it is 24"},
+        {wrong_limit, "24 bytes on the device, and no more than 23 should be"},
         {wrong_margin, "margin bytes: the candidate says 1, it is 0"},
         {wrong_host_peak, "host bytes: the candidate says 7, it is 8"},
         {wrong_work, "multiply-accumulates: the candidate says 73"},
@@ -236,12 +246,12 @@ START_TEST(test_every_fault_by_hand_is_named)
 }
 END_TEST
 
-static bool damage_step(test_random *random, program_copy *copy, int32_t at)
+bool damage_step(test_random *random, program_copy *copy, int32_t at)
 {
     hy3d_step *const step = &copy->steps[at];
     const bool computes = step->op < HY3D_STEP_MOMENTS;
     const int64_t by = test_between(random, 0, 1) ? 1 : -1;
-    switch (test_between(random, 0, 9)) {
+    switch (test_between(random, 0, 11)) {
     case 0:
         step->frames[test_between(random, 0, 1)] += by;
         return step->op != HY3D_STEP_REDUCE;
@@ -254,7 +264,7 @@ static bool damage_step(test_random *random, program_copy *copy, int32_t at)
                step->op != HY3D_STEP_TRIM;
     case 3:
         step->rows[test_between(random, 0, 1)] += by;
-        return step->op != HY3D_STEP_REDUCE;
+        return true;
     case 4:
         step->drop += (int32_t)by;
         return step->op == HY3D_STEP_CONV;
@@ -269,6 +279,12 @@ static bool damage_step(test_random *random, program_copy *copy, int32_t at)
         return true;
     case 8:
         step->op = step->op == HY3D_STEP_SEND ? HY3D_STEP_RECV : HY3D_STEP_SEND;
+        return true;
+    case 9:
+        step->read_rows[test_between(random, 0, 1)] += by;
+        return true;
+    case 10:
+        step->row_padding[test_between(random, 0, 1)] += by;
         return true;
     default:
         if (step->frees == 0) {

@@ -200,6 +200,14 @@ static bool write_over(shards *all, int32_t rank)
     return false;
 }
 
+/* Of a rank without rows: a step is left out, or damaged. */
+static bool damage_idle(test_random *random, program_copy *copy, bool leaves_out)
+{
+    const int32_t at = (int32_t)test_between(random, 0, copy->program.step_count - 1);
+    return leaves_out ? damage_leave_out(copy, copy->sections, at)
+                      : damage_step(random, copy, at);
+}
+
 static void damage_shards(const hy3d_schedule_request *request, const shards *from,
                           test_random *random, long *objections)
 {
@@ -211,16 +219,17 @@ static void damage_shards(const hy3d_schedule_request *request, const shards *fr
         const int32_t rank = (int32_t)test_between(random, 0, from->ranks - 1);
         program_copy *const damaged = &copy.of[rank];
         const bool has_steps = damaged->program.slice_count > 0;
-        const int64_t kind = has_steps ? test_between(random, 0, 3) : 4;
+        const int64_t kind = has_steps ? test_between(random, 0, 3) : 4 + test_between(random, 0, 1);
         const bool does_harm = kind == 0   ? damage_link(random, damaged)
                                : kind == 1 ? damage_program(random, damaged)
                                : kind == 2
                                    ? leave_out_both(random, &request->graph, &copy, rank)
-                                   : kind == 3 && write_over(&copy, rank);
+                               : kind == 3 ? write_over(&copy, rank)
+                                           : damage_idle(random, damaged, kind == 4);
         for (int32_t other = 0; other < copy.ranks; other++) {
             copy.of[other].program.candidate = damaged->program.candidate;
         }
-        if (kind > 1) {
+        if (kind > 1 && kind < 4) {
             take_figures(request, &copy);
         }
         const bool is_accepted = replay_ranks(request, copy.programs, &verdict);
@@ -269,6 +278,12 @@ START_TEST(test_programs_of_ranks_are_accepted_and_damage_to_them_is_not)
         graphs_random_shared(graphs_numbers_of(&seed, i), &made);
         made.request.strategies = 1U << HY3D_STRATEGY_STREAMED;
         made.request.device_budget = i % 2 == 0 ? 0 : tight_budget(context, &made);
+        int64_t budgets[REPLAY_MOST_RANKS];
+        for (int32_t rank = 0; rank < made.request.ranks; rank++) {
+            const int64_t budget = made.request.device_budget;
+            budgets[rank] = budget == 0 ? 0 : budget - budget / 8 + test_between(&random, 0, budget);
+        }
+        made.request.device_budgets = i % 4 == 1 ? budgets : NULL;
         if (shards_make(context, &made, &of)) {
             judge_shards(&made.request, &of, &random, i, &all);
             shards_free(&of);

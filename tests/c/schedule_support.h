@@ -28,6 +28,8 @@ void program_copy_free(program_copy *copy);
 
 /* Random damage. Returns whether it does harm: some fields are not read of some steps. */
 bool damage_program(test_random *random, program_copy *copy);
+/* Likewise, to this step. */
+bool damage_step(test_random *random, program_copy *copy, int32_t at);
 /* Leaves out a step, and counts one less. */
 bool damage_leave_out(program_copy *copy, const hy3d_section *section, int32_t at);
 

@@ -130,8 +130,8 @@ START_TEST(test_a_halo_larger_than_a_share_comes_from_ranks_further_off)
     const hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 2)};
     graphs_case made;
     make(&made, nodes, 2, 1, 4);
-    expect(context, &made, 0, 6, "");
-    expect(context, &made, 3, 6, "");
+    expect(context, &made, 0, 6, "emit 3 0-0");
+    expect(context, &made, 3, 6, "emit 3 2-2");
     expect(context, &made, 1, 6,
            "enter 0 0-2, conv 1 0-1, send 1 0-1 to 2, send 1 0-1 to 4, recv 1 1-2 from 2, "
            "recv 1 2-3 from 4, conv 2 0-1, emit 3 0-1");
@@ -151,7 +151,7 @@ START_TEST(test_rows_that_cannot_be_shared_are_the_last_rank_s)
     nodes[1].norm = HY3D_NORM_GROUP;
     graphs_case made;
     make(&made, nodes, 2, 1, 5);
-    expect(context, &made, 0, 2, "reduce 2 0-0");
+    expect(context, &made, 0, 2, "reduce 2 0-0, emit 3 0-0");
     expect(context, &made, 1, 2, "enter 0 0-5, conv 1 0-5, reduce 2 0-3, conv 2 0-3, emit 3 0-3");
     hy3d_context_destroy(context);
 }
@@ -211,6 +211,392 @@ START_TEST(test_keys_of_all_rows_are_gathered)
 }
 END_TEST
 
+/* --- rows that are read -------------------------------------------------------------------------- */
+
+/* "conv 1 0-3 +1 -1": rows of its source that each step reads, and how they are padded. */
+static void expect_reads(hy3d_context *context, graphs_case *made, int32_t rank, int32_t ranks,
+                         const char *reads)
+{
+    char text[TEXT] = "";
+    size_t used = 0;
+    hy3d_schedule *const schedule = compiled(context, made, rank, ranks);
+    const hy3d_program *const program = hy3d_schedule_program(schedule);
+    for (int32_t i = 0; i < program->step_count && used < TEXT; i++) {
+        const hy3d_step *const step = &program->steps[i];
+        const int64_t *const read = step->read_rows, *const padding = step->row_padding;
+        char padded[48] = "";
+        if (read[0] == read[1]) {
+            ck_assert(padding[0] == 0 && padding[1] == 0);
+            continue;
+        }
+        if (step->op == HY3D_STEP_CONV) {
+            snprintf(padded, sizeof padded, " %+d %+d", (int)padding[0], (int)padding[1]);
+        }
+        used += (size_t)snprintf(text + used, TEXT - used, "%s%s %d %d-%d%s",
+                                 used == 0 ? "" : ", ", hy3d_step_op_name(step->op), step->node,
+                                 (int)read[0], (int)read[1], padded);
+    }
+    ck_assert_str_eq(text, reads);
+    hy3d_schedule_destroy(context, schedule);
+}
+
+/* On one device all rows, though a stride passes over the last. */
+START_TEST(test_one_device_reads_all_rows_with_the_padding_of_the_node)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    hy3d_node nodes[] = {rows_conv(0, 1), attention(1, HY3D_SPAN_CAUSAL)};
+    graphs_case made;
+    nodes[0].stride[1] = 2;
+    nodes[0].after[1] = 0;
+    make(&made, nodes, 2, 1, 6);
+    expect_reads(context, &made, 0, 1, "conv 1 0-6 +1 +0, keys 2 0-3, attend 2 0-3");
+    made.nodes[1].before[1] = 0;
+    expect_reads(context, &made, 0, 1, "conv 1 0-6 +0 +0, keys 2 0-2, attend 2 0-2");
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_up_sampled_rows_that_no_tap_touches_are_cropped)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 1)};
+    graphs_case made;
+    nodes[1].up[1] = 2;
+    make(&made, nodes, 2, 1, 6);
+    expect_reads(context, &made, 0, 3, "conv 1 0-3 +1 +0, conv 2 0-3 +1 -1");
+    expect_reads(context, &made, 1, 3, "conv 1 1-5 +0 +0, conv 2 1-5 -1 -1");
+    expect_reads(context, &made, 2, 3, "conv 1 3-6 +0 +1, conv 2 3-6 -1 +1");
+    /* Two rows of each four are between the taps of neighbours. */
+    made.nodes[2].stride[1] = 4;
+    made.nodes[2].kernel[1] = 2;
+    made.nodes[2].before[1] = made.nodes[2].after[1] = 0;
+    expect_reads(context, &made, 1, 3, "conv 1 1-5 +0 +0, conv 2 2-3 +0 +0");
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* A kernel of five rows, 2 apart of three: padding by four is seen with a row of the picture. */
+START_TEST(test_rows_that_may_see_padding_alone_are_not_shared)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    for (int i = 0; i < 4; i++) {
+        hy3d_node node = rows_conv(0, 2);
+        graphs_case made;
+        hy3d_schedule *schedule = NULL;
+        node.before[1] = i == 1 ? 5 : 4;
+        node.after[1] = i == 2 ? 5 : 4;
+        make(&made, &node, 1, 1, 16); /* 20 rows, or 21: shared by 4, or not at all */
+        made.request.ranks = i < 3 ? 2 : 1;
+        ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                         i % 3 == 0 ? HY3D_OK : HY3D_ERR_UNSUPPORTED);
+        hy3d_schedule_destroy(context, schedule);
+        if (i == 0) {
+            expect_reads(context, &made, 0, 2, "conv 1 0-10 +4 +0");
+            expect_reads(context, &made, 1, 2, "conv 1 6-16 +0 +4");
+        }
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_a_trim_reads_the_rows_of_its_slice)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 1)};
+    long trims = 0;
+    for (int32_t ranks = 1; ranks < 3; ranks++) {
+        graphs_case made;
+        nodes[1].kernel[0] = 3;
+        nodes[1].before[0] = 2;
+        make(&made, nodes, 2, 12, 4);
+        made.request.device.chunks[0] = 6;
+        hy3d_schedule *const schedule = compiled(context, &made, 0, ranks);
+        const hy3d_program *const program = hy3d_schedule_program(schedule);
+        for (int32_t i = 0; i < program->step_count; i++) {
+            const hy3d_step *const step = &program->steps[i];
+            if (step->op == HY3D_STEP_TRIM) {
+                ck_assert_mem_eq(step->read_rows, program->slices[step->slice].rows,
+                                 sizeof step->read_rows);
+                trims++;
+            }
+        }
+        hy3d_schedule_destroy(context, schedule);
+    }
+    ck_assert_int_gt(trims, 1);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* --- weights -------------------------------------------------------------------------------------- */
+
+START_TEST(test_a_rank_of_more_weight_has_more_rows)
+{
+    static const int32_t weights[] = {1, 3, 2};
+    hy3d_context *const context = test_context("ref", 1);
+    const hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 1)};
+    graphs_case made;
+    make(&made, nodes, 2, 1, 13); /* 13 * 1 / 6 = 2, 13 * 4 / 6 = 8 */
+    made.request.weights = weights;
+    expect(context, &made, 0, 3,
+           "enter 0 0-3, conv 1 0-2, send 1 1-2 to 1, recv 1 2-3 from 1, conv 2 0-2, emit 3 0-2");
+    expect(context, &made, 1, 3,
+           "enter 0 1-9, conv 1 2-8, send 1 2-3 to 0, send 1 7-8 to 2, recv 1 1-2 from 0, "
+           "recv 1 8-9 from 2, conv 2 2-8, emit 3 2-8");
+    expect(context, &made, 2, 3,
+           "enter 0 7-13, conv 1 8-13, send 1 8-9 to 1, recv 1 7-8 from 1, conv 2 8-13, "
+           "emit 3 8-13");
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* 8 rows, of which rank 1 has 6: three frames of these, padded, are 24 bytes, on whichever rank. */
+START_TEST(test_slices_are_as_large_as_the_largest_share_allows)
+{
+    static const int32_t weights[] = {1, 3};
+    hy3d_context *const context = test_context("ref", 1);
+    const hy3d_node node = rows_conv(0, 1);
+    graphs_case made;
+    make(&made, &node, 1, 6, 8);
+    made.nodes[1].norm = HY3D_NORM_GROUP; /* by layers */
+    made.request.weights = weights;
+    made.request.device.slice_bytes[0] = 24;
+    made.request.device.slice_bytes[1] = 0;
+    for (int32_t rank = 0; rank < 2; rank++) {
+        int64_t most = 0;
+        hy3d_schedule *const schedule = compiled(context, &made, rank, 2);
+        const hy3d_program *const program = hy3d_schedule_program(schedule);
+        for (int32_t i = 0; i < program->step_count; i++) {
+            const hy3d_step *const step = &program->steps[i];
+            const int64_t frames = step->frames[1] - step->frames[0];
+            most = step->op == HY3D_STEP_CONV && frames > most ? frames : most;
+        }
+        ck_assert_int_eq(most, 3);
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* The array is the caller's again once a schedule is there, whatever a fallback compiles. */
+START_TEST(test_weights_are_copied)
+{
+    int32_t weights[] = {1, 3};
+    hy3d_context *const context = test_context("ref", 1);
+    const hy3d_node node = rows_conv(0, 1);
+    graphs_case made;
+    hy3d_action action;
+    make(&made, &node, 1, 1, 8);
+    made.request.device.slice_bytes[1] = 1000;
+    made.request.device.chunks[1] = 0;
+    made.request.weights = weights;
+    hy3d_schedule *const schedule = compiled(context, &made, 0, 2);
+    weights[0] = weights[1] = -5;
+    ck_assert_ok(hy3d_schedule_fallback(context, schedule, 1, HY3D_REASON_NO_KERNEL, false,
+                                        &action));
+    ck_assert_int_eq(action, HY3D_ACTION_BEGIN_AGAIN);
+    const hy3d_program *const program = hy3d_schedule_program(schedule);
+    ck_assert_int_eq(program->steps[program->step_count - 1].rows[1], 2);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* A weight may be so large that rows times weights is not a number of 63 bits. */
+START_TEST(test_large_weights_share_many_rows)
+{
+    static const int32_t weights[] = {INT32_MAX - 2, 1, 1};
+    hy3d_context *const context = test_context("ref", 1);
+    const hy3d_node node = rows_conv(0, 1);
+    graphs_case made;
+    make(&made, &node, 1, 1, INT64_C(1) << 38);
+    made.request.weights = weights;
+    /* 2^38 / (2^31 - 1) is 128 and 128 left over, of which 2^31 - 3 parts are 127. */
+    const int64_t first = 128 * (INT64_C(2147483645)) + 127;
+    const int64_t second = 128 * (INT64_C(2147483646)) + 127;
+    const int64_t bounds[] = {0, first, second, INT64_C(1) << 38};
+    for (int32_t rank = 0; rank < 3; rank++) {
+        hy3d_schedule *const schedule = compiled(context, &made, rank, 3);
+        const hy3d_program *const program = hy3d_schedule_program(schedule);
+        const hy3d_step *const last = &program->steps[program->step_count - 1];
+        ck_assert_int_eq(last->op, HY3D_STEP_EMIT);
+        ck_assert_int_eq(last->rows[0], bounds[rank]);
+        ck_assert_int_eq(last->rows[1], bounds[rank + 1]);
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_weights_that_are_none_are_refused)
+{
+    static const struct {
+        int32_t weights[3], ranks;
+        hy3d_status status;
+    } cases[] = {
+        {{1, 0, 1}, 3, HY3D_ERR_INVALID_ARGUMENT},
+        {{1, 1, -1}, 3, HY3D_ERR_INVALID_ARGUMENT},
+        {{1, 1, INT32_MAX}, 3, HY3D_ERR_INVALID_ARGUMENT},
+        {{INT32_MAX, INT32_MAX, INT32_MAX}, 3, HY3D_ERR_INVALID_ARGUMENT},
+        {{1, 1, INT32_MAX - 2}, 3, HY3D_OK},
+        {{1, 1, -1}, 2, HY3D_OK},
+        {{-1, 0, 0}, 1, HY3D_OK}, /* of one device nobody looks at them */
+        {{-1, 0, 0}, 0, HY3D_OK},
+    };
+    hy3d_context *const context = test_context("ref", 1);
+    const hy3d_node node = rows_conv(0, 1);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        graphs_case made;
+        hy3d_schedule *schedule = NULL;
+        make(&made, &node, 1, 2, 6);
+        made.request.ranks = cases[i].ranks;
+        made.request.weights = cases[i].weights;
+        ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                         cases[i].status);
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* --- budgets of each -------------------------------------------------------------------------------- */
+
+/* Two of 3 rows of one byte: 14 bytes, as below, and two slices of 4 with 2 throughout. */
+START_TEST(test_each_rank_has_a_budget_of_its_own)
+{
+    static const struct {
+        int64_t budgets[2];
+        hy3d_status status;
+    } cases[] = {
+        {{14, 10}, HY3D_OK},
+        {{13, 100}, HY3D_ERR_BUDGET_TOO_SMALL},
+        {{100, 9}, HY3D_ERR_BUDGET_TOO_SMALL},
+        {{14, 0}, HY3D_OK},
+        {{0, 10}, HY3D_OK},
+        {{0, 9}, HY3D_ERR_BUDGET_TOO_SMALL},
+        {{-1, 10}, HY3D_ERR_INVALID_ARGUMENT},
+        {{14, -1}, HY3D_ERR_INVALID_ARGUMENT},
+    };
+    hy3d_context *const context = test_context("ref", 1);
+    hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 1)};
+    for (size_t i = 0; i < 2 * COUNT_OF(cases); i++) {
+        const size_t at = i / 2;
+        graphs_case made;
+        hy3d_schedule *schedule = NULL;
+        make(&made, nodes, 2, 1, 6);
+        made.request.ranks = 2;
+        made.request.rank = (int32_t)(i % 2);
+        made.request.may_spill = 0;
+        made.request.device_budget = at == 1 ? 1000 : 1; /* is not looked at */
+        made.request.device_budgets = cases[at].budgets;
+        ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                         cases[at].status);
+        if (cases[at].status != HY3D_ERR_INVALID_ARGUMENT) {
+            ck_assert_int_eq(hy3d_schedule_smallest_budget(schedule), 14);
+        }
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* Each budget is lowered, that of the rank with the most rows, too, whichever it is. */
+START_TEST(test_where_memory_runs_out_the_budgets_of_all_ranks_are_lowered)
+{
+    static const int32_t weights[2][2] = {{3, 1}, {1, 3}};
+    hy3d_context *const context = test_context("ref", 1);
+    graphs_case made;
+    graphs_make_known(GRAPHS_HUNYUAN, 16, &made);
+    graphs_request(&made, 3, 4, 2);
+    made.request.device.slice_bytes[0] = 4000;
+    made.request.device.slice_bytes[1] = 0;
+    made.request.link_bytes_per_second = 1e9;
+    made.request.weights = weights[_i];
+    hy3d_schedule *const free_one = compiled(context, &made, 0, 2);
+    const int64_t all = hy3d_schedule_program(free_one)->candidate.device_bytes;
+    hy3d_schedule_destroy(context, free_one);
+    const int64_t own[] = {2 * all, 0};
+    made.request.device_budgets = own;
+    int64_t bytes[2];
+    for (int32_t rank = 0; rank < 2; rank++) {
+        hy3d_action action = HY3D_ACTION_STOP;
+        hy3d_schedule *const schedule = compiled(context, &made, rank, 2);
+        ck_assert_ok(hy3d_schedule_fallback(context, schedule, HY3D_STEP_ATTEMPTS,
+                                            HY3D_REASON_OUT_OF_MEMORY, false, &action));
+        ck_assert_int_eq(action, HY3D_ACTION_BEGIN_AGAIN);
+        bytes[rank] = hy3d_schedule_program(schedule)->candidate.device_bytes;
+        hy3d_schedule_destroy(context, schedule);
+    }
+    ck_assert_int_eq(bytes[0], bytes[1]);
+    ck_assert_int_le(bytes[0], all / 10 * 7);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* --- what several ranks take ---------------------------------------------------------------------- */
+
+/* Of one frame of 6 rows of one byte: what is received and sent throughout, and of EMIT rank 0 the
+ * rows of the other and all put together. */
+START_TEST(test_the_peak_has_the_copies_of_the_largest_exchange_and_of_what_is_given_away)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    const hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 1)};
+    graphs_case made;
+    make(&made, nodes, 2, 1, 6);
+    for (int32_t rank = 0; rank < 2; rank++) {
+        hy3d_schedule *const schedule = compiled(context, &made, rank, 2);
+        const hy3d_program *const program = hy3d_schedule_program(schedule);
+        ck_assert_int_eq(program->steps[5].op, HY3D_STEP_EMIT);
+        ck_assert_int_eq(program->steps[5].workspace_bytes, rank == 0 ? 3 + 6 : 3);
+        ck_assert_int_eq(program->candidate.device_bytes, 2 + 3 + 9);
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* Of an attention of single frames, a rank sends one copy of its 2 rows to both others, and gets 4. */
+START_TEST(test_rows_that_several_ranks_get_are_copied_once)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    hy3d_node nodes[] = {rows_conv(0, 1), attention(1, HY3D_SPAN_FRAME), rows_conv(2, 1)};
+    graphs_case made;
+    nodes[0].channels = nodes[1].channels = 100;
+    make(&made, nodes, 3, 1, 6);
+    hy3d_schedule *const schedule = compiled(context, &made, 1, 3);
+    const hy3d_program *const program = hy3d_schedule_program(schedule);
+    /* All rows of what it reads, its own of the result with one on either side. */
+    ck_assert_int_eq(program->candidate.device_bytes, 600 + 400 + (200 + 400));
+    ck_assert_int_eq(program->candidate.sent_bytes, 3 * 2 * 200 + 4 * 100);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* 2^48 bytes of a frame of the output, or of what one rank sends. */
+START_TEST(test_copies_beyond_what_a_step_may_take_are_an_overflow)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 1)};
+    for (int i = 0; i < 4; i++) {
+        graphs_case made;
+        hy3d_schedule *schedule = NULL;
+        const hy3d_candidate *all = NULL;
+        nodes[i / 2 == 0 ? 1 : 0].channels = INT64_C(1) << (i % 2 == 0 ? 38 : 20);
+        nodes[i / 2 == 0 ? 0 : 1].channels = 1;
+        nodes[1].dilation[1] = nodes[1].before[1] = nodes[1].after[1] = i / 2 == 0 ? 1 : 1000;
+        make(&made, nodes, 2, 1, 2048);
+        made.request.ranks = 2;
+        const bool is_much = i % 2 == 0;
+        ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                         is_much ? HY3D_ERR_BUDGET_TOO_SMALL : HY3D_OK);
+        ck_assert_int_gt(hy3d_schedule_candidates(schedule, &all), 0);
+        ck_assert_int_eq(all[0].status, is_much ? HY3D_ERR_OVERFLOW : HY3D_OK);
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 /* --- agreement -------------------------------------------------------------------------------- */
 
 typedef struct team {
@@ -259,12 +645,13 @@ static void check_pair(const hy3d_program *from, const hy3d_program *to, int32_t
     } while (sent != NULL);
 }
 
-/* The next step that computes, of those that a rank without rows has if `reduces`. */
-static const hy3d_step *next_computing(const hy3d_program *program, int32_t *at, bool reduces)
+/* The next step that computes, of those in which all ranks meet if `meets`. */
+static const hy3d_step *next_computing(const hy3d_program *program, int32_t *at, bool meets)
 {
     while (*at < program->step_count) {
         const hy3d_step *const step = &program->steps[(*at)++];
-        if (!is_exchange(step) && !is_copy(step) && (!reduces || step->op == HY3D_STEP_REDUCE)) {
+        const bool is_met = step->op == HY3D_STEP_REDUCE || step->op == HY3D_STEP_EMIT;
+        if (!is_exchange(step) && !is_copy(step) && (!meets || is_met)) {
             return step;
         }
     }
@@ -274,11 +661,11 @@ static const hy3d_step *next_computing(const hy3d_program *program, int32_t *at,
 static void check_order(const hy3d_program *one, const hy3d_program *other)
 {
     int32_t at = 0, there = 0;
-    const bool reduces = one->slice_count == 0 || other->slice_count == 0;
+    const bool meets = one->slice_count == 0 || other->slice_count == 0;
     const hy3d_step *a, *b;
     do {
-        a = next_computing(one, &at, reduces);
-        b = next_computing(other, &there, reduces);
+        a = next_computing(one, &at, meets);
+        b = next_computing(other, &there, meets);
         ck_assert((a == NULL) == (b == NULL));
         if (a != NULL) {
             ck_assert(a->op == b->op && a->node == b->node && a->drop == b->drop);
@@ -574,7 +961,7 @@ START_TEST(test_every_failing_allocation_of_ranks_is_survived)
 {
     hy3d_context *const context = test_context("ref", 1);
     graphs_case made;
-    graphs_make_known(GRAPHS_HUNYUAN, 2, &made);
+    graphs_make_known(GRAPHS_HUNYUAN, 8, &made);
     graphs_request(&made, 2, 3, 2);
     made.request.device.slice_bytes[0] = 4000;
     made.request.device.slice_bytes[1] = 0;
@@ -618,6 +1005,22 @@ TCase *hy3d_schedule_team_cases(void)
     tcase_add_test(tests, test_rows_are_shared_before_the_shuffle);
     tcase_add_test(tests, test_up_sampled_rows_need_half_as_many);
     tcase_add_test(tests, test_keys_of_all_rows_are_gathered);
+    tcase_add_test(tests, test_one_device_reads_all_rows_with_the_padding_of_the_node);
+    tcase_add_test(tests, test_up_sampled_rows_that_no_tap_touches_are_cropped);
+    tcase_add_test(tests, test_rows_that_may_see_padding_alone_are_not_shared);
+    tcase_add_test(tests, test_a_trim_reads_the_rows_of_its_slice);
+    tcase_add_test(tests, test_a_rank_of_more_weight_has_more_rows);
+    tcase_add_test(tests, test_slices_are_as_large_as_the_largest_share_allows);
+    tcase_add_test(tests, test_weights_are_copied);
+    tcase_add_test(tests, test_large_weights_share_many_rows);
+    tcase_add_test(tests, test_weights_that_are_none_are_refused);
+    tcase_add_test(tests, test_each_rank_has_a_budget_of_its_own);
+    tcase_add_loop_test(
+        tests, test_where_memory_runs_out_the_budgets_of_all_ranks_are_lowered, 0, 2);
+    tcase_add_test(
+        tests, test_the_peak_has_the_copies_of_the_largest_exchange_and_of_what_is_given_away);
+    tcase_add_test(tests, test_rows_that_several_ranks_get_are_copied_once);
+    tcase_add_test(tests, test_copies_beyond_what_a_step_may_take_are_an_overflow);
     tcase_add_loop_test(tests, test_all_ranks_of_a_random_graph_agree, 0, SHARES);
     tcase_add_loop_test(tests, test_all_ranks_of_a_known_graph_agree, 0, GRAPHS_KNOWN);
     tcase_add_test(tests, test_ranks_have_streamed_programs_of_known_code_alone);

@@ -367,7 +367,7 @@ static void hunyuan(hy3d_context *context, const int64_t size[3], graphs_case *m
     made->request.device.bytes_per_second = 3e12;
     made->request.copy_bytes_per_second = 2.5e10;
     const int32_t last = made->request.graph.count - 1;
-    static const hy3d__shards alone = {.ranks = 1, .unit = 1};
+    static const hy3d__shards alone = {.ranks = 1, .unit = 1, .before = {0, 1}};
     ck_assert_ok(hy3d__builder_create(context, &made->request, &alone, 0, builder));
     hy3d__builder_reset(builder, 0, arrays);
     builder->slice_bytes = INT64_C(512) << 20;

@@ -44,6 +44,20 @@ def good_places(rng: random.Random) -> Any:
     return (place(*layers),) * rng.randrange(3)
 
 
+def good_ranks(rng: random.Random) -> dict[str, Any]:
+    """One device, or one of several; now and then with weights that are none."""
+    if rng.random() < 0.5:
+        return {}
+    ranks = rng.randrange(2, 5)
+    weights = [rng.randrange(1, 5) for _ in range(ranks)]
+    if rng.random() < 0.1:
+        weights[rng.randrange(ranks)] = rng.choice([0, 1 << 31, (1 << 31) - 1, 1.5, None])
+    more: dict[str, Any] = {"weights": tuple(weights)} if rng.random() < 0.5 else {}
+    if rng.random() < 0.3:
+        more["device_budgets"] = tuple(rng.choice([0, 1, 20000]) for _ in range(ranks))
+    return {"rank": rng.randrange(ranks), "ranks": ranks, "link_bytes_per_second": 1e9} | more
+
+
 def good_request(rng: random.Random) -> dict[str, Any]:
     return {
         "workspace": workspace, "size": (rng.randrange(1, 6), 6, 7), "element_bytes": 4,
@@ -52,6 +66,7 @@ def good_request(rng: random.Random) -> dict[str, Any]:
         "halos": rng.choice([(), ((4, 2, 4),)]), "is_host": rng.choice([0, 1]),
         "most_shape_bytes": rng.choice([0, 7]), "inside": inside,
         "places": good_places(random.Random(rng.random())),
+        **good_ranks(random.Random(rng.random())),
     }  # fmt: skip
 
 
@@ -60,7 +75,10 @@ def good_schedule(rng: random.Random) -> Any:
         "device_budget": 0,
         "places": (place(OTHER, NATIVE, rng.choice([NATIVE, OTHER]), OTHER),),
     }
-    return _core.compile_schedule(NODES, **(good_request(rng) | fits))
+    request = good_request(rng) | fits
+    for key in ("weights", "device_budgets"):
+        request.pop(key, None)
+    return _core.compile_schedule(NODES, **request)
 
 
 def good_nodes(rng: random.Random) -> list[Any]:

@@ -73,8 +73,8 @@ def test_a_call_tells_what_it_reads_and_makes_and_the_residual_is_the_cores(in_p
     whole = ((1 << 30, 0), *MACHINE[1:])
     found = compiled(inside=inside, places=(place(*(OTHER,) * 4),), device=whole)
     assert calls == [
-        (1, 0, False, (4, 5, 6, 7), False, (0, 5), (0, 5)),
-        (2, 0, False, (8, 5, 6, 7), True, (0, 5), (0, 5)),
+        (1, 0, False, (4, 5, 6, 7), (1, 1), False, (0, 5), (0, 5)),
+        (2, 0, False, (8, 5, 6, 7), (1, 1), True, (0, 5), (0, 5)),
     ]
     told = {step[1]: step[-1] for step in found.program.steps(0) if step[0] == 1}
     beside = 0 if in_place else 8 * 5 * 6 * 7 * 4  # node 1's value is its residual
@@ -170,16 +170,17 @@ def test_a_program_tells_its_steps_and_slices() -> None:
     emitted = [step[5] for step in steps if step[0] == 11]
     assert emitted[0][0] == 0
     assert emitted[-1][1] == 5
-    freed = [number for step in steps for number in step[12]]
+    freed = [number for step in steps for number in step[14]]
     assert sorted(freed) == list(range(len(slices))), "a slice is freed once"
     convolutions = [step for step in steps if step[0] == 1]
-    assert all(step[14] == 100 for step in convolutions)
+    assert all(step[16] == 100 for step in convolutions)
+    assert {(step[10], step[11]) for step in convolutions} == {((0, 6), (1, 1))}
     assert all(
-        slices[number][0] == NODES[step[1]][1] for step in convolutions for number in step[10]
+        slices[number][0] == NODES[step[1]][1] for step in convolutions for number in step[12]
     )
     step, source, on_host = asked[-1]
     assert (source, on_host) == ((8, 5, 6, 7), False)
-    assert set(step[10]) == {-1}
+    assert set(step[12]) == {-1}
     assert program.cut["node"] >= -1
     assert program.prefix_bytes == 0
 
@@ -193,6 +194,70 @@ def test_a_program_of_a_rank_tells_what_it_sends_and_receives() -> None:
         other = 1 - rank
         moved = [(s[0], s[7], s[9]) for s in program.steps(0) if s[0] in (15, 16)]
         assert set(moved) == {(15, (2 + rank, 3 + rank), other), (16, (3 - rank, 4 - rank), other)}
+        read = {(s[10], s[11]) for s in program.steps(0) if s[0] == 1}
+        assert read == {((0, 4), (1, 0)) if rank == 0 else ((2, 6), (0, 1))}
+
+
+def test_weights_say_in_which_ratio_ranks_share_rows() -> None:
+    for rank, rows in enumerate([(0, 1), (1, 5), (5, 6)]):
+        program = compiled(
+            rank=rank, ranks=3, link_bytes_per_second=1e9, weights=[1000, 4000, 1000]
+        ).program
+        assert {step[7] for step in program.steps(0) if step[0] in (1, 11)} == {rows}
+
+
+def test_each_rank_may_have_a_budget_of_its_own() -> None:
+    def fits(*budgets: int) -> bool:
+        found = [
+            compiled(rank=rank, ranks=2, link_bytes_per_second=1e9, device_budgets=budgets).program
+            for rank in range(2)
+        ]
+        assert (found[0] is None) == (found[1] is None)
+        return found[0] is not None
+
+    both = {"ranks": 2, "link_bytes_per_second": 1e9}
+    least = compiled(device_budget=1, **both).smallest_budget
+    assert fits(least, least)
+    assert not fits(least - 1, least - 1)
+    assert fits(0, 0)
+    for budgets in ((1, 0), (0, 1), (1, least)):
+        assert not fits(*budgets)
+    assert compiled(device_budget=1, device_budgets=(1, 1), **both).smallest_budget == least
+
+
+@pytest.mark.parametrize(
+    ("budgets", "error", "words"),
+    [
+        (3, TypeError, "device_budgets must be a tuple"),
+        ((1,), ValueError, "device_budgets has 1 entries: there are 2 ranks"),
+        ((1, -1), ValueError, "device_budgets has -1: it must be from 0 to 9223372036854775807"),
+    ],
+)
+def test_budgets_of_ranks_that_are_none_are_refused(
+    budgets: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        compiled(ranks=2, link_bytes_per_second=1e9, device_budgets=budgets)
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "words"),
+    [
+        (3, TypeError, "weights must be a tuple"),
+        ((1,), ValueError, "weights has 1 entries: there are 2 ranks"),
+        ((1, 2, 3), ValueError, "weights has 3 entries: there are 2 ranks"),
+        ((1,) * 65, ValueError, "weights has 65 entries: it may have 64"),
+        ((1, 0), ValueError, "weights has 0: it must be from 1 to 2147483647"),
+        ((1, 1 << 31), ValueError, "weights has 2147483648: it must be from 1"),
+        ((1, "x"), TypeError, "weights must be an integer"),
+        ((1, (1 << 31) - 1), ValueError, "refused, an argument is out of its range"),
+    ],
+)
+def test_weights_that_are_none_are_refused(
+    weights: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        compiled(ranks=2, link_bytes_per_second=1e9, weights=weights)
 
 
 def test_where_nothing_fits_there_is_no_program_and_a_smallest_budget() -> None:
