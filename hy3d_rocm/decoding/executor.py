@@ -572,6 +572,8 @@ class Execution:
     def _settle(self) -> None:
         self.placing.arrive()
         stages.synchronize(self.device)
+        if self.group is not None:
+            self.group.settle()
 
     def _begin(self, scope: Any) -> tuple[Job, Backend | None]:
         """The job over weights of its type, and what computes its layers, None for the VAE's own

@@ -12,6 +12,7 @@ meeting. There all learn of it and act alike: they take what comes after such a 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +27,10 @@ from hy3d_rocm.decoding.faults import NOT_FINITE, Failure, failure_of
 from hy3d_rocm.decoding.precision import NonFiniteError
 from hy3d_rocm.decoding.report import DecodeCancelled
 
-__all__ = ["TIMEOUT_SECONDS", "Group", "GroupLostError", "Pending", "RankFailedError", "group_of"]
+__all__ = [
+    "TIMEOUT_SECONDS", "VARIABLES", "Group", "GroupLostError", "Meeting", "Pending",
+    "RankFailedError", "group_of", "set_variables",
+]  # fmt: skip
 
 #: that a rank waits for another
 TIMEOUT_SECONDS = 300.0
@@ -35,6 +39,21 @@ _WORD_BYTES = 1024
 _CANCELLED, _ERROR = "cancelled", "an error"
 
 Parts = Sequence[tuple[int, Tensor]]  # a rank and what goes to it or comes from it
+
+
+#: for NCCL, read when its process group is made: a lost rank ends no process of another; no trace of
+#: Python's stack for each operation, which takes longer than the operation
+VARIABLES = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "0",
+    "TORCH_FR_BUFFER_SIZE": "0",
+}
+
+
+def set_variables() -> None:
+    """Sets VARIABLES where they are not set, before a process group is made."""
+    for name, value in VARIABLES.items():
+        os.environ.setdefault(name, value)
 
 
 class GroupLostError(ConnectionError):
@@ -84,9 +103,9 @@ class Pending:
 class Group:
     """Ranks 0 .. size - 1 that decode together.
 
-    control: takes tensors of the CPU (gloo). data: takes those of the device (NCCL); None: they go
-    by way of the CPU. Both are process groups of torch.distributed, or backends made by hand
-    (ProcessGroupGloo, ProcessGroupNCCL). timeout: seconds that a rank waits for another, which may
+    control: takes tensors of the CPU: a process group of torch.distributed, or its backend
+    (ProcessGroupGloo). data: the backend that takes those of the device (ProcessGroupNCCL); None:
+    they go by way of the CPU. timeout: seconds that a rank waits for another, which may
     have kernels to compile in its first decode.
 
     lost: why the group can't be used any more, "" while it can. sent_bytes: by this rank so far.
@@ -104,6 +123,7 @@ class Group:
         self.waited_seconds = 0.0
         self.stalls: list[tuple[torch.cuda.Event, torch.cuda.Event]] | None = None
         self.weights: tuple[Any, int] | None = None  # of the last decode, and what stands for them
+        self._last: Any = None  # of what NCCL was given
         self._kept: list[Any] = []  # what others may still write to after all was lost
 
     def wait(self, works: Sequence[Any], held: Any, on_stream: bool) -> None:
@@ -114,7 +134,7 @@ class Group:
         if self.stalls is not None and on_stream:
             events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
             self.stalls.append((events[0], events[1]))
-        with self._watched(works, held):
+        with self.watched(works, held):
             for event in events[:1]:
                 event.record()
             for work in works:
@@ -139,9 +159,14 @@ class Group:
         every = [(through.send, peer, tensor) for peer, tensor in sends]
         every += [(through.recv, peer, tensor) for peer, tensor in comes]
         works: list[Any] = []
-        with self._watched(works, every), _at_once(through, works, on_device and bool(every)):
+        with (
+            self.watched(works, every),
+            _at_once(through, works, through is self.data and bool(every)),
+        ):
             for begin, peer, tensor in every:
                 works.append(begin([tensor], peer, 0))
+        if through is self.data and works:
+            self._last = works[-1]
         return Pending(self, works, every, arrived, through is self.data)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
@@ -149,52 +174,40 @@ class Group:
         direct = tensor.device.type == "cpu" or self.data is not None
         given = tensor.contiguous() if direct else tensor.cpu()
         through = self.control if given.device.type == "cpu" else self.data
-        made = [torch.empty_like(given) for _ in range(self.size)]
+        made = given.new_empty((self.size, *given.shape))
         works: list[Any] = []
-        with self._watched(works, (given, made)):
-            works.append(through.allgather([made], [given]))
+        with self.watched(works, (given, made)):
+            if through is self.data:
+                works.append(through._allgather_base(made, given))
+            else:
+                works.append(through.allgather([list(made.unbind())], [given]))
         self.wait(works, (given, made), through is self.data)
-        return made if direct else [part.to(tensor.device) for part in made]
+        return list((made if direct else made.to(tensor.device)).unbind())
 
     def meet(self, about: str, error: BaseException | None = None, values: Any = None) -> list[Any]:
         """Every rank's `values` (of JSON), once all are at the same place. error: how this rank
         failed: then all raise, it its own error, the others one that says the same. GroupLostError
         where the ranks do different things."""
-        words = self._said(_word(about, values, error))
-        for rank, word in enumerate(words):
-            if word.about != about:
-                self._lose(
-                    f"the ranks do different things: rank {self.rank} is at {about}, rank {rank} "
-                    f"at {word.about}. Give all ranks the same VAE, latents and options, and the "
-                    "same versions of hy3d-rocm and torch"
-                )
-        for rank, word in enumerate(words):
-            if word.what:
-                raise self._error_of(rank, word, error)
-        return [word.values for word in words]
+        return self.ask(about, error, values).answer()
+
+    def ask(self, about: str, error: BaseException | None = None, values: Any = None) -> Meeting:
+        """As meet(), for a rank that goes on meanwhile: what comes of it answer() says."""
+        return Meeting(self, about, error, values)
+
+    def settle(self) -> None:
+        """Behind all that the device was given: GroupLostError where NCCL gave something up, so
+        that what was made of it is worth nothing."""
+        if self._last is not None:
+            last, self._last = self._last, None
+            with self.watched((), None):
+                last.wait()
 
     def check(self) -> None:
         """GroupLostError where the group was lost before."""
         if self.lost:
             raise GroupLostError(self.lost)
 
-    def _said(self, word: _Word) -> list[_Word]:
-        """What every rank says."""
-        text = json.dumps(word).encode()
-        mine = torch.zeros(_WORD_BYTES, dtype=torch.uint8)
-        head = len(text).to_bytes(4, "little") + text[: _WORD_BYTES - 4]
-        mine[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
-        heads = [part.numpy().tobytes() for part in self.gather(mine)]
-        sizes = [int.from_bytes(head[:4], "little") for head in heads]
-        texts = [head[4 : 4 + size] for head, size in zip(heads, sizes, strict=True)]
-        if max(sizes) > _WORD_BYTES - 4:
-            mine = torch.zeros(max(sizes), dtype=torch.uint8)
-            mine[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-            parts = zip(self.gather(mine), sizes, strict=True)
-            texts = [part.numpy().tobytes()[:size] for part, size in parts]
-        return [_Word(*json.loads(text)) for text in texts]
-
-    def _error_of(self, rank: int, word: _Word, own: BaseException | None) -> BaseException:
+    def error_of(self, rank: int, word: _Word, own: BaseException | None) -> BaseException:
         """What this rank raises where `rank` is the first that failed."""
         if rank == self.rank and own is not None:
             return own
@@ -208,19 +221,19 @@ class Group:
         return RankFailedError(Failure(word.what, text, word.on_host))
 
     @contextmanager
-    def _watched(self, works: Sequence[Any], held: Any) -> Iterator[None]:
+    def watched(self, works: Sequence[Any], held: Any) -> Iterator[None]:
         self.check()
         try:
             yield
         except RuntimeError as error:  # whatever torch.distributed raises is one
             self._kept += [works, held]
             first = (str(error).strip().splitlines() or [""])[0]
-            self._lose(
+            self.lose(
                 f"rank {self.rank} of {self.size} lost another one, which did not answer within "
                 f"{self.timeout:g} s or is gone ({first})"
             )
 
-    def _lose(self, why: str) -> NoReturn:
+    def lose(self, why: str) -> NoReturn:
         self.lost = why
         abort = getattr(self.data, "abort", None)
         if abort is not None:  # GPUs wait for ever otherwise
@@ -229,16 +242,57 @@ class Group:
         raise GroupLostError(why)
 
 
+class Meeting:
+    """What every rank says at a place."""
+
+    def __init__(self, group: Group, about: str, error: BaseException | None, values: Any) -> None:
+        self._group, self._about, self._error = group, about, error
+        self._text = json.dumps(_word(about, values, error)).encode()
+        head = len(self._text).to_bytes(4, "little") + self._text[: _WORD_BYTES - 4]
+        self._mine = torch.frombuffer(bytearray(head.ljust(_WORD_BYTES)), dtype=torch.uint8)
+        self._heads = torch.empty((group.size, _WORD_BYTES), dtype=torch.uint8)
+        self._works: list[Any] = []
+        with group.watched(self._works, (self._mine, self._heads)):
+            every = list(self._heads.unbind())
+            self._works.append(group.control.allgather([every], [self._mine]))
+
+    def answer(self) -> list[Any]:
+        """Every rank's values; raises as meet() does."""
+        group, about = self._group, self._about
+        words = [_Word(*json.loads(text)) for text in self._texts()]
+        for rank, word in enumerate(words):
+            if word.about != about:
+                group.lose(
+                    f"the ranks do different things: rank {group.rank} is at {about}, rank {rank} "
+                    f"at {word.about}. Give all ranks the same VAE, latents and options, and the "
+                    "same versions of hy3d-rocm and torch"
+                )
+        for rank, word in enumerate(words):
+            if word.what:
+                raise group.error_of(rank, word, self._error)
+        return [word.values for word in words]
+
+    def _texts(self) -> list[bytes]:
+        group = self._group
+        group.wait(self._works, (self._mine, self._heads), False)
+        heads = [head.numpy().tobytes() for head in self._heads]
+        sizes = [int.from_bytes(head[:4], "little") for head in heads]
+        if max(sizes) > _WORD_BYTES - 4:  # all see that, and say the whole of it
+            padded = bytearray(self._text.ljust(max(sizes)))
+            parts = group.gather(torch.frombuffer(padded, dtype=torch.uint8))
+            return [part.numpy().tobytes()[:n] for part, n in zip(parts, sizes, strict=True)]
+        return [head[4 : 4 + size] for head, size in zip(heads, sizes, strict=True)]
+
+
 @contextmanager
 def _at_once(through: Any, works: list[Any], is_wanted: bool) -> Iterator[None]:
     """What is begun inside is one operation of NCCL's, which can't wait for itself."""
-    device = () if not hasattr(through, "_get_backend") else (torch.device("cuda"),)
-    is_wanted = is_wanted and hasattr(through, "_start_coalescing")
-    if is_wanted:
-        through._start_coalescing(*device)
+    if not is_wanted:
+        yield
+        return
+    through._start_coalescing()
     yield
-    if is_wanted:
-        works[:] = [through._end_coalescing(*device)]
+    works[:] = [through._end_coalescing()]
 
 
 def _word(about: str, values: Any, error: BaseException | None) -> _Word:
@@ -284,7 +338,7 @@ def group_of(given: Any, device: torch.device, timeout: float = TIMEOUT_SECONDS)
             ranks = dist.get_process_group_ranks(given)
             control = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
         if device.type != "cpu" and _takes(given, device) not in ("", "gloo"):
-            data = given
+            data = given._get_backend(device)
         found = _groups[given] = Group(control, data, timeout)
     return found
 

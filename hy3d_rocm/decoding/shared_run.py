@@ -15,7 +15,7 @@ from hy3d_rocm.decoding.run import OPS, ProgramStep, Run
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program
-    from hy3d_rocm.decoding.group import Group, Parts, Pending
+    from hy3d_rocm.decoding.group import Group, Meeting, Parts, Pending
 
 # Of these, and fewer, each is a message of its own.
 _FEW_FRAMES = 4
@@ -39,6 +39,9 @@ class SharedRun(Run):
         self._error: Exception | None = None
         self._behind: list[ProgramStep] = []  # SENDs and RECVs behind one step
         self._filling: _Filling | None = None
+        self._shares: list[int] = []  # of the output's rows, of each rank
+        self._asked: Meeting | None = None
+        self._reduced: set[int] = set()  # values
 
     def fail(self, error: Exception) -> None:
         """This rank can't go on."""
@@ -53,6 +56,9 @@ class SharedRun(Run):
         section: dict[str, Any] | None = None, tile: Any = None,
     ) -> Generator[tuple[int, Tensor]]:  # fmt: skip
         """See Run.section. What is thrown in where frames are given is fail()'s."""
+        own = next((step[7] for step in program.steps(number) if step[0] == _EMIT), (0, 0))
+        shares = self.group.meet(f"the rows of sample {self.sample}", self._error, own)
+        self._shares = [stop - first for first, stop in shares]
         for first, frames in super().section(program, number, fetch, section, tile):
             if frames is not None:
                 try:
@@ -60,7 +66,7 @@ class SharedRun(Run):
                 except Exception as error:  # noqa: BLE001
                     self.fail(error)
             del frames
-        self.group.meet(f"the end of sample {self.sample}", self._error)
+        self._meet(f"the end of sample {self.sample}", None)
 
     def _carried_out(self, work: Callable[[ProgramStep], Any], step: ProgramStep, at: int) -> Any:
         if step.op in (_SEND, _RECV):
@@ -163,27 +169,36 @@ class SharedRun(Run):
 
     # Where all ranks meet
 
-    def _meet(self, step: ProgramStep, value: Any) -> list[Any]:
-        about = f"{OPS[step.op]} {step.node} of frames {step.frames} of sample {self.sample}"
-        return self.group.meet(about, self._error, value)
+    def _meet(self, about: str, values: Any) -> list[Any]:
+        if self._asked is not None:
+            asked, self._asked = self._asked, None
+            asked.answer()
+        return self.group.meet(about, self._error, values)
 
     def _combine(self, step: ProgramStep) -> None:
         """The moments of the value that a REDUCE is of, of all ranks in their order: the same on
-        each."""
+        each. Whether a rank has failed is asked here, and looked at where they meet next, so that
+        none waits."""
         source = self.graph.nodes[step.node].source
-        if source in self._combined:
+        if source in self._reduced:
             return
+        self._reduced.add(source)
+        if self._asked is not None:
+            self._asked.answer()
+        self._asked = self.group.ask(f"norm {step.node} of sample {self.sample}", self._error)
         own = self._unless_failed(self._tried, self._own_moments, source) if self._spans else None
-        counts = self._meet(step, 0 if own is None else own.count)
         channels = self.graph.nodes[source].channels
         told = torch.zeros((2, channels), dtype=torch.float64, device=self.device)
         if own is not None:
             told[0].copy_(own.mean)
             told[1].copy_(own.deviations)
-        every = zip(counts, self.group.gather(told), strict=True)
-        self._combined[source] = combine(
-            [Moments(count, mean, deviations) for count, (mean, deviations) in every if count]
-        )
+        every = self.group.gather(told)
+        if own is not None:  # who has none needs none
+            here = self._shares[self.group.rank]
+            self._combined[source] = combine([
+                Moments(own.count * rows // here, mean, deviations)
+                for rows, (mean, deviations) in zip(self._shares, every, strict=True) if rows
+            ])  # fmt: skip
 
     def _own_moments(self, source: int) -> Moments:
         return combine([self._gathered[number] for number in self._of_node[source]])
@@ -192,7 +207,7 @@ class SharedRun(Run):
         """Frames that are given away: of all ranks' rows, on rank 0."""
         own = self._emit(step) if step.slice in self._slices else None
         size = (*step.rows, int(own.shape[4])) if own is not None else (0, 0, 0)
-        sizes = self._meet(step, size)
+        sizes = self._meet(f"frames {step.frames} of sample {self.sample}", size)
         rows, columns = [(first, stop) for first, stop, _ in sizes], max(n for _, _, n in sizes)
         made, sends, comes, error = None, list[Any](), list[Any](), None
         channels, frames = self.graph.nodes[step.node].channels, step.frames[1] - step.frames[0]

@@ -21,9 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# A lost rank's peers give its communicator up and live on.
-os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
-
 import torch
 import torch.distributed as dist
 
@@ -32,7 +29,7 @@ import bench_decode_gpu
 
 from hy3d_rocm.bench.decode_gpu import hunyuan_vae
 from hy3d_rocm.decoding.executor import decode_with_report
-from hy3d_rocm.decoding.group import Group, group_of
+from hy3d_rocm.decoding.group import Group, group_of, set_variables
 
 RUNS: dict[str, tuple[Callable[[torch.device], Any], tuple[int, ...]]] = {
     "small": (hunyuan_vae, (16, 3, 40, 38)),
@@ -101,6 +98,7 @@ def main() -> int:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     bench_decode_gpu.DEVICE = device
+    set_variables()
     dist.init_process_group()
     group = group_of(dist.group.WORLD, device)
     assert group is not None, "torchrun with two processes or more was expected"
