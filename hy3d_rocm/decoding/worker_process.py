@@ -23,6 +23,7 @@ from torch import Tensor
 from hy3d_rocm.capture import VARIABLE as CAPTURE
 from hy3d_rocm.conv.probe import process
 from hy3d_rocm.decoding import wire
+from hy3d_rocm.decoding.group import VARIABLES
 
 SCRIPT = Path(__file__).with_name("worker.py")
 #: that a process may take until it can decode: importing torch and the VAE's packages
@@ -50,7 +51,7 @@ class WorkerProcess:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         variables = {
             **environment(device, os.environ, bool(torch.version.hip)), process.INSIDE: "",
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", CAPTURE: "",
+            CAPTURE: "", **VARIABLES,
         }  # fmt: skip
         self.process = process.start(
             python, SCRIPT, stderr=self._errors.fileno(), variables=variables
@@ -162,6 +163,7 @@ class WorkerProcess:
         with suppress(OSError, ValueError):
             self._errors.seek(0)
             lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+            lines = [line for line in lines if not line.startswith("[W")]  # torch's warnings
             return f" ({lines[-1].strip()[:300]})" if lines else ""
         return ""
 

@@ -31,7 +31,7 @@ from hy3d_rocm.decoding import together, wire
 from hy3d_rocm.decoding.copies import tensors_of
 from hy3d_rocm.decoding.families.base import StructuredFamily
 from hy3d_rocm.decoding.families.changes import examined
-from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, Group
+from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, VARIABLES, Group
 from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
 from hy3d_rocm.decoding.report import DecodeCancelled
 from hy3d_rocm.decoding.worker_process import (
@@ -312,10 +312,10 @@ class _SharedGroup(Group):
 
     workers: Sequence[WorkerProcess] = ()
 
-    def _lose(self, why: str) -> NoReturn:
+    def lose(self, why: str) -> NoReturn:
         told = [said for worker in self.workers if (said := worker.fate())]
         first = [said for said in told if "GroupLostError" not in said]  # the others lost that one
-        super()._lose("; ".join(first or told) or why)
+        super().lose("; ".join(first or told) or why)
 
 
 def _line(error: BaseException) -> str:
@@ -402,20 +402,20 @@ def _process_groups(
         return control, None
     chosen = _dist.ProcessGroupNCCL.Options()
     chosen._timeout = limit
-    # 2: what waits for a lost rank is given up, and the process lives on. Read once, here.
-    with _variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2"):
+    with _variables():
         data = _dist.ProcessGroupNCCL(_dist.PrefixStore("data", store), rank, size, chosen)
     return control, data
 
 
 @contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
+def _variables() -> Iterator[None]:
+    """group.VARIABLES, and after it what was there: other groups of this process are others'."""
+    before = {name: os.environ.get(name) for name in VARIABLES}
+    os.environ.update(VARIABLES)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
