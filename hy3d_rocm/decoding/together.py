@@ -35,12 +35,12 @@ def agree(
     group: Group, job: Job, budget: Budget, is_given: bool, terms: dict[str, Any]
 ) -> tuple[Job, Budget]:
     """The job of this rank, and the budget, the same on all: the smallest, and each one's. Ranks
-    that share a memory share what is free of it, unless the budget is_given in bytes. terms: what
-    has to be the same on all. ValueError (a sentence) on all ranks where it is not."""
+    that share a memory share what is free of it; a budget that is_given in bytes is a rank's own.
+    terms: what has to be the same on all. ValueError (a sentence) on all ranks where it is not."""
     host, place = platform.node(), f"{platform.node()} {_name_of(job.device)}"
     if budget.is_unified:
         place = host
-    rooms = [budget.device_bytes, budget.host_bytes, budget.is_unified, job.keeps_result]
+    rooms = [budget.device_bytes, budget.host_bytes, budget.is_unified, job.keeps_result, is_given]
     told = group.meet("the beginning of a decode", values=[terms, rooms, host, place])
     for rank, (theirs, *_) in enumerate(told):
         for name, value in told[0][0].items():
@@ -50,7 +50,7 @@ def agree(
                     f"and {theirs.get(name)} on rank {rank}"
                 )
     hosts, places = [one[2] for one in told], [one[3] for one in told]
-    device = [room[0] if is_given else room[0] // places.count(where) for _, room, _, where in told]
+    device = [room[0] if room[4] else room[0] // places.count(where) for _, room, _, where in told]
     kept = [room[1] // hosts.count(where) for _, room, where, _ in told]
     rule = budget.rule
     if places.count(place) > 1 and not is_given:
