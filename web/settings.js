@@ -93,6 +93,17 @@ app.registerExtension({
       sortOrder: 90,
     },
     {
+      id: "hy3d_rocm.vae_devices",
+      category: [PACK, "VAE", "vae_devices"],
+      name: "GPUs that decode together",
+      tooltip:
+        'one: ComfyUI\'s own. all: those of its architecture. Or their numbers: "0,1". Of our decode ' +
+        "node, and of VAE nodes set to full.",
+      type: "text",
+      defaultValue: "one",
+      sortOrder: 85,
+    },
+    {
       id: "hy3d_rocm.protect_prompts",
       category: [PACK, "VAE", "protect_prompts"],
       name: "Protect every node",

@@ -24,12 +24,10 @@ def are_several() -> bool:
 def joined(arguments: argparse.Namespace) -> Iterator[Group]:
     """The group of all processes. arguments.device becomes this one's: the GPU of its number on
     this machine where no other was asked for."""
-    # A lost rank is no reason to end the process of another.
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
     import torch
     import torch.distributed as dist
 
-    from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, group_of
+    from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, group_of, set_variables
     from hy3d_rocm.tools import loading
 
     if arguments.device in (None, "auto", "cuda") and torch.cuda.is_available():
@@ -37,6 +35,7 @@ def joined(arguments: argparse.Namespace) -> Iterator[Group]:
     device = loading.pick_device(arguments.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    set_variables()
     backend = None if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_SECONDS))
     group = group_of(dist.group.WORLD, device)

@@ -14,14 +14,16 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import comfy.model_management as management
 import torch
 
-from hy3d_rocm.comfy import memory, reports, timeline, vaes
+from hy3d_rocm.comfy import devices, memory, reports, timeline, vaes
 from hy3d_rocm.comfy.reports import own_code_text, report_text
 from hy3d_rocm.comfy.running import (
+    ON_CPU,
+    POLICY,
     Asked,
     Made,
     Run,
@@ -36,6 +38,9 @@ from hy3d_rocm.conv.router import Guard
 from hy3d_rocm.decoding.memory.budget import parse_budget
 from hy3d_rocm.decoding.report import DecodeReport
 from hy3d_rocm.decoding.stages import stage_of
+
+if TYPE_CHECKING:
+    from hy3d_rocm.decoding.group import Group
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -266,11 +271,21 @@ def _carried_out(
 
     work = encode_with_report if encode else decode_with_report
     budget = vaes.budget_for(asked, place)
-    with run.metered(place), memory.own_care(vae):
-        made, report = work(
+
+    def together(group: Group | None) -> Made:
+        return work(
             family, video, budget, asked.strategy, asked.precision, run.steps, run.watcher,
-            options=asked.options,
+            options=asked.options, group=group,
         )  # fmt: skip
+
+    is_alone = encode or POLICY.get() == ON_CPU or (asked.strategy == "cpu" != place.type)
+    names = "one" if is_alone else asked.devices
+    wishes = {
+        "budget": asked.budget, "strategy": asked.strategy, "precision": asked.precision,
+        "options": asked.options,
+    }  # fmt: skip
+    with run.metered(place), memory.own_care(vae):
+        made, report = devices.shared(family, video, names, wishes, place, together)
         return made if encode else as_images(vae, made), report
 
 

@@ -18,6 +18,7 @@ import torch
 
 from hy3d_rocm import memory as measured
 from hy3d_rocm import meter
+from hy3d_rocm.comfy import devices
 from hy3d_rocm.conv import prepared
 from hy3d_rocm.diagnose.env.choices import say_once
 from hy3d_rocm.diagnose.env.shown import first_line
@@ -141,6 +142,7 @@ def free_everything() -> str:
     before = usage()
     models = len(management.current_loaded_models)
     management.unload_all_models()
+    devices.close()
     prepared.give_back()
     collected = gc.collect()
     management.soft_empty_cache()
@@ -194,6 +196,7 @@ def _then_unloaded(found: weakref.ref[Any]) -> Callable[..., Any]:
 
 def _unloaded(*_: Any) -> None:
     """A VAE, or a part of one, has left its device."""
+    devices.drop()
     freed = prepared.give_back()
     if freed:
         logger.info(

@@ -111,13 +111,14 @@ def _is_interrupted() -> bool:
 @dataclass(frozen=True)
 class Asked:
     """What a node or a patch asks of a decode or encode. budget: see parse_budget. who: for the
-    log, the node or method that was called."""
+    log, the node or method that was called. devices: see parse_devices; "": as the settings say."""
 
     budget: Request
     strategy: str
     precision: str
     options: DecodeOptions = field(default_factory=DecodeOptions)
     who: str = "VAE.decode"
+    devices: str = ""
 
 
 class Steps:

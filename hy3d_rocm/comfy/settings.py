@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from hy3d_rocm.decoding.device_names import ALL, ONE, parse_devices
 from hy3d_rocm.decoding.memory.budget import parse_budget
 from hy3d_rocm.diagnose.env.choices import FRAMEPACK_PATCHES as FRAMEPACK_PATCHES
 from hy3d_rocm.diagnose.env.choices import HUNYUAN3D_PATCHES as HUNYUAN3D_PATCHES
@@ -40,12 +41,21 @@ VARIABLES = {
     "offload": "HY3D_ROCM_OFFLOAD",
     "vae": VAE_VARIABLE,
     "vae_budget": "HY3D_ROCM_VAE_BUDGET",
+    "vae_devices": "HY3D_ROCM_VAE_DEVICES",
     "protect_prompts": "HY3D_ROCM_PROTECT_PROMPTS",
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
     "seed_mode": SEED_MODES, "offload": OFFLOADS, "vae": VAE_MODES,
 }  # fmt: skip
-_DEFAULTS = {"seed_mode": "stream", "offload": "auto", "vae": "protect", "vae_budget": "auto"}
+_DEFAULTS = {
+    "seed_mode": "stream", "offload": "auto", "vae": "protect", "vae_budget": "auto",
+    "vae_devices": ONE,
+}  # fmt: skip
+# Settings that are a text: what reads it, ValueError for what makes none, and examples.
+_TEXTS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
+    "vae_budget": (parse_budget, ("auto", '"6GB"', '"80%"')),
+    "vae_devices": (parse_devices, (ONE, ALL, '"0,1"')),
+}
 _YES_NO = dict.fromkeys(("on", "true", "yes", "1"), "on") | dict.fromkeys(
     ("off", "false", "no", "0"), "off"
 )
@@ -59,7 +69,7 @@ class Settings:
 
     vae: how other people's VAE nodes run: "off" as they are, "protect" with failing convolutions
     caught, "full" in parts within vae_budget too ("auto", "6GB", "80%": see parse_budget), "cpu"
-    on the CPU.
+    on the CPU. vae_devices: which GPUs decode together (see parse_devices).
     protect_prompts: failing convolutions are caught in every node of a prompt.
     """
 
@@ -68,6 +78,7 @@ class Settings:
     patches_off: frozenset[str]
     vae: VaeMode = "protect"
     vae_budget: str = "auto"
+    vae_devices: str = ONE
     protect_prompts: bool = False
 
 
@@ -82,6 +93,7 @@ def current(environ: Mapping[str, str] | None = None) -> Settings:
         patches_off=_switched_off(values),
         vae=cast(VaeMode, found["vae"]),
         vae_budget=found["vae_budget"],
+        vae_devices=found["vae_devices"],
         protect_prompts=found["protect_prompts"] == "on",
     )
 
@@ -136,8 +148,8 @@ def _found(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) -> 
 
 def _asked(name: str, environ: Mapping[str, str]) -> str | None:
     variable = VARIABLES[name]
-    if name == "vae_budget":
-        return _budget(variable, environ.get(variable, ""))
+    if name in _TEXTS:
+        return _text(name, variable, environ.get(variable, ""))
     if name in _CHOICES:
         return read_choice(environ, variable, _CHOICES[name])
     return _YES_NO.get(read_choice(environ, variable, tuple(_YES_NO)) or "")
@@ -148,8 +160,8 @@ def _stored(name: str, values: Mapping[str, Any]) -> str | None:
     what, value = f"ComfyUI's setting {PREFIX}{name}", values.get(PREFIX + name)
     if value is None:
         return None
-    if name == "vae_budget":
-        return _budget(what, value)
+    if name in _TEXTS:
+        return _text(name, what, value)
     choices = _CHOICES.get(name)
     if choices is None and isinstance(value, bool):
         return "on" if value else "off"
@@ -159,13 +171,14 @@ def _stored(name: str, values: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _budget(what: str, value: Any) -> str | None:
-    """A text that parse_budget can read."""
+def _text(name: str, what: str, value: Any) -> str | None:
+    """A text that the setting's reader takes."""
+    read, examples = _TEXTS[name]
     if not isinstance(value, str):
-        say_wrong(what, value, ("auto", '"6GB"', '"80%"'))
+        say_wrong(what, value, examples)
         return None
     try:
-        parse_budget(value.strip() or None)
+        read(value.strip() or _DEFAULTS[name])
     except ValueError as error:
         say_once(f"{what} is passed over: {error}")
         return None

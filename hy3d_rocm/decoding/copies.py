@@ -56,10 +56,10 @@ def _not_copied(vae: Any) -> dict[int, Any]:
     """
     owners = (vae, *(vae.modules() if isinstance(vae, torch.nn.Module) else ()))
     every = [value for owner in owners for value in vars(owner).values()]
-    return {id(value): value for value in every if _holds_resource(value)}
+    return {id(value): value for value in every if holds_resource(value)}
 
 
-def _holds_resource(value: Any) -> bool:
+def holds_resource(value: Any) -> bool:
     """Whether an object that is deleted by code of its own is in `value`; modules and tensors,
     which are copied as such, aside."""
     seen: set[int] = set()

@@ -597,6 +597,8 @@ class Execution:
     def _settle(self) -> None:
         self.placing.arrive()
         stages.synchronize(self.device)
+        if self.group is not None:
+            self.group.settle()
 
     def _begin(self, scope: Any) -> tuple[Job, Backend | None]:
         """The job over weights of its type, and what computes its layers, None for the VAE's own
@@ -659,7 +661,8 @@ class Execution:
         if wanted and "chunk" in variant.parameters and not job.encode:
             start = compiled.program.start(wanted)
         if start:
-            rest = replace(job, shape=(*job.shape[:2], job.shape[2] - start, *job.shape[3:]))
+            shape = *job.shape[:2], job.shape[2] - start, *job.shape[3:]
+            rest = replace(job, shape=shape, weights=compiled.job.weights)
             key, options = resume_key_of(job, variant), self.asked.options
             found = Compiled(rest, self.budget, variant.strategy, options, resume_key=key)
             compiled = found.plan().compiled

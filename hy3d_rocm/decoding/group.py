@@ -12,6 +12,7 @@ meeting. There all learn of it and act alike: they take what comes after such a 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,8 +28,8 @@ from hy3d_rocm.decoding.precision import NonFiniteError
 from hy3d_rocm.decoding.report import DecodeCancelled
 
 __all__ = [
-    "TIMEOUT_SECONDS", "Group", "GroupLostError", "Pending", "RankFailedError", "group_of",
-    "is_settled", "settled", "settling",
+    "TIMEOUT_SECONDS", "VARIABLES", "Group", "GroupLostError", "Meeting", "Pending",
+    "RankFailedError", "group_of", "is_settled", "set_variables", "settled", "settling",
 ]  # fmt: skip
 
 #: that a rank waits for another
@@ -38,6 +39,21 @@ _WORD_BYTES = 1024
 _CANCELLED, _ERROR = "cancelled", "an error"
 
 Parts = Sequence[tuple[int, Tensor]]  # a rank and what goes to it or comes from it
+
+
+#: for NCCL, read when its process group is made: a lost rank ends no process of another; no trace
+#: of Python's stack for each operation, which takes longer than the operation itself
+VARIABLES = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "0",
+    "TORCH_FR_BUFFER_SIZE": "0",
+}
+
+
+def set_variables() -> None:
+    """Sets VARIABLES where they are not set, before a process group is made."""
+    for name, value in VARIABLES.items():
+        os.environ.setdefault(name, value)
 
 
 class GroupLostError(ConnectionError):
@@ -89,9 +105,9 @@ class Pending:
 class Group:
     """Ranks 0 .. size - 1 that decode together.
 
-    control: takes tensors of the CPU (gloo). data: takes those of the device (NCCL); None: they go
-    by way of the CPU. Both are process groups of torch.distributed, or backends made by hand
-    (ProcessGroupGloo, ProcessGroupNCCL). timeout: seconds that a rank waits for another, which may
+    control: takes tensors of the CPU: a process group of torch.distributed, or its backend
+    (ProcessGroupGloo). data: the backend that takes those of the device (ProcessGroupNCCL); None:
+    they go by way of the CPU. timeout: seconds that a rank waits for another, which may
     have kernels to compile in its first decode.
 
     lost: why the group can't be used any more, "" while it can. sent_bytes: by this rank so far.
@@ -109,6 +125,7 @@ class Group:
         self.waited_seconds = 0.0
         self.stalls: list[tuple[torch.cuda.Event, torch.cuda.Event]] | None = None
         self.weights: tuple[Any, int] | None = None  # of the last decode, and what stands for them
+        self._last: Any = None  # of what NCCL was given
         self._kept: list[Any] = []  # what others may still write to after all was lost
 
     def wait(
@@ -121,7 +138,7 @@ class Group:
         if self.stalls is not None and on_stream:
             events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
             self.stalls.append((events[0], events[1]))
-        with self._watched(works, held):
+        with self.watched(works, held):
             for event in events[:1]:
                 event.record()
             for work in works:
@@ -146,28 +163,41 @@ class Group:
         every = [(through.send, peer, tensor) for peer, tensor in sends]
         every += [(through.recv, peer, tensor) for peer, tensor in comes]
         works: list[Any] = []
-        with self._watched(works, every), _at_once(through, works, on_device and bool(every)):
+        with (
+            self.watched(works, every),
+            _at_once(through, works, through is self.data and bool(every)),
+        ):
             for begin, peer, tensor in every:
                 works.append(begin([tensor], peer, 0))
+        if through is self.data and works:
+            self._last = works[-1]
         return Pending(self, works, every, arrived, through is self.data)
 
     def gather(self, tensor: Tensor, timeouts: int = 1) -> list[Tensor]:
         """Every rank's tensor, all of one size, in the order of ranks. timeouts: that this waits
         for at most."""
-        from torch._C._distributed_c10d import AllgatherOptions
-
         direct = tensor.device.type == "cpu" or self.data is not None
         given = tensor.contiguous() if direct else tensor.cpu()
         through = self.control if given.device.type == "cpu" else self.data
-        made = [torch.empty_like(given) for _ in range(self.size)]
+        made = given.new_empty((self.size, *given.shape))
         works: list[Any] = []
-        options = AllgatherOptions()
-        if through is self.control:  # or its thread goes on, and the process does not end
-            options.timeout = self._limit(timeouts)
-        with self._watched(works, (given, made)):
-            works.append(through.allgather([made], [given], options))
+        with self.watched(works, (given, made)):
+            if through is self.data:
+                works.append(through._allgather_base(made, given))
+            else:
+                works.append(self.told(list(made.unbind()), given, timeouts))
         self.wait(works, (given, made), through is self.data, timeouts)
-        return made if direct else [part.to(tensor.device) for part in made]
+        return list((made if direct else made.to(tensor.device)).unbind())
+
+    def told(self, places: list[Tensor], given: Tensor, timeouts: int) -> Any:
+        """Begins to gather tensors of the CPU."""
+        from torch._C._distributed_c10d import AllgatherOptions
+
+        options = AllgatherOptions()
+        # Else a thread of gloo's waits for as long as its process group does, and the process,
+        # which waits for that thread, can't end.
+        options.timeout = self._limit(timeouts)
+        return self.control.allgather([places], [given], options)
 
     def meet(
         self, about: str, error: BaseException | None = None, values: Any = None,
@@ -177,18 +207,14 @@ class Group:
         failed: then all raise, those that failed alike their own error, the others one that says
         the same. timeouts: that this waits for at most, where ranks may be that far apart.
         GroupLostError where the ranks do different things."""
-        words = self._said(_word(about, values, error), timeouts)
-        failed = next((rank for rank, word in enumerate(words) if word.what), None)
-        for rank, word in enumerate(words):
-            if word.about != about:
-                self._lose(
-                    f"the ranks do different things: rank {self.rank} is at {about}, rank {rank} "
-                    f"at {word.about}. Give all ranks the same VAE, latents and options, and the "
-                    "same versions of hy3d-rocm and torch"
-                )
-        if failed is not None:
-            raise settled(self._error_of(failed, words, error))
-        return [word.values for word in words]
+        return self.ask(about, error, values, timeouts).answer()
+
+    def ask(
+        self, about: str, error: BaseException | None = None, values: Any = None,
+        timeouts: int = 1,
+    ) -> Meeting:  # fmt: skip
+        """As meet(), for a rank that goes on meanwhile: what comes of it answer() says."""
+        return Meeting(self, about, error, values, timeouts)
 
     def leave(self, error: BaseException) -> None:
         """This rank ends a decode with `error`. Where not all ranks do the group is lost: others
@@ -196,31 +222,23 @@ class Group:
         if not self.lost and not is_settled(error):
             self.lost = f"rank {self.rank} left a decode of the group ({_described(error)})"
 
+    def _limit(self, timeouts: int) -> timedelta:
+        return timedelta(seconds=self.timeout * timeouts)
+
+    def settle(self) -> None:
+        """Behind all that the device was given: GroupLostError where NCCL gave something up, so
+        that what was made of it is worth nothing."""
+        if self._last is not None:
+            last, self._last = self._last, None
+            with self.watched((), None):
+                last.wait()
+
     def check(self) -> None:
         """GroupLostError where the group was lost before."""
         if self.lost:
             raise GroupLostError(self.lost)
 
-    def _limit(self, timeouts: int) -> timedelta:
-        return timedelta(seconds=self.timeout * timeouts)
-
-    def _said(self, word: _Word, timeouts: int) -> list[_Word]:
-        """What every rank says."""
-        text = json.dumps(word).encode()
-        mine = torch.zeros(_WORD_BYTES, dtype=torch.uint8)
-        head = len(text).to_bytes(4, "little") + text[: _WORD_BYTES - 4]
-        mine[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
-        heads = [part.numpy().tobytes() for part in self.gather(mine, timeouts)]
-        sizes = [int.from_bytes(head[:4], "little") for head in heads]
-        texts = [head[4 : 4 + size] for head, size in zip(heads, sizes, strict=True)]
-        if max(sizes) > _WORD_BYTES - 4:
-            mine = torch.zeros(max(sizes), dtype=torch.uint8)
-            mine[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-            parts = zip(self.gather(mine), sizes, strict=True)
-            texts = [part.numpy().tobytes()[:size] for part, size in parts]
-        return [_Word(*json.loads(text)) for text in texts]
-
-    def _error_of(
+    def error_of(
         self, rank: int, words: Sequence[_Word], own: BaseException | None
     ) -> BaseException:
         """What this rank raises where `rank` is the first that failed."""
@@ -237,19 +255,19 @@ class Group:
         return RankFailedError(Failure(word.what, text, word.on_host))
 
     @contextmanager
-    def _watched(self, works: Sequence[Any], held: Any) -> Iterator[None]:
+    def watched(self, works: Sequence[Any], held: Any) -> Iterator[None]:
         self.check()
         try:
             yield
         except RuntimeError as error:  # whatever torch.distributed raises is one
             self._kept += [works, held]
             first = (str(error).strip().splitlines() or [""])[0]
-            self._lose(
+            self.lose(
                 f"rank {self.rank} of {self.size} lost another one, which did not answer within "
                 f"{self.timeout:g} s or is gone ({first})"
             )
 
-    def _lose(self, why: str) -> NoReturn:
+    def lose(self, why: str) -> NoReturn:
         self.lost = why
         abort = getattr(self.data, "abort", None)
         if abort is not None:  # GPUs wait for ever otherwise
@@ -258,16 +276,60 @@ class Group:
         raise GroupLostError(why)
 
 
+class Meeting:
+    """What every rank says at a place."""
+
+    def __init__(
+        self, group: Group, about: str, error: BaseException | None, values: Any, timeouts: int
+    ) -> None:  # fmt: skip
+        self._group, self._about, self._error = group, about, error
+        self._timeouts = timeouts
+        self._text = json.dumps(_word(about, values, error)).encode()
+        head = len(self._text).to_bytes(4, "little") + self._text[: _WORD_BYTES - 4]
+        self._mine = torch.frombuffer(bytearray(head.ljust(_WORD_BYTES)), dtype=torch.uint8)
+        self._heads = torch.empty((group.size, _WORD_BYTES), dtype=torch.uint8)
+        self._works: list[Any] = []
+        with group.watched(self._works, (self._mine, self._heads)):
+            every = list(self._heads.unbind())
+            self._works.append(group.told(every, self._mine, timeouts))
+
+    def answer(self) -> list[Any]:
+        """Every rank's values; raises as meet() does."""
+        group, about = self._group, self._about
+        words = [_Word(*json.loads(text)) for text in self._texts()]
+        for rank, word in enumerate(words):
+            if word.about != about:
+                group.lose(
+                    f"the ranks do different things: rank {group.rank} is at {about}, rank {rank} "
+                    f"at {word.about}. Give all ranks the same VAE, latents and options, and the "
+                    "same versions of hy3d-rocm and torch"
+                )
+        for rank, word in enumerate(words):
+            if word.what:
+                raise settled(group.error_of(rank, words, self._error))
+        return [word.values for word in words]
+
+    def _texts(self) -> list[bytes]:
+        group = self._group
+        group.wait(self._works, (self._mine, self._heads), False, self._timeouts)
+        heads = [head.numpy().tobytes() for head in self._heads]
+        sizes = [int.from_bytes(head[:4], "little") for head in heads]
+        if max(sizes) > _WORD_BYTES - 4:  # all see that, and say the whole of it
+            padded = bytearray(self._text.ljust(max(sizes)))
+            parts = group.gather(torch.frombuffer(padded, dtype=torch.uint8))
+            return [part.numpy().tobytes()[:n] for part, n in zip(parts, sizes, strict=True)]
+        return [head[4 : 4 + size] for head, size in zip(heads, sizes, strict=True)]
+
+
 @contextmanager
 def _at_once(through: Any, works: list[Any], is_wanted: bool) -> Iterator[None]:
     """What is begun inside is one operation of NCCL's, which can't wait for itself."""
-    device = () if not hasattr(through, "_get_backend") else (torch.device("cuda"),)
-    is_wanted = is_wanted and hasattr(through, "_start_coalescing")
-    if is_wanted:
-        through._start_coalescing(*device)
+    if not is_wanted:
+        yield
+        return
+    through._start_coalescing()
     yield
-    if is_wanted:
-        works[:] = [through._end_coalescing(*device)]
+    works[:] = [through._end_coalescing()]
 
 
 def _word(about: str, values: Any, error: BaseException | None) -> _Word:
@@ -348,8 +410,8 @@ def group_of(
         # torch.distributed holds them; here they would outlive destroy_process_group().
         found = _groups[given] = Group(proxy(control), None, timeout)
     on_device = device is not None and device.type != "cpu"
-    if on_device and _takes(given, device) not in ("", "gloo"):
-        found.data = proxy(given)
+    if on_device and found.data is None and _takes(given, device) not in ("", "gloo"):
+        found.data = given._get_backend(device)
     return found
 
 

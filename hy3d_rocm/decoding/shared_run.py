@@ -15,7 +15,7 @@ from hy3d_rocm.decoding.run import OPS, ProgramStep, Run
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program
-    from hy3d_rocm.decoding.group import Group, Parts, Pending
+    from hy3d_rocm.decoding.group import Group, Meeting, Parts, Pending
 
 # Of these, and fewer, each is a message of its own.
 _FEW_FRAMES = 4
@@ -39,6 +39,9 @@ class SharedRun(Run):
         self._error: BaseException | None = None
         self._behind: list[ProgramStep] = []  # SENDs and RECVs behind one step
         self._filling: _Filling | None = None
+        self._shares: list[int] = []  # of the output's rows, of each rank
+        self._asked: Meeting | None = None
+        self._reduced: set[int] = set()  # values
 
     def fail(self, error: BaseException) -> None:
         """This rank can't go on."""
@@ -55,6 +58,9 @@ class SharedRun(Run):
         section: dict[str, Any] | None = None, tile: Any = None,
     ) -> Generator[tuple[int, Tensor]]:  # fmt: skip
         """See Run.section. What is thrown in where frames are given is fail()'s."""
+        own = next((step[7] for step in program.steps(number) if step[0] == _EMIT), (0, 0))
+        shares = self.group.meet(f"the rows of sample {self.sample}", self._error, own)
+        self._shares = [stop - first for first, stop in shares]
         for first, frames in super().section(program, number, fetch, section, tile):
             if frames is not None:
                 try:
@@ -64,7 +70,7 @@ class SharedRun(Run):
                 except BaseException as error:  # noqa: BLE001
                     self.fail(error)
             del frames
-        self._meet(f"the end of sample {self.sample}")
+        self._meet(f"the end of sample {self.sample}", None)
 
     def _carried_out(self, work: Callable[[ProgramStep], Any], step: ProgramStep, at: int) -> Any:
         if step.op in (_SEND, _RECV):
@@ -174,33 +180,40 @@ class SharedRun(Run):
 
     # Where all ranks meet
 
-    def _meet(self, about: str, value: Any = None) -> list[Any]:
+    def _meet(self, about: str, values: Any) -> list[Any]:
+        self._hear()
+        return self.group.meet(about, self._error, values)
+
+    def _hear(self) -> None:
+        """What comes of the last question; before all raise nothing may be under way."""
         if self._check is not None:  # also where there are no rows to do anything with
             self._unless_failed(self._check)
         if self._error is not None and self._filling is not None:
-            self._filling.wait()  # no slice does, and nothing may be under way when all raise
-        return self.group.meet(about, self._error, value)
-
-    def _meet_in(self, step: ProgramStep, value: Any) -> list[Any]:
-        about = f"{OPS[step.op]} {step.node} of frames {step.frames} of sample {self.sample}"
-        return self._meet(about, value)
+            self._filling.wait()  # which no slice of this rank does
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.answer()
 
     def _combine(self, step: ProgramStep) -> None:
         """The moments of the value that a REDUCE is of, of all ranks in their order: the same on
-        each."""
+        each. Whether a rank has failed is asked here, and looked at where they meet next, so that
+        none waits."""
         source = self.graph.nodes[step.node].source
-        if source in self._combined:
+        if source in self._reduced:
             return
+        self._reduced.add(source)
+        self._hear()
+        self._asked = self.group.ask(f"norm {step.node} of sample {self.sample}", self._error)
         own = self._unless_failed(self._tried, self._own_moments, source) if self._spans else None
-        counts = self._meet_in(step, 0 if own is None else own.count)
         channels = self.graph.nodes[source].channels
         told = self._unless_failed(self._tried, self._told, channels, own)
         if told is None:  # the others wait for some
             told = self._told(channels, None)
-        every = list(zip(counts, self.group.gather(told), strict=True))
-        found = self._unless_failed(self._tried, _combined, every)
-        if found is not None:
-            self._combined[source] = found
+        every = self.group.gather(told)
+        if own is not None:  # who has none needs none
+            found = self._unless_failed(self._tried, self._sum_of, own.count, every)
+            if found is not None:
+                self._combined[source] = found
 
     def _told(self, channels: int, own: Moments | None) -> Tensor:
         """Mean and deviations in one tensor."""
@@ -209,6 +222,14 @@ class SharedRun(Run):
             told[0].copy_(own.mean)
             told[1].copy_(own.deviations)
         return told
+
+    def _sum_of(self, count: int, every: Sequence[Tensor]) -> Moments:
+        """Of all rows. count: of this rank's."""
+        here = self._shares[self.group.rank]
+        return combine([
+            Moments(count * rows // here, mean, deviations)
+            for rows, (mean, deviations) in zip(self._shares, every, strict=True) if rows
+        ])  # fmt: skip
 
     def _own_moments(self, source: int) -> Moments:
         return combine([self._gathered[number] for number in self._of_node[source]])
@@ -219,7 +240,7 @@ class SharedRun(Run):
         if step.slice in self._slices:
             own = self._unless_failed(self._emit, step)
         size = (*step.rows, int(own.shape[4])) if own is not None else (0, 0, 0)
-        sizes = self._meet_in(step, size)
+        sizes = self._meet(f"frames {step.frames} of sample {self.sample}", size)
         rows, columns = [(first, stop) for first, stop, _ in sizes], max(n for _, _, n in sizes)
         made, sends, comes = None, list[Any](), list[Any]()
         channels, frames = self.graph.nodes[step.node].channels, step.frames[1] - step.frames[0]
@@ -231,7 +252,7 @@ class SharedRun(Run):
         elif own is not None:
             part = self._unless_failed(self._tried, own.contiguous)
             sends = [] if part is None else [(0, part.view(-1))]
-        self._meet(f"frames {step.frames}")
+        self._meet(f"frames {step.frames}", None)
         self.group.post(sends, comes).wait()
         if made is None:
             return None
@@ -262,10 +283,6 @@ def _put_together(
         elif stop > first:
             place.copy_(parts[rank].view(place.shape))
     return made
-
-
-def _combined(every: Sequence[tuple[int, Tensor]]) -> Moments:
-    return combine([Moments(count, mean, more) for count, (mean, more) in every if count])
 
 
 class _Filling:

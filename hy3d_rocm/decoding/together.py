@@ -15,7 +15,7 @@ import torch
 
 import hy3d_rocm
 from hy3d_rocm.decoding.copies import tensors_of
-from hy3d_rocm.decoding.graph import FRAME, OPAQUE, record
+from hy3d_rocm.decoding.graph import FRAME, OPAQUE
 from hy3d_rocm.decoding.group import is_settled, settled, settling
 from hy3d_rocm.decoding.planning.compiled import plan_job
 from hy3d_rocm.decoding.planning.jobs import is_opaque
@@ -50,13 +50,13 @@ def beginning(group: Group | None) -> Iterator[None]:
 def agree(
     group: Group, job: Job, budget: Budget, is_given: bool, terms: dict[str, Any]
 ) -> tuple[Job, Budget]:
-    """The job of this rank, and the budget that each has to keep: the smallest of theirs. Ranks
-    that share a memory share what is free of it, unless the budget is_given in bytes. terms: what
-    has to be the same on all. ValueError (a sentence) on all ranks where it is not."""
+    """The job of this rank, and the budget, the same on all: the smallest, and each one's. Ranks
+    that share a memory share what is free of it; a budget that is_given in bytes is a rank's own.
+    terms: what has to be the same on all. ValueError (a sentence) on all ranks where it is not."""
     host, place = platform.node(), f"{platform.node()} {_name_of(job.device)}"
     if budget.is_unified:
         place = host
-    rooms = [budget.device_bytes, budget.host_bytes, budget.is_unified, job.keeps_result]
+    rooms = [budget.device_bytes, budget.host_bytes, budget.is_unified, job.keeps_result, is_given]
     told = group.meet(BEGINNING, values=[terms, rooms, host, place])
     for rank, (theirs, *_) in enumerate(told):
         for name, value in told[0][0].items():
@@ -66,16 +66,17 @@ def agree(
                     f"and {theirs.get(name)} on rank {rank}"
                 )
     hosts, places = [one[2] for one in told], [one[3] for one in told]
-    device = [room[0] if is_given else room[0] // places.count(where) for _, room, _, where in told]
+    device = [room[0] if room[4] else room[0] // places.count(where) for _, room, _, where in told]
     kept = [room[1] // hosts.count(where) for _, room, where, _ in told]
-    least, rule = min(device), budget.rule
+    rule = budget.rule
     if places.count(place) > 1 and not is_given:
         rule += f", shared by {places.count(place)} ranks"
-    if least < device[group.rank]:
-        rule = f"{size_text(least, 2)}, as rank {device.index(least)} has it (here {rule})"
+    if len(set(device)) > 1:
+        rule += f"; the ranks may take {', '.join(size_text(room, 2) for room in device)}"
     budget = replace(
-        budget, device_bytes=least, host_bytes=min(kept), rule=rule,
+        budget, device_bytes=min(device), host_bytes=min(kept), rule=rule,
         is_unified=any(room[2] for _, room, *_ in told),
+        of_ranks=tuple(max(room, 1) for room in device),
     )  # fmt: skip
     keeps_result = told[0][1][3]
     return replace(job, rank=group.rank, ranks=group.size, keeps_result=keeps_result), budget
@@ -97,11 +98,13 @@ def terms_of(group: Group, job: Job, source: Tensor, options: Any) -> dict[str, 
         some = [t.detach().reshape(-1)[:_NUMBERS].double().to(job.device) for t in weights]
         told = torch.cat(some).cpu() if some else torch.empty(0)
         group.weights = _State(weights), zlib.crc32(told.numpy().data)
-    data = source.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = source.detach().contiguous().reshape(-1).view(whole[source.element_size()])
+    sums = torch.stack([bits[::step].sum(dtype=torch.int64) for step in (1, 3, 7)])
     return {
         "the VAE": job.family.name, "weights": [len(weights), group.weights[1]],
         "why rows can't be shared": why_not_rows(job),
-        "the shape of the latents": list(source.shape), "a sum of the latents": zlib.crc32(data),
+        "the shape of the latents": list(source.shape), "sums of the latents": sums.tolist(),
         "encode": job.encode, "the type": str(job.dtype), "the device's kind": job.device.type,
         "kernels": [job.make_backend.on_gpu, job.make_backend.on_host],
         "options": {one.name: str(getattr(options, one.name)) for one in fields(options)},
@@ -131,7 +134,7 @@ def why_not_rows(job: Job) -> str:
     """Why a job's rows can't be shared, "" where they can."""
     if is_opaque(job.family):
         return "of this VAE nothing but its own code is known"
-    nodes = record(job.family, job.encode).nodes
+    nodes = job.graph.nodes
     if any(node.op == OPAQUE for node in nodes):
         return "of a part of this VAE nothing but its own code is known"
     return "its norms see whole frames" if any(node.norm == FRAME for node in nodes) else ""

@@ -3,10 +3,10 @@
     torchrun --nproc-per-node 2 tests/bench/bench_ranks.py [--only hunyuan,long,wan] [--json FILE]
 
 hunyuan: HunyuanVideo's VAE (random weights, bf16), 33 frames of 640x608; long: 129 frames of
-544x960; wan: Wan 2.1, 81 frames of 720x1280. Of each: seconds (the median of the later runs) and the
-most bytes that a rank takes, the time in which a rank's GPU waits for others, what it sends, and how
-far the frames are from those of one GPU. Targets (two NVIDIA H200): 1.8 times as fast, at most 60 %
-of the memory.
+544x960; wan: Wan 2.1, 81 frames of 720x1280. Of each: seconds (the median of the later runs) and
+the most bytes that a rank takes, the time in which a rank's GPU waits for others, what it sends,
+and how far the frames are from those of one GPU. Targets (two NVIDIA H200): 1.8 times as fast, at
+most 60 % of the memory.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# A lost rank's peers give its communicator up and live on.
-os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
-
 import torch
 import torch.distributed as dist
 
@@ -32,7 +29,7 @@ import bench_decode_gpu
 
 from hy3d_rocm.bench.decode_gpu import hunyuan_vae
 from hy3d_rocm.decoding.executor import decode_with_report
-from hy3d_rocm.decoding.group import Group, group_of
+from hy3d_rocm.decoding.group import Group, group_of, set_variables
 
 RUNS: dict[str, tuple[Callable[[torch.device], Any], tuple[int, ...]]] = {
     "small": (hunyuan_vae, (16, 3, 40, 38)),
@@ -101,6 +98,7 @@ def main() -> int:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     bench_decode_gpu.DEVICE = device
+    set_variables()
     dist.init_process_group()
     group = group_of(dist.group.WORLD, device)
     assert group is not None, "torchrun with two processes or more was expected"

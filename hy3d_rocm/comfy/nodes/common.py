@@ -20,6 +20,7 @@ from hy3d_rocm.comfy import settings
 from hy3d_rocm.comfy.decode import latents_of
 from hy3d_rocm.comfy.running import Asked
 from hy3d_rocm.decoding.checks import STRATEGIES
+from hy3d_rocm.decoding.device_names import parse_devices
 from hy3d_rocm.decoding.memory.budget import parse_budget
 from hy3d_rocm.decoding.precision import PRECISIONS
 from hy3d_rocm.decoding.report import DecodeOptions
@@ -158,9 +159,12 @@ def asked(
     budget: str, strategy: str, precision: str, options: dict[str, Any], who: str = "VAE.decode"
 ) -> Asked:
     """What a node's inputs ask for. options: the optional ones. who: the node, for the log.
-    ValueError (a sentence) for a budget or an option that is none."""
+    ValueError (a sentence) for a budget, devices or an option that are none."""
     request = parse_budget(budget.strip() or None)
-    return Asked(request, strategy, precision, decode_options(options), who)
+    options = dict(options)
+    devices = str(options.pop("devices", ""))
+    parse_devices(devices)
+    return Asked(request, strategy, precision, decode_options(options), who, devices)
 
 
 def decode_options(given: dict[str, Any]) -> DecodeOptions:

@@ -113,17 +113,19 @@ def flags() -> dict[str, bool]:
 
 
 def start(
-    python: str, script: Path, *arguments: str, stderr: int = subprocess.PIPE
-) -> subprocess.Popen[bytes]:
+    python: str, script: Path, *arguments: str, stderr: int = subprocess.PIPE,
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:  # fmt: skip
     """-I: no PYTHON* variables, no user site, nothing but the standard library on the path until
-    the host's own sys.path arrives. -B: nothing is written where folders may be read-only."""
+    the host's own sys.path arrives. -B: nothing is written where folders may be read-only.
+    variables: of its environment, beside the host's."""
     creation = 0
     if sys.platform == "win32":
         creation = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
     return subprocess.Popen(
         [python, "-I", "-B", str(script), *arguments], bufsize=0, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=stderr, env=environment(os.environ), start_new_session=True,
-        creationflags=creation,
+        stdout=subprocess.PIPE, stderr=stderr, env=environment(os.environ) | dict(variables or {}),
+        start_new_session=True, creationflags=creation,
     )  # fmt: skip
 
 

@@ -38,13 +38,15 @@ class Budget:
 
     device_bytes: on the device. host_bytes: on the host (the result, what is spilled).
     is_unified: both come out of device_bytes together, and the host's part is at most host_bytes.
-    rule: a sentence that says how it came about.
+    rule: a sentence that says how it came about. of_ranks: where several share a decode, each one's
+    device_bytes.
     """
 
     device_bytes: int
     host_bytes: int
     is_unified: bool
     rule: str
+    of_ranks: tuple[int, ...] = ()
 
     def fits(self, device_bytes: int, host_bytes: int) -> bool:
         """Whether needs fit; on the CPU host_bytes is 0, all of them are the device's."""

@@ -41,14 +41,16 @@ _DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16:
 class StepWorkspace:
     """The inside function of a request. backend: what computes on the device; it is asked, never
     run. rules: what operators take inside there. dtype: of all values. host: backend and rules of
-    the host beside a device, where candidates of it are allowed.
+    the host beside a device, where candidates of it are allowed. into: results of convolutions may
+    be made in memory that has rows beside them.
     """
 
     def __init__(
         self, graph: Graph, backend: Backend, rules: OperatorWorkspace, dtype: torch.dtype,
-        host: tuple[Backend, OperatorWorkspace] | None = None,
+        host: tuple[Backend, OperatorWorkspace] | None = None, into: bool = False,
     ) -> None:  # fmt: skip
         self._graph, self._dtype = graph, dtype
+        self._into = {"into": True} if into else {}
         self._places = [(backend, rules), *([host] if host else [])]
         self._first = next((  # of those that torch computes as matrix products
             n for n, node in enumerate(graph.nodes)
@@ -81,6 +83,7 @@ class StepWorkspace:
         """Of a hy3d_call: bytes inside, whether it is in place, bytes of generated code, and the
         number of the shape that this is for. What was given is given again when another schedule of
         the graph asks."""
+        row_padding = max(row_padding), min(row_padding)  # it takes the same the other way round
         question = node, part, on_host, source, row_padding, is_made, reads, makes
         found = self._known.get(question)
         if found is None:
@@ -101,7 +104,7 @@ class StepWorkspace:
                     inside, in_place = _run_on_shapes(layer, x, reads[0], rules), False
                 else:
                     pieces = Pieces((x,), reads[0], total)
-                    inside, in_place = backend.workspace(layer, pieces, makes)
+                    inside, in_place = backend.workspace(layer, pieces, makes, **self._into)
             shapes = frozenset(rules.shapes)
             number = self._shapes.setdefault(shapes, min(len(self._shapes), _MOST_SHAPES - 1))
             found = self._known[question] = inside, int(in_place), rules.code_bytes, number

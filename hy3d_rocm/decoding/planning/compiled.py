@@ -17,7 +17,7 @@ from hy3d_rocm import _native
 from hy3d_rocm.decoding.black_box import left_out, own_variants, planned, predicted
 from hy3d_rocm.decoding.checks import check_choice
 from hy3d_rocm.decoding.faults import ATTEMPTS
-from hy3d_rocm.decoding.graph import Graph, record
+from hy3d_rocm.decoding.graph import Graph
 from hy3d_rocm.decoding.layers import Conv, ModuleWeights
 from hy3d_rocm.decoding.memory.dry_run import (
     CPU_ALLOWANCE_BYTES,
@@ -30,6 +30,7 @@ from hy3d_rocm.decoding.planning.jobs import Job, is_opaque, resume_key_of
 from hy3d_rocm.decoding.planning.planner import (
     STRATEGIES,
     Candidate,
+    DoesNotFitError,
     Need,
     Plan,
     Variant,
@@ -84,10 +85,33 @@ def plan_job(
     check_choice("strategy", strategy, STRATEGIES)
     if not is_opaque(job.family):
         check = partial(wanted, Variant("whole"))
-        return Compiled(job, budget, strategy, options, resume_key=resume_key, check=check).plan()
+        plans, refusals = list[Plan](), list[DoesNotFitError]()
+        for one in _shared(job, budget):
+            try:
+                compiled = Compiled(
+                    one, budget, strategy, options, resume_key=resume_key, check=check
+                )
+                plans.append(compiled.plan())
+            except DoesNotFitError as error:
+                refusals.append(error)
+                continue
+            if not plans[-1].need.stored_bytes:
+                return plans[-1]
+        if not plans:
+            raise refusals[0]
+        return plans[0]
     options = options or DecodeOptions()
     offered = filter(wanted, own_variants(job, options))
     return choose(offered, budget, strategy, partial(planned, job), left_out(job, options))
+
+
+def _shared(job: Job, budget: Budget) -> list[Job]:
+    """The job, and where its ranks differ in what they may take, with rows shared in this ratio."""
+    least = min(budget.of_ranks, default=0)
+    if job.ranks == 1 or least <= 0 or least == max(budget.of_ranks):
+        return [job]
+    weights = tuple(max(1, round(8 * room / least)) for room in budget.of_ranks)
+    return [job, replace(job, weights=weights)]
 
 
 class Compiled:
@@ -131,9 +155,10 @@ class Compiled:
                 )
         self.passes = options.statistic_passes if job.family.has_global_norms else 0
         self.may_spill = options.cpu_offload and not on_cpu
-        self.graph: Graph = record(job.family, job.encode) if like is None else like.graph
+        self.graph: Graph = job.graph if like is None else like.graph
         self.workspace: StepWorkspace = like.workspace if like is not None else StepWorkspace(
-            self.graph, *_place(job, job.device), job.dtype, None if on_cpu else _place(job, _CPU)
+            self.graph, *_place(job, job.device), job.dtype, None if on_cpu else _place(job, _CPU),
+            into=job.ranks > 1,
         )  # fmt: skip
         takes = self.workspace
         self._untold = untold = list[str]()  # why nobody can tell what the VAE's own code takes
@@ -159,6 +184,8 @@ class Compiled:
 
         if allowed == _BITS["whole"] and own_bytes() is None:
             raise nothing_fits(self._refused(), budget, strategy)
+        each = {"weights": job.weights, "device_budgets": budget.of_ranks}
+        shares: dict[str, Any] = {n: told for n, told in each.items() if told and job.ranks > 1}
         self.schedule: Schedule = _native.compile_schedule(
             self.graph.nodes, workspace=own_bytes, **takes.request | {"inside": inside},
             size=job.shape[2:], element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
@@ -172,7 +199,7 @@ class Compiled:
             device=machine(job, options, job.device), host=machine(job, options, _CPU),
             copy_bytes_per_second=_COPY_RATE, halos=self.halos, statistic_passes=self.passes,
             own_bytes=_ASKED if allowed & _BITS["whole"] else -1,
-            rank=job.rank, ranks=job.ranks, link_bytes_per_second=_LINK_RATE,
+            rank=job.rank, ranks=job.ranks, link_bytes_per_second=_LINK_RATE, **shares,
             only_level=0 if resume_key is None else resume_key["parameters"].get("level", -1) + 1,
         )  # fmt: skip
 
@@ -314,6 +341,7 @@ def machine(job: Job, options: DecodeOptions, device: torch.device) -> tuple[Any
     slices = (_NATIVE_SLICE_BYTES, usual) if several else (usual, 0)
     time, space = job.family.factor if job.encode else (1, 1)
     positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
+    positions = max(positions // max(job.ranks // 2, 1), 1)  # a rank holds half of what one would
     tried = _NATIVE_LATENTS if native else (1 if on_cpu else max(1, _BUSY_POSITIONS // positions),)
     most = max(1, -(-job.shape[2] // time))
     sizes = sorted({int(min(latents, most) * time) for latents in (*tried, 1)}, reverse=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hy3d_rocm.decoding.backends import native
+from hy3d_rocm.decoding.graph import Graph, record
 from hy3d_rocm.decoding.memory.dry_run import modelled
 from hy3d_rocm.decoding.placing import on_their_way
 from hy3d_rocm.decoding.precision import name_of
@@ -95,6 +97,7 @@ class Job:
     result_dtype: of the frames. encode: the other way round, `shape` is that of the pixels.
     keeps_result: whether all frames are kept in host memory (False: they go to a file as they
     come). rank, ranks: which of the ranks of a group this one is, that share every value's rows.
+    weights: in this ratio; (): equally.
     """
 
     family: Any
@@ -107,6 +110,12 @@ class Job:
     keeps_result: bool = True
     rank: int = 0
     ranks: int = 1
+    weights: tuple[int, ...] = ()
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Its layers, recorded for this decode: a timestep is in them."""
+        return record(self.family, self.encode)
 
     @property
     def is_fused(self) -> bool:

@@ -417,7 +417,7 @@ def test_weights_at_the_address_of_others_are_others(pair: list[Group]) -> None:
     assert told[0] != told[1]
 
 
-def test_the_least_budget_of_all_is_everyones(jobs: dict[str, Job], pair: list[Group]) -> None:
+def test_ranks_of_other_budgets_plan_alike(jobs: dict[str, Job], pair: list[Group]) -> None:
     job = jobs["wan"]
     ends = each(
         pair,
@@ -425,10 +425,8 @@ def test_the_least_budget_of_all_is_everyones(jobs: dict[str, Job], pair: list[G
             job.vae, job.z, budget="4GB" if group.rank else "2GB", group=group
         ),
     )
-    assert [end[1].budget_bytes for end in ends] == [2 << 30] * 2 or (
-        [end[1].budget_bytes for end in ends] == [2 * 10**9] * 2
-    )
-    assert "as rank 0 has it" in ends[1][1].budget_rule
+    assert ends[0][1].budget_bytes == ends[1][1].budget_bytes < 3e9
+    assert all("the ranks may take 2.00 GB, 4.00 GB" in end[1].budget_rule for end in ends)
     ends = each(
         pair, lambda group: decode(job.vae, job.z, budget=None if group.rank else 1000, group=group)
     )

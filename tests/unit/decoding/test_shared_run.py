@@ -26,6 +26,7 @@ from hy3d_rocm.decoding.executor import (  # noqa: E402
     encode_with_report,
 )
 from hy3d_rocm.decoding.group import Group, group_of  # noqa: E402
+from hy3d_rocm.decoding.plan import BudgetTooSmallError  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
 
 pytestmark = [
@@ -139,3 +140,26 @@ def test_a_group_is_made_once_of_a_process_group_and_one_rank_is_none() -> None:
     found, groups = in_ranks(2, lambda group: group_of(group, cpu))
     assert found == groups
     assert in_ranks(1, lambda group: group_of(group, cpu))[0] == [None]
+
+
+def test_a_card_with_more_memory_takes_more_rows() -> None:
+    """Half of the rows do not fit rank 1, a seventh of them do."""
+    vae = family_of("hunyuan", tiny_vae("hunyuan"))
+    source = source_of(vae, False, 3, 20, 24)
+    want, alone = decode_with_report(vae, source, strategy="streamed")
+    half = in_ranks(2, lambda g: decode_with_report(vae, source, group=g))[0][0][1]
+    less = half.predicted_peak_bytes - (2 << 20)
+    budgets = 4 * alone.predicted_peak_bytes, less
+    found, groups = in_ranks(2, lambda g: decode_with_report(vae, source, budgets[g.rank], group=g))
+    frames, report = found[0]
+    assert relative_error(frames, want) < BOUND
+    assert "the ranks may take" in report.budget_rule
+    assert half.predicted_peak_bytes < report.predicted_peak_bytes  # rank 0 has the most
+    assert all(group.sent_bytes for group in groups)
+
+
+def test_a_budget_that_no_ratio_of_rows_fits_is_every_rank_s() -> None:
+    vae = family_of("hunyuan", tiny_vae("hunyuan"))
+    source = source_of(vae, False, 3, 10, 7)
+    with pytest.raises(BudgetTooSmallError):
+        in_ranks(2, lambda g: decode(vae, source, (1 << 30, 1000)[g.rank], group=g))

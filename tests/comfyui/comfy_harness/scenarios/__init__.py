@@ -28,6 +28,7 @@ from comfy_harness.scenarios import (
     vae_faults,
     vae_nodes,
     vaes,
+    workers,
     workflows,
     wrapper_vaes,
 )
@@ -49,6 +50,7 @@ SCENARIOS: dict[str, Callable[[Context], None]] = {
     "vaes": vaes.run,
     "vae_faults": vae_faults.run,
     "vae_nodes": vae_nodes.run,
+    "workers": workers.run,
     "wrapper_vaes": wrapper_vaes.run,
     "cancel": cancel.run,
     "growth": growth.run,

@@ -112,6 +112,75 @@ def test_options_reach_the_decode(execute: Execute, loads: list[Any]) -> None:
     assert "streamed in chunks of 2 latent frames" in report
 
 
+@pytest.fixture
+def shares(comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the processes of further devices are asked; they decode nothing."""
+    from hy3d_rocm.comfy import devices
+    from hy3d_rocm.decoding import workers
+
+    told: list[Any] = []
+
+    class Alone(workers.Workers):
+        def share(self, family: Any, source: Any, wishes: Any, work: Any) -> Any:
+            told.append((self.others, dict(wishes)))
+            return work(None)
+
+        def drop(self) -> None:
+            told.append("drop")
+
+        def close(self) -> None:
+            told.append("close")
+
+    monkeypatch.setattr(workers, "Workers", Alone)
+    monkeypatch.setattr(devices, "_workers", None)
+    monkeypatch.setattr(devices, "_options", lambda: {"cpu": True})
+    monkeypatch.delenv("HY3D_ROCM_VAE_DEVICES", raising=False)
+    return told
+
+
+def test_a_decode_is_shared_by_the_devices_of_the_input_or_of_the_settings(
+    execute: Execute, loads: list[Any], shares: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = torch.device("cpu")
+    vae = ManagedVae(wan_original(tiny_vae("wan")))
+    z = tiny_latents(vae.first_stage_model, 3, 2, 2)
+
+    def decoded(budget: str = "auto", **more: Any) -> list[Any]:
+        shares.clear()
+        given = {**AUTO, "budget": budget, **more}
+        execute("Hy3DRocmVAEDecode", samples={"samples": z}, vae=vae, **given)
+        return shares
+
+    assert decoded() == decoded(devices="one") == decoded(devices="all") == []
+    ((others, wishes),) = decoded("200MB", devices="cpu,cpu,cpu", chunk_size=2)
+    assert others == (cpu, cpu)
+    assert wishes["budget"] == 200 * 2**20
+    assert wishes["options"].chunk_size == 2
+    monkeypatch.setenv("HY3D_ROCM_VAE_DEVICES", "cpu,cpu")
+    found = decoded()
+    assert found[0] == "close"  # other devices than before
+    assert found[1][0] == (cpu,)
+    assert found[1][1]["budget"] is None  # each says what is free on its own
+    assert decoded(devices="one") == []
+    with pytest.raises(ValueError, match="devices is 'both': give"):
+        decoded(devices="both")
+
+
+def test_processes_give_a_vae_back_with_comfyui_and_end_when_memory_is_freed(
+    execute: Execute, loads: list[Any], shares: list[Any]
+) -> None:
+    from hy3d_rocm.comfy import memory
+
+    vae = ManagedVae(wan_original(tiny_vae("wan")))
+    z = tiny_latents(vae.first_stage_model, 3, 2, 2)
+    execute("Hy3DRocmVAEDecode", samples={"samples": z}, vae=vae, **AUTO, devices="cpu,cpu")
+    shares.clear()
+    memory._unloaded()
+    assert shares == ["drop"]
+    execute("Hy3DRocmFreeMemory", anything=1)
+    assert "close" in shares
+
+
 def test_latents_of_another_model_are_named_with_the_remedy(
     execute: Execute, loads: list[Any]
 ) -> None:

@@ -18,7 +18,7 @@ from hy3d_rocm.diagnose.env import choices
 
 VARIABLES = (
     "HY3D_ROCM_SEED_MODE", "HY3D_ROCM_OFFLOAD", "HY3D_ROCM_VAE", "HY3D_ROCM_VAE_BUDGET",
-    "HY3D_ROCM_PROTECT_PROMPTS",
+    "HY3D_ROCM_VAE_DEVICES", "HY3D_ROCM_PROTECT_PROMPTS",
 )  # fmt: skip
 
 
@@ -234,6 +234,17 @@ def test_the_vae_settings_come_from_the_file_and_before_it_from_the_environment(
     assert "vae_budget: 80% (HY3D_ROCM_VAE_BUDGET in the environment)" in told
     assert "protect_prompts: off (HY3D_ROCM_PROTECT_PROMPTS in the environment)" in told
     assert "protect_prompts: on (ComfyUI's settings)" in settings.explained()
+
+
+def test_the_devices_of_a_decode_are_a_setting_like_the_budget(
+    settings: ModuleType, save: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert settings.current().vae_devices == "one"
+    save({"hy3d_rocm.vae_devices": " 0,1 "})
+    assert settings.current().vae_devices == "0,1"
+    assert settings.current({"HY3D_ROCM_VAE_DEVICES": "all"}).vae_devices == "all"
+    assert settings.current({"HY3D_ROCM_VAE_DEVICES": "both"}).vae_devices == "0,1"
+    assert "HY3D_ROCM_VAE_DEVICES is passed over: devices is 'both'" in caplog.text
 
 
 @pytest.mark.parametrize(("word", "meant"), [("ON", True), ("yes", True), ("false", False)])

@@ -1,0 +1,85 @@
+"""Further devices for VAE decodes: which the node or the setting names, and their processes, which
+stay from one decode to the next (decoding/workers.py)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from hy3d_rocm.comfy import settings
+from hy3d_rocm.comfy.in_worker import prepare
+from hy3d_rocm.decoding.device_names import ALL, architecture, further_devices, parse_devices
+
+if TYPE_CHECKING:
+    from hy3d_rocm.decoding.group import Group
+    from hy3d_rocm.decoding.workers import Workers
+
+logger = logging.getLogger("hy3d_rocm")
+
+Result = TypeVar("Result")
+
+_lock = threading.Lock()
+_workers: Workers | None = None
+
+
+def shared(
+    family: Any, video: torch.Tensor, devices: str, wishes: Mapping[str, Any],
+    place: torch.device, work: Callable[[Group | None], Result],
+) -> Result:  # fmt: skip
+    """work(group), where the group is of ComfyUI's device, `place`, and of those that are named;
+    work(None) where none is. devices: see parse_devices; "": as the settings say. wishes: see
+    Workers.share. ValueError (a sentence) for devices that are not there."""
+    names = parse_devices(devices or settings.current().vae_devices)
+    workers = _workers_of(names, place) if names else None
+    return work(None) if workers is None else workers.share(family, video, wishes, work)
+
+
+def drop() -> None:
+    """The processes give back what they hold of a VAE."""
+    if _workers is not None:
+        _workers.drop()
+
+
+def close() -> None:
+    """The processes end."""
+    if _workers is not None:
+        _workers.close()
+
+
+def _workers_of(names: tuple[str, ...], place: torch.device) -> Workers | None:
+    """Those of the last decode where it asked for the same."""
+    global _workers
+    numbered: int | None = place.index
+    if place.type == "cuda" and numbered is None:
+        place = torch.device("cuda", torch.cuda.current_device())
+    others = further_devices(names, place)
+    if not others:
+        if names == (ALL,):
+            logger.info("[VAE Decode] %s", _alone(place))
+        return None
+    from hy3d_rocm.decoding.workers import Workers
+
+    with _lock:
+        known = _workers
+        if known is None or (known.device, known.others) != (place, tuple(others)):
+            if known is not None:
+                known.close()
+            _workers = known = Workers(place, others, partial(prepare, _options()))
+        return known
+
+
+def _alone(place: torch.device) -> str:
+    if place.type != "cuda":
+        return f"ComfyUI computes on {place}: no other device can decode with it"
+    return f"no other GPU is a {architecture(place)} as {place} is: it decodes alone"
+
+
+def _options() -> dict[str, Any]:
+    from comfy.cli_args import args
+
+    return dict(vars(args))

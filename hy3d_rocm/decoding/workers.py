@@ -1,0 +1,421 @@
+"""Workers: further devices of this machine, each with a process of its own, that decode with us.
+
+    workers = Workers(torch.device("cuda:0"), [torch.device("cuda:1")])
+    frames = workers.share(family, z, {}, lambda group: decode(family, z, group=group))
+
+This process is rank 0 of the group, whose process groups are made by hand: torch.distributed's
+default group is left to others. The processes (worker.py) start with the first decode and keep the
+weights of the last VAE; they end with close(), after IDLE_SECONDS without a decode, and with this
+process, however that ends. Whatever is wrong with one of them this process decodes alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, NoReturn, TypeVar
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from hy3d_rocm.conv.probe import process
+from hy3d_rocm.decoding import together, wire
+from hy3d_rocm.decoding.copies import tensors_of
+from hy3d_rocm.decoding.families.base import StructuredFamily
+from hy3d_rocm.decoding.families.changes import examined
+from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, VARIABLES, Group
+from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
+from hy3d_rocm.decoding.report import DecodeCancelled
+from hy3d_rocm.decoding.worker_process import (
+    START_SECONDS,
+    RefusedError,
+    WorkerError,
+    WorkerProcess,
+)
+
+logger = logging.getLogger("hy3d_rocm")
+
+_dist: Any = torch.distributed  # whose C++ classes have no types
+
+Result = TypeVar("Result")
+
+#: after which processes that nobody needs end
+IDLE_SECONDS = 600.0
+#: without a word from a process, which says one each second unless it is stopped or hangs
+SILENT_SECONDS = 60.0
+#: decodes in a row that a process was lost in, after which none is shared any more
+MOST_FAILURES = 3
+_PING_SECONDS = 1.0
+# Until all processes have ended a decode that this one has ended, and where it failed in it.
+_SETTLE_SECONDS, _FAILED_SECONDS = 30.0, 5.0
+_LOCALHOST = "127.0.0.1"
+# What is found by its tensors' sums: of so many words of 8 bytes in a row, and of the rows.
+_COLUMNS = 4096
+
+
+class Workers:
+    """device: of this process. others: one process each. prepare: called in each before anything of
+    the program that the VAEs are from is imported: a function that can be pickled. timeout: as
+    Group's. start_seconds, idle_seconds, silent_seconds: see the constants above.
+
+    share() is for one decode at a time: a second one that begins meanwhile is done alone.
+    """
+
+    def __init__(
+        self, device: torch.device, others: Sequence[torch.device],
+        prepare: Callable[[], None] | None = None, *, timeout: float = TIMEOUT_SECONDS,
+        start_seconds: float = START_SECONDS, idle_seconds: float = IDLE_SECONDS,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:  # fmt: skip
+        for other in others:
+            if other.type != device.type or other.type not in ("cpu", "cuda"):
+                raise ValueError(
+                    f"{other} can't decode with {device}: give devices of one kind, GPUs or CPUs"
+                )
+        self.device, self.others, self.prepare = device, tuple(others), prepare
+        self.timeout, self.start_seconds = timeout, start_seconds
+        self.idle_seconds, self.silent_seconds = idle_seconds, silent_seconds
+        self.failures = 0
+        self._lock = threading.Lock()
+        self._workers: list[WorkerProcess] = []
+        self._group: Group | None = None
+        self._held: tuple[Any, Any] | None = None  # a VAE (weakly) and what it was
+        self._refused: tuple[Any, Any] | None = None
+        self._timer: threading.Timer | None = None
+
+    def share(
+        self, family: Any, source: Tensor, wishes: Mapping[str, Any],
+        work: Callable[[Group | None], Result],
+    ) -> Result:  # fmt: skip
+        """work(group), in which this process decodes `source` by the family as rank 0 of the group,
+        while the others do the same; work(None) where that can't be, or failed: a line in the log
+        says why.
+
+        wishes: budget, strategy and precision of the others' decode(): a budget in bytes counts on
+        each device, others of what is free there. What `work` raises alone is raised.
+        """
+        if self.failures >= MOST_FAILURES or not self._lock.acquire(blocking=False):
+            return work(None)
+        try:
+            if self._timer is not None:
+                self._timer.cancel()
+            return self._shared(family, source, wishes, work)
+        finally:
+            if self._workers:
+                self._timer = threading.Timer(self.idle_seconds, self.close)
+                self._timer.daemon = True
+                self._timer.start()
+            self._lock.release()
+
+    def drop(self) -> None:
+        """The processes give the VAE's memory back, and stay. Nothing while they decode."""
+        if self._workers and self._lock.acquire(blocking=False):
+            try:
+                self._held = None
+                for worker in self._workers:
+                    worker.ask("drop", {})
+                self._hear(_FAILED_SECONDS)
+            except WorkerError:
+                self._end()
+            finally:
+                self._lock.release()
+
+    def close(self) -> None:
+        """The processes end, and all their memory is free; a later decode starts others. Nothing
+        while they decode."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._end()
+            finally:
+                self._lock.release()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that run now."""
+        return [worker.process.pid for worker in self._workers]
+
+    # One decode
+
+    def _shared(
+        self, family: Any, source: Tensor, wishes: Mapping[str, Any],
+        work: Callable[[Group | None], Result],
+    ) -> Result:  # fmt: skip
+        why = why_alone(family, source)
+        if why:
+            logger.info("[VAE Decode] Decoding on %s alone: %s", self.device, why)
+            return work(None)
+        try:
+            group = self._ready(family, source, wishes)
+        except wire.UnsendableError as error:
+            self._refuse(family, f"this VAE can't be sent to another process: {error}")
+            return work(None)
+        except RefusedError as error:
+            self._end()
+            self._refuse(family, str(error))
+            return work(None)
+        except Exception as error:
+            logger.debug("hy3d_rocm: the processes of a decode", exc_info=True)
+            self._end()
+            logger.warning("[VAE Decode] %s: decoding on %s alone", _line(error), self.device)
+            self._failed()
+            return work(None)
+        if group is None:
+            return work(None)
+        try:
+            result = self._watched(group, work)
+        except BaseException as error:
+            orderly = self._settle(group, _FAILED_SECONDS)
+            may_be_theirs = isinstance(error, (ValueError, RuntimeError, MemoryError))
+            if isinstance(error, DecodeCancelled) or not may_be_theirs:
+                raise
+            logger.warning(
+                "[VAE Decode] Not with %s (%s): decoding on %s alone",
+                " and ".join(map(str, self.others)), _line(error), self.device,
+            )  # fmt: skip
+            result = work(None)
+            if not orderly:
+                self._failed()
+            return result
+        if self._settle(group, _SETTLE_SECONDS):
+            self.failures = 0
+        else:
+            self._failed()
+        return result
+
+    def _ready(self, family: Any, source: Tensor, wishes: Mapping[str, Any]) -> Group | None:
+        """The group, whose others have begun to decode; None for a VAE that they have refused."""
+        now = _state_of(family)
+        if _is(self._refused, family.vae, now):
+            return None
+        host = family.host
+        told = None if host is None else (host.dtype, host.make_weights, host.casts)
+        wanted = {
+            "latents": source.detach().cpu(), "wishes": dict(wishes), "timestep": family.timestep
+        }  # fmt: skip
+        decode = wire.packed(("decode", wanted))
+        if any(worker.has_ended() for worker in self._workers):
+            self._end()
+        if not _is(self._held, family.vae, now):
+            self._held = None
+            vae = wire.packed(("hold", {"vae": family.vae, "host": told}))
+            if not self._workers:
+                self._start()
+            for worker in self._workers:
+                worker.write(vae, self.start_seconds)
+            self._hear(self.start_seconds)
+            self._held = (weakref.ref(family.vae), now)
+        for worker in self._workers:
+            worker.write(decode, self.start_seconds)
+        return self._group
+
+    def _watched(self, group: Group, work: Callable[[Group | None], Result]) -> Result:
+        """work(group). A process that says nothing for too long is killed, which ends all waits."""
+        stop = threading.Event()
+
+        def watch() -> None:
+            while not stop.wait(_PING_SECONDS):
+                for worker in self._workers:
+                    worker.ping(self.silent_seconds)
+                if any(worker.has_ended() for worker in self._workers):
+                    abort = getattr(group.data, "abort", None)
+                    if abort is not None:  # this GPU waits for it
+                        with suppress(RuntimeError):
+                            abort()
+                    return
+
+        watcher = threading.Thread(target=watch, daemon=True, name="hy3d-workers")
+        watcher.start()
+        try:
+            return work(group)
+        finally:
+            stop.set()
+            watcher.join()
+
+    def _settle(self, group: Group, seconds: float) -> bool:
+        """After a decode: whether all processes have ended theirs and can do another. Else they are
+        ended."""
+        try:
+            group.check()
+            self._hear(seconds)
+        except (WorkerError, ConnectionError):
+            self._end()
+            return False
+        return True
+
+    def _failed(self) -> None:
+        self.failures += 1
+        if self.failures >= MOST_FAILURES:
+            logger.warning(
+                "[VAE Decode] That was so %d times in a row: from now on %s decodes alone, until a "
+                "restart", self.failures, self.device,
+            )  # fmt: skip
+
+    def _refuse(self, family: Any, why: str) -> None:
+        """Remembered, so that a VAE costs one line and one attempt."""
+        self._refused = (weakref.ref(family.vae), _state_of(family))
+        logger.warning("[VAE Decode] %s: decoding on %s alone", why, self.device)
+
+    # Processes
+
+    def _start(self) -> None:
+        """All of them, at the same time."""
+        began, size = time.perf_counter(), 1 + len(self.others)
+        begin = {
+            "device": self.device.type, "flags": process.flags(),
+            "threads": max(torch.get_num_threads() // size, 1),
+            "prepare": self.prepare,
+        }  # fmt: skip
+        for other in self.others:
+            self._workers.append(WorkerProcess(other))
+            self._workers[-1].ask("begin", begin)
+        names = self._hear(self.start_seconds)
+        self._group = self._joined(size)
+        told = [f"{other} ({name})" for other, name in zip(self.others, names, strict=True)]
+        logger.info(
+            "[VAE Decode] %s decodes with %s, started in %.1f s",
+            self.device, " and ".join(told), time.perf_counter() - began,
+        )  # fmt: skip
+
+    def _joined(self, size: int) -> Group:
+        store = _store(0, True)
+        for rank, worker in enumerate(self._workers, 1):
+            join = {"port": store.port, "rank": rank, "size": size, "timeout": self.timeout}
+            worker.ask("join", join)
+        control, data = _process_groups(store, 0, size, self.timeout, self.device)
+        group = _SharedGroup(control, data, self.timeout)
+        group.workers = self._workers
+        group.meet("the beginning of a group")
+        self._hear(self.start_seconds)
+        return group
+
+    def _hear(self, seconds: float) -> list[Any]:
+        """What each answers."""
+        until = time.monotonic() + seconds
+        return [worker.answer(until) for worker in self._workers]
+
+    def _end(self) -> None:
+        for worker in self._workers:
+            worker.end()
+        self._workers, self._group, self._held = [], None, None
+
+
+class _SharedGroup(Group):
+    """A group of Workers, which knows more about a rank that is lost."""
+
+    workers: Sequence[WorkerProcess] = ()
+
+    def lose(self, why: str) -> NoReturn:
+        told = [said for worker in self.workers if (said := worker.fate())]
+        first = [said for said in told if "GroupLostError" not in said]  # the others lost that one
+        super().lose("; ".join(first or told) or why)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def why_alone(family: Any, source: Tensor) -> str:
+    """Why several devices are of no use to a decode, or can't do it; "" where they are."""
+    if not _dist.is_available() or not _dist.is_gloo_available():
+        return "this PyTorch was built without torch.distributed's gloo"
+    if not isinstance(family, StructuredFamily) or family.is_opaque:
+        return "of this VAE nothing but its own code is known"
+    job = Job(
+        family, tuple(source.shape), family.device, family.dtype, family.dtype, torch_backend
+    )  # fmt: skip
+    return together.why_not_rows(job) if source.shape[0] == 1 else ""
+
+
+# Which VAE a process has
+
+
+def _is(known: tuple[Any, Any] | None, vae: Any, now: Any) -> bool:
+    return known is not None and known[0]() is vae and known[1] == now
+
+
+def _state_of(family: Any) -> list[Any]:
+    """What its modules are set to and sums over their weights, wherever these are now."""
+    casts = family.host is not None and family.host.casts
+    return [
+        examined(family.vae, casts=casts).state,
+        [_sums(tensor) for tensor in tensors_of(family)],
+    ]
+
+
+def _sums(tensor: Tensor) -> tuple[Any, ...]:
+    """Of a tensor's bytes, in words of 64 bits: of all, and weighted by row and by column."""
+    told = (tensor.dtype, tuple(tensor.shape))
+    if tensor.is_meta or not tensor.numel():
+        return told
+    data = tensor.detach().contiguous()
+    if data.storage_offset() * data.itemsize % 8:
+        data = data.clone()
+    flat = data.reshape(-1).view(torch.uint8)
+    whole = flat.numel() // (8 * _COLUMNS) * 8 * _COLUMNS
+    rest = torch.zeros(8 * _COLUMNS, dtype=torch.uint8, device=flat.device)
+    rest[: flat.numel() - whole] = flat[whole:]
+    total = torch.zeros(3, dtype=torch.int64, device=flat.device)
+    for part in (flat[:whole], rest):
+        words = part.view(torch.int64).view(-1, _COLUMNS)
+        rows, columns = words.sum(1), words.sum(0)
+        weights = torch.arange(1, _COLUMNS + 1, device=flat.device)
+        numbers = torch.arange(1, len(rows) + 1, device=flat.device)
+        total = total * 31 + torch.stack(
+            [rows.sum(), (rows * numbers).sum(), (columns * weights).sum()]
+        )
+    return (*told, *total.tolist())
+
+
+# Process groups
+
+
+def _store(port: int, is_first: bool) -> Any:
+    more = {"use_libuv": False} if sys.platform == "win32" else {}
+    limit = timedelta(seconds=START_SECONDS)
+    return _dist.TCPStore(
+        _LOCALHOST, port, is_master=is_first, wait_for_workers=False, timeout=limit, **more
+    )
+
+
+def made_group(port: int, rank: int, size: int, timeout: float, device: torch.device) -> Group:
+    """A rank's Group, by the store that rank 0 keeps at the port."""
+    return Group(*_process_groups(_store(port, False), rank, size, timeout, device), timeout)
+
+
+def _process_groups(
+    store: Any, rank: int, size: int, timeout: float, device: torch.device
+) -> tuple[Any, Any]:
+    limit = timedelta(seconds=timeout)
+    options = _dist.ProcessGroupGloo._Options()
+    options._devices = [_dist.ProcessGroupGloo.create_device(hostname=_LOCALHOST)]
+    options._timeout = limit
+    control = _dist.ProcessGroupGloo(_dist.PrefixStore("control", store), rank, size, options)
+    if device.type != "cuda" or sys.platform == "win32" or not _dist.is_nccl_available():
+        return control, None
+    chosen = _dist.ProcessGroupNCCL.Options()
+    chosen._timeout = limit
+    with _variables():
+        data = _dist.ProcessGroupNCCL(_dist.PrefixStore("data", store), rank, size, chosen)
+    return control, data
+
+
+@contextmanager
+def _variables() -> Iterator[None]:
+    """group.VARIABLES, and after it what was there: other groups of this process are others'."""
+    before = {name: os.environ.get(name) for name in VARIABLES}
+    os.environ.update(VARIABLES)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value

@@ -1,0 +1,44 @@
+"""What ranks agree on before they decode (together.py); the group is a double."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from decode_doubles import tiny_vae
+
+from hy3d_rocm.decoding import together
+from hy3d_rocm.decoding.families import family_for
+from hy3d_rocm.decoding.memory.budget import Budget
+from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
+from hy3d_rocm.units import MB
+
+
+class Told:
+    """A group of two whose ranks say one after the other what they say, and then hear it."""
+
+    def __init__(self, rank: int, values: list[Any]) -> None:
+        self.rank, self.size, self.values = rank, 2, values
+
+    def meet(self, about: str, error: Any = None, values: Any = None) -> list[Any]:
+        if len(self.values) < self.size:
+            self.values.append(values)
+            raise InterruptedError
+        return self.values
+
+
+def test_ranks_of_one_memory_agree_on_one_budget_where_one_of_them_was_given_bytes() -> None:
+    family = family_for(tiny_vae("wan"))
+    job = Job(family, (1, 4, 1, 4, 4), torch.device("cpu"), torch.float32, torch.float32,
+              torch_backend)  # fmt: skip
+    budgets = [(Budget(300 * MB, 300 * MB, True, "as given"), True),
+               (Budget(500 * MB, 500 * MB, True, "what is free"), False)]  # fmt: skip
+    values: list[Any] = []
+    found = []
+    for rank in (0, 1, 0, 1):  # first all say theirs
+        try:
+            group: Any = Told(rank, values)
+            found.append(together.agree(group, job, *budgets[rank], {})[1].device_bytes)
+        except InterruptedError:
+            continue
+    assert found == [250 * MB, 250 * MB]

@@ -1,0 +1,421 @@
+"""Processes that decode with this one, on the CPU: its frames, and its frames whatever happens to
+one of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("diffusers")
+dist = pytest.importorskip("torch.distributed")
+
+from decode_doubles import EVERY_KIND, relative_error, tiny_vae  # noqa: E402
+from places import TESTS  # noqa: E402
+from program_doubles import family_of, source_of  # noqa: E402
+from unknown_vaes import ConvNet  # noqa: E402
+
+from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.conv.probe import process  # noqa: E402
+from hy3d_rocm.decoding import wire, workers  # noqa: E402
+from hy3d_rocm.decoding.executor import decode  # noqa: E402
+from hy3d_rocm.decoding.families.unknown import UnknownFamily  # noqa: E402
+from hy3d_rocm.decoding.report import DecodeCancelled  # noqa: E402
+from hy3d_rocm.decoding.worker_process import environment  # noqa: E402
+from hy3d_rocm.decoding.workers import MOST_FAILURES, Workers  # noqa: E402
+
+pytestmark = [
+    pytest.mark.skipif(not _native.available, reason="programs need the C core"),
+    pytest.mark.skipif(not dist.is_available(), reason="torch has no torch.distributed"),
+]
+CPU = torch.device("cpu")
+# See test_shared_run.py.
+BOUND = 64 * torch.finfo(torch.float32).eps
+# Whose norms see a frame at a time: this process decodes alone.
+ALONE = ("seedvr2",)
+SECONDS = 120.0
+
+
+def made(others: int, **more: Any) -> Workers:
+    return Workers(CPU, [CPU] * others, timeout=SECONDS, **more)
+
+
+@pytest.fixture(scope="module")
+def several() -> Iterator[dict[int, Workers]]:
+    """By the number of ranks."""
+    found = {ranks: made(ranks - 1) for ranks in (2, 3)}
+    yield found
+    for one in found.values():
+        one.close()
+
+
+@pytest.fixture
+def pair(several: dict[int, Workers]) -> Workers:
+    two = several[2]
+    two.failures = 0
+    return two
+
+
+@pytest.fixture(scope="module")
+def wan() -> tuple[Any, Any, Any]:
+    """A family, latents and their frames."""
+    family = family_of("wan", tiny_vae("wan"))
+    latents = source_of(family, False, 3, 8, 5)
+    return family, latents, decode(family, latents, strategy="streamed")
+
+
+def shared(which: Workers, family: Any, latents: Any, **more: Any) -> tuple[Any, list[Any]]:
+    """The frames, and the group of each attempt."""
+    groups = []
+
+    def work(group: Any) -> Any:
+        groups.append(group)
+        return decode(family, latents, strategy="streamed", group=group, **more)
+
+    return which.share(family, latents, {"strategy": "streamed"}, work), groups
+
+
+def near(frames: Any, wanted: Any) -> bool:
+    return relative_error(frames, wanted) < BOUND
+
+
+def lines(caplog: Any, level: int = logging.WARNING) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= level]
+
+
+@pytest.mark.parametrize(("number", "kind"), [*enumerate(EVERY_KIND)])
+def test_the_frames_are_those_of_one_device(
+    several: dict[int, Workers], number: int, kind: str
+) -> None:
+    which = several[2 + number % 2]
+    family = family_of(kind, tiny_vae(kind))
+    latents = source_of(family, False, 1 if family.is_image else 3, 8, 5)
+    wanted = decode(family, latents, strategy="streamed")
+    frames, groups = shared(which, family, latents)
+    assert [group is None for group in groups] == [kind in ALONE]
+    assert near(frames, wanted)
+    assert not dist.is_initialized()  # the default group is others'
+
+
+def test_processes_stay_and_a_vae_is_sent_once_until_it_changes(
+    pair: Workers, monkeypatch: Any
+) -> None:
+    sent = []
+
+    def packed(message: Any, real: Any = wire.packed) -> Any:
+        sent.append(message[0])
+        return real(message)
+
+    monkeypatch.setattr(wire, "packed", packed)
+    vaes = [family_of(kind, tiny_vae(kind)) for kind in ("wan", "hunyuan")]
+    first = vaes[0].vae
+    latents = [source_of(family, False, 3, 8, 5) for family in vaes]
+    pids = []
+    for number in (0, 0, 1, 0):
+        frames, _ = shared(pair, vaes[number], latents[number])
+        assert near(frames, decode(vaes[number], latents[number], strategy="streamed"))
+        pids.append(pair.pids)
+    assert pids == [pids[-1]] * 4
+    assert [name for name in sent if name in ("hold", "decode")] == [
+        "decode", "hold", "decode", "decode", "hold", "decode", "hold"
+    ]  # fmt: skip
+    sent.clear()
+    with torch.no_grad():  # a LoRA
+        first.decoder.conv_out.weight[0, 0, 0, 0, 0] += 0.5
+    frames, _ = shared(pair, vaes[0], latents[0])
+    assert sent == ["decode", "hold"]
+    assert near(frames, decode(vaes[0], latents[0], strategy="streamed"))
+    sent.clear()
+    for parameter in first.parameters():  # moved away and back
+        parameter.data = parameter.data.clone()
+    shared(pair, vaes[0], latents[0])
+    assert sent == ["decode"]
+    sent.clear()
+    pair.drop()
+    assert pair.pids == pids[-1]
+    shared(pair, vaes[0], latents[0])
+    assert sent == ["drop", "decode", "hold"]
+
+
+def test_a_process_that_was_killed_between_decodes_is_replaced(
+    pair: Workers, wan: Any, caplog: Any
+) -> None:
+    shared(pair, *wan[:2])
+    before = pair.pids
+    os.kill(before[0], signal.SIGKILL)
+    time.sleep(0.5)
+    frames, groups = shared(pair, *wan[:2])
+    assert near(frames, wan[2])
+    assert groups[0] is not None
+    assert pair.pids != before
+    assert not lines(caplog)
+
+
+def test_a_process_that_is_killed_in_a_decode_costs_one_line(
+    pair: Workers, wan: Any, caplog: Any
+) -> None:
+    shared(pair, *wan[:2])
+    living = pair.pids
+
+    def kill(done: int, *_: Any) -> None:
+        if done == 3 and living:  # the decode begins again
+            os.kill(living.pop(), signal.SIGKILL)
+
+    frames, _ = shared(pair, *wan[:2], progress=kill)
+    assert near(frames, wan[2])
+    assert len(lines(caplog)) == 1
+    assert "cpu: its process ended by SIGKILL: decoding alone" in lines(caplog)[0]
+    assert pair.failures == 1
+    frames, groups = shared(pair, *wan[:2])  # once more with a new one
+    assert groups[0] is not None
+    assert near(frames, wan[2])
+    assert pair.failures == 0
+
+
+def test_a_process_that_is_stopped_holds_nobody_up(wan: Any, caplog: Any) -> None:
+    which = made(1, silent_seconds=2.0)
+    try:
+        shared(which, *wan[:2])
+        at = which.pids[0]
+        os.kill(at, signal.SIGSTOP)
+        began = time.monotonic()
+        frames, _ = shared(which, *wan[:2])
+        assert time.monotonic() - began < SECONDS / 2
+        assert near(frames, wan[2])
+        assert len(lines(caplog)) == 1
+        assert "cpu: it is stopped or hangs" in lines(caplog)[0]
+        assert not which.pids
+        with pytest.raises(ProcessLookupError):
+            os.kill(at, 0)
+    finally:
+        which.close()
+
+
+def test_processes_that_can_not_start_are_tried_three_times(
+    wan: Any, caplog: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(process, "interpreter", lambda: (None, "there is no Python"))
+    which = made(1)
+    for _ in range(MOST_FAILURES + 1):
+        frames, groups = shared(which, *wan[:2])
+        assert groups == [None]
+        assert torch.equal(frames, wan[2])
+    told = lines(caplog)
+    assert len(told) == MOST_FAILURES + 1
+    assert "cpu: no process can be started: there is no Python: decoding on cpu alone" in told[0]
+    assert "3 times in a row: from now on cpu decodes alone" in told[-1]
+
+
+def test_a_process_that_says_why_it_can_not_start_is_quoted(
+    wan: Any, caplog: Any, monkeypatch: Any, tmp_path: Any
+) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text("import sys\nprint('no card here', file=sys.stderr)\nsys.exit(3)\n")
+    monkeypatch.setattr("hy3d_rocm.decoding.worker_process.SCRIPT", script)
+    frames, _ = shared(made(1), *wan[:2])
+    assert torch.equal(frames, wan[2])
+    assert len(lines(caplog)) == 1
+    assert "its process ended with exit code 3 (no card here)" in lines(caplog)[0]
+
+
+def test_a_vae_that_a_process_can_not_import_is_refused_once(
+    pair: Workers, wan: Any, caplog: Any, monkeypatch: Any
+) -> None:
+    home = types.ModuleType("only_here")
+    vae = tiny_vae("wan")
+    home.Own = type("Own", (type(vae),), {"__module__": "only_here"})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "only_here", home)
+    vae.__class__ = home.Own
+    family = family_of("wan", vae)
+    for _ in range(2):
+        frames, groups = shared(pair, family, wan[1])
+        assert groups == [None]
+        assert near(frames, wan[2])
+    assert len(lines(caplog)) == 1
+    assert "cpu: ModuleNotFoundError: No module named 'only_here'" in lines(caplog)[0]
+    assert pair.failures == 0
+
+
+def test_a_vae_that_can_not_be_pickled_is_decoded_alone(
+    pair: Workers, wan: Any, caplog: Any
+) -> None:
+    family = family_of("wan", vae := tiny_vae("wan"))
+    vae.decoder._note = lambda: None
+    for _ in range(2):
+        frames, groups = shared(pair, family, wan[1])
+        assert groups == [None]
+        assert near(frames, wan[2])
+    assert len(lines(caplog)) == 1
+    assert "can't be sent to another process: it can't be pickled" in lines(caplog)[0]
+
+
+def test_of_a_vae_that_only_its_own_code_knows_nothing_is_shared(
+    pair: Workers, caplog: Any
+) -> None:
+    latents = torch.zeros(1, 4, 2, 4, 4)
+    family = UnknownFamily(ConvNet(), latents, "nobody knows it")
+    caplog.set_level(logging.INFO)
+    assert pair.share(family, latents, {}, lambda group: group) is None
+    assert "on cpu alone: of this VAE nothing but its own code" in caplog.text
+
+
+def test_a_cancel_ends_all_ranks_and_the_processes_stay(pair: Workers, wan: Any) -> None:
+    shared(pair, *wan[:2])
+    before, steps = pair.pids, []
+    with pytest.raises(DecodeCancelled):
+        shared(pair, *wan[:2], progress=lambda *_: steps.append(1), cancel=lambda: len(steps) > 2)
+    assert pair.pids == before
+    frames, groups = shared(pair, *wan[:2])
+    assert pair.pids == before
+    assert near(frames, wan[2])
+    assert groups[0] is not None
+
+
+def test_what_ends_this_rank_alone_is_raised_and_the_next_decode_is_shared(
+    pair: Workers, wan: Any
+) -> None:
+    def interrupted(group: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pair.share(*wan[:2], {"strategy": "streamed"}, interrupted)
+    frames, groups = shared(pair, *wan[:2])
+    assert near(frames, wan[2])
+    assert groups[0] is not None
+    assert pair.failures == 0
+
+
+def test_what_only_fails_together_is_done_alone_with_one_line(
+    pair: Workers, wan: Any, caplog: Any
+) -> None:
+    def work(group: Any) -> Any:
+        return decode(*wan[:2], strategy="streamed" if group is None else "whole", group=group)
+
+    frames = pair.share(*wan[:2], {"strategy": "streamed", "precision": "fp16"}, work)
+    assert torch.equal(frames, wan[2])
+    assert len(lines(caplog)) == 1
+    assert "Not with cpu (the ranks of the group were not given the same" in lines(caplog)[0]
+    assert shared(pair, *wan[:2])[1][0] is not None
+
+
+def test_a_second_decode_at_the_same_time_is_done_alone(pair: Workers, wan: Any) -> None:
+    inner: list[Any] = []
+
+    def work(group: Any) -> Any:
+        thread = threading.Thread(target=lambda: inner.append(shared(pair, *wan[:2])))
+        thread.start()
+        thread.join()
+        pair.drop()  # not now
+        return decode(*wan[:2], strategy="streamed", group=group)
+
+    assert near(pair.share(*wan[:2], {"strategy": "streamed"}, work), wan[2])
+    frames, groups = inner[0]
+    assert groups == [None]
+    assert torch.equal(frames, wan[2])
+
+
+def test_processes_end_when_nobody_needs_them(wan: Any) -> None:
+    which = made(1, idle_seconds=0.5)
+    shared(which, *wan[:2])
+    until = time.monotonic() + 20
+    while which.pids and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not which.pids
+
+
+PARENT = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from decode_doubles import tiny_vae
+from program_doubles import family_of, source_of
+from hy3d_rocm.decoding.executor import decode
+from hy3d_rocm.decoding.workers import Workers
+family = family_of("wan", tiny_vae("wan"))
+latents = source_of(family, False, 3, 8, 5)
+cpu = torch.device("cpu")
+which = Workers(cpu, [cpu])
+which.share(family, latents, {}, lambda group: decode(family, latents, group=group))
+print(*which.pids, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it looks for processes as POSIX does")
+def test_a_killed_parent_leaves_no_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PARENT, str(TESTS / "support")], capture_output=True, text=True,
+        timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert "VAE Decode" not in done.stderr  # nothing of a process reaches the console
+    pid, until = int(done.stdout), time.monotonic() + 10
+    while time.monotonic() < until and runs(pid):
+        time.sleep(0.1)
+    assert not runs(pid)
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process, and it is no zombie (of whoever adopts orphans)."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("device", "environ", "is_hip", "wanted"),
+    [
+        ("cuda:1", {}, False, {"CUDA_VISIBLE_DEVICES": "1"}),
+        ("cuda:1", {"CUDA_VISIBLE_DEVICES": "2, 5"}, False, {"CUDA_VISIBLE_DEVICES": "5"}),
+        (
+            "cuda:0", {"CUDA_VISIBLE_DEVICES": "GPU-ab,GPU-cd"}, False,
+            {"CUDA_VISIBLE_DEVICES": "GPU-ab"},
+        ),
+        (
+            "cuda:1", {"HIP_VISIBLE_DEVICES": "3,1", "CUDA_VISIBLE_DEVICES": "0,1"}, True,
+            {"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"},
+        ),
+        (
+            "cuda:1", {"CUDA_VISIBLE_DEVICES": "0,2"}, True,
+            {"HIP_VISIBLE_DEVICES": "2", "CUDA_VISIBLE_DEVICES": "2"},
+        ),
+        ("cpu", {}, False, {"HIP_VISIBLE_DEVICES": "-1", "CUDA_VISIBLE_DEVICES": "-1"}),
+    ],
+)  # fmt: skip
+def test_a_process_sees_its_device_alone(
+    device: str, environ: dict[str, str], is_hip: bool, wanted: dict[str, str]
+) -> None:
+    assert environment(torch.device(device), environ, is_hip) == wanted
+
+
+def test_devices_of_two_kinds_are_refused() -> None:
+    with pytest.raises(ValueError, match="cuda:1 can't decode with cpu: give devices of one kind"):
+        Workers(CPU, [torch.device("cuda:1")])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "float64"])
+def test_sums_tell_tensors_apart(dtype: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for size in (1, 7, 4096, 8 * 4096, 70_001):
+        tensor = torch.randn(size, generator=generator).mul(20).to(getattr(torch, dtype))
+        known = workers._sums(tensor)
+        assert workers._sums(tensor.clone()) == known
+        changed = tensor.clone()
+        changed[size // 2] += 1
+        assert workers._sums(changed) != known
+        if size > 1:
+            assert workers._sums(tensor.roll(1)) != known
+            assert workers._sums(torch.cat([tensor, tensor])[1 : 1 + size]) != known
+        assert workers._sums(tensor.view(1, size)) != known
