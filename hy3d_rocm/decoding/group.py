@@ -403,19 +403,25 @@ def group_of(
         return None
     found = _groups.get(given)
     if found is None:
-        control = given
+        control, lost = given, ""
         if _takes(given, torch.device("cpu")) != "gloo":
-            ranks = dist.get_process_group_ranks(given)
-            control = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+            try:
+                control = dist.new_group(
+                    dist.get_process_group_ranks(given), timedelta(seconds=timeout), "gloo",
+                    use_local_synchronization=True,
+                )  # fmt: skip
+            except RuntimeError as error:  # one has not come
+                lost = f"no group of gloo came about within {timeout:g} s ({_described(error)})"
         # torch.distributed holds them; here they would outlive destroy_process_group().
         found = _groups[given] = Group(proxy(control), None, timeout)
-    on_device = device is not None and device.type != "cpu"
-    if on_device and found.data is None and _takes(given, device) not in ("", "gloo"):
+        found.lost = lost
+    is_other = device is not None and device.type != "cpu" and found.data is None
+    if device is not None and is_other and _takes(given, device) not in ("", "gloo"):
         found.data = given._get_backend(device)
     return found
 
 
-def _takes(group: Any, device: torch.device | None) -> str:
+def _takes(group: Any, device: torch.device) -> str:
     """The backend that takes tensors of the device, "" where none does."""
     try:
         return str(group._get_backend(device).name()).lower()

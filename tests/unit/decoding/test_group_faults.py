@@ -529,6 +529,21 @@ def test_a_process_group_is_not_kept_alive() -> None:
     assert known() is None
 
 
+def test_a_group_that_does_not_come_about_is_lost(jobs: dict[str, Job]) -> None:
+    """NCCL's ranks need one of gloo beside it; one of them never calls."""
+    found, pair = dist.ProcessGroup(dist.PrefixStore("late", dist.HashStore()), 0, 2), backends(2)
+    found._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, pair[0])
+    with (
+        mock.patch("hy3d_rocm.decoding.group._takes", return_value="nccl"),
+        mock.patch.object(dist, "get_process_group_ranks", return_value=[0, 1]),
+        mock.patch.object(dist, "new_group", side_effect=RuntimeError("a store's")),
+    ):
+        assert torch.equal(decode(jobs["wan"].vae, jobs["wan"].z, group=found), jobs["wan"].alone)
+    group = group_of(found)
+    assert group is not None
+    assert group.lost == "no group of gloo came about within 300 s (RuntimeError: a store's)"
+
+
 def test_long_words_and_all_letters_come_through(three: list[Group]) -> None:
     words = ["", "ключ ☂ 🏖 \ud800", "x" * 5000, {"a": [1, None, 2.5, "é" * 300]}]
     for shift in range(3):
