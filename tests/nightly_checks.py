@@ -104,6 +104,11 @@ CHECKS = (
         *script("check_decode_oom", "", "--count 100"),
     ),
     Check(
+        "ranks",
+        "ranks that are killed, stopped or slow leave rank 0 the frames, and nobody hangs",
+        *script("check_ranks", "--count 200", "--count 12"),
+    ),
+    Check(
         "disk",
         "faults of the disk leave the old content or the new",
         *script("check_disk_faults", "--count 1000", "--count 40"),
