@@ -3,13 +3,14 @@
     python tests/long/check_ranks.py --count 200 [--seed 1] [--jobs 2] [--only NUMBER]
 
 Each case is a decode of a tiny VAE by 2, 3 or 4 processes. One of them is killed (SIGKILL), stopped
-for longer than the group's time-out or for a shorter while, or sleeps at some steps: before the
-first meeting, at a step, at a meeting, within a wait, within an exchange, after the last frame.
+for longer than the group's time-out or for a shorter while, interrupted (SIGINT), or sleeps at some
+steps: before the first meeting, at a step, at a meeting, within a wait, within an exchange, after
+the last frame.
 Then rank 0 has the frames of one device, and has said once that it decodes alone where it did;
 where a rank was stopped for a while or slow, nothing is lost; the others end with GroupLostError,
-or as if nothing had happened, as does all where rank 0 is killed; each process can end. A case that
-takes longer than LIMIT hangs, and the stacks of its processes are printed. So are the frames'
-errors: a frame that is not right is wrong.
+or as if nothing had happened, as do all where rank 0 is killed; an interrupt at a step is a cancel
+of all; each process can end. A case that takes longer than LIMIT hangs, and the stacks of its
+processes are printed.
 
 Processes are forks of this one, which has imported everything and computes nothing.
 """
@@ -53,11 +54,13 @@ import hy3d_rocm.decoding.backends.triton.backend  # noqa: E402, F401
 from hy3d_rocm.decoding.executor import decode_with_report  # noqa: E402
 from hy3d_rocm.decoding.families import family_for  # noqa: E402
 from hy3d_rocm.decoding.group import Group, GroupLostError, group_of  # noqa: E402
+from hy3d_rocm.decoding.report import DecodeCancelled  # noqa: E402
 
 TIMEOUT = 4.0  # of the group, in seconds
 LIMIT = 20 * TIMEOUT  # of a case
 BOUND = 1e-4  # of the frames' range: float32 through norms over few positions
 ACTS = ("killed", "stopped for long", "stopped for a while", "slowed")
+INTERRUPTED = "interrupted"
 PLACES = ("before", "step", "meeting", "wait", "exchange", "after")
 IMAGES = ("image", "image16", "qwen")
 
@@ -88,10 +91,11 @@ def drawn(number: int, seed: int) -> Case:
     kind, ranks = draw.choice(EVERY_KIND), draw.choice((2, 2, 3, 4))
     frames = 1 if kind in IMAGES else draw.choice((1, 2, 3))
     shape = draw.choice((1, 1, 1, 1, 2, 3)), frames, draw.choice((1, 3, 4, 5)), draw.choice((2, 3))
-    return Case(
-        number, kind, shape, ranks, draw.randrange(ranks), draw.choice(ACTS), draw.choice(PLACES),
-        draw.random(), draw.choice((0, 0, 1)),
-    )  # fmt: skip
+    victim, act, place = draw.randrange(ranks), draw.choice(ACTS), draw.choice(PLACES)
+    share, outside = draw.random(), draw.choice((0, 0, 1))
+    if place not in ("before", "after") and draw.random() < 0.25:
+        act = INTERRUPTED
+    return Case(number, kind, shape, ranks, victim, act, place, share, outside)
 
 
 # In a rank
@@ -115,8 +119,8 @@ class Trap:
             if place == self.case.place and self._sleeps.random() < 0.1:
                 time.sleep(self._sleeps.uniform(0.0, 0.25) * TIMEOUT)
         elif place == self.case.place and self.counts[place] == self._at:
-            is_kill = self.case.act == "killed"
-            os.kill(os.getpid(), signal.SIGKILL if is_kill else signal.SIGSTOP)
+            signals = {"killed": signal.SIGKILL, INTERRUPTED: signal.SIGINT}
+            os.kill(os.getpid(), signals.get(self.case.act, signal.SIGSTOP))
 
     def set(self) -> None:
         """Into the group's functions."""
@@ -191,6 +195,10 @@ def decode_as(
             (folder / "frames.part").rename(folder / "frames.pt")
     except GroupLostError as error:
         told |= {"end": "lost", "text": str(error)}
+    except DecodeCancelled as error:
+        told |= {"end": "cancelled", "text": str(error)}
+    except KeyboardInterrupt:
+        told["end"] = INTERRUPTED
     trap.come("after")
     began = time.monotonic()
     if group is not None:
@@ -274,34 +282,48 @@ class Running:
 
     def faults(self, want: torch.Tensor) -> list[str]:
         """What is wrong with how it ended."""
-        case, found = self.case, []
+        case = self.case
         if self.is_hung:
             return ["it hung"]
-        told = self.told()
+        told, found = self.told(), list[str]()
         is_killed = case.act == "killed" and case.victim not in told
         for rank in range(case.ranks):
             wanted = -signal.SIGKILL if is_killed and rank == case.victim else 0
             if self.codes.get(rank) != wanted or (rank not in told and not wanted):
                 found.append(f"rank {rank} ended with {self.codes.get(rank)}")
-        harmless = case.act in ("stopped for a while", "slowed")
         for rank, one in told.items():
-            if rank and one["end"] == "frames":
-                found.append(f"rank {rank} has frames")
-            if harmless and (one["end"] == "lost" or one["lost"]):
+            if one["end"] not in self._ends(rank):
+                found.append(f"rank {rank} ended with {one}")
+            if one["lost"] and self._keeps_all:
                 found.append(f"rank {rank} lost the group: {one['lost']}")
             if one["leaving"] > 3 * TIMEOUT:  # most of it is a busy machine's
                 found.append(f"rank {rank} took {one['leaving']:.1f} s to leave")
         first = told.get(0)
-        if first is None:
-            return found
-        alone = [line for line in first["lines"] if line.endswith("decoding alone")]
-        if first["end"] != "frames" or len(alone) != bool(first["lost"]):
-            found.append(f"rank 0 ended with {first}")
-        else:
+        if first is not None and first["end"] == "frames":
+            alone = [line for line in first["lines"] if line.endswith("decoding alone")]
+            if len(alone) != bool(first["lost"]):
+                found.append(f"rank 0 said {first['lines']}")
             error = relative_error(torch.load(self.folder / "frames.pt"), want)
             if not error < BOUND:
                 found.append(f"WRONG FRAMES: off by {error:.1e} of their range")
         return found
+
+    @property
+    def _keeps_all(self) -> bool:
+        """Whether no rank may be lost."""
+        case = self.case
+        told = case.act == INTERRUPTED and case.place == "step"
+        return told or case.act in ("stopped for a while", "slowed")
+
+    def _ends(self, rank: int) -> tuple[str, ...]:
+        """How a rank may end."""
+        usual = "nothing" if rank else "frames"
+        if self.case.act == INTERRUPTED and rank == self.case.victim:
+            return (INTERRUPTED,)
+        if self._keeps_all:
+            return ("cancelled",) if self.case.act == INTERRUPTED else (usual,)
+        ends = (usual, "lost") if rank else (usual,)
+        return (*ends, "cancelled") if self.case.act == INTERRUPTED else ends
 
     def told(self) -> dict[int, Any]:
         """By rank, of those that could."""
