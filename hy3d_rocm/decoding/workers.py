@@ -11,6 +11,7 @@ process, however that ends. Whatever is wrong with one of them this process deco
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -167,6 +168,9 @@ class Workers:
             logger.warning("[VAE Decode] %s: decoding on %s alone", _line(error), self.device)
             self._failed()
             return work(None)
+        except BaseException:  # some may have been told, and others not
+            self._end()
+            raise
         if group is None:
             return work(None)
         try:
@@ -195,8 +199,6 @@ class Workers:
         now = _state_of(family)
         if _is(self._refused, family.vae, now):
             return None
-        host = family.host
-        told = None if host is None else (host.dtype, host.make_weights, host.casts)
         wanted = {
             "latents": source.detach().cpu(), "wishes": dict(wishes), "timestep": family.timestep
         }  # fmt: skip
@@ -205,7 +207,7 @@ class Workers:
             self._end()
         if not _is(self._held, family.vae, now):
             self._held = None
-            vae = wire.packed(("hold", {"vae": family.vae, "host": told}))
+            vae = wire.packed(("hold", {"vae": family.vae, "host": _host_of(family)}))
             if not self._workers:
                 self._start()
             for worker in self._workers:
@@ -268,6 +270,7 @@ class Workers:
     def _start(self) -> None:
         """All of them, at the same time."""
         began, size = time.perf_counter(), 1 + len(self.others)
+        atexit.register(self.close)
         begin = {
             "device": self.device.type, "flags": process.flags(),
             "threads": max(torch.get_num_threads() // size, 1),
@@ -302,6 +305,11 @@ class Workers:
         return [worker.answer(until) for worker in self._workers]
 
     def _end(self) -> None:
+        atexit.unregister(self.close)
+        abort = getattr(self._group and self._group.data, "abort", None)
+        if abort is not None:  # before the others are gone, and before it is deleted
+            with suppress(RuntimeError):
+                abort()
         for worker in self._workers:
             worker.end()
         self._workers, self._group, self._held = [], None, None
@@ -341,13 +349,17 @@ def _is(known: tuple[Any, Any] | None, vae: Any, now: Any) -> bool:
     return known is not None and known[0]() is vae and known[1] == now
 
 
+def _host_of(family: Any) -> tuple[Any, ...] | None:
+    host = family.host
+    return None if host is None else (host.dtype, host.make_weights, host.casts)
+
+
 def _state_of(family: Any) -> list[Any]:
-    """What its modules are set to and sums over their weights, wherever these are now."""
-    casts = family.host is not None and family.host.casts
-    return [
-        examined(family.vae, casts=casts).state,
-        [_sums(tensor) for tensor in tensors_of(family)],
-    ]
+    """How its weights are read, what its modules are set to, and sums over the weights, wherever
+    these are now."""
+    host = _host_of(family)
+    state = examined(family.vae, casts=host is not None and host[2]).state
+    return [host, state, [_sums(tensor) for tensor in tensors_of(family)]]
 
 
 def _sums(tensor: Tensor) -> tuple[Any, ...]:
