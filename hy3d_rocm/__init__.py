@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hy3d_rocm.conv.router import protect as protect
     from hy3d_rocm.decoding.executor import decode as decode
     from hy3d_rocm.decoding.executor import encode as encode
+    from hy3d_rocm.decoding.group import Group as Group
+    from hy3d_rocm.decoding.group import GroupLostError as GroupLostError
     from hy3d_rocm.decoding.plan import DecodePlan as DecodePlan
     from hy3d_rocm.decoding.plan import plan_decode as plan_decode
     from hy3d_rocm.device import ResolvedDevice as ResolvedDevice
@@ -31,6 +33,8 @@ __version__ = "0.1.0"
 # Public name -> module that has it.
 _HOME = {
     "DecodePlan": "decoding.plan",
+    "Group": "decoding.group",
+    "GroupLostError": "decoding.group",
     "Hy3dError": "_native",
     "PipelineProxy": "pipeline",
     "ResolvedDevice": "device",

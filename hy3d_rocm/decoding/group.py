@@ -41,8 +41,8 @@ _CANCELLED, _ERROR = "cancelled", "an error"
 Parts = Sequence[tuple[int, Tensor]]  # a rank and what goes to it or comes from it
 
 
-#: for NCCL, read when its process group is made: a lost rank ends no process of another; no trace of
-#: Python's stack for each operation, which takes longer than the operation
+#: for NCCL, read when its process group is made: a lost rank ends no process of another; no trace
+#: of Python's stack for each operation, which takes longer than the operation itself
 VARIABLES = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "0",

@@ -341,6 +341,7 @@ def machine(job: Job, options: DecodeOptions, device: torch.device) -> tuple[Any
     slices = (_NATIVE_SLICE_BYTES, usual) if several else (usual, 0)
     time, space = job.family.factor if job.encode else (1, 1)
     positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
+    positions = max(positions // max(job.ranks // 2, 1), 1)  # a rank holds half of what one would
     tried = _NATIVE_LATENTS if native else (1 if on_cpu else max(1, _BUSY_POSITIONS // positions),)
     most = max(1, -(-job.shape[2] // time))
     sizes = sorted({int(min(latents, most) * time) for latents in (*tried, 1)}, reverse=True)
