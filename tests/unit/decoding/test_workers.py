@@ -193,6 +193,14 @@ def test_a_process_that_is_stopped_holds_nobody_up(wan: Any, caplog: Any) -> Non
     try:
         shared(which, *wan[:2])
         at = which.pids[0]
+        time.sleep(2.5)  # nothing is heard of one that has nothing to do
+
+        def slowly(group: Any) -> Any:
+            time.sleep(1.5)  # it is asked meanwhile
+            return decode(*wan[:2], strategy="streamed", group=group)
+
+        assert near(which.share(*wan[:2], {"strategy": "streamed"}, slowly), wan[2])
+        assert which.pids == [at]
         os.kill(at, signal.SIGSTOP)
         began = time.monotonic()
         frames, _ = shared(which, *wan[:2])
@@ -285,6 +293,15 @@ def test_a_cancel_ends_all_ranks_and_the_processes_stay(pair: Workers, wan: Any)
     assert pair.pids == before
     assert near(frames, wan[2])
     assert groups[0] is not None
+
+
+def test_a_cancel_is_seen_while_a_process_starts(wan: Any, caplog: Any) -> None:
+    which, began = made(1), time.monotonic()
+    with pytest.raises(DecodeCancelled, match="while the processes of other devices got ready"):
+        which.share(*wan[:2], {}, lambda group: group, cancel=lambda: bool(which.pids))
+    assert time.monotonic() - began < 5
+    assert not which.pids
+    assert not lines(caplog)
 
 
 def test_what_ends_this_rank_alone_is_raised_and_the_next_decode_is_shared(
