@@ -282,6 +282,14 @@ def import_hooks(names: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
 
 # By page and first line: what the block takes for granted, and what it leaves to be looked at.
 Prepare = Callable[[dict[str, Any], pytest.MonkeyPatch], None]
+def one_rank(names: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.distributed as dist
+
+    vae_and_latents(names, monkeypatch)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    names |= {"torch": torch, "leave": dist.destroy_process_group}
+
+
 BLOCKS: dict[str, tuple[Prepare, Callable[[dict[str, Any]], bool]]] = {
     "README.md: import torch, hy3d_rocm": (
         readme,
@@ -311,6 +319,9 @@ BLOCKS: dict[str, tuple[Prepare, Callable[[dict[str, Any]], bool]]] = {
     "docs/raster.md: import hy3d_rocm.raster": (import_hooks, lambda n: True),
     "docs/decode.md: frames = hy3d_rocm.decode(vae, latents,": (
         vae_and_latents, lambda n: n["frames"].ndim == 5
+    ),
+    "docs/scale.md: frames = hy3d_rocm.decode(vae, latents,": (
+        one_rank, lambda n: n["leave"]() is None and n["frames"].ndim == 5
     ),
 }  # fmt: skip
 
