@@ -47,9 +47,10 @@ Parts = Sequence[tuple[int, Tensor]]  # a rank and what goes to it or comes from
 VARIABLES = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "0",
     "TORCH_FR_BUFFER_SIZE": "0",
 }
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):  # its name before, warned of now
+    VARIABLES["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "0"
 
 
 def set_variables() -> None:
