@@ -282,6 +282,8 @@ def import_hooks(names: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
 
 # By page and first line: what the block takes for granted, and what it leaves to be looked at.
 Prepare = Callable[[dict[str, Any], pytest.MonkeyPatch], None]
+
+
 def one_rank(names: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     import torch.distributed as dist
 
