@@ -285,7 +285,7 @@ def _carried_out(
         "options": asked.options,
     }  # fmt: skip
     with run.metered(place), memory.own_care(vae):
-        made, report = devices.shared(family, video, names, wishes, place, together)
+        made, report = devices.shared(family, video, names, wishes, place, together, run.watcher)
         return made if encode else as_images(vae, made), report
 
 

@@ -29,14 +29,14 @@ _workers: Workers | None = None
 
 def shared(
     family: Any, video: torch.Tensor, devices: str, wishes: Mapping[str, Any],
-    place: torch.device, work: Callable[[Group | None], Result],
+    place: torch.device, work: Callable[[Group | None], Result], cancel: Any,
 ) -> Result:  # fmt: skip
     """work(group), where the group is of ComfyUI's device, `place`, and of those that are named;
     work(None) where none is. devices: see parse_devices; "": as the settings say. wishes: see
-    Workers.share. ValueError (a sentence) for devices that are not there."""
+    Workers.share; cancel, too. ValueError (a sentence) for devices that are not there."""
     names = parse_devices(devices or settings.current().vae_devices)
     workers = _workers_of(names, place) if names else None
-    return work(None) if workers is None else workers.share(family, video, wishes, work)
+    return work(None) if workers is None else workers.share(family, video, wishes, work, cancel)
 
 
 def drop() -> None:

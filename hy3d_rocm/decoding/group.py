@@ -41,13 +41,16 @@ _CANCELLED, _ERROR = "cancelled", "an error"
 Parts = Sequence[tuple[int, Tensor]]  # a rank and what goes to it or comes from it
 
 
-#: for NCCL, read when its process group is made: a lost rank ends no process of another; no trace
-#: of Python's stack for each operation, which takes longer than the operation itself
+#: for NCCL, read when its process group is made: a lost rank ends no process of another, nor does
+#: torch's watch over its own watch, for which a GPU that hangs is enough; no trace of Python's
+#: stack for each operation, which takes longer than the operation itself
 VARIABLES = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_FR_BUFFER_SIZE": "0",
 }
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):  # its name before, warned of now
+    VARIABLES["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "0"
 
 
 def set_variables() -> None:

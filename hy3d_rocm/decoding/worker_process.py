@@ -29,6 +29,7 @@ SCRIPT = Path(__file__).with_name("worker.py")
 #: that a process may take until it can decode: importing torch and the VAE's packages
 START_SECONDS = 120.0
 _END_SECONDS = 5.0
+_LOOK_SECONDS = 0.25
 _VISIBLE = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
@@ -81,13 +82,18 @@ class WorkerProcess:
             with suppress(OSError, ValueError), self._writes:
                 wire.ping(self._to)
 
-    def answer(self, until: float) -> Any:
-        """To the oldest question that has none."""
-        try:
-            said = self._answers.get(timeout=max(until - time.monotonic(), 0.01))
-        except queue.Empty:
-            self._kill("it did not answer in time")
-            said = None
+    def answer(self, until: float, look: Callable[[], None]) -> Any:
+        """To the oldest question that has none. look: called now and then meanwhile."""
+        said = None
+        while True:
+            look()
+            try:
+                said = self._answers.get(timeout=_LOOK_SECONDS)
+                break
+            except queue.Empty:
+                if time.monotonic() > until:
+                    self._kill("it did not answer in time")
+                    break
         if said is not None and said[0] == "refused":
             raise RefusedError(f"{self.device}: {said[1]}")
         if said is None or said[0] == "failed":
@@ -142,6 +148,7 @@ class WorkerProcess:
             with self._writes:
                 write()
                 self._to.flush()
+            self._heard = time.monotonic()  # from here on it shall say something
         except (OSError, ValueError) as error:
             raise WorkerError(self.fate() or f"{self.device}: {error}") from error
         finally:

@@ -11,6 +11,7 @@ process, however that ends. Whatever is wrong with one of them this process deco
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -34,6 +35,7 @@ from hy3d_rocm.decoding.families.changes import examined
 from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, VARIABLES, Group
 from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
 from hy3d_rocm.decoding.report import DecodeCancelled
+from hy3d_rocm.decoding.stages import asked_to_stop
 from hy3d_rocm.decoding.worker_process import (
     START_SECONDS,
     RefusedError,
@@ -90,24 +92,26 @@ class Workers:
         self._held: tuple[Any, Any] | None = None  # a VAE (weakly) and what it was
         self._refused: tuple[Any, Any] | None = None
         self._timer: threading.Timer | None = None
+        self._cancel: Any = None
 
     def share(
         self, family: Any, source: Tensor, wishes: Mapping[str, Any],
-        work: Callable[[Group | None], Result],
+        work: Callable[[Group | None], Result], cancel: Any = None,
     ) -> Result:  # fmt: skip
         """work(group), in which this process decodes `source` by the family as rank 0 of the group,
         while the others do the same; work(None) where that can't be, or failed: a line in the log
         says why.
 
         wishes: budget, strategy and precision of the others' decode(): a budget in bytes counts on
-        each device, others of what is free there. What `work` raises alone is raised.
+        each device, others of what is free there. What `work` raises alone is raised. cancel: as
+        decode()'s, asked while processes start: DecodeCancelled.
         """
         if self.failures >= MOST_FAILURES or not self._lock.acquire(blocking=False):
             return work(None)
         try:
             if self._timer is not None:
                 self._timer.cancel()
-            return self._shared(family, source, wishes, work)
+            return self._shared(family, source, wishes, work, cancel)
         finally:
             if self._workers:
                 self._timer = threading.Timer(self.idle_seconds, self.close)
@@ -146,13 +150,14 @@ class Workers:
 
     def _shared(
         self, family: Any, source: Tensor, wishes: Mapping[str, Any],
-        work: Callable[[Group | None], Result],
+        work: Callable[[Group | None], Result], cancel: Any,
     ) -> Result:  # fmt: skip
         why = why_alone(family, source)
         if why:
             logger.info("[VAE Decode] Decoding on %s alone: %s", self.device, why)
             return work(None)
         try:
+            self._cancel = cancel
             group = self._ready(family, source, wishes)
         except wire.UnsendableError as error:
             self._refuse(family, f"this VAE can't be sent to another process: {error}")
@@ -161,12 +166,20 @@ class Workers:
             self._end()
             self._refuse(family, str(error))
             return work(None)
+        except DecodeCancelled:  # some may have been told, and others not
+            self._end()
+            raise
         except Exception as error:
             logger.debug("hy3d_rocm: the processes of a decode", exc_info=True)
             self._end()
             logger.warning("[VAE Decode] %s: decoding on %s alone", _line(error), self.device)
             self._failed()
             return work(None)
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            self._cancel = None
         if group is None:
             return work(None)
         try:
@@ -195,8 +208,6 @@ class Workers:
         now = _state_of(family)
         if _is(self._refused, family.vae, now):
             return None
-        host = family.host
-        told = None if host is None else (host.dtype, host.make_weights, host.casts)
         wanted = {
             "latents": source.detach().cpu(), "wishes": dict(wishes), "timestep": family.timestep
         }  # fmt: skip
@@ -205,7 +216,7 @@ class Workers:
             self._end()
         if not _is(self._held, family.vae, now):
             self._held = None
-            vae = wire.packed(("hold", {"vae": family.vae, "host": told}))
+            vae = wire.packed(("hold", {"vae": family.vae, "host": _host_of(family)}))
             if not self._workers:
                 self._start()
             for worker in self._workers:
@@ -268,6 +279,7 @@ class Workers:
     def _start(self) -> None:
         """All of them, at the same time."""
         began, size = time.perf_counter(), 1 + len(self.others)
+        atexit.register(self.close)
         begin = {
             "device": self.device.type, "flags": process.flags(),
             "threads": max(torch.get_num_threads() // size, 1),
@@ -299,9 +311,18 @@ class Workers:
     def _hear(self, seconds: float) -> list[Any]:
         """What each answers."""
         until = time.monotonic() + seconds
-        return [worker.answer(until) for worker in self._workers]
+        return [worker.answer(until, self._look) for worker in self._workers]
+
+    def _look(self) -> None:
+        if asked_to_stop(self._cancel):
+            raise DecodeCancelled("cancelled while the processes of other devices got ready")
 
     def _end(self) -> None:
+        atexit.unregister(self.close)
+        abort = getattr(self._group and self._group.data, "abort", None)
+        if abort is not None:  # before the others are gone, and before it is deleted
+            with suppress(RuntimeError):
+                abort()
         for worker in self._workers:
             worker.end()
         self._workers, self._group, self._held = [], None, None
@@ -341,13 +362,17 @@ def _is(known: tuple[Any, Any] | None, vae: Any, now: Any) -> bool:
     return known is not None and known[0]() is vae and known[1] == now
 
 
+def _host_of(family: Any) -> tuple[Any, ...] | None:
+    host = family.host
+    return None if host is None else (host.dtype, host.make_weights, host.casts)
+
+
 def _state_of(family: Any) -> list[Any]:
-    """What its modules are set to and sums over their weights, wherever these are now."""
-    casts = family.host is not None and family.host.casts
-    return [
-        examined(family.vae, casts=casts).state,
-        [_sums(tensor) for tensor in tensors_of(family)],
-    ]
+    """How its weights are read, what its modules are set to, and sums over the weights, wherever
+    these are now."""
+    host = _host_of(family)
+    state = examined(family.vae, casts=host is not None and host[2]).state
+    return [host, state, [_sums(tensor) for tensor in tensors_of(family)]]
 
 
 def _sums(tensor: Tensor) -> tuple[Any, ...]:

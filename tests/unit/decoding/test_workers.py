@@ -29,7 +29,9 @@ from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv.probe import process  # noqa: E402
 from hy3d_rocm.decoding import wire, workers  # noqa: E402
 from hy3d_rocm.decoding.executor import decode  # noqa: E402
+from hy3d_rocm.decoding.families.base import Host  # noqa: E402
 from hy3d_rocm.decoding.families.unknown import UnknownFamily  # noqa: E402
+from hy3d_rocm.decoding.layers import ModuleWeights  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeCancelled  # noqa: E402
 from hy3d_rocm.decoding.worker_process import environment  # noqa: E402
 from hy3d_rocm.decoding.workers import MOST_FAILURES, Workers  # noqa: E402
@@ -145,6 +147,10 @@ def test_processes_stay_and_a_vae_is_sent_once_until_it_changes(
     assert pair.pids == pids[-1]
     shared(pair, vaes[0], latents[0])
     assert sent == ["drop", "decode", "hold"]
+    sent.clear()
+    vaes[0].host = Host(CPU, torch.float32, ModuleWeights)  # somebody else reads the weights
+    shared(pair, vaes[0], latents[0])
+    assert sent == ["decode", "hold"]
 
 
 def test_a_process_that_was_killed_between_decodes_is_replaced(
@@ -187,6 +193,14 @@ def test_a_process_that_is_stopped_holds_nobody_up(wan: Any, caplog: Any) -> Non
     try:
         shared(which, *wan[:2])
         at = which.pids[0]
+        time.sleep(2.5)  # nothing is heard of one that has nothing to do
+
+        def slowly(group: Any) -> Any:
+            time.sleep(1.5)  # it is asked meanwhile
+            return decode(*wan[:2], strategy="streamed", group=group)
+
+        assert near(which.share(*wan[:2], {"strategy": "streamed"}, slowly), wan[2])
+        assert which.pids == [at]
         os.kill(at, signal.SIGSTOP)
         began = time.monotonic()
         frames, _ = shared(which, *wan[:2])
@@ -281,14 +295,28 @@ def test_a_cancel_ends_all_ranks_and_the_processes_stay(pair: Workers, wan: Any)
     assert groups[0] is not None
 
 
+def test_a_cancel_is_seen_while_a_process_starts(wan: Any, caplog: Any) -> None:
+    which, began = made(1), time.monotonic()
+    with pytest.raises(DecodeCancelled, match="while the processes of other devices got ready"):
+        which.share(*wan[:2], {}, lambda group: group, cancel=lambda: bool(which.pids))
+    assert time.monotonic() - began < 5
+    assert not which.pids
+    assert not lines(caplog)
+
+
 def test_what_ends_this_rank_alone_is_raised_and_the_next_decode_is_shared(
-    pair: Workers, wan: Any
+    pair: Workers, wan: Any, monkeypatch: Any
 ) -> None:
     def interrupted(group: Any) -> Any:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         pair.share(*wan[:2], {"strategy": "streamed"}, interrupted)
+    with monkeypatch.context() as patched:
+        patched.setattr(pair, "_hear", interrupted)  # while the process starts
+        with pytest.raises(KeyboardInterrupt):
+            shared(pair, *wan[:2])
+    assert not pair.pids
     frames, groups = shared(pair, *wan[:2])
     assert near(frames, wan[2])
     assert groups[0] is not None

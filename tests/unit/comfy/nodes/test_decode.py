@@ -121,7 +121,7 @@ def shares(comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     told: list[Any] = []
 
     class Alone(workers.Workers):
-        def share(self, family: Any, source: Any, wishes: Any, work: Any) -> Any:
+        def share(self, family: Any, source: Any, wishes: Any, work: Any, cancel: Any) -> Any:
             told.append((self.others, dict(wishes)))
             return work(None)
 
