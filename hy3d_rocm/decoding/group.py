@@ -145,7 +145,9 @@ class Group:
             for event in events[:1]:
                 event.record()
             for work in works:
-                work.wait(*(() if on_stream else (self._limit(timeouts),)))
+                # One time-out for all of them. 0 would be for ever.
+                left = self.timeout * timeouts - (time.perf_counter() - began)
+                work.wait(*(() if on_stream else (timedelta(seconds=max(left, 0.001)),)))
             for event in events[1:]:
                 event.record()
         self.waited_seconds += time.perf_counter() - began
@@ -199,7 +201,7 @@ class Group:
         options = AllgatherOptions()
         # Else a thread of gloo's waits for as long as its process group does, and the process,
         # which waits for that thread, can't end.
-        options.timeout = self._limit(timeouts)
+        options.timeout = timedelta(seconds=self.timeout * timeouts)
         return self.control.allgather([places], [given], options)
 
     def meet(
@@ -224,9 +226,6 @@ class Group:
         wait for this one."""
         if not self.lost and not is_settled(error):
             self.lost = f"rank {self.rank} left a decode of the group ({_described(error)})"
-
-    def _limit(self, timeouts: int) -> timedelta:
-        return timedelta(seconds=self.timeout * timeouts)
 
     def settle(self) -> None:
         """Behind all that the device was given: GroupLostError where NCCL gave something up, so

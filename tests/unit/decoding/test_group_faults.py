@@ -486,6 +486,23 @@ def test_a_rank_that_never_comes_leaves_rank_0_alone(
     assert time.monotonic() - began < SHORT + 5
 
 
+def test_what_comes_of_several_ranks_has_one_time_out() -> None:
+    ranks = groups(3, SHORT)
+
+    def work(group: Group) -> float:
+        began = time.monotonic()
+        if group.rank == 0:
+            parts = [(peer, torch.empty(1)) for peer in (1, 2)]
+            with pytest.raises(GroupLostError):
+                group.post((), parts).wait()
+        elif group.rank == 1:
+            time.sleep(0.8 * SHORT)
+            group.post([(0, torch.ones(1))], ()).wait()
+        return time.monotonic() - began
+
+    assert SHORT * 0.9 < each(ranks, work)[0] < SHORT * 1.6
+
+
 def test_a_rank_that_leaves_is_lost_and_knows_it(jobs: dict[str, Job]) -> None:
     """Where what it did could not be told to the others; what the ranks had made is held no more
     when rank 0 decodes alone."""
