@@ -186,7 +186,7 @@ class SharedRun(Run):
 
     def _hear(self) -> None:
         """What comes of the last question; before all raise nothing may be under way."""
-        if self._check is not None:  # also where there are no rows to do anything with
+        if self._check is not None and not self._spans:  # no step looks for a cancel
             self._unless_failed(self._check)
         if self._error is not None and self._filling is not None:
             self._filling.wait()  # which no slice of this rank does
