@@ -224,6 +224,7 @@ def forked(work: Callable[[], None], log: Path) -> int:
         os.dup2(handle, 1)
         os.dup2(handle, 2)
         faulthandler.register(signal.SIGUSR1, all_threads=True)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
         work()
         code = 0
     except BaseException:  # noqa: BLE001  the child must never come back into the parent's code
