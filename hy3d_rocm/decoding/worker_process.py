@@ -108,9 +108,9 @@ class WorkerProcess:
 
     def fate(self) -> str:
         """Why it can't be used, "" where it runs."""
-        if not self._is_gone and not self._why:  # it may end just now
+        if not self._why:  # it may end just now; one that is gone has not been waited for yet
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(0.5)
+                self.process.wait(_END_SECONDS if self._is_gone else 0.5)
         if not self._why:
             while (said := self._next()) is not None:
                 if said[0] == "failed":
