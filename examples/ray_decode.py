@@ -30,6 +30,7 @@ class Rank:
 
     def join(self, address: str, rank: int, ranks: int) -> None:
         """Returns when all ranks have joined, within `timeout`, which later exchanges have, too."""
+        hy3d_rocm.set_variables()  # a lost rank ends no other
         self.device = "cuda" if ray.get_gpu_ids() else "cpu"
         backend = "nccl" if self.device == "cuda" else "gloo"
         timeout = datetime.timedelta(minutes=5)

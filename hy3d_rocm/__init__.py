@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.decoding.executor import encode as encode
     from hy3d_rocm.decoding.group import Group as Group
     from hy3d_rocm.decoding.group import GroupLostError as GroupLostError
+    from hy3d_rocm.decoding.group import set_variables as set_variables
     from hy3d_rocm.decoding.plan import DecodePlan as DecodePlan
     from hy3d_rocm.decoding.plan import plan_decode as plan_decode
     from hy3d_rocm.device import ResolvedDevice as ResolvedDevice
@@ -47,6 +48,7 @@ _HOME = {
     "plan_decode": "decoding.plan",
     "protect": "conv.router",
     "resolve_device": "device",
+    "set_variables": "decoding.group",
 }
 
 __all__ = ["__version__", *_HOME]

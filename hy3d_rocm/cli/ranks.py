@@ -16,8 +16,8 @@ COMPLETE = "complete"  # there is nothing to decode
 
 
 def are_several() -> bool:
-    """Whether torchrun has started more than this process."""
-    return os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ
+    """Whether torchrun has started more than this process. Others set WORLD_SIZE and RANK, too."""
+    return os.environ.get("WORLD_SIZE", "1") != "1" and "TORCHELASTIC_RUN_ID" in os.environ
 
 
 @contextmanager

@@ -48,7 +48,9 @@ def further_devices(names: tuple[str, ...], own: torch.device) -> list[torch.dev
         every = [torch.device("cuda", n) for n in range(torch.cuda.device_count())]
         return [one for one in every if one != own and architecture(one) == architecture(own)]
     devices = [torch.device(name) for name in names]
-    if own in devices:
+    if own.type == "cuda":  # each GPU once
+        devices = [device for device in devices if device != own]
+    elif own in devices:
         devices.remove(own)
     for device in devices:
         if device.type != own.type:

@@ -165,8 +165,10 @@ def encode_with_report(
     """As encode(), and returns (latents, DecodeReport). Of DecodeOptions, those about tiles have
     no effect."""
     chosen = options or DecodeOptions()
-    asked = DecodeRequest(budget, strategy, precision, progress, cancel, chosen, encode=True)
-    found, report = _execute(vae, pixels, replace(asked, group=group))
+    asked = DecodeRequest(
+        budget, strategy, precision, progress, cancel, chosen, encode=True, group=group
+    )
+    found, report = _execute(vae, pixels, asked)
     if found is None or moments:
         return found, report
     return found[:, : found.shape[1] // 2].contiguous(), report
@@ -190,20 +192,8 @@ class DecodeRequest:
 
 
 def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeReport]:
-    group = group_of(asked.group)
-    try:
-        return _executed(vae, source, asked, group)
-    except BaseException as error:
-        if group is not None:
-            group.leave(error)
-        raise
-
-
-def _executed(
-    vae: Any, source: Any, asked: DecodeRequest, group: Group | None
-) -> tuple[Any, DecodeReport]:  # fmt: skip
-    out, lost = asked.out, ""
-    with torch.no_grad():
+    out, group, result = asked.out, group_of(asked.group), None
+    with torch.no_grad(), together.leaving(group):
         with together.beginning(group):
             checks.check_choice("strategy", asked.strategy, checks.STRATEGIES)
             checks.check_choice("precision", asked.precision, precision.PRECISIONS)
@@ -216,17 +206,24 @@ def _executed(
                 if isinstance(out, torch.Tensor) and out.ndim == 4:
                     asked = replace(asked, out=out.unsqueeze(2))
             (checks.check_pixels if asked.encode else checks.check_latents)(source, family)
-            asked = replace(asked, group=group_of(asked.group, _device_of(family)))
+            group = group_of(asked.group, _device_of(family))
         with around(family, source, asked) as reports:
-            try:
-                result = _carry_out(family, source, asked, reports)
-            except GroupLostError as error:
-                if asked.group.rank:
-                    raise
-                lost = str(error)
-            if lost:  # nothing holds what the ranks had made any more
-                logger.warning("[%s] %s: decoding alone", stages.stage_of(asked.encode), lost)
-                result = _carry_out(family, source, replace(asked, group=None), reports)
+            is_alone = group is None
+            if group is not None:
+                asked = replace(asked, group=group)
+                try:
+                    result = _shared(family, source, asked, reports)
+                except GroupLostError as error:
+                    if group.rank:
+                        raise
+                    is_alone, lost = True, str(error)
+                if is_alone:  # nothing holds what the ranks had made any more
+                    logger.warning("[%s] %s: decoding alone", stages.stage_of(asked.encode), lost)
+            if is_alone:
+                execution = _prepare(family, source, replace(asked, group=None))
+                reports.append(execution.report)
+                execution.run()
+                result = execution.placing.finish()
         if result is None:
             pass
         elif out is not None:
@@ -236,20 +233,14 @@ def _executed(
         return result, reports[-1]
 
 
-def _carry_out(
-    family: Any, source: Tensor, asked: DecodeRequest, reports: list[DecodeReport]
-) -> Any:
-    """The result; None on a rank that has none."""
+def _shared(family: Any, source: Tensor, asked: DecodeRequest, reports: list[DecodeReport]) -> Any:
+    """The result of all ranks on rank 0, None on the others."""
     group = asked.group
-    with together.beginning(group):
-        if group is not None:  # what goes on is of the type and the plan that it was begun with
-            kept = group.meet(together.BEGINNING, values=asked.resume_key)[0]
-            asked = replace(asked, resume_key=kept)
+    with together.beginning(group):  # what goes on is of the type and plan that it was begun with
+        kept = group.meet(together.BEGINNING, values=asked.resume_key)[0]
+        asked = replace(asked, resume_key=kept)
         execution = _prepare(family, source, asked)
     reports.append(execution.report)
-    if group is None:
-        execution.run()
-        return execution.placing.finish()
     why = together.why_not_rows(execution.job)
     if not together.shares_samples(group, execution.job, execution.budget, why):
         execution.run()
@@ -267,8 +258,10 @@ def _share_samples(
     group, placing = asked.group, execution.placing
     alone = replace(asked, group=None, out=None, sink=None, resume_key=None)
     logger.info(
-        "[%s] %s samples are shared by %d ranks%s", stages.stage_of(asked.encode),
-        source.shape[0], group.size, why and f": rows can't be, since {why}",
+        "[%s] %s%s", stages.stage_of(asked.encode),
+        f"{source.shape[0]} samples are shared by {group.size} ranks"
+        if source.shape[0] > 1 else "Rank 0 decodes alone",
+        why and f": rows can't be shared, since {why}",
     )  # fmt: skip
 
     def decode(samples: Sequence[int]) -> Tensor:
@@ -584,7 +577,13 @@ class Execution:
             first, frames = item
             item, error = None, cast("BaseException | None", None)
             try:
+                if self.group is not None and self.placing.sink is not None:
+                    # A file keeps what it got: nothing that NCCL gave up may come into it.
+                    stages.synchronize(self.device)
+                    self.group.settle()
                 self.placing.put(sample, first + at, frames)
+            except GroupLostError:
+                raise
             except BaseException as failed:
                 if self.group is None:
                     raise

@@ -12,6 +12,7 @@ meeting. There all learn of it and act alike: they take what comes after such a 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,8 @@ __all__ = [
     "TIMEOUT_SECONDS", "VARIABLES", "Group", "GroupLostError", "Meeting", "Pending",
     "RankFailedError", "group_of", "is_settled", "set_variables", "settled", "settling",
 ]  # fmt: skip
+
+logger = logging.getLogger("hy3d_rocm")
 
 #: that a rank waits for another
 TIMEOUT_SECONDS = 300.0
@@ -110,12 +113,12 @@ class Group:
 
     control: takes tensors of the CPU: a process group of torch.distributed, or its backend
     (ProcessGroupGloo). data: the backend that takes those of the device (ProcessGroupNCCL); None:
-    they go by way of the CPU. timeout: seconds that a rank waits for another, which may
-    have kernels to compile in its first decode.
+    they go by way of the CPU. timeout: seconds that a rank waits for another, which may have
+    kernels to compile in its first decode; what NCCL does ends by `data`'s own time-out. Call
+    set_variables() before that is made: torch ends the process of a rank that lost another else.
 
     lost: why the group can't be used any more, "" while it can. sent_bytes: by this rank so far.
-    waited_seconds: in which its CPU only waited for other ranks. stalls: None, or a list that gets
-    pairs of events between which a GPU's stream did.
+    stalls: None, or a list that gets pairs of events between which a GPU's stream only waited.
     """
 
     def __init__(self, control: Any, data: Any = None, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -125,7 +128,6 @@ class Group:
         self.rank, self.size = int(control.rank()), int(control.size())
         self.lost = ""
         self.sent_bytes = 0
-        self.waited_seconds = 0.0
         self.stalls: list[tuple[torch.cuda.Event, torch.cuda.Event]] | None = None
         self.weights: tuple[Any, int] | None = None  # of the last decode, and what stands for them
         self._last: Any = None  # of what NCCL was given
@@ -150,7 +152,6 @@ class Group:
                 work.wait(*(() if on_stream else (timedelta(seconds=max(left, 0.001)),)))
             for event in events[1:]:
                 event.record()
-        self.waited_seconds += time.perf_counter() - began
 
     def post(self, sends: Parts, comes: Parts) -> Pending:
         """Begins to send tensors, and to fill tensors with what is sent to this rank: contiguous
@@ -289,7 +290,7 @@ class Meeting:
         self._text = json.dumps(_word(about, values, error)).encode()
         head = len(self._text).to_bytes(4, "little") + self._text[: _WORD_BYTES - 4]
         self._mine = torch.frombuffer(bytearray(head.ljust(_WORD_BYTES)), dtype=torch.uint8)
-        self._heads = torch.empty((group.size, _WORD_BYTES), dtype=torch.uint8)
+        self._heads = self._mine.new_empty((group.size, _WORD_BYTES))
         self._works: list[Any] = []
         with group.watched(self._works, (self._mine, self._heads)):
             every = list(self._heads.unbind())
@@ -420,6 +421,12 @@ def group_of(
     is_other = device is not None and device.type != "cpu" and found.data is None
     if device is not None and is_other and _takes(given, device) not in ("", "gloo"):
         found.data = given._get_backend(device)
+        name, wanted = next(iter(VARIABLES.items()))
+        if os.environ.get(name) != wanted:
+            logger.warning(
+                "A rank that is lost may end this process: set %s=%s, or call "
+                "hy3d_rocm.set_variables(), before init_process_group()", name, wanted,
+            )  # fmt: skip
     return found
 
 

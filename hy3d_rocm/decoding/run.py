@@ -13,8 +13,10 @@ come from them. While the tiles run the true ones are gathered, and the differen
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -144,6 +146,9 @@ class Run:
     was estimated.
     """
 
+    #: around each step, (work, step) -> what it made, where there is more to it than attempts
+    _around: Any = None
+
     def __init__(
         self, graph: Graph, backend: Backend, device: torch.device, dtype: torch.dtype, *,
         transfers: Transfers | None = None, counter: Counter | None = None,
@@ -204,7 +209,15 @@ class Run:
             with torch.no_grad():
                 for at, fields in enumerate(program.steps(number)):
                     step = ProgramStep._make(fields)
-                    made = self._carried_out(works[step.op], step, at)
+                    made: Any = None
+                    if self._around is None:
+                        for once_more in Attempts(self.recover, at):
+                            with once_more:
+                                if self._check is not None:
+                                    self._check()
+                                made = works[step.op](step)
+                    else:
+                        made = self._around(works[step.op], step)
                     if step.op == _EMIT:
                         yield step.frames[0], made
                     elif made is not None:
@@ -220,16 +233,6 @@ class Run:
             for freed in list(self._slices):  # no copy is under way, nothing is held
                 self._free(freed)
             self._source = None
-
-    def _carried_out(self, work: Callable[[ProgramStep], Any], step: ProgramStep, at: int) -> Any:
-        """work(step), step number `at` of the section, tried again where that may help."""
-        made: Any = None
-        for once_more in Attempts(self.recover, at):
-            with once_more:
-                if self._check is not None:
-                    self._check()
-                made = work(step)
-        return made
 
     def tiles(self, program: Program, z: Tensor, out: Tensor) -> None:
         """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
@@ -562,7 +565,8 @@ class Run:
         q = _tokens(q, layer.heads).contiguous()[None]
         mixed = q.new_empty((1, width, frames, *x.shape[3:]))
         target = _tokens(mixed, layer.heads)
-        with _Lanes(self.device, layer.heads * tokens) as lanes:
+        fused = is_fused(q[:, :, :tokens], room[0, None], room[1, None])
+        with _Lanes(self.device, layer.heads * tokens if fused else 0) as lanes:
             for frame in range(frames):
                 if self._check is not None:
                     self._check()
@@ -680,19 +684,26 @@ def _copy(place: Tensor, x: Tensor) -> Tensor:
     return place
 
 
+@functools.cache
+def _side_streams(device: torch.device) -> tuple[Any, ...]:
+    """The same ones each time: each has blocks of the allocator's of its own."""
+    return tuple(torch.cuda.Stream(device) for _ in range(1, MOST_LANES))  # type: ignore[no-untyped-call]
+
+
 class _Lanes:
     """Streams of a GPU for things that do not depend on each other and leave most of it idle: one
-    frame's attention is a program for some 64 of its `queries`. Before and after, the current
-    stream has them all behind it."""
+    frame's attention is a program for some 64 of its `queries`. All lanes together take what one
+    attention does that fills the GPU, some 25 MB on an H200, within the margin. queries 0: one
+    lane, for what takes more. Before and after, the current stream has them all behind it."""
 
     def __init__(self, device: torch.device, queries: int) -> None:
         self._streams: list[Any] = []
         self._number = 0
-        if device.type == "cuda":
+        if device.type == "cuda" and queries:
             self._here = torch.cuda.current_stream(device)
             units = torch.cuda.get_device_properties(device).multi_processor_count
             count = min(MOST_LANES, max(1, round(units / max(queries // _QUERIES, 1))))
-            self._streams = [torch.cuda.Stream(device) for _ in range(1, count)]  # type: ignore[no-untyped-call]
+            self._streams = list(_side_streams(device)[: count - 1])
 
     def __enter__(self) -> _Lanes:
         for stream in self._streams:
@@ -707,7 +718,8 @@ class _Lanes:
         """The lane of the next one."""
         every = [None, *self._streams]
         self._number += 1
-        return torch.cuda.stream(every[self._number % len(every)])
+        lane = every[self._number % len(every)]
+        return nullcontext() if lane is None else torch.cuda.stream(lane)
 
 
 def _lines(x: Tensor, rows: Range, wanted: Range) -> Tensor:
@@ -755,11 +767,16 @@ def _tokens(x: Tensor, heads: int) -> Tensor:
     return x.reshape(heads, x.shape[1] // heads, -1).transpose(1, 2)
 
 
+def is_fused(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether torch has a kernel for the whole attention of these. On shapes alone: no."""
+    # 0 is torch's number for the composite of two products and a softmax, -1 for none.
+    return q.device.type != "meta" and int(torch._fused_sdp_choice(q, k, v)) > 0
+
+
 def query_rows(q: Tensor, k: Tensor, v: Tensor, tokens: int) -> int:
     """Queries at a time: all where a fused kernel takes them, else what keeps the scores (float32,
     of float64 queries float64) below SCORE_BYTES. On shapes alone the scores are counted."""
-    # 0 is torch's number for the composite of two products and a softmax, -1 for none.
-    if q.device.type != "meta" and int(torch._fused_sdp_choice(q, k, v)) > 0:
+    if is_fused(q, k, v):
         return tokens
     score = wide_type(q.dtype).itemsize
     return max(1, min(tokens, SCORE_BYTES // (q.shape[1] * k.shape[2] * score)))

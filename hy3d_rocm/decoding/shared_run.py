@@ -72,7 +72,7 @@ class SharedRun(Run):
             del frames
         self._meet(f"the end of sample {self.sample}", None)
 
-    def _carried_out(self, work: Callable[[ProgramStep], Any], step: ProgramStep, at: int) -> Any:
+    def _around(self, work: Callable[[ProgramStep], Any], step: ProgramStep) -> Any:
         if step.op in (_SEND, _RECV):
             self._behind.append(step)
             return None
@@ -82,7 +82,7 @@ class SharedRun(Run):
             return self._shown(step)
         if step.op == _REDUCE:
             self._combine(step)
-        return self._unless_failed(super()._carried_out, work, step, at) if self._spans else None
+        return self._unless_failed(self._tried, work, step) if self._spans else None
 
     def _unless_failed(self, work: Callable[..., Any], *given: Any) -> Any:
         """work(*given), None where this rank fails in it or did before."""

@@ -7,7 +7,7 @@ import platform
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ import torch
 
 import hy3d_rocm
 from hy3d_rocm.decoding.copies import tensors_of
+from hy3d_rocm.decoding.device_names import architecture
 from hy3d_rocm.decoding.graph import FRAME, OPAQUE
-from hy3d_rocm.decoding.group import is_settled, settled, settling
+from hy3d_rocm.decoding.group import GroupLostError, is_settled, settled, settling
 from hy3d_rocm.decoding.planning.compiled import plan_job
 from hy3d_rocm.decoding.planning.jobs import is_opaque
 from hy3d_rocm.decoding.report import DecodeCancelled
@@ -34,6 +35,17 @@ if TYPE_CHECKING:
 BEGINNING = "the beginning of a decode"
 # Of each parameter so many numbers tell whether the ranks have the same weights.
 _NUMBERS = 8
+
+
+@contextmanager
+def leaving(group: Group | None) -> Iterator[None]:
+    """Around a decode: where this rank alone ends it, the group is lost."""
+    try:
+        yield
+    except BaseException as error:
+        if group is not None:
+            group.leave(error)
+        raise
 
 
 @contextmanager
@@ -82,6 +94,11 @@ def agree(
     return replace(job, rank=group.rank, ranks=group.size, keeps_result=keeps_result), budget
 
 
+def _kind_of(device: torch.device) -> str:
+    """What the ranks' devices have to have in common: kernels, and what these take, are its."""
+    return architecture(device) if device.type == "cuda" else device.type
+
+
 def _name_of(device: torch.device) -> str:
     """Of a GPU, by which two ranks know that they have the same."""
     if device.type != "cuda":
@@ -96,7 +113,7 @@ def terms_of(group: Group, job: Job, source: Tensor, options: Any) -> dict[str, 
     weights = tensors_of(job.family) if hasattr(job.family, "vae") else []
     if group.weights is None or not group.weights[0].is_as(weights):
         some = [t.detach().reshape(-1)[:_NUMBERS].double().to(job.device) for t in weights]
-        told = torch.cat(some).cpu() if some else torch.empty(0)
+        told = torch.cat(some).cpu() if some else torch.empty(0, device="cpu")
         group.weights = _State(weights), zlib.crc32(told.numpy().data)
     whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = source.detach().contiguous().reshape(-1).view(whole[source.element_size()])
@@ -105,7 +122,7 @@ def terms_of(group: Group, job: Job, source: Tensor, options: Any) -> dict[str, 
         "the VAE": job.family.name, "weights": [len(weights), group.weights[1]],
         "why rows can't be shared": why_not_rows(job),
         "the shape of the latents": list(source.shape), "sums of the latents": sums.tolist(),
-        "encode": job.encode, "the type": str(job.dtype), "the device's kind": job.device.type,
+        "encode": job.encode, "the type": str(job.dtype), "the device's kind": _kind_of(job.device),
         "kernels": [job.make_backend.on_gpu, job.make_backend.on_host],
         "options": {one.name: str(getattr(options, one.name)) for one in fields(options)},
         "hy3d-rocm": hy3d_rocm.__version__, "torch": torch.__version__.split("+")[0],
@@ -173,8 +190,13 @@ def by_samples(
     group: Group, placing: Placing, decode: Callable[[Sequence[int]], Tensor]
 ) -> None:  # fmt: skip
     """All samples into rank 0's `placing`. decode: of some samples, on this device; what a rank
-    can't decode rank 0 does."""
+    can't decode rank 0 does. One sample is rank 0's, and nobody waits for it."""
     samples = range(placing.shape[0])
+    if len(samples) == 1:
+        with settling():
+            if not group.rank:
+                placing.put(0, 0, decode(samples))
+        return
     shares = [samples[rank :: group.size] for rank in range(group.size)]
     own, made, error = shares[group.rank], None, None
     try:
@@ -184,30 +206,48 @@ def by_samples(
     ends_all = group.rank == 0 or isinstance(error, DecodeCancelled)
     ends_all = ends_all or not isinstance(error, Exception)
     # One rank may have a sample more than another, and each sample has as long as an answer.
-    told = group.meet(
-        "the samples", error if ends_all else None, made is not None, 1 + len(shares[0])
-    )
+    try:
+        told = group.meet(
+            "the samples", error if ends_all else None, made is not None, 1 + len(shares[0])
+        )
+    except GroupLostError:  # what is done is done
+        if group.rank or made is None:
+            raise
+        told = []
     if group.rank:
-        if made is not None:
-            parts = [(0, part.contiguous()) for part in one_by_one(made)]
-            group.post(parts, ()).wait()
-        if error is not None:
-            raise settled(error)
+        _give(group, made, error)
         return
     assert made is not None, "a batch has a first sample"
     found = dict(zip(own, one_by_one(made), strict=True))
     for rank, there in enumerate(told):
         if rank and there:
             size = (1, *placing.shape[1:])
-            parts = [(rank, torch.empty(size, dtype=placing.dtype)) for _ in shares[rank]]
-            group.post((), parts).wait()
-            found |= zip(shares[rank], (part for _, part in parts), strict=True)
+            found |= _theirs(group, rank, shares[rank], size, placing.dtype)
     with settling():
         for share in shares:
             if share and share[0] not in found:
                 found |= zip(share, one_by_one(decode(share)), strict=True)
         for sample in samples:
             placing.put(sample, 0, found.pop(sample))
+
+
+def _give(group: Group, made: Tensor | None, error: BaseException | None) -> None:
+    """This rank's samples to rank 0; why there are none is raised."""
+    if made is not None:
+        group.post([(0, part.contiguous()) for part in one_by_one(made)], ()).wait()
+    if error is not None:
+        raise settled(error)
+
+
+def _theirs(
+    group: Group, rank: int, share: Sequence[int], size: tuple[int, ...], dtype: torch.dtype
+) -> dict[int, Tensor]:
+    """Another rank's samples by their number; none where it is lost."""
+    parts = [(rank, torch.empty(size, dtype=dtype, device="cpu")) for _ in share]
+    with suppress(GroupLostError):
+        group.post((), parts).wait()
+        return dict(zip(share, (part for _, part in parts), strict=True))
+    return {}
 
 
 _DECIDES = ("order", "chunk", "slice_bytes", "resident_bytes", "is_early", "steps")

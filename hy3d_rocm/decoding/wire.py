@@ -66,7 +66,7 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Tensor:
         number, is_parameter, dtype, shape = pid
         if number not in self._made:
-            made = torch.empty(shape, dtype=dtype)
+            made = torch.empty(shape, dtype=dtype, device="cpu")
             if self._parts[number]:
                 made = torch.frombuffer(self._parts[number], dtype=dtype).view(shape)
             self._made[number] = (

@@ -156,15 +156,17 @@ class WorkerProcess:
 
     def _read(self) -> None:
         answers = io.BufferedReader(cast("io.RawIOBase", self.process.stdout))
-        while (frames := wire.receive(answers)) is not None:
-            self._heard = time.monotonic()
-            said = wire.unpacked(frames)
-            if said[0] != "here":
-                self._answers.put(said)
-        self._is_gone = True
-        self._answers.put(None)
-        with suppress(OSError):
-            answers.close()
+        try:
+            while (frames := wire.receive(answers)) is not None:
+                self._heard = time.monotonic()
+                said = wire.unpacked(frames)
+                if said[0] != "here":
+                    self._answers.put(said)
+        finally:
+            self._is_gone = True
+            self._answers.put(None)
+            with suppress(OSError):
+                answers.close()
 
     def _last_line(self) -> str:
         with suppress(OSError, ValueError):

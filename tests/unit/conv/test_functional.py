@@ -198,7 +198,7 @@ REFUSALS: dict[str, tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]
     "groups": (ValueError, "cannot be cut into 3 groups", (X, WEIGHT), {"groups": 3}),
     "kernel too large": (ValueError, "larger than the padded input", (X[:, :, :2], WEIGHT), {}),
     "stride 0": (ValueError, r"stride is \(0, 0, 0\): each", (X, WEIGHT), {"stride": 0}),
-    "negative padding": (ValueError, r"pad_before is \(-1, -1", (X, WEIGHT), {"padding": -1}),
+    "negative padding": (ValueError, r"pad_before is \(-9, -9", (X, WEIGHT), {"padding": -9}),
     "a word": (ValueError, "padding is 'full'", (X, WEIGHT), {"padding": "full"}),
     "same with a stride": (ValueError, "needs stride 1", (X, WEIGHT),
                            {"padding": "same", "stride": 2}),

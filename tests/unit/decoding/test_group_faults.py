@@ -508,15 +508,15 @@ def test_a_rank_that_leaves_is_lost_and_knows_it(jobs: dict[str, Job]) -> None:
     when rank 0 decodes alone."""
     job, ranks, held = jobs["wan"], groups(2, SHORT), []
     with faults(Fault(1, "_exchange", raising(KeyboardInterrupt), first=5)) as runs:
-        real = executor._carry_out
+        real = executor._prepare
 
-        def carry_out(family: Any, source: Any, asked: Any, reports: Any) -> Any:
+        def prepare(family: Any, source: Any, asked: Any) -> Any:
             if asked.group is None:
                 gc.collect()
                 held.append([run for run in list(runs) if run.group.rank == 0])
-            return real(family, source, asked, reports)
+            return real(family, source, asked)
 
-        with mock.patch.object(executor, "_carry_out", carry_out):
+        with mock.patch.object(executor, "_prepare", prepare):
             ends = job.on(ranks)
     assert type(ends[1]) is KeyboardInterrupt
     assert torch.equal(ends[0][0], job.alone)
