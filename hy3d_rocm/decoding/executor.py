@@ -273,7 +273,7 @@ def _share_samples(
             placing.begin(resume_key_of(part.job, part.plan.variant))
         return cast("Tensor", part.placing.finish())
 
-    together.by_samples(group, placing, decode)
+    together.by_samples(group, placing, decode, stages.stage_of(asked.encode))
 
 
 def _device_of(family: Any) -> torch.device:

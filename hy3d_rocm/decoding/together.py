@@ -3,6 +3,7 @@ samples."""
 
 from __future__ import annotations
 
+import logging
 import platform
 import weakref
 import zlib
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from hy3d_rocm.decoding.placing import Placing
     from hy3d_rocm.decoding.planning.jobs import Job
     from hy3d_rocm.decoding.planning.planner import Plan
+
+logger = logging.getLogger("hy3d_rocm")
 
 BEGINNING = "the beginning of a decode"
 # Of each parameter so many numbers tell whether the ranks have the same weights.
@@ -187,10 +190,11 @@ def one_by_one(made: Tensor) -> list[Tensor]:
 
 
 def by_samples(
-    group: Group, placing: Placing, decode: Callable[[Sequence[int]], Tensor]
+    group: Group, placing: Placing, decode: Callable[[Sequence[int]], Tensor], stage: str
 ) -> None:  # fmt: skip
     """All samples into rank 0's `placing`. decode: of some samples, on this device; what a rank
-    can't decode rank 0 does. One sample is rank 0's, and nobody waits for it."""
+    can't decode rank 0 does. One sample is rank 0's, and nobody waits for it. stage: of log lines.
+    """
     samples = range(placing.shape[0])
     if len(samples) == 1:
         with settling():
@@ -219,16 +223,26 @@ def by_samples(
         return
     assert made is not None, "a batch has a first sample"
     found = dict(zip(own, one_by_one(made), strict=True))
+    size = (1, *placing.shape[1:])
     for rank, there in enumerate(told):
         if rank and there:
-            size = (1, *placing.shape[1:])
             found |= _theirs(group, rank, shares[rank], size, placing.dtype)
     with settling():
-        for share in shares:
-            if share and share[0] not in found:
-                found |= zip(share, one_by_one(decode(share)), strict=True)
-        for sample in samples:
-            placing.put(sample, 0, found.pop(sample))
+        if group.lost:
+            logger.warning("[%s] %s: decoding alone", stage, group.lost)
+        _put_all(placing, found, [share for share in shares if share], decode)
+
+
+def _put_all(
+    placing: Placing, found: dict[int, Tensor], shares: Sequence[Sequence[int]],
+    decode: Callable[[Sequence[int]], Tensor],
+) -> None:  # fmt: skip
+    """All samples in order. found: those that are there; the others are decoded."""
+    for share in shares:
+        if share[0] not in found:
+            found |= zip(share, one_by_one(decode(share)), strict=True)
+    for sample in sorted(found):
+        placing.put(sample, 0, found.pop(sample))
 
 
 def _give(group: Group, made: Tensor | None, error: BaseException | None) -> None:
