@@ -13,7 +13,8 @@ import torch
 
 from hy3d_rocm.comfy import settings
 from hy3d_rocm.comfy.in_worker import prepare
-from hy3d_rocm.decoding.device_names import ALL, architecture, further_devices, parse_devices
+from hy3d_rocm.conv.triton.launch import architecture
+from hy3d_rocm.decoding.device_names import ALL, further_devices, parse_devices
 
 if TYPE_CHECKING:
     from hy3d_rocm.decoding.group import Group

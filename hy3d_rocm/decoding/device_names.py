@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from hy3d_rocm.conv.verdict_store.machine import started_architecture
 from hy3d_rocm.units import brief
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def further_devices(names: tuple[str, ...], own: torch.device) -> list[torch.dev
         if own.type != "cuda":
             return []
         every = [torch.device("cuda", n) for n in range(torch.cuda.device_count())]
-        return [one for one in every if one != own and architecture(one) == architecture(own)]
+        kind = started_architecture(own.index)
+        return [one for one in every if one != own and started_architecture(one.index) == kind]
     devices = [torch.device(name) for name in names]
     if own.type == "cuda":  # each GPU once
         devices = [device for device in devices if device != own]
@@ -61,12 +63,3 @@ def further_devices(names: tuple[str, ...], own: torch.device) -> list[torch.dev
                 f"{torch.cuda.device_count() - 1}"
             )
     return devices if own.type == "cpu" else list(dict.fromkeys(devices))
-
-
-def architecture(device: torch.device) -> str:
-    """Of a GPU: "gfx1100", or "sm_90"."""
-    import torch
-
-    found = torch.cuda.get_device_properties(device)
-    name = str(getattr(found, "gcnArchName", "")) if torch.version.hip else ""
-    return name.partition(":")[0] or f"sm_{found.major}{found.minor}"

@@ -191,11 +191,11 @@ class Group:
             if through is self.data:
                 works.append(through._allgather_base(made, given))
             else:
-                works.append(self.told(list(made.unbind()), given, timeouts))
+                works.append(self.begin_gather(list(made.unbind()), given, timeouts))
         self.wait(works, (given, made), through is self.data, timeouts)
         return list((made if direct else made.to(tensor.device)).unbind())
 
-    def told(self, places: list[Tensor], given: Tensor, timeouts: int) -> Any:
+    def begin_gather(self, places: list[Tensor], given: Tensor, timeouts: int) -> Any:
         """Begins to gather tensors of the CPU."""
         from torch._C._distributed_c10d import AllgatherOptions
 
@@ -294,7 +294,7 @@ class Meeting:
         self._works: list[Any] = []
         with group.watched(self._works, (self._mine, self._heads)):
             every = list(self._heads.unbind())
-            self._works.append(group.told(every, self._mine, timeouts))
+            self._works.append(group.begin_gather(every, self._mine, timeouts))
 
     def answer(self) -> list[Any]:
         """Every rank's values; raises as meet() does."""

@@ -64,7 +64,7 @@ GATHER, OVERWRITE = 1, 2
 #: of attention's scores where no fused kernel takes it
 SCORE_BYTES = 256 << 20
 #: streams that attentions of single frames are shared by, of so many queries a program
-MOST_LANES, _QUERIES = 4, 64
+MOST_STREAMS, _QUERIES = 4, 64
 _FEW_FRAMES = 16  # that are copied one by one
 #: bytes of slices freed on the CPU until free pages are returned to the system
 TRIM_BYTES = 64 << 20
@@ -406,7 +406,7 @@ class Run:
         if step.others:  # the backend may write over it
             extra = self._addend(step, room)
         elif room is not None:
-            where["out"] = _lines(room, self._rows[step.slice], step.rows)
+            where["out"] = self._made_in(room, step)
         if step.drop == 0:
             wants = bool(step.flags & GATHER)
             made, moments = self.backend.convolve(
@@ -434,7 +434,7 @@ class Run:
         elif room is None:
             made = x + y
         else:
-            made = torch.add(x, y, out=_lines(room, self._rows[step.slice], step.rows))
+            made = torch.add(x, y, out=self._made_in(room, step))
         return self._housed(step, made, room), None
 
     _add = _trim = _pass
@@ -474,11 +474,15 @@ class Run:
         form = torch.channels_last_3d if is_last else torch.contiguous_format
         return torch.empty(size, dtype=self.dtype, device=self.device, memory_format=form)
 
+    def _made_in(self, room: Tensor, step: ProgramStep) -> Tensor:
+        """The rows of the slice's memory that the step makes."""
+        return _lines(room, self._rows[step.slice], step.rows)
+
     def _housed(self, step: ProgramStep, made: Tensor, room: Tensor | None) -> Tensor:
         """The slice's tensor, with what was made in its rows."""
         if room is None:
             return made
-        place = _lines(room, self._rows[step.slice], step.rows)
+        place = self._made_in(room, step)
         if made.data_ptr() != place.data_ptr():
             _copy(place, made)
         return room
@@ -489,7 +493,7 @@ class Run:
         extra = self._cut(step.others, step.frames, step.rows, room is None and not may_write)
         if room is None or may_write:
             return extra
-        return _copy(_lines(room, self._rows[step.slice], step.rows), extra)
+        return _copy(self._made_in(room, step), extra)
 
     # Attention
 
@@ -538,7 +542,7 @@ class Run:
             made = self.backend.convolve(conv, *mixed)[0].add_(x).div_(layer.rescale)
             return self._housed(step, made, room), None
         if room is not None:
-            x = _copy(_lines(room, self._rows[step.slice], step.rows), x)
+            x = _copy(self._made_in(room, step), x)
         elif not self._may_write(step, step.sources):
             x = x.clone()
         wants = bool(step.flags & GATHER)
@@ -566,7 +570,7 @@ class Run:
         mixed = q.new_empty((1, width, frames, *x.shape[3:]))
         target = _tokens(mixed, layer.heads)
         fused = is_fused(q[:, :, :tokens], room[0, None], room[1, None])
-        with _Lanes(self.device, layer.heads * tokens if fused else 0) as lanes:
+        with _Streams(self.device, layer.heads * tokens if fused else 0) as streams:
             for frame in range(frames):
                 if self._check is not None:
                     self._check()
@@ -575,7 +579,7 @@ class Run:
                 seen = slice(at * keys if layer.span == "frame" else 0, stop)
                 k, v = room[0, None, :, seen], room[1, None, :, seen]
                 here = slice(frame * tokens, (frame + 1) * tokens)
-                with lanes.next():
+                with streams.next():
                     self._weigh(q[:, :, here], k, v, target[:, here])
         return mixed
 
@@ -687,14 +691,14 @@ def _copy(place: Tensor, x: Tensor) -> Tensor:
 @functools.cache
 def _side_streams(device: torch.device) -> tuple[Any, ...]:
     """The same ones each time: each has blocks of the allocator's of its own."""
-    return tuple(torch.cuda.Stream(device) for _ in range(1, MOST_LANES))  # type: ignore[no-untyped-call]
+    return tuple(torch.cuda.Stream(device) for _ in range(1, MOST_STREAMS))  # type: ignore[no-untyped-call]
 
 
-class _Lanes:
+class _Streams:
     """Streams of a GPU for things that do not depend on each other and leave most of it idle: one
-    frame's attention is a program for some 64 of its `queries`. All lanes together take what one
-    attention does that fills the GPU, some 25 MB on an H200, within the margin. queries 0: one
-    lane, for what takes more. Before and after, the current stream has them all behind it."""
+    frame's attention is a program for some 64 of its `queries`. All together take what one
+    attention does that fills the GPU, some 25 MB on an H200, within the margin. queries 0: the
+    current stream alone, for what takes more. Before and after, that has them all behind it."""
 
     def __init__(self, device: torch.device, queries: int) -> None:
         self._streams: list[Any] = []
@@ -702,10 +706,10 @@ class _Lanes:
         if device.type == "cuda" and queries:
             self._here = torch.cuda.current_stream(device)
             units = torch.cuda.get_device_properties(device).multi_processor_count
-            count = min(MOST_LANES, max(1, round(units / max(queries // _QUERIES, 1))))
+            count = min(MOST_STREAMS, max(1, round(units / max(queries // _QUERIES, 1))))
             self._streams = list(_side_streams(device)[: count - 1])
 
-    def __enter__(self) -> _Lanes:
+    def __enter__(self) -> _Streams:
         for stream in self._streams:
             stream.wait_stream(self._here)
         return self
@@ -715,11 +719,11 @@ class _Lanes:
             self._here.wait_stream(stream)
 
     def next(self) -> Any:
-        """The lane of the next one."""
+        """That of the next one."""
         every = [None, *self._streams]
         self._number += 1
-        lane = every[self._number % len(every)]
-        return nullcontext() if lane is None else torch.cuda.stream(lane)
+        stream = every[self._number % len(every)]
+        return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 def _lines(x: Tensor, rows: Range, wanted: Range) -> Tensor:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import hy3d_rocm
+from hy3d_rocm.conv.triton import launch
 from hy3d_rocm.decoding.copies import tensors_of
-from hy3d_rocm.decoding.device_names import architecture
 from hy3d_rocm.decoding.graph import FRAME, OPAQUE
 from hy3d_rocm.decoding.group import GroupLostError, is_settled, settled, settling
 from hy3d_rocm.decoding.planning.compiled import plan_job
@@ -99,7 +99,9 @@ def agree(
 
 def _kind_of(device: torch.device) -> str:
     """What the ranks' devices have to have in common: kernels, and what these take, are its."""
-    return architecture(device) if device.type == "cuda" else device.type
+    if device.type != "cuda":
+        return device.type
+    return launch.architecture(device)
 
 
 def _name_of(device: torch.device) -> str:

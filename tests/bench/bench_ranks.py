@@ -16,7 +16,6 @@ import json
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,19 +39,8 @@ RUNS: dict[str, tuple[Callable[[torch.device], Any], tuple[int, ...]]] = {
 
 
 def timed(work: Callable[[], Any], repeats: int) -> tuple[Any, float, float, int]:
-    """Result, seconds of the first run, median of the others, the most bytes taken in these."""
-    seconds, peak, result = list[float](), 0, None
-    for _ in range(repeats):
-        result = None
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        start = time.perf_counter()
-        result = work()
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-        peak = max(peak, torch.cuda.max_memory_allocated() - before)
-    torch.cuda.empty_cache()
+    """Result, seconds of the first run, median of the others, the most bytes taken in the last."""
+    result, seconds, peak = bench_decode_gpu.timed(work, repeats)
     return result, seconds[0], statistics.median(seconds[1:]), peak
 
 

@@ -36,7 +36,7 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(
         torch.cuda, "get_device_properties",
-        lambda one: SimpleNamespace(major=kinds[one.index], minor=0),
+        lambda one: SimpleNamespace(major=kinds[one], minor=0),
     )  # fmt: skip
     monkeypatch.setattr(torch.version, "hip", None)
 
@@ -72,6 +72,6 @@ def test_an_architecture_is_all_before_its_features(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         torch.cuda,
         "get_device_properties",
-        lambda one: SimpleNamespace(gcnArchName=kinds[one.index]),
+        lambda one: SimpleNamespace(gcnArchName=kinds[one]),
     )
     assert numbers("all", 0) == [1, 3]

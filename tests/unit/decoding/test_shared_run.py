@@ -4,9 +4,7 @@ rank has planned."""
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ dist = pytest.importorskip("torch.distributed")
 import how_much  # noqa: E402
 from decode_doubles import EVERY_KIND, relative_error, tiny_vae  # noqa: E402
 from program_doubles import family_of, source_of  # noqa: E402
+from rank_threads import each, groups  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decoding.executor import (  # noqa: E402
@@ -50,26 +49,13 @@ def one_thread() -> Any:
 
 
 def in_ranks(count: int, work: Callable[[Group], Any]) -> tuple[list[Any], list[Group]]:
-    """What each rank's work gives."""
-    store, made, groups, errors = dist.HashStore(), [None] * count, [None] * count, []
-
-    def one(rank: int) -> None:
-        try:
-            place, patience = dist.PrefixStore("ranks", store), timedelta(seconds=SECONDS)
-            backend = dist.ProcessGroupGloo(place, rank, count, patience)
-            groups[rank] = Group(backend, timeout=SECONDS)
-            made[rank] = work(groups[rank])
-        except BaseException as error:  # noqa: BLE001
-            errors.append(error)
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return made, groups  # type: ignore[return-value]
+    """What each rank's work gives; the first exception of one is raised."""
+    ranks = groups(count, SECONDS)
+    made = each(ranks, work)
+    for one in made:
+        if isinstance(one, BaseException):
+            raise one
+    return made, ranks
 
 
 def run(kind: str, encode: bool, source: Any, **more: Any) -> Any:
