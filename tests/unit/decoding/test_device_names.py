@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from hy3d_rocm.conv.verdict_store.machine import started_architecture  # noqa: E402
 from hy3d_rocm.decoding.device_names import further_devices, parse_devices  # noqa: E402
 
 
@@ -30,7 +32,7 @@ def test_what_names_no_device_is_a_sentence(text: str) -> None:
 
 
 @pytest.fixture
-def cards(monkeypatch: pytest.MonkeyPatch) -> None:
+def cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Four, of which the third is another one."""
     kinds = [9, 9, 8, 9]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
@@ -39,6 +41,9 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda one: SimpleNamespace(major=kinds[one], minor=0),
     )  # fmt: skip
     monkeypatch.setattr(torch.version, "hip", None)
+    started_architecture.cache_clear()
+    yield
+    started_architecture.cache_clear()
 
 
 def numbers(text: str, own: int) -> list[int]:

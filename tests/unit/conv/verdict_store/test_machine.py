@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +31,25 @@ class _Properties:
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A torch that says it runs on a started GPU."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: _Properties())
+    forget()
+    yield
+    forget()
+
+
+def forget() -> None:
     machine._gpu_machine.cache_clear()
+    machine.started_architecture.cache_clear()
 
 
 def test_a_rocm_gpu(gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.version, "hip", "6.4.43482-0f2d60242")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 3004001)
     found = this_machine("cuda:0")
-    machine._gpu_machine.cache_clear()
     assert found.architecture == "gfx90a"
     assert found.vendor == "hip 6.4.43482-0f2d60242, miopen 3.4.1"
     assert found.driver
@@ -53,7 +60,6 @@ def test_an_nvidia_gpu(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
     found = this_machine("cuda")
-    machine._gpu_machine.cache_clear()
     assert (found.architecture, found.vendor) == ("sm_90", "cuda 12.8, cudnn 9.10.2")
 
 
