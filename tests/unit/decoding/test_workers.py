@@ -24,6 +24,7 @@ from decode_doubles import EVERY_KIND, relative_error, tiny_vae  # noqa: E402
 from places import TESTS  # noqa: E402
 from program_doubles import family_of, source_of  # noqa: E402
 from unknown_vaes import ConvNet  # noqa: E402
+from warm_start import Server  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv.probe import process  # noqa: E402
@@ -50,6 +51,19 @@ SECONDS = 120.0
 
 def made(others: int, **more: Any) -> Workers:
     return Workers(CPU, [CPU] * others, timeout=SECONDS, **more)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> Iterator[None]:
+    """The processes do not import torch and diffusers anew, but those of a killed parent."""
+    if not hasattr(os, "fork"):
+        yield
+        return
+    server = Server("torch.distributed", "diffusers.models.autoencoders")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(process, "start", server.start)
+        yield
+    server.close()
 
 
 @pytest.fixture(scope="module")
