@@ -107,18 +107,20 @@ def of_decode(report: DecodeReport, run: Run, seconds: float, waits: bool = Fals
     own = report.strategy == "own"
     way = "ComfyUI's own code" if own else str(report.plan.get("way", report.strategy))
     copies = copies_of(report)
+    steps = _with_planning(run.steps.seen, report.planning_seconds)
+    ends = [meters[0].seconds if meters else seconds, *(end for _, end, _ in steps[-1:]), 1e-3]
     return draw(
         Timeline(
             f"{report.vae}: {way}",
             f"{_size(report.latent_shape)} -> {_size(report.out_shape)} on {report.device} in "
             f"{report.dtype}, {seconds:.1f} s",
-            max(meters[0].seconds if meters else seconds, 1e-3),
+            max(ends),  # the clock of the steps began before the meter's
             meters[0].peak_bytes if meters else report.measured_peak_bytes,
             report.budget_bytes,
             report.predicted_peak_bytes,
             meters[0].series if meters else (),
             meters[1].series if len(meters) > 1 else (),
-            _with_planning(run.steps.seen, report.planning_seconds),
+            steps,
             not (waits or report.device == "cpu" or report.strategy == "cpu"),
             run.steps.again,
             [*([copies] if copies else []), *(str(event["event"]) for event in report.events)],

@@ -207,6 +207,7 @@ def why_not(command: Command) -> str:
 RUN = {" ".join(words_of(c)): c for c in OURS if not why_not(c)}
 
 
+@pytest.mark.timeout(600)  # the demo takes a minute on two cores that nobody else uses
 @pytest.mark.parametrize("line", RUN)
 def test_a_command_runs_as_it_stands(
     line: str, desk: Path, capsys: pytest.CaptureFixture[str]
