@@ -86,9 +86,10 @@ site: $(STAMP)
 	@PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
 	@echo "the documentation: build/site/index.html"
 
-# What was compiled is kept, whatever the environment says: without, each worker rewrites all asserts
+# The files in their order: by the number of tests, pytest-xdist's own, the longest come last, and one
+# process waits for the other. What was compiled is kept, whatever the environment says: without, each worker rewrites all asserts
 # and each of the some hundred children compiles the package anew.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile
+PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 pytest: $(STAMP)
 	$(PYTEST)
 

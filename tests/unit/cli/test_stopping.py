@@ -43,12 +43,15 @@ CORE = (
     "    except KeyboardInterrupt:\n"
     "        say('put in order'); sys.exit(3)\n"
 )
-# A call of half a second that does not look at signals: of two in it, Python sees one.
+# A call that does not look at signals, until a line is read: of two in it, Python sees one.
 DEAF = HEAD + (
-    "    began = time.perf_counter(); hashlib.pbkdf2_hmac('sha256', b'', b'', 200_000)\n"
-    "    steps = int(200_000 * 0.5 / (time.perf_counter() - began))\n"
+    "    import ctypes, threading\n"
+    "    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)\n"
+    "    libc.pthread_mutex_lock(mutex)\n"
+    "    def wake(): sys.stdin.readline(); libc.pthread_mutex_unlock(mutex)\n"
+    "    threading.Thread(target=wake, daemon=True).start()\n"
     "    try:\n"
-    "        say('computes'); hashlib.pbkdf2_hmac('sha256', b'', b'', steps)\n"
+    "        say('waits'); libc.pthread_mutex_lock(mutex)\n"
     "        while True: time.sleep(0.01)\n"
     "    except KeyboardInterrupt:\n"
     "        say('put in order'); sys.exit(3)\n"
@@ -57,7 +60,9 @@ ONCE = HEAD + "    cancel.wait(60)\nsay('in order')\nsys.exit(4)\n"
 
 
 def begin(code: str) -> Any:
-    child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert child.stderr is not None
     assert child.stderr.readline() == "began\n"
     return child
@@ -153,11 +158,14 @@ def test_the_second_ctrl_c_stops_a_convolution_at_once() -> None:
 def test_two_signals_that_python_sees_as_one_are_two() -> None:
     child = begin(DEAF)
     try:
-        assert child.stderr.readline() == "computes\n"
+        assert child.stderr.readline() == "waits\n"
         time.sleep(0.1)
         child.send_signal(signal.SIGINT)
         time.sleep(0.1)
         child.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        child.stdin.write("\n")
+        child.stdin.flush()
         told = child.stderr.read()
         assert child.wait(timeout=60) == 3, told
         assert told.splitlines()[-1] == "put in order"
