@@ -35,16 +35,19 @@ def _tile(pid, count_p, count_n, GROUP: tl.constexpr):
 
 
 @triton.jit
+def _place(p, W, H, T):
+    """(n, t, h, w) of position p, which lie in this order."""
+    line = p // W
+    frame = line // H
+    return frame // T, frame % T, line % H, p % W
+
+
+@triton.jit
 def _input_row(p, FLAT: tl.constexpr, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST):
     """The first input row of output position p."""
     if FLAT:
         return p
-    w = p % Wo
-    q = p // Wo
-    h = q % Ho
-    q = q // Ho
-    t = q % To
-    n = q // To
+    n, t, h, w = _place(p, Wo, Ho, To)
     return ((n * Ti + t * ST) * Hi + h * SH) * Wi + w * SW
 
 
@@ -131,20 +134,10 @@ def conv_rows(
         PRECISION, BP, BN, BK,
     )  # fmt: skip
     if FLAT:
-        ow = p % Wi
-        q = p // Wi
-        oh = q % Hi
-        q = q // Hi
-        ot = q % Ti
-        on = q // Ti
+        on, ot, oh, ow = _place(p, Wi, Hi, Ti)
         stored = (ow < Wo) & (oh < Ho) & (ot < To) & (p < P)
     else:
-        ow = p % Wo
-        q = p // Wo
-        oh = q % Ho
-        q = q // Ho
-        ot = q % To
-        on = q // To
+        on, ot, oh, ow = _place(p, Wo, Ho, To)
         stored = p < P
     o = group * N + channel
     if BIAS:
@@ -300,6 +293,21 @@ def to_rows_and_pack(
         )  # fmt: skip
 
 
+@triton.jit
+def _store_sums(
+    acc, bias, out, p, o, P, N, Wo, Ho, To, s_n, s_c, s_t, s_h, s_w, BIAS: tl.constexpr
+):
+    """Float32 sums of positions p, (n, t, h, w), and outputs o: their bias added, into out."""
+    if BIAS:
+        acc += tl.load(bias + o, mask=o < N, other=0.0).to(tl.float32)[None, :]
+    n, t, h, w = _place(p, Wo, Ho, To)
+    to = n.to(tl.int64) * s_n + t.to(tl.int64) * s_t + h.to(tl.int64) * s_h + w.to(tl.int64) * s_w
+    tl.store(
+        out + to[:, None] + o.to(tl.int64)[None, :] * s_c, acc.to(out.dtype.element_ty),
+        mask=(p < P)[:, None] & (o < N)[None, :],
+    )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["P", "N", "Wo", "Ho", "To", "splits", *_STRIDES])
 def add_splits(
     parts, bias, out, P, N, Wo, Ho, To,
@@ -316,18 +324,7 @@ def add_splits(
     for _ in range(splits):
         acc += tl.load(at, mask=wanted, other=0.0)
         at += s_split
-    if BIAS:
-        acc += tl.load(bias + o, mask=o < N, other=0.0).to(tl.float32)[None, :]
-    w = p % Wo
-    q = p // Wo
-    h = q % Ho
-    q = q // Ho
-    t = q % To
-    n = q // To
-    to = n.to(tl.int64) * s_n + t.to(tl.int64) * s_t + h.to(tl.int64) * s_h + w.to(tl.int64) * s_w
-    tl.store(
-        out + to[:, None] + o.to(tl.int64)[None, :] * s_c, acc.to(out.dtype.element_ty), mask=wanted
-    )
+    _store_sums(acc, bias, out, p, o, P, N, Wo, Ho, To, s_n, s_c, s_t, s_h, s_w, BIAS)
 
 
 @triton.jit(do_not_specialize=["P", "N", "Wo", "Ho", "To", "Wi", "Hi", "Ti", "kernel_w", *_STRIDES])
@@ -343,12 +340,7 @@ def add_columns(
     p = tl.program_id(0) * BP + tl.arange(0, BP)
     o = tl.arange(0, BN)
     wanted = (p < P)[:, None] & (o < N)[None, :]
-    w = p % Wo
-    q = p // Wo
-    h = q % Ho
-    q = q // Ho
-    t = q % To
-    n = q // To
+    n, t, h, w = _place(p, Wo, Ho, To)
     row = (((n * Ti + t) * Hi + h) * Wi + w).to(tl.int64)
     wide = kernel_w * N
     at = parts + (row[:, None] * wide + o[None, :])
@@ -356,12 +348,7 @@ def add_columns(
     for _ in range(kernel_w):
         acc += tl.load(at, mask=wanted, other=0.0)
         at += wide + N
-    if BIAS:
-        acc += tl.load(bias + o, mask=o < N, other=0.0).to(tl.float32)[None, :]
-    to = n.to(tl.int64) * s_n + t.to(tl.int64) * s_t + h.to(tl.int64) * s_h + w.to(tl.int64) * s_w
-    tl.store(
-        out + to[:, None] + o.to(tl.int64)[None, :] * s_c, acc.to(out.dtype.element_ty), mask=wanted
-    )
+    _store_sums(acc, bias, out, p, o, P, N, Wo, Ho, To, s_n, s_c, s_t, s_h, s_w, BIAS)
 
 
 @triton.jit(do_not_specialize=["PV", "N", "C8", "x_n", "x_c", "s_n", "s_c"])
