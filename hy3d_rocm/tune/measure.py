@@ -54,8 +54,8 @@ def triton_tiles(call: ConvCall) -> list[tuple[str, Callable[[], torch.Tensor]]]
 
     target = launch.target_of(call.spec.device)
     dtype = dtype_name(call.spec.dtype)
-    taken = len(tuned.chosen(call, target, dtype))
-    every = tuned.candidates(call, target, dtype)[: taken + MORE_TILES]
+    guess, others = tuned.candidates(call, target, dtype)
+    every = (*guess, *others[:MORE_TILES])
     return [(tuned.detail_of(c), functools.partial(launch.run, call, c)) for c in every]
 
 

@@ -162,7 +162,15 @@ def guess(
     configs: tuple[Config, ...], positions: int, channels: int, length: int, units: int,
     taps: int = 1, parts: Callable[[Config, int], int] | None = None,
 ) -> Config:  # fmt: skip
-    """The configuration with the least predicted time: waves of tiles, times the time of one.
+    """The configuration with the least predicted time: the first that is ranked."""
+    return ranked(configs, positions, channels, length, units, taps, parts)[0]
+
+
+def ranked(
+    configs: tuple[Config, ...], positions: int, channels: int, length: int, units: int,
+    taps: int = 1, parts: Callable[[Config, int], int] | None = None,
+) -> list[Config]:  # fmt: skip
+    """Those that make sense, by predicted time: waves of tiles, times the time of one.
 
     length: elements of a tap; units: compute units (or multiprocessors); parts(config, tiles): in
     how many parts the sum would be cut.
@@ -177,7 +185,7 @@ def guess(
         area = config.block_p * config.block_n
         return waves * area * operations / (config.rate or _unmeasured_rate(config))
 
-    return min(fitting(configs, channels, length), key=cost)
+    return sorted(fitting(configs, channels, length), key=cost)
 
 
 # What it costs to write and read an element of a float32 partial sum: 8 bytes, in operations that
@@ -185,11 +193,10 @@ def guess(
 _PART_OPERATIONS = 8 * 200
 
 
-def guess_points(configs: tuple[Config, ...], channels: int, length: int) -> Config:
+def ranked_points(configs: tuple[Config, ...], channels: int, length: int) -> list[Config]:
     """The same for 1x1x1: memory sets the pace, so many small tiles hide its latency best."""
-    small = [c for c in fitting(configs, channels, length) if c.block_p <= 64]
-    every = small or list(fitting(configs, channels, length))
-    return max(every, key=lambda c: min(c.block_n, channels))
+    every = fitting(configs, channels, length)
+    return sorted(every, key=lambda c: (c.block_p > 64, -min(c.block_n, channels)))
 
 
 def _unmeasured_rate(config: Config) -> float:

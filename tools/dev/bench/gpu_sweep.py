@@ -20,9 +20,10 @@ def sweep(cell: Cell, call: ConvCall, watch: Watch, series_s: float) -> None:
     if launch.refusal(spec) is not None:
         return
     target, dtype = launch.target_of(spec.device), dtype_name(spec.dtype)
-    cell.chosen_tiles = tuple(map(str, tuned.chosen(call, target, dtype)))
+    guess, others = tuned.candidates(call, target, dtype)
+    cell.chosen_tiles = tuple(map(str, guess))
     functions = {_TAKEN: functools.partial(launch.run, call)}
-    for config in tuned.candidates(call, target, dtype):
+    for config in (*guess, *others):
         functions[str(config)] = functools.partial(launch.run, call, config)
     timed = {name: Timed() for name in functions}
     for name, function in functions.items():
