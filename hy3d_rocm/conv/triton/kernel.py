@@ -157,7 +157,6 @@ def conv_rows(
 @triton.jit
 def _copy_box(
     pid, x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0, s_c, s_t, s_h, s_w,
-    REPLICATE_T: tl.constexpr, REPLICATE_H: tl.constexpr, REPLICATE_W: tl.constexpr,
     PADDED: tl.constexpr, W_CONTIGUOUS: tl.constexpr, VECTOR: tl.constexpr,
     BW: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
@@ -176,12 +175,6 @@ def _copy_box(
     channels = C8 * 8 if VECTOR == 8 else C
     wanted = (c < channels)[:, None] & (w < Wy)[None, :]
     if PADDED:
-        if REPLICATE_T:
-            t = tl.minimum(tl.maximum(t, 0), T - 1)
-        if REPLICATE_H:
-            h = tl.minimum(tl.maximum(h, 0), H - 1)
-        if REPLICATE_W:
-            xw = tl.minimum(tl.maximum(xw, 0), W - 1)
         inside = (t >= 0) & (t < T) & (h >= 0) & (h < H) & (xw >= 0) & (xw < W)
         wanted = wanted & inside[None, :]
     at = x + (t.to(tl.int64) * (s_t * VECTOR) + h.to(tl.int64) * (s_h * VECTOR))
@@ -231,7 +224,6 @@ def _pack(
 def to_rows(
     x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0,
     s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
-    REPLICATE_T: tl.constexpr, REPLICATE_H: tl.constexpr, REPLICATE_W: tl.constexpr,
     PADDED: tl.constexpr, W_CONTIGUOUS: tl.constexpr, VECTOR: tl.constexpr,
     BW: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
@@ -240,12 +232,12 @@ def to_rows(
     VECTOR 8: channels are contiguous (s_c is 1) and a multiple of 8, as are the other strides,
     which come in units of VECTOR so that the compiler knows.
 
-    Positions outside of x (T, H, W) are zero, or the nearest one inside where that side is
-    replicated; channels from C to 8 * C8 are zero. Hy, Wy: size of the box.
+    Positions outside of x (T, H, W) are zero, and channels from C to 8 * C8. Hy, Wy: size of the
+    box.
     """
     _copy_box(
         tl.program_id(0), x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0, s_c, s_t, s_h, s_w,
-        REPLICATE_T, REPLICATE_H, REPLICATE_W, PADDED, W_CONTIGUOUS, VECTOR, BW, BC,
+        PADDED, W_CONTIGUOUS, VECTOR, BW, BC,
     )  # fmt: skip
 
 
@@ -274,7 +266,6 @@ def to_rows_and_pack(
     s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
     wC, wC8, taps, kh, kw, to_o: tl.int64, to_line: tl.int64, to_w: tl.int64,
     w_o: tl.int64, w_c: tl.int64, w_t: tl.int64, w_h: tl.int64, w_w: tl.int64,
-    REPLICATE_T: tl.constexpr, REPLICATE_H: tl.constexpr, REPLICATE_W: tl.constexpr,
     PADDED: tl.constexpr, W_CONTIGUOUS: tl.constexpr, VECTOR: tl.constexpr,
     BW: tl.constexpr, BC: tl.constexpr,
     DENSE: tl.constexpr, BT: tl.constexpr, WBC: tl.constexpr,
@@ -284,7 +275,7 @@ def to_rows_and_pack(
     if pid < copies:
         _copy_box(
             pid, x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0, s_c, s_t, s_h, s_w,
-            REPLICATE_T, REPLICATE_H, REPLICATE_W, PADDED, W_CONTIGUOUS, VECTOR, BW, BC,
+            PADDED, W_CONTIGUOUS, VECTOR, BW, BC,
         )  # fmt: skip
     else:
         _pack(

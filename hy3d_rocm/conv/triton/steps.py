@@ -199,7 +199,7 @@ class _Maker:
             p.channels * p.groups, p.row_channels // 8, *p.size, lines, wide, *origin,
             x[1], *(s // vector for s in x[2:]),
         )  # fmt: skip
-        constants = (*p.replicate, p.is_padded, x[4] == 1, vector, block_w, block_c)
+        constants = (p.is_padded, x[4] == 1, vector, block_w, block_c)
         if pack is None:
             return Launch("to_rows", (programs, 1, 1), operands, numbers, constants, 4, 1)
         return Launch(
