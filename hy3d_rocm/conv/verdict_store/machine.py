@@ -141,7 +141,7 @@ def amd_driver(module: Path = AMDGPU, dxg: Path = WSL_GPU) -> str:
     Under WSL the driver is Windows', which can't be asked: the WSL kernel stands for it."""
     if sys.platform == "win32":
         return windows_driver(_display_drivers(), "Advanced Micro Devices")
-    version = _text(module / "version")
+    version = gpu.text(module / "version")
     if version:
         return f"amdgpu {version}"
     name = "wsl" if dxg.exists() and not module.exists() else "kernel"
@@ -152,7 +152,7 @@ def nvidia_driver(path: Path = NVIDIA) -> str:
     """NVIDIA's driver: its own file, else the highest CUDA version it can serve."""
     if sys.platform == "win32":
         return windows_driver(_display_drivers(), "NVIDIA")
-    found = re.search(r"\s(\d+(?:\.\d+)+)\s", _text(path))
+    found = re.search(r"\s(\d+(?:\.\d+)+)\s", gpu.text(path))
     if found:
         return f"nvidia {found[1]}"
     import torch
@@ -211,10 +211,3 @@ def library_version(number: int | None, *, is_amd: bool) -> str:
         return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
     major = 10000 if number >= 90000 else 1000
     return f"{number // major}.{number % major // 100}.{number % 100}"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
