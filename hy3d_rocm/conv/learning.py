@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # As probe.probe()'s: a first call that takes so much longer than later ones is a slow find.
 SLOW_SECONDS = 2.0
-_TILE = re.compile(r"\btile \S+")  # triton/tuned.py writes it
+_TILE = re.compile(r"\btile \S+")  # triton/launch.py writes it
 
 
 def failed(spec: ConvSpec, tier: str, found: Classified, error: BaseException) -> None:
