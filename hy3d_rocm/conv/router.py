@@ -384,24 +384,15 @@ class RouterMode(TorchFunctionMode):
         self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, ...] | None:
         """The values of PLAIN; None where PyTorch alone knows what is asked."""
-        if kwargs or signature.names is not PLAIN or not 2 <= len(args) <= 7:
-            read = read_arguments(signature, args, kwargs)
-            if read is None:
+        values = read_arguments(signature, args, kwargs)
+        if values is None:
+            return None
+        for tensor in values[:2] if values[2] is None else values[:3]:
+            if type(tensor) not in _PLAIN_TYPES:
+                if isinstance(tensor, torch.Tensor):
+                    self._leave(f"a tensor is a {type(tensor).__name__}")
                 return None
-            values = read
-        else:
-            values = args + PLAIN_DEFAULTS[len(args) :]
-        x, weight, bias = values[0], values[1], values[2]
-        if (
-            type(x) in _PLAIN_TYPES
-            and type(weight) in _PLAIN_TYPES
-            and (bias is None or type(bias) in _PLAIN_TYPES)
-        ):
-            return values if (signature.ndim or weight.dim() - 2) in (2, 3) else None
-        odd = next((t for t in values[:3] if t is not None and type(t) not in _PLAIN_TYPES), None)
-        if isinstance(odd, torch.Tensor):
-            self._leave(f"a tensor is a {type(odd).__name__}")
-        return None
+        return values if (signature.ndim or values[1].dim() - 2) in (2, 3) else None
 
     def _leave(self, reason: str) -> None:
         self.audience.left(reason, is_new=VERDICTS.first_time(("left", reason)))
