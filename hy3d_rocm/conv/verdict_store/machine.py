@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from hy3d_rocm import __version__
 from hy3d_rocm.diagnose.env import gpu
-from hy3d_rocm.diagnose.env.machine import WSL_GPU
+from hy3d_rocm.diagnose.env.checks import override_architecture
+from hy3d_rocm.diagnose.env.machine import WSL_GPU, parse_version
 
 AMDGPU = Path("/sys/module/amdgpu")
 NVIDIA = Path("/proc/driver/nvidia/version")
@@ -111,7 +112,8 @@ def _architecture(index: int, is_amd: bool) -> str:
         known = {facts["architecture"] for facts in gpu.amd_gpus()}
         # Of several kinds, which one is device 0 is for HIP to say.
         if len(known) == 1:
-            return overridden(known.pop(), os.environ)
+            override = os.environ.get("HSA_OVERRIDE_GFX_VERSION", "")
+            return override_architecture(override) or known.pop()
     return started_architecture(index)
 
 
@@ -125,15 +127,6 @@ def started_architecture(index: int) -> str:
         # "gfx90a:sramecc+:xnack-": the switches behind the name are the driver's.
         return str(properties.gcnArchName).partition(":")[0]
     return f"sm_{properties.major}{properties.minor}"
-
-
-def overridden(architecture: str, environ: Mapping[str, str]) -> str:
-    """The architecture that ROCm is told to believe in (HSA_OVERRIDE_GFX_VERSION=10.3.0)."""
-    found = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", environ.get("HSA_OVERRIDE_GFX_VERSION", ""))
-    if not found:
-        return architecture
-    major, minor, step = map(int, found.groups())
-    return gpu.architecture(major * 10000 + minor * 100 + step)
 
 
 def amd_driver(module: Path = AMDGPU, dxg: Path = WSL_GPU) -> str:
@@ -164,11 +157,7 @@ def nvidia_driver(path: Path = NVIDIA) -> str:
 def windows_driver(drivers: Iterable[Mapping[str, str]], provider: str) -> str:
     """The newest driver of `provider` among the registry's entries; "windows" if none is there."""
     found = [d["DriverVersion"] for d in drivers if provider in d.get("ProviderName", "")]
-    return f"windows {max(found, key=_numbers)}" if found else "windows"
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(n) for n in re.findall(r"\d+", version)]
+    return f"windows {max(found, key=parse_version)}" if found else "windows"
 
 
 def _display_drivers() -> list[dict[str, str]]:
