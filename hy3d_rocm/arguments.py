@@ -35,6 +35,13 @@ def count(text: str) -> int:
     return value
 
 
+def keys(text: str) -> int:
+    """How many; 0 stands for all."""
+    if not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no number of keys")
+    return int(text)
+
+
 def size(text: str) -> tuple[int, int]:
     """Width and height."""
     sizes = tuple(map(whole_number, re.split("[xX]", text)))
@@ -131,6 +138,7 @@ def fps(text: str) -> Fraction:
 TYPES: dict[str, Any] = {
     "path": Path, "int": int, "float": float,
     **{made.__name__: made for made in (
-        budget, chunk_size, count, counts, fps, gigabytes, names, patience, seconds, share, size,
+        budget, chunk_size, count, counts, fps, gigabytes, keys, names, patience, seconds, share,
+        size,
     )},
 }  # fmt: skip

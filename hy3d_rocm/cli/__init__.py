@@ -23,7 +23,7 @@ from hy3d_rocm.checkout import EXAMPLES, add_example_parsers, run_example
 from hy3d_rocm.cli.decode import run_decode_command
 from hy3d_rocm.cli.plan import run_plan_command
 from hy3d_rocm.cli.tools import run_tool_command
-from hy3d_rocm.conv.verdict_store.command import add_db_parser, run_db_command
+from hy3d_rocm.conv.verdict_store.command import run_db_command
 from hy3d_rocm.diagnose.command import run_diagnose_command, run_doctor_command
 from hy3d_rocm.diagnose.env.streams import printed_safely
 from hy3d_rocm.diagnose.miopen.command import run_miopen_command
@@ -44,7 +44,6 @@ def build_parser() -> argparse.ArgumentParser:
     table = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
     for name, command in table["commands"].items():
         _add(commands, name, command, table["groups"])
-    add_db_parser(commands)
     add_example_parsers(commands)
     return parser
 

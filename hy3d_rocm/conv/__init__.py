@@ -17,35 +17,17 @@ if TYPE_CHECKING:
     from hy3d_rocm.conv.stats import Event, Stats
     from hy3d_rocm.conv.verdicts import forget
 
-_HOME = {
-    "DeviceLostError": "errors",
-    "DeviceMismatchError": "errors",
-    "Event": "stats",
-    "Fault": "faults",
-    "Guard": "router",
-    "Stats": "stats",
-    "classify": "errors",
-    "conv3d": "functional",
-    "conv3d_op": "custom_op",
-    "forget": "verdicts",
-    "inject_faults": "faults",
-    "protect": "router",
-}
-
 __all__ = [
-    "DeviceLostError",
-    "DeviceMismatchError",
-    "Event",
-    "Fault",
-    "Guard",
-    "Stats",
-    "classify",
-    "conv3d",
-    "conv3d_op",
-    "forget",
-    "inject_faults",
-    "protect",
-]
+    "DeviceLostError", "DeviceMismatchError", "Event", "Fault", "Guard", "Stats", "classify",
+    "conv3d", "conv3d_op", "forget", "inject_faults", "protect",
+]  # fmt: skip
+_HOME = {
+    **dict.fromkeys(("DeviceLostError", "DeviceMismatchError", "classify"), "errors"),
+    **dict.fromkeys(("Event", "Stats"), "stats"),
+    **dict.fromkeys(("Fault", "inject_faults"), "faults"),
+    **dict.fromkeys(("Guard", "protect"), "router"),
+    "conv3d": "functional", "conv3d_op": "custom_op", "forget": "verdicts",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -1,17 +1,22 @@
 """What an exception of a convolution means, read from its real text.
 
-One table of rules, first match wins. The module works without torch, so that log files can be
-diagnosed with the same table. An exception that no rule knows is nobody's business here: it
-passes through the router unchanged (a shape error looks exactly as without hy3d_rocm).
+The rules are in errors.toml, first match wins. The module works without torch, so that what a child
+process has written can be read with the same rules. An exception that no rule knows is nobody's
+business here: it passes through the router unchanged (a shape error looks exactly as without
+hy3d_rocm).
 """
 
 from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
+
+from hy3d_rocm.diagnose import tables
 
 
 class Kind(enum.Enum):
@@ -49,17 +54,18 @@ class BadResultError(RuntimeError):
 
 @dataclass(frozen=True)
 class Rule:
-    """One known text. `source` is where it was seen, `reason` completes "conv3d ...: "."""
+    """One known text, as errors.toml has it."""
 
-    pattern: str
+    patterns: tuple[str, ...]
     kind: Kind
     reason: str
     source: str
     note: str = ""
-    flags: int = 0
 
-    def search(self, text: str) -> bool:
-        return re.search(self.pattern, text, self.flags) is not None
+    @functools.cached_property
+    def text(self) -> re.Pattern[str]:
+        """Finds any of the patterns."""
+        return tables.any_of(self.patterns, flags=0)
 
 
 @dataclass(frozen=True)
@@ -71,228 +77,8 @@ class Classified:
     rule: Rule | None = None
 
 
-_PYTORCH = "https://github.com/pytorch/pytorch/blob/v2.9.0/"
-_THEROCK = "https://github.com/ROCm/TheRock/issues/"
-_COMFY = "https://github.com/Comfy-Org/ComfyUI/issues/"
-_MIOPEN_H = "https://github.com/ROCm/MIOpen/blob/develop/include/miopen/miopen.h"
-
-# Out of memory comes first: AcceleratorError carries it too, and a lost device would match below.
-_OUT_OF_MEMORY = (
-    Rule(
-        r"\b(?:HIP|CUDA|XPU|MPS(?: backend)?) out of memory\b",
-        Kind.OUT_OF_MEMORY,
-        "the GPU is out of memory",
-        _THEROCK + "2844",
-        "torch.OutOfMemoryError of the caching allocator: 'HIP out of memory. Tried to allocate"
-        " 8.54 GiB. GPU 0 has a total capacity of 15.92 GiB of which 0 bytes is free.'",
-    ),
-    Rule(
-        r"\b(?:HIP|CUDA) error: out of memory\b|\b(?:hip|cuda)ErrorOutOfMemory\b"
-        r"|\bcudaErrorMemoryAllocation\b",
-        Kind.OUT_OF_MEMORY,
-        "the GPU runtime is out of memory",
-        _PYTORCH + "c10/cuda/CUDAException.cpp",
-        "torch.AcceleratorError with error_code 2, or a RuntimeError before torch 2.8",
-    ),
-    Rule(
-        r"Triton Error \[\w+\]:.*out of memory",
-        Kind.OUT_OF_MEMORY,
-        "the GPU is out of memory",
-        "https://github.com/triton-lang/triton/blob/main/third_party/amd/backend/driver.c",
-        "'Triton Error [HIP]:  Code: 2, Messsage: out of memory'",
-    ),
-    Rule(
-        r"BlockAllocator::alloc failed",
-        Kind.OUT_OF_MEMORY,
-        "the HSA runtime has no GPU memory left",
-        "specification 003: 'HSA exception: MemoryRegion::BlockAllocator::alloc failed'",
-        "memory is really gone or held by another process; not fragmentation. Where the HSA"
-        " runtime ends the process instead of throwing, nothing in the process can see it",
-    ),
-    Rule(
-        r"miopenStatusAllocFailed|MIOpen Error: .*Memory not available to allocate buffer",
-        Kind.OUT_OF_MEMORY,
-        "MIOpen could not allocate its workspace",
-        "https://github.com/ROCm/MIOpen/issues/47",
-    ),
-    Rule(
-        r"\b(?:CUBLAS|HIPBLAS|ROCBLAS|CUDNN)_STATUS_ALLOC_FAILED\b",
-        Kind.OUT_OF_MEMORY,
-        "the BLAS library could not allocate its workspace",
-        _PYTORCH + "aten/src/ATen/cuda/Exceptions.h",
-    ),
-    Rule(
-        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)",
-        Kind.OUT_OF_MEMORY,
-        "the host is out of memory",
-        _PYTORCH + "c10/core/impl/alloc_cpu.cpp",
-        "a plain RuntimeError; 'not enough memory' is the Windows text",
-    ),
-)
-
-# A launch that the runtime refused before it started: the device is as it was.
-_LAUNCH_REFUSED = (
-    Rule(
-        r"\b(?:HIP|CUDA) error: invalid configuration argument"
-        r"|\b(?:hip|cuda)ErrorInvalidConfiguration\b",
-        Kind.BACKEND,
-        "the GPU runtime refused the size of the kernel's grid",
-        "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
-        "seen with tensors beyond 2^31 elements",
-    ),
-)
-
-_DEVICE_LOST = (
-    Rule(
-        r"illegal memory access|\b(?:hip|cuda)ErrorIllegalAddress\b",
-        Kind.DEVICE_LOST,
-        "a GPU kernel accessed memory that is not its own",
-        "https://github.com/ROCm/legacy-rocm-build/issues/5742",
-        "'HIP error: an illegal memory access was encountered'; often raised by a later call",
-    ),
-    Rule(
-        r"device-side assert triggered|\b(?:hip|cuda)ErrorAssert\b",
-        Kind.DEVICE_LOST,
-        "an assertion failed inside a GPU kernel",
-        _PYTORCH + "c10/cuda/CUDADeviceAssertionHost.cpp",
-    ),
-    Rule(
-        r"unspecified launch failure|\b(?:hip|cuda)ErrorLaunchFailure\b"
-        r"|\b(?:hip|cuda)ErrorLaunchTimeOut\b|the launch timed out and was terminated",
-        Kind.DEVICE_LOST,
-        "a GPU kernel crashed or was ended by the driver's watchdog",
-        "https://rocm.docs.amd.com/projects/HIP/en/latest/reference/error_codes.html",
-    ),
-    Rule(
-        r"HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY_APERTURE_VIOLATION|ILLEGAL_INSTRUCTION)"
-        r"|Memory access fault by GPU node",
-        Kind.DEVICE_LOST,
-        "the HSA queue stopped with an error",
-        "https://github.com/ROCm/legacy-rocm-build/issues/5405",
-        "'Memory access fault by GPU node-1 ... Reason: Page not present or supervisor privilege.';"
-        " it mostly ends the process, so it is for log files",
-    ),
-    Rule(
-        r"\b(?:HIP|CUDA) error: ",
-        Kind.DEVICE_LOST,
-        "the GPU runtime reported an error that is not about memory",
-        _PYTORCH + "c10/cuda/CUDAException.cpp",
-        "'invalid device function', 'no kernel image' and the like: no tier on this device can"
-        " do better, and the runtime may keep returning the error",
-    ),
-)
-
-_DEVICE_MISMATCH = (
-    Rule(
-        r"Expected all tensors to be on the same device",
-        Kind.DEVICE_MISMATCH,
-        "its tensors are on different devices",
-        "https://github.com/AUTOMATIC1111/stable-diffusion-webui/issues/14097",
-        "'... but found at least two devices, cpu and cuda:0! (when checking argument for argument"
-        " weight in method wrapper_CUDA___slow_conv2d_forward)'; newer: 'but got weight is on"
-        " cuda:0, different from other tensors on cpu'",
-    ),
-    Rule(
-        # One of the two type names has a "cuda" in it and the other has none; both with or both
-        # without is a dtype mismatch, which is not for us.
-        r"Input type \((?:"
-        r"[^)]*cuda[^)]*\) and (?:weight|bias) type \((?![^)]*cuda)[^)]*"
-        r"|(?![^)]*cuda)[^)]*\) and (?:weight|bias) type \([^)]*cuda[^)]*"
-        r")\) should be the same",
-        Kind.DEVICE_MISMATCH,
-        "its tensors are on different devices",
-        "specification 001: 'Input type (torch.FloatTensor) and weight type "
-        "(torch.cuda.FloatTensor) should be the same'",
-        flags=re.IGNORECASE,
-    ),
-)
-
-_NO_ALGORITHM = (
-    Rule(
-        r"No suitable algorithm was found to execute the required convolution",
-        Kind.NO_ALGORITHM,
-        "MIOpen found no suitable algorithm",
-        _THEROCK + "724",
-        "MIOpen prints it ('convolutionocl.cpp:275'); the exception says miopenStatusUnknownError",
-    ),
-    Rule(
-        r"miopenStatusUnknownError",
-        Kind.NO_ALGORITHM,
-        "MIOpen found no suitable algorithm (miopenStatusUnknownError)",
-        _THEROCK + "749",
-        "what reaches Python after 'No suitable algorithm was found'",
-    ),
-    Rule(
-        r"(?:GET|FIND) was unable to find an engine to execute this computation",
-        Kind.NO_ALGORITHM,
-        "the back-end found no engine",
-        _COMFY + "10075",
-        "cuDNN's frontend, also under ZLUDA",
-    ),
-    Rule(
-        r"Unable to find a (?:valid cuDNN|suitable) algorithm",
-        Kind.NO_ALGORITHM,
-        "the back-end found no suitable algorithm",
-        "https://github.com/ROCm/MIOpen/issues/87",
-    ),
-)
-
-_BACKEND = (
-    Rule(
-        r"miopenStatus(?:NotInitialized|InvalidValue|BadParm|InternalError|NotImplemented"
-        r"|UnsupportedOp|GpuOperationsSkipped|VersionMismatch)",
-        Kind.BACKEND,
-        "MIOpen failed",
-        _MIOPEN_H,
-        "the rest of miopenStatus_t; miopenStatusInternalError was seen in"
-        " https://github.com/vladmandic/sdnext/issues/4803",
-    ),
-    Rule(
-        r"MIOpen Error\b|\bmiopenStatus\w+",
-        Kind.BACKEND,
-        "MIOpen failed",
-        "https://github.com/ROCm/MIOpen/issues/3726",
-        "any other text of MIOpen, such as 'Forward Convolution cannot be executed due to"
-        " incorrect params'",
-    ),
-    Rule(
-        r"cuDNN error: CUDNN_STATUS_|\bCUDNN_STATUS_\w+",
-        Kind.BACKEND,
-        "cuDNN failed",
-        _PYTORCH + "aten/src/ATen/cuda/Exceptions.h",
-    ),
-    Rule(
-        r"CUDA error: (?:CUBLAS|HIPBLAS)_STATUS_|\b(?:CUBLAS|HIPBLAS|ROCBLAS)_STATUS_\w+",
-        Kind.BACKEND,
-        "the BLAS library failed",
-        _PYTORCH + "aten/src/ATen/cuda/Exceptions.h",
-    ),
-    Rule(
-        r"could not create a primitive|could not execute a primitive",
-        Kind.BACKEND,
-        "oneDNN failed",
-        "https://github.com/uxlfoundation/oneDNN/blob/main/include/oneapi/dnnl/dnnl.hpp",
-    ),
-    Rule(
-        r"not implemented for '\w+'|Could not run 'aten::"
-        r"|is not (?:supported|implemented) (?:on|for)",
-        Kind.UNSUPPORTED,
-        "the operator does not exist for this device and dtype",
-        _PYTORCH + "aten/src/ATen/Dispatch.h",
-    ),
-)
-
 # In the order in which they are asked.
-RULES: tuple[Rule, ...] = (
-    *_OUT_OF_MEMORY,
-    # BLAS texts start with "CUDA error: CUBLAS_", so they are asked before the lost device.
-    _BACKEND[3],
-    *_LAUNCH_REFUSED,
-    *_DEVICE_LOST,
-    *_DEVICE_MISMATCH,
-    *_NO_ALGORITHM,
-    *_BACKEND,
-)
+_, RULES = tables.read(Path(__file__).with_suffix(".toml"), Rule, makers={"kind": Kind})
 
 _TORCH_MEMORY = Classified(Kind.OUT_OF_MEMORY, "the device is out of memory")
 _TORCH_LOST = Classified(
@@ -303,7 +89,7 @@ _TORCH_LOST = Classified(
 def classify_text(text: str) -> Classified | None:
     """The first rule that knows this text (an exception's, or a line of a log), or None."""
     for rule in RULES:
-        if rule.search(text):
+        if rule.text.search(text):
             return Classified(rule.kind, rule.reason, rule)
     return None
 

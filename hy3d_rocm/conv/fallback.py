@@ -74,16 +74,25 @@ class Entry:
     recovers: bool = False
     rows: tuple[Row, ...] = ()
     watching: Watching | None = None
-    job: Any = None  # gradients.Job, once a gradient was wanted
 
 
 class Mode(Protocol):
-    """What a call needs of the mode that sees it. budget: of the outermost protect(), for which
-    out of memory is remembered."""
+    """What a call, and its backward, need of the mode that sees it (router.py). budget: of the
+    outermost protect(), for which out of memory is remembered."""
 
     settings: Settings
     audience: Audience
     budget: ProbeBudget
+    pinned: str | None
+
+    def entry_of(self, values: tuple[Any, ...], ndim: int) -> Entry: ...
+
+    def run(
+        self, entry: Entry, values: tuple[Any, ...], func: Callable[..., Any],
+        args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> Any: ...  # fmt: skip
+
+    def for_backward(self) -> Mode: ...
 
 
 class Attempts:

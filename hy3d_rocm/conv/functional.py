@@ -179,21 +179,10 @@ def _frames_of(frames: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _convolve(
-    ndim: int,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    stride: int | Sequence[int],
-    padding: int | str | Sequence[int | Sequence[int]],
-    dilation: int | Sequence[int],
-    groups: int,
-    padding_mode: str | Sequence[str],
-    accuracy: str | None,
-    threads: int | None,
-    workspace_limit: int | None,
-    out: Any,
-    cancel: Any,
-) -> Any:
+    ndim: int, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+    groups: int, padding_mode: Any, accuracy: str | None, threads: int | None,
+    workspace_limit: int | None, out: Any, cancel: Any,
+) -> Any:  # fmt: skip
     if not _native.available:
         _fallback.conv3d()  # refuses with a sentence
     optional = {name: value for name, value in (("bias", bias), ("out", out)) if value is not None}

@@ -13,9 +13,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,39 +22,13 @@ import torch.nn.functional as F
 from hy3d_rocm.conv import fallback, faults, releasing
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.errors import Kind
-from hy3d_rocm.conv.fallback import Entry
+from hy3d_rocm.conv.fallback import Entry, Mode
 from hy3d_rocm.conv.recording import recorder
 from hy3d_rocm.conv.stats import Named
 from hy3d_rocm.conv.verdicts import VERDICTS
 
 Values = tuple[Any, ...]
 Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
-
-
-class Mode(fallback.Mode, Protocol):
-    """What a backward needs of the mode that its forward went through."""
-
-    pinned: str | None
-
-    def entry_of(self, values: Values, ndim: int) -> Entry: ...
-
-    def run(
-        self, entry: Entry, values: Values, func: Callable[..., Any], args: Values,
-        kwargs: dict[str, Any],
-    ) -> Any: ...  # fmt: skip
-
-    def for_backward(self) -> Mode: ...
-
-
-@dataclass(frozen=True)
-class Job:
-    """A convolution that has been computed, without its tensors: those are autograd's to keep."""
-
-    mode: Mode
-    spec: ConvSpec
-    what: Named
-    config: Hashable
-    is_trusted: bool  # PyTorch's own backward may be called first
 
 
 def convolve(
@@ -110,11 +83,7 @@ class RoutedConvolution(torch.autograd.Function):
         run: Callable[[], torch.Tensor], mode: Mode, entry: Entry,
     ) -> torch.Tensor:  # fmt: skip
         result = run()
-        if entry.job is None:
-            assert entry.spec is not None
-            trusted = _is_trusted(mode, entry)
-            entry.job = Job(mode, entry.spec, entry.what, entry.config, trusted)
-        ctx.job = entry.job
+        ctx.mode, ctx.entry = mode, entry
         ctx.save_for_backward(x, weight)
         ctx.set_materialize_grads(False)
         # A view made in here could not be written to in place, as by an activation that does so.
@@ -126,32 +95,36 @@ class RoutedConvolution(torch.autograd.Function):
         grad = grads[0]
         if grad is not None:
             x, weight = ctx.saved_tensors
-            found = backward(ctx.job, grad, x, weight, tuple(ctx.needs_input_grad[:3]))
+            wanted = tuple(ctx.needs_input_grad[:3])
+            found = backward(ctx.mode, ctx.entry, grad, x, weight, wanted)
         return *found, None, None, None
 
 
 def backward(
-    job: Job, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, wanted: tuple[bool, ...]
-) -> Gradients:
-    """Gradients of input, weight and bias, those that are wanted."""
-    own = functools.partial(_pytorchs, job.spec, grad, x, weight, wanted)
-    if recorder() or fallback.is_capturing(job.spec.device):
+    mode: Mode, entry: Entry, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
+    wanted: tuple[bool, ...],
+) -> Gradients:  # fmt: skip
+    """Gradients of input, weight and bias, those that are wanted, of a call that was computed."""
+    spec = entry.spec
+    assert spec is not None
+    own = functools.partial(_pytorchs, spec, grad, x, weight, wanted)
+    if recorder() or fallback.is_capturing(spec.device):
         return own()
     strategies: dict[str, Callable[[], Gradients]] = {"current": own}
-    strategies["gemm"] = functools.partial(_otherwise, job, grad, x, weight, wanted)
-    if job.spec.device.type != "cpu":
-        strategies["cpu"] = functools.partial(_on_the_host, job.spec, grad, x, weight, wanted)
-    call = ConvCall(job.spec, x, weight, None, lambda: grad, job.mode.settings.limits)
-    return _BackwardChain(job, call).run(strategies)
+    strategies["gemm"] = functools.partial(_otherwise, mode, spec, grad, x, weight, wanted)
+    if spec.device.type != "cpu":
+        strategies["cpu"] = functools.partial(_on_the_host, spec, grad, x, weight, wanted)
+    call = ConvCall(spec, x, weight, None, lambda: grad, mode.settings.limits)
+    return _BackwardChain(mode, entry, call).run(strategies)
 
 
 class _BackwardChain(fallback.Attempts):
     """One backward on its way down. The first exception is the one that is raised at the end."""
 
-    def __init__(self, job: Job, call: ConvCall) -> None:
-        what = Named(f"{job.spec.op}_backward", job.what.shape, job.what.dtype)
-        super().__init__(job.mode, call, what, ("backward", job.config))
-        self.job = job
+    def __init__(self, mode: Mode, entry: Entry, call: ConvCall) -> None:
+        what = Named(f"{call.spec.op}_backward", entry.what.shape, entry.what.dtype)
+        super().__init__(mode, call, what, ("backward", entry.config))
+        self.is_trusted = _is_trusted(mode, entry)
 
     def run(self, strategies: dict[str, Callable[[], Gradients]]) -> Gradients:
         # Stable: what failed before is the last resort.
@@ -161,13 +134,12 @@ class _BackwardChain(fallback.Attempts):
                 name, functools.partial(self._compute, name, strategies[name]), label
             )
             if found is None:
-                self.remember(
-                    max(self.call.x.numel() * self.job.spec.dtype.itemsize, self.job.spec.out_bytes)
-                )
+                spec = self.call.spec
+                self.remember(max(self.call.x.numel() * spec.dtype.itemsize, spec.out_bytes))
                 if self.failures[-1].found.kind is Kind.OUT_OF_MEMORY:
-                    releasing.release(self.job.spec.device)
+                    releasing.release(spec.device)
                 continue
-            if name != "current" and self.job.is_trusted:
+            if name != "current" and self.is_trusted:
                 self.audience.add("recovered")
             reason = self.failures[0].found.reason if self.failures else ""
             if reason and VERDICTS.first_time((self.config, reason)):
@@ -184,7 +156,7 @@ class _BackwardChain(fallback.Attempts):
         return strategy()
 
     def _is_left_out(self, name: str) -> bool:
-        is_last = name == "current" and not self.job.is_trusted
+        is_last = name == "current" and not self.is_trusted
         return is_last or self.verdict_on(name) is not None
 
 
@@ -223,21 +195,23 @@ def _on_the_host(
 
 
 def _otherwise(
-    job: Job, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, wanted: tuple[bool, ...]
-) -> Gradients:
+    mode: Mode, spec: ConvSpec, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
+    wanted: tuple[bool, ...],
+) -> Gradients:  # fmt: skip
     """No library's backward: what the gradients are, in other operators."""
-    spec = job.spec
     with torch.autocast(spec.device.type, enabled=False):
-        to_input = _of_input(job, grad, x, weight) if wanted[0] else None
+        to_input = _of_input(mode, spec, grad, x, weight) if wanted[0] else None
         to_weight = _of_weight(spec, grad, x, weight) if wanted[1] else None
     to_bias = grad.sum((0, *range(2, grad.dim()))) if wanted[2] else None
     return to_input, to_weight, to_bias
 
 
-def _of_input(job: Job, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _of_input(
+    mode: Mode, spec: ConvSpec, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
+) -> torch.Tensor:
     """The input's gradient: the convolution of the gradient, spread by the stride, with the
     weights of each group turned round."""
-    spec, groups = job.spec, job.spec.groups
+    groups = spec.groups
     sizes, taken, into = [], [], []
     for n, k, s, p, d, count in zip(
         x.shape[2:], spec.kernel, spec.stride, spec.pad_before, spec.dilation, grad.shape[2:],
@@ -257,7 +231,7 @@ def _of_input(job: Job, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tenso
     turned = weight.reshape(groups, cout, cin, *spec.kernel).transpose(1, 2)
     turned = turned.reshape(groups * cin, cout, *spec.kernel).flip(*range(2, 2 + spec.ndim))
     values = (spread, turned, None, (1,) * spec.ndim, (0,) * spec.ndim, spec.dilation, groups)
-    mode = job.mode.for_backward()
+    mode = mode.for_backward()
     entry = mode.entry_of(values, spec.ndim)
     if torch.is_grad_enabled() and (grad.requires_grad or weight.requires_grad):
         found = convolve(mode, entry, values, _operator(spec.ndim), values, {})

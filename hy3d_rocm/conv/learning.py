@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+import statistics
+import threading
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +21,6 @@ from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.choice import HEALTHY, Setting
 from hy3d_rocm.conv.errors import Classified, Kind, is_lasting
-from hy3d_rocm.conv.measuring import OverheadBudget, Watch
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.stats import Audience, Named
 from hy3d_rocm.conv.verdicts import VERDICTS
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 # As probe.probe()'s: a first call that takes so much longer than later ones is a slow find.
 SLOW_SECONDS = 2.0
-_TILE = re.compile(r"\btile \S+")  # triton/tuned.py writes it
+_TILE = re.compile(r"\btile \S+")  # triton/launch.py writes it
 
 
 def failed(spec: ConvSpec, tier: str, found: Classified, error: BaseException) -> None:
@@ -151,21 +153,140 @@ class ProbeBudget:
             self._ended = "none can be started now"
 
 
-class Watching(Watch):
-    """A Watch of one call signature with a GPU's clock. Not shared between threads."""
+# Measuring other tiers in passing, on layers that run many times.
+
+SHARE = 0.02
+# A layer is one that "runs many times" from this call on.
+_FIRST_CALL = 4
+# The first run of a tier compiles, searches and is checked: it is not timed.
+_WARM_UP = 1
+_SAMPLES = 3
+
+
+class OverheadBudget:
+    """What one scope may still spend on measuring, over all its layers. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float], share: float = SHARE) -> None:
+        self._clock = clock
+        self._share = share
+        self._start = clock()
+        self._lock = threading.Lock()
+        self.spent = 0.0
+
+    def allows(self, seconds: float) -> bool:
+        """Whether an outlay of `seconds` stays within the share of the time so far."""
+        with self._lock:
+            lasted = self._clock() - self._start
+            return self.spent + seconds <= self._share * lasted
+
+    def spend(self, seconds: float) -> None:
+        """Books an outlay; a negative one gives back what was reserved in vain."""
+        with self._lock:
+            self.spent += seconds
+
+
+@dataclass
+class _Trial:
+    guess: float | None = None
+    runs: int = 0
+    times: list[float] = field(default_factory=list)
+    gone: bool = False  # it failed or was refused
+    reserved: float | None = None  # a run is under way whose time is not known yet
+    written: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        return self.gone or len(self.times) >= _SAMPLES
+
+
+class Watching:
+    """Which tier runs at each call of one signature within one protect(), until all are measured.
+
+    Mostly that is the chosen one, and now and then another in its place, whose result is as good
+    and is used. What that takes longer than the chosen one would have is the overhead; a scope's
+    overheads stay within a share of the time that it has lasted. Not shared between threads.
+    """
 
     def __init__(self, spec: ConvSpec, budget: OverheadBudget) -> None:
-        super().__init__(budget)
-        self._spec = spec
+        self.chosen = ""
+        self._spec, self._budget = spec, budget
         self._setting: Setting | None = None
-        self._written: set[str] = set()
+        self._known: float | None = None
+        self._worth: tuple[str, ...] = ()
+        self._trials: dict[str, _Trial] = {}
+        self._calls = 0
         self._late: list[tuple[str, Any, Any]] = []  # a GPU's events that have not passed yet
 
-    def follow_plan(self, plan: Plan) -> None:
-        """With none to choose from, nothing is measured."""
-        self._setting = plan.setting
+    def follow(self, plan: Plan) -> None:
+        """First of all, and whenever the tiers are chosen anew: what is measured, under way or
+        failed stays so. With none to choose from, nothing is measured."""
         worth = plan.unmeasured if len(plan.tiers) > 1 else ()
-        self.follow(plan.tiers[0].name, worth, plan.first_seconds)
+        self.chosen, self._known = plan.tiers[0].name, plan.first_seconds
+        self._setting = plan.setting
+        self._worth = tuple(tier for tier, _ in worth)
+        for tier, guess in worth:
+            self._trials.setdefault(tier, _Trial(guess))
+
+    @property
+    def is_done(self) -> bool:
+        if self._late or any(trial.reserved is not None for trial in self._trials.values()):
+            return False
+        return all(self._trials[tier].is_done for tier in self._worth)
+
+    def to_time(self) -> str | None:
+        """The tier to run and to time at this call; None: the chosen one, untimed."""
+        self._calls += 1
+        if self._calls < _FIRST_CALL:
+            return None
+        if self.chosen in self._worth and not self._trials[self.chosen].is_done:
+            return self.chosen
+        for tier in self._worth:
+            trial = self._trials[tier]
+            if trial.is_done or trial.reserved is not None:
+                continue
+            cost = self._cost(trial)
+            if self._budget.allows(cost):
+                trial.reserved = cost
+                self._budget.spend(cost)
+                return tier
+        return None
+
+    def _cost(self, trial: _Trial) -> float:
+        """What one more run is expected to cost beyond the chosen tier's time.
+
+        A tier that nobody knows anything about is taken to need ten times as long.
+        """
+        usual = self.seconds(self.chosen) or 0.0
+        known = statistics.median(trial.times) if trial.times else trial.guess
+        cost = 9 * usual if known is None else known - usual
+        # The run that is not timed compiles or searches: as long again, at the least.
+        return max(0.0, cost) + (usual if trial.runs < _WARM_UP else 0.0)
+
+    def told(self, tier: str, seconds: float) -> None:
+        """The time of a call of to_time()."""
+        trial = self._trials[tier]
+        trial.runs += 1
+        if trial.reserved is not None:
+            paid = max(0.0, seconds - (self.seconds(self.chosen) or 0.0))
+            self._budget.spend(paid - trial.reserved)
+            trial.reserved = None
+            if trial.runs <= _WARM_UP:
+                return
+        trial.times.append(seconds)
+
+    def failed(self, tier: str) -> None:
+        """It did not compute the call that it was given, and is not asked again. What was reserved
+        is spent."""
+        self._late = [row for row in self._late if row[0] != tier]
+        if tier in self._trials:
+            self._trials[tier].gone, self._trials[tier].reserved = True, None
+
+    def seconds(self, tier: str) -> float | None:
+        """The median of what was measured, None before that."""
+        trial = self._trials.get(tier)
+        if trial is not None and trial.times:
+            return statistics.median(trial.times)
+        return self._known if tier == self.chosen else None
 
     @contextlib.contextmanager
     def timing(self, tier: str) -> Iterator[None]:
@@ -190,23 +311,16 @@ class Watching(Watch):
             event.record(torch.cuda.current_stream(self._spec.device))
         return event
 
-    def failed(self, tier: str) -> None:
-        """It did not compute the call that it was given."""
-        self._late = [row for row in self._late if row[0] != tier]
-        super().failed(tier)
-
     def collect(self) -> bool:
         """Takes in what has been measured meanwhile; whether the verdict store has grown."""
         while self._late and self._late[0][2].query():
             tier, first, last = self._late.pop(0)
             self.told(tier, first.elapsed_time(last) / 1e3)
-        new = {t: seconds for t, seconds in self.finished().items() if t not in self._written}
-        for tier, seconds in new.items():
-            self._written.add(tier)
-            assert self._setting is not None  # follow_plan() comes first
-            measured(self._spec, policy.known_as(tier, self._setting), seconds)
+        done = [(tier, t) for tier, t in self._trials.items() if len(t.times) >= _SAMPLES]
+        new = [(tier, trial) for tier, trial in done if not trial.written]
+        for tier, trial in new:
+            trial.written = True
+            assert self._setting is not None  # follow() comes first
+            name = policy.known_as(tier, self._setting)
+            measured(self._spec, name, statistics.median(trial.times))
         return bool(new)
-
-    @property
-    def is_done(self) -> bool:
-        return super().is_done and not self._late

@@ -51,8 +51,7 @@ from hy3d_rocm.conv.fallback import (
     needs_trying,
     translate,
 )
-from hy3d_rocm.conv.learning import ProbeBudget, Watching
-from hy3d_rocm.conv.measuring import OverheadBudget, Step
+from hy3d_rocm.conv.learning import OverheadBudget, ProbeBudget, Watching
 from hy3d_rocm.conv.policy import Plan, Planner, all_tiers
 from hy3d_rocm.conv.recording import recorder
 from hy3d_rocm.conv.selfcheck import check_form
@@ -385,24 +384,15 @@ class RouterMode(TorchFunctionMode):
         self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, ...] | None:
         """The values of PLAIN; None where PyTorch alone knows what is asked."""
-        if kwargs or signature.names is not PLAIN or not 2 <= len(args) <= 7:
-            read = read_arguments(signature, args, kwargs)
-            if read is None:
+        values = read_arguments(signature, args, kwargs)
+        if values is None:
+            return None
+        for tensor in values[:2] if values[2] is None else values[:3]:
+            if type(tensor) not in _PLAIN_TYPES:
+                if isinstance(tensor, torch.Tensor):
+                    self._leave(f"a tensor is a {type(tensor).__name__}")
                 return None
-            values = read
-        else:
-            values = args + PLAIN_DEFAULTS[len(args) :]
-        x, weight, bias = values[0], values[1], values[2]
-        if (
-            type(x) in _PLAIN_TYPES
-            and type(weight) in _PLAIN_TYPES
-            and (bias is None or type(bias) in _PLAIN_TYPES)
-        ):
-            return values if (signature.ndim or weight.dim() - 2) in (2, 3) else None
-        odd = next((t for t in values[:3] if t is not None and type(t) not in _PLAIN_TYPES), None)
-        if isinstance(odd, torch.Tensor):
-            self._leave(f"a tensor is a {type(odd).__name__}")
-        return None
+        return values if (signature.ndim or values[1].dim() - 2) in (2, 3) else None
 
     def _leave(self, reason: str) -> None:
         self.audience.left(reason, is_new=VERDICTS.first_time(("left", reason)))
@@ -460,9 +450,9 @@ class RouterMode(TorchFunctionMode):
             is_old = entry.generation != VERDICTS.generation or entry.expires < time.monotonic()
             if is_old and not self._refresh(entry, call):
                 return func(*args, **kwargs)
-            step = None if faults.active() else self._next_step(entry, entry.spec)
-            if step is not None:
-                return self._timed(entry, step, call)
+            timed = None if faults.active() else self._to_time(entry, entry.spec)
+            if timed is not None:
+                return self._timed(entry, timed, call)
             if entry.fast is None or faults.active():
                 return self._fall_back(entry, call)
         start = perf_counter()
@@ -544,7 +534,7 @@ class RouterMode(TorchFunctionMode):
                 if plan.unmeasured and entry.watching is None:
                     entry.watching = Watching(call.spec, self.overhead)
                 if plan.tiers and entry.watching is not None:
-                    entry.watching.follow_plan(plan)
+                    entry.watching.follow(plan)
             entry.generation, entry.standing = generation, standing
             self._look_for_fast(entry)
         except Exception as error:  # noqa: BLE001  # raises again what is not ours
@@ -584,8 +574,8 @@ class RouterMode(TorchFunctionMode):
         predicted = base.workspace_of(first, entry.spec)
         entry.rows = self.audience.rows(entry.what, first.name, predicted)
 
-    def _next_step(self, entry: Entry, spec: ConvSpec) -> Step | None:
-        """What to time at this call of a layer that is measured in passing; mostly nothing."""
+    def _to_time(self, entry: Entry, spec: ConvSpec) -> str | None:
+        """The tier to time at this call of a layer that is measured in passing; mostly none."""
         watching = entry.watching
         if watching is None or is_capturing(spec.device):
             return None
@@ -595,23 +585,22 @@ class RouterMode(TorchFunctionMode):
                 entry.standing = ()
             elif watching.is_done:
                 entry.watching = None
-            step = watching.next_step()
+            return watching.to_time()
         except Exception as error:  # noqa: BLE001  # as in _refresh
             entry.watching = None
             self._not_planned(entry, error)
             return None
-        return step if step.timed else None
 
-    def _timed(self, entry: Entry, step: Step, call: ConvCall) -> torch.Tensor:
+    def _timed(self, entry: Entry, timed: str, call: ConvCall) -> torch.Tensor:
         """The call, computed by the tier that is to be measured if that can."""
         watching, plan = entry.watching, entry.plan
         assert watching is not None
         assert plan is not None
-        if step.tier != plan.tiers[0].name:
-            tier = next(t for t in plan.tiers if t.name == step.tier)  # offered by this plan
+        if timed != plan.tiers[0].name:
+            tier = next(t for t in plan.tiers if t.name == timed)  # offered by this plan
             others = tuple(t for t in plan.tiers if t is not tier)
             plan = replace(plan, tiers=(tier, *others), preferred=tier.name)
-        with watching.timing(step.tier):
+        with watching.timing(timed):
             return self._fall_back(entry, call, plan=plan)
 
     def _tell(self, entry: Entry, start: float, outcome: str = "ok", detail: str = "") -> None:

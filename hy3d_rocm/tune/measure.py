@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from hy3d_rocm.conv import releasing, selfcheck
-from hy3d_rocm.conv.call import ConvCall, ConvSpec, dtype_name
+from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.errors import Kind
 from hy3d_rocm.conv.probe.measure import make_call
 from hy3d_rocm.conv.tiers import Tier, make_tier
@@ -50,13 +50,11 @@ Tiles = Callable[[ConvCall], Sequence[tuple[str, Callable[[], torch.Tensor]]]]
 
 def triton_tiles(call: ConvCall) -> list[tuple[str, Callable[[], torch.Tensor]]]:
     """The guess and those predicted next best."""
-    from hy3d_rocm.conv.triton import launch, tuned
+    from hy3d_rocm.conv.triton import launch
 
-    target = launch.target_of(call.spec.device)
-    dtype = dtype_name(call.spec.dtype)
-    taken = len(tuned.chosen(call, target, dtype))
-    every = tuned.candidates(call, target, dtype)[: taken + MORE_TILES]
-    return [(tuned.detail_of(c), functools.partial(launch.run, call, c)) for c in every]
+    guess, others = launch.candidates(call)
+    every = (*guess, *others[:MORE_TILES])
+    return [(launch.detail_of(c), functools.partial(launch.run, call, c)) for c in every]
 
 
 class Lab:

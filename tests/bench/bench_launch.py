@@ -50,7 +50,7 @@ class Kernel:
 
 def prepare(arch: str) -> None:
     """A GPU of `arch` that isn't there."""
-    from hy3d_rocm.conv.triton import first_use, launch, tuned
+    from hy3d_rocm.conv.triton import first_use, launch
     from hy3d_rocm.conv.verdict_store.store import Store
 
     kernel: Any = importlib.import_module("hy3d_rocm.conv.triton.kernel")
@@ -60,8 +60,11 @@ def prepare(arch: str) -> None:
         setattr(kernel, name, Kernel())
 
     replaced: dict[Any, dict[str, Any]] = {
-        launch: {"target_of": lambda _: launch.Target(arch, 132), "architecture": lambda _: arch},
-        tuned: {"store": lambda: store},
+        launch: {
+            "target_of": lambda _: launch.Target(arch, 132),
+            "architecture": lambda _: arch,
+            "store": lambda: store,
+        },
         first_use: {"is_new": lambda _: False, "note": lambda *_, **options: None},
         torch.cuda: {"current_device": lambda: None},
         torch._C: {"_cuda_getCurrentRawStream": lambda _: 0},

@@ -146,7 +146,7 @@ def problem(**fields: Any) -> plan.Problem:
     base: dict[str, Any] = {
         "batch": 1, "channels": 8, "outputs": 16, "groups": 1, "size": (2, 4, 5),
         "kernel": (3, 3, 3), "stride": (1, 1, 1), "dilation": (1, 1, 1), "pad_before": (1, 1, 1),
-        "pad_after": (1, 1, 1), "replicate": (False,) * 3, "itemsize": 2,
+        "pad_after": (1, 1, 1), "itemsize": 2,
     }  # fmt: skip
     return plan.Problem(**(base | fields))
 

@@ -26,7 +26,7 @@ from tier_calls import make_call
 from hy3d_rocm import _native, memory
 from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.tiers import Tier, VendorTier, make_tier, windows
-from hy3d_rocm.conv.triton import tuned
+from hy3d_rocm.conv.triton import launch
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA or HIP device on this machine"
@@ -40,7 +40,7 @@ COUNT, SEED = 200, 11
 def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The vendor library switched off, as ComfyUI does on RDNA3 and newer; no TF32; no tiles that
     were tuned on this machine."""
-    monkeypatch.setattr(tuned, "config_for", lambda *given: None)
+    monkeypatch.setattr(launch, "config_for", lambda *given: None)
     with torch.backends.cudnn.flags(enabled=False, allow_tf32=False), torch.inference_mode():
         yield
     torch.cuda.empty_cache()

@@ -125,7 +125,7 @@ def check(case: Case, seed: int, watch: Watch) -> str | None:
     size = (kt, kh, -(-kw // 8) * 8)  # whole vectors, so that 1x1x1 is read as it lies
     p = plan.Problem(
         1, case.channels, case.outputs, case.groups, size, case.kernel, (case.stride,) * 3, ones,
-        pads, pads, (False,) * 3, weight.element_size(),
+        pads, pads, weight.element_size(),
     )  # fmt: skip
     x = torch.zeros(1, case.channels * case.groups, *size, dtype=weight.dtype)
     if case.x_last:

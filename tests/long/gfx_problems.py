@@ -52,14 +52,13 @@ class Like:
     dilation: tuple[int, int, int]
     before: tuple[int, int, int]
     after: tuple[int, int, int]
-    modes: tuple[str, ...]
+    modes = ("zeros",) * 3
 
 
 def like(p: Problem, dtype: str) -> Like:
-    modes = tuple("replicate" if side else "zeros" for side in p.replicate)
     return Like(
         DTYPES[dtype], (p.channels, p.outputs), p.groups, p.kernel, p.stride, p.dilation,
-        p.pad_before, p.pad_after, modes,
+        p.pad_before, p.pad_after,
     )  # fmt: skip
 
 

@@ -154,7 +154,7 @@ def _base(dtype: str) -> Problem:
     return Problem(
         batch=1, channels=64, outputs=64, groups=1, size=(4, 9, 9), kernel=(3, 3, 3),
         stride=(1, 1, 1), dilation=(1, 1, 1), pad_before=(0, 0, 0), pad_after=(0, 0, 0),
-        replicate=(False, False, False), itemsize=_ITEMSIZE[dtype],
+        itemsize=_ITEMSIZE[dtype],
     )  # fmt: skip
 
 
@@ -179,10 +179,8 @@ def _copies(dtype: str) -> Iterator[tuple[Problem, Layout, bool]]:
     """What to_rows is compiled for, whatever the tile: block shapes, padding, strides."""
     base = _base(dtype)
     widths = (8, 24, 64, 128, 4, 20, 60, 124)  # whole vectors, and not
-    sides = itertools.product(widths, (False, True), (0, 1), range(8))
-    for channels, last, pad, bits in sides:
-        replicate = (bool(bits & 4), bool(bits & 2), bool(bits & 1))
-        p = replace(base, channels=channels, pad_before=(pad,) * 3, replicate=replicate)
+    for channels, last, pad in itertools.product(widths, (False, True), (0, 1)):
+        p = replace(base, channels=channels, pad_before=(pad,) * 3)
         layout = _layout(p, last, last)
         yield p, replace(layout, aligned=False), False
         # Strides of a view that is contiguous in nothing, or (with channels last) in both.

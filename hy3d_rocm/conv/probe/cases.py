@@ -7,7 +7,7 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from hy3d_rocm.conv import errors
 
@@ -97,16 +97,6 @@ class Progress:
     case: Case
     seconds: float
     outcome: Outcome | None = None
-
-
-class Ready(NamedTuple):
-    """Whether a probe can say anything here; if not, the sentence why."""
-
-    ok: bool
-    reason: str
-
-    def __bool__(self) -> bool:
-        return self.ok
 
 
 def next_limit(limit_s: float, longest_s: float = LONGEST_S) -> float | None:

@@ -24,7 +24,6 @@ from hy3d_rocm.conv.probe.cases import (
     Case,
     Outcome,
     Progress,
-    Ready,
     case_limit,
     check_limits,
     end_verdict,
@@ -83,24 +82,6 @@ def ask(call: str, *, limit_s: float) -> Any:
         raise NoAnswerError(f"{line} ({how})" if line else how) from None
     finally:
         child.end()
-
-
-def ready(python: str | os.PathLike[str] | None = None) -> Ready:
-    """Whether it is worthwhile to start a child here: a GPU, a Python, nothing left hanging."""
-    if os.environ.get(INSIDE):
-        return Ready(False, _IN_A_CHILD)
-    path, why = interpreter(python)
-    if path is None:
-        return Ready(False, f"no probe can be started: {why}")
-    if left_behind():
-        return Ready(False, _STUCK)
-    try:
-        import torch
-    except ImportError as error:
-        return Ready(False, f"PyTorch can't be imported: {error}")
-    if not torch.cuda.is_available():
-        return Ready(False, "PyTorch sees no GPU, so there is no vendor library to try")
-    return Ready(True, "")
 
 
 def probe(

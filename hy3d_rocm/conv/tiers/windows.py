@@ -235,7 +235,7 @@ def least_halo(
     frames, rows: whether a box reads more of them than it gives."""
     best: tuple[float, Sizes] | None = None
     for t in range(1, within[0] + 1):
-        count = largest(within[1], functools.partial(_fits, need, limit, t, width))
+        count = largest(within[1], lambda h, t=t: need((t, h, width)) <= limit)  # type: ignore[misc]
         if count == 0:
             break
         t, h = _even(within[0], t), _even(within[1], count)
@@ -245,10 +245,6 @@ def least_halo(
         if best is None or (waste, -t * h) < (best[0], -best[1][0] * best[1][1]):
             best = waste, (t, h, width)
     return best and best[1]
-
-
-def _fits(need: Callable[[Sizes], int], limit: int, t: int, width: int, h: int) -> bool:
-    return need((t, h, width)) <= limit
 
 
 def _even(count: int, step: int) -> int:

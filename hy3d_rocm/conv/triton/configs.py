@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -46,75 +46,52 @@ class Config:
             raise ValueError(f"{text!r} is no tile such as 128x128x64w4s3g8") from None
 
 
-# NVIDIA with tensor cores of Ampere and later (the stand-in). `rate`: TFLOP/s of a full machine,
+def _tiles(text: str) -> tuple[Config, ...]:
+    """Those that `text` has, each as 128x128x64w4s3 for groups of 8, some with @ and a rate."""
+    found = [word.partition("@") for word in text.split()]
+    return tuple(
+        replace(Config.parse(f"{tile}g8"), rate=float(rate or 0)) for tile, _, rate in found
+    )
+
+
+# NVIDIA with tensor cores of Ampere and later (the stand-in). The rate: TFLOP/s of a full machine,
 # rounded from first trials on an H200, where the kernel was not yet what it is; only their ratios
 # matter. `bench gpu --sweep` (tools/dev) shows what a guess by them loses; `tune` needs none.
-_NVIDIA_HALF = (
-    Config(256, 128, 64, 8, 4, rate=740),
-    Config(256, 128, 64, 8, 3, rate=730),
-    Config(128, 256, 64, 8, 4, rate=690),
-    Config(128, 128, 64, 8, 4, rate=690),
-    Config(128, 128, 64, 4, 3, rate=630),
-    Config(256, 128, 32, 8, 4, rate=650),
-    Config(256, 64, 64, 4, 4, rate=520),
-    Config(128, 64, 64, 4, 4, rate=450),
-    Config(64, 128, 64, 4, 4, rate=450),
-    Config(64, 64, 64, 4, 4, rate=400),
-    Config(128, 128, 16, 4, 3, rate=400),
-    Config(128, 64, 16, 4, 3, rate=300),
-    Config(256, 16, 64, 8, 3, rate=170),
-    Config(256, 16, 32, 4, 4, rate=150),
-    Config(256, 16, 16, 4, 3, rate=110),
+_NVIDIA_HALF = _tiles(
+    """
+    256x128x64w8s4@740 256x128x64w8s3@730 128x256x64w8s4@690 128x128x64w8s4@690
+    128x128x64w4s3@630 256x128x32w8s4@650 256x64x64w4s4@520 128x64x64w4s4@450 64x128x64w4s4@450
+    64x64x64w4s4@400 128x128x16w4s3@400 128x64x16w4s3@300 256x16x64w8s3@170 256x16x32w4s4@150
+    256x16x16w4s3@110
+    """
 )
-_NVIDIA_FLOAT = (
-    Config(128, 64, 32, 4, 3, rate=80),
-    Config(128, 128, 32, 8, 3, rate=72),
-    Config(64, 64, 32, 4, 3, rate=70),
-    Config(128, 64, 16, 4, 3, rate=60),
-    Config(128, 16, 32, 4, 3, rate=45),
-    Config(128, 16, 16, 4, 3, rate=35),
+_NVIDIA_FLOAT = _tiles(
+    """
+    128x64x32w4s3@80 128x128x32w8s3@72 64x64x32w4s3@70 128x64x16w4s3@60 128x16x32w4s3@45
+    128x16x16w4s3@35
+    """
 )
 # AMD: what compiles there without spilling in every variant (docs/triton.md has what did not).
 # RDNA: waves of 32, WMMA 16x16x16, 256 VGPRs a lane. Its sums alone take 64 of them in a 128 x 128
 # tile of eight waves; twice that spills on RDNA3.
-_RDNA_HALF = (
-    Config(128, 128, 32, 8, 2),
-    Config(128, 64, 32, 4, 2),
-    Config(64, 64, 32, 4, 2),
-    Config(64, 128, 32, 4, 2),
-    Config(128, 16, 32, 4, 2),
-    Config(64, 64, 16, 4, 2),
-    Config(128, 16, 16, 4, 2),
+_RDNA_HALF = _tiles(
+    """
+    128x128x32w8s2 128x64x32w4s2 64x64x32w4s2 64x128x32w4s2 128x16x32w4s2 64x64x16w4s2
+    128x16x16w4s2
+    """
 )
 # Plain FMA. Eight waves halve the registers of four, which came close to all 256.
-_RDNA_FLOAT = (
-    Config(64, 64, 16, 8, 2),
-    Config(64, 32, 16, 4, 2),
-    Config(64, 16, 16, 4, 2),
-)
+_RDNA_FLOAT = _tiles("64x64x16w8s2 64x32x16w4s2 64x16x16w4s2")
 # RDNA2 has no matrix units: v_dot2 for f16, plain FMA for f32, and for bf16 after widening it.
-_RDNA2_HALF = (
-    Config(64, 64, 16, 8, 2),
-    Config(64, 32, 16, 4, 2),
-    Config(64, 16, 16, 4, 2),
-)
+_RDNA2_HALF = _RDNA_FLOAT
 # CDNA: waves of 64, MFMA.
-_CDNA_HALF = (
-    Config(128, 128, 32, 8, 2),
-    Config(128, 128, 64, 8, 2),
-    Config(256, 128, 32, 8, 2),
-    Config(128, 64, 32, 4, 2),
-    Config(64, 64, 32, 4, 2),
-    Config(128, 16, 32, 4, 2),
-    Config(64, 64, 16, 4, 2),
-    Config(128, 16, 16, 4, 2),
+_CDNA_HALF = _tiles(
+    """
+    128x128x32w8s2 128x128x64w8s2 256x128x32w8s2 128x64x32w4s2 64x64x32w4s2 128x16x32w4s2
+    64x64x16w4s2 128x16x16w4s2
+    """
 )
-_CDNA_FLOAT = (
-    Config(128, 128, 16, 8, 2),
-    Config(128, 64, 16, 4, 2),
-    Config(64, 64, 16, 4, 2),
-    Config(64, 16, 16, 4, 2),
-)
+_CDNA_FLOAT = _tiles("128x128x16w8s2 128x64x16w4s2 64x64x16w4s2 64x16x16w4s2")
 _CDNA = ("gfx908", "gfx90a", "gfx942", "gfx950")
 _RDNA2 = ("gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036")
 # gfx1100, 1101, 1151, 1200 and 1201 were checked; the others have the same instructions.
@@ -185,7 +162,15 @@ def guess(
     configs: tuple[Config, ...], positions: int, channels: int, length: int, units: int,
     taps: int = 1, parts: Callable[[Config, int], int] | None = None,
 ) -> Config:  # fmt: skip
-    """The configuration with the least predicted time: waves of tiles, times the time of one.
+    """The configuration with the least predicted time: the first that is ranked."""
+    return ranked(configs, positions, channels, length, units, taps, parts)[0]
+
+
+def ranked(
+    configs: tuple[Config, ...], positions: int, channels: int, length: int, units: int,
+    taps: int = 1, parts: Callable[[Config, int], int] | None = None,
+) -> list[Config]:  # fmt: skip
+    """Those that make sense, by predicted time: waves of tiles, times the time of one.
 
     length: elements of a tap; units: compute units (or multiprocessors); parts(config, tiles): in
     how many parts the sum would be cut.
@@ -200,7 +185,7 @@ def guess(
         area = config.block_p * config.block_n
         return waves * area * operations / (config.rate or _unmeasured_rate(config))
 
-    return min(fitting(configs, channels, length), key=cost)
+    return sorted(fitting(configs, channels, length), key=cost)
 
 
 # What it costs to write and read an element of a float32 partial sum: 8 bytes, in operations that
@@ -208,11 +193,10 @@ def guess(
 _PART_OPERATIONS = 8 * 200
 
 
-def guess_points(configs: tuple[Config, ...], channels: int, length: int) -> Config:
+def ranked_points(configs: tuple[Config, ...], channels: int, length: int) -> list[Config]:
     """The same for 1x1x1: memory sets the pace, so many small tiles hide its latency best."""
-    small = [c for c in fitting(configs, channels, length) if c.block_p <= 64]
-    every = small or list(fitting(configs, channels, length))
-    return max(every, key=lambda c: min(c.block_n, channels))
+    every = fitting(configs, channels, length)
+    return sorted(every, key=lambda c: (c.block_p > 64, -min(c.block_n, channels)))
 
 
 def _unmeasured_rate(config: Config) -> float:

@@ -35,16 +35,19 @@ def _tile(pid, count_p, count_n, GROUP: tl.constexpr):
 
 
 @triton.jit
+def _place(p, W, H, T):
+    """(n, t, h, w) of position p, which lie in this order."""
+    line = p // W
+    frame = line // H
+    return frame // T, frame % T, line % H, p % W
+
+
+@triton.jit
 def _input_row(p, FLAT: tl.constexpr, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST):
     """The first input row of output position p."""
     if FLAT:
         return p
-    w = p % Wo
-    q = p // Wo
-    h = q % Ho
-    q = q // Ho
-    t = q % To
-    n = q // To
+    n, t, h, w = _place(p, Wo, Ho, To)
     return ((n * Ti + t * ST) * Hi + h * SH) * Wi + w * SW
 
 
@@ -131,20 +134,10 @@ def conv_rows(
         PRECISION, BP, BN, BK,
     )  # fmt: skip
     if FLAT:
-        ow = p % Wi
-        q = p // Wi
-        oh = q % Hi
-        q = q // Hi
-        ot = q % Ti
-        on = q // Ti
+        on, ot, oh, ow = _place(p, Wi, Hi, Ti)
         stored = (ow < Wo) & (oh < Ho) & (ot < To) & (p < P)
     else:
-        ow = p % Wo
-        q = p // Wo
-        oh = q % Ho
-        q = q // Ho
-        ot = q % To
-        on = q // To
+        on, ot, oh, ow = _place(p, Wo, Ho, To)
         stored = p < P
     o = group * N + channel
     if BIAS:
@@ -164,7 +157,6 @@ def conv_rows(
 @triton.jit
 def _copy_box(
     pid, x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0, s_c, s_t, s_h, s_w,
-    REPLICATE_T: tl.constexpr, REPLICATE_H: tl.constexpr, REPLICATE_W: tl.constexpr,
     PADDED: tl.constexpr, W_CONTIGUOUS: tl.constexpr, VECTOR: tl.constexpr,
     BW: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
@@ -183,12 +175,6 @@ def _copy_box(
     channels = C8 * 8 if VECTOR == 8 else C
     wanted = (c < channels)[:, None] & (w < Wy)[None, :]
     if PADDED:
-        if REPLICATE_T:
-            t = tl.minimum(tl.maximum(t, 0), T - 1)
-        if REPLICATE_H:
-            h = tl.minimum(tl.maximum(h, 0), H - 1)
-        if REPLICATE_W:
-            xw = tl.minimum(tl.maximum(xw, 0), W - 1)
         inside = (t >= 0) & (t < T) & (h >= 0) & (h < H) & (xw >= 0) & (xw < W)
         wanted = wanted & inside[None, :]
     at = x + (t.to(tl.int64) * (s_t * VECTOR) + h.to(tl.int64) * (s_h * VECTOR))
@@ -238,7 +224,6 @@ def _pack(
 def to_rows(
     x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0,
     s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
-    REPLICATE_T: tl.constexpr, REPLICATE_H: tl.constexpr, REPLICATE_W: tl.constexpr,
     PADDED: tl.constexpr, W_CONTIGUOUS: tl.constexpr, VECTOR: tl.constexpr,
     BW: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
@@ -247,12 +232,12 @@ def to_rows(
     VECTOR 8: channels are contiguous (s_c is 1) and a multiple of 8, as are the other strides,
     which come in units of VECTOR so that the compiler knows.
 
-    Positions outside of x (T, H, W) are zero, or the nearest one inside where that side is
-    replicated; channels from C to 8 * C8 are zero. Hy, Wy: size of the box.
+    Positions outside of x (T, H, W) are zero, and channels from C to 8 * C8. Hy, Wy: size of the
+    box.
     """
     _copy_box(
         tl.program_id(0), x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0, s_c, s_t, s_h, s_w,
-        REPLICATE_T, REPLICATE_H, REPLICATE_W, PADDED, W_CONTIGUOUS, VECTOR, BW, BC,
+        PADDED, W_CONTIGUOUS, VECTOR, BW, BC,
     )  # fmt: skip
 
 
@@ -281,7 +266,6 @@ def to_rows_and_pack(
     s_c: tl.int64, s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
     wC, wC8, taps, kh, kw, to_o: tl.int64, to_line: tl.int64, to_w: tl.int64,
     w_o: tl.int64, w_c: tl.int64, w_t: tl.int64, w_h: tl.int64, w_w: tl.int64,
-    REPLICATE_T: tl.constexpr, REPLICATE_H: tl.constexpr, REPLICATE_W: tl.constexpr,
     PADDED: tl.constexpr, W_CONTIGUOUS: tl.constexpr, VECTOR: tl.constexpr,
     BW: tl.constexpr, BC: tl.constexpr,
     DENSE: tl.constexpr, BT: tl.constexpr, WBC: tl.constexpr,
@@ -291,13 +275,28 @@ def to_rows_and_pack(
     if pid < copies:
         _copy_box(
             pid, x, y, C, C8, T, H, W, Hy, Wy, t0, h0, w0, s_c, s_t, s_h, s_w,
-            REPLICATE_T, REPLICATE_H, REPLICATE_W, PADDED, W_CONTIGUOUS, VECTOR, BW, BC,
+            PADDED, W_CONTIGUOUS, VECTOR, BW, BC,
         )  # fmt: skip
     else:
         _pack(
             pid - copies, w, packed, wC, wC8, taps, kh, kw, to_o, to_line, to_w,
             w_o, w_c, w_t, w_h, w_w, DENSE, BT, WBC,
         )  # fmt: skip
+
+
+@triton.jit
+def _store_sums(
+    acc, bias, out, p, o, P, N, Wo, Ho, To, s_n, s_c, s_t, s_h, s_w, BIAS: tl.constexpr
+):
+    """Float32 sums of positions p, (n, t, h, w), and outputs o: their bias added, into out."""
+    if BIAS:
+        acc += tl.load(bias + o, mask=o < N, other=0.0).to(tl.float32)[None, :]
+    n, t, h, w = _place(p, Wo, Ho, To)
+    to = n.to(tl.int64) * s_n + t.to(tl.int64) * s_t + h.to(tl.int64) * s_h + w.to(tl.int64) * s_w
+    tl.store(
+        out + to[:, None] + o.to(tl.int64)[None, :] * s_c, acc.to(out.dtype.element_ty),
+        mask=(p < P)[:, None] & (o < N)[None, :],
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["P", "N", "Wo", "Ho", "To", "splits", *_STRIDES])
@@ -316,18 +315,7 @@ def add_splits(
     for _ in range(splits):
         acc += tl.load(at, mask=wanted, other=0.0)
         at += s_split
-    if BIAS:
-        acc += tl.load(bias + o, mask=o < N, other=0.0).to(tl.float32)[None, :]
-    w = p % Wo
-    q = p // Wo
-    h = q % Ho
-    q = q // Ho
-    t = q % To
-    n = q // To
-    to = n.to(tl.int64) * s_n + t.to(tl.int64) * s_t + h.to(tl.int64) * s_h + w.to(tl.int64) * s_w
-    tl.store(
-        out + to[:, None] + o.to(tl.int64)[None, :] * s_c, acc.to(out.dtype.element_ty), mask=wanted
-    )
+    _store_sums(acc, bias, out, p, o, P, N, Wo, Ho, To, s_n, s_c, s_t, s_h, s_w, BIAS)
 
 
 @triton.jit(do_not_specialize=["P", "N", "Wo", "Ho", "To", "Wi", "Hi", "Ti", "kernel_w", *_STRIDES])
@@ -343,12 +331,7 @@ def add_columns(
     p = tl.program_id(0) * BP + tl.arange(0, BP)
     o = tl.arange(0, BN)
     wanted = (p < P)[:, None] & (o < N)[None, :]
-    w = p % Wo
-    q = p // Wo
-    h = q % Ho
-    q = q // Ho
-    t = q % To
-    n = q // To
+    n, t, h, w = _place(p, Wo, Ho, To)
     row = (((n * Ti + t) * Hi + h) * Wi + w).to(tl.int64)
     wide = kernel_w * N
     at = parts + (row[:, None] * wide + o[None, :])
@@ -356,12 +339,7 @@ def add_columns(
     for _ in range(kernel_w):
         acc += tl.load(at, mask=wanted, other=0.0)
         at += wide + N
-    if BIAS:
-        acc += tl.load(bias + o, mask=o < N, other=0.0).to(tl.float32)[None, :]
-    to = n.to(tl.int64) * s_n + t.to(tl.int64) * s_t + h.to(tl.int64) * s_h + w.to(tl.int64) * s_w
-    tl.store(
-        out + to[:, None] + o.to(tl.int64)[None, :] * s_c, acc.to(out.dtype.element_ty), mask=wanted
-    )
+    _store_sums(acc, bias, out, p, o, P, N, Wo, Ho, To, s_n, s_c, s_t, s_h, s_w, BIAS)
 
 
 @triton.jit(do_not_specialize=["PV", "N", "C8", "x_n", "x_c", "s_n", "s_c"])

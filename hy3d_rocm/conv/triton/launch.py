@@ -14,11 +14,14 @@ import torch
 
 from hy3d_rocm.conv.tiers.base import empty_result
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
-from hy3d_rocm.conv.triton import configs, first_use, jit, plan, tuned
+from hy3d_rocm.conv.triton import configs, first_use, jit, plan
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.first_use import Facts
-from hy3d_rocm.conv.triton.layout import Layout
+from hy3d_rocm.conv.triton.layout import Layout, is_points
 from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
+from hy3d_rocm.conv.verdict_store.machine import this_machine
+from hy3d_rocm.conv.verdict_store.records import make_key
+from hy3d_rocm.conv.verdict_store.store import Store, store
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvCall, ConvSpec
@@ -28,6 +31,8 @@ _KERNELS = "hy3d_rocm.conv.triton.kernel"
 # "unpacked" is the weight as the call has it, "weight" that which the kernels read: the same, or
 # packed in the workspace, where "rows" and "sums" are too.
 _OPERANDS = ("x", "unpacked", "weight", "bias", "out", "rows", "sums")
+# Kernels whose constants end in block_p, block_n, block_k, group.
+_TILED = frozenset({"conv_rows", "conv_points"})
 _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 
 
@@ -129,7 +134,7 @@ def _likely_steps(spec: ConvSpec) -> list[Steps]:
     out = torch.empty(spec.out_size, device="meta", memory_format=spec.memory_format)
     weight = torch.empty(spec.weight_size, device="meta")
     target, name = target_of(spec.device), _NAMES[spec.dtype]
-    config = tuned.config_for(spec, target.arch, name)
+    config = config_for(spec)
     # A call is in channels-last if its input or its weight is: the weight may lie in either way.
     layouts = [
         Layout.of(x, out, weight.to(memory_format=lies))
@@ -154,7 +159,7 @@ def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
     if not min(spec.out_size):
         return empty_result(spec)  # an empty batch
     if config is None:
-        config = tuned.config_for(spec, architecture(spec.device), _NAMES[spec.dtype])
+        config = config_for(spec)
     x, weight, bias = call.values()
     out = empty_result(spec)
     made = _steps_of(spec, config, x, weight, out)
@@ -238,3 +243,60 @@ def _parts(made: Steps, workspace: torch.Tensor, dtype: torch.dtype) -> dict[str
         for name, (at, elements, of) in every.items()
         if elements
     }
+
+
+# Tiles that `hy3d-rocm tune` found best here: a record's detail names one.
+
+
+def detail_of(config: Config) -> str:
+    """A record's detail that names the tile."""
+    return f"tile {config}"
+
+
+def config_for(spec: ConvSpec) -> Config | None:
+    """The tuned tile of a convolution, read from the store and noted at the spec while nothing
+    changes there; None: the guess serves. A tile that is not offered any more (it would spill, or
+    a new version dropped it) is left alone."""
+    known = store()
+    noted: tuple[Store, int, Config | None] | None = spec.notes.get("tile")
+    generation = known.generation
+    if noted is not None and noted[0] is known and noted[1] == generation:
+        return noted[2]
+    record = known.records(make_key(spec, this_machine(spec.device))).get("triton")
+    found = None
+    if record is not None and record.verdict == "ok":
+        # The offered one: it brings its rate.
+        every = configs.offered(architecture(spec.device), _NAMES[spec.dtype])
+        found = next((c for c in every if detail_of(c) == record.detail), None)
+    spec.notes["tile"] = (known, generation, found)
+    return found
+
+
+def candidates(call: ConvCall) -> tuple[tuple[Config, ...], tuple[Config, ...]]:
+    """The tiles that the guess takes, one, or two where boxes differ in size; and every other that
+    makes sense for the call, the best guess first."""
+    p, spec, target = plan.problem(call.spec), call.spec, target_of(call.spec.device)
+    x = call.x if spec.batched else call.x.unsqueeze(0)
+    out = torch.empty(spec.out_size, device="meta", memory_format=spec.memory_format)
+    layout = Layout.of(x, out)
+    made = make_steps(p, layout, _NAMES[spec.dtype], call.bias is not None, target)
+    every = configs.offered(target.arch, _NAMES[spec.dtype])
+    outputs = p.outputs * p.kernel[2] if made.narrow else p.outputs
+    if is_points(p, layout):
+        ranked = configs.ranked_points(every, outputs, p.channels)
+    else:
+        length = p.row_channels if made.narrow else p.tap_length
+        positions = p.batch * p.out[0] * p.padded[1] * p.padded[2]
+        ranked = configs.ranked(every, positions, outputs, length, target.units, p.taps)
+    guess = tiles_of(made)
+    return guess, tuple(config for config in ranked if config not in guess)
+
+
+def tiles_of(made: Steps) -> tuple[Config, ...]:
+    """The tiles of its launches, each once."""
+    found: dict[Config, None] = {}
+    for item in made.launches:
+        if item.kernel in _TILED:
+            p, n, k, group = item.constants[-4:]
+            found[Config(p, n, k, item.num_warps, item.num_stages, group)] = None
+    return tuple(found)

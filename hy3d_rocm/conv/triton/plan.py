@@ -47,7 +47,6 @@ class Problem:
     dilation: Triple
     pad_before: Triple
     pad_after: Triple
-    replicate: tuple[bool, bool, bool]
     itemsize: int
 
     @cached_property
@@ -107,8 +106,6 @@ def problem(spec: ConvSpec) -> Problem:
     def triple(values: tuple[int, ...], fill: int) -> Triple:
         return _triple((fill, *values) if flat else values)
 
-    modes = tuple(mode == "replicate" for mode in getattr(spec, "pad_modes", ()) or (False,) * 3)
-    replicate = (False, *modes) if flat and len(modes) == 2 else modes
     return Problem(
         batch=1 if flat else n,
         channels=c // spec.groups,
@@ -120,7 +117,6 @@ def problem(spec: ConvSpec) -> Problem:
         dilation=triple(spec.dilation, 1),
         pad_before=triple(spec.pad_before, 0),
         pad_after=triple(spec.pad_after, 0),
-        replicate=(bool(replicate[0]), bool(replicate[1]), bool(replicate[2])),
         itemsize=spec.dtype.itemsize,
     )
 
@@ -202,8 +198,6 @@ def refusal(p: Problem) -> str | None:
         return f"{rows} rows of input do not fit 32-bit row numbers"
     if p.taps * p.tap_length >= _ROW_LIMIT or p.groups > GRID_LIMIT:
         return "one output's weights, or the groups, are more than 32-bit numbers count"
-    if any(r and n == 0 for r, n in zip(p.replicate, p.size, strict=True)):
-        return "an empty input has nothing to replicate"
     return None
 
 

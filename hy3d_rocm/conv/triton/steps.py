@@ -199,7 +199,7 @@ class _Maker:
             p.channels * p.groups, p.row_channels // 8, *p.size, lines, wide, *origin,
             x[1], *(s // vector for s in x[2:]),
         )  # fmt: skip
-        constants = (*p.replicate, p.is_padded, x[4] == 1, vector, block_w, block_c)
+        constants = (p.is_padded, x[4] == 1, vector, block_w, block_c)
         if pack is None:
             return Launch("to_rows", (programs, 1, 1), operands, numbers, constants, 4, 1)
         return Launch(
@@ -327,7 +327,7 @@ class _Maker:
         p, x, out = self.p, self.layout.x, self.layout.out
         points = p.size[0] * p.size[1] * p.size[2]
         every = configs.offered(self.target.arch, self.dtype)
-        c = self.config or configs.guess_points(every, p.outputs, p.channels)
+        c = self.config or configs.ranked_points(every, p.outputs, p.channels)[0]
         return Launch(
             "conv_points", (-(-points // c.block_p) * -(-p.outputs // c.block_n), p.batch, 1),
             (("x", 0), ("weight", 0), ("bias", 0), ("out", 0)),

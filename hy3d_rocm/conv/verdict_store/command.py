@@ -9,73 +9,22 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from hy3d_rocm import __version__, units
+from hy3d_rocm.arguments import say
 from hy3d_rocm.conv.verdict_store import database, place
 from hy3d_rocm.conv.verdict_store.machine import machines_here
-from hy3d_rocm.conv.verdict_store.records import VERDICTS, Filters, Key, Record, Row, clock_text
+from hy3d_rocm.conv.verdict_store.records import Filters, Key, Record, Row, clock_text
 from hy3d_rocm.conv.verdict_store.store import WHOLE_S, Store
 from hy3d_rocm.files import write_whole
 
 _WIDTH = 100
 _HEAD = ("tier", "verdict", "time", "first", "peak", "by", "when")
 _WORDS = (0, 1, 5, 6)  # columns
-_EPILOG = """\
-The file is $HY3D_ROCM_DB, else hy3d_rocm/knowledge.db in $XDG_DATA_HOME (~/.local/share), or in
-%LOCALAPPDATA% on Windows. ComfyUI may be running: it notices within seconds.
-"""
 
 
 class DatabaseError(Exception):
     """The text is the sentence for the user."""
-
-
-def add_db_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "db",
-        help="what was measured about convolutions here: list, show, forget, export",
-        description="What is known about each convolution: how fast each tier (a way to compute "
-        "it) was, and which failed.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(dest="db", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="all keys, the newest first")
-    _add_filters(listing)
-    listing.add_argument(
-        "--limit", type=_count, default=40, metavar="N", help="keys to print (default 40; 0: all)"
-    )
-    show = actions.add_parser("show", help="one key: its machine, all tiers, what was said")
-    show.add_argument(
-        "key", help="the first digits of its name in the list, or a part of its shape"
-    )
-    forget = actions.add_parser("forget", help="delete the rows that match")
-    _add_filters(forget)
-    forget.add_argument("--all", action="store_true", help="all rows")
-    export = actions.add_parser("export", help="the rows that match, as JSON")
-    _add_filters(export)
-    export.add_argument("--out", type=Path, metavar="FILE", help="write there (default: stdout)")
-    for action in (listing, show, forget, export):
-        action.add_argument("--db", dest="path", metavar="FILE", help="another file")
-
-
-def _add_filters(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tier", help="vendor, triton, gemm, conv2d, native, cpu, ...")
-    parser.add_argument("--verdict", choices=VERDICTS)
-    parser.add_argument("--shape", metavar="TEXT", help="a part of the shape, as the list has it")
-    parser.add_argument("--op", choices=("conv2d", "conv3d"))
-    parser.add_argument("--dtype", choices=("f32", "f16", "bf16", "f64"))
-    parser.add_argument("--architecture", help="gfx1100, sm_90, cpu, ...")
-    parser.add_argument(
-        "--here", action="store_true", help="only this machine, with its current versions"
-    )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{units.brief(text)} is no number of keys")
-    return int(text)
 
 
 def run_db_command(arguments: argparse.Namespace) -> int:
@@ -84,7 +33,7 @@ def run_db_command(arguments: argparse.Namespace) -> int:
     try:
         action(arguments)
     except DatabaseError as error:
-        sys.stderr.write(f"hy3d-rocm db: {error}\n")
+        say("db", str(error))
         return 1
     return 0
 

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from hy3d_rocm import __version__
 from hy3d_rocm.diagnose.env import gpu
-from hy3d_rocm.diagnose.env.machine import WSL_GPU
+from hy3d_rocm.diagnose.env.checks import override_architecture
+from hy3d_rocm.diagnose.env.machine import WSL_GPU, parse_version
 
 AMDGPU = Path("/sys/module/amdgpu")
 NVIDIA = Path("/proc/driver/nvidia/version")
@@ -111,7 +112,8 @@ def _architecture(index: int, is_amd: bool) -> str:
         known = {facts["architecture"] for facts in gpu.amd_gpus()}
         # Of several kinds, which one is device 0 is for HIP to say.
         if len(known) == 1:
-            return overridden(known.pop(), os.environ)
+            override = os.environ.get("HSA_OVERRIDE_GFX_VERSION", "")
+            return override_architecture(override) or known.pop()
     return started_architecture(index)
 
 
@@ -127,21 +129,12 @@ def started_architecture(index: int) -> str:
     return f"sm_{properties.major}{properties.minor}"
 
 
-def overridden(architecture: str, environ: Mapping[str, str]) -> str:
-    """The architecture that ROCm is told to believe in (HSA_OVERRIDE_GFX_VERSION=10.3.0)."""
-    found = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", environ.get("HSA_OVERRIDE_GFX_VERSION", ""))
-    if not found:
-        return architecture
-    major, minor, step = map(int, found.groups())
-    return gpu.architecture(major * 10000 + minor * 100 + step)
-
-
 def amd_driver(module: Path = AMDGPU, dxg: Path = WSL_GPU) -> str:
     """The kernel driver. AMD's own packages have a version; the kernel's driver has the kernel's.
     Under WSL the driver is Windows', which can't be asked: the WSL kernel stands for it."""
     if sys.platform == "win32":
         return windows_driver(_display_drivers(), "Advanced Micro Devices")
-    version = _text(module / "version")
+    version = gpu.text(module / "version")
     if version:
         return f"amdgpu {version}"
     name = "wsl" if dxg.exists() and not module.exists() else "kernel"
@@ -152,7 +145,7 @@ def nvidia_driver(path: Path = NVIDIA) -> str:
     """NVIDIA's driver: its own file, else the highest CUDA version it can serve."""
     if sys.platform == "win32":
         return windows_driver(_display_drivers(), "NVIDIA")
-    found = re.search(r"\s(\d+(?:\.\d+)+)\s", _text(path))
+    found = re.search(r"\s(\d+(?:\.\d+)+)\s", gpu.text(path))
     if found:
         return f"nvidia {found[1]}"
     import torch
@@ -164,11 +157,7 @@ def nvidia_driver(path: Path = NVIDIA) -> str:
 def windows_driver(drivers: Iterable[Mapping[str, str]], provider: str) -> str:
     """The newest driver of `provider` among the registry's entries; "windows" if none is there."""
     found = [d["DriverVersion"] for d in drivers if provider in d.get("ProviderName", "")]
-    return f"windows {max(found, key=_numbers)}" if found else "windows"
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(n) for n in re.findall(r"\d+", version)]
+    return f"windows {max(found, key=parse_version)}" if found else "windows"
 
 
 def _display_drivers() -> list[dict[str, str]]:
@@ -211,10 +200,3 @@ def library_version(number: int | None, *, is_amd: bool) -> str:
         return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
     major = 10000 if number >= 90000 else 1000
     return f"{number // major}.{number % major // 100}.{number % 100}"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

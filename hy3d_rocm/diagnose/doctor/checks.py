@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hy3d_rocm.conv.verdict_store.machine import overridden
 from hy3d_rocm.diagnose.doctor.finding import Facts, Match, as_version, named
 from hy3d_rocm.diagnose.doctor.selftest import is_wrong, tier_name
-from hy3d_rocm.diagnose.env.checks import FILLED
+from hy3d_rocm.diagnose.env.checks import FILLED, override_architecture
 from hy3d_rocm.diagnose.env.choices import PATCH_VARIABLE, read_patch_choice
 from hy3d_rocm.memory import is_apu
 from hy3d_rocm.units import GB, size_text
@@ -70,7 +69,7 @@ def _as_reported(name: str, facts: Facts) -> str:
     if facts.visible:
         return name
     override = str(facts.get("variables.HSA_OVERRIDE_GFX_VERSION.value", ""))
-    return overridden(name, {"HSA_OVERRIDE_GFX_VERSION": override})
+    return override_architecture(override) or name
 
 
 def _covers(built: list[str], architecture: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which tier is chosen: decisions, estimates, measuring in passing; no torch, no GPU."""
+"""Which tier is chosen: decisions, estimates, measuring in passing; no GPU."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import random
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,8 @@ from hy3d_rocm.conv.choice import (
     choose,
     parse_policy,
 )
-from hy3d_rocm.conv.measuring import OverheadBudget, Watch
+from hy3d_rocm.conv.learning import OverheadBudget, Watching
+from hy3d_rocm.conv.policy import Plan
 
 TIERS = ("current", "vendor", "triton", "gemm", "conv2d", "native", "cpu")
 AUTO, SAFE, VENDOR_FIRST = Policy("auto"), Policy("safe"), Policy("vendor-first")
@@ -248,13 +251,16 @@ class Clock:
         return self.now
 
 
-def watch_of(budget: OverheadBudget, others: list[tuple[str, float | None]]) -> Watch:
-    watch = Watch(budget)
-    watch.follow("triton", [("triton", None), *others])
+def watch_of(budget: OverheadBudget, others: list[tuple[str, float | None]]) -> Watching:
+    worth = (("triton", None), *others)
+    tiers: Any = tuple(SimpleNamespace(name=name) for name, _ in worth)
+    spec: Any = None  # nothing is written to the store
+    watch = Watching(spec, budget)
+    watch.follow(Plan(tiers, Setting(on_gpu=True), "triton", unmeasured=worth))
     return watch
 
 
-def decode(watches: list[Watch], clock: Clock, times: dict[str, float], calls: int) -> list[str]:
+def decode(watches: list[Watching], clock: Clock, times: dict[str, float], calls: int) -> list[str]:
     """Runs layers in turn; returns the tier of each call. Times are learnt one call late, as from
     a GPU's events."""
     ran, late = [], []
@@ -263,11 +269,12 @@ def decode(watches: list[Watch], clock: Clock, times: dict[str, float], calls: i
         for other, tier, seconds in late:
             other.told(tier, seconds)
         late.clear()
-        step = watch.next_step()
-        clock.now += times[step.tier]
-        if step.timed:
-            late.append((watch, step.tier, times[step.tier]))
-        ran.append(step.tier)
+        timed = watch.to_time()
+        tier = timed or watch.chosen
+        clock.now += times[tier]
+        if timed is not None:
+            late.append((watch, tier, times[tier]))
+        ran.append(tier)
     return ran
 
 
@@ -285,8 +292,10 @@ def test_measuring_in_passing_stays_within_two_percent_and_one_surprise(
     # A first run of a tier whose guess was too low costs more than was allowed for it, once.
     surprises = sum(max(0.0, times[t] - times["triton"]) for t, _ in others) * len(watches)
     assert extra <= 0.02 * clock.now + (surprises if guess == 0.5 else 0)
-    assert {t for w in watches for t in w.finished()} >= {"triton", "conv2d"}
-    assert all(w.seconds("conv2d") == pytest.approx(1.2) for w in watches if w.seconds("conv2d"))
+    for tier in ("triton", "conv2d"):
+        found = [seconds for w in watches if (seconds := w.seconds(tier)) is not None]
+        assert found == pytest.approx([times[tier]] * len(found))
+        assert found
 
 
 def test_nothing_is_measured_on_a_layer_that_runs_few_times() -> None:
@@ -294,26 +303,23 @@ def test_nothing_is_measured_on_a_layer_that_runs_few_times() -> None:
     budget = OverheadBudget(clock)
     clock.now = 1e6
     watch = watch_of(budget, [("gemm", 1.0)])
-    assert [watch.next_step().timed for _ in range(3)] == [False] * 3
+    assert [watch.to_time() for _ in range(3)] == [None] * 3
 
 
 def test_a_tier_that_failed_in_passing_is_not_asked_again() -> None:
     clock = Clock()
     watch = watch_of(OverheadBudget(clock), [("gemm", 1.0)])
     clock.now = 1e6
-    steps = [watch.next_step() for _ in range(4)]
-    assert steps[-1].tier == "triton"
+    assert [watch.to_time() for _ in range(4)][-1] == "triton"
     for _ in range(3):
         watch.told("triton", 1.0)
-    assert watch.next_step().tier == "gemm"
+    assert watch.to_time() == "gemm"
     watch.failed("gemm")
     assert watch.is_done
-    assert watch.next_step().tier == "triton"
-    assert watch.finished() == {"triton": 1.0}
+    assert watch.to_time() is None
+    assert (watch.seconds("triton"), watch.seconds("gemm")) == (1.0, None)
 
 
 def test_deciding_needs_no_torch() -> None:
-    program = (
-        "import sys; from hy3d_rocm.conv import choice, measuring;sys.exit('torch' in sys.modules)"
-    )
+    program = "import sys; from hy3d_rocm.conv import choice; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

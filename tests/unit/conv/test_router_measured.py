@@ -18,8 +18,7 @@ from hy3d_rocm import memory
 from hy3d_rocm.conv import fallback, faults, forget, selfcheck
 from hy3d_rocm.conv.call import make_spec
 from hy3d_rocm.conv.choice import Setting
-from hy3d_rocm.conv.learning import Watching
-from hy3d_rocm.conv.measuring import OverheadBudget
+from hy3d_rocm.conv.learning import OverheadBudget, Watching
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.stats import Event
 
@@ -202,14 +201,14 @@ def test_a_gpus_events_are_read_when_they_have_passed_and_nothing_waits(
     tiers = (world.tiers["triton"], world.tiers["gemm"])
     plan = Plan(tiers, ROCM, "triton", unmeasured=(("triton", 1.0), ("gemm", 1.0)))
     watching = Watching(spec, OverheadBudget(lambda: 1e6 * Event.now))
-    watching.follow_plan(plan)
+    watching.follow(plan)
     ran = []
     while not watching.is_done and len(ran) < 100:
         watching.collect()
-        step = watching.next_step()
-        ran.append(step.tier)
-        if step.timed:
-            with watching.timing(step.tier):
+        timed = watching.to_time()
+        ran.append(timed)
+        if timed is not None:
+            with watching.timing(timed):
                 pass
         else:
             Event.now += 1
@@ -314,36 +313,36 @@ def test_a_watch_goes_on_under_a_new_plan_and_no_reserve_is_lost(world: World) -
     worth: tuple[tuple[str, float | None], ...] = (("triton", 1.0), ("gemm", 2.0))
     plan = Plan((tiers["triton"], tiers["gemm"]), ROCM, "triton", unmeasured=worth)
     watch = Watching(spec, budget)
-    watch.follow_plan(plan)
+    watch.follow(plan)
+    assert [watch.to_time() for _ in range(3)] == [None] * 3
     for _ in range(3):
-        watch.next_step()
-    for _ in range(3):
-        watch.told(watch.next_step().tier, 1.0)
-    assert watch.next_step().tier == "gemm"
+        assert watch.to_time() == "triton"
+        watch.told("triton", 1.0)
+    assert watch.to_time() == "gemm"
     reserved = budget.spent
     assert reserved > 0
     # gemm does not fit for a moment: nobody runs it, but its run under way still counts.
     cramped = Plan((tiers["triton"], tiers["gemm"]), ROCM, "triton")
-    watch.follow_plan(cramped)
-    assert watch.next_step().tier == "triton"
+    watch.follow(cramped)
+    assert watch.to_time() is None
     watch.told("gemm", 1.5)
     assert budget.spent == 0.5, "the true price"
     again = replace(plan, unmeasured=(("gemm", 2.0), ("native", 3.0)))
-    watch.follow_plan(again)
-    steps = [watch.next_step() for _ in range(2)]
-    assert [step.tier for step in steps] == ["gemm", "native"]
+    watch.follow(again)
+    assert [watch.to_time() for _ in range(2)] == ["gemm", "native"]
     # Another tier is chosen and nothing is worth measuring: what is under way is waited for.
-    watch.follow_plan(Plan((tiers["native"], tiers["gemm"]), ROCM, "native"))
+    watch.follow(Plan((tiers["native"], tiers["gemm"]), ROCM, "native"))
     assert not watch.is_done
-    assert watch.next_step() == ("native", False)
+    assert watch.to_time() is None
+    assert watch.chosen == "native"
     watch._late += [(tier, _Passed(), _Passed()) for tier in ("gemm", "native")]
     watch.collect()
     assert watch.is_done
     assert budget.spent == 2.5, "the true price of both, where the new one's time is not known"
     # Another tier is chosen, and measuring goes on where it was.
-    watch.follow_plan(replace(plan, tiers=plan.tiers[::-1], unmeasured=worth))
+    watch.follow(replace(plan, tiers=plan.tiers[::-1], unmeasured=worth))
     assert watch._trials["gemm"].runs == 2
-    assert [watch.next_step() for _ in range(3)] == [("gemm", True)] * 3
+    assert [watch.to_time() for _ in range(3)] == ["gemm"] * 3
 
 
 class _Passed:

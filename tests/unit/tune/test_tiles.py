@@ -10,7 +10,7 @@ from router_doubles import one_thread
 from tier_calls import make_call
 
 from hy3d_rocm.conv.call import ConvCall
-from hy3d_rocm.conv.triton import configs, launch, tuned
+from hy3d_rocm.conv.triton import configs, launch
 from hy3d_rocm.conv.triton.steps import Target
 from hy3d_rocm.conv.verdict_store.machine import Machine
 from hy3d_rocm.conv.verdict_store.records import Record, make_key
@@ -36,12 +36,13 @@ def call(cin: int, cout: int, kernel: int, *, is_last: bool = False) -> ConvCall
 @pytest.mark.parametrize("is_last", [False, True])
 @pytest.mark.parametrize(("cin", "cout", "kernel"), [(64, 128, 3), (64, 128, 1), (32, 3, 3)])
 def test_candidates_begin_with_the_guess_and_miss_none(
-    arch: str, is_last: bool, cin: int, cout: int, kernel: int
+    monkeypatch: pytest.MonkeyPatch, arch: str, is_last: bool, cin: int, cout: int, kernel: int
 ) -> None:
-    one, target = call(cin, cout, kernel, is_last=is_last), Target(arch, 96)
-    found = tuned.candidates(one, target, "bf16")
-    guess = tuned.chosen(one, target, "bf16")
-    assert found[: len(guess)] == guess
+    one = call(cin, cout, kernel, is_last=is_last)
+    monkeypatch.setattr(launch, "target_of", lambda device: Target(arch, 96))
+    guess, others = launch.candidates(one)
+    assert guess
+    found = (*guess, *others)
     assert len(set(found)) == len(found)
     assert set(found) <= set(configs.offered(arch, "bf16"))
     narrow = 3 * cout <= 16 and kernel == 3
@@ -50,31 +51,48 @@ def test_candidates_begin_with_the_guess_and_miss_none(
     assert set(found) >= set(configs.fitting(configs.offered(arch, "bf16"), outputs, length))
 
 
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Store:
+    store = Store.open(":memory:")
+    monkeypatch.setattr(launch, "store", lambda: store)
+    monkeypatch.setattr(launch, "this_machine", lambda device: MACHINE)
+    monkeypatch.setattr(launch, "architecture", lambda device: "gfx1100")
+    return store
+
+
 @pytest.mark.parametrize("config", OFFERED, ids=str)
-def test_a_detail_names_its_tile(config: configs.Config) -> None:
-    assert tuned.config_of(tuned.detail_of(config), OFFERED) is config
+def test_a_detail_names_its_tile(config: configs.Config, known: Store) -> None:
+    spec = call(64, 128, 3).spec
+    known.put(make_key(spec, MACHINE), Record("triton", "ok", detail=launch.detail_of(config)))
+    assert launch.config_for(spec) is config
+    assert configs.Config.parse(str(config)) == config
 
 
 @pytest.mark.parametrize("detail", ["", "tile ", "tile nonsense", "tile 1x1x1w1s1g1", "slow"])
-def test_what_names_no_offered_tile_is_left_alone(detail: str) -> None:
-    assert tuned.config_of(detail, OFFERED) is None
+def test_what_names_no_offered_tile_is_left_alone(detail: str, known: Store) -> None:
+    spec = call(64, 128, 3).spec
+    known.put(make_key(spec, MACHINE), Record("triton", "ok", detail=detail))
+    assert launch.config_for(spec) is None
 
 
-def test_a_tile_is_read_once_and_anew_when_the_knowledge_changes() -> None:
-    store, spec = Store.open(":memory:"), call(64, 128, 3).spec
+def test_a_tile_is_read_once_and_anew_when_the_knowledge_changes(
+    known: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, spec = known, call(64, 128, 3).spec
     key, reads = make_key(spec, MACHINE), list[int]()
+    monkeypatch.setattr(launch, "make_key", lambda *of: reads.append(1) or key)
 
     def get() -> Any:
-        return tuned.tile_of(spec, store, lambda: reads.append(1) or key, OFFERED)
+        return launch.config_for(spec)
 
     assert get() is None
     assert get() is None
     assert len(reads) == 1
-    store.put(key, Record("triton", "ok", 1e-3, detail=tuned.detail_of(OFFERED[2])))
+    store.put(key, Record("triton", "ok", 1e-3, detail=launch.detail_of(OFFERED[2])))
     assert get() is OFFERED[2]
     assert get() is OFFERED[2]
     assert len(reads) == 2
-    store.put(key, Record("triton", "wrong", detail=tuned.detail_of(OFFERED[2])))
+    store.put(key, Record("triton", "wrong", detail=launch.detail_of(OFFERED[2])))
     assert get() is None
     store.forget()
     assert get() is None
@@ -102,7 +120,8 @@ def test_a_sweep_times_every_tile_and_names_the_guess(
     cell = Cell(Layer("s", *[(1,)] * 5, 1, 1), "bf16", "NCDHW")
     with one_thread():
         sweep(cell, one, DeviceWatch(torch.device("cpu")), 1e-3)
-    every = tuned.candidates(one, Target("gfx1100", 96), "bf16")
+    guess, others = launch.candidates(one)
+    every = (*guess, *others)
     assert set(cell.sweep) == {"", *map(str, every)}
     assert set(paper_gpu) == {None, *every}
     assert cell.chosen_tiles == (str(every[0]),)
@@ -112,25 +131,24 @@ def test_a_sweep_times_every_tile_and_names_the_guess(
 def test_tuning_tries_the_guess_and_the_next_best(paper_gpu: list[configs.Config | None]) -> None:
     one = call(16, 32, 3)
     tiles = triton_tiles(one)
-    every = tuned.candidates(one, Target("gfx1100", 96), "bf16")[: 1 + MORE_TILES]
-    assert [words for words, _ in tiles] == [tuned.detail_of(config) for config in every]
+    guess, others = launch.candidates(one)
+    every = (*guess, *others[:MORE_TILES])
+    assert [words for words, _ in tiles] == [launch.detail_of(config) for config in every]
     for _, run in tiles:
         run()
     assert tuple(paper_gpu) == every
 
 
 def test_the_tier_takes_the_tuned_tile_and_an_explicit_one_before_it(
-    monkeypatch: pytest.MonkeyPatch,
+    known: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, one = Store.open(":memory:"), call(16, 32, 3)
-    store.put(make_key(one.spec, MACHINE), Record("triton", "ok", 1.0, detail=f"tile {OFFERED[1]}"))
+    one = call(16, 32, 3)
+    known.put(make_key(one.spec, MACHINE), Record("triton", "ok", 1.0, detail=f"tile {OFFERED[1]}"))
     taken: list[Any] = []
-    monkeypatch.setattr(tuned, "store", lambda: store)
-    monkeypatch.setattr(tuned, "this_machine", lambda device: MACHINE)
     monkeypatch.setattr(launch, "architecture", lambda device: "gfx1100")
     monkeypatch.setattr(launch, "target_of", lambda device: Target("gfx1100", 96))
     monkeypatch.setattr(
-        launch, "_carry_out", lambda made, *tensors: taken.extend(tuned.tiles_of(made))
+        launch, "_carry_out", lambda made, *tensors: taken.extend(launch.tiles_of(made))
     )
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     launch.run(one)

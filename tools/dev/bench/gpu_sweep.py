@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from hy3d_rocm.conv.call import ConvCall, dtype_name
+from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.tune.timing import Timed, Watch, attempt, interleave
 from tools.dev.bench.gpu_cells import Cell
 
@@ -14,15 +14,15 @@ _TAKEN = ""
 
 def sweep(cell: Cell, call: ConvCall, watch: Watch, series_s: float) -> None:
     """Fills the cell's `sweep` and `chosen_tiles`; leaves them where the tier refuses the call."""
-    from hy3d_rocm.conv.triton import launch, tuned
+    from hy3d_rocm.conv.triton import launch
 
     spec = call.spec
     if launch.refusal(spec) is not None:
         return
-    target, dtype = launch.target_of(spec.device), dtype_name(spec.dtype)
-    cell.chosen_tiles = tuple(map(str, tuned.chosen(call, target, dtype)))
+    guess, others = launch.candidates(call)
+    cell.chosen_tiles = tuple(map(str, guess))
     functions = {_TAKEN: functools.partial(launch.run, call)}
-    for config in tuned.candidates(call, target, dtype):
+    for config in (*guess, *others):
         functions[str(config)] = functools.partial(launch.run, call, config)
     timed = {name: Timed() for name in functions}
     for name, function in functions.items():

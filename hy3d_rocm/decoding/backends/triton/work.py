@@ -174,7 +174,7 @@ class View:
         self.problem = Problem(
             batch=1, channels=job.channels, outputs=job.outputs * math.prod(self.phases[1:]),
             groups=1, size=self.rows, kernel=(reach[0], reach[1], reach[2]), stride=job.stride,
-            dilation=ONES, pad_before=(0, 0, 0), pad_after=(0, 0, 0), replicate=(False,) * 3,
+            dilation=ONES, pad_before=(0, 0, 0), pad_after=(0, 0, 0),
             itemsize=ITEMSIZE[job.dtype],
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from places import ROOT
 
 from hy3d_rocm.conv import faults
 from hy3d_rocm.conv.probe import cases
-from hy3d_rocm.conv.probe.parent import probe, ready
+from hy3d_rocm.conv.probe.parent import probe
 
 OUT_OF_MEMORY = {"hip_oom", "cuda_oom", "cpu_oom", "block_allocator"}
 LOST = {"illegal_access", "device_assert"}
@@ -126,16 +126,6 @@ def test_a_time_that_is_none_is_refused_with_its_name(name: str, value: float) -
     options: dict[str, Any] = {"limit_s": 1.0, name: value}
     with pytest.raises(ValueError, match=f"{name}=.*give seconds"):
         probe([], **options)
-
-
-def test_without_a_gpu_no_child_is_worthwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert not ready()
-    assert "no GPU" in ready().reason
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert ready() == (True, "")
 
 
 def test_neither_parent_nor_child_needs_torch_to_be_imported() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from probe_doubles import case
 
 from hy3d_rocm.conv.probe import process
-from hy3d_rocm.conv.probe.parent import probe, ready
+from hy3d_rocm.conv.probe.parent import probe
 from hy3d_rocm.conv.probe.process import Messages, Tail
 
 
@@ -73,7 +73,6 @@ def test_a_program_that_is_no_python_is_never_started_as_one(
     assert needle in why
     (outcome,) = probe([case("ok")], limit_s=1.0)
     assert (outcome.verdict, outcome.detail) == ("not-run", why)
-    assert needle in ready().reason
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def random_problem(rng: random.Random) -> Problem:
     return Problem(
         batch=rng.choice((1, 1, 2)), channels=channels, outputs=outputs, groups=groups,
         size=(max(t, least[0]), max(h, least[1]), max(w, least[2])), kernel=kernel, stride=stride,
-        dilation=dilation, pad_before=before, pad_after=after, replicate=(False, padded, False),
+        dilation=dilation, pad_before=before, pad_after=after,
         itemsize=rng.choice((2, 4)),
     )  # fmt: skip
 
@@ -199,7 +199,7 @@ def test_boxes_of_one_size_have_one_tile_chosen_once(monkeypatch: pytest.MonkeyP
 def few_outputs(last: bool) -> steps.Steps:
     """The last layer of a video VAE, 33 frames of 768x1280 with its padding."""
     p = Problem(1, 128, 3, 1, (35, 770, 1282), (3, 3, 3), (1,) * 3, (1,) * 3, (0,) * 3, (0,) * 3,
-                (False,) * 3, 2)  # fmt: skip
+                2)  # fmt: skip
     return steps.make_steps(p, variants._layout(p, last, last), "bf16", True,
                             steps.Target("sm_90", 132))  # fmt: skip
 
@@ -268,7 +268,7 @@ def test_an_empty_batch_is_no_launch(x_size: tuple[int, ...], monkeypatch: Any) 
 
 
 def test_weights_beyond_32_bit_numbers_are_refused_in_words() -> None:
-    sizes: Any = {"replicate": (False,) * 3, "stride": (1,) * 3, "dilation": (1,) * 3}
+    sizes: Any = {"stride": (1,) * 3, "dilation": (1,) * 3}
     p = Problem(1, 2**28, 1, 1, (3, 3, 3), (3, 3, 3), pad_before=(0,) * 3, pad_after=(0,) * 3,
                 itemsize=2, **sizes)  # fmt: skip
     assert "32-bit" in str(plan.refusal(p))
@@ -315,7 +315,7 @@ def test_no_boxes_that_fit_are_cheaper_than_those_that_are_taken() -> None:
             1, rng.choice((8, 128)), rng.choice((8, 128, 512)), 1,
             (rng.randint(3, 12), rng.randint(3, 24), rng.randint(8, 400)), kernel,
             rng.choice(((1, 1, 1), (2, 2, 2), (1, 3, 1))), (1, rng.choice((1, 2)), 1), (0, 2, 0),
-            (2, 2, 0), (False,) * 3, 2,
+            (2, 2, 0), 2,
         )  # fmt: skip
         tiling = plan.Tiling(rng.choice((64, 128)), rng.choice((1, 4)), rng.choice((1, 60, 304)))
         limit = p.padded[2] * p.row_channels * p.itemsize * rng.randint(4, 200)

