@@ -50,6 +50,14 @@ static bool right_halos(const hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS])
     return true;
 }
 
+/* None is given, or all are. */
+static bool right_unit(const int32_t unit[3])
+{
+    const bool is_given = unit[0] > 0;
+    return unit[0] >= 0 && (unit[1] > 0) == is_given && (unit[2] > 0) == is_given &&
+           unit[1] >= 0 && unit[2] >= 0;
+}
+
 static bool right_alike(const hy3d_schedule_request *r)
 {
     for (int32_t i = 0; r->alike != NULL && i < r->graph.count; i++) {
@@ -102,16 +110,17 @@ static bool right_shares(const hy3d_schedule_request *r)
 
 static bool right_request(const hy3d_schedule_request *r)
 {
-    const int64_t bytes[] = {r->result_bytes,  r->kept_bytes,  r->margin_bytes,
-                             r->device_budget, r->host_budget, r->most_shape_bytes};
-    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
-        if (bytes[i] < 0 || (i < 3 && bytes[i] > MOST_BYTES)) {
+    const int64_t counts[] = {r->result_bytes,  r->kept_bytes,  r->margin_bytes,
+                              r->device_budget, r->host_budget, r->most_shape_bytes,
+                              r->busy_positions};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        if (counts[i] < 0 || (i < 3 && counts[i] > MOST_BYTES)) {
             return false;
         }
     }
     const bool one_rank = r->ranks <= 1 && r->rank == 0;
     const bool right_ranks =
-        one_rank || (r->rank >= 0 && r->rank < r->ranks && r->ranks <= HY3D__MAX_RANKS &&
+        one_rank || (r->rank >= 0 && r->rank < r->ranks && r->ranks <= HY3D_SCHEDULE_MAX_RANKS &&
                      right_rate(r->link_bytes_per_second) && right_shares(r));
     return r->element_bytes >= 1 && r->element_bytes <= 16 && r->input_bytes >= 0 &&
            r->input_bytes <= 16 && r->own_bytes >= HY3D_OWN_BYTES_ASKED &&
@@ -120,8 +129,9 @@ static bool right_request(const hy3d_schedule_request *r)
            r->margin_permille >= 0 && r->margin_permille <= 1000 && r->ranks >= 0 && right_ranks &&
            r->statistic_passes >= 0 && r->statistic_passes <= 64 && r->only_level >= 0 &&
            r->strategies != 0 && r->strategies < 16 && right_rate(r->copy_bytes_per_second) &&
-           right_halos(r->halos) && right_alike(r) && right_place(r, &r->places[0]) &&
-           right_place(r, &r->places[1]) && (r->is_host || right_machine(&r->device)) &&
+           right_unit(r->unit) && right_halos(r->halos) && right_alike(r) &&
+           right_place(r, &r->places[0]) && right_place(r, &r->places[1]) &&
+           (r->is_host || right_machine(&r->device)) &&
            (!(r->is_host || (r->strategies & 1u << HY3D_STRATEGY_HOST)) || right_machine(&r->host));
 }
 
@@ -562,8 +572,8 @@ static hy3d_status measure_limit(hy3d_context *context, hy3d_schedule *s, const 
 static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
                                   const hy3d_candidate *all)
 {
-    hy3d__arrays plain[HY3D__MAX_RANKS] = {{.steps = NULL}};
-    hy3d__uses uses[HY3D__MAX_RANKS] = {{.memory = NULL}};
+    hy3d__arrays plain[HY3D_SCHEDULE_MAX_RANKS] = {{.steps = NULL}};
+    hy3d__uses uses[HY3D_SCHEDULE_MAX_RANKS] = {{.memory = NULL}};
     hy3d_candidate best = *all;
     bool found = false, is_bounded = false;
     hy3d_status status = HY3D_OK;
@@ -648,6 +658,44 @@ static hy3d_status by_layers(hy3d_context *context, hy3d_schedule *s, int32_t on
     return status;
 }
 
+/* The units of a chunk that keep the device busy; 0: not known. */
+static int64_t busy_units(const hy3d_schedule_request *r)
+{
+    int64_t positions = 0;
+    if (r->busy_positions == 0 ||
+        !hy3d__mul_i64(hy3d__max_i64(r->size[1] / r->unit[1], 1),
+                       hy3d__max_i64(r->size[2] / r->unit[2], 1), &positions)) {
+        return 0;
+    }
+    const int64_t of_rank = hy3d__max_i64(positions / hy3d__max_i64(r->ranks / 2, 1), 1);
+    return hy3d__max_i64(r->busy_positions / of_rank, 1);
+}
+
+int32_t hy3d__chunk_sizes(const hy3d_schedule *s, int32_t on_host,
+                          int32_t sizes_out[HY3D_SCHEDULE_MAX_CHUNKS + 1])
+{
+    const hy3d_schedule_request *r = &s->request;
+    const hy3d_machine *m = hy3d__machine_of(s, on_host);
+    const int32_t unit = r->unit[0];
+    const bool is_device = m == &r->device;
+    int32_t count = 0;
+    for (int i = -1; i < HY3D_SCHEDULE_MAX_CHUNKS; i++) {
+        int64_t size = i >= 0 ? m->chunks[i] : is_device && unit > 0 ? busy_units(r) : 0;
+        if (unit > 0) {
+            const int64_t all = (r->size[0] - 1) / unit + 1;
+            size = hy3d__min_i64(hy3d__min_i64(size, all), INT32_MAX / unit) * unit;
+        }
+        bool is_new = size > 0;
+        for (int32_t k = 0; k < count; k++) {
+            is_new = is_new && sizes_out[k] != size;
+        }
+        if (is_new) {
+            sizes_out[count++] = (int32_t)size;
+        }
+    }
+    return count;
+}
+
 /* By chunks throughout, or behind the cut. */
 static hy3d_status by_chunks(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
                              hy3d_order order)
@@ -655,10 +703,12 @@ static hy3d_status by_chunks(hy3d_context *context, hy3d_schedule *s, int32_t on
     const hy3d_machine *m = hy3d__machine_of(s, on_host);
     hy3d_candidate c = streamed_of(order, on_host);
     hy3d_status status = HY3D_OK;
+    int32_t chunks[HY3D_SCHEDULE_MAX_CHUNKS + 1];
+    const int32_t sizes = hy3d__chunk_sizes(s, on_host, chunks);
     c.slice_bytes = order == HY3D_ORDER_PREFIX ? m->slice_bytes[0] : 0;
-    for (int32_t i = 0; i < HY3D_SCHEDULE_MAX_CHUNKS && status == HY3D_OK; i++) {
-        c.chunk = m->chunks[i];
-        status = c.chunk > 0 ? streamed_one(context, s, &c) : HY3D_OK;
+    for (int32_t i = 0; i < sizes && status == HY3D_OK; i++) {
+        c.chunk = chunks[i];
+        status = streamed_one(context, s, &c);
     }
     return status;
 }
@@ -844,6 +894,7 @@ static hy3d_status take(hy3d_context *context, hy3d_schedule *s)
             s->candidates[s->chosen].order == HY3D_ORDER_TILES ? hy3d__prefix_bytes(s) : 0,
         .tiles = tiles.desc,
     };
+    memcpy(s->program.weights, s->weights, sizeof s->weights);
     return HY3D_OK;
 }
 
@@ -882,8 +933,9 @@ static bool has_own_rows(const hy3d_node *node)
            (node->op != HY3D_OP_CONV || (node->before[1] < extent && node->after[1] < extent));
 }
 
+/* Rows are shared in the ratio of `weights`; NULL: equally. */
 static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request *request,
-                              hy3d_schedule *s)
+                              const int32_t *weights, hy3d_schedule *s)
 {
     const size_t count = (size_t)request->graph.count;
     void *nodes = NULL, *sizes = NULL, *alike = NULL;
@@ -922,10 +974,12 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
         status = hy3d_graph_cut(&s->request.graph, request->size, &s->cut);
     }
     s->can_share = true;
-    for (int32_t rank = 0; rank < HY3D__MAX_RANKS; rank++) {
+    for (int32_t rank = 0; rank < HY3D_SCHEDULE_MAX_RANKS; rank++) {
         const bool has_own = request->device_budgets != NULL && rank < request->ranks;
+        const bool is_one = rank < (request->ranks > 1 ? request->ranks : 1);
         s->budgets[rank] =
             has_own && request->ranks > 1 ? request->device_budgets[rank] : request->device_budget;
+        s->weights[rank] = is_one && weights != NULL && request->ranks > 1 ? weights[rank] : is_one;
     }
     for (size_t i = 0; i < count; i++) {
         s->has_group_norms = s->has_group_norms || s->nodes[i].norm == HY3D_NORM_GROUP;
@@ -935,33 +989,25 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
     s->can_tile = status == HY3D_OK && s->request.ranks <= 1 && tiles_fit(s);
     if (status == HY3D_OK) {
         status = hy3d__shards_create(context, &s->request.graph, s->sizes, s->request.ranks,
-                                     request->weights, &s->shards);
-        s->request.weights = NULL; /* the shards hold what follows from them */
+                                     s->weights, &s->shards);
+        s->request.weights = NULL; /* the caller's */
         s->request.device_budgets = NULL;
     }
     return status;
 }
 
-hy3d_status hy3d_schedule_compile(hy3d_context *context, const hy3d_schedule_request *request,
-                                  hy3d_schedule **schedule_out)
+/* With rows shared in the ratio of `weights`; NULL: equally. */
+static hy3d_status compile_shared(hy3d_context *context, const hy3d_schedule_request *request,
+                                  const int32_t *weights, hy3d_schedule **schedule_out)
 {
     void *memory = NULL;
-    if (context == NULL || request == NULL || schedule_out == NULL) {
-        return HY3D_ERR_INVALID_ARGUMENT;
-    }
-    hy3d_status status = hy3d_graph_check(&request->graph, request->size, NULL);
-    if (status == HY3D_OK && !right_request(request)) {
-        status = HY3D_ERR_INVALID_ARGUMENT;
-    }
-    if (status == HY3D_OK) {
-        status = hy3d_alloc(context, sizeof(hy3d_schedule), &memory);
-    }
+    hy3d_status status = hy3d_alloc(context, sizeof(hy3d_schedule), &memory);
     if (status != HY3D_OK) {
         return status;
     }
     hy3d_schedule *s = memory;
     *s = (hy3d_schedule){.request = *request, .chosen = -1};
-    status = copy_graph(context, request, s);
+    status = copy_graph(context, request, weights, s);
     if (status == HY3D_OK) {
         status = choose(context, s);
     }
@@ -975,6 +1021,45 @@ hy3d_status hy3d_schedule_compile(hy3d_context *context, const hy3d_schedule_req
     }
     *schedule_out = s;
     return status;
+}
+
+/* Whether it has a program, of which nothing leaves for the host. */
+static bool stays_on_devices(const hy3d_schedule *s)
+{
+    return s->chosen >= 0 && s->program.candidate.stored_bytes == 0;
+}
+
+hy3d_status hy3d_schedule_compile(hy3d_context *context, const hy3d_schedule_request *request,
+                                  hy3d_schedule **schedule_out)
+{
+    int32_t weights[HY3D_SCHEDULE_MAX_RANKS];
+    if (context == NULL || request == NULL || schedule_out == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    hy3d_status status = hy3d_graph_check(&request->graph, request->size, NULL);
+    if (status == HY3D_OK && !right_request(request)) {
+        status = HY3D_ERR_INVALID_ARGUMENT;
+    }
+    if (status != HY3D_OK) {
+        return status;
+    }
+    hy3d_schedule *s = NULL, *other = NULL;
+    status = compile_shared(context, request, request->weights, &s);
+    const bool is_done = s == NULL || stays_on_devices(s);
+    if (is_done || request->weights != NULL || request->ranks <= 1 ||
+        !hy3d__weights_by_room(s->budgets, request->ranks, weights)) {
+        *schedule_out = s == NULL ? *schedule_out : s;
+        return status;
+    }
+    const hy3d_status unequal = compile_shared(context, request, weights, &other);
+    if (other == NULL) {
+        hy3d_schedule_destroy(context, s);
+        return unequal;
+    }
+    const bool takes_other = unequal == HY3D_OK && (status != HY3D_OK || stays_on_devices(other));
+    *schedule_out = takes_other ? other : s;
+    hy3d_schedule_destroy(context, takes_other ? s : other);
+    return takes_other ? unequal : status;
 }
 
 void hy3d_schedule_destroy(hy3d_context *context, hy3d_schedule *s)
@@ -1063,7 +1148,7 @@ static hy3d_status with_less(hy3d_context *context, hy3d_schedule *s, bool of_ho
 {
     const hy3d_candidate failed = s->candidates[s->chosen];
     const int64_t host_before = s->request.host_budget;
-    int64_t before[HY3D__MAX_RANKS];
+    int64_t before[HY3D_SCHEDULE_MAX_RANKS];
     memcpy(before, s->budgets, sizeof before);
     if (of_host) {
         s->request.host_budget = lowered(host_before, failed.host_bytes);

@@ -16,13 +16,14 @@ typedef enum hy3d__tiles_part {
 
 struct hy3d_schedule {
     hy3d_schedule_request request;    /* its graph is `nodes`; host_budget as it is by now */
-    int64_t budgets[HY3D__MAX_RANKS]; /* of each rank, on its device, as they are by now */
+    int64_t budgets[HY3D_SCHEDULE_MAX_RANKS]; /* of each rank, on its device, as they are by now */
     hy3d_node *nodes;
     int32_t *alike;        /* NULL: none are */
     hy3d_layer *layers[2]; /* of the places; NULL: none are known */
     hy3d_size *sizes;      /* of all values, on the whole picture */
     hy3d_cut cut;
     hy3d__shards shards;
+    int32_t weights[HY3D_SCHEDULE_MAX_RANKS]; /* as the program's */
     bool has_group_norms, has_opaque, can_tile;
     bool can_share;     /* ranks can share rows */
     bool own_is_untold; /* nobody can tell what the VAE's own code takes */
@@ -73,6 +74,10 @@ static inline const hy3d_machine *hy3d__machine_of(const hy3d_schedule *s, int32
 {
     return on_host || s->request.is_host ? &s->request.host : &s->request.device;
 }
+
+/* The frames of the input that chunks are tried with there, in this order. How many sizes: >= 1. */
+int32_t hy3d__chunk_sizes(const hy3d_schedule *schedule, int32_t on_host,
+                          int32_t sizes_out[HY3D_SCHEDULE_MAX_CHUNKS + 1]);
 
 /* Errors that end the compilation; the others only rule a candidate out. */
 static inline bool hy3d__is_fatal(hy3d_status status)

@@ -661,9 +661,10 @@ class Execution:
             start = compiled.program.start(wanted)
         if start:
             shape = *job.shape[:2], job.shape[2] - start, *job.shape[3:]
-            rest = replace(job, shape=shape, weights=compiled.job.weights)
-            key, options = resume_key_of(job, variant), self.asked.options
-            found = Compiled(rest, self.budget, variant.strategy, options, resume_key=key)
+            found = Compiled(
+                replace(job, shape=shape), self.budget, variant.strategy, self.asked.options,
+                resume_key=resume_key_of(job, variant), weights=compiled.program.weights,
+            )  # fmt: skip
             compiled = found.plan().compiled
             z = z[:, :, start:]
         run = self._interpreter(compiled, backend, sample)

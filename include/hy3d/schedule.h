@@ -185,13 +185,14 @@ typedef struct hy3d_candidate {
     double seconds;
 } hy3d_candidate;
 
+#define HY3D_SCHEDULE_MAX_RANKS 64
 #define HY3D_SCHEDULE_MAX_CHUNKS 3
 /* What computes: the device, or the host. */
 typedef struct hy3d_machine {
     int64_t slice_bytes[2]; /* of LAYERS, tried in this order; 0: none. The first is given */
     int32_t chunks[HY3D_SCHEDULE_MAX_CHUNKS]; /* of CHUNKS and PREFIX, likewise: frames of the input
-                                                 at a time. TILES take the last that is given, and
-                                                 of slice_bytes, too */
+                                                 at a time, or units (`unit`). TILES take the last
+                                                 that is given, and of slice_bytes, too */
     double macs_per_second, bytes_per_second, seconds_per_step; /* > 0 */
     double own_seconds_share; /* WHOLE: seconds of the VAE's own code for one of these; > 0 */
 } hy3d_machine;
@@ -300,6 +301,13 @@ typedef struct hy3d_schedule_request {
                                 halo's tiles the largest and the first that fits, or the smallest */
     uint32_t strategies;     /* 1 << hy3d_strategy, of those allowed */
     hy3d_machine device, host;
+    int32_t unit[3];        /* frames, rows and columns of the input that are one position of the
+                               latent: `chunks` count in such frames, and of more than the input
+                               has, all; each size is tried once. All 0: they count in frames, as
+                               they are */
+    int64_t busy_positions; /* so many of these positions keep the device busy: as many frames as
+                               have them are tried there before `chunks`, of several ranks as have
+                               them in two ranks' rows. 0, or no `unit`: not known */
     double copy_bytes_per_second;                   /* > 0 */
     hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS]; /* tried in this order; smallest 0: no more */
     int32_t only_level; /* of tiles: 0: any; else this one less 1, of the first halo */
@@ -315,9 +323,12 @@ typedef struct hy3d_schedule_request {
                                 over time half of what it reads, or as many frames as its kernel is
                                 long, less one, which all such keep at once beside a frame that one
                                 of them reads and one that it makes */
-    int32_t rank, ranks;    /* rows are shared by `ranks` devices (at most 64); 0, 1: one device */
+    int32_t rank, ranks;    /* rows are shared by `ranks` devices, at most HY3D_SCHEDULE_MAX_RANKS;
+                               0, 1: one device */
     const int32_t *weights; /* of several ranks, of each, >= 1, all together below 2^31: rows are
-                               shared in this ratio, as nearly as they can be; NULL: equally */
+                               shared in this ratio, as nearly as they can be; NULL: equally, or
+                               in the ratio of device_budgets, where these differ and all are > 0:
+                               the first that fits without copies to the host, else that fits */
     const int64_t *device_budgets; /* of several ranks, of each; 0: no limit; NULL: device_budget */
     double link_bytes_per_second;  /* between two ranks, > 0 where there are several */
     hy3d_place places[2]; /* the device (is_host: the host), and the host beside a device */
@@ -354,6 +365,8 @@ typedef struct hy3d_program {
     const int32_t *refs;
     int32_t section_count, step_count, slice_count, ref_count;
     int64_t prefix_bytes;  /* of the prefix's output, on the host while tiles are made */
+    int32_t weights[HY3D_SCHEDULE_MAX_RANKS]; /* of each rank: rows are shared in this ratio; 0
+                                                 behind the last */
     hy3d_tiles_desc tiles; /* TILES: of the cut's value, one frame; hy3d_tiles_at places them */
 } hy3d_program;
 

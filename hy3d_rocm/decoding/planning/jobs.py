@@ -97,7 +97,6 @@ class Job:
     result_dtype: of the frames. encode: the other way round, `shape` is that of the pixels.
     keeps_result: whether all frames are kept in host memory (False: they go to a file as they
     come). rank, ranks: which of the ranks of a group this one is, that share every value's rows.
-    weights: in this ratio; (): equally.
     """
 
     family: Any
@@ -110,7 +109,6 @@ class Job:
     keeps_result: bool = True
     rank: int = 0
     ranks: int = 1
-    weights: tuple[int, ...] = ()
 
     @cached_property
     def graph(self) -> Graph:
