@@ -55,13 +55,13 @@ class SharedRun(Run):
 
     def section(
         self, program: Program, number: int, fetch: Callable[[Range], Tensor],
-        section: dict[str, Any] | None = None, tile: Any = None,
+        section: dict[str, Any] | None = None,
     ) -> Generator[tuple[int, Tensor]]:  # fmt: skip
         """See Run.section. What is thrown in where frames are given is fail()'s."""
         own = next((step[7] for step in program.steps(number) if step[0] == _EMIT), (0, 0))
         shares = self.group.meet(f"the rows of sample {self.sample}", self._error, own)
         self._shares = [stop - first for first, stop in shares]
-        for first, frames in super().section(program, number, fetch, section, tile):
+        for first, frames in super().section(program, number, fetch, section):
             if frames is not None:
                 try:
                     yield first, frames
@@ -95,8 +95,8 @@ class SharedRun(Run):
                 self.fail(error)
         return None
 
-    def _keep(self, step: ProgramStep, made: Any, tile: Any) -> None:
-        self._unless_failed(super()._keep, step, made, tile)
+    def _keep(self, step: ProgramStep, made: Any) -> None:
+        self._unless_failed(super()._keep, step, made)
 
     def _free(self, number: int) -> None:
         entry = self._slices.get(number)

@@ -13,13 +13,14 @@ import torch
 from torch._C import DisableTorchFunction
 from torch.utils._python_dispatch import _disable_current_modes
 
+from hy3d_rocm.decoding.backends.attention import SCORE_BYTES
 from hy3d_rocm.decoding.backends.native import NativeBackend
 from hy3d_rocm.decoding.backends.statistics import block_elements
 from hy3d_rocm.decoding.backends.triton.work import FEWEST_SHUFFLED
 from hy3d_rocm.decoding.graph import ATTENTION, CONV
 from hy3d_rocm.decoding.layers import Attention, Conv, Local, Norm, Pieces, Range
 from hy3d_rocm.decoding.memory.dry_run import Live, standing_for
-from hy3d_rocm.decoding.run import SCORE_BYTES, own_memory
+from hy3d_rocm.decoding.run import own_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
