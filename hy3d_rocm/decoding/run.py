@@ -186,8 +186,7 @@ class Run:
                         self._free(freed)
                     if self.counter is not None:
                         kind = "statistics" if section["pass"] else OPS[step.op]
-                        done = Step(kind, self.sample, index, at, step.frames, rows, columns)
-                        self.counter.tick(done)
+                        self._tell(Step(kind, self.sample, index, at, step.frames, rows, columns))
         finally:
             for freed in list(self._slices):  # no copy is under way, nothing is held
                 self._free(freed)
@@ -197,6 +196,11 @@ class Run:
         """Of what is made, as who counts steps is told: which tile it is, its rows and columns."""
         _, rows, columns = self._section["size"]
         return 0, (0, rows), (0, columns)
+
+    def _tell(self, done: Step) -> None:
+        """Who counts steps is told of one."""
+        assert self.counter is not None
+        self.counter.tick(done)
 
     def _keep(self, step: ProgramStep, made: Made) -> None:
         """What was made goes into the table when nothing can fail any more."""
@@ -363,6 +367,8 @@ class Run:
 
     # Attention
 
+    _weigh = staticmethod(weigh)
+
     def _keys(self, step: ProgramStep) -> None:
         """Keys and values of some frames and rows, at their place."""
         x = self._cut(step.sources, step.reads, step.read_rows)
@@ -446,7 +452,7 @@ class Run:
                 k, v = room[0, None, :, seen], room[1, None, :, seen]
                 here = slice(frame * tokens, (frame + 1) * tokens)
                 with streams.next():
-                    weigh(q[:, :, here], k, v, target[:, here])
+                    self._weigh(q[:, :, here], k, v, target[:, here])
         return mixed
 
     # Slices

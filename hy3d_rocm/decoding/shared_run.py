@@ -16,6 +16,7 @@ from hy3d_rocm.decoding.run import OPS, ProgramStep, Run
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program
     from hy3d_rocm.decoding.group import Group, Meeting, Parts, Pending
+    from hy3d_rocm.decoding.report import Step
 
 # Of these, and fewer, each is a message of its own.
 _FEW_FRAMES = 4
@@ -34,11 +35,9 @@ class SharedRun(Run):
     def __init__(self, group: Group, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.group = group
-        if self.counter is not None:
-            self.counter = _Watched(self.counter, self.fail)  # type: ignore[assignment]
         self._error: BaseException | None = None
         self._behind: list[ProgramStep] = []  # SENDs and RECVs behind one step
-        self._filling: _Filling | None = None
+        self._filling: Pending | None = None
         self._shares: list[int] = []  # of the output's rows, of each rank
         self._asked: Meeting | None = None
         self._reduced: set[int] = set()  # values
@@ -98,10 +97,16 @@ class SharedRun(Run):
     def _keep(self, step: ProgramStep, made: Any) -> None:
         self._unless_failed(super()._keep, step, made)
 
+    def _tell(self, done: Step) -> None:
+        try:
+            super()._tell(done)
+        except BaseException as error:  # noqa: BLE001 - the others wait for this rank
+            self.fail(error)
+
     def _free(self, number: int) -> None:
         entry = self._slices.get(number)
         if entry is not None:
-            if isinstance(entry.filling, _Filling):
+            if entry.filling is not None:
                 entry.filling.drop()
             super()._free(number)
 
@@ -116,7 +121,7 @@ class SharedRun(Run):
             self._filling.wait()  # also where this rank fails in it
         parts = self._unless_failed(self._tried, self._parts, steps)
         sends, comes, copies = self._parts(steps) if parts is None else parts
-        self._filling = _Filling(self.group.post(sends, comes), copies)
+        self._filling = self.group.post(sends, comes, copies)
         if (entry := self._slices.get(steps[0].slice)) is not None:
             entry.filling = self._filling
 
@@ -283,41 +288,3 @@ def _put_together(
         elif stop > first:
             place.copy_(parts[rank].view(place.shape))
     return made
-
-
-class _Filling:
-    """Rows on their way into a slice: a Ticket (transfers.py)."""
-
-    def __init__(self, pending: Pending, copies: Sequence[tuple[Tensor, Tensor]]) -> None:
-        self._pending: Pending | None = pending
-        self._copies = list(copies)
-
-    def wait(self) -> None:
-        """Until they are in their places."""
-        if self._pending is not None:
-            self._pending.wait()
-            self._pending = None
-        while self._copies:  # one that fails is made again
-            place, part = self._copies[-1]
-            place.copy_(part)
-            self._copies.pop()
-
-    join = wait
-
-    def drop(self) -> None:
-        """Nobody wants them any more; they are still on their way."""
-        self._copies.clear()
-
-
-class _Watched:
-    """A counter whose errors are the run's: the others wait for this rank."""
-
-    def __init__(self, counter: Any, fail: Callable[[BaseException], None]) -> None:
-        self._counter, self._fail = counter, fail
-
-    def tick(self, step: Any) -> None:
-        """As the counter's."""
-        try:
-            self._counter.tick(step)
-        except BaseException as error:  # noqa: BLE001
-            self._fail(error)
