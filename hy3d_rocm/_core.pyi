@@ -73,6 +73,9 @@ class Program:
     def weights(self) -> tuple[int, ...]:
         """Ranks share rows in this ratio."""
     @property
+    def shares(self) -> tuple[_Pair, ...]:
+        """The output's rows of each rank."""
+    @property
     def prefix_bytes(self) -> int: ...
     @property
     def tiles(self) -> dict[str, Any] | None:

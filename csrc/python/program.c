@@ -885,18 +885,40 @@ static PyObject *program_cut(PyObject *self, void *ignored)
     return program == NULL ? NULL : close_program(self, cut_dict(&program->cut));
 }
 
+static int32_t ranks_of(const hy3d_program *program)
+{
+    int32_t ranks = 0;
+    while (ranks < HY3D_SCHEDULE_MAX_RANKS && program->weights[ranks] > 0) {
+        ranks++;
+    }
+    return ranks;
+}
+
 static PyObject *program_weights(PyObject *self, void *ignored)
+{
+    (void)ignored;
+    const hy3d_program *const program = open_program(self);
+    return program == NULL ? NULL
+                           : close_program(self, numbers(program->weights, ranks_of(program)));
+}
+
+static PyObject *program_shares(PyObject *self, void *ignored)
 {
     (void)ignored;
     const hy3d_program *const program = open_program(self);
     if (program == NULL) {
         return NULL;
     }
-    int32_t ranks = 0;
-    while (ranks < HY3D_SCHEDULE_MAX_RANKS && program->weights[ranks] > 0) {
-        ranks++;
+    PyObject *shares = PyTuple_New(ranks_of(program));
+    for (int32_t rank = 0; shares != NULL && rank < ranks_of(program); rank++) {
+        PyObject *const rows = pair(&program->shares[rank]);
+        if (rows == NULL) {
+            Py_CLEAR(shares);
+        } else {
+            PyTuple_SetItem(shares, rank, rows);
+        }
     }
-    return close_program(self, numbers(program->weights, ranks));
+    return close_program(self, shares);
 }
 
 static PyObject *program_prefix_bytes(PyObject *self, void *ignored)
@@ -1147,6 +1169,7 @@ static PyGetSetDef program_getset[] = {
     {"candidate", program_candidate, NULL, "What it does, and what that takes.", NULL},
     {"cut", program_cut, NULL, "Where the graph is cut in two.", NULL},
     {"weights", program_weights, NULL, "Rows are shared by ranks in this ratio.", NULL},
+    {"shares", program_shares, NULL, "The output's rows of each rank.", NULL},
     {"prefix_bytes", program_prefix_bytes, NULL, "Of the prefix's output.", NULL},
     {"tiles", program_tiles, NULL, "How tiles are placed, as schedule_plan takes it, or None.",
      NULL},

@@ -895,6 +895,10 @@ static hy3d_status take(hy3d_context *context, hy3d_schedule *s)
         .tiles = tiles.desc,
     };
     memcpy(s->program.weights, s->weights, sizeof s->weights);
+    for (int32_t rank = 0; rank < s->shards.ranks; rank++) {
+        const int64_t rows = s->sizes[s->request.graph.count - 1].rows;
+        s->program.shares[rank + 1] = hy3d__share_of(&s->shards, rank, rows).stop;
+    }
     return HY3D_OK;
 }
 

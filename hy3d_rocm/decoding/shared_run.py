@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
+from hy3d_rocm import _native
 from hy3d_rocm.decoding.backends.statistics import combine
 from hy3d_rocm.decoding.group import GroupLostError
 from hy3d_rocm.decoding.layers import Moments, Range
@@ -38,7 +39,8 @@ class SharedRun(Run):
         self._error: BaseException | None = None
         self._behind: list[ProgramStep] = []  # SENDs and RECVs behind one step
         self._filling: Pending | None = None
-        self._shares: list[int] = []  # of the output's rows, of each rank
+        self._shares: tuple[Range, ...] = ()  # of the output's rows, of each rank
+        self._columns = 0  # of the output
         self._asked: Meeting | None = None
         self._reduced: set[int] = set()  # values
 
@@ -57,9 +59,9 @@ class SharedRun(Run):
         section: dict[str, Any] | None = None,
     ) -> Generator[tuple[int, Tensor]]:  # fmt: skip
         """See Run.section. What is thrown in where frames are given is fail()'s."""
-        own = next((step[7] for step in program.steps(number) if step[0] == _EMIT), (0, 0))
-        shares = self.group.meet(f"the rows of sample {self.sample}", self._error, own)
-        self._shares = [stop - first for first, stop in shares]
+        self._shares, size = program.shares, program.sections[number]["size"]
+        self._columns = _native.graph_sizes(self.graph.nodes, size)[-1][3]
+        self.group.meet(f"the beginning of sample {self.sample}", self._error)
         for first, frames in super().section(program, number, fetch, section):
             if frames is not None:
                 try:
@@ -230,10 +232,10 @@ class SharedRun(Run):
 
     def _sum_of(self, count: int, every: Sequence[Tensor]) -> Moments:
         """Of all rows. count: of this rank's."""
-        here = self._shares[self.group.rank]
+        rows = [stop - first for first, stop in self._shares]
         return combine([
-            Moments(count * rows // here, mean, deviations)
-            for rows, (mean, deviations) in zip(self._shares, every, strict=True) if rows
+            Moments(count * n // rows[self.group.rank], mean, deviations)
+            for n, (mean, deviations) in zip(rows, every, strict=True) if n
         ])  # fmt: skip
 
     def _own_moments(self, source: int) -> Moments:
@@ -244,34 +246,28 @@ class SharedRun(Run):
         own = None
         if step.slice in self._slices:
             own = self._unless_failed(self._emit, step)
-        size = (*step.rows, int(own.shape[4])) if own is not None else (0, 0, 0)
-        sizes = self._meet(f"frames {step.frames} of sample {self.sample}", size)
-        rows, columns = [(first, stop) for first, stop, _ in sizes], max(n for _, _, n in sizes)
         made, sends, comes = None, list[Any](), list[Any]()
-        channels, frames = self.graph.nodes[step.node].channels, step.frames[1] - step.frames[0]
         if self.group.rank == 0:
-            room = self._unless_failed(
-                self._tried, self._room_for_frames, channels, frames, columns, rows
-            )
+            room = self._unless_failed(self._tried, self._room_for_frames, step)
             made, comes = room or (None, [])
         elif own is not None:
             part = self._unless_failed(self._tried, own.contiguous)
             sends = [] if part is None else [(0, part.view(-1))]
-        self._meet(f"frames {step.frames}", None)
+        self._meet(f"frames {step.frames} of sample {self.sample}", None)
         self.group.post(sends, comes).wait()
         if made is None:
             return None
-        return cast("Tensor | None", self._unless_failed(_put_together, made, own, rows, comes))
+        found = self._unless_failed(_put_together, made, own, self._shares, comes)
+        return cast("Tensor | None", found)
 
-    def _room_for_frames(
-        self, channels: int, frames: int, columns: int, rows: Sequence[Range]
-    ) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+    def _room_for_frames(self, step: ProgramStep) -> tuple[Tensor, list[tuple[int, Tensor]]]:
         """Rank 0's: all rows, and those of each other rank."""
+        channels, frames = self.graph.nodes[step.node].channels, step.frames[1] - step.frames[0]
         new = torch.empty(0, dtype=self.dtype, device=self.device).new_empty
-        made = new((1, channels, frames, max(stop for _, stop in rows), columns))
+        made = new((1, channels, frames, self._shares[-1][1], self._columns))
         comes = [
-            (rank, new((channels * frames * (stop - first) * columns,)))
-            for rank, (first, stop) in enumerate(rows) if rank and stop > first
+            (rank, new((channels * frames * (stop - first) * self._columns,)))
+            for rank, (first, stop) in enumerate(self._shares) if rank and stop > first
         ]  # fmt: skip
         return made, comes
 

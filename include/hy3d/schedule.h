@@ -367,6 +367,8 @@ typedef struct hy3d_program {
     int64_t prefix_bytes;  /* of the prefix's output, on the host while tiles are made */
     int32_t weights[HY3D_SCHEDULE_MAX_RANKS]; /* of each rank: rows are shared in this ratio; 0
                                                  behind the last */
+    int64_t shares[HY3D_SCHEDULE_MAX_RANKS + 1]; /* so rank r has the output's rows from shares[r]
+                                                    up to shares[r + 1] */
     hy3d_tiles_desc tiles; /* TILES: of the cut's value, one frame; hy3d_tiles_at places them */
 } hy3d_program;
 

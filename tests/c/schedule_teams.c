@@ -853,6 +853,8 @@ static void check_result(const team *t, const hy3d_size *size)
         const hy3d_program *const program = hy3d_schedule_program(t->of[rank]);
         for (int32_t i = 0; i < program->step_count; i++) {
             const hy3d_step *const step = &program->steps[i];
+            ck_assert(step->op != HY3D_STEP_EMIT ||
+                      memcmp(step->rows, &program->shares[rank], sizeof step->rows) == 0);
             for (int64_t frame = step->frames[0];
                  frame < step->frames[1] && step->op == HY3D_STEP_EMIT; frame++) {
                 for (int64_t row = step->rows[0]; row < step->rows[1]; row++) {

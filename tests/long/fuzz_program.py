@@ -111,7 +111,16 @@ PROGRAM_CALLS: dict[str, Any] = {
     "Program": lambda _rng: [],
     **{
         f"Program.{n}": member("Program")
-        for n in ("candidate", "cut", "prefix_bytes", "tiles", "sections", "prepared")
+        for n in (
+            "candidate",
+            "cut",
+            "prefix_bytes",
+            "shares",
+            "weights",
+            "tiles",
+            "sections",
+            "prepared",
+        )
     },
     "Program.steps": member("Program", lambda rng: rng.randrange(2)),
     "Program.kept": member("Program", lambda rng: rng.randrange(2)),

@@ -227,10 +227,12 @@ def test_each_rank_may_have_a_budget_of_its_own() -> None:
 
 
 def test_a_program_says_in_which_ratio_ranks_share_rows() -> None:
-    assert compiled().program.weights == (1,)
+    alone = compiled().program
+    assert (alone.weights, alone.shares) == ((1,), ((0, 6),))
     both: dict[str, Any] = {"ranks": 2, "link_bytes_per_second": 1e9}
-    assert compiled(weights=[3, 5], **both).program.weights == (3, 5)
     both["size"] = (5, 24, 7)
+    shared = compiled(weights=[3, 5], **both).program
+    assert (shared.weights, shared.shares) == ((3, 5), ((0, 9), (9, 24)))
     least = compiled(device_budget=1, **both).smallest_budget
     assert compiled(device_budgets=(2 * least, 3 * least), **both).program.weights == (1, 1)
     assert compiled(device_budgets=(2 * least, least // 2), **both).program.weights == (32, 8)
