@@ -23,37 +23,37 @@
  * until the slice is freed. What a step frees, it frees when it is over. Slices of keys never
  * leave. A slice is stored once at most: it may be dropped again after a LOAD.
  *
- * Several ranks (`ranks` > 1). Rows are shared, nothing else: with U the greatest common divisor
- * of the rows of all values and of what each convolution makes before its shuffle, and W(r) the
- * sum of the weights of the ranks before r (without `weights` r), rank r holds of R rows those
- * from U * W(r) / W(ranks) * (R / U) up to U * W(r + 1) / W(ranks) * (R / U) (divisions rounded
- * down, from the left). A slice has those of its value and, where this rank's rows of a
- * convolution read others of that value, whichever frames, all between the first and the last of
- * them, too; where an attention of span FRAME reads the value, and of keys, all rows. What
- * computes a slice makes this rank's rows of it (ENTER all rows of the slice: each rank has the
- * whole input; a TRIM all, too), and its macs are of these (of ATTEND of span FRAME two
- * projections of all rows). A CONV reads the rows between the first and the last that its taps
- * touch, is padded at the picture's border only, and what of these rows, up-sampled, lies before
- * or behind the taps is cropped, fewer than `up`; the other steps read this rank's rows, ATTEND of
- * span FRAME all, a TRIM those of its slice. MOMENTS, GATHER, KEYS and EMIT are of this rank's
- * rows, as is REDUCE, which sums over all ranks. SEND begins to send this rank's rows to another
- * rank, RECV fills rows of another in; a slice that lacks none is complete. Both stand right
- * behind the step that makes the slice (in keys: that fills them), first the SENDs, then the
- * RECVs, each by rising peers; of what a step makes and frees there are none. What is sent is sent
- * from a copy (one for peers in a row that get the same rows), and what comes is filled in from
- * one: so much as the largest such exchange takes is on the device throughout. EMIT: rank 0 gets
- * the rows of all others and puts the frames together; its workspace is both, the others' a copy
- * of their rows. All ranks make the same frames in the same order, so of each pair of ranks one's
- * SENDs to the other are in order the other's RECVs from it, of the same node, frames and rows: no
- * rank waits for ever, even if it begins an exchange only once all that it sent in the one before
- * was received. A rank whose share is empty has REDUCE and EMIT steps alone, without slices: all
- * ranks meet in these. Offered are LAYERS, CHUNKS and PREFIX of graphs without OPAQUE and
- * HY3D_NORM_FRAME, of whose rows a rank has a part, where no CONV pads as many rows as its kernel
- * spans; for its MAPs a row is made of the rows at its place. A candidate is compiled for every
- * rank: it fits where it does on each, its peaks and its seconds are those of the rank with the
- * most of each, its sent_bytes, macs, steps and copies of all together; so ranks whose requests
- * differ in `rank` alone take the same. Seconds: what is sent is not hidden, each rank's bytes
- * over link_bytes_per_second come on top; neither they nor sent_bytes count what EMITs send. */
+ * Several ranks (`ranks` > 1). Rows are shared, nothing else: with U the greatest common divisor of
+ * the rows of all values and of what each convolution makes before its shuffle, and W(r) the sum of
+ * the program's weights of the ranks before r, rank r holds of R rows those from U * W(r) /
+ * W(ranks) * (R / U) up to U * W(r + 1) / W(ranks) * (R / U) (divisions rounded down, from the
+ * left). A slice has those of its value and, where this rank's rows of a convolution read others of
+ * that value, whichever frames, all between the first and the last of them, too; where an attention
+ * of span FRAME reads the value, and of keys, all rows. What computes a slice makes this rank's
+ * rows of it (ENTER all rows of the slice: each rank has the whole input; a TRIM all, too), and its
+ * macs are of these (of ATTEND of span FRAME two projections of all rows). A CONV reads the rows
+ * between the first and the last that its taps touch, is padded at the picture's border only, and
+ * what of these rows, up-sampled, lies before or behind the taps is cropped, fewer than `up`; the
+ * other steps read this rank's rows, ATTEND of span FRAME all, a TRIM those of its slice. MOMENTS,
+ * GATHER, KEYS and EMIT are of this rank's rows, as is REDUCE, which sums over all ranks. SEND
+ * begins to send this rank's rows to another rank, RECV fills rows of another in; a slice that
+ * lacks none is complete. Both stand right behind the step that makes the slice (in keys: that
+ * fills them), first the SENDs, then the RECVs, each by rising peers; of what a step makes and
+ * frees there are none. What is sent is sent from a copy (one for peers in a row that get the same
+ * rows), and what comes is filled in from one: so much as the largest such exchange takes is on the
+ * device throughout. EMIT: rank 0 gets the rows of all others and puts the frames together; its
+ * workspace is both, the others' a copy of their rows. All ranks make the same frames in the same
+ * order, so of each pair of ranks one's SENDs to the other are in order the other's RECVs from it,
+ * of the same node, frames and rows: no rank waits for ever, even if it begins an exchange only
+ * once all that it sent in the one before was received. A rank whose share is empty has REDUCE and
+ * EMIT steps alone, without slices: all ranks meet in these. Offered are LAYERS, CHUNKS and PREFIX
+ * of graphs without OPAQUE and HY3D_NORM_FRAME, of whose rows a rank has a part, where no CONV pads
+ * as many rows as its kernel spans; for its MAPs a row is made of the rows at its place. A
+ * candidate is compiled for every rank: it fits where it does on each, its peaks and its seconds
+ * are those of the rank with the most of each, its sent_bytes, macs, steps and copies of all
+ * together; so ranks whose requests differ in `rank` alone take the same. Seconds: what is sent is
+ * not hidden, each rank's bytes over link_bytes_per_second come on top; neither they nor sent_bytes
+ * count what EMITs send. */
 #ifndef HY3D_SCHEDULE_H
 #define HY3D_SCHEDULE_H
 
