@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
     from hy3d_rocm.decoding.group import Group
-    from hy3d_rocm.decoding.layers import Backend
     from hy3d_rocm.decoding.memory.budget import Budget
     from hy3d_rocm.decoding.planning.planner import Plan, Variant
     from hy3d_rocm.decoding.precision import Precision
@@ -274,7 +274,7 @@ class Execution:
         if narrowing.found:
             self.report.precision_reason += f", {narrowing.words()}"
             logger.info("[VAE Decode] The frames are float64, %s", narrowing.words())
-        self.report.delegated = dict(getattr(backend, "delegated", {}))
+        self.report.delegated = {} if backend is None else dict(backend.delegated)
         return None
 
     def _together(self, about: str, work: Callable[..., Result], *given: Any) -> Result:
@@ -321,7 +321,7 @@ class Execution:
         if self.group is not None:
             self.group.settle()
 
-    def _begin(self, scope: Any) -> tuple[Job, Backend | None]:
+    def _begin(self, scope: Any) -> tuple[Job, TorchBackend | None]:
         """The job over weights of its type, and what computes its layers, None for the VAE's own
         code."""
         job, device, backend = self.job, self.device, None
@@ -368,7 +368,7 @@ class Execution:
         return due * black_box.tiles(self.job, variant)
 
     def _frames(
-        self, job: Job, sample: int, backend: Backend | None
+        self, job: Job, sample: int, backend: TorchBackend | None
     ) -> tuple[int, Generator[Frames]]:
         """Those of one sample that are wanted, in order; what is to be added to their numbers."""
         wanted, z = self.placing.first_wanted(sample), self.z[sample : sample + 1]
@@ -406,7 +406,7 @@ class Execution:
         return faults.retry_out_of_memory(partial(_relieve, self.device))
 
     def _interpreter(
-        self, kind: Callable[..., Interpreter], compiled: Any, backend: Backend, sample: int
+        self, kind: Callable[..., Interpreter], compiled: Any, backend: TorchBackend, sample: int
     ) -> Interpreter:
         stores = compiled.program.candidate["stored_bytes"] > 0
         return kind(
@@ -421,7 +421,7 @@ class Execution:
             job.family, plan, z, out, self.device, job.dtype, self._recover(), self.counter, sample
         )
 
-    def _in_tiles(self, backend: Backend, sample: int, z: Tensor, out: Tensor) -> None:
+    def _in_tiles(self, backend: TorchBackend, sample: int, z: Tensor, out: Tensor) -> None:
         compiled, report = self.plan.compiled, self.report
         run = self._interpreter(TiledRun, compiled, backend, sample)
         run.tiles(compiled.program, z, out)

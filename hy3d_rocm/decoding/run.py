@@ -23,8 +23,8 @@ from hy3d_rocm.decoding.report import Step
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program
+    from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
     from hy3d_rocm.decoding.graph import Graph
-    from hy3d_rocm.decoding.layers import Backend
     from hy3d_rocm.decoding.stages import Counter
     from hy3d_rocm.decoding.transfers import Ticket, Transfers
 
@@ -121,7 +121,7 @@ class Run:
     _around: Any = None
 
     def __init__(
-        self, graph: Graph, backend: Backend, device: torch.device, dtype: torch.dtype, *,
+        self, graph: Graph, backend: TorchBackend, device: torch.device, dtype: torch.dtype, *,
         transfers: Transfers | None = None, counter: Counter | None = None,
         recover: Recover | None = None, sample: int = 0,
     ) -> None:  # fmt: skip
@@ -515,7 +515,7 @@ class Run:
                 meter.trim_malloc()
 
 
-def at_once(graph: Graph, backend: Backend, x: Tensor) -> Tensor:
+def at_once(graph: Graph, backend: TorchBackend, x: Tensor) -> Tensor:
     """What the graph makes of x (1, C, T, H, W), on x's device: all frames at a time."""
     machine = (1 << 62, 0), (int(x.shape[2]), 0, 0), 1.0, 1.0, 1.0, 1.0
     program = _native.compile_schedule(

@@ -25,8 +25,8 @@ from hy3d_rocm.decoding.run import own_memory
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
     from hy3d_rocm.decoding.graph import Graph
-    from hy3d_rocm.decoding.layers import Backend
     from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
 
 __all__ = ["StepWorkspace"]
@@ -47,8 +47,8 @@ class StepWorkspace:
     """
 
     def __init__(
-        self, graph: Graph, backend: Backend, rules: OperatorWorkspace, dtype: torch.dtype,
-        host: tuple[Backend, OperatorWorkspace] | None = None, into: bool = False,
+        self, graph: Graph, backend: TorchBackend, rules: OperatorWorkspace, dtype: torch.dtype,
+        host: tuple[TorchBackend, OperatorWorkspace] | None = None, into: bool = False,
     ) -> None:  # fmt: skip
         self._graph, self._dtype = graph, dtype
         self._into = {"into": True} if into else {}
