@@ -250,7 +250,10 @@ class Execution:
                             if backend is None:
                                 self._in_own_tiles(job, sample, z, whole)
                             else:
-                                self._in_tiles(backend, sample, z, whole)
+                                compiled = self.plan.compiled
+                                tiled = self._interpreter(TiledRun, compiled, backend, sample)
+                                tiled.tiles(compiled.program, z, whole)
+                                self._note_error(compiled, tiled)
                         self.placing.put_whole(sample)
                         self._clean_up(self.asked.options.cleanup_frequency or 1)
                         continue
@@ -421,12 +424,10 @@ class Execution:
             job.family, plan, z, out, self.device, job.dtype, self._recover(), self.counter, sample
         )
 
-    def _in_tiles(self, backend: TorchBackend, sample: int, z: Tensor, out: Tensor) -> None:
-        compiled, report = self.plan.compiled, self.report
-        run = self._interpreter(TiledRun, compiled, backend, sample)
-        run.tiles(compiled.program, z, out)
+    def _note_error(self, compiled: Any, run: TiledRun) -> None:
         if not compiled.cuts_norms:
-            report.estimate_error = max(run.estimate_error, report.estimate_error or 0.0)
+            error = max(run.estimate_error, self.report.estimate_error or 0.0)
+            self.report.estimate_error = error
 
     def _clean_up(self, number: int) -> None:
         """After each result the host's heap, or glibc's fragments add up (2 MB a chunk measured);
