@@ -65,10 +65,10 @@ def good_request(rng: random.Random) -> dict[str, Any]:
         "host": MACHINE, "device_budget": rng.choice([0, 1, 20000]), "may_spill": 1,
         "halos": rng.choice([(), ((4, 2, 4),)]), "is_host": rng.choice([0, 1]),
         "most_shape_bytes": rng.choice([0, 7]), "inside": inside,
-        "unit": rng.choice([(0, 0, 0), (1, 1, 1), (2, 1, 3)]),
-        "busy_positions": rng.choice([0, 1, 1 << 40]),
         "places": good_places(random.Random(rng.random())),
         **good_ranks(random.Random(rng.random())),
+        "unit": rng.choice([(0, 0, 0), (1, 1, 1), (2, 1, 3)]),
+        "busy_positions": rng.choice([0, 1, 1 << 40]),
     }  # fmt: skip
 
 
