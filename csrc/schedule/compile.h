@@ -5,6 +5,9 @@
 #include "hy3d/tiles.h"
 #include "schedule/residency.h"
 
+/* Of a request: sums of a few of them stay within 63 bits. */
+#define HY3D__MOST_BYTES (INT64_C(1) << 59)
+
 /* How much of a program in tiles is compiled. Each part takes at most what the one behind it does,
  * and ALL at least what any of them does. */
 typedef enum hy3d__tiles_part {
@@ -15,7 +18,7 @@ typedef enum hy3d__tiles_part {
 } hy3d__tiles_part;
 
 struct hy3d_schedule {
-    hy3d_schedule_request request;    /* its graph is `nodes`; host_budget as it is by now */
+    hy3d_schedule_request request; /* its graph is `nodes`; host_budget as it is by now */
     int64_t budgets[HY3D_SCHEDULE_MAX_RANKS]; /* of each rank, on its device, as they are by now */
     hy3d_node *nodes;
     int32_t *alike;        /* NULL: none are */
@@ -38,6 +41,8 @@ struct hy3d_schedule {
     bool built[2];
     hy3d__tiles_part tiles_part;
 };
+
+bool hy3d__right_request(const hy3d_schedule_request *request);
 
 /* Tiles of `level` under one of the request's halos. HY3D_ERR_INVALID_ARGUMENT: no such level. */
 hy3d_status hy3d__tiles_of(const hy3d_schedule *schedule, int32_t halo_row, int32_t level,
@@ -93,6 +98,17 @@ bool hy3d__has_failed(const hy3d_schedule *schedule, const hy3d_candidate *candi
 /* The least device_budget that the candidate would fit, with the host's as it is; INT64_MAX where
  * that does not do. */
 int64_t hy3d__needed_budget(const hy3d_schedule_request *request, const hy3d_candidate *candidate);
+/* What is planned on top of what the candidate takes. */
+int64_t hy3d__margin_of(const hy3d_schedule_request *request, const hy3d_candidate *candidate);
+bool hy3d__fits_budget(const hy3d_schedule *schedule, const hy3d_candidate *candidate,
+                       int64_t budget);
+/* The VAE's own code, of which `own` bytes are known; -1: nothing is. */
+hy3d_status hy3d__whole_cost(const hy3d_schedule *schedule, int64_t own, hy3d_candidate *candidate);
+/* What code that makes whole frames, each once, takes at least. */
+int64_t hy3d__least_own_bytes(const hy3d_schedule *schedule);
+/* Asks for the bytes of the VAE's own code, once in a schedule. HY3D_ERR_UNSUPPORTED: nobody can
+ * tell. */
+hy3d_status hy3d__ask_own_bytes(hy3d_schedule *schedule);
 /* Compiles for all ranks: the candidate with its results. */
 hy3d_status hy3d__compile_one(hy3d_context *context, hy3d_schedule *schedule,
                               hy3d_candidate *candidate);

@@ -16,9 +16,9 @@ typedef struct hy3d__rows {
 /* Without ranks (one device) `needed` is NULL and `ranks` 1: each value has all of its rows. */
 typedef struct hy3d__shards {
     int32_t ranks;
-    int64_t unit;                        /* rows are shared in so many equal parts */
+    int64_t unit;                                /* rows are shared in so many equal parts */
     int64_t before[HY3D_SCHEDULE_MAX_RANKS + 1]; /* weights of the ranks before each, and of all */
-    hy3d__rows *needed;                  /* of each value by each rank: the rows of its slices */
+    hy3d__rows *needed; /* of each value by each rank: the rows of its slices */
 } hy3d__shards;
 
 /* For the sizes of all values and the weight of each rank; NULL: equal ones. */

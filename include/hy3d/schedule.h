@@ -364,8 +364,8 @@ typedef struct hy3d_program {
     const hy3d_slice *slices;
     const int32_t *refs;
     int32_t section_count, step_count, slice_count, ref_count;
-    int64_t prefix_bytes;  /* of the prefix's output, on the host while tiles are made */
-    int32_t weights[HY3D_SCHEDULE_MAX_RANKS]; /* of each rank: rows are shared in this ratio; 0
+    int64_t prefix_bytes; /* of the prefix's output, on the host while tiles are made */
+    int32_t weights[HY3D_SCHEDULE_MAX_RANKS];    /* of each rank: rows are shared in this ratio; 0
                                                  behind the last */
     int64_t shares[HY3D_SCHEDULE_MAX_RANKS + 1]; /* so rank r has the output's rows from shares[r]
                                                     up to shares[r + 1] */
