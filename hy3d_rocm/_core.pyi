@@ -70,6 +70,12 @@ class Program:
     @property
     def cut(self) -> dict[str, int]: ...
     @property
+    def weights(self) -> tuple[int, ...]:
+        """Ranks share rows in this ratio."""
+    @property
+    def shares(self) -> tuple[_Pair, ...]:
+        """The output's rows of each rank."""
+    @property
     def prefix_bytes(self) -> int: ...
     @property
     def tiles(self) -> dict[str, Any] | None:
@@ -122,6 +128,8 @@ def compile_schedule(
     pins_powers: int = 0,
     compiles_all: int = 0,
     strategies: int = 0,
+    unit: _Three = ...,
+    busy_positions: int = 0,
     device: _Machine,
     host: _Machine = ...,
     copy_bytes_per_second: float,
@@ -145,11 +153,11 @@ def compile_schedule(
     hy3d_place but for layers, which come last: a tuple of tuples as hy3d_layer, one a node. What
     steps take there the core knows, and asks inside(node, part, on_host, size of the source,
     row_padding, is_made, reads, makes), as hy3d_call, -> (workspace_bytes, is_in_place,
-    shape_bytes, shape). weights and device_budgets: of each rank; without, rows are shared equally,
-    and all have device_budget. alike: of each node the first one of which workspace and inside say
-    the same; else itself. What they raise is raised. ValueError names a node or an argument;
-    Hy3dError HY3D_ERR_UNSUPPORTED, HY3D_ERR_OVERFLOW. Where nothing fits there is no error, and no
-    program.
+    shape_bytes, shape). weights and device_budgets: of each rank; without, the core shares the
+    rows, and all have device_budget. alike: of each node the first one of which workspace and
+    inside say the same; else itself. What they raise is raised. ValueError names a node or an
+    argument; Hy3dError HY3D_ERR_UNSUPPORTED, HY3D_ERR_OVERFLOW. Where nothing fits there is no
+    error, and no program.
     """
 
 def graph_sizes(

@@ -14,7 +14,7 @@
 /* --- numbers from tuples ---------------------------------------------------------------------- */
 
 typedef enum kind { SMALL, WIDE, REAL } kind; /* int32_t (or uint32_t), int64_t, double */
-enum { MOST_VALUES = 3, MOST_RANKS = 64 };
+enum { MOST_VALUES = 3 };
 
 typedef struct field {
     const char *name;
@@ -82,6 +82,8 @@ static const field request_fields[] = {
     REQUEST(pins_powers, SMALL, 1, 0),
     REQUEST(compiles_all, SMALL, 1, 0),
     REQUEST(strategies, SMALL, 1, 0),
+    REQUEST(unit, SMALL, 3, 0),
+    REQUEST(busy_positions, WIDE, 1, 0),
     REQUEST(copy_bytes_per_second, REAL, 1, 0),
     REQUEST(only_level, SMALL, 1, 0),
     REQUEST(statistic_passes, SMALL, 1, 0),
@@ -236,9 +238,9 @@ static int32_t *read_alike(PyObject *value, int32_t count)
 
 /* A number for each rank. */
 static bool read_of_ranks(PyObject *value, const char *name, int32_t ranks, int64_t least,
-                          int64_t most, int64_t out[MOST_RANKS])
+                          int64_t most, int64_t out[HY3D_SCHEDULE_MAX_RANKS])
 {
-    PyObject *const items = items_of(value, name, MOST_RANKS);
+    PyObject *const items = items_of(value, name, HY3D_SCHEDULE_MAX_RANKS);
     if (items == NULL) {
         return false;
     }
@@ -257,8 +259,8 @@ static bool read_of_ranks(PyObject *value, const char *name, int32_t ranks, int6
 
 /* What is said of each rank. */
 typedef struct of_ranks {
-    int64_t wide[MOST_RANKS], budgets[MOST_RANKS];
-    int32_t weights[MOST_RANKS];
+    int64_t wide[HY3D_SCHEDULE_MAX_RANKS], budgets[HY3D_SCHEDULE_MAX_RANKS];
+    int32_t weights[HY3D_SCHEDULE_MAX_RANKS];
 } of_ranks;
 
 /* Either may be NULL. The core looks at the weights' sum. */
@@ -883,6 +885,42 @@ static PyObject *program_cut(PyObject *self, void *ignored)
     return program == NULL ? NULL : close_program(self, cut_dict(&program->cut));
 }
 
+static int32_t ranks_of(const hy3d_program *program)
+{
+    int32_t ranks = 0;
+    while (ranks < HY3D_SCHEDULE_MAX_RANKS && program->weights[ranks] > 0) {
+        ranks++;
+    }
+    return ranks;
+}
+
+static PyObject *program_weights(PyObject *self, void *ignored)
+{
+    (void)ignored;
+    const hy3d_program *const program = open_program(self);
+    return program == NULL ? NULL
+                           : close_program(self, numbers(program->weights, ranks_of(program)));
+}
+
+static PyObject *program_shares(PyObject *self, void *ignored)
+{
+    (void)ignored;
+    const hy3d_program *const program = open_program(self);
+    if (program == NULL) {
+        return NULL;
+    }
+    PyObject *shares = PyTuple_New(ranks_of(program));
+    for (int32_t rank = 0; shares != NULL && rank < ranks_of(program); rank++) {
+        PyObject *const rows = pair(&program->shares[rank]);
+        if (rows == NULL) {
+            Py_CLEAR(shares);
+        } else {
+            PyTuple_SetItem(shares, rank, rows);
+        }
+    }
+    return close_program(self, shares);
+}
+
 static PyObject *program_prefix_bytes(PyObject *self, void *ignored)
 {
     (void)ignored;
@@ -1130,6 +1168,8 @@ static PyType_Slot schedule_slots[] = {
 static PyGetSetDef program_getset[] = {
     {"candidate", program_candidate, NULL, "What it does, and what that takes.", NULL},
     {"cut", program_cut, NULL, "Where the graph is cut in two.", NULL},
+    {"weights", program_weights, NULL, "Rows are shared by ranks in this ratio.", NULL},
+    {"shares", program_shares, NULL, "The output's rows of each rank.", NULL},
     {"prefix_bytes", program_prefix_bytes, NULL, "Of the prefix's output.", NULL},
     {"tiles", program_tiles, NULL, "How tiles are placed, as schedule_plan takes it, or None.",
      NULL},

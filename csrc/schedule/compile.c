@@ -1,128 +1,17 @@
 /* Compiles the candidates of a request and takes one. */
-#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
 #include "base/checked.h"
-#include "hy3d/conv3d.h"
 #include "schedule/compile.h"
 
 /* Between the least that a program can run in and all that it takes, so many limits are tried. They
  * do not depend on a budget: so a larger budget can only add to what is chosen from. */
 #define LIMITS 16
-/* Of a request: sums of a few of them stay within 63 bits. */
-#define MOST_BYTES (INT64_C(1) << 59)
 
 static int64_t budget_of(int64_t budget)
 {
     return budget > 0 ? budget : INT64_MAX;
-}
-
-/* --- checks ----------------------------------------------------------------------------------- */
-
-static bool right_rate(double rate)
-{
-    return rate > 0 && isfinite(rate);
-}
-
-static bool right_machine(const hy3d_machine *m)
-{
-    for (int i = 0; i < HY3D_SCHEDULE_MAX_CHUNKS; i++) {
-        if (m->chunks[i] < (i == 0)) {
-            return false;
-        }
-    }
-    return right_rate(m->macs_per_second) && right_rate(m->bytes_per_second) &&
-           right_rate(m->seconds_per_step) && right_rate(m->own_seconds_share) &&
-           m->slice_bytes[0] > 0 && m->slice_bytes[1] >= 0;
-}
-
-static bool right_halos(const hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS])
-{
-    const int64_t most = INT64_C(1) << 40;
-    for (int i = 0; i < HY3D_SCHEDULE_MAX_HALOS; i++) {
-        const hy3d_tile_sizes *sizes = &halos[i];
-        if (sizes->halo < -1 || sizes->halo > most || sizes->overlap < 0 || sizes->overlap > most ||
-            sizes->smallest < 0 || sizes->smallest > most) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool right_alike(const hy3d_schedule_request *r)
-{
-    for (int32_t i = 0; r->alike != NULL && i < r->graph.count; i++) {
-        if (r->alike[i] < 0 || r->alike[i] > i || r->alike[r->alike[i]] != r->alike[i]) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool right_mode(int32_t mode)
-{
-    return mode == HY3D_PAD_ZEROS || mode == HY3D_PAD_REPLICATE;
-}
-
-static bool right_place(const hy3d_schedule_request *r, const hy3d_place *p)
-{
-    if (p->layers == NULL) {
-        return true;
-    }
-    for (int32_t i = 0; i < r->graph.count; i++) {
-        const hy3d_layer *l = &p->layers[i];
-        const int32_t op = r->graph.nodes[i].op;
-        const bool is_convolved = op == HY3D_OP_CONV || op == HY3D_OP_ATTENTION;
-        if (l->kept_bytes < 0 || l->kept_bytes > MOST_BYTES ||
-            (l->is_native && (!is_convolved || p->threads < 1 || p->dtype == HY3D_F64)) ||
-            !right_mode(l->pad_mode[0]) || !right_mode(l->pad_mode[1])) {
-            return false;
-        }
-    }
-    return r->inside != NULL && p->dtype >= HY3D_F32 && p->dtype <= HY3D_BF16 &&
-           (int64_t)hy3d_dtype_bytes((hy3d_dtype)p->dtype) == r->element_bytes && p->threads >= 0 &&
-           p->fewest_shuffled >= 0 && p->block_elements >= 1 && p->block_elements <= MOST_BYTES &&
-           p->score_bytes >= 1;
-}
-
-/* Of ranks that are not too many: what is said of each. */
-static bool right_shares(const hy3d_schedule_request *r)
-{
-    int64_t all = 0;
-    for (int32_t rank = 0; rank < r->ranks; rank++) {
-        const int32_t weight = r->weights == NULL ? 1 : r->weights[rank];
-        if (weight < 1 || (r->device_budgets != NULL && r->device_budgets[rank] < 0)) {
-            return false;
-        }
-        all += weight;
-    }
-    return all <= INT32_MAX;
-}
-
-static bool right_request(const hy3d_schedule_request *r)
-{
-    const int64_t bytes[] = {r->result_bytes,  r->kept_bytes,  r->margin_bytes,
-                             r->device_budget, r->host_budget, r->most_shape_bytes};
-    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
-        if (bytes[i] < 0 || (i < 3 && bytes[i] > MOST_BYTES)) {
-            return false;
-        }
-    }
-    const bool one_rank = r->ranks <= 1 && r->rank == 0;
-    const bool right_ranks =
-        one_rank || (r->rank >= 0 && r->rank < r->ranks && r->ranks <= HY3D__MAX_RANKS &&
-                     right_rate(r->link_bytes_per_second) && right_shares(r));
-    return r->element_bytes >= 1 && r->element_bytes <= 16 && r->input_bytes >= 0 &&
-           r->input_bytes <= 16 && r->own_bytes >= HY3D_OWN_BYTES_ASKED &&
-           r->own_bytes <= MOST_BYTES &&
-           (r->own_bytes != HY3D_OWN_BYTES_ASKED || r->workspace != NULL) &&
-           r->margin_permille >= 0 && r->margin_permille <= 1000 && r->ranks >= 0 && right_ranks &&
-           r->statistic_passes >= 0 && r->statistic_passes <= 64 && r->only_level >= 0 &&
-           r->strategies != 0 && r->strategies < 16 && right_rate(r->copy_bytes_per_second) &&
-           right_halos(r->halos) && right_alike(r) && right_place(r, &r->places[0]) &&
-           right_place(r, &r->places[1]) && (r->is_host || right_machine(&r->device)) &&
-           (!(r->is_host || (r->strategies & 1u << HY3D_STRATEGY_HOST)) || right_machine(&r->host));
 }
 
 /* --- one candidate ---------------------------------------------------------------------------- */
@@ -179,7 +68,7 @@ static hy3d_status build(hy3d_context *context, hy3d_schedule *s, const hy3d_can
     return b->status;
 }
 
-static int64_t margin_of(const hy3d_schedule_request *r, const hy3d_candidate *c)
+int64_t hy3d__margin_of(const hy3d_schedule_request *r, const hy3d_candidate *c)
 {
     const int64_t bytes = c->on_host && !r->is_host ? c->host_bytes : c->device_bytes;
     const int64_t share =
@@ -203,7 +92,7 @@ int64_t hy3d__needed_budget(const hy3d_schedule_request *r, const hy3d_candidate
     return r->is_unified ? device + c->host_bytes : device;
 }
 
-static bool fits_budget(const hy3d_schedule *s, const hy3d_candidate *c, int64_t budget)
+bool hy3d__fits_budget(const hy3d_schedule *s, const hy3d_candidate *c, int64_t budget)
 {
     const int64_t needed = hy3d__needed_budget(&s->request, c);
     return needed < INT64_MAX && needed <= budget_of(budget);
@@ -225,140 +114,14 @@ static void take_cost(const hy3d_schedule *s, const hy3d__cost *cost, hy3d_candi
     const hy3d_schedule_request *r = &s->request;
     c->device_bytes = r->is_host ? cost->both_bytes : c->on_host ? 0 : cost->device_bytes;
     c->host_bytes = r->is_host ? 0 : c->on_host ? cost->both_bytes : cost->host_bytes;
-    c->margin_bytes = margin_of(r, c);
+    c->margin_bytes = hy3d__margin_of(r, c);
     c->stored_bytes = cost->stored_bytes;
     c->loaded_bytes = cost->loaded_bytes;
     c->sent_bytes = cost->sent_bytes;
     c->macs = cost->macs;
     c->steps = cost->steps;
     c->seconds = cost->seconds;
-    c->fits = !cost->exceeds && fits_budget(s, c, largest_budget(s));
-}
-
-/* The VAE's own code, of which `own` bytes are known; -1: nothing is. */
-static hy3d_status whole_cost(const hy3d_schedule *s, int64_t own, hy3d_candidate *c)
-{
-    const hy3d_schedule_request *r = &s->request;
-    const hy3d_machine *m = r->is_host ? &r->host : &r->device;
-    for (int32_t i = 0; i < r->graph.count; i++) {
-        const hy3d_node *node = &s->nodes[i];
-        int64_t macs = 0;
-        if (node->op == HY3D_OP_CONV) {
-            const hy3d__frames f = hy3d__frames_of(node, s->sizes[node->source].frames);
-            macs = hy3d__conv_macs(node, &s->sizes[node->source], f.own_total);
-        } else if (node->op == HY3D_OP_ATTENTION) {
-            macs = hy3d__attention_macs(node, &s->sizes[i]);
-        }
-        if (macs < 0 || !hy3d__add_i64(c->macs, macs, &c->macs)) {
-            return HY3D_ERR_OVERFLOW;
-        }
-    }
-    c->device_bytes = own < 0 ? 0 : own;
-    c->host_bytes = r->is_host ? 0 : r->result_bytes;
-    c->margin_bytes = own < 0 ? 0 : margin_of(r, c);
-    c->seconds = (double)c->macs / m->macs_per_second * m->own_seconds_share;
-    c->fits = own < 0 || fits_budget(s, c, s->budgets[0]);
-    return HY3D_OK;
-}
-
-/* So many frames of a value. */
-static int64_t frames_bytes(const hy3d_schedule_request *r, const hy3d_size *size, int64_t frames)
-{
-    int64_t bytes = r->element_bytes;
-    return hy3d__mul_i64(bytes, size->channels, &bytes) &&
-                   hy3d__mul_i64(bytes, size->rows, &bytes) &&
-                   hy3d__mul_i64(bytes, size->columns, &bytes) &&
-                   hy3d__mul_i64(bytes, frames, &bytes)
-               ? hy3d__min_i64(bytes, MOST_BYTES)
-               : MOST_BYTES;
-}
-
-/* A convolution over time, in bytes: half of the frames that it reads, those that it must keep
- * where they come in parts, and one that it reads with one that it makes. */
-typedef struct over_time {
-    int64_t half, kept, both;
-} over_time;
-
-/* What convolutions over time hold at once, at least: each of them gets half of its frames or more
- * at a time, or keeps its last ones while the others compute: a frame, of one more. */
-static int64_t least_in_parts(const over_time *all, int32_t count)
-{
-    int64_t least = MOST_BYTES;
-    for (int32_t k = -1; k < count; k++) { /* those with a larger half than k's keep; -1: all do */
-        const int64_t most = k < 0 ? 0 : all[k].half;
-        int64_t kept = 0, both = 0;
-        for (int32_t i = 0; i < count; i++) {
-            if (all[i].half > most) {
-                kept = hy3d__min_i64(kept + all[i].kept, MOST_BYTES);
-                both = hy3d__max_i64(both, all[i].both);
-            }
-        }
-        least = hy3d__min_i64(least, hy3d__max_i64(most, kept + both));
-    }
-    return least;
-}
-
-/* What code that makes whole frames, each once, takes at least, however it goes about it: the
- * output; of each convolution a frame that it reads and one that it makes; all that a GroupNorm
- * reads; of four frames or more, what convolutions over time hold. */
-static int64_t least_own_bytes(const hy3d_schedule *s)
-{
-    const hy3d_schedule_request *r = &s->request;
-    const hy3d_size *output = &s->sizes[r->graph.count - 1];
-    int64_t bytes = frames_bytes(r, output, output->frames);
-    over_time all[HY3D_GRAPH_MAX_NODES];
-    int32_t count = 0;
-    for (int32_t i = 0; i < r->graph.count; i++) {
-        const hy3d_node *node = &s->nodes[i];
-        if (node->op != HY3D_OP_CONV ||
-            hy3d__frames_of(node, s->sizes[node->source].frames).own_total == 0) {
-            continue;
-        }
-        const hy3d_size *read = &s->sizes[node->source];
-        const int64_t both = frames_bytes(r, read, 1) + frames_bytes(r, &s->sizes[i], 1);
-        bytes = hy3d__max_i64(bytes, both);
-        if (node->norm == HY3D_NORM_GROUP) {
-            bytes = hy3d__max_i64(bytes, frames_bytes(r, read, read->frames));
-        }
-        if (node->kernel[0] > 1 && node->stride[0] == 1 && node->up[0] == 1) {
-            const int64_t half = read->frames / 2;
-            const int64_t past = (int64_t)node->dilation[0] * (node->kernel[0] - 1);
-            all[count++] = (over_time){frames_bytes(r, read, half),
-                                       frames_bytes(r, read, hy3d__min_i64(past, half)), both};
-        }
-    }
-    bytes = hy3d__max_i64(bytes, s->sizes[0].frames < 4 ? 0 : least_in_parts(all, count));
-    return hy3d__min_i64(bytes, MOST_BYTES);
-}
-
-/* Asks for the bytes of the VAE's own code, once in a schedule. HY3D_ERR_UNSUPPORTED: nobody can
- * tell. */
-static hy3d_status ask_own_bytes(hy3d_schedule *s)
-{
-    hy3d_schedule_request *r = &s->request;
-    const int32_t last = r->graph.count - 1;
-    const hy3d_step step = {
-        .op = HY3D_STEP_OPAQUE,
-        .node = last,
-        .slice = -1,
-        .frames = {0, s->sizes[last].frames},
-        .reads = {0, s->sizes[0].frames},
-        .rows = {0, s->sizes[last].rows},
-        .read_rows = {0, s->sizes[0].rows},
-        .peer = -1,
-    };
-    hy3d_step_memory taken = {.workspace_bytes = 0};
-    hy3d_status status = s->own_is_untold ? HY3D_ERR_UNSUPPORTED
-                                          : r->workspace(r->user, &step, &s->sizes[0], 0, &taken);
-    const int64_t bytes = taken.workspace_bytes;
-    s->own_is_untold = status == HY3D_ERR_UNSUPPORTED;
-    if (status == HY3D_OK && (bytes < 0 || bytes > MOST_BYTES)) {
-        status = bytes < 0 ? HY3D_ERR_INVALID_ARGUMENT : HY3D_ERR_OVERFLOW;
-    }
-    if (status == HY3D_OK) {
-        r->own_bytes = hy3d__max_i64(bytes, least_own_bytes(s));
-    }
-    return status;
+    c->fits = !cost->exceeds && hy3d__fits_budget(s, c, largest_budget(s));
 }
 
 /* One rank's program of a candidate, empty after an error. */
@@ -397,7 +160,7 @@ static hy3d_status add_rank(hy3d_context *context, const hy3d_schedule *s, const
         return status;
     }
     take_cost(s, &one, &alone);
-    all->exceeds = all->exceeds || !fits_budget(s, &alone, s->budgets[rank]);
+    all->exceeds = all->exceeds || !hy3d__fits_budget(s, &alone, s->budgets[rank]);
     all->device_bytes = hy3d__max_i64(all->device_bytes, one.device_bytes);
     all->host_bytes = hy3d__max_i64(all->host_bytes, one.host_bytes);
     all->both_bytes = hy3d__max_i64(all->both_bytes, one.both_bytes);
@@ -425,7 +188,7 @@ hy3d_status hy3d__compile_one(hy3d_context *context, hy3d_schedule *s, hy3d_cand
     }
     if (status == HY3D_OK && c->order == HY3D_ORDER_WHOLE) {
         c->steps = 1;
-        status = whole_cost(s, s->request.own_bytes, c);
+        status = hy3d__whole_cost(s, s->request.own_bytes, c);
     } else if (status == HY3D_OK) {
         take_cost(s, &cost, c);
     }
@@ -562,8 +325,8 @@ static hy3d_status measure_limit(hy3d_context *context, hy3d_schedule *s, const 
 static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
                                   const hy3d_candidate *all)
 {
-    hy3d__arrays plain[HY3D__MAX_RANKS] = {{.steps = NULL}};
-    hy3d__uses uses[HY3D__MAX_RANKS] = {{.memory = NULL}};
+    hy3d__arrays plain[HY3D_SCHEDULE_MAX_RANKS] = {{.steps = NULL}};
+    hy3d__uses uses[HY3D_SCHEDULE_MAX_RANKS] = {{.memory = NULL}};
     hy3d_candidate best = *all;
     bool found = false, is_bounded = false;
     hy3d_status status = HY3D_OK;
@@ -648,6 +411,44 @@ static hy3d_status by_layers(hy3d_context *context, hy3d_schedule *s, int32_t on
     return status;
 }
 
+/* The units of a chunk that keep the device busy; 0: not known. */
+static int64_t busy_units(const hy3d_schedule_request *r)
+{
+    int64_t positions = 0;
+    if (r->busy_positions == 0 ||
+        !hy3d__mul_i64(hy3d__max_i64(r->size[1] / r->unit[1], 1),
+                       hy3d__max_i64(r->size[2] / r->unit[2], 1), &positions)) {
+        return 0;
+    }
+    const int64_t of_rank = hy3d__max_i64(positions / hy3d__max_i64(r->ranks / 2, 1), 1);
+    return hy3d__max_i64(r->busy_positions / of_rank, 1);
+}
+
+int32_t hy3d__chunk_sizes(const hy3d_schedule *s, int32_t on_host,
+                          int32_t sizes_out[HY3D_SCHEDULE_MAX_CHUNKS + 1])
+{
+    const hy3d_schedule_request *r = &s->request;
+    const hy3d_machine *m = hy3d__machine_of(s, on_host);
+    const int32_t unit = r->unit[0];
+    const bool is_device = m == &r->device;
+    int32_t count = 0;
+    for (int i = -1; i < HY3D_SCHEDULE_MAX_CHUNKS; i++) {
+        int64_t size = i >= 0 ? m->chunks[i] : is_device && unit > 0 ? busy_units(r) : 0;
+        if (unit > 0) {
+            const int64_t all = (r->size[0] - 1) / unit + 1;
+            size = hy3d__min_i64(hy3d__min_i64(size, all), INT32_MAX / unit) * unit;
+        }
+        bool is_new = size > 0;
+        for (int32_t k = 0; k < count; k++) {
+            is_new = is_new && sizes_out[k] != size;
+        }
+        if (is_new) {
+            sizes_out[count++] = (int32_t)size;
+        }
+    }
+    return count;
+}
+
 /* By chunks throughout, or behind the cut. */
 static hy3d_status by_chunks(hy3d_context *context, hy3d_schedule *s, int32_t on_host,
                              hy3d_order order)
@@ -655,10 +456,12 @@ static hy3d_status by_chunks(hy3d_context *context, hy3d_schedule *s, int32_t on
     const hy3d_machine *m = hy3d__machine_of(s, on_host);
     hy3d_candidate c = streamed_of(order, on_host);
     hy3d_status status = HY3D_OK;
+    int32_t chunks[HY3D_SCHEDULE_MAX_CHUNKS + 1];
+    const int32_t sizes = hy3d__chunk_sizes(s, on_host, chunks);
     c.slice_bytes = order == HY3D_ORDER_PREFIX ? m->slice_bytes[0] : 0;
-    for (int32_t i = 0; i < HY3D_SCHEDULE_MAX_CHUNKS && status == HY3D_OK; i++) {
-        c.chunk = m->chunks[i];
-        status = c.chunk > 0 ? streamed_one(context, s, &c) : HY3D_OK;
+    for (int32_t i = 0; i < sizes && status == HY3D_OK; i++) {
+        c.chunk = chunks[i];
+        status = streamed_one(context, s, &c);
     }
     return status;
 }
@@ -711,7 +514,7 @@ static hy3d_status whole(hy3d_context *context, hy3d_schedule *s)
     }
     hy3d_status status = HY3D_OK;
     if (s->request.own_bytes == HY3D_OWN_BYTES_ASKED) {
-        status = ask_own_bytes(s);
+        status = hy3d__ask_own_bytes(s);
     } else if (s->request.own_bytes < 0 && !alone) {
         return HY3D_OK;
     }
@@ -724,11 +527,11 @@ static hy3d_status whole(hy3d_context *context, hy3d_schedule *s)
 
 hy3d_status hy3d__look_at_whole(hy3d_schedule *s, hy3d_candidate *c)
 {
-    hy3d_status status = ask_own_bytes(s);
+    hy3d_status status = hy3d__ask_own_bytes(s);
     if (status == HY3D_OK) {
         c->is_bound = 0;
         c->steps = 1;
-        status = whole_cost(s, s->request.own_bytes, c);
+        status = hy3d__whole_cost(s, s->request.own_bytes, c);
     }
     c->status = (int32_t)status;
     hy3d__note_smallest(s, c);
@@ -744,7 +547,7 @@ static hy3d_status whole_if_it_decides(hy3d_context *context, hy3d_schedule *s)
     if (hy3d__has_failed(s, &c) || s->own_is_untold) {
         return HY3D_OK;
     }
-    const hy3d_status status = whole_cost(s, least_own_bytes(s), &c);
+    const hy3d_status status = hy3d__whole_cost(s, hy3d__least_own_bytes(s), &c);
     if (status != HY3D_OK) {
         return HY3D_OK; /* too much to be counted, and so it would be with its bytes */
     }
@@ -844,6 +647,11 @@ static hy3d_status take(hy3d_context *context, hy3d_schedule *s)
             s->candidates[s->chosen].order == HY3D_ORDER_TILES ? hy3d__prefix_bytes(s) : 0,
         .tiles = tiles.desc,
     };
+    memcpy(s->program.weights, s->weights, sizeof s->weights);
+    for (int32_t rank = 0; rank < s->shards.ranks; rank++) {
+        const int64_t rows = s->sizes[s->request.graph.count - 1].rows;
+        s->program.shares[rank + 1] = hy3d__share_of(&s->shards, rank, rows).stop;
+    }
     return HY3D_OK;
 }
 
@@ -882,8 +690,9 @@ static bool has_own_rows(const hy3d_node *node)
            (node->op != HY3D_OP_CONV || (node->before[1] < extent && node->after[1] < extent));
 }
 
+/* Rows are shared in the ratio of `weights`; NULL: equally. */
 static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request *request,
-                              hy3d_schedule *s)
+                              const int32_t *weights, hy3d_schedule *s)
 {
     const size_t count = (size_t)request->graph.count;
     void *nodes = NULL, *sizes = NULL, *alike = NULL;
@@ -922,10 +731,12 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
         status = hy3d_graph_cut(&s->request.graph, request->size, &s->cut);
     }
     s->can_share = true;
-    for (int32_t rank = 0; rank < HY3D__MAX_RANKS; rank++) {
+    for (int32_t rank = 0; rank < HY3D_SCHEDULE_MAX_RANKS; rank++) {
         const bool has_own = request->device_budgets != NULL && rank < request->ranks;
+        const bool is_one = rank < (request->ranks > 1 ? request->ranks : 1);
         s->budgets[rank] =
             has_own && request->ranks > 1 ? request->device_budgets[rank] : request->device_budget;
+        s->weights[rank] = is_one && weights != NULL && request->ranks > 1 ? weights[rank] : is_one;
     }
     for (size_t i = 0; i < count; i++) {
         s->has_group_norms = s->has_group_norms || s->nodes[i].norm == HY3D_NORM_GROUP;
@@ -935,33 +746,25 @@ static hy3d_status copy_graph(hy3d_context *context, const hy3d_schedule_request
     s->can_tile = status == HY3D_OK && s->request.ranks <= 1 && tiles_fit(s);
     if (status == HY3D_OK) {
         status = hy3d__shards_create(context, &s->request.graph, s->sizes, s->request.ranks,
-                                     request->weights, &s->shards);
-        s->request.weights = NULL; /* the shards hold what follows from them */
+                                     s->weights, &s->shards);
+        s->request.weights = NULL; /* the caller's */
         s->request.device_budgets = NULL;
     }
     return status;
 }
 
-hy3d_status hy3d_schedule_compile(hy3d_context *context, const hy3d_schedule_request *request,
-                                  hy3d_schedule **schedule_out)
+/* With rows shared in the ratio of `weights`; NULL: equally. */
+static hy3d_status compile_shared(hy3d_context *context, const hy3d_schedule_request *request,
+                                  const int32_t *weights, hy3d_schedule **schedule_out)
 {
     void *memory = NULL;
-    if (context == NULL || request == NULL || schedule_out == NULL) {
-        return HY3D_ERR_INVALID_ARGUMENT;
-    }
-    hy3d_status status = hy3d_graph_check(&request->graph, request->size, NULL);
-    if (status == HY3D_OK && !right_request(request)) {
-        status = HY3D_ERR_INVALID_ARGUMENT;
-    }
-    if (status == HY3D_OK) {
-        status = hy3d_alloc(context, sizeof(hy3d_schedule), &memory);
-    }
+    hy3d_status status = hy3d_alloc(context, sizeof(hy3d_schedule), &memory);
     if (status != HY3D_OK) {
         return status;
     }
     hy3d_schedule *s = memory;
     *s = (hy3d_schedule){.request = *request, .chosen = -1};
-    status = copy_graph(context, request, s);
+    status = copy_graph(context, request, weights, s);
     if (status == HY3D_OK) {
         status = choose(context, s);
     }
@@ -975,6 +778,45 @@ hy3d_status hy3d_schedule_compile(hy3d_context *context, const hy3d_schedule_req
     }
     *schedule_out = s;
     return status;
+}
+
+/* Whether it has a program, of which nothing leaves for the host. */
+static bool stays_on_devices(const hy3d_schedule *s)
+{
+    return s->chosen >= 0 && s->program.candidate.stored_bytes == 0;
+}
+
+hy3d_status hy3d_schedule_compile(hy3d_context *context, const hy3d_schedule_request *request,
+                                  hy3d_schedule **schedule_out)
+{
+    int32_t weights[HY3D_SCHEDULE_MAX_RANKS];
+    if (context == NULL || request == NULL || schedule_out == NULL) {
+        return HY3D_ERR_INVALID_ARGUMENT;
+    }
+    hy3d_status status = hy3d_graph_check(&request->graph, request->size, NULL);
+    if (status == HY3D_OK && !hy3d__right_request(request)) {
+        status = HY3D_ERR_INVALID_ARGUMENT;
+    }
+    if (status != HY3D_OK) {
+        return status;
+    }
+    hy3d_schedule *s = NULL, *other = NULL;
+    status = compile_shared(context, request, request->weights, &s);
+    const bool is_done = s == NULL || stays_on_devices(s);
+    if (is_done || request->weights != NULL || request->ranks <= 1 ||
+        !hy3d__weights_by_room(s->budgets, request->ranks, weights)) {
+        *schedule_out = s == NULL ? *schedule_out : s;
+        return status;
+    }
+    const hy3d_status unequal = compile_shared(context, request, weights, &other);
+    if (other == NULL) {
+        hy3d_schedule_destroy(context, s);
+        return unequal;
+    }
+    const bool takes_other = unequal == HY3D_OK && (status != HY3D_OK || stays_on_devices(other));
+    *schedule_out = takes_other ? other : s;
+    hy3d_schedule_destroy(context, takes_other ? s : other);
+    return takes_other ? unequal : status;
 }
 
 void hy3d_schedule_destroy(hy3d_context *context, hy3d_schedule *s)
@@ -1063,7 +905,7 @@ static hy3d_status with_less(hy3d_context *context, hy3d_schedule *s, bool of_ho
 {
     const hy3d_candidate failed = s->candidates[s->chosen];
     const int64_t host_before = s->request.host_budget;
-    int64_t before[HY3D__MAX_RANKS];
+    int64_t before[HY3D_SCHEDULE_MAX_RANKS];
     memcpy(before, s->budgets, sizeof before);
     if (of_host) {
         s->request.host_budget = lowered(host_before, failed.host_bytes);

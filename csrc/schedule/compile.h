@@ -5,6 +5,9 @@
 #include "hy3d/tiles.h"
 #include "schedule/residency.h"
 
+/* Of a request: sums of a few of them stay within 63 bits. */
+#define HY3D__MOST_BYTES (INT64_C(1) << 59)
+
 /* How much of a program in tiles is compiled. Each part takes at most what the one behind it does,
  * and ALL at least what any of them does. */
 typedef enum hy3d__tiles_part {
@@ -15,14 +18,15 @@ typedef enum hy3d__tiles_part {
 } hy3d__tiles_part;
 
 struct hy3d_schedule {
-    hy3d_schedule_request request;    /* its graph is `nodes`; host_budget as it is by now */
-    int64_t budgets[HY3D__MAX_RANKS]; /* of each rank, on its device, as they are by now */
+    hy3d_schedule_request request; /* its graph is `nodes`; host_budget as it is by now */
+    int64_t budgets[HY3D_SCHEDULE_MAX_RANKS]; /* of each rank, on its device, as they are by now */
     hy3d_node *nodes;
     int32_t *alike;        /* NULL: none are */
     hy3d_layer *layers[2]; /* of the places; NULL: none are known */
     hy3d_size *sizes;      /* of all values, on the whole picture */
     hy3d_cut cut;
     hy3d__shards shards;
+    int32_t weights[HY3D_SCHEDULE_MAX_RANKS]; /* as the program's */
     bool has_group_norms, has_opaque, can_tile;
     bool can_share;     /* ranks can share rows */
     bool own_is_untold; /* nobody can tell what the VAE's own code takes */
@@ -37,6 +41,8 @@ struct hy3d_schedule {
     bool built[2];
     hy3d__tiles_part tiles_part;
 };
+
+bool hy3d__right_request(const hy3d_schedule_request *request);
 
 /* Tiles of `level` under one of the request's halos. HY3D_ERR_INVALID_ARGUMENT: no such level. */
 hy3d_status hy3d__tiles_of(const hy3d_schedule *schedule, int32_t halo_row, int32_t level,
@@ -74,6 +80,10 @@ static inline const hy3d_machine *hy3d__machine_of(const hy3d_schedule *s, int32
     return on_host || s->request.is_host ? &s->request.host : &s->request.device;
 }
 
+/* The frames of the input that chunks are tried with there, in this order. How many sizes: >= 1. */
+int32_t hy3d__chunk_sizes(const hy3d_schedule *schedule, int32_t on_host,
+                          int32_t sizes_out[HY3D_SCHEDULE_MAX_CHUNKS + 1]);
+
 /* Errors that end the compilation; the others only rule a candidate out. */
 static inline bool hy3d__is_fatal(hy3d_status status)
 {
@@ -88,6 +98,17 @@ bool hy3d__has_failed(const hy3d_schedule *schedule, const hy3d_candidate *candi
 /* The least device_budget that the candidate would fit, with the host's as it is; INT64_MAX where
  * that does not do. */
 int64_t hy3d__needed_budget(const hy3d_schedule_request *request, const hy3d_candidate *candidate);
+/* What is planned on top of what the candidate takes. */
+int64_t hy3d__margin_of(const hy3d_schedule_request *request, const hy3d_candidate *candidate);
+bool hy3d__fits_budget(const hy3d_schedule *schedule, const hy3d_candidate *candidate,
+                       int64_t budget);
+/* The VAE's own code, of which `own` bytes are known; -1: nothing is. */
+hy3d_status hy3d__whole_cost(const hy3d_schedule *schedule, int64_t own, hy3d_candidate *candidate);
+/* What code that makes whole frames, each once, takes at least. */
+int64_t hy3d__least_own_bytes(const hy3d_schedule *schedule);
+/* Asks for the bytes of the VAE's own code, once in a schedule. HY3D_ERR_UNSUPPORTED: nobody can
+ * tell. */
+hy3d_status hy3d__ask_own_bytes(hy3d_schedule *schedule);
 /* Compiles for all ranks: the candidate with its results. */
 hy3d_status hy3d__compile_one(hy3d_context *context, hy3d_schedule *schedule,
                               hy3d_candidate *candidate);

@@ -5,6 +5,11 @@
 
 #include "base/checked.h"
 
+/* Weights count in eighths of what the least rank may hold, up to the largest of which
+ * HY3D_SCHEDULE_MAX_RANKS together are less than 2^31. */
+#define PARTS 8
+#define MOST_WEIGHT (1 << 24)
+
 static bool is_empty(hy3d__rows rows)
 {
     return rows.first >= rows.stop;
@@ -32,6 +37,21 @@ int64_t hy3d__largest_share(const hy3d__shards *shards, int64_t rows)
         largest = hy3d__max_i64(largest, share.stop - share.first);
     }
     return largest;
+}
+
+bool hy3d__weights_by_room(const int64_t *budgets, int32_t ranks,
+                           int32_t weights_out[HY3D_SCHEDULE_MAX_RANKS])
+{
+    int64_t least = budgets[0], most = budgets[0];
+    for (int32_t rank = 1; rank < ranks; rank++) {
+        least = hy3d__min_i64(least, budgets[rank]);
+        most = hy3d__max_i64(most, budgets[rank]);
+    }
+    for (int32_t rank = 0; rank < ranks && least > 0; rank++) {
+        const double weight = PARTS * ((double)budgets[rank] / (double)least) + 0.5;
+        weights_out[rank] = weight < MOST_WEIGHT ? (int32_t)weight : MOST_WEIGHT;
+    }
+    return least > 0 && least < most;
 }
 
 static hy3d__rows *needed_at(const hy3d__shards *shards, int32_t value, int32_t rank)

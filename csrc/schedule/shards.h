@@ -8,9 +8,6 @@
 
 #include "hy3d/schedule.h"
 
-/* The most ranks that a request may have. */
-#define HY3D__MAX_RANKS 64
-
 /* Half open. */
 typedef struct hy3d__rows {
     int64_t first, stop;
@@ -19,9 +16,9 @@ typedef struct hy3d__rows {
 /* Without ranks (one device) `needed` is NULL and `ranks` 1: each value has all of its rows. */
 typedef struct hy3d__shards {
     int32_t ranks;
-    int64_t unit;                        /* rows are shared in so many equal parts */
-    int64_t before[HY3D__MAX_RANKS + 1]; /* weights of the ranks before each, and of all */
-    hy3d__rows *needed;                  /* of each value by each rank: the rows of its slices */
+    int64_t unit;                                /* rows are shared in so many equal parts */
+    int64_t before[HY3D_SCHEDULE_MAX_RANKS + 1]; /* weights of the ranks before each, and of all */
+    hy3d__rows *needed; /* of each value by each rank: the rows of its slices */
 } hy3d__shards;
 
 /* For the sizes of all values and the weight of each rank; NULL: equal ones. */
@@ -29,6 +26,11 @@ hy3d_status hy3d__shards_create(hy3d_context *context, const hy3d_graph *graph,
                                 const hy3d_size *sizes, int32_t ranks, const int32_t *weights,
                                 hy3d__shards *shards_out);
 void hy3d__shards_destroy(hy3d_context *context, hy3d__shards *shards);
+
+/* Weights in the ratio of what each rank's device may hold. false: there is none, since all may
+ * hold the same or one has no limit. */
+bool hy3d__weights_by_room(const int64_t *budgets, int32_t ranks,
+                           int32_t weights_out[HY3D_SCHEDULE_MAX_RANKS]);
 
 /* A rank's share of `rows` rows. All shares of a rank are empty or none is. */
 hy3d__rows hy3d__share_of(const hy3d__shards *shards, int32_t rank, int64_t rows);

@@ -163,15 +163,16 @@ def lost_error(what: str, reason: str, original: BaseException) -> DeviceLostErr
     return error
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an exception's text, at most 200 characters, or its type's name."""
+def first_line(error: BaseException, most: int = 200) -> str:
+    """The first line of an exception's text, at most so many characters, or its type's name."""
     lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+    return lines[0][:most] if lines else type(error).__name__
 
 
-def described(error: BaseException) -> str:
-    """'ValueError: its text', in one line."""
-    return f"{type(error).__name__}: {first_line(error)}"
+def described(error: BaseException, most: int = 200) -> str:
+    """'ValueError: its text', in one line; the type alone where there is none."""
+    kind, line = type(error).__name__, first_line(error, most)
+    return line if line == kind else f"{kind}: {line}"
 
 
 def is_lost(error: BaseException) -> bool:

@@ -32,7 +32,7 @@ from hy3d_rocm.decoding.planning.jobs import Job
 from hy3d_rocm.decoding.planning.jobs import is_opaque as is_opaque
 from hy3d_rocm.decoding.planning.planner import Need, Variant
 from hy3d_rocm.decoding.report import Step
-from hy3d_rocm.decoding.run import blend
+from hy3d_rocm.decoding.tiled_run import blend
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hy3d_rocm._core import Program
+    from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
     from hy3d_rocm.decoding.graph import Graph
-    from hy3d_rocm.decoding.layers import Backend
     from hy3d_rocm.decoding.planning.compiled import Compiled
     from hy3d_rocm.decoding.planning.jobs import Job
 
@@ -97,7 +97,7 @@ class OnShapes(Run):
     """Carries sections out on shapes. What calls no convolution and makes nothing is left out: what
     leaves for the host and comes back, GroupNorms' factors, attention's products."""
 
-    def __init__(self, graph: Graph, backend: Backend, dtype: torch.dtype) -> None:
+    def __init__(self, graph: Graph, backend: TorchBackend, dtype: torch.dtype) -> None:
         super().__init__(graph, backend, _META, dtype)
         for n, node in enumerate(graph.nodes):
             if node.norm == GROUP:

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary, proxy
 import torch
 from torch import Tensor
 
+from hy3d_rocm.conv.errors import described, first_line
 from hy3d_rocm.decoding.faults import NOT_FINITE, Failure, failure_of
 from hy3d_rocm.decoding.precision import NonFiniteError
 from hy3d_rocm.decoding.report import DecodeCancelled
@@ -86,26 +87,35 @@ class _Word(NamedTuple):
 
 
 class Pending:
-    """Tensors on their way to and from other ranks: not to be touched before wait().
+    """Tensors on their way to and from other ranks: not to be touched before wait(). A Ticket
+    (transfers.py) of what they fill.
 
-    works: torch.distributed's. held: the memory that they use. arrived: (tensor of the device, the
-    same in host memory) that came through there.
+    works: torch.distributed's. held: the memory that they use. copies: (place, what came for it),
+    in order.
     """
 
     def __init__(
-        self, group: Group, works: Sequence[Any], held: Any, arrived: Any, on_stream: bool
+        self, group: Group, works: Sequence[Any], held: Any, copies: list[Any], on_stream: bool
     ) -> None:
         self._group, self._works, self._on_stream = group, works, on_stream
-        self._held, self._arrived = held, arrived
+        self._held, self._copies = held, copies
 
     def wait(self) -> None:
-        """Until all is sent and there; what NCCL does the current stream waits for, not we."""
+        """Until all is sent and in its place; what NCCL does the current stream waits for, not
+        we."""
         if self._works:
             self._group.wait(self._works, self._held, self._on_stream)
         self._works, self._held = (), None
-        for tensor, there in self._arrived:
-            tensor.copy_(there)
-        self._arrived = ()
+        while self._copies:  # one that fails is made again
+            place, came = self._copies[0]
+            place.copy_(came)
+            del self._copies[0]
+
+    join = wait
+
+    def drop(self) -> None:
+        """Nobody wants what comes any more; it is still on its way."""
+        self._copies = []
 
 
 class Group:
@@ -153,11 +163,11 @@ class Group:
             for event in events[1:]:
                 event.record()
 
-    def post(self, sends: Parts, comes: Parts) -> Pending:
+    def post(self, sends: Parts, comes: Parts, copies: Sequence[Any] = ()) -> Pending:
         """Begins to send tensors, and to fill tensors with what is sent to this rank: contiguous
-        ones, all of one device."""
+        ones, all of one device. copies: (place, one of these), made when it has come."""
         self.sent_bytes += sum(tensor.nbytes for _, tensor in sends)
-        arrived, through = [], self.control
+        through, arrived = self.control, list[Any]()
         on_device = any(tensor.device.type != "cpu" for _, tensor in (*sends, *comes))
         if on_device and self.data is not None:
             through = self.data
@@ -177,7 +187,7 @@ class Group:
                 works.append(begin([tensor], peer, 0))
         if through is self.data and works:
             self._last = works[-1]
-        return Pending(self, works, every, arrived, through is self.data)
+        return Pending(self, works, every, [*arrived, *copies], through is self.data)
 
     def gather(self, tensor: Tensor, timeouts: int = 1) -> list[Tensor]:
         """Every rank's tensor, all of one size, in the order of ranks. timeouts: that this waits
@@ -226,7 +236,7 @@ class Group:
         """This rank ends a decode with `error`. Where not all ranks do the group is lost: others
         wait for this one."""
         if not self.lost and not is_settled(error):
-            self.lost = f"rank {self.rank} left a decode of the group ({_described(error)})"
+            self.lost = f"rank {self.rank} left a decode of the group ({described(error, 300)})"
 
     def settle(self) -> None:
         """Behind all that the device was given: GroupLostError where NCCL gave something up, so
@@ -264,10 +274,9 @@ class Group:
             yield
         except RuntimeError as error:  # whatever torch.distributed raises is one
             self._kept += [works, held]
-            first = (str(error).strip().splitlines() or [""])[0]
             self.lose(
                 f"rank {self.rank} of {self.size} lost another one, which did not answer within "
-                f"{self.timeout:g} s or is gone ({first})"
+                f"{self.timeout:g} s or is gone ({first_line(error, 500)})"
             )
 
     def lose(self, why: str) -> NoReturn:
@@ -341,7 +350,7 @@ def _word(about: str, values: Any, error: BaseException | None) -> _Word:
     if isinstance(error, DecodeCancelled):
         return _Word(about, values, _CANCELLED, str(error)[:300])
     if not isinstance(error, Exception):  # KeyboardInterrupt, or a host's own
-        return _Word(about, values, _CANCELLED, _described(error))
+        return _Word(about, values, _CANCELLED, described(error, 300))
     if isinstance(error, NonFiniteError):
         return _Word(about, values, NOT_FINITE, str(error)[:300])
     if isinstance(error, RankFailedError):
@@ -350,13 +359,8 @@ def _word(about: str, values: Any, error: BaseException | None) -> _Word:
     try:
         failure = failure_of(error, on_cpu=False)
     except BaseException:  # noqa: BLE001 - it is given back where nothing cures it
-        return _Word(about, values, _ERROR, _described(error))
+        return _Word(about, values, _ERROR, described(error, 300))
     return _Word(about, values, failure.what, failure.text, failure.on_host)
-
-
-def _described(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return ": ".join([type(error).__name__, *(line[:300] for line in lines[:1])])
 
 
 _MARK = "_hy3d_rocm_settled"
@@ -414,7 +418,7 @@ def group_of(
                     use_local_synchronization=True,
                 )  # fmt: skip
             except RuntimeError as error:  # one has not come
-                lost = f"no group of gloo came about within {timeout:g} s ({_described(error)})"
+                lost = f"no group of gloo came about within {timeout:g} s ({described(error, 300)})"
         # torch.distributed holds them; here they would outlive destroy_process_group().
         found = _groups[given] = Group(proxy(control), None, timeout)
         found.lost = lost

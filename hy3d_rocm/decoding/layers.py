@@ -2,9 +2,9 @@
 
 A family (families/) says once in which order its layers run: a plain function over an Engine. The
 engine of every decode is the recorder (graph.py): the C core makes a program of what it records,
-which says what is in memory when. A backend computes one convolution on some frames, with the norm,
-the activation, the up-sampling and the padding before it and the residual after it, so that none of
-these exists as a tensor of its own.
+which says what is in memory when. A backend (backends/torch_ops.py's, or one above it) computes one
+convolution on some frames, with the norm, the activation, the up-sampling and the padding before it
+and the residual after it, so that none of these exists as a tensor of its own.
 
 Everywhere: one sample, (1, C, T, H, W); triples are (T, H, W); frame numbers count from the start
 of the video.
@@ -208,44 +208,6 @@ class Moments:
     count: int
     mean: Tensor
     deviations: Tensor
-
-
-class Backend(Protocol):
-    """Computes a layer on some frames. Holds no state of the video. is_channels_last: results of 8
-    channels or more are."""
-
-    weights: Weights
-    is_channels_last: bool
-
-    def convolve(
-        self, layer: Conv, source: Pieces, frames: Range, *,
-        affine: tuple[Tensor, Tensor] | None = None, add: Tensor | None = None,
-        moments: bool = False, out: Tensor | None = None,
-    ) -> tuple[Tensor, Moments | None]:  # fmt: skip
-        """Frames `frames` of the convolution's output.
-
-        `frames` counts the output before the shuffle; the result has shuffled_frames() of it. The
-        shuffle's drop, skip_first and reread are run.py's: source and frames count from where
-        the convolution's own video begins. source holds every frame that is read. affine: (C,)
-        factor and summand, float32 (of a float64 source float64), that stand for a "group" norm.
-        add: the residual, of the result's shape; it may be overwritten and returned. moments:
-        those of the result; None may come all the same from who has no quicker way to them.
-        out: where the result is to be: (1, C, t, H, W) of the result's shape and the source's type,
-        any strides (in practice rows of a larger tensor whose layout is as results are); returned.
-        It is `add` itself or lies apart from it, and from the source. Nothing is written to `add`
-        before all that can fail for want of memory is done; to another `out` at any time.
-        """
-
-    def workspace(
-        self, layer: Conv, source: Pieces, frames: Range, *, into: bool = False
-    ) -> tuple[int, bool]:
-        """Predicted bytes that `convolve` takes at its peak beside its operands and result; whether
-        a residual that is laid out as results are becomes the result. into: the result goes to an
-        `out`, which is not counted; what is made beside it is."""
-
-    def kept_bytes(self, layer: Conv, is_first: bool) -> int:
-        """What the first call with this layer makes and keeps. is_first: no matrix product was
-        computed before."""
 
 
 class Engine(Protocol):

@@ -4,50 +4,29 @@ The C core has decided everything (include/hy3d/schedule.h): which frames a step
 slices, what is freed after it, what leaves for the host and comes back, what is a section. Here
 each step becomes one call of a backend or a torch operator. A step that fails leaves no trace: what
 it writes in place it writes with its last operation, so it can be made again, with the same bits.
-
-In tiles the prefix's output is kept, parts and tiles of it are cut out, and what comes out of a
-tile is blended into the result. GroupNorm's statistics are the same for all tiles: estimated
-beforehand from a part of the prefix's output (statistics.py), so that neither seams nor flicker
-come from them. While the tiles run the true ones are gathered, and the difference is reported.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Callable, Generator, Sequence
-from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch._C import _nn
 
 from hy3d_rocm import _native, meter
-from hy3d_rocm.decoding.backends.statistics import (
-    Statistics,
-    channel_moments,
-    combine,
-    corrected,
-    group_affine,
-    grouped,
-    reduced,
-    wide_type,
-)
+from hy3d_rocm.decoding.backends.attention import Streams, is_fused, shaped, tokens_of, weigh
+from hy3d_rocm.decoding.backends.statistics import channel_moments, combine, group_affine
 from hy3d_rocm.decoding.faults import Attempts, Recover, Result, attempt, retry_out_of_memory
 from hy3d_rocm.decoding.layers import Attention, Conv, Local, Moments, Norm, Pieces, Range
-from hy3d_rocm.decoding.plan import Tile, Tiles
 from hy3d_rocm.decoding.report import Step
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program
+    from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
     from hy3d_rocm.decoding.graph import Graph
-    from hy3d_rocm.decoding.layers import Backend
     from hy3d_rocm.decoding.stages import Counter
     from hy3d_rocm.decoding.transfers import Ticket, Transfers
-
-logger = logging.getLogger("hy3d_rocm")
 
 Made = tuple[Tensor, Moments | None]
 
@@ -56,15 +35,9 @@ OPS = (
     "enter", "conv", "pass", "keys", "attend", "map", "add", "trim", "opaque", "moments", "reduce",
     "emit", "store", "drop", "load", "send", "recv",
 )  # fmt: skip
-_ENTER, _ADD, _TRIM, _EMIT = (OPS.index(name) for name in ("enter", "add", "trim", "emit"))
-# hy3d_section_kind
-_PREFIX, _STATISTICS = 1, 2
+TRIM, _ENTER, _ADD, _EMIT = (OPS.index(name) for name in ("trim", "enter", "add", "emit"))
 # HY3D_STEP_GATHER, HY3D_STEP_OVERWRITE
 GATHER, OVERWRITE = 1, 2
-#: of attention's scores where no fused kernel takes it
-SCORE_BYTES = 256 << 20
-#: streams that attentions of single frames are shared by, of so many queries a program
-MOST_STREAMS, _QUERIES = 4, 64
 _FEW_FRAMES = 16  # that are copied one by one
 #: bytes of slices freed on the CPU until free pages are returned to the system
 TRIM_BYTES = 64 << 20
@@ -135,22 +108,20 @@ class _Slice:
 
 
 class Run:
-    """Carries sections of programs out, one at a time, or those of one sample's tiles.
+    """Carries sections of programs out, one at a time.
 
     transfers: to the host and back; needed only by programs that store slices. counter: check()
     before each attempt at a step, tick(Step) after it. recover(step, attempts, error):
     after a step (of the section) failed so often; True where it is to be made again; it raises, or
     gives False, where not. affines: factor and summand (C,) of each node with a GroupNorm, given or
-    left by the section that reduced them. estimate_error: how far the estimated statistics of tiles
-    were off, of a mean in standard deviations, of a standard deviation in itself; 0.0 where nothing
-    was estimated.
+    left by the section that reduced them.
     """
 
     #: around each step, (work, step) -> what it made, where there is more to it than attempts
     _around: Any = None
 
     def __init__(
-        self, graph: Graph, backend: Backend, device: torch.device, dtype: torch.dtype, *,
+        self, graph: Graph, backend: TorchBackend, device: torch.device, dtype: torch.dtype, *,
         transfers: Transfers | None = None, counter: Counter | None = None,
         recover: Recover | None = None, sample: int = 0,
     ) -> None:  # fmt: skip
@@ -163,7 +134,6 @@ class Run:
         self.recover = recover or retry_out_of_memory(lambda: meter.give_back(device))
         self.sample = sample
         self.affines: dict[int, tuple[Tensor, Tensor]] = {}
-        self.estimate_error = 0.0
         self._check = None if counter is None else counter.check
         self._section: dict[str, Any] = {}
         self._source: Callable[[Range], Tensor] | None = None
@@ -180,28 +150,17 @@ class Run:
         self._bytes: list[int] = []
         self._are_keys: list[bool] = []
         self._freed_bytes = 0
-        # Of tiles: the prefix's output; of each norm behind the cut what the part of the last
-        # estimate measured, and what is in force; of the values that they normalise, by node, what
-        # the tiles have shown so far.
-        self._grid: list[tuple[int, Tensor]] = []
-        self._measured: dict[int, Statistics] = {}
-        self._used: dict[int, Statistics] = {}
-        self._seen: dict[int, Moments] = {}
-        self._before: dict[int, tuple[Statistics, Statistics]] = {}  # measured, true
 
     def section(
         self, program: Program, number: int, fetch: Callable[[Range], Tensor],
-        section: dict[str, Any] | None = None, tile: Tile | None = None,
+        section: dict[str, Any] | None = None,
     ) -> Generator[tuple[int, Tensor]]:  # fmt: skip
         """Carries section `number` out; fetch((first, stop)) gives frames of its input (1, C, t, H,
         W). (first frame, frames) of its output in order, which may be read until the next is asked
         for. Raises what a step raised at last. section: program.sections[number], where that is
-        known; tile: whose section it is."""
+        known."""
         self._section = section = program.sections[number] if section is None else section
-        index, rows, columns = 0, (0, section["size"][1]), (0, section["size"][2])
-        if tile is not None:
-            (_, h0, w0), (_, h1, w1) = tile.out_start, tile.out_stop
-            index, rows, columns = tile.index, (h0, h1), (w0, w1)
+        index, rows, columns = self._counted_as()
         # Bound here: a Run that held them itself would outlive its decode with all that it has.
         works: list[Any] = [getattr(self, "_" + name) for name in OPS]
         self._begin(program.slices(number), fetch)
@@ -221,75 +180,37 @@ class Run:
                     if step.op == _EMIT:
                         yield step.frames[0], made
                     elif made is not None:
-                        self._keep(step, made, tile)
+                        self._keep(step, made)
                     made = None
                     for freed in step.frees:
                         self._free(freed)
                     if self.counter is not None:
                         kind = "statistics" if section["pass"] else OPS[step.op]
-                        done = Step(kind, self.sample, index, at, step.frames, rows, columns)
-                        self.counter.tick(done)
+                        self._tell(Step(kind, self.sample, index, at, step.frames, rows, columns))
         finally:
             for freed in list(self._slices):  # no copy is under way, nothing is held
                 self._free(freed)
             self._source = None
 
-    def tiles(self, program: Program, z: Tensor, out: Tensor) -> None:
-        """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
-        assert program.tiles is not None
-        tiles = tile_places(program.tiles)
-        if len(tiles) > 1:
-            out.zero_()
-        self._grid = [(0, z)]
-        for number, section in enumerate(program.sections):
-            if section["kind"] == _PREFIX:
-                grid = []
-                for first, frames in self.section(program, number, self._fetch, section):
-                    grid.append((first, self._tried(partial(frames.to, "cpu", copy=True))))
-                    del frames
-                self._grid = grid
-            elif section["kind"] == _STATISTICS:
-                self._estimate(program, number, section)
-            else:
-                self._in_tile(program, number, section, tiles[section["tile"]], out)
-        self._grid = []
-        if self._used:
-            self.estimate_error = self._worst(self._truth())
-            logger.info(
-                "[VAE Decode] The estimated GroupNorm statistics were off by %.2e at most",
-                self.estimate_error,
-            )
+    def _counted_as(self) -> tuple[int, Range, Range]:
+        """Of what is made, as who counts steps is told: which tile it is, its rows and columns."""
+        _, rows, columns = self._section["size"]
+        return 0, (0, rows), (0, columns)
 
-    def _in_tile(
-        self, program: Program, number: int, section: dict[str, Any], tile: Tile, out: Tensor
-    ) -> None:
-        rows, columns = slice(*section["rows"]), slice(*section["columns"])
-        cut = lambda frames: self._fetch(frames)[..., rows, columns]  # noqa: E731
-        (_, high, wide), (_, out_rows, out_columns) = tile.keep_slices, tile.out_slices
-        windows = None, tile.window(1), tile.window(2)
-        for first, frames in self.section(program, number, cut, section, tile):
-            if not section["pass"]:
-                kept = self._tried(lambda made: made[..., high, wide].to("cpu"), frames)
-                time = slice(first, first + kept.shape[2])
-                blend(kept, out[:, :, time, out_rows, out_columns], windows)
-                del kept
-            del frames
+    def _tell(self, done: Step) -> None:
+        """Who counts steps is told of one."""
+        assert self.counter is not None
+        self.counter.tick(done)
 
-    def _keep(self, step: ProgramStep, made: Made, tile: Tile | None) -> None:
+    def _keep(self, step: ProgramStep, made: Made) -> None:
         """What was made goes into the table when nothing can fail any more."""
         tensor, moments = made
-        if tile is not None:
-            self._see(step, tensor, tile)
         owned = step.op != _ENTER or self._is_ours
         self._slices[step.slice] = _Slice(tensor, step.frames, self._rows[step.slice], owned)
         if moments is not None:
             self._gathered[step.slice] = moments
         elif step.flags & GATHER:
             attempt(self._moments, step, recover=self.recover)  # a part of the step: no check
-
-    def _fetch(self, frames: Range) -> Tensor:
-        """Frames of the prefix's output."""
-        return joined(self._grid, frames)
 
     def _begin(self, slices: Sequence[tuple[Any, ...]], fetch: Callable[[Range], Tensor]) -> None:
         self._slices, self._gathered, self._of_node, self._frames = {}, {}, {}, {}
@@ -307,52 +228,6 @@ class Run:
         """work(*given) as a step's is: see attempt()."""
         return attempt(work, *given, recover=self.recover, check=self._check)
 
-    # Statistics
-
-    def _estimate(self, program: Program, number: int, section: dict[str, Any]) -> None:
-        """The statistics of all norms behind the cut, from a part; corrected by what a pass over
-        all tiles has gathered."""
-        truth = self._truth()
-        self._before = {n: (self._measured[n], truth[n]) for n in truth}
-        if truth:
-            logger.debug(
-                "[VAE Decode] A correction: the estimate was off by %.2e", self._worst(truth)
-            )
-        self._measured, self._used, self._seen = {}, {}, {}
-        rows, columns = (int(n) for n in self._grid[0][1].shape[3:])
-        whole = sum(int(t.shape[2]) for _, t in self._grid), rows, columns
-        part = self._tried(
-            lambda: reduced(self._fetch, whole, section["size"]).to(self.device, self.dtype)
-        )
-        for _ in self.section(program, number, lambda r: part[:, :, slice(*r)], section):
-            pass  # nothing is given away
-
-    def _see(self, step: ProgramStep, tensor: Tensor, tile: Tile) -> None:
-        """A slice was made: what belongs to this tile alone counts for the true statistics."""
-        nodes = self.graph.nodes
-        if step.op == _TRIM or all(nodes[norm].source != step.node for norm in self._used):
-            return
-        scale = tensor.shape[-1] // self._section["size"][2]
-        rows, columns = (
-            slice((start - first) * scale, (stop - first) * scale)
-            for first, start, stop in zip(
-                tile.in_start[1:], tile.own_start[1:], tile.own_stop[1:], strict=True
-            )
-        )
-        part = tensor[..., rows, columns]
-        if part.numel():
-            more, known = self._tried(channel_moments, part), self._seen.get(step.node)
-            self._seen[step.node] = more if known is None else combine([known, more])
-
-    def _truth(self) -> dict[int, Statistics]:
-        return {
-            node: grouped(self._seen[self.graph.nodes[node].source], self._norm(node).groups)
-            for node in self._used
-        }
-
-    def _worst(self, truth: dict[int, Statistics]) -> float:
-        return max((self._used[n].deviation(truth[n]) for n in truth), default=0.0)
-
     def _norm(self, node: int) -> Norm:
         norm = cast("Conv | Attention", self.graph.layers[node]).norm
         assert norm is not None
@@ -363,22 +238,17 @@ class Run:
         self._gathered[step.slice] = channel_moments(_lines(entry.made(), entry.rows, step.rows))
 
     def _reduce(self, step: ProgramStep) -> None:
-        norm, source = self._norm(step.node), self.graph.nodes[step.node].source
+        source = self.graph.nodes[step.node].source
         if source not in self._combined:
             slices = self._of_node[source]
             self._combined[source] = combine([self._gathered[n] for n in slices])
             for number in slices:
                 del self._gathered[number]
-        moments, weights = self._combined[source], self.backend.weights
-        if self._section["kind"] != _STATISTICS:
-            self.affines[step.node] = group_affine(norm, moments, weights, self.dtype)
-            return
-        found = self._measured[step.node] = grouped(moments, norm.groups)
-        if step.node in self._before:
-            found = corrected(found, *self._before[step.node], norm.eps)
-        self._used[step.node] = found
-        channels = self.graph.nodes[source].channels
-        self.affines[step.node] = found.affine(norm, weights, channels, self.dtype)
+        self.affines[step.node] = self._affine(step.node, source, self._combined[source])
+
+    def _affine(self, node: int, source: int, moments: Moments) -> tuple[Tensor, Tensor]:
+        """Of a node's GroupNorm, by the moments of its source."""
+        return group_affine(self._norm(node), moments, self.backend.weights, self.dtype)
 
     # Steps: each gives (what it made, its moments or None), or None where no slice is made
 
@@ -497,6 +367,8 @@ class Run:
 
     # Attention
 
+    _weigh = staticmethod(weigh)
+
     def _keys(self, step: ProgramStep) -> None:
         """Keys and values of some frames and rows, at their place."""
         x = self._cut(step.sources, step.reads, step.read_rows)
@@ -515,8 +387,8 @@ class Run:
     @staticmethod
     def _of_frames(room: Tensor, entry: _Slice, frames: Range, rows: Range) -> Tensor:
         """Some frames and rows of keys and values: (2, heads, T, H, W, size of a head)."""
-        shaped = _shaped(room, entry.frames[1] - entry.frames[0], entry.rows[1] - entry.rows[0])
-        return shaped[:, :, slice(*frames), slice(*rows)]
+        every = shaped(room, entry.frames[1] - entry.frames[0], entry.rows[1] - entry.rows[0])
+        return every[:, :, slice(*frames), slice(*rows)]
 
     def _fill(self, step: ProgramStep, x: Tensor, room: Tensor) -> None:
         """room: (2, heads, T, H, W, size of a head), of the frames and rows of x."""
@@ -525,11 +397,11 @@ class Run:
         if layer.k is None:
             made, _ = self.backend.convolve(Conv(layer.q, norm=norm), *video, affine=affine)
             for place, part in zip(room, made.chunk(3, dim=1)[1:], strict=True):
-                place.copy_(_tokens(part, layer.heads).reshape(place.shape))
+                place.copy_(tokens_of(part, layer.heads).reshape(place.shape))
             return
         for place, module in zip(room, (layer.k, layer.v), strict=True):
             made, _ = self.backend.convolve(Conv(module, norm=norm), *video, affine=affine)
-            place.copy_(_tokens(made, layer.heads).reshape(place.shape))
+            place.copy_(tokens_of(made, layer.heads).reshape(place.shape))
             del made
 
     def _attend(self, step: ProgramStep) -> Made:
@@ -558,7 +430,7 @@ class Run:
             every = self._cut(step.sources, step.frames, step.read_rows)
             high, first = int(every.shape[3]), step.frames[0]
             room = self._room_for_keys(step, every, frames, high)
-            self._fill(step, every, _shaped(room, frames, high))
+            self._fill(step, every, shaped(room, frames, high))
             del every
         else:
             entry = self._slices[step.others[0]]
@@ -566,11 +438,11 @@ class Run:
         keys = high * int(x.shape[4])  # of a frame
         conv, affine = Conv(layer.q, norm=self._norm(step.node)), self.affines.get(step.node)
         q = self.backend.convolve(conv, *_video(x), affine=affine)[0][:, :width]
-        q = _tokens(q, layer.heads).contiguous()[None]
+        q = tokens_of(q, layer.heads).contiguous()[None]
         mixed = q.new_empty((1, width, frames, *x.shape[3:]))
-        target = _tokens(mixed, layer.heads)
+        target = tokens_of(mixed, layer.heads)
         fused = is_fused(q[:, :, :tokens], room[0, None], room[1, None])
-        with _Streams(self.device, layer.heads * tokens if fused else 0) as streams:
+        with Streams(self.device, layer.heads * tokens if fused else 0) as streams:
             for frame in range(frames):
                 if self._check is not None:
                     self._check()
@@ -582,15 +454,6 @@ class Run:
                 with streams.next():
                     self._weigh(q[:, :, here], k, v, target[:, here])
         return mixed
-
-    def _weigh(self, q: Tensor, k: Tensor, v: Tensor, target: Tensor) -> None:
-        """softmax(q k^T) v of some queries."""
-        rows = query_rows(q, k, v, q.shape[2])
-        for start in range(0, q.shape[2], rows):
-            part = slice(start, start + rows)
-            # torch's own: one that somebody put in its place is a VAE of unknown layers.
-            made = _nn.scaled_dot_product_attention(q[:, :, part], k, v)
-            target[:, part].copy_(made[0])
 
     # Slices
 
@@ -652,7 +515,7 @@ class Run:
                 meter.trim_malloc()
 
 
-def at_once(graph: Graph, backend: Backend, x: Tensor) -> Tensor:
+def at_once(graph: Graph, backend: TorchBackend, x: Tensor) -> Tensor:
     """What the graph makes of x (1, C, T, H, W), on x's device: all frames at a time."""
     machine = (1 << 62, 0), (int(x.shape[2]), 0, 0), 1.0, 1.0, 1.0, 1.0
     program = _native.compile_schedule(
@@ -688,63 +551,11 @@ def _copy(place: Tensor, x: Tensor) -> Tensor:
     return place
 
 
-@functools.cache
-def _side_streams(device: torch.device) -> tuple[Any, ...]:
-    """The same ones each time: each has blocks of the allocator's of its own."""
-    return tuple(torch.cuda.Stream(device) for _ in range(1, MOST_STREAMS))  # type: ignore[no-untyped-call]
-
-
-class _Streams:
-    """Streams of a GPU for things that do not depend on each other and leave most of it idle: one
-    frame's attention is a program for some 64 of its `queries`. All together take what one
-    attention does that fills the GPU, some 25 MB on an H200, within the margin. queries 0: the
-    current stream alone, for what takes more. Before and after, that has them all behind it."""
-
-    def __init__(self, device: torch.device, queries: int) -> None:
-        self._streams: list[Any] = []
-        self._number = 0
-        if device.type == "cuda" and queries:
-            self._here = torch.cuda.current_stream(device)
-            units = torch.cuda.get_device_properties(device).multi_processor_count
-            count = min(MOST_STREAMS, max(1, round(units / max(queries // _QUERIES, 1))))
-            self._streams = list(_side_streams(device)[: count - 1])
-
-    def __enter__(self) -> _Streams:
-        for stream in self._streams:
-            stream.wait_stream(self._here)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for stream in self._streams:
-            self._here.wait_stream(stream)
-
-    def next(self) -> Any:
-        """That of the next one."""
-        every = [None, *self._streams]
-        self._number += 1
-        stream = every[self._number % len(every)]
-        return nullcontext() if stream is None else torch.cuda.stream(stream)
-
-
 def _lines(x: Tensor, rows: Range, wanted: Range) -> Tensor:
     """Rows `wanted` of x (1, C, T, H, W), which has `rows`: a view."""
     if rows == wanted:
         return x
     return x[:, :, :, wanted[0] - rows[0] : wanted[1] - rows[0]]
-
-
-def tile_places(tiles: dict[str, Any]) -> Tiles:
-    """Where the tiles lie, of a hy3d_tiles_desc."""
-    return Tiles(_native.schedule_plan(**tiles))
-
-
-def blend(kept: Tensor, place: Tensor, windows: Sequence[memoryview | None]) -> None:
-    """Adds a tile to its place in the result, times its windows along T, H and W: of one without
-    any that is the place."""
-    if any(window is not None for window in windows):
-        _native.blend_accumulate(kept, windows[0], windows[1], windows[2], place)
-    else:
-        place.copy_(kept)
 
 
 def own_memory(made: Tensor, source: Tensor) -> Tensor:
@@ -758,29 +569,3 @@ def _video(x: Tensor) -> tuple[Pieces, Range]:
     """All frames of x, a video of their own."""
     frames = 0, int(x.shape[2])
     return Pieces((x,), *frames), frames
-
-
-def _shaped(room: Tensor, frames: int, rows: int) -> Tensor:
-    """(2, heads, tokens, size of a head) -> (2, heads, T, H, W, size of a head), a view."""
-    kinds, heads, tokens, size = room.shape
-    return room.view(kinds, heads, frames, rows, tokens // (frames * rows), size)
-
-
-def _tokens(x: Tensor, heads: int) -> Tensor:
-    """(1, width, T, H, W) -> (heads, tokens, size of a head), a view where it can be one."""
-    return x.reshape(heads, x.shape[1] // heads, -1).transpose(1, 2)
-
-
-def is_fused(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether torch has a kernel for the whole attention of these. On shapes alone: no."""
-    # 0 is torch's number for the composite of two products and a softmax, -1 for none.
-    return q.device.type != "meta" and int(torch._fused_sdp_choice(q, k, v)) > 0
-
-
-def query_rows(q: Tensor, k: Tensor, v: Tensor, tokens: int) -> int:
-    """Queries at a time: all where a fused kernel takes them, else what keeps the scores (float32,
-    of float64 queries float64) below SCORE_BYTES. On shapes alone the scores are counted."""
-    if is_fused(q, k, v):
-        return tokens
-    score = wide_type(q.dtype).itemsize
-    return max(1, min(tokens, SCORE_BYTES // (q.shape[1] * k.shape[2] * score)))

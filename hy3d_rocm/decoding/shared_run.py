@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
+from hy3d_rocm import _native
 from hy3d_rocm.decoding.backends.statistics import combine
 from hy3d_rocm.decoding.group import GroupLostError
 from hy3d_rocm.decoding.layers import Moments, Range
@@ -16,6 +17,7 @@ from hy3d_rocm.decoding.run import OPS, ProgramStep, Run
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program
     from hy3d_rocm.decoding.group import Group, Meeting, Parts, Pending
+    from hy3d_rocm.decoding.report import Step
 
 # Of these, and fewer, each is a message of its own.
 _FEW_FRAMES = 4
@@ -34,12 +36,11 @@ class SharedRun(Run):
     def __init__(self, group: Group, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.group = group
-        if self.counter is not None:
-            self.counter = _Watched(self.counter, self.fail)  # type: ignore[assignment]
         self._error: BaseException | None = None
         self._behind: list[ProgramStep] = []  # SENDs and RECVs behind one step
-        self._filling: _Filling | None = None
-        self._shares: list[int] = []  # of the output's rows, of each rank
+        self._filling: Pending | None = None
+        self._shares: tuple[Range, ...] = ()  # of the output's rows, of each rank
+        self._columns = 0  # of the output
         self._asked: Meeting | None = None
         self._reduced: set[int] = set()  # values
 
@@ -55,13 +56,13 @@ class SharedRun(Run):
 
     def section(
         self, program: Program, number: int, fetch: Callable[[Range], Tensor],
-        section: dict[str, Any] | None = None, tile: Any = None,
+        section: dict[str, Any] | None = None,
     ) -> Generator[tuple[int, Tensor]]:  # fmt: skip
         """See Run.section. What is thrown in where frames are given is fail()'s."""
-        own = next((step[7] for step in program.steps(number) if step[0] == _EMIT), (0, 0))
-        shares = self.group.meet(f"the rows of sample {self.sample}", self._error, own)
-        self._shares = [stop - first for first, stop in shares]
-        for first, frames in super().section(program, number, fetch, section, tile):
+        self._shares, size = program.shares, program.sections[number]["size"]
+        self._columns = _native.graph_sizes(self.graph.nodes, size)[-1][3]
+        self.group.meet(f"the beginning of sample {self.sample}", self._error)
+        for first, frames in super().section(program, number, fetch, section):
             if frames is not None:
                 try:
                     yield first, frames
@@ -95,13 +96,19 @@ class SharedRun(Run):
                 self.fail(error)
         return None
 
-    def _keep(self, step: ProgramStep, made: Any, tile: Any) -> None:
-        self._unless_failed(super()._keep, step, made, tile)
+    def _keep(self, step: ProgramStep, made: Any) -> None:
+        self._unless_failed(super()._keep, step, made)
+
+    def _tell(self, done: Step) -> None:
+        try:
+            super()._tell(done)
+        except BaseException as error:  # noqa: BLE001 - the others wait for this rank
+            self.fail(error)
 
     def _free(self, number: int) -> None:
         entry = self._slices.get(number)
         if entry is not None:
-            if isinstance(entry.filling, _Filling):
+            if entry.filling is not None:
                 entry.filling.drop()
             super()._free(number)
 
@@ -116,7 +123,7 @@ class SharedRun(Run):
             self._filling.wait()  # also where this rank fails in it
         parts = self._unless_failed(self._tried, self._parts, steps)
         sends, comes, copies = self._parts(steps) if parts is None else parts
-        self._filling = _Filling(self.group.post(sends, comes), copies)
+        self._filling = self.group.post(sends, comes, copies)
         if (entry := self._slices.get(steps[0].slice)) is not None:
             entry.filling = self._filling
 
@@ -225,10 +232,10 @@ class SharedRun(Run):
 
     def _sum_of(self, count: int, every: Sequence[Tensor]) -> Moments:
         """Of all rows. count: of this rank's."""
-        here = self._shares[self.group.rank]
+        rows = [stop - first for first, stop in self._shares]
         return combine([
-            Moments(count * rows // here, mean, deviations)
-            for rows, (mean, deviations) in zip(self._shares, every, strict=True) if rows
+            Moments(count * n // rows[self.group.rank], mean, deviations)
+            for n, (mean, deviations) in zip(rows, every, strict=True) if n
         ])  # fmt: skip
 
     def _own_moments(self, source: int) -> Moments:
@@ -239,34 +246,28 @@ class SharedRun(Run):
         own = None
         if step.slice in self._slices:
             own = self._unless_failed(self._emit, step)
-        size = (*step.rows, int(own.shape[4])) if own is not None else (0, 0, 0)
-        sizes = self._meet(f"frames {step.frames} of sample {self.sample}", size)
-        rows, columns = [(first, stop) for first, stop, _ in sizes], max(n for _, _, n in sizes)
         made, sends, comes = None, list[Any](), list[Any]()
-        channels, frames = self.graph.nodes[step.node].channels, step.frames[1] - step.frames[0]
         if self.group.rank == 0:
-            room = self._unless_failed(
-                self._tried, self._room_for_frames, channels, frames, columns, rows
-            )
+            room = self._unless_failed(self._tried, self._room_for_frames, step)
             made, comes = room or (None, [])
         elif own is not None:
             part = self._unless_failed(self._tried, own.contiguous)
             sends = [] if part is None else [(0, part.view(-1))]
-        self._meet(f"frames {step.frames}", None)
+        self._meet(f"frames {step.frames} of sample {self.sample}", None)
         self.group.post(sends, comes).wait()
         if made is None:
             return None
-        return cast("Tensor | None", self._unless_failed(_put_together, made, own, rows, comes))
+        found = self._unless_failed(_put_together, made, own, self._shares, comes)
+        return cast("Tensor | None", found)
 
-    def _room_for_frames(
-        self, channels: int, frames: int, columns: int, rows: Sequence[Range]
-    ) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+    def _room_for_frames(self, step: ProgramStep) -> tuple[Tensor, list[tuple[int, Tensor]]]:
         """Rank 0's: all rows, and those of each other rank."""
+        channels, frames = self.graph.nodes[step.node].channels, step.frames[1] - step.frames[0]
         new = torch.empty(0, dtype=self.dtype, device=self.device).new_empty
-        made = new((1, channels, frames, max(stop for _, stop in rows), columns))
+        made = new((1, channels, frames, self._shares[-1][1], self._columns))
         comes = [
-            (rank, new((channels * frames * (stop - first) * columns,)))
-            for rank, (first, stop) in enumerate(rows) if rank and stop > first
+            (rank, new((channels * frames * (stop - first) * self._columns,)))
+            for rank, (first, stop) in enumerate(self._shares) if rank and stop > first
         ]  # fmt: skip
         return made, comes
 
@@ -283,41 +284,3 @@ def _put_together(
         elif stop > first:
             place.copy_(parts[rank].view(place.shape))
     return made
-
-
-class _Filling:
-    """Rows on their way into a slice: a Ticket (transfers.py)."""
-
-    def __init__(self, pending: Pending, copies: Sequence[tuple[Tensor, Tensor]]) -> None:
-        self._pending: Pending | None = pending
-        self._copies = list(copies)
-
-    def wait(self) -> None:
-        """Until they are in their places."""
-        if self._pending is not None:
-            self._pending.wait()
-            self._pending = None
-        while self._copies:  # one that fails is made again
-            place, part = self._copies[-1]
-            place.copy_(part)
-            self._copies.pop()
-
-    join = wait
-
-    def drop(self) -> None:
-        """Nobody wants them any more; they are still on their way."""
-        self._copies.clear()
-
-
-class _Watched:
-    """A counter whose errors are the run's: the others wait for this rank."""
-
-    def __init__(self, counter: Any, fail: Callable[[BaseException], None]) -> None:
-        self._counter, self._fail = counter, fail
-
-    def tick(self, step: Any) -> None:
-        """As the counter's."""
-        try:
-            self._counter.tick(step)
-        except BaseException as error:  # noqa: BLE001
-            self._fail(error)

@@ -16,6 +16,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from hy3d_rocm.conv.errors import first_line
 from hy3d_rocm.decoding.copies import holds_resource
 
 _COUNT = struct.Struct("<Q")
@@ -83,8 +84,7 @@ def packed(message: Any) -> tuple[bytes, list[Tensor]]:
     except UnsendableError:
         raise
     except Exception as error:  # whatever an object's own code raises
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UnsendableError(f"it can't be pickled: {first}") from error
+        raise UnsendableError(f"it can't be pickled: {first_line(error, 500)}") from error
     return file.getvalue(), pickler.tensors
 
 

@@ -58,6 +58,7 @@ class Worker:
     def run(self) -> NoReturn:
         """Carries out one message after the other. The process ends with the first that fails,
         once it has said how: what other ranks wait for from it will not come."""
+        from hy3d_rocm.conv.errors import described
         from hy3d_rocm.decoding.plan import BudgetTooSmallError
         from hy3d_rocm.decoding.report import DecodeCancelled
 
@@ -66,14 +67,14 @@ class Worker:
             try:
                 name, arguments = self._wire.unpacked(frames)
             except Exception as error:  # noqa: BLE001 - whatever the code of an object raises
-                self._say("refused", said(error))
+                self._say("refused", described(error, 500))
                 continue
             try:
                 answer = getattr(self, name)(**arguments)
             except (DecodeCancelled, BudgetTooSmallError) as error:  # all ranks have raised it
                 answer = str(error)
             except BaseException as error:  # noqa: BLE001
-                self._say("failed", said(error))
+                self._say("failed", described(error, 500))
                 sys.stderr.flush()
                 os._exit(1)
             del frames
@@ -157,12 +158,6 @@ class Worker:
         finally:
             meter.give_back(self.device)
         return ""
-
-
-def said(error: BaseException) -> str:
-    """An error in a line."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}"[:500]
 
 
 if __name__ == "__main__":

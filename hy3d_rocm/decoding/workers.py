@@ -27,6 +27,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from hy3d_rocm.conv.errors import first_line
 from hy3d_rocm.conv.probe import process
 from hy3d_rocm.decoding import together, wire
 from hy3d_rocm.decoding.copies import tensors_of
@@ -59,6 +60,7 @@ _PING_SECONDS = 1.0
 # Until all processes have ended a decode that this one has ended, and where it failed in it.
 _SETTLE_SECONDS, _FAILED_SECONDS = 30.0, 5.0
 _LOCALHOST = "127.0.0.1"
+_MOST_TEXT = 500  # of an error in a line of the log
 # What is found by its tensors' sums: of so many words of 8 bytes in a row, and of the rows.
 _COLUMNS = 4096
 
@@ -172,7 +174,9 @@ class Workers:
         except Exception as error:
             logger.debug("hy3d_rocm: the processes of a decode", exc_info=True)
             self._end()
-            logger.warning("[VAE Decode] %s: decoding on %s alone", _line(error), self.device)
+            logger.warning(
+                "[VAE Decode] %s: decoding on %s alone", first_line(error, _MOST_TEXT), self.device
+            )
             self._failed()
             return work(None)
         except BaseException:
@@ -191,7 +195,7 @@ class Workers:
                 raise
             logger.warning(
                 "[VAE Decode] Not with %s (%s): decoding on %s alone",
-                " and ".join(map(str, self.others)), _line(error), self.device,
+                " and ".join(map(str, self.others)), first_line(error, _MOST_TEXT), self.device,
             )  # fmt: skip
             result = work(None)
             if not orderly:
@@ -337,10 +341,6 @@ class _SharedGroup(Group):
         told = [said for worker in self.workers if (said := worker.fate())]
         first = [said for said in told if "GroupLostError" not in said]  # the others lost that one
         super().lose("; ".join(first or told) or why)
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def why_alone(family: Any, source: Tensor) -> str:

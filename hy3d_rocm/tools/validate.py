@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 from hy3d_rocm.decoding.black_box import ENGINE as OWN_TILES
 from hy3d_rocm.decoding.black_box import plan_own_tiles
 from hy3d_rocm.decoding.report import DecodeOptions
-from hy3d_rocm.decoding.run import tile_places
+from hy3d_rocm.decoding.tiled_run import tile_places
 from hy3d_rocm.tools import metrics
 from hy3d_rocm.tools.pictures import Panel, draw_heat_map
 from hy3d_rocm.tools.runs import (

@@ -23,37 +23,37 @@
  * until the slice is freed. What a step frees, it frees when it is over. Slices of keys never
  * leave. A slice is stored once at most: it may be dropped again after a LOAD.
  *
- * Several ranks (`ranks` > 1). Rows are shared, nothing else: with U the greatest common divisor
- * of the rows of all values and of what each convolution makes before its shuffle, and W(r) the
- * sum of the weights of the ranks before r (without `weights` r), rank r holds of R rows those
- * from U * W(r) / W(ranks) * (R / U) up to U * W(r + 1) / W(ranks) * (R / U) (divisions rounded
- * down, from the left). A slice has those of its value and, where this rank's rows of a
- * convolution read others of that value, whichever frames, all between the first and the last of
- * them, too; where an attention of span FRAME reads the value, and of keys, all rows. What
- * computes a slice makes this rank's rows of it (ENTER all rows of the slice: each rank has the
- * whole input; a TRIM all, too), and its macs are of these (of ATTEND of span FRAME two
- * projections of all rows). A CONV reads the rows between the first and the last that its taps
- * touch, is padded at the picture's border only, and what of these rows, up-sampled, lies before
- * or behind the taps is cropped, fewer than `up`; the other steps read this rank's rows, ATTEND of
- * span FRAME all, a TRIM those of its slice. MOMENTS, GATHER, KEYS and EMIT are of this rank's
- * rows, as is REDUCE, which sums over all ranks. SEND begins to send this rank's rows to another
- * rank, RECV fills rows of another in; a slice that lacks none is complete. Both stand right
- * behind the step that makes the slice (in keys: that fills them), first the SENDs, then the
- * RECVs, each by rising peers; of what a step makes and frees there are none. What is sent is sent
- * from a copy (one for peers in a row that get the same rows), and what comes is filled in from
- * one: so much as the largest such exchange takes is on the device throughout. EMIT: rank 0 gets
- * the rows of all others and puts the frames together; its workspace is both, the others' a copy
- * of their rows. All ranks make the same frames in the same order, so of each pair of ranks one's
- * SENDs to the other are in order the other's RECVs from it, of the same node, frames and rows: no
- * rank waits for ever, even if it begins an exchange only once all that it sent in the one before
- * was received. A rank whose share is empty has REDUCE and EMIT steps alone, without slices: all
- * ranks meet in these. Offered are LAYERS, CHUNKS and PREFIX of graphs without OPAQUE and
- * HY3D_NORM_FRAME, of whose rows a rank has a part, where no CONV pads as many rows as its kernel
- * spans; for its MAPs a row is made of the rows at its place. A candidate is compiled for every
- * rank: it fits where it does on each, its peaks and its seconds are those of the rank with the
- * most of each, its sent_bytes, macs, steps and copies of all together; so ranks whose requests
- * differ in `rank` alone take the same. Seconds: what is sent is not hidden, each rank's bytes
- * over link_bytes_per_second come on top; neither they nor sent_bytes count what EMITs send. */
+ * Several ranks (`ranks` > 1). Rows are shared, nothing else: with U the greatest common divisor of
+ * the rows of all values and of what each convolution makes before its shuffle, and W(r) the sum of
+ * the program's weights of the ranks before r, rank r holds of R rows those from U * W(r) /
+ * W(ranks) * (R / U) up to U * W(r + 1) / W(ranks) * (R / U) (divisions rounded down, from the
+ * left). A slice has those of its value and, where this rank's rows of a convolution read others of
+ * that value, whichever frames, all between the first and the last of them, too; where an attention
+ * of span FRAME reads the value, and of keys, all rows. What computes a slice makes this rank's
+ * rows of it (ENTER all rows of the slice: each rank has the whole input; a TRIM all, too), and its
+ * macs are of these (of ATTEND of span FRAME two projections of all rows). A CONV reads the rows
+ * between the first and the last that its taps touch, is padded at the picture's border only, and
+ * what of these rows, up-sampled, lies before or behind the taps is cropped, fewer than `up`; the
+ * other steps read this rank's rows, ATTEND of span FRAME all, a TRIM those of its slice. MOMENTS,
+ * GATHER, KEYS and EMIT are of this rank's rows, as is REDUCE, which sums over all ranks. SEND
+ * begins to send this rank's rows to another rank, RECV fills rows of another in; a slice that
+ * lacks none is complete. Both stand right behind the step that makes the slice (in keys: that
+ * fills them), first the SENDs, then the RECVs, each by rising peers; of what a step makes and
+ * frees there are none. What is sent is sent from a copy (one for peers in a row that get the same
+ * rows), and what comes is filled in from one: so much as the largest such exchange takes is on the
+ * device throughout. EMIT: rank 0 gets the rows of all others and puts the frames together; its
+ * workspace is both, the others' a copy of their rows. All ranks make the same frames in the same
+ * order, so of each pair of ranks one's SENDs to the other are in order the other's RECVs from it,
+ * of the same node, frames and rows: no rank waits for ever, even if it begins an exchange only
+ * once all that it sent in the one before was received. A rank whose share is empty has REDUCE and
+ * EMIT steps alone, without slices: all ranks meet in these. Offered are LAYERS, CHUNKS and PREFIX
+ * of graphs without OPAQUE and HY3D_NORM_FRAME, of whose rows a rank has a part, where no CONV pads
+ * as many rows as its kernel spans; for its MAPs a row is made of the rows at its place. A
+ * candidate is compiled for every rank: it fits where it does on each, its peaks and its seconds
+ * are those of the rank with the most of each, its sent_bytes, macs, steps and copies of all
+ * together; so ranks whose requests differ in `rank` alone take the same. Seconds: what is sent is
+ * not hidden, each rank's bytes over link_bytes_per_second come on top; neither they nor sent_bytes
+ * count what EMITs send. */
 #ifndef HY3D_SCHEDULE_H
 #define HY3D_SCHEDULE_H
 
@@ -185,13 +185,14 @@ typedef struct hy3d_candidate {
     double seconds;
 } hy3d_candidate;
 
+#define HY3D_SCHEDULE_MAX_RANKS 64
 #define HY3D_SCHEDULE_MAX_CHUNKS 3
 /* What computes: the device, or the host. */
 typedef struct hy3d_machine {
     int64_t slice_bytes[2]; /* of LAYERS, tried in this order; 0: none. The first is given */
     int32_t chunks[HY3D_SCHEDULE_MAX_CHUNKS]; /* of CHUNKS and PREFIX, likewise: frames of the input
-                                                 at a time. TILES take the last that is given, and
-                                                 of slice_bytes, too */
+                                                 at a time, or units (`unit`). TILES take the last
+                                                 that is given, and of slice_bytes, too */
     double macs_per_second, bytes_per_second, seconds_per_step; /* > 0 */
     double own_seconds_share; /* WHOLE: seconds of the VAE's own code for one of these; > 0 */
 } hy3d_machine;
@@ -300,6 +301,13 @@ typedef struct hy3d_schedule_request {
                                 halo's tiles the largest and the first that fits, or the smallest */
     uint32_t strategies;     /* 1 << hy3d_strategy, of those allowed */
     hy3d_machine device, host;
+    int32_t unit[3];        /* frames, rows and columns of the input that are one position of the
+                               latent: `chunks` count in such frames, and of more than the input
+                               has, all; each size is tried once. All 0: they count in frames, as
+                               they are */
+    int64_t busy_positions; /* so many of these positions keep the device busy: as many frames as
+                               have them are tried there before `chunks`, of several ranks as have
+                               them in two ranks' rows. 0, or no `unit`: not known */
     double copy_bytes_per_second;                   /* > 0 */
     hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS]; /* tried in this order; smallest 0: no more */
     int32_t only_level; /* of tiles: 0: any; else this one less 1, of the first halo */
@@ -315,9 +323,12 @@ typedef struct hy3d_schedule_request {
                                 over time half of what it reads, or as many frames as its kernel is
                                 long, less one, which all such keep at once beside a frame that one
                                 of them reads and one that it makes */
-    int32_t rank, ranks;    /* rows are shared by `ranks` devices (at most 64); 0, 1: one device */
+    int32_t rank, ranks;    /* rows are shared by `ranks` devices, at most HY3D_SCHEDULE_MAX_RANKS;
+                               0, 1: one device */
     const int32_t *weights; /* of several ranks, of each, >= 1, all together below 2^31: rows are
-                               shared in this ratio, as nearly as they can be; NULL: equally */
+                               shared in this ratio, as nearly as they can be; NULL: equally, or
+                               in the ratio of device_budgets, where these differ and all are > 0:
+                               the first that fits without copies to the host, else that fits */
     const int64_t *device_budgets; /* of several ranks, of each; 0: no limit; NULL: device_budget */
     double link_bytes_per_second;  /* between two ranks, > 0 where there are several */
     hy3d_place places[2]; /* the device (is_host: the host), and the host beside a device */
@@ -353,7 +364,11 @@ typedef struct hy3d_program {
     const hy3d_slice *slices;
     const int32_t *refs;
     int32_t section_count, step_count, slice_count, ref_count;
-    int64_t prefix_bytes;  /* of the prefix's output, on the host while tiles are made */
+    int64_t prefix_bytes; /* of the prefix's output, on the host while tiles are made */
+    int32_t weights[HY3D_SCHEDULE_MAX_RANKS];    /* of each rank: rows are shared in this ratio; 0
+                                                 behind the last */
+    int64_t shares[HY3D_SCHEDULE_MAX_RANKS + 1]; /* so rank r has the output's rows from shares[r]
+                                                    up to shares[r + 1] */
     hy3d_tiles_desc tiles; /* TILES: of the cut's value, one frame; hy3d_tiles_at places them */
 } hy3d_program;
 

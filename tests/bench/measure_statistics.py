@@ -98,7 +98,7 @@ def measure(vae: Any, z: torch.Tensor, levels: list[int], ways: dict[str, Way]) 
         ) -> torch.Tensor:
             return way(fetch((0, size[0])), keep)
 
-        with mock.patch("hy3d_rocm.decoding.run.reduced", part):
+        with mock.patch("hy3d_rocm.decoding.tiled_run.reduced", part):
             run.tiles(compiled.program, z, out)
         mse = float((out - wanted).double().square().mean())
         psnr = 10 * math.log10(span * span / mse) if mse else math.inf

@@ -26,7 +26,7 @@ from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.plan import Tiles
 from hy3d_rocm.decoding.planning.compiled import Compiled
 from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
-from hy3d_rocm.decoding.run import Run, tile_places
+from hy3d_rocm.decoding.tiled_run import TiledRun, tile_places
 from hy3d_rocm.meter import PeakMeter, steady_malloc
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the checkout: examples/
@@ -48,9 +48,9 @@ def compiled_tiles(
     return Compiled(job, room, "tiled", resume_key=resume_key)
 
 
-def run_of(compiled: Compiled) -> Run:
+def run_of(compiled: Compiled) -> TiledRun:
     backend = compiled.job.make_backend(ModuleWeights(torch.float32, CPU), CPU)
-    return Run(compiled.graph, backend, CPU, torch.float32)
+    return TiledRun(compiled.graph, backend, CPU, torch.float32)
 
 
 def steps_at_borders(frames: torch.Tensor, tiles: Tiles) -> float:

@@ -411,6 +411,13 @@ static void random_request(builder *b)
     request->ranks = draw(b, 0, 1);
     b->out->salt = once_in(b, 4) ? 0 : (uint64_t)draw(b, 1, 1 << 30);
     request->most_shape_bytes = b->out->salt % 3 == 1 ? (int64_t)(b->out->salt % 4001) : 0;
+    for (int i = 0; i < 3 && once_in(b, 2); i++) {
+        request->unit[i] = draw(b, 1, 4);
+    }
+    if (request->unit[2] == 0) {
+        memset(request->unit, 0, sizeof request->unit);
+    }
+    request->busy_positions = once_in(b, 2) ? draw(b, 0, 200) : 0;
     /* Fields that come later are drawn here: the inputs that the fuzzer kept mean what they did. */
 }
 

@@ -307,7 +307,7 @@ bool replay_begin(replay_walk *walk, int32_t number)
     walk->values = replay_values_make(graph, nodes[0], nodes[1], input);
     walk->rows = replay_rows_make(graph, &walk->values, nodes, walk->rank,
                                   walk->group == NULL ? 1 : walk->request->ranks,
-                                  walk->request->weights);
+                                  walk->program->weights);
     walk->slices = replay_room(section->slices, sizeof *walk->slices);
     walk->reduced = replay_room(graph->count, sizeof *walk->reduced);
     walk->given = 0;

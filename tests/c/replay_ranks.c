@@ -4,6 +4,7 @@
  * them goes first changes nothing: one that waits for ever here does so in every order. */
 #include "replay_walk.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -459,6 +460,29 @@ static bool is_offered(replay_walk *walk)
            replay_object(walk, "order %d of several ranks", order);
 }
 
+/* The weights that were asked for; of none, equal ones, or those of what the devices may hold, in
+ * eighths of the least. */
+static bool has_right_weights(replay_walk *walk)
+{
+    const hy3d_schedule_request *const request = walk->request;
+    const int32_t *const weights = walk->program->weights;
+    bool is_equal = true, is_asked = request->weights != NULL;
+    bool is_by_room = request->device_budgets != NULL;
+    double least = INFINITY;
+    for (int32_t rank = 0; is_by_room && rank < request->ranks; rank++) {
+        least = fmin(least, (double)request->device_budgets[rank]);
+    }
+    for (int32_t rank = 0; rank < request->ranks; rank++) {
+        const double parts = is_by_room ? 8 * (double)request->device_budgets[rank] / least : 0;
+        is_asked = is_asked && weights[rank] == request->weights[rank];
+        is_equal = is_equal && weights[rank] == 1;
+        is_by_room = is_by_room && least > 0 &&
+                     fabs(fmin(parts, 1 << 24) - weights[rank]) <= 0.5 + 1e-6;
+    }
+    return (request->weights != NULL ? is_asked : is_equal || is_by_room) ||
+           replay_object(walk, "rows are shared in another ratio");
+}
+
 /* Begins all ranks, up to the first that can't be; how many were. */
 static int32_t begin(replay_group *group, const hy3d_program *const *programs)
 {
@@ -469,8 +493,8 @@ static int32_t begin(replay_group *group, const hy3d_program *const *programs)
         *walk = replay_walk_of(group->request, programs[rank], &group->verdicts[rank]);
         walk->group = group;
         walk->rank = rank;
-        is_sound = is_sound && is_offered(walk) && replay_is_laid_out(walk) &&
-                   replay_begin(walk, 0);
+        is_sound = is_sound && is_offered(walk) && has_right_weights(walk) &&
+                   replay_is_laid_out(walk) && replay_begin(walk, 0);
         begun += is_sound;
         if (is_sound) { /* throughout */
             walk->device += largest_exchange(walk);

@@ -456,6 +456,10 @@ static void expect_of(program_copy (*program)(int32_t rank), const hy3d_schedule
 {
     program_copy copies[RANKS] = {program(0), program(1)};
     replay_verdict verdict;
+    for (int rank = 0; rank < RANKS * RANKS; rank++) {
+        const int32_t weight = request->weights == NULL ? 1 : request->weights[rank % RANKS];
+        copies[rank / RANKS].program.weights[rank % RANKS] = weight;
+    }
     if (wrong != NULL) {
         wrong->make(copies);
     }

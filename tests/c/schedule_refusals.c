@@ -281,6 +281,8 @@ static const request_fault request_faults[] = {
     REQUEST_REAL(device.bytes_per_second, 0), REQUEST_REAL(device.seconds_per_step, 0),
     REQUEST_REAL(device.own_seconds_share, 0), REQUEST_REAL(host.macs_per_second, 0),
     REQUEST_REAL(copy_bytes_per_second, 0), REQUEST_REAL(copy_bytes_per_second, -2),
+    REQUEST(unit[0], 1), REQUEST(unit[1], 1), REQUEST(unit[2], 1), REQUEST(unit[0], -1),
+    REQUEST(unit[1], -1), REQUEST(unit[2], -1), REQUEST(busy_positions, -1),
     REQUEST_REAL(copy_bytes_per_second, NAN), REQUEST_REAL(device.macs_per_second, NAN),
 };
 

@@ -242,12 +242,13 @@ static void damage_shards(const hy3d_schedule_request *request, const shards *fr
 
 /* Sums of what the programs had. */
 typedef struct sums {
-    long programs, sends, empty, objections;
+    long programs, sends, empty, unequal, objections;
 } sums;
 
 static void count(const shards *of, sums *to)
 {
     to->programs++;
+    to->unequal += of->programs[0]->weights[0] > 1 || of->programs[0]->weights[1] > 1;
     for (int32_t rank = 0; rank < of->ranks; rank++) {
         to->empty += of->of[rank].program.slice_count == 0;
         for (int32_t i = 0; i < of->of[rank].program.step_count; i++) {
@@ -295,6 +296,7 @@ START_TEST(test_programs_of_ranks_are_accepted_and_damage_to_them_is_not)
     test_count("programs of several ranks replayed", all.programs);
     test_count("SENDs in them", all.sends);
     test_count("ranks of them without a share", all.empty);
+    test_count("of them shared as budgets are", all.unequal);
     test_count("damaged programs of ranks objected to", all.objections);
     hy3d_context_destroy(context);
 }

@@ -108,12 +108,14 @@ static void spoil_request(fuzz_input *in, hy3d_schedule_request *request)
                              &request->device.slice_bytes[0], &request->device.slice_bytes[1],
                              &request->host.slice_bytes[0], &request->halos[0].halo,
                              &request->halos[0].overlap, &request->halos[0].smallest,
-                             &request->halos[1].smallest, &request->most_shape_bytes};
+                             &request->halos[1].smallest, &request->most_shape_bytes,
+                             &request->busy_positions};
     int32_t *const narrow[] = {&request->is_unified, &request->is_host, &request->may_spill,
                                &request->pins_powers, &request->statistic_passes,
                                &request->device.chunks[0], &request->device.chunks[1],
                                &request->device.chunks[2], &request->host.chunks[0],
-                               &request->rank};
+                               &request->rank, &request->unit[0], &request->unit[1],
+                               &request->unit[2]};
     if (fuzz_chance(in, 128)) {
         *wide[fuzz_between(in, 0, (int64_t)COUNT_OF(wide) - 1)] = fuzz_number(in);
     } else {

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 MB = 2**20
 TIMEOUT_S = 600
-PARTS = ("executor", "run", "backends.native", "planning.compiled")
+PARTS = ("executor", "execution", "run", "backends.native", "planning.compiled")
 # kind of decode_doubles.tiny_vae: wider than there, so that memory is worth measuring
 KINDS = ("hunyuan", "wan", "wan22", "hunyuan15", "ltx", "image", "seedvr2")
 STRATEGIES = ("auto", "auto", "whole", "streamed", "tiled", "cpu")
@@ -146,7 +146,7 @@ def measure(vae: Any, z: Any, room: int, job: dict[str, Any]) -> dict[str, Any]:
 
     from hy3d_rocm import meter
     from hy3d_rocm.decoding import decode_with_report
-    from hy3d_rocm.decoding.executor import Execution
+    from hy3d_rocm.decoding.execution import Execution
     from hy3d_rocm.decoding.report import DecodeOptions
 
     device = torch.device(job["device"])

@@ -187,7 +187,7 @@ def compare(job: dict[str, Any]) -> dict[str, Any]:
 
     from examples.demo_vae import load_demo_vae
     from hy3d_rocm.decoding.families import family_for
-    from hy3d_rocm.decoding.run import tile_places
+    from hy3d_rocm.decoding.tiled_run import tile_places
     from hy3d_rocm.tools import metrics
     from hy3d_rocm.tools.pictures import Panel, draw_heat_map
     from hy3d_rocm.tools.validate import borders_of

@@ -35,7 +35,7 @@ from hy3d_rocm.decoding import (  # noqa: E402
     decode_into,
     decode_with_report,
     encode_with_report,
-    executor,
+    execution,
     faults,
     run,
     stages,
@@ -132,7 +132,7 @@ class _Operators(TorchDispatchMode):
 def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector]:
     """A decode in this block meets `chosen`. plan_with: in the place of the planner."""
     injector = Injector(chosen)
-    attempt, plan_job = executor.Execution._attempt, executor.plan_job
+    attempt, plan_job = execution.Execution._attempt, execution.plan_job
     tried, check = faults.attempt, stages.Counter.check
 
     def checked(self: Any) -> None:  # the first that each attempt at a step does
@@ -154,8 +154,8 @@ def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector
         return plan_with(plan_job, *arguments)
 
     try:
-        executor.Execution._attempt = begin  # type: ignore[method-assign]
-        executor.plan_job = plan
+        execution.Execution._attempt = begin  # type: ignore[method-assign]
+        execution.plan_job = plan
         for module in (black_box, run):
             module.attempt = lambda work, *given, **how: tried(  # type: ignore[attr-defined]
                 work if how.get("check") else injector.counted(work), *given, **how
@@ -168,8 +168,8 @@ def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector
         for module in (black_box, run):
             module.attempt = tried  # type: ignore[attr-defined]
         stages.Counter.check = check  # type: ignore[method-assign]
-        executor.plan_job = plan_job
-        executor.Execution._attempt = attempt  # type: ignore[method-assign]
+        execution.plan_job = plan_job
+        execution.Execution._attempt = attempt  # type: ignore[method-assign]
         if chosen.core:
             memory.fail(0)
 

@@ -67,6 +67,8 @@ def good_request(rng: random.Random) -> dict[str, Any]:
         "most_shape_bytes": rng.choice([0, 7]), "inside": inside,
         "places": good_places(random.Random(rng.random())),
         **good_ranks(random.Random(rng.random())),
+        "unit": rng.choice([(0, 0, 0), (1, 1, 1), (2, 1, 3)]),
+        "busy_positions": rng.choice([0, 1, 1 << 40]),
     }  # fmt: skip
 
 
@@ -109,7 +111,16 @@ PROGRAM_CALLS: dict[str, Any] = {
     "Program": lambda _rng: [],
     **{
         f"Program.{n}": member("Program")
-        for n in ("candidate", "cut", "prefix_bytes", "tiles", "sections", "prepared")
+        for n in (
+            "candidate",
+            "cut",
+            "prefix_bytes",
+            "shares",
+            "weights",
+            "tiles",
+            "sections",
+            "prepared",
+        )
     },
     "Program.steps": member("Program", lambda rng: rng.randrange(2)),
     "Program.kept": member("Program", lambda rng: rng.randrange(2)),

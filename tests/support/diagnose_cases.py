@@ -77,7 +77,7 @@ TREE = (
           "two causes, far apart"),
     _case("decode-recovered",
           OURS + "[VAE Decode] Out of memory in grain 3 of whole (HIP out of memory. Tried to"
-          " allocate 8.54 GiB): starting again streamed\n" + SUCCESS, "decoding/executor.py"),
+          " allocate 8.54 GiB): starting again streamed\n" + SUCCESS, "decoding/execution.py"),
 )  # fmt: skip
 
 _HIP = "https://rocm.docs.amd.com/projects/HIP/en/latest/reference/error_codes.html"

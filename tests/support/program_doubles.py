@@ -22,6 +22,7 @@ from hy3d_rocm.decoding.memory.steps import StepWorkspace
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decoding.report import Step
 from hy3d_rocm.decoding.run import Run
+from hy3d_rocm.decoding.tiled_run import TiledRun
 
 CPU = torch.device("cpu")
 ALL = 1 << 40
@@ -177,10 +178,10 @@ def carried_out(graph: Graph, x: Any, program: Any, **options: Any) -> Any:
         return torch.cat(parts, 2)
 
 
-def in_tiles(graph: Graph, x: Any, program: Any, out: Any, **options: Any) -> Run:
+def in_tiles(graph: Graph, x: Any, program: Any, out: Any, **options: Any) -> TiledRun:
     """Fills `out`; the run."""
     backend = options.pop("backend", None) or torch_backend(x.dtype)
-    run = Run(graph, backend, CPU, x.dtype, **({"recover": never} | options))
+    run = TiledRun(graph, backend, CPU, x.dtype, **({"recover": never} | options))
     out.fill_(torch.nan)
     run.tiles(program, x, out)
     return run

@@ -13,7 +13,7 @@ from unittest import mock
 
 import torch.distributed as dist
 
-from hy3d_rocm.decoding import executor
+from hy3d_rocm.decoding import execution
 from hy3d_rocm.decoding.group import Group
 from hy3d_rocm.decoding.shared_run import SharedRun
 
@@ -119,6 +119,6 @@ def faults(fault: Fault | None) -> Iterator[weakref.WeakSet[SharedRun]]:
     """Decodes in this block have the fault; gives their runs that are still held."""
     _FaultyRun.fault = fault
     _FaultyRun.alive.clear()
-    with mock.patch.object(executor, "SharedRun", _FaultyRun):
+    with mock.patch.object(execution, "SharedRun", _FaultyRun):
         yield _FaultyRun.alive
     _FaultyRun.fault = None

@@ -1,4 +1,4 @@
-"""NativeBackend: layers.Backend by the C convolution."""
+"""NativeBackend: layers by the C convolution."""
 
 from __future__ import annotations
 

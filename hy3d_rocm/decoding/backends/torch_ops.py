@@ -31,11 +31,12 @@ def check_affine(layer: Conv, affine: Affine | None) -> None:
 
 
 class TorchBackend:
-    """Backend of layers.py. Results are (1, C, T, H, W), contiguous but for 2D convolutions over
-    several frames (those are frame by frame in memory).
+    """Computes a layer on some frames; what other backends can't they leave to this one, their
+    base. Holds no state of the video. Results are (1, C, T, H, W), contiguous but for 2D
+    convolutions over several frames (those are frame by frame in memory).
 
     `add` is written last, after everything that can fail for want of memory, so a call that fails
-    may simply be made again.
+    may simply be made again. is_channels_last: results of 8 channels or more are.
     """
 
     is_channels_last = False
@@ -48,9 +49,22 @@ class TorchBackend:
         self, layer: Conv, source: Pieces, frames: Range, *, affine: Affine | None = None,
         add: Tensor | None = None, moments: bool = False, out: Tensor | None = None,
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
-        """See Backend.convolve; the result is made beside `out`. Moments are the caller's, who can
-        take them again where memory is short for them alone. ValueError (a sentence) where `source`
-        lacks frames."""
+        """Frames `frames` of the convolution's output.
+
+        `frames` counts the output before the shuffle; the result has shuffled_frames() of it. The
+        shuffle's drop, skip_first and reread are run.py's: source and frames count from where
+        the convolution's own video begins. source holds every frame that is read; ValueError (a
+        sentence) where it does not. affine: (C,) factor and summand, float32 (of a float64 source
+        float64), that stand for a "group" norm. add: the residual, of the result's shape; it may be
+        overwritten and returned. moments: those of the result; None may come all the same from who
+        has no quicker way to them, as here: the caller can take them again where memory is short
+        for them alone.
+        out: where the result is to be: (1, C, t, H, W) of the result's shape and the source's type,
+        any strides (in practice rows of a larger tensor whose layout is as results are); returned.
+        It is `add` itself or lies apart from it, and from the source; here the result is made
+        beside it. Nothing is written to `add` before all that can fail for want of memory is done;
+        to another `out` at any time.
+        """
         check_affine(layer, affine)
         weight, bias = self._weight(layer), self.weights.of(layer.module, "bias")
         x = self._input(layer, source, frames, weight, affine)
@@ -64,9 +78,13 @@ class TorchBackend:
     def workspace(
         self, layer: Conv, source: Pieces, frames: Range, *, into: bool = False
     ) -> tuple[int, bool]:
-        """See Backend.workspace: the padded input, what the convolution holds inside (by the rules
-        of memory/workspace.py), a float block of norm or moments, the shuffled copy; the result
-        where it is made beside an `out`."""
+        """Predicted bytes that `convolve` takes at its peak beside its operands and result; whether
+        a residual that is laid out as results are becomes the result. into: the result goes to an
+        `out`, which is not counted; what is made beside it is.
+
+        Here: the padded input, what the convolution holds inside (by the rules of
+        memory/workspace.py), a float block of norm or moments, the shuffled copy; the result where
+        it is made beside an `out`."""
         weight = self._weight(layer).to("meta")
         kernel, x = geometry.kernel_size(weight), source.tensors[0]
         size, item = (x.shape[3], x.shape[4]), x.element_size()
@@ -88,7 +106,8 @@ class TorchBackend:
         return max(buffer + block, buffer + hidden + beside, shuffled + beside), False
 
     def kept_bytes(self, layer: Conv, is_first: bool) -> int:
-        """See Backend.kept_bytes: nothing but what a library takes."""
+        """What the first call with this layer makes and keeps: here what a library takes. is_first:
+        no matrix product was computed before."""
         rules = workspace_rules()
         return rules.once(torch.ops.aten.mm.default) if is_first and rules is not None else 0
 

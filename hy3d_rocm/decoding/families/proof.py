@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.conv.errors import Kind, classify, is_cancel
+from hy3d_rocm.conv.errors import Kind, classify, described, is_cancel
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.decoding.backends.statistics import wide_type
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
@@ -99,12 +99,6 @@ def _tensor_in(found: Any, names: tuple[str, ...], made: Any, refusal: str) -> T
     raise TypeError(f"its {refusal.format(found)}")
 
 
-def one_line(error: BaseException) -> str:
-    """The first line of an error, with its type."""
-    text = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
 class CannotTellError(ValueError):
     """Why a VAE's own code can't be asked on shapes, in a sentence of its own."""
 
@@ -118,7 +112,9 @@ def on_shapes(x: Tensor) -> Iterator[None]:
     except CALL_ERRORS as error:
         if not x.is_meta or isinstance(error, CannotTellError):
             raise
-        raise ValueError(f"its own code does not run on shapes ({one_line(error)})") from error
+        raise ValueError(
+            f"its own code does not run on shapes ({described(error, 500)})"
+        ) from error
 
 
 def proven(family: Any, encode: bool = False) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.conv.errors import is_out_of_memory
+from hy3d_rocm.conv.errors import described, is_out_of_memory
 from hy3d_rocm.conv.router import aside
 from hy3d_rocm.decoding.copies import copied_family
 from hy3d_rocm.decoding.families.base import UNCUT, Facts, Family, WarmUp
@@ -27,7 +27,6 @@ from hy3d_rocm.decoding.families.proof import (
     is_same,
     moments_of,
     on_shapes,
-    one_line,
     random,
     unsplit,
 )
@@ -120,8 +119,8 @@ class UnknownFamily(Family):
                 try:
                     return _facts(run, z, planar)
                 except CALL_ERRORS as error:
-                    logger.debug("A latent of %s: %s", tuple(z.shape), one_line(error))
-                    message = message or one_line(error)
+                    logger.debug("A latent of %s: %s", tuple(z.shape), described(error, 500))
+                    message = message or described(error, 500)
         return Facts(image, note=f"its decode() fails for small latents ({message})")
 
     def whole(self, x: Tensor) -> Tensor:
@@ -167,14 +166,13 @@ class UnknownFamily(Family):
         except CALL_ERRORS as error:
             if is_out_of_memory(error):
                 raise
-            message = (
-                f"{self.why}. Its own {self._verb}() fails for {shape}, too: {one_line(error)}"
-            )
+            error_text = described(error, 500)
+            message = f"{self.why}. Its own {self._verb}() fails for {shape}, too: {error_text}"
             stored = next(self.decoder.parameters(), x).dtype
             if only_stores(stored):
                 message = (
                     f"{self.why}, and its own {self._verb}() does not compute with its weights, "
-                    f"which are {stored} ({one_line(error)}): decode with vae.to(torch.bfloat16)"
+                    f"which are {stored} ({error_text}): decode with vae.to(torch.bfloat16)"
                 )
             raise TypeError(message) from error
 
@@ -216,7 +214,7 @@ def _facts(run: _Run, z: Tensor, planar: bool) -> Facts:
     try:
         made = [one, *(run(z[:, :, :n], False) for n in (2, 3))]
     except CALL_ERRORS as error:
-        return facts(note=f"two latents fail ({one_line(error)})")
+        return facts(note=f"two latents fail ({described(error, 500)})")
     counts = [m.shape[2] for m in made]
     time = counts[1] - counts[0]
     if time < 1 or counts[2] - counts[1] != time or first not in (1, time):
@@ -248,6 +246,6 @@ def _warm_up(run: _Run, z: Tensor, made: list[Tensor]) -> WarmUp:
                 if same(part[:, :, -time:], last):
                     return WarmUp(count, True)
         except CALL_ERRORS as error:
-            logger.debug("%d latents: %s", _VIDEO, one_line(error))
+            logger.debug("%d latents: %s", _VIDEO, described(error, 500))
             return UNCUT
     return WarmUp(_NOT_ENOUGH, False)

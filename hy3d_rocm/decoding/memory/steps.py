@@ -13,19 +13,20 @@ import torch
 from torch._C import DisableTorchFunction
 from torch.utils._python_dispatch import _disable_current_modes
 
+from hy3d_rocm.decoding.backends.attention import SCORE_BYTES
 from hy3d_rocm.decoding.backends.native import NativeBackend
 from hy3d_rocm.decoding.backends.statistics import block_elements
 from hy3d_rocm.decoding.backends.triton.work import FEWEST_SHUFFLED
 from hy3d_rocm.decoding.graph import ATTENTION, CONV
 from hy3d_rocm.decoding.layers import Attention, Conv, Local, Norm, Pieces, Range
 from hy3d_rocm.decoding.memory.dry_run import Live, standing_for
-from hy3d_rocm.decoding.run import SCORE_BYTES, own_memory
+from hy3d_rocm.decoding.run import own_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
     from hy3d_rocm.decoding.graph import Graph
-    from hy3d_rocm.decoding.layers import Backend
     from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
 
 __all__ = ["StepWorkspace"]
@@ -46,8 +47,8 @@ class StepWorkspace:
     """
 
     def __init__(
-        self, graph: Graph, backend: Backend, rules: OperatorWorkspace, dtype: torch.dtype,
-        host: tuple[Backend, OperatorWorkspace] | None = None, into: bool = False,
+        self, graph: Graph, backend: TorchBackend, rules: OperatorWorkspace, dtype: torch.dtype,
+        host: tuple[TorchBackend, OperatorWorkspace] | None = None, into: bool = False,
     ) -> None:  # fmt: skip
         self._graph, self._dtype = graph, dtype
         self._into = {"into": True} if into else {}

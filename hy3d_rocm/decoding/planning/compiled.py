@@ -30,7 +30,6 @@ from hy3d_rocm.decoding.planning.jobs import Job, is_opaque, resume_key_of
 from hy3d_rocm.decoding.planning.planner import (
     STRATEGIES,
     Candidate,
-    DoesNotFitError,
     Need,
     Plan,
     Variant,
@@ -85,33 +84,10 @@ def plan_job(
     check_choice("strategy", strategy, STRATEGIES)
     if not is_opaque(job.family):
         check = partial(wanted, Variant("whole"))
-        plans, refusals = list[Plan](), list[DoesNotFitError]()
-        for one in _shared(job, budget):
-            try:
-                compiled = Compiled(
-                    one, budget, strategy, options, resume_key=resume_key, check=check
-                )
-                plans.append(compiled.plan())
-            except DoesNotFitError as error:
-                refusals.append(error)
-                continue
-            if not plans[-1].need.stored_bytes:
-                return plans[-1]
-        if not plans:
-            raise refusals[0]
-        return plans[0]
+        return Compiled(job, budget, strategy, options, resume_key=resume_key, check=check).plan()
     options = options or DecodeOptions()
     offered = filter(wanted, own_variants(job, options))
     return choose(offered, budget, strategy, partial(planned, job), left_out(job, options))
-
-
-def _shared(job: Job, budget: Budget) -> list[Job]:
-    """The job, and where its ranks differ in what they may take, with rows shared in this ratio."""
-    least = min(budget.of_ranks, default=0)
-    if job.ranks == 1 or least <= 0 or least == max(budget.of_ranks):
-        return [job]
-    weights = tuple(max(1, round(8 * room / least)) for room in budget.of_ranks)
-    return [job, replace(job, weights=weights)]
 
 
 class Compiled:
@@ -121,14 +97,15 @@ class Compiled:
     sizes are taken, and the plan makes frames alike. compiles_all: all candidates, though an
     earlier one fits. check: called before each question of what a step takes; what it raises ends
     the planning. like: one of the same job, whose graph and whose knowledge of what steps take
-    serve again. ValueError (a sentence) for a strategy that is not known or can't be taken.
+    serve again. weights: ranks share rows in this ratio; (): as the core finds best. ValueError
+    (a sentence) for a strategy that is not known or can't be taken.
     """
 
     def __init__(
         self, job: Job, budget: Budget, strategy: str = "auto",
         options: DecodeOptions | None = None, *, resume_key: Mapping[str, Any] | None = None,
         compiles_all: bool = False, check: Callable[[], object] = lambda: None,
-        like: Compiled | None = None,
+        like: Compiled | None = None, weights: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         check_choice("strategy", strategy, STRATEGIES)
         if not _native.available:
@@ -184,8 +161,9 @@ class Compiled:
 
         if allowed == _BITS["whole"] and own_bytes() is None:
             raise nothing_fits(self._refused(), budget, strategy)
-        each = {"weights": job.weights, "device_budgets": budget.of_ranks}
+        each = {"weights": weights, "device_budgets": budget.of_ranks}
         shares: dict[str, Any] = {n: told for n, told in each.items() if told and job.ranks > 1}
+        self._machines = {where: _machine(job, options, where) for where in (job.device, _CPU)}
         self.schedule: Schedule = _native.compile_schedule(
             self.graph.nodes, workspace=own_bytes, **takes.request | {"inside": inside},
             size=job.shape[2:], element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
@@ -196,7 +174,8 @@ class Compiled:
             is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu),
             may_spill=int(self.may_spill), most_shape_bytes=CODE_LIMIT,
             pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
-            device=machine(job, options, job.device), host=machine(job, options, _CPU),
+            device=self._machines[job.device], host=self._machines[_CPU],
+            unit=_unit(job, options), busy_positions=_BUSY_POSITIONS,
             copy_bytes_per_second=_COPY_RATE, halos=self.halos, statistic_passes=self.passes,
             own_bytes=_ASKED if allowed & _BITS["whole"] else -1,
             rank=job.rank, ranks=job.ranks, link_bytes_per_second=_LINK_RATE, **shares,
@@ -283,7 +262,7 @@ class Compiled:
         elif order == "prefix":
             parameters["chunk"] = c["chunk"]
             what += f", then {self._chunks_of(c['chunk'])}"
-        elif c["slice_bytes"] != machine(self.job, self.options, device)[0][0]:
+        elif c["slice_bytes"] != self._machines[device][0][0]:
             what += f", {size_text(c['slice_bytes'])} at a time"
         resident = c["resident_bytes"] if c["resident_bytes"] >= 0 else None
         if resident is not None:
@@ -330,24 +309,26 @@ def _place(job: Job, device: torch.device) -> tuple[Any, OperatorWorkspace]:
     return backend, rules
 
 
-def machine(job: Job, options: DecodeOptions, device: torch.device) -> tuple[Any, ...]:
-    """hy3d_machine: bytes of a step layer by layer, in the order in which they are tried; frames of
-    a chunk likewise: on a GPU as many as keep it busy, for the C convolution some, then those of
-    one latent frame, by shape alone; rates. 0: no others."""
+def _machine(job: Job, options: DecodeOptions, device: torch.device) -> tuple[Any, ...]:
+    """hy3d_machine: bytes of a step layer by layer, in the order in which they are tried; latent
+    frames of a chunk likewise, or those of the input that were asked for; rates. 0: no others."""
     on_cpu = device.type == "cpu"
     native = on_cpu and job.make_backend.computes_natively
     usual = options.slice_bytes or (32 * MB if on_cpu else 512 * MB)
     several = native and options.slice_bytes is None
     slices = (_NATIVE_SLICE_BYTES, usual) if several else (usual, 0)
-    time, space = job.family.factor if job.encode else (1, 1)
-    positions = max(job.shape[3] // space, 1) * max(job.shape[4] // space, 1)
-    positions = max(positions // max(job.ranks // 2, 1), 1)  # a rank holds half of what one would
-    tried = _NATIVE_LATENTS if native else (1 if on_cpu else max(1, _BUSY_POSITIONS // positions),)
-    most = max(1, -(-job.shape[2] // time))
-    sizes = sorted({int(min(latents, most) * time) for latents in (*tried, 1)}, reverse=True)
+    chunks = (*_NATIVE_LATENTS, 1) if native else (1, 0, 0)
     if options.chunk_size:
-        sizes = [int(options.chunk_size)]
-    return slices, (*sizes, 0, 0)[:3], *(_CPU_RATES if on_cpu else _GPU_RATES)
+        chunks = (int(options.chunk_size), 0, 0)
+    return slices, chunks, *(_CPU_RATES if on_cpu else _GPU_RATES)
+
+
+def _unit(job: Job, options: DecodeOptions) -> tuple[int, int, int]:
+    """What of the input is one position of the latent; zeros: chunks are of the size asked for."""
+    if options.chunk_size:
+        return 0, 0, 0
+    time, space = job.family.factor if job.encode else (1, 1)
+    return time, space, space
 
 
 def _halos(

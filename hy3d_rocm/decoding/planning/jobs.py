@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.decoding.backends import native
+from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.graph import Graph, record
 from hy3d_rocm.decoding.memory.dry_run import modelled
 from hy3d_rocm.decoding.placing import on_their_way
 from hy3d_rocm.decoding.precision import name_of
 
 if TYPE_CHECKING:
-    from hy3d_rocm.decoding.layers import Backend, Weights
+    from hy3d_rocm.decoding.layers import Weights
     from hy3d_rocm.decoding.planning.planner import Variant
     from hy3d_rocm.decoding.report import DecodeOptions
 
@@ -45,10 +46,8 @@ class MakeBackend:
         """Whether it is the C convolution on the host."""
         return self.on_host == "native" and native.refusal(_HOST, torch.float32) is None
 
-    def __call__(self, weights: Weights, device: torch.device) -> Backend:
+    def __call__(self, weights: Weights, device: torch.device) -> TorchBackend:
         """The backend for this device."""
-        from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
-
         on_host = modelled(device).type == "cpu"
         if on_host or self.on_gpu == "torch":
             is_native = on_host and self.computes_natively
@@ -97,7 +96,6 @@ class Job:
     result_dtype: of the frames. encode: the other way round, `shape` is that of the pixels.
     keeps_result: whether all frames are kept in host memory (False: they go to a file as they
     come). rank, ranks: which of the ranks of a group this one is, that share every value's rows.
-    weights: in this ratio; (): equally.
     """
 
     family: Any
@@ -110,7 +108,6 @@ class Job:
     keeps_result: bool = True
     rank: int = 0
     ranks: int = 1
-    weights: tuple[int, ...] = ()
 
     @cached_property
     def graph(self) -> Graph:

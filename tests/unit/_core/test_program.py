@@ -207,15 +207,16 @@ def test_weights_say_in_which_ratio_ranks_share_rows() -> None:
 
 
 def test_each_rank_may_have_a_budget_of_its_own() -> None:
+    both: dict[str, Any] = {"ranks": 2, "link_bytes_per_second": 1e9}
+
     def fits(*budgets: int) -> bool:
         found = [
-            compiled(rank=rank, ranks=2, link_bytes_per_second=1e9, device_budgets=budgets).program
+            compiled(rank=rank, device_budgets=budgets, weights=(1, 1), **both).program
             for rank in range(2)
         ]
         assert (found[0] is None) == (found[1] is None)
         return found[0] is not None
 
-    both = {"ranks": 2, "link_bytes_per_second": 1e9}
     least = compiled(device_budget=1, **both).smallest_budget
     assert fits(least, least)
     assert not fits(least - 1, least - 1)
@@ -223,6 +224,18 @@ def test_each_rank_may_have_a_budget_of_its_own() -> None:
     for budgets in ((1, 0), (0, 1), (1, least)):
         assert not fits(*budgets)
     assert compiled(device_budget=1, device_budgets=(1, 1), **both).smallest_budget == least
+
+
+def test_a_program_says_in_which_ratio_ranks_share_rows() -> None:
+    alone = compiled().program
+    assert (alone.weights, alone.shares) == ((1,), ((0, 6),))
+    both: dict[str, Any] = {"ranks": 2, "link_bytes_per_second": 1e9}
+    both["size"] = (5, 24, 7)
+    shared = compiled(weights=[3, 5], **both).program
+    assert (shared.weights, shared.shares) == ((3, 5), ((0, 9), (9, 24)))
+    least = compiled(device_budget=1, **both).smallest_budget
+    assert compiled(device_budgets=(2 * least, 3 * least), **both).program.weights == (1, 1)
+    assert compiled(device_budgets=(2 * least, least // 2), **both).program.weights == (32, 8)
 
 
 @pytest.mark.parametrize(
@@ -348,6 +361,9 @@ def test_nodes_that_are_no_graph_are_refused_in_a_sentence(
         ("halos", ((1, 2, 3),) * 5, ValueError, "halos has 5 entries: it may have 4"),
         ("colour", 3, TypeError, "compile_schedule has no argument 'colour'"),
         ("strategies", 0, ValueError, "The request for a program was refused"),
+        ("unit", (1, 0, 1), ValueError, "The request for a program was refused"),
+        ("unit", (1, -1, 1), ValueError, "unit has -1: it must be from 0"),
+        ("busy_positions", -1, ValueError, "busy_positions has -1: it must be from 0"),
     ],
 )
 def test_a_request_that_is_none_is_refused_in_a_sentence(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,10 +27,11 @@ from program_doubles import (  # noqa: E402
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv.triton import ahead, first_use  # noqa: E402
 from hy3d_rocm.decoding import compile_ahead  # noqa: E402
+from hy3d_rocm.decoding.backends import attention  # noqa: E402
 from hy3d_rocm.decoding.backends.triton import backend as fused  # noqa: E402
 from hy3d_rocm.decoding.backends.triton.work import Machine  # noqa: E402
 from hy3d_rocm.decoding.families import unproven_family  # noqa: E402
-from hy3d_rocm.decoding.graph import record  # noqa: E402
+from hy3d_rocm.decoding.graph import ATTENTION, record  # noqa: E402
 from hy3d_rocm.decoding.layers import ModuleWeights  # noqa: E402
 from hy3d_rocm.decoding.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace  # noqa: E402
@@ -101,6 +103,19 @@ def test_the_kernels_of_a_program_are_foretold(kind: str, encode: bool, launched
                 pass
         assert launched
         assert foretold(graph, program) == launched
+
+
+def test_attention_is_left_out_of_what_foretells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On shapes torch would compose it, scores and all, in its own Python."""
+
+    def attends(*_: Any) -> Any:
+        raise AssertionError("attention ran on shapes")
+
+    monkeypatch.setattr(attention, "_nn", SimpleNamespace(scaled_dot_product_attention=attends))
+    family = family_of("hunyuan", tiny_vae("hunyuan").to(DTYPE))
+    x, graph = source_of(family, False, 2, 3, 4).to(DTYPE), record(family)
+    assert any(node.op == ATTENTION for node in graph.nodes)
+    assert foretold(graph, compiled(graph, x).program)
 
 
 @pytest.mark.parametrize("kind", ["hunyuan", "image", "ltx095"])

@@ -21,7 +21,7 @@ from hy3d_rocm.decoding.planning.jobs import Job, torch_backend  # noqa: E402
 from hy3d_rocm.decoding.planning.planner import Need  # noqa: E402
 from hy3d_rocm.decoding.precision import Precision  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
-from hy3d_rocm.decoding.run import Run  # noqa: E402
+from hy3d_rocm.decoding.tiled_run import TiledRun  # noqa: E402
 
 MB = 1 << 20
 ROOM = 1200 * MB
@@ -99,10 +99,10 @@ def test_the_error_of_statistics_is_that_of_the_attempt_that_ended(
     z = tiny_latents(vae, 2, 8, 8).repeat(2, 1, 1, 1, 1)
     options = DecodeOptions(backend="torch", halo_pixels=0, overlap_pixels=0, min_tile_pixels=16)
     wanted = decode_with_report(vae, z, strategy="tiled", options=options)[1]
-    tiles = Run.tiles
+    tiles = TiledRun.tiles
     ran: list[int] = []
 
-    def fails_once(self: Run, *args: Any) -> None:
+    def fails_once(self: TiledRun, *args: Any) -> None:
         ran.append(self.sample)
         if len(ran) == 2:
             raise RuntimeError("miopenStatusUnknownError")
@@ -110,7 +110,7 @@ def test_the_error_of_statistics_is_that_of_the_attempt_that_ended(
         if len(ran) == 1:
             self.estimate_error = 9.0
 
-    monkeypatch.setattr(Run, "tiles", fails_once)
+    monkeypatch.setattr(TiledRun, "tiles", fails_once)
     made = decode_with_report(vae, z, strategy="tiled", options=options)[1]
     assert ran == [0, 1, 0, 1]
     assert made.plan["way"] != wanted.plan["way"]

@@ -28,7 +28,7 @@ from program_doubles import (  # noqa: E402
 from small_decoders import RMS, C, attention, chain, layer, module, resnet  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.decoding import run as run_module  # noqa: E402
+from hy3d_rocm.decoding import tiled_run  # noqa: E402
 from hy3d_rocm.decoding.backends.statistics import reduced, spread  # noqa: E402
 from hy3d_rocm.decoding.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decoding.graph import record  # noqa: E402
@@ -191,14 +191,14 @@ def test_out_of_memory_in_place_of_any_operator_changes_no_bit(
             in_tiles(graph, x, program, got, recover=recover)
         assert torch.equal(got, wanted), number
     assert len(reliefs) == len(numbers)
-    wants, calls = run_module.channel_moments, itertools.count()
+    wants, calls = tiled_run.channel_moments, itertools.count()
 
     def sometimes(frames: Any) -> Any:
         if next(calls) % 3 == 0:
             raise torch.OutOfMemoryError("the test's, in the true statistics")
         return wants(frames)
 
-    monkeypatch.setattr(run_module, "channel_moments", sometimes)
+    monkeypatch.setattr(tiled_run, "channel_moments", sometimes)
     in_tiles(graph, x, program, got, recover=recover)
     assert next(calls) > 30
     assert torch.equal(got, wanted)

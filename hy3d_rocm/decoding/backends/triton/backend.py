@@ -1,4 +1,4 @@
-"""TritonBackend: layers.Backend by Triton kernels."""
+"""TritonBackend: layers by Triton kernels."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class TritonBackend(TorchBackend):
         self, layer: Conv, source: Pieces, frames: Range, *, affine: Affine | None = None,
         add: Tensor | None = None, moments: bool = False, out: Tensor | None = None,
     ) -> tuple[Tensor, Moments | None]:  # fmt: skip
-        """As Backend.convolve. ValueError where a frame of the source is missing."""
+        """As TorchBackend.convolve. ValueError where a frame of the source is missing."""
         norm, tensors = layer.norm, source.tensors
         if self._is_framed(layer, source):
             layer, source = self._framed(layer, source, frames)
@@ -166,7 +166,7 @@ class TritonBackend(TorchBackend):
     def workspace(
         self, layer: Conv, source: Pieces, frames: Range, *, into: bool = False
     ) -> tuple[int, bool]:
-        """As Backend.workspace: rows, moments' parts; an upper bound for all options."""
+        """As TorchBackend.workspace: rows, moments' parts; an upper bound for all options."""
         total, affine = 0, layer.norm is not None and layer.norm.kind == "group"
         if self._is_framed(layer, source):
             layer, source = self._framed(layer, source, frames, asks=True)
@@ -194,7 +194,7 @@ class TritonBackend(TorchBackend):
         return total, by_copy or in_place
 
     def kept_bytes(self, layer: Conv, is_first: bool) -> int:
-        """As Backend.kept_bytes: packed weights."""
+        """As TorchBackend.kept_bytes: packed weights."""
         weight = self._weight(layer)
         x = weight.new_empty((1, weight.shape[1], self._kernel_t(layer) + 1, 8, 8), device="meta")
         job = self._job(layer, Pieces((x,), 0, None), (0, 2), False, False, False)

@@ -42,7 +42,7 @@ class Job(NamedTuple):
     """What is asked. outputs: channels of the result. shuffle: factor of channels to (T, H, W).
 
     norm: "", "rms", "l2" or "layer"; affine: whether factor and summand follow it, or stand for it.
-    size: height and width of the source; first, total, frames as in Backend.convolve.
+    size: height and width of the source; first, total, frames as in TorchBackend.convolve.
     """
 
     dtype: str

@@ -26,7 +26,7 @@ from hy3d_rocm.decoding.families.proof import rounding_bound  # noqa: E402
 from hy3d_rocm.decoding.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decoding.memory.dry_run import CPU_ALLOWANCE_BYTES  # noqa: E402
 from hy3d_rocm.decoding.planning import compiled as compiled_module  # noqa: E402
-from hy3d_rocm.decoding.planning.compiled import Compiled, machine, plan_job  # noqa: E402
+from hy3d_rocm.decoding.planning.compiled import Compiled, plan_job  # noqa: E402
 from hy3d_rocm.decoding.planning.jobs import (  # noqa: E402
     Job,
     best_backend,
@@ -171,16 +171,19 @@ def test_of_float64_the_c_convolution_keeps_no_weights() -> None:
 
 
 def test_slices_are_larger_where_the_c_convolution_computes() -> None:
-    def slices(made: Job, device: Any, **options: Any) -> list[int]:
-        return [n for n in machine(made, DecodeOptions(**options), device)[0] if n]
+    def slices(made: Job, **options: Any) -> list[int]:
+        found = Compiled(
+            made, budget_of(1), "streamed", DecodeOptions(cpu_offload=False, **options),
+            compiles_all=True,
+        )  # fmt: skip
+        return [c["slice_bytes"] for c in found.schedule.candidates if c["order"] == "layers"]
 
-    cpu, card = torch.device("cpu"), torch.device("cuda")
-    plain = job_of("wan", (2, 4, 4), make_backend=torch_backend)
+    plain = job_of("hunyuan", (2, 4, 4), make_backend=torch_backend)
     native = replace(plain, make_backend=host_backend)
-    assert slices(replace(plain, device=card), card) == [512 * MB]
-    assert slices(plain, cpu) == [32 * MB]
-    assert slices(native, cpu) == [512 * MB, 32 * MB]
-    assert slices(native, cpu, slice_bytes=7) == [7]
+    assert slices(replace(plain, device=torch.device("cuda"))) == [512 * MB]
+    assert slices(plain) == [32 * MB]
+    assert slices(native) == [512 * MB, 32 * MB]
+    assert slices(native, slice_bytes=7) == [7]
 
 
 def test_a_job_is_planned_in_one_call_and_what_is_wrong_gets_a_sentence(

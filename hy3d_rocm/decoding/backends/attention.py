@@ -1,0 +1,87 @@
+"""softmax(q k^T) v by torch's own attention, and how its operands lie."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _nn
+
+from hy3d_rocm.decoding.backends.statistics import wide_type
+
+#: of attention's scores where no fused kernel takes it
+SCORE_BYTES = 256 << 20
+#: streams that attentions of single frames are shared by, of so many queries a program
+MOST_STREAMS, _QUERIES = 4, 64
+
+
+def weigh(q: Tensor, k: Tensor, v: Tensor, target: Tensor) -> None:
+    """softmax(q k^T) v of some queries, at a time all where a fused kernel takes them, else what
+    keeps the scores (float32, of float64 queries float64) below SCORE_BYTES."""
+    rows = q.shape[2]
+    if not is_fused(q, k, v):
+        scores = q.shape[1] * k.shape[2] * wide_type(q.dtype).itemsize
+        rows = max(1, min(rows, SCORE_BYTES // scores))
+    for start in range(0, q.shape[2], rows):
+        part = slice(start, start + rows)
+        # torch's own: one that somebody put in its place is a VAE of unknown layers.
+        made = _nn.scaled_dot_product_attention(q[:, :, part], k, v)
+        target[:, part].copy_(made[0])
+
+
+def is_fused(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether torch has a kernel for the whole attention of these. On shapes alone: no."""
+    # 0 is torch's number for the composite of two products and a softmax, -1 for none.
+    return q.device.type != "meta" and int(torch._fused_sdp_choice(q, k, v)) > 0
+
+
+def tokens_of(x: Tensor, heads: int) -> Tensor:
+    """(1, width, T, H, W) -> (heads, tokens, size of a head), a view where it can be one."""
+    return x.reshape(heads, x.shape[1] // heads, -1).transpose(1, 2)
+
+
+def shaped(room: Tensor, frames: int, rows: int) -> Tensor:
+    """(2, heads, tokens, size of a head) -> (2, heads, T, H, W, size of a head), a view."""
+    kinds, heads, tokens, size = room.shape
+    return room.view(kinds, heads, frames, rows, tokens // (frames * rows), size)
+
+
+@functools.cache
+def _side_streams(device: torch.device) -> tuple[Any, ...]:
+    """The same ones each time: each has blocks of the allocator's of its own."""
+    return tuple(torch.cuda.Stream(device) for _ in range(1, MOST_STREAMS))  # type: ignore[no-untyped-call]
+
+
+class Streams:
+    """Streams of a GPU for things that do not depend on each other and leave most of it idle: one
+    frame's attention is a program for some 64 of its `queries`. All together take what one
+    attention does that fills the GPU, some 25 MB on an H200, within the margin. queries 0: the
+    current stream alone, for what takes more. Before and after, that has them all behind it."""
+
+    def __init__(self, device: torch.device, queries: int) -> None:
+        self._streams: list[Any] = []
+        self._number = 0
+        if device.type == "cuda" and queries:
+            self._here = torch.cuda.current_stream(device)
+            units = torch.cuda.get_device_properties(device).multi_processor_count
+            count = min(MOST_STREAMS, max(1, round(units / max(queries // _QUERIES, 1))))
+            self._streams = list(_side_streams(device)[: count - 1])
+
+    def __enter__(self) -> Streams:
+        for stream in self._streams:
+            stream.wait_stream(self._here)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in self._streams:
+            self._here.wait_stream(stream)
+
+    def next(self) -> Any:
+        """That of the next one."""
+        every = [None, *self._streams]
+        self._number += 1
+        stream = every[self._number % len(every)]
+        return nullcontext() if stream is None else torch.cuda.stream(stream)
