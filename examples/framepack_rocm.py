@@ -17,7 +17,7 @@ with suppress(ImportError):
     import hy3d_rocm  # noqa: F401  (one that is installed, with its C core, before the checkout's)
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from examples.framepack import program  # noqa: E402
+from examples.framepack import program
 
 
 def main() -> None:
