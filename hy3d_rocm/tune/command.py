@@ -45,15 +45,13 @@ def find_gpu(text: str) -> Any:
 
 def run_tune_command(arguments: argparse.Namespace) -> int:
     """Exit code: see the epilog."""
-    from hy3d_rocm.tune.shapes import TuneError
-
     try:
         device = find_gpu(arguments.device)
         report, default, compiled = _run(arguments, device)
     except NoGpuError as error:
         _say(str(error))
         return 2
-    except (TuneError, TypeError) as error:  # adapter_for() says with a TypeError what it knows
+    except (ValueError, TypeError) as error:  # sentences: of a VAE, a size, tiers that are none
         _say(str(error))
         return 1
     except KeyboardInterrupt:
@@ -91,7 +89,7 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str, Callable
     import torch
 
     from hy3d_rocm.tune import shapes
-    from hy3d_rocm.tune.session import Asked, compile_decode, plan_decode, tune_shapes
+    from hy3d_rocm.tune.session import Wishes, compile_decode, plan_decode, tune_shapes
 
     tiers = _known_tiers(arguments.tiers)
     dtype = getattr(torch, _DTYPES[arguments.dtype])
@@ -99,8 +97,8 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str, Callable
     latent = shapes.latent_size(vae, arguments.size, arguments.frames)
     found = shapes.collect(vae, latent, dtype, str(device))
     _say(f"{len(found)} shapes of {latent} latents, {arguments.limit:.0f} s at most")
-    asked = Asked(arguments.limit, tiers, arguments.again, arguments.retry_hung, arguments.probe)
-    report, default = tune_shapes(found, device, asked, _say)
+    wishes = Wishes(tiers, arguments.again, arguments.retry_hung, arguments.probe, arguments.limit)
+    report, default = tune_shapes(found, device, wishes, _say)
     return report, default, lambda: compile_decode(*plan_decode(vae, latent, dtype, device))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import comfy.utils
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.conv.policy import Memory
     from hy3d_rocm.decoding.planning.jobs import Job
     from hy3d_rocm.decoding.planning.planner import Plan
-    from hy3d_rocm.tune.measure import Measured
-    from hy3d_rocm.tune.session import Measuring, Probe
+    from hy3d_rocm.tune.session import Measuring, Probe, Wishes
     from hy3d_rocm.tune.shapes import Shape
 
 logger = logging.getLogger("hy3d_rocm")
@@ -39,14 +38,14 @@ class Hy3DRocmTuneVAE(EachTime):
         cls, vae: Any, width: int, height: int, frames: int, seconds: int, samples: Any = None,
         again: bool = False, retry_hung: bool = False,
     ) -> io.NodeOutput:  # fmt: skip
-        wanted = Wanted(width, height, frames, samples)
-        report = tune(vae, wanted, seconds, again=again, retry_hung=retry_hung)
+        from hy3d_rocm.tune.session import Wishes
+
+        wishes = Wishes(again=again, retry_hung=retry_hung, limit_s=float(seconds))
+        report = tune(vae, Wanted(width, height, frames, samples), wishes)
         return io.NodeOutput(report, ui=ui.PreviewText(report))
 
 
-def tune(
-    vae: Any, wanted: Wanted, seconds: float, *, again: bool = False, retry_hung: bool = False
-) -> str:
+def tune(vae: Any, wanted: Wanted, wishes: Wishes) -> str:
     """A report in lines. Cancel goes through; what was measured by then is kept.
 
     ValueError (a sentence) for a size that is none, and for a VAE whose layers are not known.
@@ -62,7 +61,7 @@ def tune(
         )
     freed = memory.free_everything().splitlines()[-1]
     shapes, whose = collect_decode(job, plan)
-    report = measure(shapes, job.device, seconds, again=again, retry_hung=retry_hung)
+    report = measure(shapes, job.device, wishes)
     try:
         with Watcher() as watcher, current_device(job.device):
             compiled = compile_decode(job, plan, watcher.throw)
@@ -72,34 +71,20 @@ def tune(
 
 
 def measure(
-    shapes: Sequence[Shape],
-    device: torch.device,
-    seconds: float,
-    *,
-    again: bool = False,
-    retry_hung: bool = False,
-    lab: Measuring | None = None,
-    probe: Probe = probing.probe,
-    known: Memory | None = None,
-) -> str:
+    shapes: Sequence[Shape], device: torch.device, wishes: Wishes, *, lab: Measuring | None = None,
+    probe: Probe = probing.probe, known: Memory | None = None,
+) -> str:  # fmt: skip
     """The table of `hy3d-rocm tune`. lab, probe, known: others than the device's own (tests)."""
-    from hy3d_rocm.tune.measure import Lab
     from hy3d_rocm.tune.report import tune_text
-    from hy3d_rocm.tune.session import Asked, tune_shapes
+    from hy3d_rocm.tune.session import tune_shapes
 
-    asked = Asked(float(seconds), again=again, retry_hung=retry_hung)
     # Tensors that inference mode makes are none that every operator takes.
     with Watcher() as watcher, torch.inference_mode(False), current_device(device):
-        clock = _Clock(float(seconds), watcher)
+        clock = _Clock(wishes.limit_s, watcher)
         report, default = tune_shapes(
-            shapes,
-            device,
-            asked,
-            clock.heard,
-            lab=_Watched(lab or Lab(), clock.look),
-            probe=functools.partial(probe, cancel=clock.look),
-            memory=known,
-        )
+            shapes, device, wishes, clock.heard, lab=lab,
+            probe=functools.partial(probe, cancel=clock.look), memory=known,
+        )  # fmt: skip
         clock.end()
     return tune_text(report, default)
 
@@ -152,24 +137,3 @@ class _Clock:
     def end(self) -> None:
         """All is done, if sooner than it might have taken."""
         self.bar.update_absolute(self.seconds, self.seconds)
-
-
-class _Watched:
-    """A lab that looks for a cancel before each shape."""
-
-    def __init__(self, lab: Measuring, look: Callable[[], None]) -> None:
-        self._lab, self._look = lab, look
-
-    @property
-    def running(self) -> str:
-        """See session.Measuring."""
-        return self._lab.running
-
-    @running.setter
-    def running(self, name: str) -> None:
-        self._lab.running = name
-
-    def measure(self, spec: Any, tiers: Sequence[str]) -> Mapping[str, Measured]:
-        """See session.Measuring."""
-        self._look()
-        return self._lab.measure(spec, tiers)
