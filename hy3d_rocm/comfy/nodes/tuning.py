@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import comfy.utils
 import torch
 from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm.comfy import memory, vaes
 from hy3d_rocm.comfy.nodes.common import EachTime, Wanted, latent_shape
-from hy3d_rocm.comfy.running import Watcher, current_device, said
+from hy3d_rocm.comfy.running import TimeBar, Watcher, current_device, said
 from hy3d_rocm.conv import probe as probing
 from hy3d_rocm.decoding.planning.compiled import plan_job
 from hy3d_rocm.decoding.report import DecodeOptions
@@ -80,12 +78,17 @@ def measure(
 
     # Tensors that inference mode makes are none that every operator takes.
     with Watcher() as watcher, torch.inference_mode(False), current_device(device):
-        clock = _Clock(wishes.limit_s, watcher)
+        bar = TimeBar(wishes.limit_s, watcher)
+
+        def heard(line: str) -> None:
+            logger.info("[Tune VAE] %s", line)
+            bar.look()
+
         report, default = tune_shapes(
-            shapes, device, wishes, clock.heard, lab=lab,
-            probe=functools.partial(probe, cancel=clock.look), memory=known,
+            shapes, device, wishes, heard, lab=lab,
+            probe=functools.partial(probe, cancel=bar.look), memory=known,
         )  # fmt: skip
-        clock.end()
+        bar.end()
     return tune_text(report, default)
 
 
@@ -110,30 +113,3 @@ def _decode_of(vae: Any, wanted: Wanted) -> tuple[Job, Plan | None]:
             return job, plan_job(job, budget)
         except ValueError:
             return job, None
-
-
-class _Clock:
-    """The bar in the browser goes by the time that was given; a cancel is looked at with it."""
-
-    def __init__(self, seconds: float, watcher: Watcher) -> None:
-        self.seconds, self.watcher = max(int(seconds), 1), watcher
-        self.bar = comfy.utils.ProgressBar(self.seconds)
-        self._began = time.monotonic()
-        self._shown = -1
-
-    def look(self) -> None:
-        """Raises ComfyUI's exception after a cancel."""
-        self.watcher.throw()
-        now = min(int(time.monotonic() - self._began), self.seconds)
-        if now != self._shown:
-            self._shown = now
-            self.bar.update_absolute(now, self.seconds)
-
-    def heard(self, line: str) -> None:
-        """After each outcome."""
-        logger.info("[Tune VAE] %s", line)
-        self.look()
-
-    def end(self) -> None:
-        """All is done, if sooner than it might have taken."""
-        self.bar.update_absolute(self.seconds, self.seconds)
