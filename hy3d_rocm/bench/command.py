@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from hy3d_rocm import arguments as types
 from hy3d_rocm import checkout
@@ -43,7 +38,7 @@ def _pipeline(arguments: argparse.Namespace) -> int:
         arguments.repeats, arguments.free, getattr(arguments, "backend", "inductor"), say,
     )  # fmt: skip
     report = BENCHES[arguments.bench](settings)
-    return deliver(
+    return types.deliver(
         report.as_text(), report.as_dict(), arguments.json, say,
         measured=report.measured, interrupted=report.interrupted,
     )  # fmt: skip
@@ -59,26 +54,3 @@ def _decode(arguments: argparse.Namespace) -> int:
         )
     code: int = bench.run_decode_command(arguments)
     return code
-
-
-def deliver(
-    text: str,
-    data: dict[str, Any],
-    path: Path | None,
-    say: Callable[[str], None],
-    *,
-    measured: bool,
-    interrupted: bool,
-) -> int:
-    """Prints the text and writes `data`, of JSON's types, to `path`. The exit code: 0; 1 if the
-    file can't be written or nothing was measured; 130 after Ctrl-C."""
-    sys.stdout.write(text)
-    if path is not None:
-        try:
-            path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            say(f"{path} cannot be written: {error.strerror}")
-            return 1
-    if interrupted:
-        return 130
-    return 0 if measured else 1

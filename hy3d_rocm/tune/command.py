@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hy3d_rocm.arguments import say
+from hy3d_rocm.arguments import deliver, say
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
@@ -57,21 +55,14 @@ def run_tune_command(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _say("interrupted before anything was measured")
         return 130
-    from hy3d_rocm.files import write_whole
     from hy3d_rocm.tune.report import tune_dict, tune_text
 
-    sys.stdout.write(tune_text(report, default))
-    if arguments.json is not None:
-        try:
-            text = json.dumps(tune_dict(report, default), indent=1) + "\n"
-            write_whole(arguments.json, text)
-        except OSError as error:
-            _say(f"{arguments.json} cannot be written: {error.strerror}")
-            return 1
-    if report.interrupted:
-        return 130
-    if report.fault:
-        return 1
+    code = deliver(
+        tune_text(report, default), tune_dict(report, default), arguments.json, _say,
+        measured=not report.fault, interrupted=report.interrupted,
+    )  # fmt: skip
+    if code:
+        return code
     try:
         line = compiled()
     except KeyboardInterrupt:

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.bench.command import deliver, run_bench_command, say
+from hy3d_rocm.arguments import deliver
+from hy3d_rocm.bench.command import run_bench_command, say
 from hy3d_rocm.files import plain
 from hy3d_rocm.tune.command import find_gpu
 from tools.dev.bench import children
