@@ -29,7 +29,7 @@ from hy3d_rocm.offload.components import (
     flat_hooks,
     indexed,
     is_kind,
-    unwrapped,
+    unwrap,
 )
 from hy3d_rocm.offload.memory import estimate
 from hy3d_rocm.offload.policy import HEADROOM_BYTES, Decision, Policy, check_policy, decide
@@ -66,7 +66,7 @@ def apply(
     pipeline is put back.
     """
     check_policy(policy)
-    target, pipeline = indexed(device), unwrapped(pipeline)
+    target, pipeline = indexed(device), unwrap(pipeline)
     mode = current_mode(pipeline)
     left_alone = _why_not(pipeline, policy, target, mode)
     if left_alone is not None:

@@ -37,6 +37,7 @@ import torch
 
 from hy3d_rocm import _rng
 from hy3d_rocm.device import ResolvedDevice, as_device, resolve_device
+from hy3d_rocm.offload.components import unwrap
 from hy3d_rocm.pipeline import batches, hooks
 from hy3d_rocm.seed import SeedMode, check_first_index, check_mode, seeded
 
@@ -216,11 +217,6 @@ class PipelineProxy:
         finally:
             used = _rng.put_back(before)
         batch.leave(views or 1, used)
-
-
-def unwrap(pipeline: Any) -> Any:
-    """The pipeline itself, if `pipeline` is a proxy of it; else what was given."""
-    return pipeline._hy3d_pipeline if type(pipeline) is PipelineProxy else pipeline
 
 
 def seed_mode_of(pipeline: Any) -> SeedMode | None:
