@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm import _native, memory
+from hy3d_rocm.diagnose.env.gpu import number
 from hy3d_rocm.memory import Machine, is_apu
 
 _STATUS = Path("/proc/self/status")
@@ -60,7 +61,7 @@ def _free_carve_out(properties: Any, devices: Path = Path("/sys/bus/pci/devices"
         return 0
     domain, bus, slot = (int(n) for n in numbers if n is not None)
     folder = devices / f"{domain:04x}:{bus:02x}:{slot:02x}.0"
-    total, used = (memory.number_in(folder / f"mem_info_vram_{n}") for n in ("total", "used"))
+    total, used = (number(folder / f"mem_info_vram_{n}") for n in ("total", "used"))
     return 0 if total is None or used is None else max(total - used, 0)
 
 
