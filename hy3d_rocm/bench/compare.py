@@ -11,12 +11,11 @@ import math
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm import checkout
 from hy3d_rocm.arguments import say
 from hy3d_rocm.diagnose.env.shown import printable as _cut
 from hy3d_rocm.units import MB, aligned, brief, size_text
@@ -90,15 +89,13 @@ def read_result(path: Path) -> Result:
     except (ValueError, RecursionError) as error:
         raise CompareError(f"{brief(str(path))} is no JSON file: {error}") from error
     kind = _kind(data)
-    reader = _reader(kind)
-    if reader is None:
+    if kind not in _ROWS:
         raise CompareError(
             f"{path} is no result of hy3d-rocm bench, validate or optimize: name the file that "
-            "--json, or the last line of such a command, names (results of a source checkout's own "
-            "benches are compared in a checkout)"
+            "--json, or the last line of such a command, names"
         )
     try:
-        rows, about = dict(reader(data)), dict(_about(data))
+        rows, about = dict(_ROWS[kind](data)), dict(_about(data))
         # validate's verdicts, without the figures, which differ from run to run.
         promises = {
             _FIGURE.sub("#", str(row["text"])): bool(row["holds"])
@@ -217,7 +214,7 @@ def _seconds(value: float) -> str:
 
 # --- what is in the files: kind -> rows -----------------------------------------------------------
 
-Rows = Iterator[tuple[str, Row]]
+_Rows = Iterator[tuple[str, Row]]
 
 
 def _kind(data: Any) -> str:
@@ -229,38 +226,79 @@ def _kind(data: Any) -> str:
     return f"{kind} --device cpu" if kind == "bench decode" and "sides" in data else kind
 
 
-def _tool_rows(data: Any) -> Rows:
+def _tool_rows(data: Any) -> _Rows:
     for row in data["rows"]:
         yield str(row["name"]), Row(
-            numbers(row["seconds"]), most(row["peak_bytes"]), figure(row.get("psnr")),
-            figure(row.get("ssim")), figure(row.get("largest")), str(row.get("error") or ""),
+            _numbers(row["seconds"]), _most(row["peak_bytes"]), _figure(row.get("psnr")),
+            _figure(row.get("ssim")), _figure(row.get("largest")), str(row.get("error") or ""),
         )  # fmt: skip
 
 
-def variant_rows(data: Any) -> Rows:
+def _variant_rows(data: Any) -> _Rows:
     """Of bench offload, compile, precision, resolution, and decode on a GPU."""
     psnr = data.get("psnr") or {}
     for row in data["variants"] if "variants" in data else data["rows"]:
         name = str(row["variant"])
         yield name, Row(
-            numbers(row["seconds"]), most(row["peak_bytes"]), figure(psnr.get(name)),
+            _numbers(row["seconds"]), _most(row["peak_bytes"]), _figure(psnr.get(name)),
             error=str(row["reason"] or ""),
         )  # fmt: skip
 
 
-_ROWS: dict[str, Callable[[Any], Rows]] = {
+def _case_rows(data: Any) -> _Rows:
+    for row in data["rows"]:
+        failed = row["errors"] and not row["seconds"]
+        yield str(row["case"]), Row(
+            _numbers(row["seconds"]), _most(row["peak_bytes"]), _figure(row["psnr"]),
+            error=str(row["errors"][0]) if failed else "",
+        )  # fmt: skip
+
+
+def _side_rows(data: Any) -> _Rows:
+    for name, side in data["sides"].items():
+        yield str(name), Row(_numbers(side["seconds"]), _most(side["peaks"]))
+    if _figure(data["psnr"]) is not None:
+        yield "frames", Row(psnr=_figure(data["psnr"]))
+
+
+def _layer_rows(data: Any) -> _Rows:
+    for row in data["layers"]:
+        for name, seconds in row["seconds"].items():
+            yield f"{row['text']}, {name}", Row(
+                _numbers(seconds), _most(row["extra_bytes"].get(name)),
+                largest=_figure(row["errors"].get(name)), error=str(row["reason"] or ""),
+            )  # fmt: skip
+
+
+def _cell_rows(data: Any) -> _Rows:
+    for cell in data["cells"]:
+        layer = " ".join(str(value) for value in cell["layer"].values())
+        for name, row in cell["figures"].items():
+            yield f"{layer}, {cell['dtype']}, {cell['layout']}, {name}", Row(
+                _numbers(row["seconds"]), _most(row["extra_bytes"]),
+                largest=_figure(row["worst"]), error=str(row["reason"] or ""),
+            )  # fmt: skip
+
+
+def _raster_rows(data: Any) -> _Rows:
+    for part in data["parts"]:
+        for row in part["rows"]:
+            turns = [sum(_numbers(list(turn.values()))) for turn in row["seconds"]]
+            name = f"{part['scene']}, {part['faces']} faces, {row['kind']}, {row['name']}"
+            yield name, Row(turns, error=str(row["reason"] or ""))
+
+
+_ROWS = {
     "validate": _tool_rows,
     "optimize": _tool_rows,
-    **{f"bench {n}": variant_rows for n in ("offload", "compile", "precision", "resolution")},
+    **{f"bench {n}": _variant_rows for n in ("offload", "compile", "precision", "resolution")},
+    "bench decode": _variant_rows,
+    "bench decode --device cpu": _side_rows,
+    "bench decode cases": _case_rows,
+    "bench conv": _layer_rows,
+    "bench gpu": _cell_rows,
+    "bench raster": _raster_rows,
 }
-
-
-def _reader(kind: str) -> Callable[[Any], Rows] | None:
-    """Also of what the benches of a source checkout write, where this is one."""
-    if kind in _ROWS:
-        return _ROWS[kind]
-    of_checkout = checkout.module("tools.dev.bench.results")
-    return None if of_checkout is None else of_checkout.ROWS.get(kind)
 
 
 def _about(data: Any) -> Iterator[tuple[str, str]]:
@@ -277,7 +315,7 @@ def _about(data: Any) -> Iterator[tuple[str, str]]:
                 yield f"machine, {name}", json.dumps(value, sort_keys=True)
 
 
-def figure(value: Any) -> float | None:
+def _figure(value: Any) -> float | None:
     """A number, also "inf" as text; None for none and for NaN."""
     if value is None or isinstance(value, bool):
         return None
@@ -285,16 +323,16 @@ def figure(value: Any) -> float | None:
     return None if math.isnan(number) else number
 
 
-def numbers(values: Any) -> list[float]:
+def _numbers(values: Any) -> list[float]:
     """Seconds above 0, of one number or a list."""
     listed = values if isinstance(values, list) else [values]
-    found = (figure(value) for value in listed)
+    found = (_figure(value) for value in listed)
     return [number for number in found if number is not None and 0 < number < math.inf]
 
 
-def most(values: Any) -> float | None:
+def _most(values: Any) -> float | None:
     listed = values if isinstance(values, list) else [values]
-    return max((n for n in map(figure, listed) if n is not None and n < math.inf), default=None)
+    return max((n for n in map(_figure, listed) if n is not None and n < math.inf), default=None)
 
 
 def run_compare_command(arguments: argparse.Namespace) -> int:

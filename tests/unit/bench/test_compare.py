@@ -13,7 +13,7 @@ from bench_results import (
     ROW,
 )
 
-from hy3d_rocm import checkout, cli
+from hy3d_rocm import cli
 
 
 def scaled(value: Any, name: str, factor: float, key: str = "") -> Any:
@@ -44,16 +44,6 @@ def test_equal_files_of_every_command_show_no_regression(
     assert code == 0
     assert out.startswith(f"{kind}: A is ")
     assert out.endswith("No regression.\n")
-
-
-def test_an_installed_package_compares_no_benches_of_a_checkout(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkout, "ROOTS", (tmp_path,))
-    assert run(tmp_path, RESULTS["validate"], RESULTS["validate"], capsys)[0] == 0
-    code, _, said = run(tmp_path, RESULTS["bench conv"], RESULTS["bench conv"], capsys)
-    assert code == 2
-    assert "checkout's own benches are compared in a checkout" in said
 
 
 @pytest.mark.parametrize("kind", RESULTS)
