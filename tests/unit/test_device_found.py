@@ -79,7 +79,6 @@ CASES: dict[str, tuple[object, object, str]] = {
     "device as text": (Thing(device="cuda:1"), "cuda:1", "device"),
     "text that is no device": (Thing(device="auto", parameters=parameters(CPU)), CPU,
                                "first parameter"),
-    "text that is no Unicode": (Thing(device="\ud800"), "DEFAULT", "default"),
     "text with a NUL": (Thing(device="cpu\0:1"), "DEFAULT", "default"),
     "a number as device": (Thing(device=0), "DEFAULT", "default"),
     "truth as device": (hooked(True), "DEFAULT", "default"),

@@ -121,6 +121,7 @@ REFUSALS: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: _core.interpolate(FLAT[:, :0], FACE, PIXELS, FLAT, EMPTY), ValueError, "no channels"),
     (lambda: _core.scatter(FLAT, UV, None, TEXTURE, TOTAL), ValueError, "texture has no channels"),
     (lambda: _core.inpaint_vertices(X), TypeError, "argument"),
+    (lambda: _core.resolve_device(), TypeError, "argument"),
     (lambda: _core.CancelFlag(1), TypeError, "CancelFlag"),
 ]
 
@@ -141,6 +142,13 @@ def test_buffers_of_each_float_type_come_in_without_dlpack(code: str, number: An
     floats = np.arange(6).astype(number)
     array = memoryview(floats.tobytes()).cast(code) if code != "e" else memoryview(floats)
     assert _core.fingerprint(array) == _core.fingerprint(floats)
+
+
+def test_a_device_whose_text_is_no_unicode_is_passed_over() -> None:
+    class Pipe:
+        device = "\ud800"
+
+    assert _core.resolve_device(Pipe, "mine") == ("mine", "default")
 
 
 def test_without_a_blas_library_a_convolution_in_double_says_so_and_goes_on() -> None:
