@@ -159,8 +159,8 @@ CCOV_BUILD := build/c-cov
 CCOV_FLAGS := -O1 -fno-inline -g --coverage -fprofile-update=atomic
 CCOV_LEVELS ?= avx512 avx2 ref
 CCOV_SUITES = $(SHORT_SUITES) winograd_kernels schedule tiles $(foreach suite,conv3d winograd,$(suite):16:2)
-CCOV_TESTS ?= _core/test_[afmopr] raster/test_ _fallback/test_s decoding/test_plan.py decoding/backends/test_native_moments.py \
-	conv/test_functional.py conv/test_prepared
+CCOV_TESTS ?= _core/test_[adfmopr] raster/test_ _fallback/test_s decoding/test_plan.py decoding/backends/test_native_moments.py \
+	conv/test_functional.py conv/test_prepared test_device
 # Behind "python": of a line that is compiled twice the first build counts the branches.
 CCOV_FAULTS := $(CCOV_BUILD)/sites-python/csrc
 CCOV_EXTENSION := $(CCOV_BUILD)/package/hy3d_rocm/_core.abi3.so

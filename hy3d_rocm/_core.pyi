@@ -6,11 +6,13 @@ TypeError for objects of the wrong kind, MemoryError for failed allocations, Hy3
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeVar, final, overload
 
+_T = TypeVar("_T")
 _Three = tuple[int, ...] | list[int]  # three numbers (T, H, W)
 _Frames = tuple[Any, ...] | list[Any]
 _PadModes = str | tuple[str, ...]  # "zeros" or "replicate", for all axes or one each
+_Rule = Literal["_execution_device", "accelerate hook", "device", "first parameter", "default"]
 
 class Hy3dError(RuntimeError):
     status: int
@@ -313,6 +315,12 @@ def conv3d_out_size(
     pad_after: _Three,
 ) -> tuple[int, int, int]:
     """Output size (T, H, W); ValueError where the kernel does not fit into the padded input."""
+
+@overload
+def resolve_device(obj: object) -> tuple[Any, _Rule]: ...
+@overload
+def resolve_device(obj: object, default: _T) -> tuple[Any | _T, _Rule]:
+    """The device as found on obj (or default) and the rule that found it."""
 
 def seed_image(seed: int, index: int) -> int: ...
 def schedule_plan(

@@ -14,7 +14,7 @@ _NAMES = (
     "Admission CancelFlag Hy3dError KnownCalls PreparedWeights Program Rates Schedule blas_info "
     "blend_accumulate channel_moments compile_schedule conv3d conv3d_format conv3d_out_size "
     "conv3d_prepare cpu_info fingerprint graph_sizes inpaint_vertices interpolate rasterize "
-    "route scatter schedule_plan schedule_tile schedule_window seed_image trim "
+    "resolve_device route scatter schedule_plan schedule_tile schedule_window seed_image trim "
     "vertex_normals"
 ).split()
 __all__ = ["available", "missing", *_NAMES]
@@ -34,9 +34,9 @@ else:
         available, missing = True, ""
     except (ImportError, AttributeError) as error:  # AttributeError: it is of another version
         from hy3d_rocm import _fallback
-        from hy3d_rocm._fallback import route, schedule, seed
+        from hy3d_rocm._fallback import device, route, schedule, seed
 
-        _twins = {**vars(route), **vars(schedule), **vars(seed), **vars(_fallback)}
+        _twins = {**vars(device), **vars(route), **vars(schedule), **vars(seed), **vars(_fallback)}
         globals().update({name: _twins[name] for name in _NAMES})
         available, missing = False, str(error)
         # No warning: a pack cloned without a compiler is a supported way to use it.

@@ -113,6 +113,7 @@ PyObject *hy3d_py_conv3d_format(PyObject *module, PyObject *args, PyObject *kwar
 PyObject *hy3d_py_conv3d_prepare(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_conv3d_out_size(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_fingerprint(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *hy3d_py_resolve_device(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_seed_image(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_schedule_plan(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *hy3d_py_schedule_tile(PyObject *module, PyObject *args, PyObject *kwargs);

@@ -12,6 +12,7 @@ static PyMethodDef functions[] = {
     FUNCTION(conv3d_prepare, "Weights in a layout, transformed once; PreparedWeights."),
     FUNCTION(fingerprint, "Two numbers that stand for all bytes of an array."),
     FUNCTION(conv3d_out_size, "Output size (T, H, W) of a 3D convolution."),
+    FUNCTION(resolve_device, "(device, rule): where a pipeline computes and which rule said so."),
     FUNCTION(seed_image, "Seed of one image of a batch; image 0 has the seed itself."),
     FUNCTION(schedule_plan, "Plans a decode under a budget; a dictionary."),
     FUNCTION(schedule_tile, "One tile of a plan; a dictionary."),

@@ -1,6 +1,6 @@
 """Pure-Python replacements for the compiled core, for where it cannot be imported.
 
-`seed` and `schedule` are twins: same names, same results, same exceptions as `_core`,
+`device`, `seed` and `schedule` are twins: same names, same results, same exceptions as `_core`,
 and the oracles of its tests. This module has the rest of the core's surface that makes sense
 without it. Only the CPU convolution has no twin.
 """

@@ -24,9 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FLAGS = """-shared -fPIC -std=c11 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined
     -fno-sanitize-recover=undefined -fvisibility=hidden -ffp-contract=off -pthread
     -DPy_LIMITED_API=0x030B0000 -D_GNU_SOURCE -Iinclude -Icsrc""".split()
-# Of _core: arguments, arrays, faults, fingerprint, fused, memory, out_of_memory, prepared, program,
-# refusals; not what compares many values, signals processes or reads the symbols.
-TESTS = ("_core/test_[afmopr]", "conv/test_functional", "conv/test_prepared")
+# Of _core: arguments, arrays, device, faults, fingerprint, fused, memory, out_of_memory, prepared,
+# program, refusals; not what compares many values, signals processes or reads the symbols.
+TESTS = ("_core/test_[adfmopr]", "conv/test_functional", "conv/test_prepared")
 # Without the drift of reference counts: a matter of 10^4 calls, not of addresses.
 CHOICE = "not counts_do_not_drift"
 FILES = [str(p.relative_to(ROOT)) for t in TESTS for p in ROOT.glob(f"tests/unit/{t}*.py")]

@@ -96,6 +96,13 @@ def _import_again() -> Any:
     return sorted(name for name in vars(module) if not name.startswith("_"))
 
 
+class Pipeline:
+    """Where a pipeline computes is found behind several look-ups."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
 class OldProducer:
     """An array as torch gave them before DLPack 1, with torch's bits."""
 
@@ -110,6 +117,18 @@ class OldProducer:
 
     def __dlpack__(self, stream: object = None) -> Any:
         return self.memory.__dlpack__()
+
+
+def pipelines() -> list[Any]:
+    cuda = Pipeline(type="cuda", index=1)
+    inner = Pipeline(_hf_hook=Pipeline(execution_device=cuda))
+    return [
+        Pipeline(_hf_hook=Pipeline(hooks=(Pipeline(execution_device=cuda),))),
+        Pipeline(_execution_device="cuda:1"), Pipeline(_execution_device=cuda), inner,
+        Pipeline(components={"a": None, "b": inner}), Pipeline(_modules={"a": inner, "b": inner}),
+        Pipeline(parameters=lambda: iter([Pipeline(device=cuda)])), Pipeline(device=0),
+        Pipeline(device=Pipeline(type="meta", index=None)), Pipeline(),
+    ]  # fmt: skip
 
 
 EXCHANGE = dlpack_liar.Exchange()
@@ -251,6 +270,7 @@ def drawn(name: str, seed: int, spoilt: bool) -> Call | None:
 def list_calls(good: int, bad: int) -> list[Call]:
     """`good` calls of each function that give something, `bad` that raise; those of the types."""
     found = [*methods(), *scheduled(), of_frames(), *raising()]
+    found += [Call("resolve_device", _core.resolve_device, (one, "cpu"), {}) for one in pipelines()]
     for name in steady_calls.FUNCTIONS:
         for spoilt, wanted in ((False, good), (True, bad)):
             kept = 0

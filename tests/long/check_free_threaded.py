@@ -3,10 +3,10 @@
     python3.14t tests/long/check_free_threaded.py [--threads 8] [--rounds 2000]
 
 One kind of call after the other, all threads at once: conv3d with and without shared prepared
-weights, schedule_tile on a dictionary that others change, CancelFlag, rasterize, and DLPack
-capsules that all of them are handed at the same moment. Every result is compared with the one
-computed before, alone. With the GIL the same calls run and less is shown: the closing line says
-which it was.
+weights, schedule_tile on a dictionary that others change, resolve_device on a tree that others
+change, CancelFlag, rasterize, and DLPack capsules that all of them are handed at the same moment.
+Every result is compared with the one computed before, alone. With the GIL the same calls run and
+less is shown: the closing line says which it was.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ class Same:
         return self.array.__dlpack_device__()
 
 
+class Node:
+    def __init__(self) -> None:
+        self.components: dict[str, Any] = {}
+
+
 def convolution(threads: int) -> Callable[[int], str]:
     rng = np.random.default_rng(3)
     x = rng.integers(-3, 4, (1, 8, 4, 12, 12)).astype("f4")
@@ -77,6 +82,19 @@ def plans(threads: int) -> Callable[[int], str]:
         for _ in range(20):
             made["desc"] = kept.copy()  # the old one goes while others read it
         return "" if _core.schedule_tile(made, 0) == wanted else "schedule_tile differs"
+
+    return call
+
+
+def devices(threads: int) -> Callable[[int], str]:
+    root = Node()
+    root.components = {str(i): Node() for i in range(20)}
+
+    def call(turn: int) -> str:
+        root.components["7"] = Node()
+        root.components = dict(root.components)
+        found = _core.resolve_device(root, "cpu")
+        return "" if found == ("cpu", "default") else f"resolve_device gave {found}"
 
     return call
 
@@ -134,7 +152,7 @@ def pictures(threads: int) -> Callable[[int], str]:
     return lambda turn: "" if (draw() == wanted).all() else "rasterize differs"
 
 
-KINDS = (convolution, plans, capsules, flags, pictures)
+KINDS = (convolution, plans, devices, capsules, flags, pictures)
 
 
 def work(call: Callable[[int], str], rounds: int, wrong: list[str]) -> None:

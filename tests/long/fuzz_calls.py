@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from dlpack_liar import Described, Exchange
-from fuzz_objects import anything, triple
+from fuzz_objects import Endless, Hook, Thing, anything, triple
 from fuzz_program import PROGRAM_CALLS, compile_call
 from fuzz_raster import RASTER_CALLS
 
@@ -110,6 +110,24 @@ def good_plan(rng: random.Random) -> dict[str, Any]:
         "resident_bytes": 0, "budget_bytes": rng.choice([0, 10**6, 10**9]),
         "max_in_flight": rng.choice([1, 4]), "level": -1,
     }  # fmt: skip
+
+
+def strange_pipeline(rng: random.Random, arrays: list[Any]) -> Any:
+    device = rng.choice([Thing(type="cuda", index=1), Thing(type="meta", index=None), "cpu",
+                         "xpu:3", "cpu:", "cuda:1234", 0, -1, True, Thing(type=3, index=0),
+                         Endless(), Thing(type="cpu", index="0"),
+                         anything(rng, arrays)])  # fmt: skip
+    name = rng.choice(["_execution_device", "device", "_hf_hook", "parameters", "components",
+                       "_modules"])  # fmt: skip
+    value: Any = device
+    if name == "_hf_hook":
+        value = Hook(device, (Hook(device), device))
+    elif name == "parameters":
+        value = rng.choice([lambda: iter([Thing(device=device)]), lambda: device, lambda: 1 / 0])
+    elif name in ("components", "_modules"):
+        value = {"a": None, "b": Thing(_hf_hook=Hook(device)), 3: Thing(device=device)}
+        value["self"] = Thing(_modules=value)
+    return Thing(**{name: value})
 
 
 def good_blend(rng: random.Random) -> list[Any]:
@@ -232,6 +250,10 @@ CALLS: dict[str, Maker] = {
     "channel_moments": plain(lambda rng: good_moments(rng)),
     "fingerprint": lambda rng, arrays: ([rng.choice(arrays[:60]), rng.choice([0, 1, 2])], {}),
     "peak_run": plain(lambda rng: [rng.choice([0, 1, 2]), rng.randrange(1, 100)]),
+    "resolve_device": lambda rng, arrays: (
+        [strange_pipeline(rng, arrays), rng.choice([None, "cpu"])],
+        {},
+    ),
     "seed_image": plain(lambda rng: [rng.randrange(WORD), rng.randrange(WORD)]),
     "schedule_plan": lambda rng, _arrays: ([], good_plan(rng)),
     "schedule_tile": lambda rng, arrays: ([strange_plan(rng, arrays), rng.randrange(-1, 5)], {}),

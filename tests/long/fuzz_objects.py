@@ -52,6 +52,17 @@ class Endless:
         return self
 
 
+class Hook:
+    def __init__(self, device: object, hooks: object = ()) -> None:
+        self.execution_device = device
+        self.hooks = hooks
+
+
+class Thing:
+    def __init__(self, **attributes: object) -> None:
+        self.__dict__.update(attributes)
+
+
 class Stranger(list[Any]):
     """A list whose length, items and iterator do not agree, and change from call to call."""
 

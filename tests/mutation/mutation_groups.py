@@ -25,7 +25,7 @@ class Group:
         return sorted({test for tests in self.python.values() for test in tests})
 
 
-_DEVICE = ("test_device.py", "test_device_rules.py", "test_device_found.py")
+_DEVICE = ("test_device.py", "test_device_rules.py", "_core/test_device.py")
 _SEED = ("test_seed.py", "test_seed_rules.py", "_fallback/test_seed.py")
 _SCHEDULE = (
     "_fallback/test_schedule.py",
@@ -50,7 +50,7 @@ _PLANNING = (
 GROUPS = (
     Group(
         "device",
-        {"hy3d_rocm/device.py": _DEVICE},
+        {"hy3d_rocm/device.py": _DEVICE, "hy3d_rocm/_fallback/device.py": _DEVICE},
     ),
     Group(
         "seed",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hy3d_rocm import device as module
+from hy3d_rocm import _native
 from hy3d_rocm.device import ResolvedDevice, as_device, default_device, resolve_device
 
 CPU = torch.device("cpu")
@@ -78,7 +78,7 @@ def test_a_wrong_default_is_a_sentence(default: Any) -> None:
 def test_what_the_resolver_finds_but_torch_does_not_know_falls_to_the_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "find_device", lambda obj, default: ({}, "device"))
+    monkeypatch.setattr(_native, "resolve_device", lambda obj, default: ({}, "device"))
     found = resolve_device(object(), CUDA)
     assert found.device == CUDA
     assert found.rule == "default (device gave {}, which is no device)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import fuzz_arguments
 import how_much
@@ -53,6 +54,12 @@ class BoastingList(list[int]):
 def test_a_sequence_is_what_it_holds_whatever_it_says(kind: type) -> None:
     rest = ((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), (0, 0, 0))
     assert _core.conv3d_out_size(kind((3, 4, 5)), *rest) == (3, 4, 5)
+
+
+def test_hooks_in_a_tuple_of_another_class_are_found() -> None:
+    device = SimpleNamespace(type="cuda", index=1)
+    hook = SimpleNamespace(hooks=Boaster((SimpleNamespace(execution_device=device),)))  # type: ignore[arg-type]
+    assert _core.resolve_device(SimpleNamespace(_hf_hook=hook)) == (device, "accelerate hook")
 
 
 def test_every_callable_of_the_core_is_fuzzed() -> None:

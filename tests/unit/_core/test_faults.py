@@ -20,6 +20,7 @@ CHECK = LONG / "check_binding_faults.py"
 import check_binding_faults  # noqa: E402
 
 from hy3d_rocm import _core  # noqa: E402
+from hy3d_rocm._fallback import device as twin  # noqa: E402
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="its library is built for Linux")
@@ -46,6 +47,13 @@ class Poor:
 
     def __getattr__(self, name: str) -> Any:
         raise MemoryError(name)
+
+
+@pytest.mark.parametrize("resolve", [_core.resolve_device, twin.resolve_device])
+def test_no_memory_is_not_taken_for_a_pipeline_without_a_device(resolve: Any) -> None:
+    """It gave the default, and the pipeline ran elsewhere than its weights were."""
+    with pytest.raises(MemoryError):
+        resolve(Poor(), "cpu")
 
 
 def test_no_memory_is_not_taken_for_an_object_without_dlpack() -> None:

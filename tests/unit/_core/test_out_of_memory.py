@@ -33,12 +33,25 @@ means, squares = np.empty(2), np.empty(2)
 
 import core_program as program
 
+class Pipe:
+    device = "cpu"
+
+class Module:
+    _modules = {"norm": None}
+    def parameters(self):
+        return iter([Pipe])
+
+class Pipeline:
+    components = {"name": 3, "text": object(), "unet": Module(), "vae": Module()}
+
 CALLS = {
     "conv3d": lambda: _core.conv3d(x, w, None, y, ONE, ONE, NONE, NONE, "zeros", 1),
     "conv3d_out_size": lambda: _core.conv3d_out_size((3, 4, 5), ONE, ONE, ONE, NONE, NONE),
     "conv3d_format": lambda: _core.conv3d_format(*sizes),
     "fingerprint": lambda: _core.fingerprint(x),
     "channel_moments": lambda: _core.channel_moments(x, means, squares),
+    "resolve_device": lambda: _core.resolve_device(Pipe, None),
+    "resolve_device of a pipeline": lambda: _core.resolve_device(Pipeline, None),
     "compile_schedule": lambda: program.everything(),
     "graph_sizes": lambda: _core.graph_sizes(program.NODES, (5, 6, 7)),
     "seed_image": lambda: _core.seed_image(2**62, 3),
@@ -75,7 +88,8 @@ while quiet < 20 and k < 3000:
         failed, quiet = failed + 1, 0
     else:
         quiet += 1
-        assert got == wanted, (k, got)
+        # A look-up that raises is skipped by resolve_device, whatever it raises.
+        assert NAME.startswith("resolve_device") or got == wanted, (k, got)
     assert memory.live() == live, k
 print(failed)
 """

@@ -51,10 +51,10 @@ def test_exactly_one_line_says_what_is_missing_and_what_brings_it() -> None:
         import importlib
         importlib.import_module("hy3d_rocm._native")
         assert not _native.available
-        print(_native.seed_image(5, 0))
+        print(_native.resolve_device(object(), "cpu"), _native.seed_image(5, 0))
         """
     )
-    assert out == "5"
+    assert out == "('cpu', 'default') 5"
     lines = err.splitlines()
     assert len(lines) == 1, err
     assert "everything but the CPU convolution, the rasteriser and exact decodes" in lines[0]

@@ -1,4 +1,4 @@
-"""find_device: what is found on a pipeline, however strange, and by which rule."""
+"""resolve_device of the C core and of its pure-Python twin: same answers, no strange pipeline."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ from types import SimpleNamespace as Thing
 from typing import Any
 from unittest.mock import MagicMock, Mock
 
+import how_much
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hy3d_rocm.device import find_device
+from hy3d_rocm import _core
+from hy3d_rocm._fallback import device as twin
 
 CUDA0 = torch.device("cuda:0")
 CUDA1 = torch.device("cuda:1")
 CPU = torch.device("cpu")
 META = torch.device("meta")
+RESOLVERS = {"C": _core.resolve_device, "Python": twin.resolve_device}
+both = pytest.mark.parametrize("resolve", RESOLVERS.values(), ids=RESOLVERS.keys())
+Resolver = Callable[..., tuple[Any, str]]
 
 
 def hooked(device: object, /, **attributes: object) -> Thing:
@@ -34,13 +41,6 @@ class Raising:
 
     def __getattribute__(self, name: str) -> Any:
         raise object.__getattribute__(self, "error")(name)
-
-
-class Poor:
-    """No memory for any attribute."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise MemoryError(name)
 
 
 class Endless:
@@ -101,48 +101,97 @@ CASES: dict[str, tuple[object, object, str]] = {
 }  # fmt: skip
 
 
+@both
 @pytest.mark.parametrize("case", CASES)
-def test_the_first_rule_that_finds_a_device_decides(case: str) -> None:
+def test_the_first_rule_that_finds_a_device_decides(resolve: Resolver, case: str) -> None:
     pipeline, device, rule = CASES[case]
-    found = find_device(pipeline, "DEFAULT")
+    found = resolve(pipeline, "DEFAULT")
     assert found == (device, rule)
     assert type(found[0]) is type(device)
 
 
+@both
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_what_is_no_exception_of_the_pipeline_passes_through(error: type[BaseException]) -> None:
+def test_what_is_no_exception_of_the_pipeline_passes_through(
+    resolve: Resolver, error: type[BaseException]
+) -> None:
     with pytest.raises(error):
-        find_device(Raising(error))
+        resolve(Raising(error))
 
 
-def test_no_memory_is_not_taken_for_a_pipeline_without_a_device() -> None:
-    """It gave the default, and the pipeline ran elsewhere than its weights were."""
-    with pytest.raises(MemoryError):
-        find_device(Poor(), "cpu")
-
-
-def test_a_module_that_contains_itself_ends() -> None:
+@both
+def test_a_module_that_contains_itself_ends(resolve: Resolver) -> None:
     module = Thing()
     module._modules = {"self": module, "other": Thing(_modules={"back": module})}
     module.components = {"self": module}
-    assert find_device(module, None) == (None, "default")
+    assert resolve(module, None) == (None, "default")
 
 
-def test_children_made_up_without_end_come_to_an_end() -> None:
+@both
+def test_children_made_up_without_end_come_to_an_end(resolve: Resolver) -> None:
     class Parent:
         @property
         def _modules(self) -> dict[str, Any]:
             return {"a": Parent(), "b": Parent()}
 
-    assert find_device(Parent(), CPU) == (CPU, "default")
+    assert resolve(Parent(), CPU) == (CPU, "default")
 
 
-def test_a_real_module_and_its_hook_are_understood() -> None:
+@both
+def test_a_real_module_and_its_hook_are_understood(resolve: Resolver) -> None:
     accelerate = pytest.importorskip("accelerate")
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    assert find_device(module) == (CPU, "first parameter")
-    assert find_device(module.to("meta")) == (None, "default")
+    assert resolve(module) == (CPU, "first parameter")
+    assert resolve(module.to("meta")) == (None, "default")
     offloaded = torch.nn.Sequential(torch.nn.Linear(2, 2))
     accelerate.cpu_offload(offloaded, execution_device=torch.device("cpu", 0))
     assert next(offloaded.parameters()).device.type == "meta"
-    assert find_device(offloaded) == (torch.device("cpu", 0), "accelerate hook")
+    assert resolve(offloaded) == (torch.device("cpu", 0), "accelerate hook")
+
+
+@both
+def test_resolving_leaves_no_reference_behind(resolve: Resolver) -> None:
+    import sys
+
+    model = Thing(_modules={"a": hooked(META)}, device=CUDA0)
+    before = sys.getrefcount(model), sys.getrefcount(CUDA0), sys.getrefcount(model._modules["a"])
+    for _ in range(1000):
+        resolve(model, CPU)
+    after = sys.getrefcount(model), sys.getrefcount(CUDA0), sys.getrefcount(model._modules["a"])
+    assert before == after
+
+
+VALUES = st.one_of(
+    st.sampled_from([CUDA0, CUDA1, CPU, META, None, True]),
+    st.sampled_from(["cpu", "cuda:3", "meta", "auto", "cuda:"]),
+    st.integers(-2, 1200),
+    st.text(max_size=4),
+    st.builds(lambda t, i: Thing(type=t, index=i),
+              st.sampled_from(["cuda", "meta", 3]), st.sampled_from([None, 0, "0", True])),
+)  # fmt: skip
+THINGS = st.recursive(
+    st.dictionaries(st.sampled_from(["_execution_device", "device"]), VALUES, max_size=2).map(
+        lambda d: Thing(**d)
+    ),
+    lambda inner: st.builds(
+        lambda own, hook, kids, parts, params: Thing(
+            **({"device": own} if own is not None else {}),
+            **({"_hf_hook": Thing(execution_device=hook)} if hook is not None else {}),
+            _modules=dict(enumerate(kids)),
+            components=dict(enumerate(parts)),
+            parameters=parameters(*params),
+        ),
+        VALUES, VALUES, st.lists(inner, max_size=3), st.lists(inner, max_size=2),
+        st.lists(VALUES, max_size=2),
+    ),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@settings(max_examples=how_much.of(50, 300), deadline=None)
+@given(THINGS)
+def test_the_twin_gives_the_core_s_answer(pipeline: object) -> None:
+    found, rule = _core.resolve_device(pipeline, "DEFAULT")
+    other, other_rule = twin.resolve_device(pipeline, "DEFAULT")
+    assert rule == other_rule
+    assert found is other
