@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
+from typing import Any
 
 from hy3d_rocm import arguments as types
 from hy3d_rocm import checkout
-from hy3d_rocm.bench import BenchError
-from hy3d_rocm.tune.command import NoGpuError
+from hy3d_rocm.bench.terminal import BenchError
+from hy3d_rocm.files import plain
+from hy3d_rocm.tune.command import NoGpuError, find_gpu
 
-say = partial(types.say, "bench")
+LEVELS = ("ref", "avx2", "avx512")
 
 
 def run_bench_command(arguments: argparse.Namespace) -> int:
@@ -29,6 +31,9 @@ def run_bench_command(arguments: argparse.Namespace) -> int:
         return 130
 
 
+say = partial(types.say, "bench")
+
+
 def _pipeline(arguments: argparse.Namespace) -> int:
     from hy3d_rocm.bench.benches import BENCHES
     from hy3d_rocm.bench.session import Settings
@@ -45,12 +50,47 @@ def _pipeline(arguments: argparse.Namespace) -> int:
 
 
 def _decode(arguments: argparse.Namespace) -> int:
-    """A bench of the source checkout, as those of kernels are."""
-    bench = checkout.module("tools.dev.bench.decode")
+    if arguments.device == "cpu" and not arguments.cases:
+        return _decode_on_cpu(arguments)
+    names = ("model", "frames", "size", "threads", "strategy", "cpu_level", "no_memory")
+    strange = ["--" + name.replace("_", "-") for name in names if getattr(arguments, name)]
+    if strange:
+        say(f"{', '.join(strange)}: only for bench decode --device cpu, without --cases")
+        return 2
+    if arguments.cases:
+        from hy3d_rocm.bench.decode_cases import run_cases_command
+
+        return run_cases_command(arguments)
+    device = find_gpu(arguments.device)
+    import torch
+
+    from hy3d_rocm.bench.decode_gpu import DecodeSettings, decode_dict, decode_text, run_decode
+
+    settings = DecodeSettings(
+        device, arguments.policy, arguments.repeats, arguments.seconds,
+        has_large=not arguments.skip_large,
+        has_library=arguments.library or torch.version.hip is None,
+        say=say,
+    )  # fmt: skip
+    report = run_decode(settings)
+    return delivered(arguments, decode_text(report), decode_dict(report))
+
+
+def _decode_on_cpu(arguments: argparse.Namespace) -> int:
+    """Beside torch's own: a bench of the source checkout, as those of kernels are."""
+    bench = checkout.module("tools.dev.bench.decode_cpu")
     if bench is None:
         raise BenchError(
-            "decode is part of a source checkout, not of an installed package: clone the "
-            "repository and run this there"
+            "decode --device cpu without --cases is part of a source checkout, not of an installed "
+            "package: clone the repository and run this there, or add --cases"
         )
     code: int = bench.run_decode_command(arguments)
     return code
+
+
+def delivered(arguments: argparse.Namespace, text: str, data: dict[str, Any]) -> int:
+    """The exit code, once text and data are where they belong."""
+    return types.deliver(
+        text, plain(data), arguments.json, say,
+        measured=data["measured"], interrupted=data["interrupted"],
+    )  # fmt: skip

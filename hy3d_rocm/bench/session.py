@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hy3d_rocm.bench import BenchError
+from hy3d_rocm.bench.terminal import BenchError
 from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.decoding.precision import name_of as dtype_name
 from hy3d_rocm.diagnose.env.shown import first_line

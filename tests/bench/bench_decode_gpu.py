@@ -26,16 +26,11 @@ from typing import Any
 
 import torch
 
+from hy3d_rocm.bench.decode_gpu import hunyuan_vae
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 from hy3d_rocm.decoding.executor import decode_with_report
 from hy3d_rocm.decoding.families import family_for
 from hy3d_rocm.units import size_text
-
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from tools.dev.bench.decode_gpu import hunyuan_vae  # noqa: E402
 
 DEVICE = torch.device("cuda", 0)
 GIB = 1 << 30

@@ -30,8 +30,9 @@ WAN = (("33x480x832", (9, 60, 104), None), ("again", (9, 60, 104), None))
 def child(processes: int, only: str) -> None:
     """One process's decodes."""
     import torch
-    from bench_decode_gpu import DEVICE, hunyuan_vae, wan_vae
+    from bench_decode_gpu import DEVICE, wan_vae
 
+    from hy3d_rocm.bench.decode_gpu import hunyuan_vae
     from hy3d_rocm.conv.triton import ahead
     from hy3d_rocm.decoding.executor import decode_with_report
 

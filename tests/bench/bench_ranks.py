@@ -25,8 +25,8 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent))
 import bench_decode_gpu
-from bench_decode_gpu import hunyuan_vae
 
+from hy3d_rocm.bench.decode_gpu import hunyuan_vae
 from hy3d_rocm.decoding.executor import decode_with_report
 from hy3d_rocm.decoding.group import Group, group_of, set_variables
 

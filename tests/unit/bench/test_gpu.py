@@ -18,13 +18,13 @@ from router_doubles import one_thread
 from tier_calls import make_call
 
 from hy3d_rocm import cli
-from hy3d_rocm.bench import BenchError
+from hy3d_rocm.bench.decode_gpu import exact_float32
+from hy3d_rocm.bench.terminal import BenchError, Target
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.probe import Case, Outcome
 from hy3d_rocm.tune.timing import share
 from tools.dev.bench import gpu_command
 from tools.dev.bench.__main__ import main
-from tools.dev.bench.decode_gpu import exact_float32
 from tools.dev.bench.gpu import GpuReport, GpuSettings, Peak, run_gpu
 from tools.dev.bench.gpu_cells import LAYOUTS, Cell, Figure
 from tools.dev.bench.gpu_errors import reference
@@ -33,7 +33,6 @@ from tools.dev.bench.gpu_prove import spec_of, unproven
 from tools.dev.bench.gpu_summary import checks, geomean, summarise
 from tools.dev.bench.gpu_sweep import sweep_text
 from tools.dev.bench.gpu_text import gpu_dict, gpu_text
-from tools.dev.bench.targets import Target
 
 CPU = torch.device("cpu")
 SMALL = Layer("s", (1, 4, 4, 6, 5), (6, 4, 3, 3, 3), (1,) * 3, (0,) * 3, (1,) * 3, 1, 2)

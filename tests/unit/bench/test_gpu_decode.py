@@ -11,10 +11,7 @@ import pytest
 import torch
 
 from hy3d_rocm._rng import seeded_on
-from hy3d_rocm.bench.timing import Measured
-from hy3d_rocm.tools.metrics import psnr
-from hy3d_rocm.units import GB
-from tools.dev.bench.decode_gpu import (
+from hy3d_rocm.bench.decode_gpu import (
     BARE,
     EXACT,
     GUARDED,
@@ -28,6 +25,9 @@ from tools.dev.bench.decode_gpu import (
     decode_text,
     run_decode,
 )
+from hy3d_rocm.bench.timing import Measured
+from hy3d_rocm.tools.metrics import psnr
+from hy3d_rocm.units import GB
 
 
 class TinyVae(torch.nn.Module):

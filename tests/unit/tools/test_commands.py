@@ -18,6 +18,7 @@ pytest.importorskip("diffusers")
 from decode_doubles import tiles_of_level, tiny_latents, tiny_vae  # noqa: E402
 
 from hy3d_rocm import cli  # noqa: E402
+from hy3d_rocm.bench import decode_cases  # noqa: E402
 from hy3d_rocm.capture import capturing  # noqa: E402
 from hy3d_rocm.decoding.planning import compiled  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
@@ -25,7 +26,6 @@ from hy3d_rocm.tools import optimize, runs, validate  # noqa: E402
 from hy3d_rocm.tools.optimize import Choices  # noqa: E402
 from hy3d_rocm.tools.runs import Outcome, Setting, exact_frames, run_once  # noqa: E402
 from hy3d_rocm.units import GB, MB  # noqa: E402
-from tools.dev.bench import decode_cases  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

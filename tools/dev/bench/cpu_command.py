@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.arguments import count, deliver
-from hy3d_rocm.bench import BenchError
+from hy3d_rocm.bench.command import LEVELS
+from hy3d_rocm.bench.terminal import BenchError
 from hy3d_rocm.files import plain
 from hy3d_rocm.units import brief, whole_number
 from tools.dev.bench import children
@@ -50,11 +51,7 @@ def add_conv_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--threads", type=count, metavar="N", help="default: torch's own number")
     add("--dtype", choices=_DTYPES, default="float32", help="of input, weight and output")
     add("--accuracy", choices=("fast", "exact"), default="fast", help='default "fast"')
-    add(
-        "--cpu-level",
-        choices=("ref", "avx2", "avx512"),
-        help="lower the instruction set, torch's as well",
-    )
+    add("--cpu-level", choices=LEVELS, help="lower the instruction set, torch's as well")
     add("--repeats", type=count, default=5, metavar="N", help="rounds (default 5)")
     add("--clock", choices=("wall", "cpu"), default="wall",
         help="cpu: the calling thread's time, for one thread on a shared machine")  # fmt: skip

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from hy3d_rocm.bench.terminal import Target
 from hy3d_rocm.units import MB
 from tools.dev.bench.cpu_conv import COLD, OURS, TORCH, ConvReport, ConvRow
 from tools.dev.bench.cpu_layers import OTHER, WIDE, group_of
 from tools.dev.bench.gpu_summary import geomean
-from tools.dev.bench.targets import Target
 
 _at_least = partial(Target, is_least=True)
 _Named = tuple[float, str]  # a figure and the layer it is of

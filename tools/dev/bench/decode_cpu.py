@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from hy3d_rocm import _native
-from hy3d_rocm.bench import BenchError
-from hy3d_rocm.bench.command import say
+from hy3d_rocm.bench.command import delivered, run_bench_command, say
+from hy3d_rocm.bench.terminal import BenchError, Target
 from hy3d_rocm.conv import prepared
 from hy3d_rocm.conv.prepared import CacheStats
 from hy3d_rocm.diagnose.env.shown import first_line
@@ -27,7 +27,6 @@ from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB, aligned, size_text
 from tools.dev.bench import children
 from tools.dev.bench.cpu_timing import median_ratio
-from tools.dev.bench.targets import Target
 
 OURS, TORCH = "hy3d_rocm.decode", "torch, unsplit"
 
@@ -91,12 +90,15 @@ class CpuDecodeReport:
         return theirs / ours if theirs is not None and ours else None
 
 
-def run(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """The text and the figures; BenchError for what can't be measured."""
+def run_decode_command(arguments: argparse.Namespace) -> int:
+    """The exit code; BenchError for what can't be measured."""
+    code = children.started_anew(run_bench_command, arguments, say)
+    if code is not None:
+        return code
     if not _native.available:
         raise BenchError(f"the C core is not there ({_native.missing}), and this measures it")
     report = run_cpu_decode(settings_of(arguments))
-    return cpu_decode_text(report), cpu_decode_dict(report)
+    return delivered(arguments, cpu_decode_text(report), cpu_decode_dict(report))
 
 
 def settings_of(arguments: argparse.Namespace) -> CpuDecodeSettings:

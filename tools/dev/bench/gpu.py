@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from hy3d_rocm import memory
+from hy3d_rocm.bench.decode_gpu import exact_float32, machine_facts
 from hy3d_rocm.conv.tiers import Tier, make_tier
 from hy3d_rocm.diagnose.env.shown import first_line
 from hy3d_rocm.tune.timing import DeviceWatch, Watch
-from tools.dev.bench.decode_gpu import exact_float32, machine_facts
 from tools.dev.bench.gpu_cells import DTYPES, Banned, Cell, measure_layer
 from tools.dev.bench.gpu_layers import Layer
 from tools.dev.bench.gpu_prove import unproven

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from hy3d_rocm.bench.terminal import Target
 from hy3d_rocm.units import aligned, size_text
 from tools.dev.bench.gpu import GpuReport
 from tools.dev.bench.gpu_cells import DEFAULT, Cell
 from tools.dev.bench.gpu_summary import Summary, checks, summarise
 from tools.dev.bench.gpu_sweep import sweep_text
-from tools.dev.bench.targets import Target
 
 _SUM = ("tier", "dtype", "layout", "n", "geomean", "worst", "TFLOP/s", "of peak", "extra", "rms",
         "max")  # fmt: skip

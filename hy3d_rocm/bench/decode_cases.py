@@ -15,8 +15,8 @@ import torch
 
 from hy3d_rocm import files
 from hy3d_rocm.arguments import say
-from hy3d_rocm.bench import BenchError
 from hy3d_rocm.bench.session import versions
+from hy3d_rocm.bench.terminal import BenchError, Target, ending
 from hy3d_rocm.meter import held_bytes
 from hy3d_rocm.tools import loading, metrics
 from hy3d_rocm.tools.loading import random_latents
@@ -30,7 +30,6 @@ from hy3d_rocm.tools.runs import (
     run_once,
 )
 from hy3d_rocm.units import GB, MB, aligned, size_text
-from tools.dev.bench.targets import Target, ending
 
 LOST_DB = 0.5  # against the VAE's own decode in its own type: less is no loss
 LEAK_BYTES = 16 * MB  # of heap that may come and go on the host; on a GPU nothing may stay

@@ -1,4 +1,4 @@
-"""What a bench of the checkout is held to, and the last lines of one that looks at the clock."""
+"""What the benches share at the terminal: targets, and how a report ends."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+
+class BenchError(Exception):
+    """The bench cannot be run; the text says why and what to do."""
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ import torch
 
 import hy3d_rocm
 from hy3d_rocm._rng import seeded_on
-from hy3d_rocm.bench import BenchError
+from hy3d_rocm.bench.terminal import BenchError, Target, ending
 from hy3d_rocm.bench.timing import Measured, Variant, interleave
 from hy3d_rocm.meter import give_back
 from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB, aligned, size_text
-from tools.dev.bench.targets import Target, ending
 
 LIBRARY, GUARDED = "library", "library under protect()"
 BARE, PROTECTED = "library off", "library off, protect()"
