@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from contextlib import suppress
 from pathlib import Path
 
-try:
-    from hy3d_rocm.framepack import standalone
-except ImportError:  # run from a checkout that is not installed
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from hy3d_rocm.framepack import standalone
+with suppress(ImportError):
+    import hy3d_rocm  # noqa: F401  (one that is installed, with its C core, before the checkout's)
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from examples.framepack import program
 
 
 def main() -> None:
@@ -25,10 +26,10 @@ def main() -> None:
     parser.add_argument("--script", default="demo_gradio.py", help="which of its programs")
     given, its_own = parser.parse_known_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    reason = standalone.why_not(given.folder, given.script)
+    reason = program.why_not(given.folder, given.script)
     if reason is not None:
         parser.exit(2, f"{reason}\n")
-    standalone.run(given.folder, given.script, its_own)
+    program.run(given.folder, given.script, its_own)
 
 
 if __name__ == "__main__":

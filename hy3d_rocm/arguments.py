@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,26 @@ def add_command(commands: Any, name: str, help_text: str, **texts: str) -> argpa
 def say(command: str, text: str) -> None:
     sys.stderr.write(f"hy3d-rocm {command}: {text}\n")
     sys.stderr.flush()
+
+
+def deliver(
+    text: str, data: dict[str, Any], path: Path | None, say: Callable[[str], None], *,
+    measured: bool, interrupted: bool,
+) -> int:  # fmt: skip
+    """Prints the text and writes `data`, of JSON's types, to `path`. The exit code: 0; 1 if the
+    file can't be written or nothing was measured; 130 after Ctrl-C."""
+    from hy3d_rocm.files import write_whole
+
+    sys.stdout.write(text)
+    if path is not None:
+        try:
+            write_whole(path, json.dumps(data, indent=1) + "\n")
+        except OSError as error:
+            say(f"{path} cannot be written: {error.strerror}")
+            return 1
+    if interrupted:
+        return 130
+    return 0 if measured else 1
 
 
 def count(text: str) -> int:

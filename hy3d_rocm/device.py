@@ -37,7 +37,7 @@ def resolve_device(pipeline: object, default: torch.device | str | None = None) 
     fallback = default_device() if default is None else _checked_default(default)
     found, rule = _native.resolve_device(pipeline, fallback)
     if rule == "default" and default is None:
-        main = _main_device(pipeline)
+        main = main_device(pipeline)
         if main is not None:
             return ResolvedDevice(main, "main_device")
     device = as_device(found)
@@ -73,7 +73,8 @@ def as_device(found: object) -> torch.device | None:
     return None if device.type == "meta" else device
 
 
-def _main_device(pipeline: object) -> torch.device | None:
+def main_device(pipeline: object) -> torch.device | None:
+    """Where a shape pipeline computes (it has no `_execution_device`); None for any other."""
     try:
         return as_device(getattr(pipeline, "main_device", None))
     except Exception:  # noqa: BLE001  (a strange pipeline's property may raise anything)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hy3d_rocm.diagnose.env import gpu
 from hy3d_rocm.diagnose.env.shown import printable
 from hy3d_rocm.units import GB, short_text, size_text
 
@@ -112,7 +113,7 @@ def host_free_bytes(root: Path = ROOT) -> int | None:
     root: where proc and sys are (tests)."""
     free = _host("MemAvailable", "available", root)
     for limit, folder, (_, usage_name, cache_name) in _limits_now(root):
-        used = number_in(folder / usage_name)
+        used = gpu.number(folder / usage_name)
         # The statistics are slow to read, and a group with more room than `free` changes nothing.
         if used is not None and (free is None or limit - used < free):
             room = max(limit - used + _statistic(folder, cache_name), 0)
@@ -151,9 +152,7 @@ def _limits(root: Path, _moment: float) -> tuple[tuple[int, Path, Names], ...]:
     since a router asks at every call, and most groups have none."""
     found = []
     for folder, names in _groups(root):
-        limit = number_in(
-            folder / names[0]
-        )  # None for "max", which stands for no limit (version 2)
+        limit = gpu.number(folder / names[0])  # None for "max", which is no limit (version 2)
         if limit is not None and limit < _NO_LIMIT:
             found.append((limit, folder, names))
     return tuple(found)
@@ -218,13 +217,6 @@ def _statistic(folder: Path, name: str) -> int:
             if line.startswith(name + " "):
                 return int(line.split()[1])
     return 0
-
-
-def number_in(path: Path) -> int | None:
-    """The number that a file of the kernel holds; None where it holds none."""
-    with suppress(OSError, ValueError):
-        return int(path.read_text())
-    return None
 
 
 CAP_GB = "HY3D_ROCM_MAX_VRAM_GB"

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm import _native, memory
+from hy3d_rocm.diagnose.env.gpu import number
 from hy3d_rocm.memory import Machine, is_apu
 
 _STATUS = Path("/proc/self/status")
@@ -60,7 +61,7 @@ def _free_carve_out(properties: Any, devices: Path = Path("/sys/bus/pci/devices"
         return 0
     domain, bus, slot = (int(n) for n in numbers if n is not None)
     folder = devices / f"{domain:04x}:{bus:02x}:{slot:02x}.0"
-    total, used = (memory.number_in(folder / f"mem_info_vram_{n}") for n in ("total", "used"))
+    total, used = (number(folder / f"mem_info_vram_{n}") for n in ("total", "used"))
     return 0 if total is None or used is None else max(total - used, 0)
 
 
@@ -77,6 +78,13 @@ def _status(field: str) -> int:
     import psutil
 
     return int(psutil.Process().memory_info().rss)
+
+
+def held_bytes(device: torch.device) -> int:
+    """What the process holds: of a GPU torch's tensors there, else resident memory."""
+    if device.type == "cuda":
+        return int(torch.cuda.memory_allocated(device))
+    return resident_bytes()
 
 
 def give_back(device: torch.device | None = None) -> None:
@@ -146,7 +154,7 @@ class PeakMeter:
                 torch.cuda.reset_peak_memory_stats(self.device)
             else:
                 self.exact = _reset_high_water()
-        self.baseline_bytes = self._now()
+        self.baseline_bytes = held_bytes(self.device)
         self._began = time.perf_counter()
         if self.interval > 0:
             self._thread = threading.Thread(target=self._sample, daemon=True, name="hy3d-meter")
@@ -160,13 +168,8 @@ class PeakMeter:
             self._thread.join()
         self.peak_bytes = max(self._high_water() - self.baseline_bytes, 0)
 
-    def _now(self) -> int:
-        if self.device.type == "cuda":
-            return int(torch.cuda.memory_allocated(self.device))
-        return resident_bytes()
-
     def _high_water(self) -> int:
-        sampled = max(self._sampled, self._now())
+        sampled = max(self._sampled, held_bytes(self.device))
         if not self.exact:
             return sampled
         if self.device.type == "cuda":
@@ -175,7 +178,7 @@ class PeakMeter:
 
     def _sample(self) -> None:
         while not self._stop.wait(self.interval):
-            now = self._now()
+            now = held_bytes(self.device)
             self._sampled = max(self._sampled, now)
             self.series.append((time.perf_counter() - self._began, now - self.baseline_bytes))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hy3d_rocm import arguments as types
 from hy3d_rocm import checkout
-from hy3d_rocm.bench.terminal import BenchError, deliver
+from hy3d_rocm.bench.terminal import BenchError
 from hy3d_rocm.files import plain
 from hy3d_rocm.tune.command import NoGpuError, find_gpu
 
@@ -43,7 +43,7 @@ def _pipeline(arguments: argparse.Namespace) -> int:
         arguments.repeats, arguments.free, getattr(arguments, "backend", "inductor"), say,
     )  # fmt: skip
     report = BENCHES[arguments.bench](settings)
-    return deliver(
+    return types.deliver(
         report.as_text(), report.as_dict(), arguments.json, say,
         measured=report.measured, interrupted=report.interrupted,
     )  # fmt: skip
@@ -90,7 +90,7 @@ def _decode_on_cpu(arguments: argparse.Namespace) -> int:
 
 def delivered(arguments: argparse.Namespace, text: str, data: dict[str, Any]) -> int:
     """The exit code, once text and data are where they belong."""
-    return deliver(
+    return types.deliver(
         text, plain(data), arguments.json, say,
         measured=data["measured"], interrupted=data["interrupted"],
     )  # fmt: skip

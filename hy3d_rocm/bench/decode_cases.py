@@ -17,6 +17,7 @@ from hy3d_rocm import files
 from hy3d_rocm.arguments import say
 from hy3d_rocm.bench.session import versions
 from hy3d_rocm.bench.terminal import BenchError, Target, ending
+from hy3d_rocm.meter import held_bytes
 from hy3d_rocm.tools import loading, metrics
 from hy3d_rocm.tools.loading import random_latents
 from hy3d_rocm.tools.runs import (
@@ -26,7 +27,6 @@ from hy3d_rocm.tools.runs import (
     Setting,
     Subject,
     exact_frames,
-    held_bytes,
     run_once,
 )
 from hy3d_rocm.units import GB, MB, aligned, size_text

@@ -19,7 +19,7 @@ from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.decoding.precision import name_of as dtype_name
 from hy3d_rocm.diagnose.env.shown import first_line
 from hy3d_rocm.memory import gpu_bytes
-from hy3d_rocm.tools.loading import SHAPES
+from hy3d_rocm.tools.loading import SHAPES, LoadingError, pick_device
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
@@ -231,7 +231,10 @@ def open_session(settings: Settings, dtype: torch.dtype | None = None) -> Sessio
     """
     import torch
 
-    device = _device(settings.device)
+    try:
+        device = pick_device(settings.device)
+    except LoadingError as error:
+        raise BenchError(str(error)) from error
     on_gpu = device.type == "cuda"
     chosen = dtype or (torch.float16 if on_gpu else torch.float32)
     free, total = gpu_bytes(device) if on_gpu else (None, None)
@@ -268,25 +271,6 @@ def _pipeline(settings: Settings, device: torch.device, dtype: torch.dtype) -> A
     settings.say("the weights do not fit at once on the device: made on the CPU, which is slower")
     give_back(device)
     return random_pipeline(width, "cpu", dtype)
-
-
-def _device(asked: str | None) -> torch.device:
-    import torch
-
-    if asked is None:
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(asked)
-    except RuntimeError as error:
-        raise BenchError(f'device {asked!r} is none that torch knows; give "cuda:0"') from error
-    if device.type not in ("cpu", "cuda"):
-        raise BenchError(f'device {asked!r} is not measured here; give "cuda:0" or "cpu"')
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise BenchError(
-            f"{asked} is not there: torch sees {torch.cuda.device_count()} accelerators "
-            "(hy3d-rocm doctor says why)"
-        )
-    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
 def versions() -> str:

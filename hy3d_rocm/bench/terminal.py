@@ -1,41 +1,15 @@
-"""What the benches share at the terminal: targets, a report that is printed and written."""
+"""What the benches share at the terminal: targets, and how a report ends."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 
 class BenchError(Exception):
     """The bench cannot be run; the text says why and what to do."""
-
-
-def deliver(
-    text: str,
-    data: dict[str, Any],
-    path: Path | None,
-    say: Callable[[str], None],
-    *,
-    measured: bool,
-    interrupted: bool,
-) -> int:
-    """Prints the text and writes `data`, of JSON's types, to `path`. The exit code: 0; 1 if the
-    file can't be written or nothing was measured; 130 after Ctrl-C."""
-    sys.stdout.write(text)
-    if path is not None:
-        try:
-            path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            say(f"{path} cannot be written: {error.strerror}")
-            return 1
-    if interrupted:
-        return 130
-    return 0 if measured else 1
 
 
 @dataclass(frozen=True)

@@ -312,7 +312,7 @@ class WatchedSink:
         return sum(self.sink.first_wanted(b) for b in range(self._shape[0]))
 
     def _show(self, parts: list[str]) -> None:
-        from hy3d_rocm.tools.runs import held_bytes
+        from hy3d_rocm.meter import held_bytes
 
         if not self._line.is_due():
             return

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from hy3d_rocm.decoding.memory.budget import Budget
     from hy3d_rocm.tools.planning import Explained
 
-_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-
 
 def run_plan_command(arguments: argparse.Namespace) -> int:
     """Exit code: see the epilog."""
@@ -41,23 +39,17 @@ def _explained(arguments: argparse.Namespace) -> tuple[Explained, str]:
     """The plan, and in words whose rules the layers' memory goes by."""
     import torch
 
-    from hy3d_rocm.decoding.checks import check_count
     from hy3d_rocm.decoding.families import family_for
     from hy3d_rocm.decoding.planning.jobs import Job
-    from hy3d_rocm.decoding.report import SIZES, DecodeOptions
+    from hy3d_rocm.decoding.precision import PRECISIONS
+    from hy3d_rocm.decoding.report import DecodeOptions
     from hy3d_rocm.tools import loading
     from hy3d_rocm.tools.planning import explain
 
     on_cpu = arguments.device == "cpu"
-    dtype = getattr(torch, _TYPES[arguments.dtype or ("fp32" if on_cpu else "bf16")])
+    dtype = PRECISIONS[arguments.dtype or "auto"] or (torch.float32 if on_cpu else torch.bfloat16)
     room = _budget(arguments, on_cpu)
-    text = arguments.chunk_size
-    if text != "auto" and not whole_number(text):
-        raise ValueError(f'--chunk-size {brief(text)}: give a whole number of 1 or more, or "auto"')
-    chunk = None if text == "auto" else int(text)
-    if chunk is not None:
-        check_count("chunk_size", chunk, *SIZES["chunk_size"], ', or "auto"')
-    options = DecodeOptions(chunk_size=chunk, cpu_offload=not arguments.no_offload)
+    options = DecodeOptions(chunk_size=arguments.chunk_size, cpu_offload=not arguments.no_offload)
     backend, rules = _rules(arguments.device, dtype)
     device = torch.device("cpu" if on_cpu else "cuda")
     with torch.no_grad():

@@ -14,8 +14,6 @@ from hy3d_rocm.arguments import PRECISIONS, STRATEGIES, say
 if TYPE_CHECKING:
     from hy3d_rocm.tools.runs import Subject
 
-TOOLS = ("capture", "optimize", "validate")
-
 
 def run_tool_command(arguments: argparse.Namespace) -> int:
     """Exit code: 0; 1 for what is said in a sentence or does not hold; 130 after Ctrl-C."""

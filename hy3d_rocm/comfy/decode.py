@@ -36,6 +36,7 @@ from hy3d_rocm.comfy.running import (
 from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.conv.router import Guard
 from hy3d_rocm.decoding.memory.budget import parse_budget
+from hy3d_rocm.decoding.precision import name_of
 from hy3d_rocm.decoding.report import DecodeReport
 from hy3d_rocm.decoding.stages import stage_of
 
@@ -331,7 +332,7 @@ def _as_a_whole(
     report = DecodeReport(
         type(inner).__name__, tuple(given.shape), tuple(made.shape),
         str(getattr(vae, "device", "its device")),
-        str(getattr(vae, "vae_dtype", "its type")).removeprefix("torch."), 0, "none",
+        name_of(getattr(vae, "vae_dtype", "its type")), 0, "none",
         strategy="own", reason=why, plan={"how": caught()}, seconds=time.perf_counter() - began,
         measured_peak_bytes=run.meters[0].peak_bytes,
     )  # fmt: skip

@@ -23,6 +23,7 @@ from hy3d_rocm.conv import prepared
 from hy3d_rocm.diagnose.env.choices import say_once
 from hy3d_rocm.diagnose.env.shown import first_line
 from hy3d_rocm.memory import Kind, stage_line
+from hy3d_rocm.offload.components import indexed
 from hy3d_rocm.units import size_text
 
 logger = logging.getLogger("hy3d_rocm")
@@ -70,7 +71,7 @@ def usage(device: torch.device | None = None) -> Usage:
     free, total = measured.gpu_bytes(device)
     allocated = torch.cuda.memory_allocated(device)
     cap = _cap
-    if cap is None or cap[0] != _indexed(device):
+    if cap is None or cap[0] != indexed(device):
         return Usage(device, free, allocated, total, "card")
     return Usage(device, min(free, cap[1] - allocated), allocated, cap[1], "limit")
 
@@ -129,7 +130,7 @@ def cap_at_start(environ: Mapping[str, str] | None = None) -> int | None:
     with _lock:
         if _cap is not None:
             return _cap[1]
-        return _cap_now(environ, _indexed(device))
+        return _cap_now(environ, indexed(device))
 
 
 def free_everything() -> str:
@@ -237,7 +238,7 @@ def make_room(needed_bytes: int, device: torch.device) -> int | None:
     if device.type != "cuda":
         return None
     try:
-        target = _indexed(device)
+        target = indexed(device)
         free, _ = free_and_total(target)
         if needed_bytes <= free:
             return free
@@ -297,9 +298,3 @@ def _cap_now(environ: Mapping[str, str], device: torch.device) -> int | None:
         size_text(cap), size_text(total), device, size_text(taken),
     )  # fmt: skip
     return cap
-
-
-def _indexed(device: torch.device) -> torch.device:
-    """`device` with its number: plain "cuda" is the current one."""
-    numbered: int | None = device.index
-    return torch.device(device.type, torch.cuda.current_device() if numbered is None else numbered)

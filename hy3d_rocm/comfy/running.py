@@ -104,6 +104,28 @@ class Watcher:
                 return
 
 
+class TimeBar:
+    """A bar in the browser that goes by the time that was given; a cancel is looked at with it."""
+
+    def __init__(self, seconds: float, watcher: Watcher) -> None:
+        self.seconds, self.watcher = max(int(seconds), 1), watcher
+        self.bar = comfy.utils.ProgressBar(self.seconds)
+        self._began = time.monotonic()
+        self._shown = -1
+
+    def look(self) -> None:
+        """Raises ComfyUI's exception after a cancel."""
+        self.watcher.throw()
+        now = min(int(time.monotonic() - self._began), self.seconds)
+        if now != self._shown:
+            self._shown = now
+            self.bar.update_absolute(now, self.seconds)
+
+    def end(self) -> None:
+        """All is done, if sooner than it might have taken."""
+        self.bar.update_absolute(self.seconds, self.seconds)
+
+
 def _is_interrupted() -> bool:
     return bool(management.processing_interrupted())
 

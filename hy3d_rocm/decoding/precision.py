@@ -23,6 +23,10 @@ def name_of(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+# "bfloat16" -> "bf16"
+SHORT = {name_of(dtype): short for short, dtype in PRECISIONS.items() if dtype is not None}
+
+
 def only_stores(dtype: torch.dtype) -> bool:
     """Whether it is a float of a byte (float8), in which numbers are kept and nothing computes."""
     return dtype.is_floating_point and dtype.itemsize == 1

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from hy3d_rocm.decoding.checks import check_choice, check_count
-from hy3d_rocm.decoding.precision import PRECISIONS
+from hy3d_rocm.decoding.precision import PRECISIONS, SHORT
 from hy3d_rocm.units import MB, size_text
 
 
@@ -144,7 +144,6 @@ class DecodeReport:
 # that a video model runs on several. A GPU below it waits for something.
 _SLOW_GPU_GMACS = 500.0
 _LONG_SECONDS = 20.0
-_SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def _about_work(report: DecodeReport) -> Iterator[str]:
@@ -158,7 +157,7 @@ def _about_work(report: DecodeReport) -> Iterator[str]:
             f'"{smaller // MB}MB", so that the decode begins with what ends.'
         )
     if "not finite" in kinds:
-        name = _SHORT.get(report.dtype, report.dtype)
+        name = SHORT.get(report.dtype, report.dtype)
         yield (
             "The type of the first attempt gave NaN or infinite values, and the decode began again "
             f'in {report.dtype}: give precision="{name}" at once.'

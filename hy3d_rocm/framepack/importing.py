@@ -1,15 +1,10 @@
-"""Changes to modules of somebody's program as these are imported.
+"""FramePack's memory module where torch.cuda can't be asked which GPU is the current one.
 
-FramePack's memory module where torch.cuda can't be asked which GPU is the current one:
 `diffusers_helper/memory.py` asks `torch.cuda.current_device()` in its fourth line, so on a machine
 without a GPU (also an AMD one whose torch sees none, or DirectML) the whole pack cannot be
 imported. An import hook answers that one call from that one module with 0 where the driver cannot,
 and then puts ComfyUI's own device, or the CPU, into the module's `gpu`. Where the driver answers,
 the module is left as it is. Nothing is imported here: this runs before torch is.
-
-`AfterImport` has modules of the stand-alone program changed right after each has been imported. The
-program keeps its own order of imports: what it sets before it imports diffusers (HF_HOME) must
-still come first.
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ from __future__ import annotations
 import importlib.machinery
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -76,7 +71,7 @@ class Hook(MetaPathFinder):
             return None
         if not (Path(spec.origin).parent / SIBLING).is_file():
             return None
-        spec.loader = _Loading(spec.loader, self.run)
+        spec.loader = Loading(spec.loader, self.run)
         return spec
 
     def run(self, inner: Loader, module: ModuleType) -> None:
@@ -101,41 +96,7 @@ class Hook(MetaPathFinder):
             return True
 
 
-class AfterImport(MetaPathFinder):
-    """While open (`with`), `changes` by a module's full name are made once it has been run."""
-
-    def __init__(self, changes: Mapping[str, Callable[[ModuleType], None]]) -> None:
-        self.changes = dict(changes)
-
-    def __enter__(self) -> AfterImport:
-        sys.meta_path.insert(0, self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The spec that the other finders give, with the change behind its loader."""
-        if fullname not in self.changes:
-            return None
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loading(spec.loader, self._run)
-                return spec
-        return None
-
-    def _run(self, inner: Loader, module: ModuleType) -> None:
-        inner.exec_module(module)
-        self.changes[module.__name__](module)
-
-
-class _Loading(Loader):
+class Loading(Loader):
     """Another loader, with `run(inner, module)` in place of its running the module."""
 
     def __init__(self, inner: Loader, run: Callable[[Loader, ModuleType], None]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hy3d_rocm.offload.components import Mode, components_of, current_mode
 from hy3d_rocm.offload.memory import estimate, measuring, needed_bytes
-from hy3d_rocm.offload.placement import Change, Room, Scope, apply, diffusers_changes, offload_scope
+from hy3d_rocm.offload.placement import Room, Scope, apply, diffusers_changes, offload_scope
 from hy3d_rocm.offload.policy import (
     HEADROOM_BYTES,
     POLICIES,
@@ -21,7 +21,7 @@ from hy3d_rocm.offload.transfer import Progress, move, reporting_moves, reportin
 from hy3d_rocm.units import size_text
 
 __all__ = [
-    "HEADROOM_BYTES", "POLICIES", "Change", "Decision", "Estimate", "Mode", "Policy", "Progress",
+    "HEADROOM_BYTES", "POLICIES", "Decision", "Estimate", "Mode", "Policy", "Progress",
     "Room", "Scope", "apply", "check_policy", "components_of", "current_mode", "decide",
     "diffusers_changes", "estimate", "measuring", "move", "needed_bytes", "offload_scope",
     "reporting_moves", "reporting_transfers", "size_text",

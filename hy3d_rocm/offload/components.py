@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 Mode = Literal["resident", "model", "sequential"]
 
 
-def unwrapped(pipeline: Any) -> Any:
+def unwrap(pipeline: Any) -> Any:
     """The pipeline behind a PipelineProxy; anything else as it is."""
     return getattr(pipeline, "__dict__", {}).get("_hy3d_pipeline", pipeline)
 
@@ -25,7 +25,7 @@ def components_of(pipeline: Any) -> dict[str, torch.nn.Module]:
     """
     from torch import nn
 
-    pipeline = unwrapped(pipeline)
+    pipeline = unwrap(pipeline)
     if isinstance(pipeline, nn.Module):
         return {type(pipeline).__name__: pipeline}
     found = _said(pipeline)

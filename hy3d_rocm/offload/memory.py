@@ -39,7 +39,7 @@ from hy3d_rocm.offload.components import (
     count_components,
     current_mode,
     indexed,
-    unwrapped,
+    unwrap,
 )
 from hy3d_rocm.offload.policy import HEADROOM_BYTES, Estimate
 from hy3d_rocm.offload.transfer import Listener, watched
@@ -171,7 +171,7 @@ def forget() -> None:
 
 
 def _key(pipeline: Any, component_bytes: dict[str, int]) -> Key:
-    kind = type(unwrapped(pipeline))
+    kind = type(unwrap(pipeline))
     return f"{kind.__module__}.{kind.__qualname__}", tuple(component_bytes.items())
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.diagnose.env.shown import first_line
 from hy3d_rocm.offload import components
@@ -29,7 +29,7 @@ from hy3d_rocm.offload.components import (
     flat_hooks,
     indexed,
     is_kind,
-    unwrapped,
+    unwrap,
 )
 from hy3d_rocm.offload.memory import estimate
 from hy3d_rocm.offload.policy import HEADROOM_BYTES, Decision, Policy, check_policy, decide
@@ -66,7 +66,7 @@ def apply(
     pipeline is put back.
     """
     check_policy(policy)
-    target, pipeline = indexed(device), unwrapped(pipeline)
+    target, pipeline = indexed(device), unwrap(pipeline)
     mode = current_mode(pipeline)
     left_alone = _why_not(pipeline, policy, target, mode)
     if left_alone is not None:
@@ -250,14 +250,6 @@ def _hook_device(pipeline: Any) -> torch.device | None:
 Memory = Callable[[], tuple[int | None, int | None]]
 
 
-class Change(NamedTuple):
-    """As the patch engine's Change: attribute `name` of `owner` becomes make(original)."""
-
-    owner: Any
-    name: str
-    make: Callable[[Any], Any]
-
-
 @dataclass
 class Scope:
     """An open offload_scope. decisions: what was decided in it, in order."""
@@ -303,16 +295,17 @@ def current_scope() -> Scope | None:
     return getattr(_local, "scope", None)
 
 
-def diffusers_changes() -> list[Change]:
-    """The changes to diffusers that offload_scope needs; inert while no scope is open.
+def diffusers_changes() -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    """The changes to diffusers that offload_scope needs, as (owner, name, make): the attribute
+    `name` of `owner` becomes make(original). Inert while no scope is open.
 
     Imports diffusers. An ImportError of it goes on.
     """
     from diffusers import DiffusionPipeline
 
     return [
-        Change(DiffusionPipeline, "enable_model_cpu_offload", scoped),
-        Change(DiffusionPipeline, "to", scoped_to),
+        (DiffusionPipeline, "enable_model_cpu_offload", scoped),
+        (DiffusionPipeline, "to", scoped_to),
     ]
 
 

@@ -26,7 +26,7 @@ from hy3d_rocm.offload.components import (
     is_kind,
     memory_key,
     size_bytes,
-    unwrapped,
+    unwrap,
 )
 from hy3d_rocm.units import size_text
 
@@ -278,7 +278,7 @@ def watched(pipeline: Any, listener: Listener) -> Iterator[bool]:
     Yields whether every model offload hook of the pipeline could be watched. Several listeners
     may watch one pipeline; the last one with a mover moves.
     """
-    pipeline = unwrapped(pipeline)
+    pipeline = unwrap(pipeline)
     own = getattr(pipeline, "__dict__", {})
     watch = own.get(_SLOT)
     if watch is None:

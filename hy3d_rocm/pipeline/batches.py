@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from hy3d_rocm import _native, _rng
-from hy3d_rocm.device import ResolvedDevice
 from hy3d_rocm.scopes import global_draws
 from hy3d_rocm.seed import SeedMode, seeded
 
@@ -66,15 +65,13 @@ class Batch:
     stream: what the images of mode "stream" draw from. posterior: what `encode_images` draws
     from in the global generator's place: the stream itself if the caller gave the global one,
     else another of the same seed, since upstream seeds both. inner: the global states that the
-    pipeline has changed itself, as its last image left them. resolved: where the pipeline computes,
-    and what that was concluded from.
+    pipeline has changed itself, as its last image left them.
     """
 
     def __init__(self, site: object, first_index: int = 0) -> None:
         self.site = site
         self.first_index = first_index
         self.announced = False
-        self.resolved: tuple[Any, ResolvedDevice] | None = None
         self.seed: int | None = None
         self.stream: torch.Generator | None = None
         self.start(None)

@@ -37,6 +37,7 @@ import torch
 
 from hy3d_rocm import _rng
 from hy3d_rocm.device import ResolvedDevice, as_device, resolve_device
+from hy3d_rocm.offload.components import unwrap
 from hy3d_rocm.pipeline import batches, hooks
 from hy3d_rocm.seed import SeedMode, check_first_index, check_mode, seeded
 
@@ -92,7 +93,7 @@ class PipelineProxy:
         A call that fails or is cancelled leaves the pipeline ready for the next one.
         """
         batch = self._hy3d_batch()
-        target = self._hy3d_resolve(batch)
+        target = self._hy3d_resolve()
         if not batch.announced:
             batch.announced = True
             logger.info(
@@ -139,9 +140,7 @@ class PipelineProxy:
         own = _own_generator_device(self._hy3d_pipeline) if self._hy3d_mode == "legacy" else None
         if own is not None:
             return own
-        current = getattr(self._hy3d_local, "batch", None)
-        inside = current is not None and current.site is None  # batch() is open
-        return _with_generators(self._hy3d_resolve(current if inside else None).device)
+        return _with_generators(self._hy3d_resolve().device)
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """`pipeline.to(...)`; what returned the pipeline returns the proxy."""
@@ -179,16 +178,8 @@ class PipelineProxy:
         )  # fmt: skip
         return PipelineProxy, parts
 
-    def _hy3d_resolve(self, batch: batches.Batch | None = None) -> ResolvedDevice:
-        """Where the pipeline computes; asked once a batch if its answer has plain hooks."""
-        asked = None if batch is None else hooks.of_device(self._hy3d_pipeline)
-        if batch is None or asked is None:
-            return self._hy3d_ask()
-        if batch.resolved is None or batch.resolved[0] != asked:
-            batch.resolved = asked, self._hy3d_ask()
-        return batch.resolved[1]
-
-    def _hy3d_ask(self) -> ResolvedDevice:
+    def _hy3d_resolve(self) -> ResolvedDevice:
+        """Where the pipeline computes."""
         known = hooks.answer(self._hy3d_pipeline)
         if known is not None:
             return ResolvedDevice(known, "_execution_device")
@@ -226,11 +217,6 @@ class PipelineProxy:
         finally:
             used = _rng.put_back(before)
         batch.leave(views or 1, used)
-
-
-def unwrap(pipeline: Any) -> Any:
-    """The pipeline itself, if `pipeline` is a proxy of it; else what was given."""
-    return pipeline._hy3d_pipeline if type(pipeline) is PipelineProxy else pipeline
 
 
 def seed_mode_of(pipeline: Any) -> SeedMode | None:

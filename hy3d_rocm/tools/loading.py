@@ -487,11 +487,11 @@ def random_latents(vae: Any, frames: int, height: int, width: int, seed: int = 1
 
 
 def latent_shape(family: Any, frames: int, height: int, width: int) -> tuple[int, ...]:
-    """(1, C, T, H, W) that makes at least so many frames of at least that size."""
+    """(1, C, T, H, W), the least that makes so many frames of that size."""
     time, space = family.factor
-    steps = 1 if family.is_image else math.ceil((frames - 1) / time) + 1
-    rows, columns = math.ceil(height / space), math.ceil(width / space)
-    return 1, int(family.latent_channels), steps, rows, columns
+    shape = 1, int(family.latent_channels), 1, math.ceil(height / space), math.ceil(width / space)
+    more = 0 if family.is_image else max(frames - int(family.out_shape(shape)[2]), 0)
+    return *shape[:2], 1 + math.ceil(more / time), *shape[3:]
 
 
 def _asked_family(vae: Any) -> Any:

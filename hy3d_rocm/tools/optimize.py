@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from hy3d_rocm.decoding.precision import SHORT, name_of
 from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.tools import metrics
 from hy3d_rocm.tools.runs import (
@@ -120,7 +121,7 @@ def optimize(
     assert exact.frames is not None
     sweep = Sweep(
         subject.text, tuple(exact.frames.shape),
-        str(subject.family.dtype).removeprefix("torch."), f"exact: {exact.told}",
+        name_of(subject.family.dtype), f"exact: {exact.told}",
         not_swept=left_out, is_random=subject.is_random,
     )  # fmt: skip
     listener.say(sweep.reference)
@@ -291,8 +292,7 @@ def settings_for(subject: Subject, choices: Choices, quarter: int | None = None)
     choices = replace(choices, strategies=strategies_for(subject, choices.strategies))
     usual = ("auto", "bf16", "fp16", "fp32") if device.type == "cuda" else ("auto",)
     names = choices.precisions or usual
-    own = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-    is_own = own.get(str(family.dtype).removeprefix("torch."), "")
+    is_own = SHORT.get(name_of(family.dtype), "")
     frames = int(subject.latents.shape[2])
     sizes = [c for c in choices.chunks or CHUNKS if c <= frames] or [1]
     found: list[Setting] = []

@@ -12,6 +12,7 @@ from hy3d_rocm.decoding.memory.budget import make_budget
 from hy3d_rocm.decoding.planning.compiled import Compiled, plan_job
 from hy3d_rocm.decoding.planning.jobs import Job, best_backend, torch_backend, unused_sizes
 from hy3d_rocm.decoding.planning.planner import Candidate, Plan, smallest_budget
+from hy3d_rocm.decoding.precision import name_of
 from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.units import size_text
 
@@ -52,7 +53,7 @@ class Explained:
         """The plan in words, a line for each candidate."""
         job = self.job
         size, latent = ("x".join(map(str, shape)) for shape in (job.out_shape, job.shape))
-        dtype = str(job.dtype).removeprefix("torch.")
+        dtype = name_of(job.dtype)
         needs = [c.need for c in self.candidates if c.need is not None]
         least = min((need.macs for need in needs if need.macs), default=0)
         lines = [
@@ -97,7 +98,7 @@ class Explained:
             "latent_shape": list(job.shape),
             "out_shape": list(job.out_shape),
             "device": str(job.device),
-            "dtype": str(job.dtype).removeprefix("torch."),
+            "dtype": name_of(job.dtype),
             "budget_bytes": budget.device_bytes,
             "host_budget_bytes": budget.host_bytes,
             "budget_rule": budget.rule,

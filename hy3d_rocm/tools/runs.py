@@ -22,7 +22,7 @@ from hy3d_rocm.decoding.executor import decode_with_report
 from hy3d_rocm.decoding.families import family_or_unknown
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport
 from hy3d_rocm.diagnose.env.shown import first_line
-from hy3d_rocm.meter import PeakMeter, resident_bytes
+from hy3d_rocm.meter import PeakMeter, held_bytes
 from hy3d_rocm.tools import loading
 from hy3d_rocm.tools.loading import LoadingError
 from hy3d_rocm.units import size_text
@@ -326,10 +326,3 @@ class ProgressLine(Listener):
         self.line.clear()
         sys.stderr.write(f"hy3d-rocm {self.command}: {text}\n")
         sys.stderr.flush()
-
-
-def held_bytes(device: torch.device) -> int:
-    """What the process holds: of a GPU torch's tensors there, else resident memory."""
-    if device.type == "cuda":
-        return int(torch.cuda.memory_allocated(device))
-    return resident_bytes()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hy3d_rocm.arguments import say
+from hy3d_rocm.arguments import deliver, say
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
@@ -45,35 +43,26 @@ def find_gpu(text: str) -> Any:
 
 def run_tune_command(arguments: argparse.Namespace) -> int:
     """Exit code: see the epilog."""
-    from hy3d_rocm.tune.shapes import TuneError
-
     try:
         device = find_gpu(arguments.device)
         report, default, compiled = _run(arguments, device)
     except NoGpuError as error:
         _say(str(error))
         return 2
-    except (TuneError, TypeError) as error:  # adapter_for() says with a TypeError what it knows
+    except (ValueError, TypeError) as error:  # sentences: of a VAE, a size, tiers that are none
         _say(str(error))
         return 1
     except KeyboardInterrupt:
         _say("interrupted before anything was measured")
         return 130
-    from hy3d_rocm.files import write_whole
     from hy3d_rocm.tune.report import tune_dict, tune_text
 
-    sys.stdout.write(tune_text(report, default))
-    if arguments.json is not None:
-        try:
-            text = json.dumps(tune_dict(report, default), indent=1) + "\n"
-            write_whole(arguments.json, text)
-        except OSError as error:
-            _say(f"{arguments.json} cannot be written: {error.strerror}")
-            return 1
-    if report.interrupted:
-        return 130
-    if report.fault:
-        return 1
+    code = deliver(
+        tune_text(report, default), tune_dict(report, default), arguments.json, _say,
+        measured=not report.fault, interrupted=report.interrupted,
+    )  # fmt: skip
+    if code:
+        return code
     try:
         line = compiled()
     except KeyboardInterrupt:
@@ -91,7 +80,7 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str, Callable
     import torch
 
     from hy3d_rocm.tune import shapes
-    from hy3d_rocm.tune.session import Asked, compile_decode, plan_decode, tune_shapes
+    from hy3d_rocm.tune.session import Wishes, compile_decode, plan_decode, tune_shapes
 
     tiers = _known_tiers(arguments.tiers)
     dtype = getattr(torch, _DTYPES[arguments.dtype])
@@ -99,8 +88,8 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str, Callable
     latent = shapes.latent_size(vae, arguments.size, arguments.frames)
     found = shapes.collect(vae, latent, dtype, str(device))
     _say(f"{len(found)} shapes of {latent} latents, {arguments.limit:.0f} s at most")
-    asked = Asked(arguments.limit, tiers, arguments.again, arguments.retry_hung, arguments.probe)
-    report, default = tune_shapes(found, device, asked, _say)
+    wishes = Wishes(tiers, arguments.again, arguments.retry_hung, arguments.probe, arguments.limit)
+    report, default = tune_shapes(found, device, wishes, _say)
     return report, default, lambda: compile_decode(*plan_decode(vae, latent, dtype, device))
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -50,12 +50,16 @@ class Task(enum.Enum):
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the user asked for. risky: tiers that are only ever tried in a child process first."""
+    """What the user asked for. tiers: names, in order. probe: cuDNN in a child process, too.
+    limit_s: seconds in all; nothing is begun after that. risky: tiers that are only ever tried in a
+    child process first (see risky_tiers)."""
 
-    tiers: Sequence[str]
-    risky: frozenset[str] = frozenset()
+    tiers: Sequence[str] = DEFAULT_TIERS
     again: bool = False
     retry_hung: bool = False
+    probe: bool = False
+    limit_s: float = 600.0
+    risky: frozenset[str] = frozenset()
 
 
 def risky_tiers(tiers: Sequence[str], *, is_rocm: bool, asked: bool) -> frozenset[str]:
@@ -121,13 +125,12 @@ Probe = Callable[..., Sequence[probing.Outcome]]
 
 @dataclass(frozen=True)
 class TuneSettings:
-    """limit_s: seconds in all; nothing is begun after that. memory: the verdict store."""
+    """memory: the verdict store."""
 
     shapes: Sequence[Shape]
     wishes: Wishes
     memory: Memory
     setting: Setting
-    limit_s: float = 600.0
     say: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     lab: Measuring | None = None
@@ -167,19 +170,8 @@ def run_tune(settings: TuneSettings) -> TuneReport:
     return report
 
 
-@dataclass(frozen=True)
-class Asked:
-    """tiers: names, in order. probe: cuDNN in a child process, too. Others: see Wishes."""
-
-    limit_s: float
-    tiers: Sequence[str] = DEFAULT_TIERS
-    again: bool = False
-    retry_hung: bool = False
-    probe: bool = False
-
-
 def tune_shapes(
-    shapes: Sequence[Shape], device: Any, asked: Asked, say: Callable[[str], None], *,
+    shapes: Sequence[Shape], device: Any, wishes: Wishes, say: Callable[[str], None], *,
     lab: Measuring | None = None, probe: Probe = probing.probe, memory: Memory | None = None,
 ) -> tuple[TuneReport, str]:  # fmt: skip
     """The report, and the tier that computes these shapes today ("vendor" or "native").
@@ -194,11 +186,10 @@ def tune_shapes(
         keeps_miopen=os.environ.get("COMFYUI_ENABLE_MIOPEN") == "1",
     )
     setting = Setting(True, is_rocm, default, vendor_on=default == "vendor")
-    risky = risky_tiers(asked.tiers, is_rocm=is_rocm, asked=asked.probe)
-    wishes = Wishes(asked.tiers, risky, asked.again, asked.retry_hung)
+    risky = risky_tiers(wishes.tiers, is_rocm=is_rocm, asked=wishes.probe)
     settings = TuneSettings(
-        shapes, wishes, StoreMemory(device) if memory is None else memory, setting, asked.limit_s,
-        say, lab=lab or Lab(), probe=probe,
+        shapes, replace(wishes, risky=risky), StoreMemory(device) if memory is None else memory,
+        setting, say, lab=lab or Lab(), probe=probe,
     )  # fmt: skip
     try:
         return run_tune(settings), default
@@ -216,7 +207,7 @@ class _Session:
         ]
 
     def left_s(self) -> float:
-        return self.settings.limit_s - (self.settings.clock() - self.started)
+        return self.settings.wishes.limit_s - (self.settings.clock() - self.started)
 
     # In child processes.
 

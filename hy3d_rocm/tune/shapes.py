@@ -8,13 +8,11 @@ convolution that its decode calls is noted with its layout, in the order and num
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +26,7 @@ from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.dry_run import predict
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decoding.run import at_once
+from hy3d_rocm.tools import loading
 
 if TYPE_CHECKING:
     from hy3d_rocm.decoding.planning.compiled import Compiled
@@ -39,7 +38,7 @@ logger = logging.getLogger("hy3d_rocm")
 _KNOWN = {"hunyuan": "AutoencoderKLHunyuanVideo", "wan": "AutoencoderKLWan"}
 
 
-class TuneError(Exception):
+class TuneError(ValueError):
     """Tuning is not possible as asked; the text says why and what to do."""
 
 
@@ -67,47 +66,15 @@ class Shape:
 
 def load_vae(name: str, dtype: torch.dtype) -> Any:
     """The VAE on "meta": "hunyuan", "wan" (diffusers' defaults), or a diffusers folder's config.
-
-    TuneError for what is none of these, or without diffusers.
-    """
-    try:
-        import diffusers
-    except ImportError as error:
+    TuneError for another class, LoadingError for what is none."""
+    vae = loading.bare_vae("wan21" if name == "wan" else name)
+    if type(vae).__name__ not in _KNOWN.values():
         raise TuneError(
-            f"{error.name} is missing; run this with ComfyUI's Python, where diffusers is, or:"
-            " pip install diffusers"
-        ) from error
-    config = {"_class_name": _KNOWN[name]} if name in _KNOWN else _config(Path(name))
-    class_name = str(config.get("_class_name"))
-    if class_name not in _KNOWN.values():
-        raise TuneError(
-            f"{name} is a {class_name}; tune knows {' and '.join(_KNOWN.values())}"
+            f"{name} is a {type(vae).__name__}; tune knows {' and '.join(_KNOWN.values())}"
             f" ({', '.join(_KNOWN)})"
         )
-    kind = getattr(diffusers, class_name)
-    options = {k: v for k, v in config.items() if not k.startswith("_")}
-    with torch.device("meta"):
-        vae = kind(**options)
     # torch's own to(): diffusers' one warns of layers to be kept in float32 even if there are none.
-    return torch.nn.Module.to(vae, dtype).eval()
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder if folder.is_file() else folder / "config.json"
-    if not path.is_file() and (folder / "vae" / "config.json").is_file():
-        path = folder / "vae" / "config.json"
-    try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TuneError(
-            f"{path} can't be read ({error.strerror}); --vae is {', '.join(_KNOWN)}, or a folder"
-            " with the config.json of a diffusers VAE"
-        ) from error
-    except ValueError as error:
-        raise TuneError(f"{path} is no JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise TuneError(f"{path} is no configuration of a model")
-    return config
+    return torch.nn.Module.to(vae, dtype)
 
 
 def latent_size(vae: Any, size: tuple[int, int], frames: int) -> tuple[int, ...]:

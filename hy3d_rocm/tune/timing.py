@@ -18,6 +18,7 @@ import torch
 
 from hy3d_rocm.conv import errors, releasing
 from hy3d_rocm.diagnose.env.shown import first_line
+from hy3d_rocm.meter import PeakMeter
 
 _SAMPLE_S = 2e-3
 _MOST_CALLS = 20
@@ -65,13 +66,10 @@ class DeviceWatch:
     def watched(self, function: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, int | None]:
         if self.device.type != "cuda":
             return function(), None
-        torch.cuda.synchronize(self.device)
-        torch.cuda.reset_peak_memory_stats(self.device)
-        before = torch.cuda.memory_allocated(self.device)
-        result = function()
-        torch.cuda.synchronize(self.device)
-        peak = torch.cuda.max_memory_allocated(self.device) - before
-        return result, max(0, peak - result.numel() * result.element_size())
+        with PeakMeter(self.device, interval=0, keeps_cache=True) as meter:
+            result = function()
+            torch.cuda.synchronize(self.device)
+        return result, max(0, meter.peak_bytes - result.numel() * result.element_size())
 
 
 def _event() -> Any:

@@ -12,10 +12,9 @@ the difference of the medians. A busy machine moves the 99th percentile more tha
     single      the first call of a batch      batch       the second to eighth call
     legacy      generators as they are         multiview   three views, encodings redrawn
 
-On two cores under a load of nine other processes, 60 rounds, CPU: added to the median of a call of
-"diffusers" 927 (single), 301 (batch), 566 (legacy), 1114 us (multiview), of "plain" 341, 279, 100,
-629. Before diffusers' answer was found without its walk, a minute later on the same machine:
-5177, 5987, 6035, 6461 us.
+On two shared cores, 60 rounds, CPU: added to the median of a call of "diffusers" 442 (single), 329
+(batch), 254 (legacy), 534 us (multiview), of "plain" 228, 185, 58, 354. When diffusers' answer was
+also kept for a batch, a minute before on the same machine: 599, 208, 400, 697 us.
 """
 
 from __future__ import annotations

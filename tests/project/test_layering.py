@@ -289,7 +289,7 @@ def test_only_what_a_user_runs_imports_the_tools() -> None:
     graph = package_graph()
     users = {name for name, found in graph.items() if any(TOOLS.match(m) for m in found)}
     assert "hy3d_rocm.cli.tools" in users
-    allowed = re.compile(r"hy3d_rocm\.(tools|bench|cli|comfy)\b")
+    allowed = re.compile(r"hy3d_rocm\.(tools|bench|tune|cli|comfy)\b")
     assert not [name for name in users if not allowed.match(name)]
 
 

@@ -137,13 +137,13 @@ class Wsl:
     wheels: Sequence[str] = ()
     listed: Sequence[Card] = (XTX,)
     memory: int | None = 32 * GB
-    mounts: str = "/dev/sdc / ext4 rw 0 0\nC:\\ /mnt/c 9p rw,aname=drvfs 0 0"
+    mounts: str = "22 1 8:32 / / rw - ext4 /dev/sdc rw\n43 22 0:33 / /mnt/c rw - 9p C:\\ rw"
     environ: Mapping[str, str] = field(default_factory=dict)
 
     def facts(self, folder: Path) -> Facts:
         root = folder / "root"
         write(root / "proc/version", f"Linux version {self.release} (root@x) #1 SMP")
-        write(root / "proc/mounts", self.mounts)
+        write(root / "proc/self/mountinfo", self.mounts)
         for path, is_there in {
             "dev/dxg": self.device, self.bridge: bool(self.bridge),
             "var/lib/dpkg/info/hsa-runtime-rocr4wsl-amdgpu:amd64.list": self.older_bridge,

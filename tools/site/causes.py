@@ -16,7 +16,12 @@ text itself says, "likely" and "possible" are told as that.
 MACHINE = Machine()  # no card and no system: commands in their general form
 CONTAINER = Machine(shown={"container"})
 SHOWN = {  # what a log shows (Rule.instead) -> heading
+    "windows": "On Windows",
+    "wsl": "In WSL",
     "container": "In a container",
+    "decode": "In a VAE decode",
+    "beside": "With a GPU in the processor beside the card",
+    "gfx1151": "On gfx1151 (Strix Halo)",
     "no amd": "Where nothing in the log is AMD's",
     "no comfy": "Where ComfyUI is not in the log",
     "no zluda": "Where ZLUDA is not in the log",
@@ -36,12 +41,7 @@ def entry(rule: Rule) -> str:
     lines = [f"### {plain(rule.symptom.rstrip('.'))} {{ #{rule.id} }}", plain(rule.cause)]
     do = [
         ("Do", rule.do),
-        ("On Windows", rule.windows),
-        ("In WSL", rule.wsl),
         ("In a container", CONTAINER.filled(rule.do) if "{access}" in rule.do else ""),
-        ("In a VAE decode", rule.decode),
-        ("With a GPU in the processor beside the card", rule.beside),
-        ("On gfx1151 (Strix Halo)", rule.gfx1151),
         *((SHOWN[shown], action) for shown, action in rule.instead),
     ]
     lines += [f"**{title}.** {plain(MACHINE.filled(text))}" for title, text in do if text]

@@ -25,6 +25,7 @@ from hy3d_rocm.decoding.memory.budget import parse_budget
 from hy3d_rocm.decoding.precision import PRECISIONS
 from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.seed import SEED_MODES
+from hy3d_rocm.tools import loading
 from hy3d_rocm.units import MB
 
 _PLAIN = DecodeOptions()
@@ -205,14 +206,8 @@ def latent_shape(family: Any, wanted: Wanted) -> tuple[int, ...]:
         value = getattr(wanted, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} is {value!r}; give a whole number of 1 or more")
-    time, space = family.factor
-    rows, columns = -(-wanted.height // space), -(-wanted.width // space)
-    channels = int(family.latent_channels)
-    if family.is_image:
-        return wanted.frames, channels, 1, rows, columns
-    first = int(family.out_shape((1, channels, 1, rows, columns))[2])
-    more = max(wanted.frames - first, 0)
-    return 1, channels, 1 + -(-more // time), rows, columns
+    shape = loading.latent_shape(family, wanted.frames, wanted.height, wanted.width)
+    return (wanted.frames, *shape[1:]) if family.is_image else shape
 
 
 def _of_latent(family: Any, samples: Any) -> tuple[int, ...]:

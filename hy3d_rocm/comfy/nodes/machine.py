@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import contextvars
 import threading
-import time
 from concurrent.futures import Future, wait
 from typing import Any
 
-import comfy.utils
 import torch
 from comfy_api.v0_0_2 import io, ui
 
@@ -17,7 +15,7 @@ from hy3d_rocm.comfy import memory, reports, settings
 from hy3d_rocm.comfy.nodes.common import EachTime, text_and_picture
 from hy3d_rocm.comfy.patches.install import installed
 from hy3d_rocm.comfy.picture import Section, draw
-from hy3d_rocm.comfy.running import Watcher
+from hy3d_rocm.comfy.running import TimeBar, Watcher
 from hy3d_rocm.device import resolve_device
 from hy3d_rocm.diagnose.doctor import basic
 from hy3d_rocm.diagnose.doctor.report import sections
@@ -84,17 +82,13 @@ def _watched(self_test: bool, seconds: int) -> Any:
         target=context.run, args=(_examine, found, self_test, seconds),
         name="hy3d_rocm doctor", daemon=True,
     )  # fmt: skip
-    bar, began = comfy.utils.ProgressBar(100), time.monotonic()
-    expected = (seconds if self_test else 0) + _GRACE_S
     with Watcher() as watcher:
+        bar = TimeBar((seconds if self_test else 0) + _GRACE_S, watcher)
         worker.start()
         while not wait([found], _LOOK_S).done:
-            share = min((time.monotonic() - began) / expected, 0.99)
-            bar.update_absolute(round(share * 100), 100)
-            if watcher.cancelled():  # the watcher makes ComfyUI's own exception of this
-                raise RuntimeError("the examination was cancelled; queue it again")
+            bar.look()
     examination = found.result()
-    bar.update_absolute(100, 100)
+    bar.end()
     return examination
 
 

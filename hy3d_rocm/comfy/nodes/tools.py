@@ -21,6 +21,7 @@ from hy3d_rocm.comfy.nodes.common import Node, text_and_picture
 from hy3d_rocm.comfy.running import Asked, Watcher, current_device
 from hy3d_rocm.decoding.families.proof import CALL_ERRORS
 from hy3d_rocm.decoding.memory.budget import parse_budget
+from hy3d_rocm.decoding.precision import name_of
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions
 from hy3d_rocm.tools import validate
 from hy3d_rocm.tools.runs import Listener, Subject
@@ -149,7 +150,7 @@ def _told(frames: torch.Tensor) -> dict[str, Any]:
     count = int(finite.sum())
     return {
         "shape": list(frames.shape),
-        "dtype": str(frames.dtype).removeprefix("torch."),
+        "dtype": name_of(frames.dtype),
         "nan": int(frames.isnan().sum()),
         "infinite": int(frames.isinf().sum()),
         "least": float(frames[finite].min()) if count else None,
@@ -262,7 +263,7 @@ def _subject(
     if family.view is not family.vae:  # LTX draws noise once; all strategies get the same
         video = family.noised(video.to(place, family.dtype))
     inner = getattr(vae, "first_stage_model", vae)
-    dtype = str(family.dtype).removeprefix("torch.")
+    dtype = name_of(family.dtype)
     text = f"{type(inner).__name__} ({family.name}) on {place} in {dtype}"
     return Subject(family, video.detach().to("cpu"), text, is_random=False)
 

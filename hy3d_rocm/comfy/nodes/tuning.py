@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import comfy.utils
 import torch
 from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm.comfy import memory, vaes
 from hy3d_rocm.comfy.nodes.common import EachTime, Wanted, latent_shape
-from hy3d_rocm.comfy.running import Watcher, current_device, said
+from hy3d_rocm.comfy.running import TimeBar, Watcher, current_device, said
 from hy3d_rocm.conv import probe as probing
 from hy3d_rocm.decoding.planning.compiled import plan_job
 from hy3d_rocm.decoding.report import DecodeOptions
@@ -24,8 +22,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.conv.policy import Memory
     from hy3d_rocm.decoding.planning.jobs import Job
     from hy3d_rocm.decoding.planning.planner import Plan
-    from hy3d_rocm.tune.measure import Measured
-    from hy3d_rocm.tune.session import Measuring, Probe
+    from hy3d_rocm.tune.session import Measuring, Probe, Wishes
     from hy3d_rocm.tune.shapes import Shape
 
 logger = logging.getLogger("hy3d_rocm")
@@ -39,14 +36,14 @@ class Hy3DRocmTuneVAE(EachTime):
         cls, vae: Any, width: int, height: int, frames: int, seconds: int, samples: Any = None,
         again: bool = False, retry_hung: bool = False,
     ) -> io.NodeOutput:  # fmt: skip
-        wanted = Wanted(width, height, frames, samples)
-        report = tune(vae, wanted, seconds, again=again, retry_hung=retry_hung)
+        from hy3d_rocm.tune.session import Wishes
+
+        wishes = Wishes(again=again, retry_hung=retry_hung, limit_s=float(seconds))
+        report = tune(vae, Wanted(width, height, frames, samples), wishes)
         return io.NodeOutput(report, ui=ui.PreviewText(report))
 
 
-def tune(
-    vae: Any, wanted: Wanted, seconds: float, *, again: bool = False, retry_hung: bool = False
-) -> str:
+def tune(vae: Any, wanted: Wanted, wishes: Wishes) -> str:
     """A report in lines. Cancel goes through; what was measured by then is kept.
 
     ValueError (a sentence) for a size that is none, and for a VAE whose layers are not known.
@@ -62,7 +59,7 @@ def tune(
         )
     freed = memory.free_everything().splitlines()[-1]
     shapes, whose = collect_decode(job, plan)
-    report = measure(shapes, job.device, seconds, again=again, retry_hung=retry_hung)
+    report = measure(shapes, job.device, wishes)
     try:
         with Watcher() as watcher, current_device(job.device):
             compiled = compile_decode(job, plan, watcher.throw)
@@ -72,35 +69,26 @@ def tune(
 
 
 def measure(
-    shapes: Sequence[Shape],
-    device: torch.device,
-    seconds: float,
-    *,
-    again: bool = False,
-    retry_hung: bool = False,
-    lab: Measuring | None = None,
-    probe: Probe = probing.probe,
-    known: Memory | None = None,
-) -> str:
+    shapes: Sequence[Shape], device: torch.device, wishes: Wishes, *, lab: Measuring | None = None,
+    probe: Probe = probing.probe, known: Memory | None = None,
+) -> str:  # fmt: skip
     """The table of `hy3d-rocm tune`. lab, probe, known: others than the device's own (tests)."""
-    from hy3d_rocm.tune.measure import Lab
     from hy3d_rocm.tune.report import tune_text
-    from hy3d_rocm.tune.session import Asked, tune_shapes
+    from hy3d_rocm.tune.session import tune_shapes
 
-    asked = Asked(float(seconds), again=again, retry_hung=retry_hung)
     # Tensors that inference mode makes are none that every operator takes.
     with Watcher() as watcher, torch.inference_mode(False), current_device(device):
-        clock = _Clock(float(seconds), watcher)
+        bar = TimeBar(wishes.limit_s, watcher)
+
+        def heard(line: str) -> None:
+            logger.info("[Tune VAE] %s", line)
+            bar.look()
+
         report, default = tune_shapes(
-            shapes,
-            device,
-            asked,
-            clock.heard,
-            lab=_Watched(lab or Lab(), clock.look),
-            probe=functools.partial(probe, cancel=clock.look),
-            memory=known,
-        )
-        clock.end()
+            shapes, device, wishes, heard, lab=lab,
+            probe=functools.partial(probe, cancel=bar.look), memory=known,
+        )  # fmt: skip
+        bar.end()
     return tune_text(report, default)
 
 
@@ -125,51 +113,3 @@ def _decode_of(vae: Any, wanted: Wanted) -> tuple[Job, Plan | None]:
             return job, plan_job(job, budget)
         except ValueError:
             return job, None
-
-
-class _Clock:
-    """The bar in the browser goes by the time that was given; a cancel is looked at with it."""
-
-    def __init__(self, seconds: float, watcher: Watcher) -> None:
-        self.seconds, self.watcher = max(int(seconds), 1), watcher
-        self.bar = comfy.utils.ProgressBar(self.seconds)
-        self._began = time.monotonic()
-        self._shown = -1
-
-    def look(self) -> None:
-        """Raises ComfyUI's exception after a cancel."""
-        self.watcher.throw()
-        now = min(int(time.monotonic() - self._began), self.seconds)
-        if now != self._shown:
-            self._shown = now
-            self.bar.update_absolute(now, self.seconds)
-
-    def heard(self, line: str) -> None:
-        """After each outcome."""
-        logger.info("[Tune VAE] %s", line)
-        self.look()
-
-    def end(self) -> None:
-        """All is done, if sooner than it might have taken."""
-        self.bar.update_absolute(self.seconds, self.seconds)
-
-
-class _Watched:
-    """A lab that looks for a cancel before each shape."""
-
-    def __init__(self, lab: Measuring, look: Callable[[], None]) -> None:
-        self._lab, self._look = lab, look
-
-    @property
-    def running(self) -> str:
-        """See session.Measuring."""
-        return self._lab.running
-
-    @running.setter
-    def running(self, name: str) -> None:
-        self._lab.running = name
-
-    def measure(self, spec: Any, tiers: Sequence[str]) -> Mapping[str, Measured]:
-        """See session.Measuring."""
-        self._look()
-        return self._lab.measure(spec, tiers)

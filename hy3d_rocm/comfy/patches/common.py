@@ -27,7 +27,7 @@ from hy3d_rocm import offload
 from hy3d_rocm.comfy import comfy_server, memory, reports, settings
 from hy3d_rocm.comfy.patches.engine import MISSING, Change
 from hy3d_rocm.comfy.patches.upstream import KNOWN, PatchSpec, Upstream, node_differs, written
-from hy3d_rocm.device import as_device, resolve_device
+from hy3d_rocm.device import main_device, resolve_device
 from hy3d_rocm.offload import components
 from hy3d_rocm.pipeline import PipelineProxy, seed_mode_of, unwrap
 from hy3d_rocm.scopes import cuda_literals
@@ -296,15 +296,6 @@ def seed_mode(call: Call, pipeline: Any) -> SeedMode:
         if own is not None:
             return own
     return settings.seed_mode_for(asked)
-
-
-def main_device(pipeline: Any) -> torch.device | None:
-    """Where a shape pipeline computes (it has no `_execution_device`); None for any other."""
-    try:
-        return as_device(getattr(pipeline, "main_device", None))
-    except Exception as error:  # noqa: BLE001  (a property may do anything)
-        logger.debug("main_device of %s raised %s", type(pipeline).__name__, error)
-        return None
 
 
 def make_room(call: Call, model: Any, size: tuple[int, int] | None = None) -> None:

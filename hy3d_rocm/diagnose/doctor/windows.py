@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
+from hy3d_rocm.conv.verdict_store.place import file_system
 from hy3d_rocm.diagnose.cards import architecture_of
 from hy3d_rocm.diagnose.env.gpu import entries, text
 from hy3d_rocm.diagnose.env.machine import parse_version
@@ -279,6 +280,7 @@ def wsl(environ: Mapping[str, str], root: Path, folders: Sequence[str]) -> dict[
     for folder in folders:
         libraries += (path / "lib" for path in entries(Path(folder)) if _OWN_SDK in path.name)
     own = [path for folder in folders for path in entries(Path(folder, "torch/lib"))]
+    mounts = text(root / "proc/self/mountinfo")
     return {
         "is_first": "-Microsoft" in text(root / "proc/version"),  # WSL 1 has no GPUs
         "device": (root / "dev/dxg").exists(),
@@ -288,17 +290,9 @@ def wsl(environ: Mapping[str, str], root: Path, folders: Sequence[str]) -> dict[
         "bundled": [str(path) for path in own if path.name.startswith("libhsa-runtime64.so")],
         "windows_disks": [
             f"{place.kind} in {place.path}" for place in places(environ)
-            if _disk(place.path, root) in _WINDOWS_DISKS
+            if file_system(mounts, str(place.path)) in _WINDOWS_DISKS
         ],
     }  # fmt: skip
-
-
-def _disk(path: Path, root: Path) -> str:
-    """The kind of file system that a folder is on, by the longest mount that it is below."""
-    lines = (line.split() for line in text(root / "proc/mounts").splitlines())
-    mounts = {words[1]: words[2] for words in lines if len(words) > 2}
-    above = [str(folder) for folder in (path, *path.parents) if str(folder) in mounts]
-    return mounts[above[0]] if above else ""
 
 
 # How this Windows is asked. Elsewhere nothing calls these.

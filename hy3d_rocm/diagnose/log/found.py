@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from hy3d_rocm.diagnose.log.events import DECODE
 from hy3d_rocm.diagnose.log.machine import Machine
 from hy3d_rocm.diagnose.log.read import Line
-from hy3d_rocm.diagnose.log.rules import ANY, Confidence, Rule, Severity
+from hy3d_rocm.diagnose.log.rules import ANY, OF_DECODE, Confidence, Rule, Severity
 
 EVIDENCE_LINES = 3  # the first ones; the last one comes on top
 NEAR_BEFORE, NEAR_AFTER = 400, 40  # lines within which one thing may follow from another
@@ -193,17 +193,14 @@ def grouped(
 
 
 def _action(hits: Hits, machine: Machine) -> str:
-    """What to do where the log shows this system and this card."""
-    rule, system = hits.rule, machine.system
+    """What to do there, where the log shows this system and this card."""
+    is_decode = hits.where == DECODE
     fitting = (
-        *(action for shown, action in rule.instead if machine.holds(shown)),
-        rule.decode if hits.where == DECODE else "",
-        rule.beside if machine.beside else "",
-        rule.windows if system == "windows" else "",
-        rule.wsl if system == "wsl" else "",
-        rule.gfx1151 if machine.architecture == "gfx1151" and system != "wsl" else "",
+        action
+        for shown, action in hits.rule.instead
+        if (is_decode if shown == OF_DECODE else machine.holds(shown))
     )
-    return next((action for action in fitting if action), rule.do)
+    return next(fitting, hits.rule.do)
 
 
 def _diagnosis(hits: Hits, below: list[Hits], machine: Machine, likely_stop: bool) -> Diagnosis:

@@ -51,7 +51,10 @@ _LOOKED_FOR = (
     "torch", "zluda", "zluda loaded", "comfy", "amd", "torch works", "by choice", "root",
     "devices given", "nvidia", "claimed", "container",
 )  # fmt: skip
-SHOWN = {*_LOOKED_FOR, "stranger", "memory unseen"}  # what `Machine.holds` can be asked
+# What `Machine.holds` can be asked.
+SHOWN = {
+    *_LOOKED_FOR, "stranger", "memory unseen", "windows", "wsl", "beside", "gfx1151",
+}  # fmt: skip
 _DRIVER_VRAM = re.compile(
     r"amdgpu\b.{0,30}VRAM: (\d{3,7})M|Detected VRAM RAM=(\d{3,7})M"
     r"|amdgpu: (\d{3,7})M of VRAM memory ready"
@@ -139,7 +142,8 @@ class Machine:
         was told to use no card of ROCm; "nvidia": a card; "root", "container"; "devices given": to
         the container, with the numbers of groups; "claimed": the architecture, by
         HSA_OVERRIDE_GFX_VERSION, so it may not be the card's; "memory unseen": a program sees less
-        than half of what the driver has on each card.
+        than half of what the driver has on each card; "windows", "wsl"; "beside": the processor's
+        GPU beside a card; "gfx1151": that card, not in WSL.
         """
         if what.startswith("no "):
             return not self.holds(what[3:])
@@ -147,7 +151,12 @@ class Machine:
             return not self.shown & {"amd", "torch"}
         if what == "memory unseen":
             return 1024 < self.seen_mib < min(self.driver_mib, default=0.0) / 2
-        known = {"card": self.architecture, "relative": self.override, "amd card": self.named}
+        known = {
+            "card": self.architecture, "relative": self.override, "amd card": self.named,
+            "windows": self.system == "windows", "wsl": self.system == "wsl",
+            "beside": self.beside,
+            "gfx1151": self.architecture == "gfx1151" and self.system != "wsl",
+        }  # fmt: skip
         return bool(known[what]) if what in known else what in self.shown
 
     @property

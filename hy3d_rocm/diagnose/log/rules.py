@@ -17,6 +17,7 @@ Confidence = Literal["certain", "likely", "possible"]
 Severity = Literal["error", "notice"]
 Rank = Literal[0, 1, 2]  # the process or the GPU died; a run failed; the program went on
 ANY = "*"
+OF_DECODE = "decode"  # of `instead`: the error is in a VAE's decode
 FOLDER = Path(__file__).with_name("rules")
 # In the order in which causes at the same line are told.
 FILES = (
@@ -44,11 +45,10 @@ class Rule:
     (Machine.holds), else the rule says nothing. A rule without patterns is decided by the order
     of events (`events.py`, or an error right above a crash), not by one line.
 
-    `do`: one action, as it can be copied; `windows`, `wsl`: the one where the log shows that;
-    `decode`: where it shows a VAE decode; `gfx1151`: where it shows that card on Linux; `beside`:
-    where it shows the processor's GPU beside a card; `instead`: pairs of what the log shows
-    (Machine.holds) and the action for that, before all of these. {wheels} becomes the command that
-    installs PyTorch for the card in the log, {access} what lets this user or container use it.
+    `do`: one action, as it can be copied; `instead`: pairs of what the log shows (OF_DECODE
+    or Machine.holds) and the action for that; the first that is so counts. {wheels} becomes the
+    command that installs PyTorch for the card in the log, {access} what lets this user or container
+    use it.
     `here`: what this package does about it.
     `otherwise`: what else helps; `linux`: more of that, left out where the log shows Windows or
     WSL. `source`: where the text and its meaning were read.
@@ -61,11 +61,6 @@ class Rule:
     source: str
     here: str = ""
     otherwise: str = ""
-    windows: str = ""
-    wsl: str = ""
-    decode: str = ""
-    gfx1151: str = ""
-    beside: str = ""
     instead: tuple[tuple[str, str], ...] = ()
     linux: str = ""
     words: tuple[str, ...] = ()
@@ -124,7 +119,7 @@ def _wrong(rule: Rule, known: Collection[str], compiled: bool) -> str:
         if name not in known and name != ANY:
             return f"there is no rule {name!r}"
     for shown in (*rule.when, *(shown for shown, _ in rule.instead)):
-        if shown.removeprefix("no ") not in SHOWN:
+        if shown.removeprefix("no ") not in SHOWN and shown != OF_DECODE:
             return f"there is nothing that shows {shown!r}"
     if rule.figures and rule.figures not in FIGURES:
         return f"figures: there is no {rule.figures!r}"

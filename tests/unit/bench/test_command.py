@@ -108,8 +108,8 @@ def test_a_saved_model_is_measured(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         (["--model", "/nowhere"], "holds no model_index.json"),
-        (["--tiny", "--device", "gpu0"], "none that torch knows"),
-        (["--tiny", "--device", "cuda:99"], "is not there"),
+        (["--tiny", "--device", "gpu0"], "give cpu, cuda, cuda:1 or auto"),
+        (["--tiny", "--device", "cuda:99"], "torch sees"),
         (["--tiny", "--size", "33"], "give a multiple of"),
     ],
 )

@@ -246,7 +246,6 @@ def test_chunk_size_is_said_to_be_ignored_where_it_means_nothing(
         ("--latent 1x1x4x2x8x8", r"give three whole numbers"),
         ("--latent 7x3x8x8", r"has 7 channels, but this Wan VAE decodes 4: give 3x8x8"),
         ("--device tpu", r"give cpu, gpu, or the name of an architecture such as gfx1100"),
-        ("--chunk-size 0", r"give a whole number of 1 or more, or \"auto\""),
         ("--vae nothing", r"give hunyuan, .*demo, or a folder with a config.json"),
     ],
 )
@@ -266,11 +265,20 @@ def test_a_latent_of_several_frames_is_none_of_an_image_vae(capsys: Capture) -> 
     assert "makes single images: give 1x8x8" in capsys.readouterr().err
 
 
-def test_a_strategy_that_can_not_be_taken_is_a_sentence(folder: Any, capsys: Capture) -> None:
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--strategy", "fast", "choose from"),
+        ("--chunk-size", "0", 'give a whole number of 1 or more, or "auto"'),
+    ],
+)
+def test_a_wrong_word_is_argparses_sentence(
+    option: str, value: str, sentence: str, folder: Any, capsys: Capture
+) -> None:
     with pytest.raises(SystemExit) as exit_:
-        cli.main(["plan", "--vae", folder("wan"), "--strategy", "fast"])
+        cli.main(["plan", "--vae", folder("wan"), option, value])
     assert exit_.value.code == 2
-    assert "choose from" in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
 
 
 def test_an_encode_in_tiles_is_refused_in_a_sentence() -> None:

@@ -22,11 +22,12 @@ import pytest
 import torch
 from places import ROOT, SUPPORT
 
+from examples.framepack import memory as problems
+from examples.framepack import memory as standalone_memory
+from examples.framepack import program as standalone
+from examples.framepack.program import AfterImport
 from hy3d_rocm.conv.router import LOCAL
 from hy3d_rocm.framepack import sections as known
-from hy3d_rocm.framepack import standalone, standalone_memory
-from hy3d_rocm.framepack import standalone_memory as problems
-from hy3d_rocm.framepack.importing import AfterImport
 from hy3d_rocm.framepack.preservation import Preservation
 from hy3d_rocm.framepack.sections import SectionRunner
 from hy3d_rocm.units import GB, MB

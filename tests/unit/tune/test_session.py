@@ -77,12 +77,11 @@ class World:
         return []
 
     def run(self, count: int = 1, setting: Setting = ROCM, **options: Any) -> TuneReport:
-        wishes = Wishes(options.pop("tiers", ("vendor", "triton", "native")),
-                        options.pop("risky", RISKY if setting.is_rocm else frozenset()),
-                        options.pop("again", False), options.pop("retry_hung", False))  # fmt: skip
+        usual = {"tiers": ("vendor", "triton", "native"),
+                 "risky": RISKY if setting.is_rocm else frozenset()}  # fmt: skip
         settings = TuneSettings(
-            shapes(count), wishes, self.memory, setting, clock=lambda: self.now, lab=self,
-            probe=self.probe, say=self.said.append, **options,
+            shapes(count), Wishes(**{**usual, **options}), self.memory, setting,
+            clock=lambda: self.now, lab=self, probe=self.probe, say=self.said.append,
         )  # fmt: skip
         return run_tune(settings)
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.arguments import count
+from hy3d_rocm.arguments import count, deliver
 from hy3d_rocm.bench.command import LEVELS
-from hy3d_rocm.bench.terminal import BenchError, deliver
+from hy3d_rocm.bench.terminal import BenchError
 from hy3d_rocm.files import plain
 from hy3d_rocm.units import brief, whole_number
 from tools.dev.bench import children

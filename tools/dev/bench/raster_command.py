@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hy3d_rocm.bench.terminal import BenchError, deliver
+from hy3d_rocm.arguments import deliver
+from hy3d_rocm.bench.terminal import BenchError
 from tools.dev.bench.raster_jobs import PEERS
 
 if TYPE_CHECKING:

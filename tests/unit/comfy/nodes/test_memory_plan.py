@@ -464,9 +464,11 @@ class Knowledge:
 
 def measured(comfy: Comfy, lab: Lab, known: Knowledge, seconds: float = 60) -> str:
     from hy3d_rocm.comfy.nodes import tuning
+    from hy3d_rocm.tune.session import Wishes
 
     job, collect = shapes_of(wan())
-    return tuning.measure(collect(job, None)[0], torch.device("cpu"), seconds, lab=lab, known=known)
+    wishes = Wishes(limit_s=seconds)
+    return tuning.measure(collect(job, None)[0], torch.device("cpu"), wishes, lab=lab, known=known)
 
 
 def test_all_is_measured_once_and_the_report_is_that_of_the_command(

@@ -234,6 +234,7 @@ def card(comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         "mem_get_info": lambda device: (made.free, 24 * GB),
         "memory_allocated": lambda device: made.allocated,
         "memory_reserved": lambda device: made.allocated,
+        "is_available": lambda: True,
         "current_device": lambda: 0,
         "set_per_process_memory_fraction": lambda f, d: made.fractions.append((f, str(d))),
     }.items():

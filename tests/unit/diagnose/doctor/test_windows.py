@@ -428,7 +428,8 @@ def test_a_disk_of_windows_is_told_by_its_mount(tmp_path: Path) -> None:
 
     assert slow("/mnt/c/Users/x") == [f"databases in {Path('/mnt/c/Users/x')}"]
     assert slow("/mnt/cache") == []
-    assert slow("/mnt/c/linux/db", f"{Wsl.mounts}\n/dev/sdd /mnt/c/linux ext4 rw 0 0") == []
+    below = f"{Wsl.mounts}\n44 43 8:48 / /mnt/c/linux rw - ext4 /dev/sdd rw"
+    assert slow("/mnt/c/linux/db", below) == []
 
 
 def test_every_integrated_gpu_is_known_by_what_the_bus_calls_it() -> None:

@@ -3,7 +3,8 @@
 Its functions for memory, sampling and the VAE are replaced in its modules as these are imported,
 before demo_gradio.py takes them by name; its files stay as they are. What it calls in which order
 is what specification 003 describes: text encoders, VAE, image encoder, then for each section the
-transformer, the VAE.
+transformer, the VAE. The program keeps its own order of imports: what it sets before it imports
+diffusers (HF_HOME) must still come first.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hy3d_rocm.framepack import importing
-from hy3d_rocm.framepack.importing import AfterImport
+from hy3d_rocm.framepack.importing import Loading
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -71,7 +74,7 @@ def changes() -> dict[str, Callable[[ModuleType], None]]:
     held: list[Any] = []  # one Memory for all, made when torch is there
 
     def change(module: ModuleType) -> None:
-        from hy3d_rocm.framepack.standalone_memory import Memory
+        from examples.framepack.memory import Memory
 
         names = REPLACED[module.__name__]
         absent = [name for name in names if not callable(getattr(module, name, None))]
@@ -88,3 +91,37 @@ def changes() -> dict[str, Callable[[ModuleType], None]]:
             held[0].begin(module.gpu)
 
     return dict.fromkeys(REPLACED, change)
+
+
+class AfterImport(MetaPathFinder):
+    """While open (`with`), `changes` by a module's full name are made once it has been run."""
+
+    def __init__(self, changes: Mapping[str, Callable[[ModuleType], None]]) -> None:
+        self.changes = dict(changes)
+
+    def __enter__(self) -> AfterImport:
+        sys.meta_path.insert(0, self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec that the other finders give, with the change behind its loader."""
+        if fullname not in self.changes:
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = Loading(spec.loader, self._run)
+                return spec
+        return None
+
+    def _run(self, inner: Loader, module: ModuleType) -> None:
+        inner.exec_module(module)
+        self.changes[module.__name__](module)

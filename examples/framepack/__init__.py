@@ -1,0 +1,1 @@
+"""lllyasviel's own FramePack with its memory looked after: what examples/framepack_rocm.py runs."""
