@@ -39,6 +39,7 @@ POLL_S = 5.0  # how soon another process's rows are noticed
 MOST_ROWS = 20_000  # 12 MB; a video VAE has 60 shapes at each resolution, times tiers
 _EVICT_EVERY = 256
 _MOST_JOBS = 8192  # a disk that is this far behind has stopped
+_BATCH = 256
 # A transaction of ours takes milliseconds. Who holds the lock longer is stopped or stuck.
 _LOCK_PATIENCE_S = 30.0
 # What a caller got wrong: its job fails, not the file.
@@ -313,6 +314,14 @@ class _Job:
     error: BaseException | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
+    def attempt(self, connection: sqlite3.Connection) -> None:
+        """Does the work; raises what is the file's fault, keeps what is the job's."""
+        self.error = None
+        try:
+            self.work(connection)
+        except _JOB_ERRORS as error:
+            self.error = error
+
     def finish(self, error: BaseException | None) -> None:
         self.error = error or self.error
         if self.error is None and self.after is not None:
@@ -376,36 +385,49 @@ class _Writer:
             self._connection = self._connect()
         except Exception as error:  # noqa: BLE001  (whatever it is, the host goes on without a file)
             self._fail(error)
-        while (job := self._jobs.get()) is not None:
+        while jobs := self._take():
             if self._connection is not None:
                 try:
-                    self._do(self._connection, job)
+                    self._do(self._connection, jobs)
                 except Exception as error:  # noqa: BLE001  (as above)
                     self._fail(error)
-            job.finish(self._failure)
+            for job in jobs:
+                job.finish(self._failure)
         self._close()
 
-    def _do(self, connection: sqlite3.Connection, job: _Job) -> None:
-        """In one transaction; again while another process holds the lock. Raises what is the file's
-        fault, notes what is the job's."""
-        # NORMAL survives the death of the process, FULL also that of the machine.
-        level = "FULL" if job.durable else "NORMAL"
-        if level != self._synchronous:
-            connection.execute(f"PRAGMA synchronous = {level}")
-            self._synchronous = level
+    def _take(self) -> list[_Job]:
+        """The next jobs, at least one; none when the thread is to end."""
+        jobs: list[_Job] = []
+        job = self._jobs.get()
+        while job is not None:
+            jobs.append(job)
+            if len(jobs) >= _BATCH or self._jobs.empty():
+                return jobs
+            job = self._jobs.get()
+        if jobs:
+            self._jobs.put(None)  # for the next time
+        return jobs
+
+    def _do(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
+        """In one transaction; again while another process holds the lock."""
         end = time.monotonic() + _LOCK_PATIENCE_S
         while True:
             try:
-                with database.transaction(connection):
-                    database.check_version(connection)
-                    job.work(connection)
-                return
-            except _JOB_ERRORS as error:
-                job.error = error
-                return
+                return self._commit(connection, jobs)
             except sqlite3.OperationalError as error:
                 if not database.is_busy(error) or time.monotonic() > end:
                     raise
+
+    def _commit(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
+        # NORMAL survives the death of the process, FULL also that of the machine.
+        level = "FULL" if any(job.durable for job in jobs) else "NORMAL"
+        if level != self._synchronous:
+            connection.execute(f"PRAGMA synchronous = {level}")
+            self._synchronous = level
+        with database.transaction(connection):
+            database.check_version(connection)
+            for job in jobs:
+                job.attempt(connection)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
