@@ -94,10 +94,12 @@ class BuildCore(build_ext):
             self.take_headers()
             self.make_import_library()
         compile_files = self.compiler.compile
+        may_use = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
+        cores = min(len(may_use(0)), 16)
 
         def compile_beside(sources: list[str], **options: Any) -> list[str]:
             """As many files at a time as there are cores; their objects in the files' order."""
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
+            with ThreadPoolExecutor(cores) as pool:
                 made = pool.map(lambda source: compile_files([source], **options), sources)
                 return [name for names in made for name in names]
 

@@ -420,33 +420,50 @@ static int64_t busy_units(const hy3d_schedule_request *r)
                        hy3d__max_i64(r->size[2] / r->unit[2], 1), &positions)) {
         return 0;
     }
-    const int64_t of_rank = hy3d__max_i64(positions / hy3d__max_i64(r->ranks / 2, 1), 1);
-    return hy3d__max_i64(r->busy_positions / of_rank, 1);
+    const int64_t of_two = r->ranks > 2 ? positions / r->ranks * 2 : positions;
+    return hy3d__max_i64(r->busy_positions / hy3d__max_i64(of_two, 1), 1);
 }
 
-int32_t hy3d__chunk_sizes(const hy3d_schedule *s, int32_t on_host,
-                          int32_t sizes_out[HY3D_SCHEDULE_MAX_CHUNKS + 1])
+/* Of the input; 0 of no units. */
+static int32_t frames_of(const hy3d_schedule_request *r, int64_t units)
+{
+    const int32_t unit = r->unit[0];
+    if (unit == 0) {
+        return (int32_t)units;
+    }
+    const int64_t all = (r->size[0] - 1) / unit + 1;
+    return (int32_t)hy3d__min_i64(hy3d__min_i64(units, all), INT32_MAX / unit) * unit;
+}
+
+/* What is tried, each size once. */
+static int32_t chunk_sizes(const hy3d_schedule *s, const hy3d_machine *m,
+                           int32_t sizes_out[HY3D_SCHEDULE_MAX_CHUNKS + 1])
 {
     const hy3d_schedule_request *r = &s->request;
-    const hy3d_machine *m = hy3d__machine_of(s, on_host);
-    const int32_t unit = r->unit[0];
-    const bool is_device = m == &r->device;
+    const bool knows_busy = m == &r->device && r->unit[0] > 0;
     int32_t count = 0;
     for (int i = -1; i < HY3D_SCHEDULE_MAX_CHUNKS; i++) {
-        int64_t size = i >= 0 ? m->chunks[i] : is_device && unit > 0 ? busy_units(r) : 0;
-        if (unit > 0) {
-            const int64_t all = (r->size[0] - 1) / unit + 1;
-            size = hy3d__min_i64(hy3d__min_i64(size, all), INT32_MAX / unit) * unit;
-        }
+        const int64_t units = i >= 0 ? m->chunks[i] : knows_busy ? busy_units(r) : 0;
+        const int32_t size = frames_of(r, units);
         bool is_new = size > 0;
         for (int32_t k = 0; k < count; k++) {
             is_new = is_new && sizes_out[k] != size;
         }
         if (is_new) {
-            sizes_out[count++] = (int32_t)size;
+            sizes_out[count++] = size;
         }
     }
     return count;
+}
+
+int32_t hy3d__tile_chunk(const hy3d_schedule *s, int32_t on_host)
+{
+    const hy3d_machine *m = hy3d__machine_of(s, on_host);
+    int last = HY3D_SCHEDULE_MAX_CHUNKS - 1;
+    while (last > 0 && m->chunks[last] == 0) {
+        last--;
+    }
+    return frames_of(&s->request, m->chunks[last]);
 }
 
 /* By chunks throughout, or behind the cut. */
@@ -457,7 +474,7 @@ static hy3d_status by_chunks(hy3d_context *context, hy3d_schedule *s, int32_t on
     hy3d_candidate c = streamed_of(order, on_host);
     hy3d_status status = HY3D_OK;
     int32_t chunks[HY3D_SCHEDULE_MAX_CHUNKS + 1];
-    const int32_t sizes = hy3d__chunk_sizes(s, on_host, chunks);
+    const int32_t sizes = chunk_sizes(s, m, chunks);
     c.slice_bytes = order == HY3D_ORDER_PREFIX ? m->slice_bytes[0] : 0;
     for (int32_t i = 0; i < sizes && status == HY3D_OK; i++) {
         c.chunk = chunks[i];

@@ -80,9 +80,8 @@ static inline const hy3d_machine *hy3d__machine_of(const hy3d_schedule *s, int32
     return on_host || s->request.is_host ? &s->request.host : &s->request.device;
 }
 
-/* The frames of the input that chunks are tried with there, in this order. How many sizes: >= 1. */
-int32_t hy3d__chunk_sizes(const hy3d_schedule *schedule, int32_t on_host,
-                          int32_t sizes_out[HY3D_SCHEDULE_MAX_CHUNKS + 1]);
+/* The frames of the input that a tile's chunk has there. */
+int32_t hy3d__tile_chunk(const hy3d_schedule *schedule, int32_t on_host);
 
 /* Errors that end the compilation; the others only rule a candidate out. */
 static inline bool hy3d__is_fatal(hy3d_status status)

@@ -16,13 +16,11 @@ static hy3d_candidate tiles_of_level(const hy3d_schedule *s, int32_t on_host,
 {
     const hy3d_machine *m = hy3d__machine_of(s, on_host);
     const int64_t halo = s->request.halos[level->row].halo;
-    int32_t chunks[HY3D_SCHEDULE_MAX_CHUNKS + 1];
-    const int32_t sizes = hy3d__chunk_sizes(s, on_host, chunks);
     hy3d_candidate c = {
         .strategy = on_host ? HY3D_STRATEGY_HOST : HY3D_STRATEGY_TILED,
         .order = HY3D_ORDER_TILES,
         .on_host = on_host,
-        .chunk = chunks[sizes - 1],
+        .chunk = hy3d__tile_chunk(s, on_host),
         .slice_bytes = m->slice_bytes[1] > 0 ? m->slice_bytes[1] : m->slice_bytes[0],
         .level = level->level,
         .halo_row = level->row,

@@ -42,16 +42,17 @@ int64_t hy3d__largest_share(const hy3d__shards *shards, int64_t rows)
 bool hy3d__weights_by_room(const int64_t *budgets, int32_t ranks,
                            int32_t weights_out[HY3D_SCHEDULE_MAX_RANKS])
 {
-    int64_t least = budgets[0], most = budgets[0];
+    int64_t least = budgets[0];
     for (int32_t rank = 1; rank < ranks; rank++) {
         least = hy3d__min_i64(least, budgets[rank]);
-        most = hy3d__max_i64(most, budgets[rank]);
     }
+    bool is_unlike = false;
     for (int32_t rank = 0; rank < ranks && least > 0; rank++) {
         const double weight = PARTS * ((double)budgets[rank] / (double)least) + 0.5;
         weights_out[rank] = weight < MOST_WEIGHT ? (int32_t)weight : MOST_WEIGHT;
+        is_unlike = is_unlike || weights_out[rank] != PARTS;
     }
-    return least > 0 && least < most;
+    return is_unlike;
 }
 
 static hy3d__rows *needed_at(const hy3d__shards *shards, int32_t value, int32_t rank)

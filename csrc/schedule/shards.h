@@ -28,7 +28,7 @@ hy3d_status hy3d__shards_create(hy3d_context *context, const hy3d_graph *graph,
 void hy3d__shards_destroy(hy3d_context *context, hy3d__shards *shards);
 
 /* Weights in the ratio of what each rank's device may hold. false: there is none, since all may
- * hold the same or one has no limit. */
+ * hold nearly the same or one has no limit. */
 bool hy3d__weights_by_room(const int64_t *budgets, int32_t ranks,
                            int32_t weights_out[HY3D_SCHEDULE_MAX_RANKS]);
 

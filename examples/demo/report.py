@@ -127,8 +127,8 @@ def write_report(path: Path, report: Mapping[str, Any], folder: Path) -> None:
 <style>{STYLE}</style></head><body>
 <h1>A video decoded through failing convolutions</h1>
 <p class="lead">{escape(clip["text"])}. Decoded twice from the same latents, each in a fresh
-process: whole, and under a quarter of its memory while the convolution back-ends failed with
-MIOpen's own error texts (injected) and every convolution ended in the C conv3d.</p>
+process: whole, and within {report["budget_bytes"] / MB:.0f} MB while the convolution back-ends
+failed with MIOpen's own error texts (injected) and every convolution ended in the C conv3d.</p>
 <div class="figures">{headline_figures(report)}</div>
 <figure><video src="{data_uri(folder / "comparison.mp4")}" controls loop muted autoplay></video>
 <figcaption>source, whole, protected</figcaption></figure>

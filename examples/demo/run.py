@@ -1,7 +1,8 @@
 """`hy3d-rocm demo`: the main job on real input, in under two minutes on two CPU cores.
 
-Encodes a filmed clip, decodes it whole and again under a quarter of that memory while every
-convolution back-end fails (injected), and shows what happened in pictures.
+Encodes a filmed clip, decodes it whole and again under a quarter of that memory (of few frames:
+within 256 MB) while every convolution back-end fails (injected), and shows what happened in
+pictures.
 """
 
 from __future__ import annotations

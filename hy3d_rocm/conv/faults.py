@@ -39,7 +39,7 @@ from hy3d_rocm.conv.tiers import TIER_NAMES
 _LOG = logging.getLogger("hy3d_rocm")
 ENVIRONMENT = "HY3D_FAULTS"
 
-# Texts as users reported them; the links are in errors.py beside the rule that knows each.
+# Texts as users reported them; the links are in errors.toml beside the rule that knows each.
 MIOPEN_NO_ALGORITHM = (
     "MIOpen Error: No suitable algorithm was found to execute the required convolution"
 )

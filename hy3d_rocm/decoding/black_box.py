@@ -1,6 +1,6 @@
 """A VAE's own code as a black box: whole, or in tiles where nothing else of the VAE is known.
 
-Tiles have a halo and are blended as those of a program (run.py). Time is cut only where small
+Tiles have a halo and are blended as those of a program (tiled_run.py). Time is cut only where small
 latents showed that later latents do not change earlier frames (families/unknown.py); the latents
 decoded before a chunk are its warm-up. What norms or attention see is a tile and no more, and
 nobody can tell how far that is from the whole decode.

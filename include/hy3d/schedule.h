@@ -307,7 +307,7 @@ typedef struct hy3d_schedule_request {
                                they are */
     int64_t busy_positions; /* so many of these positions keep the device busy: as many frames as
                                have them are tried there before `chunks`, of several ranks as have
-                               them in two ranks' rows. 0, or no `unit`: not known */
+                               them in the rows of two. 0, or no `unit`: not known */
     double copy_bytes_per_second;                   /* > 0 */
     hy3d_tile_sizes halos[HY3D_SCHEDULE_MAX_HALOS]; /* tried in this order; smallest 0: no more */
     int32_t only_level; /* of tiles: 0: any; else this one less 1, of the first halo */
@@ -326,9 +326,10 @@ typedef struct hy3d_schedule_request {
     int32_t rank, ranks;    /* rows are shared by `ranks` devices, at most HY3D_SCHEDULE_MAX_RANKS;
                                0, 1: one device */
     const int32_t *weights; /* of several ranks, of each, >= 1, all together below 2^31: rows are
-                               shared in this ratio, as nearly as they can be; NULL: equally, or
-                               in the ratio of device_budgets, where these differ and all are > 0:
-                               the first that fits without copies to the host, else that fits */
+                               shared in this ratio, as nearly as they can be; NULL: equally, or,
+                               where device_budgets are all > 0 and differ by a sixteenth of the
+                               least, in their ratio in eighths of it: the first that fits without
+                               copies to the host, else that fits */
     const int64_t *device_budgets; /* of several ranks, of each; 0: no limit; NULL: device_budget */
     double link_bytes_per_second;  /* between two ranks, > 0 where there are several */
     hy3d_place places[2]; /* the device (is_host: the host), and the host beside a device */

@@ -626,7 +626,7 @@ START_TEST(test_chunks_keep_each_rank_busy)
     } cases[] = {
         {1, 1, {1}, 72, {3, 1}}, /* 24 positions a frame */
         {2, 1, {1}, 72, {3, 1}},
-        {3, 1, {1}, 72, {3, 1}},
+        {3, 1, {1}, 72, {4, 1}}, /* 16 of two shares */
         {4, 1, {1}, 72, {6, 1}}, /* 12 of two shares */
         {12, 1, {1}, 72, {9, 1}}, /* 4, and the input has no more frames than 9 */
         {1, 1, {4, 2, 1}, 0, {4, 2, 1}},
@@ -661,6 +661,43 @@ START_TEST(test_chunks_keep_each_rank_busy)
             }
         }
         ck_assert_int_eq(cases[i].offered[offered], 0);
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+START_TEST(test_chunks_of_tiles_are_the_last_that_are_given)
+{
+    static const struct {
+        int32_t unit, given[HY3D_SCHEDULE_MAX_CHUNKS];
+        int64_t busy;
+        int32_t chunk;
+    } cases[] = {
+        {1, {4, 1}, 1, 1}, /* that of a busy device is tried first, and 1 again no second time */
+        {1, {4, 1}, 1 << 20, 1},
+        {1, {4, 2}, 0, 2},
+        {0, {3, 2, 3}, 0, 3},
+        {4, {2, 1}, 0, 4},
+        {4, {7}, 0, 12}, /* of 9 frames there are three */
+    };
+    hy3d_context *const context = test_context("ref", 1);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        graphs_case made;
+        graphs_make_known(GRAPHS_HUNYUAN, 16, &made);
+        graphs_request(&made, 9, 64, 64);
+        made.request.strategies = 1u << HY3D_STRATEGY_TILED;
+        made.request.only_level = 4;
+        made.request.halos[0] = (hy3d_tile_sizes){.halo = -1, .overlap = 8, .smallest = 16};
+        made.request.busy_positions = cases[i].busy;
+        memcpy(made.request.device.chunks, cases[i].given, sizeof cases[i].given);
+        for (int axis = 0; axis < 3; axis++) {
+            made.request.unit[axis] = cases[i].unit;
+        }
+        hy3d_schedule *const schedule = compiled(context, &made, 0, 1);
+        const hy3d_candidate *const taken = &hy3d_schedule_program(schedule)->candidate;
+        ck_assert_int_eq(taken->order, HY3D_ORDER_TILES);
+        ck_assert_msg(taken->chunk == cases[i].chunk, "case %zu: %d", i, taken->chunk);
         hy3d_schedule_destroy(context, schedule);
     }
     hy3d_context_destroy(context);
@@ -1163,6 +1200,7 @@ TCase *hy3d_schedule_team_cases(void)
     tcase_add_test(
         tests, test_rows_are_shared_as_unlike_budgets_are_where_that_saves_all_copies_to_the_host);
     tcase_add_test(tests, test_chunks_keep_each_rank_busy);
+    tcase_add_test(tests, test_chunks_of_tiles_are_the_last_that_are_given);
     tcase_add_test(tests, test_each_rank_has_a_budget_of_its_own);
     tcase_add_loop_test(
         tests, test_where_memory_runs_out_the_budgets_of_all_ranks_are_lowered, 0, 2);

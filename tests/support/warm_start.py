@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,26 +34,34 @@ class Server:
         theirs.close()
         self._heard = self._socket.makefile("rb", buffering=0)  # for select
         self._codes: dict[int, int] = {}
+        self._reads = threading.Lock()
 
     def start(
         self, _python: str, script: Path, *arguments: str, stderr: int,
         variables: Mapping[str, str],
     ) -> Started:  # fmt: skip
+        from hy3d_rocm.conv.probe import process  # the server's processes import it themselves
+
         (read, stdin), (stdout, write) = os.pipe(), os.pipe()
-        request = {"argv": [str(script), *arguments], "environ": {**os.environ, **variables}}
+        request = {
+            "argv": [str(script), *arguments],
+            "environ": {**process.environment(os.environ), **variables},
+        }
         text = json.dumps(request).encode()
         socket.send_fds(self._socket, [len(text).to_bytes(4, "little")], [read, write, stderr])
         self._socket.sendall(text)
         os.close(read)
         os.close(write)
-        while (line := self._line()).get("code") is not None:
-            pass
+        with self._reads:
+            while "code" in (line := self._line()):
+                pass
         return Started(self, line["pid"], stdin, stdout)
 
     def code(self, pid: int) -> int | None:
         """The exit code of a process that has ended."""
-        while pid not in self._codes and select.select([self._socket], [], [], 0)[0]:
-            self._line()
+        with self._reads:  # a watcher may ask, too
+            while pid not in self._codes and select.select([self._socket], [], [], 0)[0]:
+                self._line()
         return self._codes.get(pid)
 
     def close(self) -> None:

@@ -109,7 +109,7 @@ def test_no_other_size_of_a_gigabyte_is_written_down(part: str) -> None:
 
 
 def test_nothing_that_is_shown_spells_a_size_otherwise() -> None:
-    """In the text of f-strings; what torch says (quoted in errors.py and faults.py) is torch's."""
+    """In the text of f-strings; what torch says (in errors.toml and faults.py) is torch's."""
     spelt = [
         f"{path.relative_to(PACKAGE)}: {text.value!r}"
         for path in sorted(PACKAGE.rglob("*.py"))

@@ -168,7 +168,7 @@ def _is_outside(code: int | None) -> bool:
 
 
 def telling_line(lines: Sequence[str]) -> tuple[str, errors.Kind | None]:
-    """The last line that a rule of errors.py knows, else the last line that is not empty."""
+    """The last line that a rule of errors.toml knows, else the last line that is not empty."""
     for line in reversed(lines):
         found = errors.classify_text(line)
         if found is not None:

@@ -295,7 +295,7 @@ def test_measuring_in_passing_stays_within_two_percent_and_one_surprise(
     for tier in ("triton", "conv2d"):
         found = [seconds for w in watches if (seconds := w.seconds(tier)) is not None]
         assert found == pytest.approx([times[tier]] * len(found))
-        assert found
+        assert any(tier in w._trials and w._trials[tier].is_done for w in watches)
 
 
 def test_nothing_is_measured_on_a_layer_that_runs_few_times() -> None:
