@@ -7,7 +7,7 @@ TORCH_SPEC ?= torch==2.13.0
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 # What the demo writes.
 OUT ?= demo_out
-# Processes of pytest: auto is one a core, or one if there is a GPU, which its tests measure.
+# Processes of pytest: auto is one more than cores, or one if there is a GPU, which its tests measure.
 TEST_JOBS ?= auto
 # What `make test-long` runs: all there is, or the files that are named.
 LONG_TESTS ?=
