@@ -262,8 +262,9 @@ def cpu_decode_text(report: CpuDecodeReport) -> str:
     lines += [*aligned([head, *(_cells(report, side) for side in report.sides.values())]), ""]
     lines += [
         "ratio: torch's time over ours, median over pairs in turn. The first call prepares weights",
-        "for the others. peak: of the first and the second call, in a process of its own, above",
-        "what was in use before: the frames and the weight cache are in it, the VAE is not.",
+        "for the others where a plan keeps some: not of layers that run once a decode. peak: of",
+        "the first and the second call, in a process of its own, above what was in use before: the",
+        "frames and the weight cache are in it, the VAE is not.",
         "",
     ]
     if report.how:
@@ -390,6 +391,6 @@ def cache_text(figures: dict[str, Any]) -> str:
     asked = figures["hits"] + figures["misses"]
     return (
         f"{figures['hits']} of {asked} calls found their weights prepared "
-        f"({figures['hit_rate']:.0%}), {figures['made']} were prepared, {figures['refused']} had "
-        f"no room; now {size_text(figures['bytes'])} of {size_text(figures['limit_bytes'])}"
+        f"({figures['hit_rate']:.0%}), {figures['made']} were prepared, {figures['refused']} were "
+        f"not kept; now {size_text(figures['bytes'])} of {size_text(figures['limit_bytes'])}"
     )
