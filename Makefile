@@ -7,7 +7,8 @@ TORCH_SPEC ?= torch==2.13.0
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 # What the demo writes.
 OUT ?= demo_out
-# Processes of pytest: auto is one more than cores, or one if there is a GPU, which its tests measure.
+# Processes of pytest: auto is one more than there are cores, or one if there is a GPU, which its
+# tests measure.
 TEST_JOBS ?= auto
 # What `make test-long` runs: all there is, or the files that are named.
 LONG_TESTS ?=
@@ -86,9 +87,10 @@ site: $(STAMP)
 	@PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
 	@echo "the documentation: build/site/index.html"
 
-# The files in their order: by the number of tests, pytest-xdist's own, the longest come last, and one
-# process waits for the other. What was compiled is kept, whatever the environment says: without, each worker rewrites all asserts
-# and each of the some hundred children compiles the package anew.
+# The files in their order: by the number of tests, pytest-xdist's own, the longest come last, and
+# one process waits for the other. What was compiled is kept, whatever the environment says:
+# without, each worker rewrites all asserts and each of the some hundred children compiles the
+# package anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 pytest: $(STAMP)
 	$(PYTEST)
