@@ -36,7 +36,7 @@ VENDORED_BLAS := ls $(CURDIR)/hy3d_rocm/_vendor/libhy3d_openblas.so 2>/dev/null 
 include csrc/core.mk
 
 .PHONY: help env demo test test-long quick quick-types quick-tests bench lint lint-python lint-types \
-	lint-c asan pytest site check-library clean
+	lint-c asan pytest collect site check-library clean
 help:
 	@echo "make demo   install, build, decode a real clip through failing convolutions, show the result in $(OUT)/"
 	@echo "make quick  lint and all tests that are not slow; PKG=conv: of one folder of the package"
@@ -91,15 +91,25 @@ site: $(STAMP)
 # one process waits for the other. What was compiled is kept, whatever the environment says:
 # without, each worker rewrites all asserts and each of the some hundred children compiles the
 # package anew.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
+PYTHON_TESTS := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest
+PYTEST := $(PYTHON_TESTS) -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 pytest: $(STAMP)
 	$(PYTEST)
 
-# The C tests and what needs no result of theirs, as many at a time as there are cores. The suites
-# come first: they take longest. Then pytest, alone, since some of its tests measure; its closing
-# line is the result.
-GATE := ctest csites $(LINT) cbits-quick
-test: check-library $(STAMP)
+# One process imports all tests first: what pytest makes of their asserts, and what Python compiles
+# of torch, the others find on the disk.
+collect: $(STAMP)
+	@$(PYTHON_TESTS) --collect-only -q > build/collected.txt || { tail -50 build/collected.txt; exit 1; }
+	@tail -1 build/collected.txt
+
+# First the C tests are compiled, beside pip, which keeps one core busy. Then they run, and what
+# needs no result of theirs, as many at a time as there are cores. The suites come first: they take
+# longest. Then pytest, alone, since some of its tests measure; its closing line is the result.
+PROGRAMS := core $(CORE_BUILD)/check_hy3d $(CORE_BUILD)/fuzz/replay $(CORE_BUILD)/check_bits \
+	$(CSITES_BUILD)/check_sites
+GATE := ctest csites $(LINT) collect cbits-quick
+test: check-library
+	$(MAKE) --no-print-directory -j$(CORES) -Oline $(STAMP) $(PROGRAMS)
 	$(MAKE) --no-print-directory -j$(CORES) -Otarget $(GATE) HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
 	$(MAKE) --no-print-directory pytest
 

@@ -5,6 +5,10 @@ set -euo pipefail
 python=$1
 shift
 export PIP_DISABLE_PIP_VERSION_CHECK=1
+# Nothing is compiled ahead: of the packages' 15,000 files a run imports some 3,000.
+pip_install() {
+    "$python" -m pip install --no-compile --progress-bar off -q "$@"
+}
 if ! "$python" -c 'import sysconfig, os, sys; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'; then
     echo "Python.h is missing: install your system's Python development package (Debian, Ubuntu: apt-get install python3-dev) to build the C core" >&2
     exit 1
@@ -14,14 +18,14 @@ if "$python" -c 'import torch' 2>/dev/null; then
 else
     echo "no torch in this environment; installing: $*"
     "$python" tools/download_size.py "$@"
-    "$python" -m pip install --progress-bar off -q "$@"
+    pip_install "$@"
 fi
 # The installed torch is pinned, so that no dependency can replace it.
 constraint=$(mktemp)
 trap 'rm -f "$constraint"' EXIT
 "$python" -c 'import importlib.metadata as m; print("torch==" + m.version("torch"))' >"$constraint"
 echo "building the C core and installing hy3d_rocm with its demo, test and docs extras"
-"$python" -m pip install --progress-bar off -q -c "$constraint" -e '.[cli,demo,docs,test]'
+pip_install -c "$constraint" -e '.[cli,demo,docs,test]'
 
 # Triton compiles the GPU kernels for AMD and interprets them on the CPU, without a GPU. It is no
 # extra of pyproject.toml: builds of torch for ROCm and CUDA bring their own under other package
@@ -31,7 +35,7 @@ if "$python" -c 'import triton' 2>/dev/null; then
     echo "triton $("$python" -c 'import triton; print(triton.__version__)') is there and stays"
 elif "$python" -c 'import platform as p, sys; sys.exit((p.system(), p.machine()) != ("Linux", "x86_64") or not (3, 10) <= sys.version_info < (3, 15))'; then
     echo "installing triton $triton for the tests of the GPU kernels"
-    "$python" -m pip install --progress-bar off -q --no-deps "triton==$triton" ||
+    pip_install --no-deps "triton==$triton" ||
         echo "triton could not be installed: the tests of the GPU kernels will be skipped"
 else
     echo "no triton wheel for this platform (Linux x86-64 with CPython 3.10 to 3.14 has one): the tests of the GPU kernels will be skipped"
@@ -42,7 +46,7 @@ fi
 tinygrad=0.14.0
 if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     echo "installing tinygrad $tinygrad for the tests that execute AMD code"
-    "$python" -m pip install --progress-bar off -q --no-deps "tinygrad==$tinygrad" ||
+    pip_install --no-deps "tinygrad==$tinygrad" ||
         echo "tinygrad could not be installed: the tests that execute AMD code will be skipped"
 else
     echo "tinygrad needs Python 3.11: the tests that execute AMD code will be skipped"
