@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hy3d_rocm.conv.faults import inject_faults as inject_faults
     from hy3d_rocm.conv.functional import conv2d as conv2d
     from hy3d_rocm.conv.functional import conv3d as conv3d
-    from hy3d_rocm.conv.router import protect as protect
+    from hy3d_rocm.conv.protection import protect as protect
     from hy3d_rocm.decoding.executor import decode as decode
     from hy3d_rocm.decoding.executor import encode as encode
     from hy3d_rocm.decoding.group import Group as Group
@@ -46,7 +46,7 @@ _HOME = {
     "inject_faults": "conv.faults",
     "make_generator": "seed",
     "plan_decode": "decoding.plan",
-    "protect": "conv.router",
+    "protect": "conv.protection",
     "resolve_device": "device",
     "set_variables": "decoding.group",
 }

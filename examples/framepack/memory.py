@@ -264,7 +264,7 @@ class Memory:
 
     def _told(self, work: Callable[[], Any], source: Any, vae: Any, encode: bool) -> Any:
         """`work()` of the VAE, with its lines, as HY3D_ROCM_VAE says."""
-        from hy3d_rocm.conv.router import protect
+        from hy3d_rocm.conv.protection import protect
 
         if self.vae_mode == "off":
             return work()

@@ -137,7 +137,7 @@ def _run(
     arguments: argparse.Namespace, files: VaeFiles, latents: torch.Tensor, device: torch.device,
     sink: Sink, claim: Claim, cancel: threading.Event, beginning: Beginning,
 ) -> dict[str, Any]:  # fmt: skip
-    from hy3d_rocm.conv.router import protect
+    from hy3d_rocm.conv.protection import protect
     from hy3d_rocm.tools import loading
 
     vae = loading.load_vae(files).to(device)

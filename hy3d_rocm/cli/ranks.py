@@ -80,7 +80,7 @@ def follow(
     beginning: Beginning, vae: Any, latents: Any, arguments: argparse.Namespace, cancel: Any
 ) -> None:
     """The decode, on a rank that gets no frames."""
-    from hy3d_rocm.conv.router import protect
+    from hy3d_rocm.conv.protection import protect
     from hy3d_rocm.decoding.executor import decode_with_report
     from hy3d_rocm.decoding.report import DecodeOptions
 

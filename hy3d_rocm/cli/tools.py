@@ -45,7 +45,7 @@ def _capture(arguments: argparse.Namespace) -> int:
 
 def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
     from hy3d_rocm.capture import capturing
-    from hy3d_rocm.conv.router import protect
+    from hy3d_rocm.conv.protection import protect
     from hy3d_rocm.decoding.executor import decode_with_report
     from hy3d_rocm.tools import loading
 

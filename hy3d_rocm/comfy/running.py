@@ -223,7 +223,7 @@ def caught() -> str:
 def running() -> Iterator[Run]:
     """The scope of one node's work: failing convolutions are caught, and a cancel ends it after the
     running step with ComfyUI's own exception."""
-    from hy3d_rocm.conv.router import protect
+    from hy3d_rocm.conv.protection import protect
     from hy3d_rocm.conv.triton import jit
 
     jit.on_compile = _before_compiling

@@ -17,7 +17,8 @@ from hy3d_rocm import meter
 from hy3d_rocm.comfy import memory
 from hy3d_rocm.comfy.memory import is_managed as is_managed
 from hy3d_rocm.comfy.running import POLICY, Asked
-from hy3d_rocm.conv.router import LOCAL, aside, protect
+from hy3d_rocm.conv.protection import aside, protect
+from hy3d_rocm.conv.router import LOCAL
 from hy3d_rocm.decoding.black_box import meta_family
 from hy3d_rocm.decoding.checks import check_latents
 from hy3d_rocm.decoding.families import proof, unproven_family

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from hy3d_rocm.conv.errors import DeviceLostError, DeviceMismatchError, classify
     from hy3d_rocm.conv.faults import Fault, inject_faults
     from hy3d_rocm.conv.functional import conv3d
-    from hy3d_rocm.conv.router import Guard, protect
+    from hy3d_rocm.conv.protection import protect
+    from hy3d_rocm.conv.router import Guard
     from hy3d_rocm.conv.stats import Event, Stats
     from hy3d_rocm.conv.verdicts import forget
 
@@ -25,7 +26,7 @@ _HOME = {
     **dict.fromkeys(("DeviceLostError", "DeviceMismatchError", "classify"), "errors"),
     **dict.fromkeys(("Event", "Stats"), "stats"),
     **dict.fromkeys(("Fault", "inject_faults"), "faults"),
-    **dict.fromkeys(("Guard", "protect"), "router"),
+    "Guard": "router", "protect": "protection",
     "conv3d": "functional", "conv3d_op": "custom_op", "forget": "verdicts",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""protect(): a scope in which each convolution is computed by the tier that does it best.
+"""The scope that protect() opens: each convolution is computed by the tier that does it best.
 
 The scope is a TorchFunctionMode: PyTorch keeps those per thread, so nothing is patched, no flag
 of the process is flipped, and other threads never notice. It sees torch.conv2d / conv3d as
@@ -35,12 +35,9 @@ from hy3d_rocm.conv.call import (
     ConvCall,
     ConvSpec,
     Signature,
-    dtype_name,
     make_spec,
     read_arguments,
-    size_text,
 )
-from hy3d_rocm.conv.choice import TIERS, parse_policy
 from hy3d_rocm.conv.errors import DeviceLostError, Kind, described, is_cancel, is_lost
 from hy3d_rocm.conv.fallback import (
     Entry,
@@ -52,14 +49,14 @@ from hy3d_rocm.conv.fallback import (
     translate,
 )
 from hy3d_rocm.conv.learning import OverheadBudget, ProbeBudget, Watching
-from hy3d_rocm.conv.policy import Plan, Planner, all_tiers
+from hy3d_rocm.conv.policy import Plan, Planner
 from hy3d_rocm.conv.recording import recorder
 from hy3d_rocm.conv.selfcheck import check_form
-from hy3d_rocm.conv.stats import Audience, Named, OnEvent, Stats, named
-from hy3d_rocm.conv.tiers import CurrentTier, Limits, Tier, base, make_tier
+from hy3d_rocm.conv.stats import Audience, Stats, named
+from hy3d_rocm.conv.tiers import CurrentTier, base
 from hy3d_rocm.conv.verdicts import VERDICTS
 
-__all__ = ["LOCAL", "Guard", "aside", "note", "protect"]
+__all__ = ["LOCAL", "Guard"]
 
 # Parameters behave like tensors; anything else (FakeTensor, quantised or functorch wrappers)
 # brings its own rules and is left alone.
@@ -80,118 +77,6 @@ def _known_calls() -> _native.KnownCalls | None:
 
 # Entries of one mode: shapes x layouts of a session. Rebuilt from nothing when exceeded.
 _MAX_ENTRIES = 4096
-
-
-def protect(
-    *,
-    policy: str | None = None,
-    when: str = "always",
-    tiers: Sequence[str | Tier] | None = None,
-    budget: int | None = None,
-    memory_threshold: float = 0.8,
-    on_event: OnEvent | None = None,
-    check_finite: bool = False,
-    synchronize: bool = False,
-    on_oom: str = "retry",
-    threads: int | None = None,
-    workspace_limit: int | None = None,
-    cancel: object = None,
-    accuracy: str = "fast",
-) -> Guard:
-    """A scope in which the best tier (implementation) computes each conv2d and conv3d, and another
-    takes over if it fails.
-
-        with protect() as guard:
-            frames = vae.decode(latents)
-        print(guard.stats.table())
-
-    policy: "auto" (the default) takes the cheapest healthy tier by measured time, else by
-    estimate; on NVIDIA that is PyTorch as it is set up, until that fails. The vendor's library is
-    called only for shapes that have been proven (`hy3d-rocm tune`), since MIOpen can hang. "safe"
-    asks for the proof on NVIDIA too, and never starts a child process. "vendor-first" prefers the
-    library, after a child process has tried the shape where it is unproven. "pin:<tier>" puts one
-    tier first. tiers: the exact order instead ("current", "vendor", "triton", "gemm", "conv2d",
-    "native", "cpu", or objects with a Tier's methods); not together with policy. What failed is
-    remembered for the process (hy3d_rocm.conv.forget() drops it) and, on a GPU, in the store.
-
-    when: "always" (the default); "amd" acts only if this PyTorch is a ROCm build, and otherwise
-    does nothing at all.
-    budget: bytes that a tier's workspace and output may take; memory_threshold: share of the free
-    memory that they may take. on_event: called with an Event for each attempt, on the calling
-    thread; what it raises is not caught. check_finite: a tier that gives NaN or infinity for
-    finite input has failed (costs a pass over each result, and a wait for the GPU).
-    synchronize: wait for the GPU after each attempt, so that seconds are those of the kernel and
-    errors come up at the call that made them. on_oom: "raise" lets an out-of-memory error pass to
-    a caller who can do with less (smaller tiles), "retry" tries the next tier. threads,
-    workspace_limit, cancel, accuracy ("fast" or "exact"): for the C conv3d.
-
-    Gradients: forward is routed all the same, and a backward that fails as a back-end does is
-    computed in another way (docs/router.md). What torch.func, forward-mode AD, tracing or make_fx
-    record is left to PyTorch, which stats.unprotected says. Raises ValueError for a wrong argument
-    or a wrong HY3D_FAULTS.
-    """
-    _check_words(when, on_oom, accuracy, memory_threshold, budget)
-    cpu = {"threads": threads, "workspace_limit": workspace_limit, "cancel": cancel}
-    cpu["accuracy"] = accuracy
-    limits = Limits(budget, memory_threshold)
-    if tiers is None:
-        chosen = parse_policy("auto" if policy is None else policy, TIERS)
-        planner = Planner(chosen, all_tiers(**cpu), limits)
-    else:
-        if policy is not None:
-            raise ValueError(
-                f"protect: policy={policy!r} and tiers={tiers!r} both say which tier comes first;"
-                " give one of them"
-            )
-        planner = Planner(None, _made(tiers, cpu), limits)
-    settings = Settings(limits, on_event, check_finite, synchronize, raise_oom=on_oom == "raise")
-    active = when == "always" or torch.version.hip is not None
-    return Guard(settings, planner, active=active)
-
-
-def aside(*, check_finite: bool = False) -> Guard:
-    """A scope for convolutions that are not what was asked for, as a question to a VAE beforehand:
-    protected as around it, but those around it do not count them. Nothing where nothing is around.
-    """
-    if not LOCAL.modes:
-        return Guard(Settings(Limits()), Planner(None, (), Limits()), active=False)
-    around = LOCAL.modes[-1]
-    settings = replace(around.settings, check_finite=check_finite or around.settings.check_finite)
-    return Guard(settings, around.planner, is_aside=True)
-
-
-def note(size: Sequence[int], outputs: int, dtype: torch.dtype, tier: str, seconds: float) -> None:
-    """Tells the innermost protect() of this thread, where there is one, of a convolution in 3D that
-    was computed past it. size: (N, C, T, H, W) of what was convolved; outputs: channels."""
-    if LOCAL.modes and not LOCAL.modes[-1].busy[0]:
-        what = Named("conv3d", f"{size_text(size)} -> {outputs}", dtype_name(dtype))
-        audience = LOCAL.modes[-1].audience
-        audience.count(audience.rows(what, tier), seconds)
-
-
-def _check_words(
-    when: str, on_oom: str, accuracy: str, memory_threshold: float, budget: int | None
-) -> None:
-    if when not in ("always", "amd"):
-        raise ValueError(f"protect: when={when!r} is neither 'always' nor 'amd'")
-    if on_oom not in ("retry", "raise"):
-        raise ValueError(f"protect: on_oom={on_oom!r} is neither 'retry' nor 'raise'")
-    if accuracy not in ("fast", "exact"):
-        raise ValueError(f"protect: accuracy={accuracy!r} is neither 'fast' nor 'exact'")
-    if not 0 < memory_threshold <= 1:
-        raise ValueError(f"protect: memory_threshold={memory_threshold} is not in (0, 1]")
-    if budget is not None and budget < 0:
-        raise ValueError(f"protect: budget={budget} bytes is negative; None means no budget")
-
-
-def _made(tiers: Sequence[str | Tier], cpu_options: dict[str, object]) -> tuple[Tier, ...]:
-    """The tiers of protect(tiers=...)."""
-    if isinstance(tiers, str) or not tiers:
-        raise ValueError(f"protect: tiers={tiers!r} is not a list such as ['current', 'cpu']")
-    made = tuple(make_tier(t, **cpu_options) if isinstance(t, str) else t for t in tiers)
-    if len({tier.name for tier in made}) != len(made):
-        raise ValueError(f"protect: tiers={tiers!r} names a tier twice")
-    return made
 
 
 def _requires_grad(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:

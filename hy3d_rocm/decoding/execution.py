@@ -236,7 +236,7 @@ class Execution:
         narrowing = faults.Narrowing(self.job.dtype)
         scope: Any = narrowing if self.job.dtype == torch.float64 else nullcontext()
         if self.plan.strategy == "cpu":
-            from hy3d_rocm.conv.router import protect
+            from hy3d_rocm.conv.protection import protect
 
             pinned = protect(policy="pin:cpu", cancel=stages.native_flag(self.counter.cancel))
         try:

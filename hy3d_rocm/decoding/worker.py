@@ -140,7 +140,7 @@ class Worker:
     ) -> str:  # fmt: skip
         """With all ranks."""
         from hy3d_rocm import meter
-        from hy3d_rocm.conv.router import protect
+        from hy3d_rocm.conv.protection import protect
         from hy3d_rocm.decoding.executor import decode_with_report
         from hy3d_rocm.decoding.families import unproven_family
         from hy3d_rocm.decoding.families.base import Host

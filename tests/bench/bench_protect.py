@@ -25,7 +25,7 @@ import torch.nn.functional as F
 
 from hy3d_rocm.conv import forget
 from hy3d_rocm.conv.faults import Fault, inject_faults
-from hy3d_rocm.conv.router import protect
+from hy3d_rocm.conv.protection import protect
 
 
 def seconds(function: Callable[[], Any], calls: int) -> float:

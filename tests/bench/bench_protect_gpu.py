@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 
 from hy3d_rocm.conv import forget
-from hy3d_rocm.conv.router import protect
+from hy3d_rocm.conv.protection import protect
 
 SHAPES = Path(__file__).resolve().parents[1] / "shapes" / "video_vae_layers.json"
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}

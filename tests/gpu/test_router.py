@@ -22,7 +22,7 @@ from hy3d_rocm.conv.call import ConvCall, make_spec
 from hy3d_rocm.conv.errors import DeviceMismatchError
 from hy3d_rocm.conv.faults import Fault, inject_faults
 from hy3d_rocm.conv.policy import StoreMemory
-from hy3d_rocm.conv.router import protect
+from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.selfcheck import SOUND, check
 from hy3d_rocm.conv.tiers import NativeTier
 from hy3d_rocm.conv.verdict_store.store import Store

@@ -45,7 +45,8 @@ from router_world import ListedMemory, Row
 from hy3d_rocm.conv import faults, forget
 from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.choice import Setting
-from hy3d_rocm.conv.router import Guard, protect
+from hy3d_rocm.conv.protection import protect
+from hy3d_rocm.conv.router import Guard
 from hy3d_rocm.conv.tiers import Limits, Tier, make_tier
 
 TIERS = ("current", "vendor", "triton", "gemm", "conv2d", "native", "cpu")

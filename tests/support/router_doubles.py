@@ -12,7 +12,8 @@ from tier_calls import make_call
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
-from hy3d_rocm.conv.router import Guard, protect
+from hy3d_rocm.conv.protection import protect
+from hy3d_rocm.conv.router import Guard
 from hy3d_rocm.conv.tiers import CpuTier, CurrentTier, Limits, NativeTier, Tier
 
 

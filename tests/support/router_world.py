@@ -14,7 +14,8 @@ from router_doubles import ScriptedTier
 from hy3d_rocm.conv import prepared
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.choice import Setting
-from hy3d_rocm.conv.router import Guard, protect
+from hy3d_rocm.conv.protection import protect
+from hy3d_rocm.conv.router import Guard
 
 NAMES = ("current", "vendor", "triton", "native", "gemm", "conv2d", "cpu")
 

@@ -198,7 +198,7 @@ def validate_decode(
     or TypeError, in a sentence, for a LATENT or a VAE that can't be compared and where no strategy
     is chosen; RuntimeError where not even the reference can be decoded; ComfyUI's own interrupt.
     """
-    from hy3d_rocm.conv.router import protect
+    from hy3d_rocm.conv.protection import protect
 
     chosen = [name for name in STRATEGIES if name in strategies]
     if not chosen:

@@ -44,7 +44,8 @@ from hy3d_rocm.comfy.patches.upstream import (
 from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.comfy.running import caught, checked, current_device, on_cpu, running, said
 from hy3d_rocm.comfy.settings import Settings
-from hy3d_rocm.conv.router import LOCAL, Guard, protect
+from hy3d_rocm.conv.protection import protect
+from hy3d_rocm.conv.router import LOCAL, Guard
 from hy3d_rocm.decoding.memory.budget import parse_budget
 from hy3d_rocm.decoding.stages import stage_of, tensors_in
 from hy3d_rocm.diagnose.env.choices import say_once

@@ -13,7 +13,7 @@ from hy3d_rocm import _native
 from hy3d_rocm.aliasing import overlaps
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.prepared import cache
-from hy3d_rocm.conv.router import note
+from hy3d_rocm.conv.protection import note
 from hy3d_rocm.decoding import geometry
 from hy3d_rocm.decoding.backends.statistics import NAMES, Affine
 from hy3d_rocm.decoding.backends.torch_ops import (

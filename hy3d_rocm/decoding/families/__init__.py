@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hy3d_rocm.conv.router import aside
+from hy3d_rocm.conv.protection import aside
 from hy3d_rocm.decoding.families import proof
 from hy3d_rocm.decoding.families.base import StructuredFamily
 from hy3d_rocm.decoding.families.blocks import HunyuanFamily, ImageFamily

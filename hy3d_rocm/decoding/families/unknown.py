@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.conv.errors import described, is_out_of_memory
-from hy3d_rocm.conv.router import aside
+from hy3d_rocm.conv.protection import aside
 from hy3d_rocm.decoding.copies import copied_family
 from hy3d_rocm.decoding.families.base import UNCUT, Facts, Family, WarmUp
 from hy3d_rocm.decoding.families.proof import (

@@ -17,7 +17,7 @@ from hy3d_rocm import memory
 from hy3d_rocm.conv import faults, releasing
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.errors import DeviceLostError, DeviceMismatchError
-from hy3d_rocm.conv.router import protect
+from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.stats import Event
 
 X, W = integers(1, 2, 4, 6, 6), integers(3, 2, 3, 3, 3)

@@ -15,7 +15,7 @@ from router_doubles import ScriptedTier, SmallNet, cpu_tier, guarded, integers, 
 
 from hy3d_rocm.conv import faults, forget, functional, gradients
 from hy3d_rocm.conv.faults import Fault, inject_faults
-from hy3d_rocm.conv.router import protect
+from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.tiers import CurrentTier, NativeTier, base
 
 pytestmark = pytest.mark.usefixtures("nothing_remembered", "_gradients")

@@ -23,7 +23,7 @@ from hy3d_rocm._fallback import INSTALL
 from hy3d_rocm.conv import faults, forget, releasing
 from hy3d_rocm.conv.errors import DeviceLostError, DeviceMismatchError
 from hy3d_rocm.conv.faults import Fault, inject_faults
-from hy3d_rocm.conv.router import protect
+from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.tiers import CurrentTier, NativeTier
 
 RETRIED = [

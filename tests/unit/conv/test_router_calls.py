@@ -13,7 +13,7 @@ from router_doubles import ScriptedTier, cpu_tier, fake_conv3d, guarded, integer
 
 from hy3d_rocm.conv import call as calls
 from hy3d_rocm.conv.faults import Fault, inject_faults
-from hy3d_rocm.conv.router import protect
+from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.tiers import NativeTier, Tier
 
 X3, W3, B = integers(2, 4, 5, 6, 7), integers(6, 4, 3, 3, 3, seed=1), integers(6, seed=2)

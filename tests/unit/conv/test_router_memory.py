@@ -23,7 +23,7 @@ from tier_calls import make_call
 from hy3d_rocm import memory
 from hy3d_rocm.conv import faults, forget, releasing
 from hy3d_rocm.conv.faults import Fault, inject_faults
-from hy3d_rocm.conv.router import protect
+from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.tiers import Limits, NativeTier
 from hy3d_rocm.conv.tiers import base as tiers_base
 

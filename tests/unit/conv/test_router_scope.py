@@ -24,7 +24,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 from hy3d_rocm.conv import faults
 from hy3d_rocm.conv.faults import Fault, inject_faults
-from hy3d_rocm.conv.router import protect
+from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.stats import Event
 from hy3d_rocm.conv.tiers import CpuTier, CurrentTier, NativeTier
 

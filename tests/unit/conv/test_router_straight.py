@@ -12,7 +12,8 @@ from router_doubles import ScriptedTier, fake_result, guarded, integers
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv.faults import MIOPEN_NO_ALGORITHM, Fault, inject_faults
-from hy3d_rocm.conv.router import LOCAL, protect
+from hy3d_rocm.conv.protection import protect
+from hy3d_rocm.conv.router import LOCAL
 from hy3d_rocm.conv.stats import Event
 from hy3d_rocm.conv.tiers import CurrentTier
 from hy3d_rocm.conv.verdicts import VERDICTS

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hy3d_rocm.aliasing import overlaps
-from hy3d_rocm.conv.router import note
+from hy3d_rocm.conv.protection import note
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import ahead, configs, jit
 from hy3d_rocm.conv.triton import launch as tier

@@ -19,7 +19,7 @@ import vae_patch_doubles
 from vae_patch_doubles import Model, core_patched, latents, pixels
 
 from hy3d_rocm.conv import forget
-from hy3d_rocm.conv.router import protect
+from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.decoding import stages
 
 fake_comfy, core = patches_doubles.fake_comfy, vae_patch_doubles.core
@@ -180,7 +180,7 @@ def test_cpu_has_each_convolution_of_the_vaes_own_code_on_the_cpu(
         return protect(policy=policy, **settings)
 
     with core_patched(), monkeypatch.context() as patch:
-        patch.setattr("hy3d_rocm.conv.router.protect", protecting)
+        patch.setattr("hy3d_rocm.conv.protection.protect", protecting)
         assert torch.equal(call(vae, name), want)
     assert set(policies) == {"pin:cpu"}
 
