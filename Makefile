@@ -109,7 +109,7 @@ PROGRAMS := core $(CORE_BUILD)/check_hy3d $(CORE_BUILD)/fuzz/replay $(CORE_BUILD
 	$(CSITES_BUILD)/check_sites
 GATE := ctest csites $(LINT) collect cbits-quick
 test: check-library
-	$(MAKE) --no-print-directory -j$(CORES) -Oline $(STAMP) $(PROGRAMS)
+	$(MAKE) --no-print-directory -j$(CORES) $(STAMP) $(PROGRAMS)
 	$(MAKE) --no-print-directory -j$(CORES) -Otarget $(GATE) HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
 	$(MAKE) --no-print-directory pytest
 
