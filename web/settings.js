@@ -98,7 +98,7 @@ app.registerExtension({
       name: "GPUs that decode together",
       tooltip:
         'one: ComfyUI\'s own. all: those of its architecture. Or their numbers: "0,1". Of our decode ' +
-        "node, and of VAE nodes set to full.",
+        "and encode nodes, and of VAE nodes set to full.",
       type: "text",
       defaultValue: "one",
       sortOrder: 85,

@@ -279,14 +279,16 @@ def _carried_out(
             options=asked.options, group=group,
         )  # fmt: skip
 
-    is_alone = encode or POLICY.get() == ON_CPU or (asked.strategy == "cpu" != place.type)
+    is_alone = POLICY.get() == ON_CPU or (asked.strategy == "cpu" != place.type)
     names = "one" if is_alone else asked.devices
     wishes = {
         "budget": asked.budget, "strategy": asked.strategy, "precision": asked.precision,
         "options": asked.options,
     }  # fmt: skip
     with run.metered(place), memory.own_care(vae):
-        made, report = devices.shared(family, video, names, wishes, place, together, run.watcher)
+        made, report = devices.shared(
+            family, video, names, wishes, place, together, run.watcher, encode
+        )
         return made if encode else as_images(vae, made), report
 
 

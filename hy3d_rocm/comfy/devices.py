@@ -1,5 +1,5 @@
-"""Further devices for VAE decodes: which the node or the setting names, and their processes, which
-stay from one decode to the next (decoding/workers.py)."""
+"""Further devices for VAE decodes and encodes: which the node or the setting names, and their
+processes, which stay from one to the next (decoding/workers.py)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ _workers: Workers | None = None
 
 def shared(
     family: Any, video: torch.Tensor, devices: str, wishes: Mapping[str, Any],
-    place: torch.device, work: Callable[[Group | None], Result], cancel: Any,
+    place: torch.device, work: Callable[[Group | None], Result], cancel: Any, encode: bool,
 ) -> Result:  # fmt: skip
     """work(group), where the group is of ComfyUI's device, `place`, and of those that are named;
-    work(None) where none is. devices: see parse_devices; "": as the settings say. wishes: see
-    Workers.share; cancel, too. ValueError (a sentence) for devices that are not there."""
+    work(None) where none is. devices: see parse_devices; "": as the settings say. wishes, cancel,
+    encode: see Workers.share. ValueError (a sentence) for devices that are not there."""
     names = parse_devices(devices or settings.current().vae_devices)
     workers = _workers_of(names, place) if names else None
-    return work(None) if workers is None else workers.share(family, video, wishes, work, cancel)
+    if workers is None:
+        return work(None)
+    return workers.share(family, video, wishes, work, cancel, encode)
 
 
 def drop() -> None:

@@ -135,18 +135,18 @@ class Worker:
         self._vae = None
         meter.give_back(self.device)
 
-    def decode(
-        self, latents: Any, wishes: dict[str, Any], timestep: float | None
+    def carry_out(
+        self, source: Any, wishes: dict[str, Any], timestep: float | None, encode: bool
     ) -> str:  # fmt: skip
-        """With all ranks."""
+        """A decode or encode, with all ranks."""
         from hy3d_rocm import meter
         from hy3d_rocm.conv.protection import protect
-        from hy3d_rocm.decoding.executor import decode_with_report
+        from hy3d_rocm.decoding.executor import decode_with_report, encode_with_report
         from hy3d_rocm.decoding.families import unproven_family
         from hy3d_rocm.decoding.families.base import Host
 
         host = self._host
-        family = unproven_family(self._vae, casts=host is not None and host[2])
+        family = unproven_family(self._vae, encode, casts=host is not None and host[2])
         family.timestep = timestep
         if family.seen is not None:
             family.seen.proven = True  # the host has asked it
@@ -154,7 +154,8 @@ class Worker:
             family.host = Host(self.device, host[0], host[1], casts=host[2])
         try:
             with protect():
-                decode_with_report(family, latents, group=self.group, **wishes)
+                work = encode_with_report if encode else decode_with_report
+                work(family, source, group=self.group, **wishes)
         finally:
             meter.give_back(self.device)
         return ""

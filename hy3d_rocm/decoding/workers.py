@@ -1,4 +1,5 @@
-"""Workers: further devices of this machine, each with a process of its own, that decode with us.
+"""Workers: further devices of this machine, each with a process of its own, that decode and encode
+with us.
 
     workers = Workers(torch.device("cuda:0"), [torch.device("cuda:1")])
     frames = workers.share(family, z, {}, lambda group: decode(family, z, group=group))
@@ -36,7 +37,7 @@ from hy3d_rocm.decoding.families.changes import examined
 from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, VARIABLES, Group
 from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
 from hy3d_rocm.decoding.report import DecodeCancelled
-from hy3d_rocm.decoding.stages import asked_to_stop
+from hy3d_rocm.decoding.stages import asked_to_stop, stage_of
 from hy3d_rocm.decoding.worker_process import (
     START_SECONDS,
     RefusedError,
@@ -95,14 +96,15 @@ class Workers:
         self._refused: tuple[Any, Any] | None = None
         self._timer: threading.Timer | None = None
         self._cancel: Any = None
+        self._encodes = False
 
     def share(
         self, family: Any, source: Tensor, wishes: Mapping[str, Any],
-        work: Callable[[Group | None], Result], cancel: Any = None,
+        work: Callable[[Group | None], Result], cancel: Any = None, encode: bool = False,
     ) -> Result:  # fmt: skip
-        """work(group), in which this process decodes `source` by the family as rank 0 of the group,
-        while the others do the same; work(None) where that can't be, or failed: a line in the log
-        says why.
+        """work(group), in which this process decodes (or encodes) `source` by the family as rank 0
+        of the group, while the others do the same; work(None) where that can't be, or failed: a
+        line in the log says why.
 
         wishes: budget, strategy and precision of the others' decode(): a budget in bytes counts on
         each device, others of what is free there. What `work` raises alone is raised. cancel: as
@@ -113,6 +115,7 @@ class Workers:
         try:
             if self._timer is not None:
                 self._timer.cancel()
+            self._encodes = encode
             return self._shared(family, source, wishes, work, cancel)
         finally:
             if self._workers:
@@ -154,9 +157,10 @@ class Workers:
         self, family: Any, source: Tensor, wishes: Mapping[str, Any],
         work: Callable[[Group | None], Result], cancel: Any,
     ) -> Result:  # fmt: skip
-        why = why_alone(family, source)
+        why = why_alone(family, source, self._encodes)
         if why:
-            logger.info("[VAE Decode] Decoding on %s alone: %s", self.device, why)
+            verb = "Encoding" if self._encodes else "Decoding"
+            self._log(logging.INFO, "%s on %s alone: %s", verb, self.device, why)
             return work(None)
         try:
             self._cancel = cancel
@@ -174,9 +178,7 @@ class Workers:
         except Exception as error:
             logger.debug("hy3d_rocm: the processes of a decode", exc_info=True)
             self._end()
-            logger.warning(
-                "[VAE Decode] %s: decoding on %s alone", first_line(error, _MOST_TEXT), self.device
-            )
+            self._log_alone(first_line(error, _MOST_TEXT))
             self._failed()
             return work(None)
         except BaseException:
@@ -193,10 +195,8 @@ class Workers:
             may_be_theirs = isinstance(error, (ValueError, RuntimeError, MemoryError))
             if isinstance(error, DecodeCancelled) or not may_be_theirs:
                 raise
-            logger.warning(
-                "[VAE Decode] Not with %s (%s): decoding on %s alone",
-                " and ".join(map(str, self.others)), first_line(error, _MOST_TEXT), self.device,
-            )  # fmt: skip
+            others = " and ".join(map(str, self.others))
+            self._log_alone(f"Not with {others} ({first_line(error, _MOST_TEXT)})")
             result = work(None)
             if not orderly:
                 self._failed()
@@ -208,14 +208,15 @@ class Workers:
         return result
 
     def _ready(self, family: Any, source: Tensor, wishes: Mapping[str, Any]) -> Group | None:
-        """The group, whose others have begun to decode; None for a VAE that they have refused."""
+        """The group, whose others have begun their part; None for a VAE that they have refused."""
         now = _state_of(family)
         if _is(self._refused, family.vae, now):
             return None
         wanted = {
-            "latents": source.detach().cpu(), "wishes": dict(wishes), "timestep": family.timestep
+            "source": source.detach().cpu(), "wishes": dict(wishes), "timestep": family.timestep,
+            "encode": self._encodes,
         }  # fmt: skip
-        decode = wire.packed(("decode", wanted))
+        part = wire.packed(("carry_out", wanted))
         if any(worker.has_ended() for worker in self._workers):
             self._end()
         if not _is(self._held, family.vae, now):
@@ -228,7 +229,7 @@ class Workers:
             self._hear(self.start_seconds)
             self._held = (weakref.ref(family.vae), now)
         for worker in self._workers:
-            worker.write(decode, self.start_seconds)
+            worker.write(part, self.start_seconds)
         return self._group
 
     def _watched(self, group: Group, work: Callable[[Group | None], Result]) -> Result:
@@ -268,15 +269,22 @@ class Workers:
     def _failed(self) -> None:
         self.failures += 1
         if self.failures >= MOST_FAILURES:
-            logger.warning(
-                "[VAE Decode] That was so %d times in a row: from now on %s decodes alone, until a "
-                "restart", self.failures, self.device,
+            self._log(
+                logging.WARNING, "That was so %d times in a row: from now on %s decodes alone, "
+                "until a restart", self.failures, self.device,
             )  # fmt: skip
 
     def _refuse(self, family: Any, why: str) -> None:
         """Remembered, so that a VAE costs one line and one attempt."""
         self._refused = (weakref.ref(family.vae), _state_of(family))
-        logger.warning("[VAE Decode] %s: decoding on %s alone", why, self.device)
+        self._log_alone(why)
+
+    def _log_alone(self, why: str) -> None:
+        verb = "encoding" if self._encodes else "decoding"
+        self._log(logging.WARNING, "%s: %s on %s alone", why, verb, self.device)
+
+    def _log(self, level: int, text: str, *values: object) -> None:
+        logger.log(level, f"[%s] {text}", stage_of(self._encodes), *values)
 
     # Processes
 
@@ -295,9 +303,10 @@ class Workers:
         names = self._hear(self.start_seconds)
         self._group = self._joined(size)
         told = [f"{other} ({name})" for other, name in zip(self.others, names, strict=True)]
-        logger.info(
-            "[VAE Decode] %s decodes with %s, started in %.1f s",
-            self.device, " and ".join(told), time.perf_counter() - began,
+        verb = "encodes" if self._encodes else "decodes"
+        self._log(
+            logging.INFO, "%s %s with %s, started in %.1f s",
+            self.device, verb, " and ".join(told), time.perf_counter() - began,
         )  # fmt: skip
 
     def _joined(self, size: int) -> Group:
@@ -343,14 +352,15 @@ class _SharedGroup(Group):
         super().lose("; ".join(first or told) or why)
 
 
-def why_alone(family: Any, source: Tensor) -> str:
-    """Why several devices are of no use to a decode, or can't do it; "" where they are."""
+def why_alone(family: Any, source: Tensor, encode: bool = False) -> str:
+    """Why several devices can't decode or encode this together, or need not; or nothing, ""."""
     if not _dist.is_available() or not _dist.is_gloo_available():
         return "this PyTorch was built without torch.distributed's gloo"
     if not isinstance(family, StructuredFamily) or family.is_opaque:
         return "of this VAE nothing but its own code is known"
     job = Job(
-        family, tuple(source.shape), family.device, family.dtype, family.dtype, torch_backend
+        family, tuple(source.shape), family.device, family.dtype, family.dtype, torch_backend,
+        encode=encode,
     )  # fmt: skip
     return together.why_not_rows(job) if source.shape[0] == 1 else ""
 
@@ -371,8 +381,9 @@ def _state_of(family: Any) -> list[Any]:
     """How its weights are read, what its modules are set to, and sums over the weights, wherever
     these are now."""
     host = _host_of(family)
-    state = examined(family.vae, casts=host is not None and host[2]).state
-    return [host, state, [_sums(tensor) for tensor in tensors_of(family)]]
+    casts = host is not None and host[2]
+    states = [examined(family.vae, encode, casts).state for encode in (False, True)]
+    return [host, states, [_sums(tensor) for tensor in tensors_of(family)]]
 
 
 def _sums(tensor: Tensor) -> tuple[Any, ...]:

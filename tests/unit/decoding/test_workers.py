@@ -29,7 +29,7 @@ from warm_start import Server  # noqa: E402
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv.probe import process  # noqa: E402
 from hy3d_rocm.decoding import wire, workers  # noqa: E402
-from hy3d_rocm.decoding.executor import decode  # noqa: E402
+from hy3d_rocm.decoding.executor import decode, encode  # noqa: E402
 from hy3d_rocm.decoding.families.base import Host  # noqa: E402
 from hy3d_rocm.decoding.families.unknown import UnknownFamily  # noqa: E402
 from hy3d_rocm.decoding.layers import ModuleWeights  # noqa: E402
@@ -142,29 +142,55 @@ def test_processes_stay_and_a_vae_is_sent_once_until_it_changes(
         assert near(frames, decode(vaes[number], latents[number], strategy="streamed"))
         pids.append(pair.pids)
     assert pids == [pids[-1]] * 4
-    assert [name for name in sent if name in ("hold", "decode")] == [
-        "decode", "hold", "decode", "decode", "hold", "decode", "hold"
+    assert [name for name in sent if name in ("hold", "carry_out")] == [
+        "carry_out", "hold", "carry_out", "carry_out", "hold", "carry_out", "hold"
     ]  # fmt: skip
     sent.clear()
     with torch.no_grad():  # a LoRA
         first.decoder.conv_out.weight[0, 0, 0, 0, 0] += 0.5
     frames, _ = shared(pair, vaes[0], latents[0])
-    assert sent == ["decode", "hold"]
+    assert sent == ["carry_out", "hold"]
     assert near(frames, decode(vaes[0], latents[0], strategy="streamed"))
     sent.clear()
     for parameter in first.parameters():  # moved away and back
         parameter.data = parameter.data.clone()
     shared(pair, vaes[0], latents[0])
-    assert sent == ["decode"]
+    assert sent == ["carry_out"]
     sent.clear()
     pair.drop()
     assert pair.pids == pids[-1]
     shared(pair, vaes[0], latents[0])
-    assert sent == ["drop", "decode", "hold"]
+    assert sent == ["drop", "carry_out", "hold"]
     sent.clear()
     vaes[0].host = Host(CPU, torch.float32, ModuleWeights)  # somebody else reads the weights
     shared(pair, vaes[0], latents[0])
-    assert sent == ["decode", "hold"]
+    assert sent == ["carry_out", "hold"]
+
+
+@pytest.mark.parametrize("kind", ["wan", "hunyuan", "image"])
+def test_an_encode_is_shared_with_the_vae_of_the_decodes(
+    pair: Workers, kind: str, monkeypatch: Any
+) -> None:
+    sent = []
+
+    def packed(message: Any, real: Any = wire.packed) -> Any:
+        sent.append(message[0])
+        return real(message)
+
+    def work(group: Any) -> Any:
+        groups.append(group)
+        return encode(family, pixels, strategy="streamed", group=group)
+
+    family, groups = family_of(kind, tiny_vae(kind)), list[Any]()
+    latents = source_of(family, False, 1 if family.is_image else 3, 8, 5)
+    pixels = source_of(family, True, 1 if family.is_image else 3, 8, 5)
+    shared(pair, family, latents)
+    monkeypatch.setattr(wire, "packed", packed)
+    found = pair.share(family, pixels, {"strategy": "streamed"}, work, encode=True)
+    assert sent == ["carry_out"]
+    assert [group is None for group in groups] == [False]
+    assert groups[0].sent_bytes > 0
+    assert near(found, encode(family, pixels, strategy="streamed"))
 
 
 def test_a_process_that_was_killed_between_decodes_is_replaced(

@@ -1,4 +1,5 @@
-"""Our decode node with a second process that takes a part of each layer: frames as without it."""
+"""Our decode and encode nodes with a second process that takes a part of each layer: frames and
+latents as without it."""
 
 from __future__ import annotations
 
@@ -79,9 +80,10 @@ def _compared(context: Context, server: Server, kind: str) -> None:
     report.check(f"{kind} alone", alone.ok, alone.seen())
     both = server.run(_prompt(context, kind, "cpu,cpu"))
     report.check(f"{kind} with two devices", both.ok, both.seen())
-    seen = both.ui("seen", "seen") or {}
-    far = seen.get("far")
-    report.check(f"{kind}: the frames are the same", far is not None and far <= EXACT, seen)
+    for name, what in (("seen", "frames"), ("seen-encode", "latents")):
+        seen = both.ui(name, "seen") or {}
+        far = seen.get("far")
+        report.check(f"{kind}: the {what} are the same", far is not None and far <= EXACT, seen)
     shared = "of 2 ranks" in str(both.ui("told", "text")) or bool(workers_of(server))
     report.check(f"{kind}: a second process took part", shared, both.ui("told", "text"))
 
@@ -98,6 +100,11 @@ def _prompt(
             strategy="auto", precision="auto", devices=devices,
         ),
         "seen": shelved(["decode", 0], context.shelf() / f"workers-{kind}.pt", keep),
+        "encode": node(
+            "Hy3DRocmVAEEncode", vae=["vae", 0], pixels=["decode", 0], budget="auto",
+            strategy="auto", precision="auto", devices=devices,
+        ),
+        "seen-encode": shelved(["encode", 0], context.shelf() / f"workers-{kind}-encode.pt", keep),
         "told": node("HarnessText", value=["decode", 1]),
     }  # fmt: skip
 

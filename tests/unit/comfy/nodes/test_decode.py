@@ -114,15 +114,17 @@ def test_options_reach_the_decode(execute: Execute, loads: list[Any]) -> None:
 
 @pytest.fixture
 def shares(comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the processes of further devices are asked; they decode nothing."""
+    """What the processes of further devices are asked; they compute nothing."""
     from hy3d_rocm.comfy import devices
     from hy3d_rocm.decoding import workers
 
     told: list[Any] = []
 
     class Alone(workers.Workers):
-        def share(self, family: Any, source: Any, wishes: Any, work: Any, cancel: Any) -> Any:
-            told.append((self.others, dict(wishes)))
+        def share(
+            self, family: Any, source: Any, wishes: Any, work: Any, cancel: Any, encode: bool
+        ) -> Any:  # fmt: skip
+            told.append((self.others, dict(wishes), encode))
             return work(None)
 
         def drop(self) -> None:
@@ -152,8 +154,8 @@ def test_a_decode_is_shared_by_the_devices_of_the_input_or_of_the_settings(
         return shares
 
     assert decoded() == decoded(devices="one") == decoded(devices="all") == []
-    ((others, wishes),) = decoded("200MB", devices="cpu,cpu,cpu", chunk_size=2)
-    assert others == (cpu, cpu)
+    ((others, wishes, encode),) = decoded("200MB", devices="cpu,cpu,cpu", chunk_size=2)
+    assert (others, encode) == ((cpu, cpu), False)
     assert wishes["budget"] == 200 * 2**20
     assert wishes["options"].chunk_size == 2
     monkeypatch.setenv("HY3D_ROCM_VAE_DEVICES", "cpu,cpu")
@@ -330,6 +332,21 @@ def test_frames_of_one_video_are_encoded_as_one(execute: Execute, loads: list[An
     latent = execute("Hy3DRocmVAEEncode", pixels=pixels, vae=vae, **AUTO).values[0]["samples"]
     assert latent.shape == wanted.shape
     assert relative_error(latent, wanted) <= 1e-5
+
+
+def test_an_encode_is_shared_by_the_devices_of_the_input_or_of_the_settings(
+    execute: Execute, loads: list[Any], shares: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vae, pixels = encoding_vae("wan"), torch.rand(5, 16, 16, 3)
+    execute("Hy3DRocmVAEEncode", pixels=pixels, vae=vae, **AUTO)
+    assert shares == []
+    given = {**AUTO, "budget": "200MB", "devices": "cpu,cpu"}
+    execute("Hy3DRocmVAEEncode", pixels=pixels, vae=vae, **given)
+    monkeypatch.setenv("HY3D_ROCM_VAE_DEVICES", "cpu,cpu")
+    execute("Hy3DRocmVAEEncode", pixels=pixels, vae=vae, **AUTO)
+    assert [encode for _, _, encode in shares] == [True, True]
+    assert [others for others, _, _ in shares] == [(torch.device("cpu"),)] * 2
+    assert [wishes["budget"] for _, wishes, _ in shares] == [200 * 2**20, None]
 
 
 def test_an_unknown_encoder_is_left_to_comfyuis_own_encode(
