@@ -7,7 +7,7 @@
 
 /* Between the least that a program can run in and all that it takes, so many limits are tried. They
  * do not depend on a budget: so a larger budget can only add to what is chosen from. */
-#define LIMITS 16
+#define LIMITS 32
 
 static int64_t budget_of(int64_t budget)
 {
@@ -320,6 +320,16 @@ static hy3d_status measure_limit(hy3d_context *context, hy3d_schedule *s, const 
     return status;
 }
 
+/* The i-th limit. The steps are five times as long at the end as at the beginning, since a small
+ * budget is to be used as well as a large one. `make schedule-time` adds up what decodes of several
+ * sizes and budgets are predicted to take: 0.3 % more than with 256 limits, with 16 that are evenly
+ * spaced 1.9 %. */
+static int64_t limit_at(int64_t least_bytes, int64_t all_bytes, int32_t i)
+{
+    return least_bytes +
+           (all_bytes - least_bytes) / (10 * LIMITS * LIMITS) * ((3 * LIMITS + 7 * i) * (int64_t)i);
+}
+
 /* The fastest of the limits that fit; where none does, the least one. What the smallest budget is
  * is asked of the first limits that the host's budget allows: the same under any budget. */
 static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
@@ -340,7 +350,7 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
         }
     }
     for (int32_t i = 0; i < LIMITS && !hy3d__is_fatal(status); i++) {
-        const int64_t limit = least_bytes + (all->device_bytes - least_bytes) / LIMITS * i;
+        const int64_t limit = limit_at(least_bytes, all->device_bytes, i);
         bool allowed = false;
         if (is_bounded && limit > budget_of(largest_budget(s))) {
             break; /* and so are those behind it */

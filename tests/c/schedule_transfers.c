@@ -416,6 +416,40 @@ START_TEST(test_hunyuan_video_is_copied_no_more_than_under_any_other_rule)
 }
 END_TEST
 
+/* While slices leave for the host, nine tenths of a budget are used, be it small or large. */
+START_TEST(test_a_budget_of_any_size_is_used)
+{
+    static const int64_t sizes[][3] = {{9, 76, 80}, {17, 76, 80}, {33, 68, 120}};
+    hy3d_context *const context = test_context("ref", 1);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        graphs_case made;
+        hy3d__builder builder;
+        hy3d__arrays arrays = {.steps = NULL};
+        int compiled = 0;
+        hunyuan(context, sizes[i], &made, &builder, &arrays);
+        for (int64_t megabytes = 2048; megabytes <= 16384; megabytes += 640) {
+            hy3d_schedule *schedule = NULL;
+            made.request.device_budget = megabytes << 20;
+            ck_assert_ok(hy3d_schedule_compile(context, &made.request, &schedule));
+            const hy3d_candidate *const c = &hy3d_schedule_program(schedule)->candidate;
+            const int64_t taken = c->device_bytes + c->margin_bytes;
+            ck_assert_int_le(taken, made.request.device_budget);
+            if (c->stored_bytes > 0) {
+                ck_assert_msg(taken / 9 * 10 >= made.request.device_budget,
+                              "%d latent frames: %lld of %lld MB", (int)sizes[i][0],
+                              (long long)(taken >> 20), (long long)megabytes);
+                compiled++;
+            }
+            hy3d_schedule_destroy(context, schedule);
+        }
+        ck_assert_int_gt(compiled, 2);
+        hy3d__arrays_destroy(context, &arrays);
+        hy3d__builder_destroy(&builder);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 TCase *hy3d_schedule_transfer_cases(void)
 {
     TCase *const tests = tcase_create("transfers");
@@ -423,5 +457,6 @@ TCase *hy3d_schedule_transfer_cases(void)
     tcase_add_test(tests, test_no_choice_at_all_loads_less_than_what_is_compiled);
     tcase_add_test(tests, test_no_other_rule_loads_less);
     tcase_add_test(tests, test_hunyuan_video_is_copied_no_more_than_under_any_other_rule);
+    tcase_add_test(tests, test_a_budget_of_any_size_is_used);
     return tests;
 }

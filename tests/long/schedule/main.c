@@ -6,6 +6,7 @@
  *
  * A case is known by its number alone. */
 #define _GNU_SOURCE /* fork, clock_gettime */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,12 +184,46 @@ static void time_budget(hy3d_context *context, graphs_known which, int64_t budge
            best * 1e3, verdict.text);
 }
 
+/* Of one size under budgets from 1 to 60 GiB, each a quarter larger than the one before. */
+static void time_budgets(hy3d_context *context, graphs_known which, const int32_t size[3])
+{
+    double logarithms = 0, slowest = 0;
+    int compiled = 0;
+    for (double gigabytes = 1; gigabytes < 64; gigabytes *= 1.25) {
+        graphs_case made;
+        hy3d_schedule *schedule = NULL;
+        graphs_make_known(which, 128, &made);
+        graphs_request(&made, size[0], size[1], size[2]);
+        made.request.device_budget = (int64_t)(gigabytes * (1 << 30));
+        const double start = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+        hy3d_schedule_compile(context, &made.request, &schedule);
+        const double took = seconds_of(CLOCK_THREAD_CPUTIME_ID) - start;
+        const hy3d_program *const program =
+            schedule == NULL ? NULL : hy3d_schedule_program(schedule);
+        if (program != NULL) {
+            logarithms += log(program->candidate.seconds);
+            slowest = took > slowest ? took : slowest;
+            compiled++;
+        }
+        hy3d_schedule_destroy(context, schedule);
+    }
+    printf("%-12s %d x %d x %d: %d budgets, %.3f s predicted (geometric mean), compiled in %.1f ms "
+           "at most\n",
+           graphs_known_name(which), size[0], size[1], size[2], compiled,
+           compiled > 0 ? exp(logarithms / compiled) : 0, slowest * 1e3);
+}
+
 static int run_time(void)
 {
+    static const int32_t sizes[][3] = {{33, 90, 160}, {33, 68, 120}, {33, 68, 68},
+                                       {21, 90, 160}, {17, 60, 104}, {9, 80, 76}};
     hy3d_context *const context = context_of();
     for (int which = GRAPHS_HUNYUAN; which <= GRAPHS_WAN; which++) {
         for (int64_t gigabytes = 2; gigabytes < 64; gigabytes += 4) {
             time_budget(context, (graphs_known)which, gigabytes << 30);
+        }
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            time_budgets(context, (graphs_known)which, sizes[i]);
         }
     }
     hy3d_context_destroy(context);
