@@ -157,7 +157,7 @@ class Workers:
         self, family: Any, source: Tensor, wishes: Mapping[str, Any],
         work: Callable[[Group | None], Result], cancel: Any,
     ) -> Result:  # fmt: skip
-        why = why_alone(family, source, self._encodes)
+        why = why_alone(family, source, self._encodes, str(wishes.get("strategy", "auto")))
         if why:
             verb = "Encoding" if self._encodes else "Decoding"
             self._log(logging.INFO, "%s on %s alone: %s", verb, self.device, why)
@@ -352,7 +352,9 @@ class _SharedGroup(Group):
         super().lose("; ".join(first or told) or why)
 
 
-def why_alone(family: Any, source: Tensor, encode: bool = False) -> str:
+def why_alone(
+    family: Any, source: Tensor, encode: bool = False, strategy: str = "auto"
+) -> str:  # fmt: skip
     """Why several devices can't decode or encode this together, or need not; or nothing, ""."""
     if not _dist.is_available() or not _dist.is_gloo_available():
         return "this PyTorch was built without torch.distributed's gloo"
@@ -362,7 +364,11 @@ def why_alone(family: Any, source: Tensor, encode: bool = False) -> str:
         family, tuple(source.shape), family.device, family.dtype, family.dtype, torch_backend,
         encode=encode,
     )  # fmt: skip
-    return together.why_not_rows(job) if source.shape[0] == 1 else ""
+    if source.shape[0] > 1:  # the samples may be shared
+        return ""
+    if strategy in ("whole", "tiled"):
+        return f'the strategy "{strategy}" is not shared'
+    return together.why_not_rows(job)
 
 
 # Which VAE a process has

@@ -323,6 +323,17 @@ def test_of_a_vae_that_only_its_own_code_knows_nothing_is_shared(
     assert "on cpu alone: of this VAE nothing but its own code" in caplog.text
 
 
+@pytest.mark.parametrize("strategy", ["whole", "tiled"])
+def test_what_has_no_rows_to_share_starts_no_process(
+    wan: Any, caplog: Any, strategy: str
+) -> None:  # fmt: skip
+    caplog.set_level(logging.INFO)
+    which = Workers(CPU, [CPU])
+    assert which.share(*wan[:2], {"strategy": strategy}, lambda group: group) is None
+    assert which.pids == []
+    assert f'on cpu alone: the strategy "{strategy}" is not shared' in caplog.text
+
+
 def test_a_cancel_ends_all_ranks_and_the_processes_stay(pair: Workers, wan: Any) -> None:
     shared(pair, *wan[:2])
     before, steps = pair.pids, []
