@@ -15,6 +15,10 @@ LONG_TESTS ?=
 # `make quick PKG=conv`: one folder of the package. With none: all of it.
 PKG ?=
 
+# What was compiled is kept, whatever the environment says: pip compiles nothing ahead, and without
+# it each of some hundred children of the tests would compile torch and the package anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -88,18 +92,15 @@ site: $(STAMP)
 	@echo "the documentation: build/site/index.html"
 
 # The files in their order: by the number of tests, pytest-xdist's own, the longest come last, and
-# one process waits for the other. What was compiled is kept, whatever the environment says:
-# without, each worker rewrites all asserts and each of the some hundred children compiles the
-# package anew.
-PYTHON_TESTS := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest
-PYTEST := $(PYTHON_TESTS) -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
+# one process waits for the other.
+PYTEST := $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 pytest: $(STAMP)
 	$(PYTEST)
 
 # One process imports all tests first: what pytest makes of their asserts, and what Python compiles
 # of torch, the others find on the disk.
 collect: $(STAMP)
-	@$(PYTHON_TESTS) --collect-only -q > build/collected.txt || { tail -50 build/collected.txt; exit 1; }
+	@$(PY) -m pytest --collect-only -q > build/collected.txt || { tail -50 build/collected.txt; exit 1; }
 	@tail -1 build/collected.txt
 
 # First the C tests are compiled, beside pip, which keeps one core busy. Then they run, and what
