@@ -192,6 +192,11 @@ def test_what_is_too_small_exits_with_1_and_names_what_would_do(
     assert cli.main(["plan", "--vae", folder("wan"), *SMALL, "--budget", str(least)]) == 0
 
 
+def test_a_share_is_of_this_machines_memory(folder: Any, capsys: Capture) -> None:
+    assert cli.main(["plan", "--vae", folder("wan"), *SMALL, "--budget", "5%"]) == 0
+    assert re.search(r"budget: .* 0\.05 of the .* GB of the host", capsys.readouterr().out)
+
+
 def test_transfers_and_the_host_budget_are_told(capsys: Capture) -> None:
     words = ["plan", "--vae", "hunyuan", "--latent", "9x40x64", "--device", "gpu",
              "--strategy", "streamed"]  # fmt: skip

@@ -36,6 +36,18 @@ def subject() -> runs.Subject:
     return runs.Subject(vae, tiny_latents(vae, 3, 5, 6), "a tiny VAE", True)
 
 
+@pytest.mark.parametrize(
+    "command", ["optimize", "validate", "bench decode --cases", "capture no.latent --vae demo"]
+)
+def test_a_budget_that_is_none_is_refused_before_anything_is_loaded(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*command.split(), "--budget", "parsecs"])
+    assert ended.value.code == 2
+    assert "budget is 'parsecs'; write it like \"6GB\"" in capsys.readouterr().err
+
+
 # --- optimize -------------------------------------------------------------------------------
 
 
