@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from numbers import Integral, Real
 from time import perf_counter
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -178,10 +179,12 @@ def _check_words(
         raise ValueError(f"protect: on_oom={on_oom!r} is neither 'retry' nor 'raise'")
     if accuracy not in ("fast", "exact"):
         raise ValueError(f"protect: accuracy={accuracy!r} is neither 'fast' nor 'exact'")
-    if not 0 < memory_threshold <= 1:
-        raise ValueError(f"protect: memory_threshold={memory_threshold} is not in (0, 1]")
-    if budget is not None and budget < 0:
-        raise ValueError(f"protect: budget={budget} bytes is negative; None means no budget")
+    if not isinstance(memory_threshold, Real) or not 0 < memory_threshold <= 1:
+        raise ValueError(f"protect: memory_threshold={memory_threshold!r} is not in (0, 1]")
+    if budget is not None and (not isinstance(budget, Integral) or budget < 0):
+        raise ValueError(
+            f"protect: budget={budget!r} is negative, or no number of bytes; None means no budget"
+        )
 
 
 def _made(tiers: Sequence[str | Tier], cpu_options: dict[str, object]) -> tuple[Tier, ...]:

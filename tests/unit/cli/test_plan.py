@@ -242,7 +242,7 @@ def test_chunk_size_is_said_to_be_ignored_where_it_means_nothing(
     [
         ("--budget parsecs", r"budget is 'parsecs'; write it like \"6GB\""),
         ("--budget=-5GB", r"budget is '-5GB'; write it like"),
-        ("--budget 0", r"budget is '0'; give more than nothing"),
+        ("--budget 0", r"budget is '0'; give more than nothing. A share is written"),
         ("--budget 80% --device gpu", r"a share needs a GPU .*: give a size such as 6GB"),
         ("--host-budget 1GB", r"on the CPU all memory is one budget: give --budget"),
         ("--host-budget=-1 --device gpu", r"write it like"),
