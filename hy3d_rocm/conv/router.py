@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Integral
 from time import perf_counter
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -177,7 +177,7 @@ def _check_words(when: str, on_oom: str, accuracy: str, memory_threshold: Any, b
         raise ValueError(f"protect: on_oom={on_oom!r} is neither 'retry' nor 'raise'")
     if accuracy not in ("fast", "exact"):
         raise ValueError(f"protect: accuracy={accuracy!r} is neither 'fast' nor 'exact'")
-    if not isinstance(memory_threshold, Real) or not 0 < memory_threshold <= 1:
+    if not isinstance(memory_threshold, (int, float)) or not 0 < memory_threshold <= 1:
         raise ValueError(f"protect: memory_threshold={memory_threshold!r} is not in (0, 1]")
     if budget is not None and (not isinstance(budget, Integral) or budget < 0):
         raise ValueError(
