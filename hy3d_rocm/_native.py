@@ -36,7 +36,8 @@ else:
         from hy3d_rocm import _fallback
         from hy3d_rocm._fallback import device, route, schedule, seed
 
-        _twins = {**vars(device), **vars(route), **vars(schedule), **vars(seed), **vars(_fallback)}
+        # The package's own names first: its submodule is called route, as the function in it is.
+        _twins = {**vars(_fallback), **vars(device), **vars(route), **vars(schedule), **vars(seed)}
         globals().update({name: _twins[name] for name in _NAMES})
         available, missing = False, str(error)
         # No warning: a pack cloned without a compiler is a supported way to use it.

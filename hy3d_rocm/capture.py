@@ -237,7 +237,12 @@ def read_capture(path: Path | str) -> Captured:
         if not found:
             raise CaptureError(f"{path} holds no capture (NAME_decode_TIME.json)")
         path = found[-1]
-    path = path.with_suffix(".json")
+    given, path = path, path.with_suffix(".json")
+    if given.exists() and not path.exists():
+        raise CaptureError(
+            f"{given} is no capture: {path.name} is not beside it (hy3d-rocm capture makes both of "
+            "a latent)"
+        )
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -104,5 +104,5 @@ def budget_bytes(budget: str | int | None) -> int | None:
             f'budget is {shown}; write it like "6GB", "512MB" or a number of bytes'
         ) from None
     if not 0 < count < 2**63:
-        raise ValueError(f"budget is {shown}; give more than nothing, or None for no limit")
+        raise ValueError(f"budget is {shown}; give more than nothing")
     return count

@@ -84,6 +84,9 @@ def _run(argv: Sequence[str] | None) -> int:
     )
     try:
         return _COMMANDS[arguments.command](arguments)
+    except KeyboardInterrupt:  # of a command that has nothing of its own to say
+        say(arguments.command, "interrupted")
+        return 130
     except ModuleNotFoundError as error:
         package = _PACKAGES.get(error.name or "")
         if package is None:

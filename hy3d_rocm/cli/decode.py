@@ -234,8 +234,8 @@ def _lines(result: dict[str, Any]) -> list[str]:
     if "strategy" not in result:
         return lines
     lines.append(
-        f"{result['vae']} on {result['device']} in {result['dtype']}: {result['strategy']}, since "
-        f"{result['reason']}; {result['seconds']:.1f} s"
+        f"{result['vae']} on {result['device']} in {result['dtype']}: {result['strategy']}, "
+        f"{result['seconds']:.1f} s, since {result['reason']}"
     )
     sizes = [
         f"{text} {size_text(result[key], 2)}"

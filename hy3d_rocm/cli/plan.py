@@ -99,7 +99,7 @@ def _budget(arguments: argparse.Namespace, on_cpu: bool) -> Budget:
             raise ValueError("--host-budget: on the CPU all memory is one budget: give --budget")
         import torch
 
-        return make_budget(request, meter.machine_of(torch.device("cpu")))
+        return make_budget(arguments.budget, meter.machine_of(torch.device("cpu")))
     for name, given in (("--budget", request), ("--host-budget", host)):
         if isinstance(given, float):
             raise ValueError(

@@ -35,8 +35,13 @@ def _capture(arguments: argparse.Namespace) -> int:
     folder = arguments.out or DEBUG
     if arguments.run:
         environ = {**os.environ, VARIABLE: str(Path(folder).resolve())}
-        code = subprocess.run(arguments.run, env=environ, check=False).returncode
-        sys.stdout.write(f"captures of {arguments.run[0]} are in {folder}\n")
+        before = set(folder.glob("*.json"))
+        try:
+            code = subprocess.run(arguments.run, env=environ, check=False).returncode
+        except OSError as error:
+            raise ValueError(f"{arguments.run[0]} can't be started: {error.strerror}") from error
+        count = len(set(folder.glob("*.json")) - before)
+        sys.stdout.write(f"{count} captures of {arguments.run[0]} are in {folder}\n")
         return code
     if arguments.latent is None or arguments.vae is None:
         raise ValueError("give LATENT and --vae, or --run PROGRAM")
@@ -50,7 +55,8 @@ def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
     from hy3d_rocm.tools import loading
 
     vae, _, _ = loading.make_vae(arguments.vae, loading.pick_device(arguments.device))
-    latents = loading.as_video(loading.load_latents(arguments.latent), loading.latent_channels(vae))
+    latents = loading.load_latents(arguments.latent, arguments.tensor)
+    latents = loading.as_video(latents, loading.latent_channels(vae))
     code = 0
     with capturing(folder) as written, protect():
         try:
@@ -68,6 +74,8 @@ def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
 
 
 def _check_names(option: str, given: tuple[str, ...], known: tuple[str, ...]) -> None:
+    if not given:
+        raise ValueError(f"{option}: give some of {', '.join(known)}")
     for name in given:
         if name not in known:
             raise ValueError(f"{option}: {name!r} is none of {', '.join(known)}")
@@ -93,7 +101,8 @@ def _optimize(arguments: argparse.Namespace) -> int:
     from hy3d_rocm.tools import optimize
     from hy3d_rocm.tools.runs import ProgressLine
 
-    _check_names("--precisions", arguments.precisions or (), PRECISIONS)
+    if arguments.precisions is not None:
+        _check_names("--precisions", arguments.precisions, PRECISIONS)
     subject = _subject(arguments)
     path = files.stamped(arguments.out or files.OPTIMIZATION, "decode_sweep", ".json")
     facts = files.machine_facts()
@@ -125,13 +134,16 @@ def _validate(arguments: argparse.Namespace) -> int:
     if arguments.passes is not None:
         options = DecodeOptions(statistic_passes=arguments.passes)
     subject = _subject(arguments)
-    found = validate.validate(
-        subject, arguments.strategies, share=arguments.share, budget=arguments.budget,
-        options=options, listener=ProgressLine(subject.device, arguments.command),
-    )  # fmt: skip
     path = files.stamped(arguments.out or files.BENCHMARKS, "decode_quality", ".json")
-    facts = {**validate.validation_dict(found), "machine": files.machine_facts()}
-    files.write_json(path, facts)
+    try:
+        found = validate.validate(
+            subject, arguments.strategies, share=arguments.share, budget=arguments.budget,
+            options=options, listener=ProgressLine(subject.device, arguments.command),
+        )  # fmt: skip
+        facts = {**validate.validation_dict(found), "machine": files.machine_facts()}
+        files.write_json(path, facts)
+    finally:
+        files.let_go(path)
     picture = path.with_suffix(".png")
     drawn = validate.draw(found, picture)
     sys.stdout.write(f"{validate.validation_text(found)}{path}\n")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Integral
+from typing import Any
 
 import torch
 
@@ -108,19 +110,19 @@ def note(size: Sequence[int], outputs: int, dtype: torch.dtype, tier: str, secon
         audience.count(audience.rows(what, tier), seconds)
 
 
-def _check_words(
-    when: str, on_oom: str, accuracy: str, memory_threshold: float, budget: int | None
-) -> None:
+def _check_words(when: str, on_oom: str, accuracy: str, memory_threshold: Any, budget: Any) -> None:
     if when not in ("always", "amd"):
         raise ValueError(f"protect: when={when!r} is neither 'always' nor 'amd'")
     if on_oom not in ("retry", "raise"):
         raise ValueError(f"protect: on_oom={on_oom!r} is neither 'retry' nor 'raise'")
     if accuracy not in ("fast", "exact"):
         raise ValueError(f"protect: accuracy={accuracy!r} is neither 'fast' nor 'exact'")
-    if not 0 < memory_threshold <= 1:
-        raise ValueError(f"protect: memory_threshold={memory_threshold} is not in (0, 1]")
-    if budget is not None and budget < 0:
-        raise ValueError(f"protect: budget={budget} bytes is negative; None means no budget")
+    if not isinstance(memory_threshold, (int, float)) or not 0 < memory_threshold <= 1:
+        raise ValueError(f"protect: memory_threshold={memory_threshold!r} is not in (0, 1]")
+    if budget is not None and (not isinstance(budget, Integral) or budget < 0):
+        raise ValueError(
+            f"protect: budget={budget!r} is negative, or no number of bytes; None means no budget"
+        )
 
 
 def _made(tiers: Sequence[str | Tier], cpu_options: dict[str, object]) -> tuple[Tier, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 
 from hy3d_rocm import meter
-from hy3d_rocm.conv.prepared import cache, give_back, steady
+from hy3d_rocm.conv.prepared import give_back, stats_now, steady
 from hy3d_rocm.decoding import black_box, faults, precision, stages, together
 from hy3d_rocm.decoding.backends.native import NativeBackend
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
@@ -354,7 +354,7 @@ class Execution:
         to prepare any, what the budget leaves. Never a bit of the frames depends on it."""
         plan = self.plan
         planned = plan.variant.strategy == "cpu" or self.job.is_native(plan.variant)
-        return cache().stats().bytes + (plan.prepared_bytes if planned else plan.host_room)
+        return stats_now().bytes + (plan.prepared_bytes if planned else plan.host_room)
 
     def _steps(self) -> int:
         """That will be counted; 0 where some of a sample's frames are there already."""

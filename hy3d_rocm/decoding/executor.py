@@ -278,11 +278,7 @@ def _prepare(family: Any, source: Tensor, asked: DecodeRequest) -> Execution:
         keeps_result=sink is None,
     )  # fmt: skip
     if sink is not None:
-        taken = sink.host_bytes(job.out_shape)
-        budget = replace(
-            budget, host_bytes=max(budget.host_bytes - taken, 0),
-            device_bytes=max(budget.device_bytes - taken * budget.is_unified, 0),
-        )  # fmt: skip
+        budget = budget.without(sink.host_bytes(job.out_shape))
     weights = tensors_of(family) if hasattr(family, "vae") else []
     if asked.out is not None:
         checks.check_result(asked.out, job.out_shape, latents=[source], weights=weights)

@@ -117,6 +117,7 @@ class Compiled:
                 'the strategy "tiled" can\'t be taken for an encode: give "streamed", "cpu" or '
                 '"auto"'
             )
+        self.asked = strategy  # in the reason's words: of what goes on nobody asked for it
         options = options or DecodeOptions()
         if resume_key is not None:
             options, strategy = _sizes_of(resume_key, options), resume_key["strategy"]
@@ -214,7 +215,7 @@ class Compiled:
         taken = replace(
             taken, need=replace(taken.need, prepared_bytes=self._prepared(taken.variant))
         )
-        return plan_of(looked, taken, self.budget, self.strategy, compiled=self)
+        return plan_of(looked, taken, self.budget, self.asked, compiled=self)
 
     def _refused(self) -> list[Candidate]:
         return [Candidate(Variant("whole"), None, False, why) for why in self._untold]

@@ -264,7 +264,8 @@ def _cheaper(looked: list[Candidate], taken: Need, budget: Budget) -> tuple[str,
             continue
         least = smallest_budget(c.need, budget)
         # Else the host is short, or it failed.
-        if least > budget.device_bytes and taken.macs >= _CLEARLY * c.need.macs:
+        given = budget.device_bytes + budget.beside_bytes
+        if least > given and taken.macs >= _CLEARLY * c.need.macs:
             found.append((least, c.need.macs, c.variant.name))
     if not found:
         return ()
@@ -355,5 +356,6 @@ def nothing_fits(
 
 
 def smallest_budget(need: Need, budget: Budget) -> int:
-    """Bytes that the budget of the device would have to be for `need`."""
-    return need.device_bytes + (need.host_bytes if budget.is_unified else 0)
+    """Bytes that the budget of the device would have to be for `need`, as it is given."""
+    both = need.device_bytes + (need.host_bytes if budget.is_unified else 0)
+    return both + budget.beside_bytes

@@ -17,6 +17,7 @@ from pathlib import Path
 from hy3d_rocm.diagnose.env import allocator
 from hy3d_rocm.diagnose.env.gpu import architecture
 from hy3d_rocm.diagnose.env.machine import Machine
+from hy3d_rocm.memory import wanted_cap
 
 FILLED = 50  # find results: two resolutions; a video VAE has about 25 different convolutions
 _CUDA, _HIP, _PLAIN = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
@@ -67,6 +68,11 @@ def is_number(*limits: str) -> Check:
         return all(_ORDERS[order](number, bound) for order, bound in bounds)
 
     return check
+
+
+def makes_no_cap(case: Case) -> bool:
+    """ComfyUI's start passes this memory cap over, however large the card is."""
+    return bool(wanted_cap({case.name: case.value}, 1 << 60)[1])
 
 
 # MIOpen's variables

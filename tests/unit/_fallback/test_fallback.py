@@ -9,6 +9,7 @@ import sys
 import textwrap
 
 import pytest
+from places import SUPPORT
 
 import hy3d_rocm
 from hy3d_rocm import _core, _fallback, _native
@@ -94,6 +95,48 @@ def test_the_twins_answer_as_the_core_does() -> None:
     )
     out, _ = without_core(code)
     assert out == with_core.stdout.strip()
+
+
+def test_protect_routes_without_the_core() -> None:
+    out, err = without_core(
+        """
+        import torch, torch.nn.functional as F
+        from hy3d_rocm import inject_faults, protect
+        from hy3d_rocm.conv.faults import MIOPEN_NO_ALGORITHM, Fault
+
+        x, w = torch.ones(1, 4, 3, 8, 8), torch.ones(4, 4, 3, 3, 3)
+        with inject_faults([Fault("current", "conv3d", MIOPEN_NO_ALGORITHM)]), protect() as guard:
+            found = F.conv3d(x, w)
+        print(found.eq(108).all().item(), guard.stats.recovered, guard.stats.raised)
+        """
+    )
+    assert out == "True 1 0", err
+    assert "the router failed" not in err
+
+
+def test_a_vae_is_decoded_by_its_own_code_without_the_core() -> None:
+    pytest.importorskip("diffusers")
+    out, _ = without_core(
+        f"""
+        sys.path.insert(0, {str(SUPPORT)!r})
+        import torch
+        from decode_doubles import tiny_latents, tiny_vae
+        from hy3d_rocm import protect
+        from hy3d_rocm.decoding.executor import decode_with_report
+
+        vae = tiny_vae("wan")
+        latents = tiny_latents(vae, 2, 6, 6)
+        with torch.no_grad():
+            own = vae.decode(latents).sample
+        with protect() as guard:
+            frames, report = decode_with_report(vae, latents, "1GB")
+        print(report.strategy, torch.equal(frames, own), guard.stats.calls > 0)
+        print(report.reason)
+        """
+    )
+    lines = out.splitlines()
+    assert lines[0] == "whole True True"
+    assert "Its own code runs, since the C core, which plans its layers, is missing" in lines[1]
 
 
 def test_the_convolution_says_that_it_needs_the_core() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 from fractions import Fraction
@@ -70,6 +71,20 @@ def test_a_latent_file_becomes_the_frames_that_the_vae_makes_of_it(
     assert told["strategy"] == "whole"
     assert told["out_shape"] == list(np.load(out).shape)
     assert "33 frames 24x16, 0 of them were there" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["frames.npy", "clip.mp4", "pictures"])
+def test_the_budget_that_a_refusal_asks_for_is_enough(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Writing the frames takes memory, too, which on the CPU comes out of the same budget."""
+    out = tmp_path / name
+    assert run(inputs, out, "--budget", "1MB") == 1
+    said = capsys.readouterr().err
+    assert re.search(r"1\.00 MB as given; .* of it to write the frames", said), said
+    least = re.findall(r"at least (\d+) bytes", said)[0]
+    assert run(inputs, out, "--budget", least) == 0
+    assert run(inputs, out, "--overwrite", "--budget", str(int(least) - 1)) == 1
 
 
 def test_a_chunk_size_is_honoured_and_another_one_is_another_decode(

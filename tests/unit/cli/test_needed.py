@@ -1,4 +1,4 @@
-"""Commands where a package is not installed."""
+"""Commands where a package is not installed, and at Ctrl-C."""
 
 from __future__ import annotations
 
@@ -56,3 +56,16 @@ def test_without_torch_a_command_says_so() -> None:
         f"{sys.executable}: install the build for your card first"
         for words in WORDS
     ]
+
+
+@pytest.mark.parametrize("words", ["plan --vae hunyuan", "compare A B", "db list", "miopen info"])
+def test_ctrl_c_is_a_sentence_and_130(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    name = words.split()[0]
+    monkeypatch.setitem(cli._COMMANDS, name, interrupted)
+    assert cli.main(words.split()) == 130
+    assert capsys.readouterr().err == f"hy3d-rocm {name}: interrupted\n"

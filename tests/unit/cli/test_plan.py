@@ -192,6 +192,11 @@ def test_what_is_too_small_exits_with_1_and_names_what_would_do(
     assert cli.main(["plan", "--vae", folder("wan"), *SMALL, "--budget", str(least)]) == 0
 
 
+def test_a_share_is_of_this_machines_memory(folder: Any, capsys: Capture) -> None:
+    assert cli.main(["plan", "--vae", folder("wan"), *SMALL, "--budget", "5%"]) == 0
+    assert re.search(r"budget: .* 0\.05 of the .* GB of the host", capsys.readouterr().out)
+
+
 def test_transfers_and_the_host_budget_are_told(capsys: Capture) -> None:
     words = ["plan", "--vae", "hunyuan", "--latent", "9x40x64", "--device", "gpu",
              "--strategy", "streamed"]  # fmt: skip
@@ -237,7 +242,7 @@ def test_chunk_size_is_said_to_be_ignored_where_it_means_nothing(
     [
         ("--budget parsecs", r"budget is 'parsecs'; write it like \"6GB\""),
         ("--budget=-5GB", r"budget is '-5GB'; write it like"),
-        ("--budget 0", r"budget is '0'; give more than nothing"),
+        ("--budget 0", r"budget is '0'; give more than nothing. A share is written"),
         ("--budget 80% --device gpu", r"a share needs a GPU .*: give a size such as 6GB"),
         ("--host-budget 1GB", r"on the CPU all memory is one budget: give --budget"),
         ("--host-budget=-1 --device gpu", r"write it like"),

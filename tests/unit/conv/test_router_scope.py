@@ -233,6 +233,8 @@ def test_amd_only_enters_nothing_elsewhere(
         ({"tiers": []}, "not a list"),
         ({"tiers": ["cpu", "cpu"]}, "twice"),
         ({"budget": -1}, "negative"),
+        ({"budget": "6GB"}, "budget='6GB' is negative, or no number of bytes"),
+        ({"memory_threshold": "1"}, r"not in \(0, 1\]"),
         ({"memory_threshold": 0}, r"not in \(0, 1\]"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +35,52 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def subject() -> runs.Subject:
     vae = tiny_vae("wan")
     return runs.Subject(vae, tiny_latents(vae, 3, 5, 6), "a tiny VAE", True)
+
+
+@pytest.mark.parametrize(
+    "command", ["optimize", "validate", "bench decode --cases", "capture no.latent --vae demo"]
+)
+def test_a_budget_that_is_none_is_refused_before_anything_is_loaded(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*command.split(), "--budget", "parsecs"])
+    assert ended.value.code == 2
+    assert "budget is 'parsecs'; write it like \"6GB\"" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("validate --strategies=,", "--strategies: give some of whole, streamed, tiled, cpu"),
+        ("optimize --precisions=,", "--precisions: give some of auto, fp32, bf16, fp16"),
+        ("validate LATENT", "is no capture: latents.json is not beside it"),
+        ("validate --out LATENT/below", "Not a directory"),
+        ("capture LATENT --vae demo", "say which with --tensor"),
+        ("capture LATENT --vae demo --tensor c", "has no tensor 'c'; it has a, b"),
+        ("capture --run no-such-program", "no-such-program can't be started: No such file"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_computed(
+    words: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from safetensors.torch import save_file
+
+    for module in (optimize, validate):
+        monkeypatch.setattr(module, module.__name__.rpartition(".")[2], None)  # what computes
+    latent = tmp_path / "latents.safetensors"
+    save_file({"a": torch.zeros(1), "b": torch.zeros(1)}, latent)
+    assert cli.main(words.replace("LATENT", str(latent)).split()) == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_capture_counts_what_a_program_has_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--run", sys.executable, "-c", "import sys; sys.exit(7)"]
+    assert cli.main(["capture", "--out", str(tmp_path), *more]) == 7
+    assert f"0 captures of {sys.executable} are in {tmp_path}" in capsys.readouterr().out
 
 
 # --- optimize -------------------------------------------------------------------------------

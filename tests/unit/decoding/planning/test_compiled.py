@@ -307,6 +307,7 @@ def test_what_was_begun_by_layers_does_not_go_on_in_chunks_nor_the_other_way_rou
     assert resume_key["parameters"]["engine"] == order
     plenty = budget_of(NO_LIMIT, unified=False)
     plan = plan_job(made, plenty, "auto", options, resume_key=resume_key)
+    assert "as asked for" not in plan.reason
     assert resume_key_of(made, plan.variant) == resume_key
     if order == "chunks":
         less = budget_of(least["layers"], unified=False)
