@@ -41,7 +41,8 @@ def _capture(arguments: argparse.Namespace) -> int:
         except OSError as error:
             raise ValueError(f"{arguments.run[0]} can't be started: {error.strerror}") from error
         count = len(set(folder.glob("*.json")) - before)
-        sys.stdout.write(f"{count} captures of {arguments.run[0]} are in {folder}\n")
+        many = f"{count} capture{'s' * (count != 1)} of {arguments.run[0]}"
+        sys.stdout.write(f"{many} {'is' if count == 1 else 'are'} in {folder}\n")
         return code
     if arguments.latent is None or arguments.vae is None:
         raise ValueError("give LATENT and --vae, or --run PROGRAM")
