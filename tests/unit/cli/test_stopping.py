@@ -30,16 +30,16 @@ PYTHON = HEAD + (
     "    except KeyboardInterrupt:\n"
     "        time.sleep(1.5); say('put in order'); sys.exit(3)\n"
 )
-# In the midst of one convolution of the C core, which takes half a minute or more.
+# In the midst of one convolution of the C core, which takes ten seconds or more. Its grains are
+# small: on a busy machine a large one takes longer than the watcher is patient.
 CORE = (
-    "import torch\n"
-    "from hy3d_rocm import _core\n"
-    + HEAD
-    + "    x, weight = torch.ones(1, 512, 33, 96, 96), torch.ones(512, 512, 3, 3, 3)\n"
-    "    out, one = torch.empty_like(x), (1, 1, 1)\n"
+    "import numpy as np\n"
+    "from hy3d_rocm import _core\n" + HEAD + "    x = np.zeros((1, 512, 33, 96, 96), np.float32)\n"
+    "    weight, out = np.zeros((512, 512, 3, 3, 3), np.float32), np.empty_like(x)\n"
+    "    one = (1, 1, 1)\n"
     "    try:\n"
     "        say('computes')\n"
-    "        _core.conv3d(x, weight, None, out, one, one, one, one, ('zeros',) * 3, 1)\n"
+    "        _core.conv3d(x, weight, None, out, one, one, one, one, ('zeros',) * 3, 1, threads=1)\n"
     "    except KeyboardInterrupt:\n"
     "        say('put in order'); sys.exit(3)\n"
 )

@@ -14,8 +14,8 @@ import triton_interpreter
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
-# Six of the gate's seed have every type, layout of the weight and room.
-COUNT, SEED = how_much.of((6, 2056), (32, 7))
+# Four of the gate's seed have every type, layout of the weight and room, and a 1x1x1 kernel.
+COUNT, SEED = how_much.of((4, 1381), (32, 7))
 
 
 @pytest.mark.timeout(300)
@@ -24,7 +24,7 @@ def test_random_configurations_equal_the_c_reference_and_stay_within_the_bound()
     assert not result["failed"], "\n".join(result["failed"])
     assert result["configurations"] == COUNT
     assert result["compared"] > 10_000
-    assert result["addresses"] > 500_000
+    assert result["addresses"] > how_much.of(100_000, 500_000)
     assert result["differing"] == 0
     assert 0.0 < result["worst_of_bound"] <= 1.0
 
