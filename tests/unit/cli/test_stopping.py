@@ -15,15 +15,19 @@ import pytest
 pytest.importorskip("torch")
 
 HEAD = (
-    "import hashlib, signal, sys, time\n"
+    "import signal, sys, time\n"
     "from hy3d_rocm.cli.stopping import interruptible\n"
     "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # whatever the parent ignores
     "say = lambda text: print(text, file=sys.stderr, flush=True)\n"
     "with interruptible(say) as cancel:\n"
     "    say('began')\n"
 )
-# A call of minutes that lets other threads run and does not look at signals.
-NATIVE = HEAD + "    hashlib.pbkdf2_hmac('sha256', b'', b'', 2_000_000_000)\n"
+# A call that never comes back, lets other threads run and does not look at signals.
+NATIVE = HEAD + (
+    "    import ctypes\n"
+    "    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)\n"
+    "    libc.pthread_mutex_lock(mutex); libc.pthread_mutex_lock(mutex)\n"
+)
 PYTHON = HEAD + (
     "    try:\n"
     "        while True: time.sleep(0.01)\n"
