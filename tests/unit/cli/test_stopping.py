@@ -34,13 +34,14 @@ PYTHON = HEAD + (
     "    except KeyboardInterrupt:\n"
     "        time.sleep(1.5); say('put in order'); sys.exit(3)\n"
 )
-# In the midst of one convolution of the C core, which takes ten seconds or more. Its grains are
+# In the midst of one convolution of the C core, which takes seconds, six here. Its grains are
 # small: on a busy machine a large one takes longer than the watcher is patient.
 CORE = (
     "import numpy as np\n"
-    "from hy3d_rocm import _core\n" + HEAD + "    x = np.zeros((1, 512, 33, 96, 96), np.float32)\n"
-    "    weight, out = np.zeros((512, 512, 3, 3, 3), np.float32), np.empty_like(x)\n"
-    "    one = (1, 1, 1)\n"
+    "from hy3d_rocm import _core\n"
+    + HEAD
+    + "    x, one = np.zeros((1, 64, 33, 288, 288), np.float32), (1, 1, 1)\n"
+    "    weight, out = np.zeros((64, 64, 3, 3, 3), np.float32), np.empty_like(x)\n"
     "    try:\n"
     "        say('computes')\n"
     "        _core.conv3d(x, weight, None, out, one, one, one, one, ('zeros',) * 3, 1, threads=1)\n"
