@@ -34,7 +34,7 @@ PYTHON = HEAD + (
     "    except KeyboardInterrupt:\n"
     "        time.sleep(1.5); say('put in order'); sys.exit(3)\n"
 )
-# In the midst of one convolution of the C core, which takes seconds, six here. Its grains are
+# In the midst of one convolution of the C core, which takes six seconds or more. Its grains are
 # small: on a busy machine a large one takes longer than the watcher is patient.
 CORE = (
     "import numpy as np\n"
