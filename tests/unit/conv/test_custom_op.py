@@ -144,14 +144,14 @@ def test_shapes_strides_and_refusals_are_known_without_computing() -> None:
     """Calls with fake tensors, of fixed sizes and of symbols, and with meta tensors end as the
     real one does, sentence for sentence."""
     good = 0
-    for seed in range(how_much.of(200, 400)):
+    for seed in range(how_much.of(200, 0), 400):  # the later ones have every refusal
         arguments, options = any_call(seed)
         real = outcome(lambda a=arguments, o=options: OP(*a, **o))
         good += isinstance(real[0], tuple)
         metas = [a.to("meta") if isinstance(a, torch.Tensor) else a for a in arguments]
         meta = outcome(lambda a=metas, o=options: OP(*a, **o))
         assert real == meta == faked(FakeTensorMode(), arguments, options), f"any_call({seed})"
-        if seed % how_much.of(40, 16) == 0:  # slower by a hundred times
+        if seed % how_much.of(20, 16) == 0:  # slower by a hundred times
             symbols = faked(FakeTensorMode(shape_env=ShapeEnv()), arguments, options)
             assert real == symbols, f"any_call({seed})"
     assert how_much.of(65, 130) < good < how_much.of(135, 270), good

@@ -5,7 +5,7 @@ from __future__ import annotations
 import how_much
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hy3d_rocm.diagnose.env import allocator, rules
@@ -48,6 +48,7 @@ def torch_refuses(text: str) -> bool:
 @needs_own_parser
 @settings(max_examples=how_much.of(150, 600), deadline=None, print_blob=True)
 @given(TEXTS)
+@example("no_such_key:[256:1]")
 def test_torch_refuses_what_the_retold_parser_refuses(text: str) -> None:
     assert bool(allocator.problem(text, strict=False, any_key=True)) == torch_refuses(text), text
 
