@@ -49,6 +49,7 @@ def torch_refuses(text: str) -> bool:
 @settings(max_examples=how_much.of(150, 600), deadline=None, print_blob=True)
 @given(TEXTS)
 @example("no_such_key:[256:1]")
+@example("no_such_key:[256:1")
 def test_torch_refuses_what_the_retold_parser_refuses(text: str) -> None:
     assert bool(allocator.problem(text, strict=False, any_key=True)) == torch_refuses(text), text
 
