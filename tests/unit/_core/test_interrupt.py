@@ -108,7 +108,7 @@ except KeyboardInterrupt:
 # On a machine that does nothing else it is 0.06 s; here others may compute too.
 MOST_SECONDS = 0.2
 MOST_SECONDS_BUSY = 5
-TRIES = 3
+TRIES = 8
 
 
 def seconds_until_stopped(name: str) -> float:
