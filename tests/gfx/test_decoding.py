@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import gfx_kernels as kernels
+import how_much
 import pytest
 from gfx_kernels import ARCHES, compiled
 
@@ -36,16 +37,22 @@ def decoded(program: Any) -> list[list[str]]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-@pytest.mark.parametrize(("kernel", "types", "constants"), [
+MATRIX = (kernels.multiply, "*fp16 *fp16 *fp32 i32 i32 i32", {"BM": 32, "BN": 32, "BK": 32})
+OTHERS = (
     (kernels.reduce_rows, "*fp32 *fp32 *fp32 i32", {"ROWS": 8, "BLOCK": 64}),
-    (kernels.multiply, "*fp16 *fp16 *fp32 i32 i32 i32", {"BM": 32, "BN": 32, "BK": 32}),
     (kernels.divide, "*fp64 *fp64 *fp64", {"BLOCK": 128}),
     (kernels.atomics, "*i32 *i32 *i64 *i64 i32", {"BLOCK": 128}),
-], ids=lambda v: getattr(v, "__name__", ""))  # fmt: skip
-def test_names_are_those_of_the_assembly(
-    arch: str, kernel: Any, types: str, constants: dict[str, int]
-) -> None:
+)
+
+
+@pytest.mark.parametrize(
+    ("of", "arch"),
+    [*((MATRIX, arch) for arch in ARCHES), *how_much.in_turns(OTHERS, tuple(ARCHES))],
+    ids=lambda v: v if isinstance(v, str) else v[0].__name__,
+)
+def test_names_are_those_of_the_assembly(of: tuple[Any, str, dict[str, int]], arch: str) -> None:
+    """In the gate a kernel without matrices on one architecture."""
+    kernel, types, constants = of
     made = compiled(kernel, arch, types, **constants)
     assert decoded(kernels.program_of(made, arch)) == written(made.asm["amdgcn"])
 

@@ -4,12 +4,16 @@ runs, where it needs neither a GPU, nor another checkout, nor minutes. What is n
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
+import io
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +23,12 @@ import torch
 from bench_results import RESULTS
 from decode_doubles import tiny_latents, tiny_vae
 from doc_commands import ROOT, Block, Command, blocks, commands
+from doctor_machines import torch_says
+from warm_start import Server
 
+from examples import demo_vae
+from examples.demo import delight as demo_delight
+from examples.demo import run as demo
 from examples.render.command import build_parser as render_parser
 from hy3d_rocm import cli
 from hy3d_rocm.diagnose.doctor import examination
@@ -163,8 +172,56 @@ def test_targets_of_make_are_there() -> None:
     assert named - targets == set()
 
 
+class Forked:
+    """Stands for subprocess in demo/run.py: children that have its packages imported."""
+
+    PIPE = subprocess.PIPE
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    @contextlib.contextmanager
+    def Popen(
+        self, command: list[str], *, env: dict[str, str], **_: Any
+    ) -> Iterator[SimpleNamespace]:
+        python, flag, module, job = command
+        assert (flag, module) == ("-m", "examples.demo.child")
+        script = ROOT / "examples/demo/child.py"
+        child = self._server.start(python, script, job, stderr=2, variables=env)
+        child.stdin.close()
+        with io.TextIOWrapper(child.stdout, "utf-8") as said:
+            made = SimpleNamespace(stdout=said, kill=child.kill)
+            yield made
+        made.returncode = child.wait(60)
+
+
+@pytest.fixture
+def small_demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The demo with small frames and pictures. Its decodes are in processes forked from one that
+    has imported torch and diffusers, which takes longer than what they do."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    server = Server(
+        "diffusers.models.autoencoders.autoencoder_kl_hunyuan_video", "safetensors.torch",
+        "examples.demo_vae",
+    )  # fmt: skip
+    monkeypatch.setattr(demo, "subprocess", Forked(server))
+    small = functools.partial(demo_vae.held_out_clip, height=96, width=128)
+    monkeypatch.setattr(demo_vae, "held_out_clip", small)
+    shown = functools.partial(demo_delight.run_delight_demo, size=32, steps=2)
+    monkeypatch.setattr(demo_delight, "run_delight_demo", shown)
+    yield
+    server.close()
+
+
 LOG = "Traceback (most recent call last):\nRuntimeError: miopenStatusUnknownError\n"
-examined = functools.cache(examination.examine)  # for each command that tells of this machine
+
+
+@functools.cache
+def examined(*_: Any, **__: Any) -> examination.Examination:
+    """This machine, for each command that tells of it; what children would say of torch and of the
+    convolutions is made up, since to ask them takes seconds (doctor/test_facts.py does)."""
+    facts = examination.collect(os.environ, torch=torch_says())
+    return examination.Examination(facts, tuple(examination.judge(facts)))
 
 
 @pytest.fixture(scope="module")
@@ -212,8 +269,10 @@ RUN = {" ".join(words_of(c)): c for c in OURS if not why_not(c)}
 @pytest.mark.timeout(600)  # the demo's processes take their time where cores are busy
 @pytest.mark.parametrize("line", RUN)
 def test_a_command_runs_as_it_stands(
-    line: str, desk: Path, capsys: pytest.CaptureFixture[str]
+    line: str, desk: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
+    if line.startswith("demo") and hasattr(os, "fork"):
+        request.getfixturevalue("small_demo")
     if HAS_GPU and line.startswith("tune"):
         pytest.skip("minutes on a GPU")
     if line.startswith(("decode", "render")):

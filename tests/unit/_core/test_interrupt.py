@@ -14,7 +14,8 @@ pytest.importorskip("hy3d_rocm._core")
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of one process: not on Windows")
 
-# Begins `call` (which takes seconds), sends SIGINT after 0.15 s, prints how long it then went on.
+# Begins `call` (which takes seconds), sends SIGINT after 0.15 s, prints how long it then went on
+# and what processor time that took.
 CHILD = """
 import os, signal, sys, threading, time
 import numpy as np
@@ -87,36 +88,39 @@ def inpaint():  # a path against the corners' order, known at its end only
     return lambda: _core.inpaint_vertices(texture, mask, floats(count, 3), where, faces, faces)
 
 call = globals()[sys.argv[1]]()
-sent = 0.0
+sent = used = 0.0
 
 def interrupt():
-    global sent
+    global sent, used
     time.sleep(0.15)
-    sent = time.perf_counter()
+    sent, used = time.perf_counter(), time.process_time()
     os.kill(os.getpid(), signal.SIGINT)
 
 threading.Thread(target=interrupt, daemon=True).start()
 began = time.perf_counter()
 try:
     call()
-    print("whole", time.perf_counter() - began)
+    print("whole", time.perf_counter() - began, time.process_time())
 except KeyboardInterrupt:
-    print("stopped", time.perf_counter() - sent)
+    print("stopped", time.perf_counter() - sent, time.process_time() - used)
 """
 
 # On a machine that does nothing else it is 0.06 s; here others may compute too.
 MOST_SECONDS = 0.2
-TRIES = 3
+MOST_SECONDS_BUSY = 5
+TRIES = 8
 
 
 def seconds_until_stopped(name: str) -> float:
+    """On a busy machine the processor time of all threads, which is less than the clock's."""
     done = subprocess.run(
         [sys.executable, "-c", CHILD, name], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    how, seconds = done.stdout.split()
+    how, seconds, used = done.stdout.split()
     assert how == "stopped", done.stdout
-    return float(seconds)
+    assert float(seconds) < MOST_SECONDS_BUSY
+    return min(float(seconds), float(used))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +168,7 @@ def handler(number, frame):
     convolve(out=inner)
 
 signal.signal(signal.SIGUSR1, handler)
-for _ in range(5):
+for _ in range(2):
     out[:] = 0
     timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1))
     timer.start()
@@ -174,7 +178,7 @@ for _ in range(5):
     timer.join()
     assert (out == expected).all()
 time.sleep(0.01)
-assert len(seen) == 5 and (inner == expected).all(), seen
+assert len(seen) == 2 and (inner == expected).all(), seen
 print("good")
 """
     )
@@ -207,7 +211,7 @@ def test_a_thread_beside_the_main_one_computes_on() -> None:
 import os, signal, threading, time
 handled = []
 signal.signal(signal.SIGINT, lambda *ignored: handled.append(1))
-worker = threading.Thread(target=lambda: [convolve() for _ in range(5)])
+worker = threading.Thread(target=lambda: [convolve() for _ in range(2)])
 worker.start()
 time.sleep(0.05)
 os.kill(os.getpid(), signal.SIGINT)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction as Fr
 
+import how_much
 import pytest
 import torch
 import torch.nn.functional as functional
@@ -20,6 +21,7 @@ SHAPES = [
     (64, 1, 3, 40, 40), (64, 3, 2, 40, 40), (96, 3, 8, 20, 20), (160, 3, 5, 25, 20),
     (528, 3, 4, 10, 10), (256, 1, 3, 16, 16), (64, 3, 8, 25, 25), (128, 3, 4, 12, 12),
 ]  # fmt: skip
+KINDS = ("adversarial", "random", "signs")  # of values
 
 
 def winograd_of(shape: tuple[int, int, int, int, int]) -> tuple[int, int]:
@@ -78,10 +80,9 @@ def inputs(
     return x, weight
 
 
-@pytest.mark.parametrize("kind", ["random", "signs", "adversarial"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "kind"), how_much.in_turns(SHAPES, KINDS), ids=str)
 def test_errors_stay_within_the_bound_from_exact_fractions(
-    kind: str, shape: tuple[int, int, int, int, int]
+    shape: tuple[int, int, int, int, int], kind: str
 ) -> None:
     m, frames = winograd_of(shape)
     if m == 0:
@@ -110,10 +111,9 @@ UPSAMPLED = [(64, 1, 3, 20, 20, 0), (64, 3, 1, 20, 20, 0), (96, 3, 6, 11, 10, 0)
              (64, 3, 9, 13, 12, 2), (160, 3, 8, 9, 10, 1)]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["random", "signs", "adversarial"])
-@pytest.mark.parametrize("shape", UPSAMPLED, ids=str)
+@pytest.mark.parametrize(("shape", "kind"), how_much.in_turns(UPSAMPLED, KINDS), ids=str)
 def test_errors_of_an_upsampled_input_stay_within_the_bound_from_exact_fractions(
-    kind: str, shape: tuple[int, int, int, int, int, int]
+    shape: tuple[int, int, int, int, int, int], kind: str
 ) -> None:
     channels, taps, frames, rows, columns, pairs = shape
     x, weight = inputs(

@@ -15,31 +15,36 @@ import pytest
 pytest.importorskip("torch")
 
 HEAD = (
-    "import hashlib, signal, sys, time\n"
+    "import signal, sys, time\n"
     "from hy3d_rocm.cli.stopping import interruptible\n"
     "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # whatever the parent ignores
     "say = lambda text: print(text, file=sys.stderr, flush=True)\n"
     "with interruptible(say) as cancel:\n"
     "    say('began')\n"
 )
-# A call of minutes that lets other threads run and does not look at signals.
-NATIVE = HEAD + "    hashlib.pbkdf2_hmac('sha256', b'', b'', 2_000_000_000)\n"
+# A call that never comes back, lets other threads run and does not look at signals.
+NATIVE = HEAD + (
+    "    import ctypes\n"
+    "    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)\n"
+    "    libc.pthread_mutex_lock(mutex); libc.pthread_mutex_lock(mutex)\n"
+)
 PYTHON = HEAD + (
     "    try:\n"
     "        while True: time.sleep(0.01)\n"
     "    except KeyboardInterrupt:\n"
     "        time.sleep(1.5); say('put in order'); sys.exit(3)\n"
 )
-# In the midst of one convolution of the C core, which takes half a minute or more.
+# In the midst of one convolution of the C core, which takes six seconds or more. Its grains are
+# small: on a busy machine a large one takes longer than the watcher is patient.
 CORE = (
-    "import torch\n"
+    "import numpy as np\n"
     "from hy3d_rocm import _core\n"
     + HEAD
-    + "    x, weight = torch.ones(1, 512, 33, 96, 96), torch.ones(512, 512, 3, 3, 3)\n"
-    "    out, one = torch.empty_like(x), (1, 1, 1)\n"
+    + "    x, one = np.zeros((1, 64, 33, 288, 288), np.float32), (1, 1, 1)\n"
+    "    weight, out = np.zeros((64, 64, 3, 3, 3), np.float32), np.empty_like(x)\n"
     "    try:\n"
     "        say('computes')\n"
-    "        _core.conv3d(x, weight, None, out, one, one, one, one, ('zeros',) * 3, 1)\n"
+    "        _core.conv3d(x, weight, None, out, one, one, one, one, ('zeros',) * 3, 1, threads=1)\n"
     "    except KeyboardInterrupt:\n"
     "        say('put in order'); sys.exit(3)\n"
 )

@@ -144,17 +144,17 @@ def test_shapes_strides_and_refusals_are_known_without_computing() -> None:
     """Calls with fake tensors, of fixed sizes and of symbols, and with meta tensors end as the
     real one does, sentence for sentence."""
     good = 0
-    for seed in range(400):
+    for seed in range(how_much.of(200, 0), 400):  # the later ones have every refusal
         arguments, options = any_call(seed)
         real = outcome(lambda a=arguments, o=options: OP(*a, **o))
         good += isinstance(real[0], tuple)
         metas = [a.to("meta") if isinstance(a, torch.Tensor) else a for a in arguments]
         meta = outcome(lambda a=metas, o=options: OP(*a, **o))
         assert real == meta == faked(FakeTensorMode(), arguments, options), f"any_call({seed})"
-        if seed % how_much.of(40, 16) == 0:  # slower by a hundred times
+        if seed % how_much.of(20, 16) == 0:  # slower by a hundred times
             symbols = faked(FakeTensorMode(shape_env=ShapeEnv()), arguments, options)
             assert real == symbols, f"any_call({seed})"
-    assert 130 < good < 270, good
+    assert how_much.of(65, 130) < good < how_much.of(135, 270), good
 
 
 class Small(torch.nn.Module):
@@ -286,46 +286,63 @@ def test_other_devices_and_layouts_get_a_sentence() -> None:
         conv3d_op(X, WEIGHT.numpy())  # type: ignore[arg-type]
 
 
-def run_python(code: str) -> str:
-    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+REGISTERED = """
+import importlib, sys, hy3d_rocm, hy3d_rocm.conv
+assert 'torch' not in sys.modules
+import torch
+assert not hasattr(torch.ops.hy3d_rocm, 'conv3d')
+hy3d_rocm.conv3d
+assert not hasattr(torch.ops.hy3d_rocm, 'conv3d')
+hy3d_rocm.conv.conv3d_op
+print(torch.ops.hy3d_rocm.conv3d.default.name())
+module = importlib.reload(sys.modules['hy3d_rocm.conv.custom_op'])
+x = torch.ones(1, 1, 2, 2, 2)
+assert module.conv3d_op(x, x).item() == 8
+makes = torch.library.custom_op
+del torch.library.custom_op
+try:
+    importlib.reload(module)
+except RuntimeError as error:
+    print(error)
+torch.library.custom_op = makes
+"""
+WITHOUT_THE_CORE = """
+for name in [name for name in sys.modules if name.partition('.')[0] == 'hy3d_rocm']:
+    del sys.modules[name]
+sys.modules['hy3d_rocm._core'] = None
+import hy3d_rocm
+from hy3d_rocm.conv import conv3d_op
+for call in (hy3d_rocm.conv3d, conv3d_op, torch.ops.hy3d_rocm.conv3d):
+    for place in ('cpu', 'meta'):
+        try:
+            call(x.to(place), x.to(place))
+        except Exception as error:
+            print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    """What a new process says in which torch is imported late, and the package twice: the second
+    time without the core."""
+    made = subprocess.run(
+        [sys.executable, "-c", REGISTERED + WITHOUT_THE_CORE],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert made.returncode == 0, made.stderr[-2000:]
-    return made.stdout.strip()
+    return made.stdout.splitlines()
 
 
-def test_the_operator_is_registered_at_the_first_use_and_again_by_a_second_import() -> None:
+def test_the_operator_is_registered_at_the_first_use_and_again_by_a_second_import(
+    said: list[str],
+) -> None:
     """And a torch without torch.library.custom_op gets a sentence."""
-    said = run_python(
-        "import importlib, sys, hy3d_rocm, hy3d_rocm.conv\n"
-        "assert 'torch' not in sys.modules\n"
-        "import torch\n"
-        "assert not hasattr(torch.ops.hy3d_rocm, 'conv3d')\n"
-        "hy3d_rocm.conv3d\n"
-        "assert not hasattr(torch.ops.hy3d_rocm, 'conv3d')\n"
-        "hy3d_rocm.conv.conv3d_op\n"
-        "print(torch.ops.hy3d_rocm.conv3d.default.name())\n"
-        "module = importlib.reload(sys.modules['hy3d_rocm.conv.custom_op'])\n"
-        "x = torch.ones(1, 1, 2, 2, 2)\n"
-        "assert module.conv3d_op(x, x).item() == 8\n"
-        "del torch.library.custom_op\n"
-        "try:\n    importlib.reload(module)\n"
-        "except RuntimeError as error:\n    print(error)"
-    )
-    name, refusal = said.splitlines()
+    name, refusal = said[:2]
     assert name == NAME
     assert "conv3d needs torch 2.4 or later" in refusal
 
 
-def test_without_the_core_the_operator_refuses_as_conv3d_does() -> None:
-    said = run_python(
-        "import sys; sys.modules['hy3d_rocm._core'] = None\n"
-        "import torch, hy3d_rocm\n"
-        "from hy3d_rocm.conv import conv3d_op\n"
-        "x = torch.ones(1, 1, 2, 2, 2)\n"
-        "for call in (hy3d_rocm.conv3d, conv3d_op, torch.ops.hy3d_rocm.conv3d):\n"
-        "    for place in ('cpu', 'meta'):\n"
-        "        try:\n            call(x.to(place), x.to(place))\n"
-        "        except Exception as error:\n"
-        "            print(type(error).__name__, error)"
-    )
-    assert len(set(said.splitlines())) == 1, said
-    assert len(said.splitlines()) == 6, said
+def test_without_the_core_the_operator_refuses_as_conv3d_does(said: list[str]) -> None:
+    refusals = said[2:]
+    assert len(refusals) == 6, said
+    assert len(set(refusals)) == 1, said

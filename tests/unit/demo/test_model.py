@@ -20,10 +20,10 @@ EXAMPLES = ROOT / "examples"
 
 @pytest.fixture(scope="module")
 def clip() -> object:
-    """9 frames of 96x128 of the held-out clip."""
+    """5 frames of 96x128 of the held-out clip."""
     pytest.importorskip("av", reason="clips are decoded with PyAV")
     try:
-        return demo_vae.held_out_clip(9, 96, 128, start=30)
+        return demo_vae.held_out_clip(5, 96, 128, start=30)
     except demo_vae.ClipNotFoundError as error:
         pytest.skip(f"no held-out clip: {error}")
 
@@ -96,7 +96,7 @@ def test_the_held_out_clip_is_not_among_the_training_sources() -> None:
 
 
 def test_the_clip_is_in_the_models_range_and_layout(clip) -> None:  # type: ignore[no-untyped-def]
-    assert clip.shape == (1, 3, 9, 96, 128)
+    assert clip.shape == (1, 3, 5, 96, 128)
     assert clip.dtype == torch.float32
     assert -1.0 <= float(clip.min()) < float(clip.max()) <= 1.0
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import how_much
 import numpy as np
 import pytest
 import torch
@@ -327,7 +328,8 @@ def test_what_the_door_cannot_take_never_reaches_the_core(
 
 def test_random_arguments_end_in_a_result_or_a_sentence() -> None:
     """A share of tests/long/fuzz_arguments.py --function rasterize, in a process of its own."""
-    done = subprocess.run([sys.executable, str(FUZZ), "--function", "rasterize", "--count", "4000",
+    count = str(how_much.of(1500, 4000))
+    done = subprocess.run([sys.executable, str(FUZZ), "--function", "rasterize", "--count", count,
                            "--seed", "3"], capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "returned" in done.stdout

@@ -21,7 +21,7 @@ from hy3d_rocm import _core
 
 Array = Any
 RULES = ("compat", "topleft")
-SEED, SCENES = 21, how_much.of(140, 300)
+SEED, SCENES = 21, how_much.of(48, 300)  # each kind three times
 COMMAND = LONG / "raster_random.py"
 
 
@@ -39,7 +39,7 @@ def test_random_scenes_equal_brute_force_at_every_pixel(rule: str) -> None:
         verdict = Judge(rule, made).verdict(draw(rule, made))
         assert not verdict.wrong, (index, verdict.wrong[:5])
         total.add(verdict)
-    assert total.counts["covered"] > 50_000
+    assert total.counts["covered"] > how_much.of(10_000, 50_000)
     assert total.counts["exact"] > 2_000
 
 

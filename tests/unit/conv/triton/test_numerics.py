@@ -1,32 +1,64 @@
 """The Triton kernels, interpreted on the CPU, against the C reference: a share of
-tests/long/check_triton_numerics.py, and that what it watches with can see."""
+tests/long/check_triton_numerics.py and check_triton_packing.py, and that what they watch with can
+see."""
 
 from __future__ import annotations
 
+import os
 import types
+from typing import Any
 
 import check_triton_numerics as numerics
+import check_triton_packing as packing
 import how_much
+import interpreted_checks
 import numpy
 import pytest
 import torch
 import triton_interpreter
+from triton_device import INTERPRETER
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
-# Six of the gate's seed have every type, layout of the weight and room.
-COUNT, SEED = how_much.of((6, 2056), (32, 7))
+# Four of the gate's seed have every type, layout of the weight and room, and a 1x1x1 kernel.
+COUNT, SEED = how_much.of((4, 1381), (32, 7))
+# Four of the gate's seed have every kind of packing.
+PACKED, PACKING_SEED = how_much.of((4, 37), (24, 5))
+
+
+@pytest.fixture(scope="module")
+def results() -> list[dict[str, Any]]:
+    """Of the configurations, and of weights that are packed."""
+    if not hasattr(os, "fork"):
+        configurations = numerics.spawn(SEED, 0, COUNT, workers=1)
+        return [configurations, packing.spawn(PACKING_SEED, 0, PACKED)]
+    one = {"seed": SEED, "first": 0, "count": COUNT, "step": 1, "device": INTERPRETER}
+    other = {"seed": PACKING_SEED, "first": 0, "count": PACKED}
+    return interpreted_checks.results(
+        ("check_triton_numerics", one), ("check_triton_packing", other)
+    )
 
 
 @pytest.mark.timeout(300)
-def test_random_configurations_equal_the_c_reference_and_stay_within_the_bound() -> None:
-    result = numerics.spawn(SEED, 0, COUNT, workers=1)
+def test_random_configurations_equal_the_c_reference_and_stay_within_the_bound(
+    results: list[dict[str, Any]],
+) -> None:
+    result = results[0]
     assert not result["failed"], "\n".join(result["failed"])
     assert result["configurations"] == COUNT
     assert result["compared"] > 10_000
-    assert result["addresses"] > 500_000
+    assert result["addresses"] > how_much.of(100_000, 500_000)
     assert result["differing"] == 0
     assert 0.0 < result["worst_of_bound"] <= 1.0
+
+
+def test_what_kernels_read_is_the_permuted_weight_packed_once_in_one_allocation(
+    results: list[dict[str, Any]],
+) -> None:
+    result = results[1]
+    assert not result["failed"], "\n".join(result["failed"])
+    assert result["kinds"].keys() == {"as it lies", "pack_weight", "to_rows_and_pack"}
+    assert result["addresses"] > 100_000
 
 
 def test_the_configurations_cover_what_the_kernel_can_do() -> None:

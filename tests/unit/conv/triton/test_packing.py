@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import check_triton_packing as packing_check
-import how_much
 import pytest
 import torch
 
@@ -16,17 +14,7 @@ from tools.dev import variants
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
-# Four of the gate's seed have every kind of packing.
-COUNT, SEED = how_much.of((4, 37), (24, 5))
 TARGET = steps.Target("gfx1100", 1)
-
-
-@pytest.mark.timeout(300)
-def test_what_kernels_read_is_the_permuted_weight_packed_once_in_one_allocation() -> None:
-    result = packing_check.spawn(SEED, 0, COUNT)
-    assert not result["failed"], "\n".join(result["failed"])
-    assert result["kinds"].keys() == {"as it lies", "pack_weight", "to_rows_and_pack"}
-    assert result["addresses"] > 100_000
 
 
 def problem(**changes: Any) -> plan.Problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import how_much
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,13 +56,13 @@ def _work(one: Any) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=how_much.of(60, 150), deadline=None)
 @given(_specs(), _specs())
 def test_texts_are_equal_exactly_where_the_work_is(one: Any, other: Any) -> None:
     assert (shape_text(one) == shape_text(other)) == (_work(one) == _work(other))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=how_much.of(60, 150), deadline=None)
 @given(_specs(), st.data())
 def test_one_change_changes_the_text(one: Any, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["stride", "pad_before", "pad_after", "dilation", "x_size"]))

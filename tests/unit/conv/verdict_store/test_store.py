@@ -310,7 +310,7 @@ def test_reads_do_not_wait_for_a_writer(path: Path) -> None:
     assert store.records(key(1)) == {"triton": record()}
     store.put(key(2), record())
     assert store.records(key(2)) == {"triton": record()}
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 5  # it would be a minute
     assert not store.flush(0.1)
     blocker.execute("ROLLBACK")
     blocker.close()

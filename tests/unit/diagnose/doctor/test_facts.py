@@ -205,8 +205,15 @@ def test_this_machine_is_examined_and_torch_stays_in_the_children() -> None:
 
 def asked(monkeypatch: pytest.MonkeyPatch, call: str, seconds: float) -> dict[str, Any]:
     monkeypatch.setattr(basic, "_CALL", call)
-    monkeypatch.setattr(basic, "is_started", lambda: False)
+    if basic.is_started():  # on a GPU
+        monkeypatch.setattr(basic, "is_started", lambda: False)
     return basic.ask_torch(seconds)
+
+
+def test_what_a_child_says_is_taken_if_it_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "stdlib" in asked(monkeypatch, "sysconfig:get_paths", 60.0)
+    wrong = asked(monkeypatch, "sys:getrecursionlimit", 60.0)
+    assert wrong == {"error": "the child's answer is no table"}
 
 
 def test_a_torch_that_hangs_is_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,6 +271,18 @@ def test_tiers_that_hang_and_fail_are_told_from_those_that_work(
     assert verdicts[("cuda:0", "conv2d")] == "error"
     assert verdicts[("cuda:0", "triton")] == verdicts[("cpu", "cpu")] == "ok"
     assert "trying vendor on cuda:0" in told
+
+
+def test_without_a_gpu_the_cpu_alone_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "tiers.py"
+    module.write_text(TIERS)
+    monkeypatch.setenv(TIER_MODULE, str(module))
+    facts = selftest.run(torch_says(gpus=[]), 60.0)
+    verdicts = {(r["device"], r["tier"]): r["verdict"] for r in facts["results"]}
+    assert {device for device, _ in verdicts} == {"cpu"}
+    assert verdicts[("cpu", "cpu")] == "ok"
 
 
 def test_without_torch_nothing_is_tried() -> None:

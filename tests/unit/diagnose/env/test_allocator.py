@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import how_much
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hy3d_rocm.diagnose.env import allocator, rules
@@ -45,14 +46,16 @@ def torch_refuses(text: str) -> bool:
 
 
 @needs_own_parser
-@settings(max_examples=600, deadline=None, print_blob=True)
+@settings(max_examples=how_much.of(150, 600), deadline=None, print_blob=True)
 @given(TEXTS)
+@example("no_such_key:[256:1]")
+@example("no_such_key:[256:1")
 def test_torch_refuses_what_the_retold_parser_refuses(text: str) -> None:
     assert bool(allocator.problem(text, strict=False, any_key=True)) == torch_refuses(text), text
 
 
 @needs_own_parser
-@settings(max_examples=300, deadline=None, print_blob=True)
+@settings(max_examples=how_much.of(100, 300), deadline=None, print_blob=True)
 @given(TEXTS)
 def test_what_is_kept_is_taken_by_torch(text: str) -> None:
     kept = allocator.without_refused(
@@ -62,7 +65,7 @@ def test_what_is_kept_is_taken_by_torch(text: str) -> None:
 
 
 @needs_own_parser
-@settings(max_examples=200, deadline=None, print_blob=True)
+@settings(max_examples=how_much.of(80, 200), deadline=None, print_blob=True)
 @given(st.lists(SETTING, max_size=4))
 def test_each_setting_that_torch_takes_alone_is_kept(parts: list[str]) -> None:
     kept = allocator.without_refused(

@@ -12,6 +12,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
+import how_much
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -202,7 +203,7 @@ VALUES = st.one_of(
 MACHINES = st.sampled_from([AMD, WINDOWS, BUILD_ONLY, NVIDIA, IGPU_BESIDE_NVIDIA, Machine()])
 
 
-@settings(max_examples=300, deadline=None, print_blob=True)
+@settings(max_examples=how_much.of(100, 300), deadline=None, print_blob=True)
 @given(st.dictionaries(NAMES, VALUES, max_size=6), MACHINES)
 def test_no_value_that_works_is_changed_and_only_the_stated_is_added(
     given_environ: dict[str, str], machine: Machine

@@ -54,7 +54,7 @@ WAYS: dict[str, Callable[[list[str]], bytes]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_no_encoding_line_end_colour_or_prefix_changes_a_diagnosis(way: str) -> None:
-    for found in EXCERPTS[:: how_much.of(3, 1)]:
+    for found in EXCERPTS[:: how_much.of(6, 1)]:
         assert rules_of(WAYS[way](found["lines"])) == found["expected"], found["link"]
 
 

@@ -26,7 +26,7 @@ needs_triton = pytest.mark.skipif(
     dispatch._card_refusal("sm_90") is not None, reason="no triton in this environment"
 )
 # The first scenes of the gate's seed are small, and cover most of their pixels.
-COUNT, SEED = how_much.of((4, 331), (8, 5))
+COUNT, SEED = how_much.of((4, 77), (8, 5))
 ARCHES = ("gfx942", "gfx1100")
 
 
@@ -37,7 +37,7 @@ def test_interpreted_kernels_draw_the_c_cores_picture_bit_for_bit() -> None:
     assert not result["failed"], "\n".join(result["failed"])
     assert result["scenes"] == COUNT
     assert result["covered"] > 100
-    assert result["addresses"] > 50_000
+    assert result["addresses"] > how_much.of(25_000, 50_000)
 
 
 def test_random_scenes_reach_both_rules_and_every_kind() -> None:
