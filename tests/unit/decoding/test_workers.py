@@ -6,12 +6,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,6 @@ pytest.importorskip("diffusers")
 dist = pytest.importorskip("torch.distributed")
 
 from decode_doubles import EVERY_KIND, relative_error, tiny_vae  # noqa: E402
-from places import TESTS  # noqa: E402
 from program_doubles import family_of, source_of  # noqa: E402
 from unknown_vaes import ConvNet  # noqa: E402
 from warm_start import Server  # noqa: E402
@@ -54,15 +54,19 @@ def made(others: int, **more: Any) -> Workers:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    """The processes do not import torch and diffusers anew, but those of a killed parent."""
+def warm() -> Iterator[Server | None]:
+    """The processes do not import torch, diffusers and the package anew, but that of a killed
+    parent."""
     if not hasattr(os, "fork"):
-        yield
+        yield None
         return
-    server = Server("torch.distributed", "diffusers.models.autoencoders")
+    server = Server(
+        "torch.distributed", "diffusers.models.autoencoders", "hy3d_rocm.decoding.workers",
+        "program_doubles",
+    )  # fmt: skip
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(process, "start", server.start)
-        yield
+        yield server
     server.close()
 
 
@@ -376,8 +380,7 @@ def test_processes_end_when_nobody_needs_them(wan: Any) -> None:
 
 
 PARENT = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[1])
+import os, signal
 import torch
 from decode_doubles import tiny_vae
 from program_doubles import family_of, source_of
@@ -394,14 +397,20 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it looks for processes as POSIX does")
-def test_a_killed_parent_leaves_no_process() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PARENT, str(TESTS / "support")], capture_output=True, text=True,
-        timeout=SECONDS, check=False,
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert "VAE Decode" not in done.stderr  # nothing of a process reaches the console
-    pid, until = int(done.stdout), time.monotonic() + 10
+def test_a_killed_parent_leaves_no_process(warm: Server, tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    with tempfile.TemporaryFile() as errors:
+        parent = warm.run(script, stderr=errors.fileno(), environ=os.environ)
+        told = parent.stdout.read()
+        code = parent.wait(SECONDS)
+        parent.stdin.close()
+        parent.stdout.close()
+        errors.seek(0)
+        said = errors.read().decode()
+    assert code == -signal.SIGKILL, said
+    assert "VAE Decode" not in said  # nothing of a process reaches the console
+    pid, until = int(told), time.monotonic() + 10
     while time.monotonic() < until and runs(pid):
         time.sleep(0.1)
     assert not runs(pid)
