@@ -27,7 +27,7 @@ from plain_engine import PlainEngine  # noqa: E402
 from hy3d_rocm.decoding.families import family_for  # noqa: E402
 from hy3d_rocm.decoding.layers import Attention, Conv  # noqa: E402
 
-LENGTHS = how_much.of((1, 2, 3, 5, 8), range(1, 13))
+LENGTHS = how_much.of((1, 2, 3, 5), range(1, 13))
 #: (H, W) of latents, taken in turn
 SIZES = ((2, 3), (1, 2), (3, 1), (2, 2))
 BOUND = 1e-5  # of the range, in float32: a tenth of what an engine may err in all
@@ -77,7 +77,8 @@ def test_encode_gives_the_vaes_own_moments_for_every_length_it_takes(kind: str) 
     vae = tiny_vae(kind)
     family = family_of(kind, vae)
     step, side = family.pixel_steps
-    for k in range(1) if kind.startswith("image") else range(12 if step == 1 else 5):
+    most = how_much.of(6, 12) if step == 1 else how_much.of(4, 5)
+    for k in range(1 if kind.startswith("image") else most):
         frames = 1 + step * k
         height, width = (n * family.factor[1] for n in SIZES[k % 4])
         if side < family.factor[1]:  # sizes that its convolutions take and no latent has
