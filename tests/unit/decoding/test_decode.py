@@ -411,8 +411,7 @@ def test_meter_sees_a_peak_that_is_gone_at_the_end() -> None:
     assert abs(meter.peak_bytes - size) <= size // 16
 
 
-@pytest.mark.parametrize("strategy", ["whole", *PARTS])
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(("strategy", "batch"), how_much.in_turns(("whole", *PARTS), (1, 2)))
 def test_progress_knows_its_total_from_the_first_step(vae: Any, strategy: str, batch: int) -> None:
     seen: list[tuple[int, int]] = []
     z = latents_of(vae, batch=batch)

@@ -138,9 +138,7 @@ def test_the_vaes_own_code_has_it_too_or_the_report_says_in_what_it_computes(
 
 @pytest.mark.parametrize(
     "kind",
-    how_much.of(
-        ("hunyuan", "wan", "ltx095", "image"), tuple(k for k in EVERY_KIND if k != "seedvr2")
-    ),
+    how_much.of(("hunyuan", "ltx095", "image"), tuple(k for k in EVERY_KIND if k != "seedvr2")),
 )
 def test_tiles_that_see_everything_have_float64s_error(
     kind: str, monkeypatch: pytest.MonkeyPatch

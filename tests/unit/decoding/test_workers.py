@@ -119,7 +119,7 @@ def test_the_frames_are_those_of_one_device(
 ) -> None:
     which = several[2 + number % 2]
     family = family_of(kind, tiny_vae(kind))
-    latents = source_of(family, False, 1 if family.is_image else 3, 8, 5)
+    latents = source_of(family, False, 1 if family.is_image else 2, 8, 5)
     wanted = decode(family, latents, strategy="streamed")
     frames, groups = shared(which, family, latents)
     assert [group is None for group in groups] == [kind in ALONE]
