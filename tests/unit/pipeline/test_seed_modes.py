@@ -15,6 +15,8 @@ from hy3d_rocm._fallback.seed import seed_image
 from hy3d_rocm.pipeline import PipelineProxy, seed_mode_of, unwrap
 from hy3d_rocm.scopes import cuda_literals
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SEED = 20250701
 CPU = torch.device("cpu")
 

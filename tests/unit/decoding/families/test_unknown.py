@@ -27,6 +27,8 @@ from hy3d_rocm.decoding.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decoding.planning.jobs import Job, torch_backend  # noqa: E402
 from hy3d_rocm.tools.planning import explain  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def test_a_plan_of_own_code_is_explained_by_what_was_looked_at() -> None:
     z = torch.zeros(1, 4, 3, 8, 8)
