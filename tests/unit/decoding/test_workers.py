@@ -23,6 +23,7 @@ dist = pytest.importorskip("torch.distributed")
 
 from decode_doubles import EVERY_KIND, relative_error, tiny_vae  # noqa: E402
 from program_doubles import family_of, source_of  # noqa: E402
+from router_doubles import one_thread  # noqa: E402
 from unknown_vaes import ConvNet  # noqa: E402
 from warm_start import Server  # noqa: E402
 
@@ -56,15 +57,16 @@ def made(others: int, **more: Any) -> Workers:
 @pytest.fixture(scope="module", autouse=True)
 def warm() -> Iterator[Server | None]:
     """The processes do not import torch, diffusers and the package anew, but that of a killed
-    parent."""
+    parent. All have one thread, this one, too."""
     if not hasattr(os, "fork"):
-        yield None
+        with one_thread():
+            yield None
         return
     server = Server(
         "torch.distributed", "diffusers.models.autoencoders", "hy3d_rocm.decoding.workers",
         "program_doubles",
     )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patched:
+    with one_thread(), pytest.MonkeyPatch.context() as patched:
         patched.setattr(process, "start", server.start)
         yield server
     server.close()
