@@ -3,6 +3,8 @@ one of them."""
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 import os
 import signal
@@ -35,7 +37,7 @@ from hy3d_rocm.decoding.families.base import Host  # noqa: E402
 from hy3d_rocm.decoding.families.unknown import UnknownFamily  # noqa: E402
 from hy3d_rocm.decoding.layers import ModuleWeights  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeCancelled  # noqa: E402
-from hy3d_rocm.decoding.worker_process import environment  # noqa: E402
+from hy3d_rocm.decoding.worker_process import SCRIPT, environment  # noqa: E402
 from hy3d_rocm.decoding.workers import MOST_FAILURES, Workers  # noqa: E402
 
 pytestmark = [
@@ -379,6 +381,22 @@ def test_processes_end_when_nobody_needs_them(wan: Any) -> None:
     while which.pids and time.monotonic() < until:
         time.sleep(0.1)
     assert not which.pids
+
+
+def test_a_process_answers_a_ping_and_ends_where_nobody_listens(tmp_path: Path) -> None:
+    begin = {"device": "cpu", "threads": 1, "flags": {}, "prepare": None}
+    with (tmp_path / "errors").open("wb") as errors:
+        started: Any = process.start(sys.executable, SCRIPT, stderr=errors.fileno(), variables={})
+    with io.BufferedWriter(started.stdin) as to:
+        to.write(json.dumps(process.search_path(sys.path)).encode() + b"\n")
+        wire.ping(to)
+        with io.BufferedReader(started.stdout) as answers:
+            frames = wire.receive(answers)
+        assert frames
+        assert wire.unpacked(frames) == ("here", None)
+        wire.send(to, wire.packed(("begin", begin)))
+        to.flush()
+        assert started.wait(SECONDS) == 0
 
 
 PARENT = """
