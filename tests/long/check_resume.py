@@ -38,6 +38,11 @@ import torch  # noqa: E402
 SEGMENT_FRAMES = 4  # instead of 32: more borders in a video that is decoded in a second
 LATENT_FRAMES = 9  # 33 frames; a decode in chunks goes on in the middle of 35 or more (graph.py)
 PATIENCE_SECONDS = 300.0
+# What `hy3d-rocm decode` imports on its way.
+COMMAND = (
+    "cli.decode", "conv.router", "conv.triton.jit", "decoding.executor", "decoding.families",
+    "decoding.backends.triton.backend", "decoding.planning.planner", "frames.sinks", "tools.runs",
+)  # fmt: skip
 
 
 class ResumeError(AssertionError):
@@ -140,11 +145,7 @@ def run_command(job: Job, kill_at_call: int | None = None, count_to: Path | None
 
 def import_all() -> None:
     """What the command imports on its way, so that children have it from their parent."""
-    for name in (
-        "cli.decode", "conv.router", "conv.triton.jit", "decoding.executor", "decoding.families",
-        "decoding.backends.triton.backend", "decoding.planning.planner", "frames.sinks",
-        "tools.runs",
-    ):  # fmt: skip
+    for name in COMMAND:
         importlib.import_module(f"hy3d_rocm.{name}")
 
 

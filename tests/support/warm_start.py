@@ -1,11 +1,13 @@
 """Processes that begin with a VAE's packages imported: forked from one that does nothing else.
 
 Importing torch and a VAE of diffusers takes 5 s of a core, and the tests of Workers start some
-twenty processes. This file is the server, too: `python warm_start.py SOCKET MODULE ...`.
+twenty processes. What was imported is no garbage: to look through it takes each decode 0.2 s.
+This file is the server, too: `python warm_start.py SOCKET MODULE ...`.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -18,19 +20,24 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 
 class Server:
-    """Takes the place of conv.probe.process.start."""
+    """start takes the place of conv.probe.process.start."""
 
     def __init__(self, *modules: str) -> None:
         self._socket, theirs = socket.socketpair()
         self._process = subprocess.Popen(
             [sys.executable, "-B", __file__, str(theirs.fileno()), *modules],
             pass_fds=[theirs.fileno()],
-        )
+            env={
+                **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "OMP_NUM_THREADS": "1",  # read when torch is imported
+            },
+        )  # fmt: skip
         theirs.close()
         self._heard = self._socket.makefile("rb", buffering=0)  # for select
         self._codes: dict[int, int] = {}
@@ -40,14 +47,17 @@ class Server:
         self, _python: str, script: Path, *arguments: str, stderr: int,
         variables: Mapping[str, str],
     ) -> Started:  # fmt: skip
-        from hy3d_rocm.conv.probe import process  # the server's processes import it themselves
+        from hy3d_rocm.conv.probe import process
 
+        environ = {**process.environment(os.environ), **variables}
+        return self.run(script, *arguments, stderr=stderr, environ=environ)
+
+    def run(
+        self, script: Path, *arguments: str, stderr: int, environ: Mapping[str, str]
+    ) -> Started:
+        """A process that runs the script as `python SCRIPT ARGUMENTS`."""
         (read, stdin), (stdout, write) = os.pipe(), os.pipe()
-        request = {
-            "argv": [str(script), *arguments],
-            "environ": {**process.environment(os.environ), **variables},
-        }
-        text = json.dumps(request).encode()
+        text = json.dumps({"argv": [str(script), *arguments], "environ": dict(environ)}).encode()
         socket.send_fds(self._socket, [len(text).to_bytes(4, "little")], [read, write, stderr])
         self._socket.sendall(text)
         os.close(read)
@@ -77,7 +87,7 @@ class Server:
 
 
 class Started:
-    """What Workers use of subprocess.Popen."""
+    """What Workers, and the tests, use of subprocess.Popen."""
 
     def __init__(self, server: Server, pid: int, stdin: int, stdout: int) -> None:
         self._server, self.pid = server, pid
@@ -96,7 +106,8 @@ class Started:
 
     def kill(self) -> None:
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended just now
+                os.kill(self.pid, signal.SIGKILL)
 
 
 def main() -> None:
@@ -105,6 +116,8 @@ def main() -> None:
     for name in sys.argv[2:]:
         importlib.import_module(name)
     sys.path[:] = path
+    gc.collect()
+    gc.freeze()
     children: set[int] = set()
     while True:
         if select.select([asked], [], [], 0.02 if children else None)[0]:

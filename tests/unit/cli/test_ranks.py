@@ -1,14 +1,15 @@
-"""hy3d-rocm decode by several processes, as torchrun starts them."""
+"""hy3d-rocm decode by several processes, with what torchrun tells each of them."""
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
-import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -19,6 +20,8 @@ pytest.importorskip("av")
 dist = pytest.importorskip("torch.distributed")
 
 import check_resume  # noqa: E402
+from places import ROOT  # noqa: E402
+from warm_start import Server, Started  # noqa: E402
 
 from hy3d_rocm import _native, cli  # noqa: E402
 
@@ -40,6 +43,42 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def wanted(inputs: Path) -> Any:
+    """The frames of one process."""
+    out = inputs / "alone.npy"
+    assert cli.main(command(inputs, out)) == 0
+    return np.load(out)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """Ranks do not import torch, diffusers and the command anew."""
+    made = Server(
+        "torch.distributed", "diffusers.models.autoencoders", "check_resume",
+        *(f"hy3d_rocm.{name}" for name in check_resume.COMMAND),
+    )  # fmt: skip
+    yield made
+    made.close()
+
+
+@dataclass
+class Rank:
+    process: Started
+    errors: IO[bytes]
+
+    def ended(self) -> tuple[int, str, str]:
+        """Its exit code, and what it wrote."""
+        self.process.stdin.close()
+        said = self.process.stdout.read().decode()
+        self.process.stdout.close()
+        code = self.process.wait(SECONDS)
+        self.errors.seek(0)
+        why = self.errors.read().decode()
+        self.errors.close()
+        return code, said, why
+
+
 def command(inputs: Path, out: Path, *more: str) -> list[str]:
     return [
         "decode", str(inputs / "latents.safetensors"), "--vae", str(inputs / "vae"),
@@ -47,7 +86,7 @@ def command(inputs: Path, out: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-def begun(words: list[str], count: int = 2) -> list[subprocess.Popen[str]]:
+def begun(server: Server, words: list[str], count: int = 2) -> list[Rank]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -55,55 +94,53 @@ def begun(words: list[str], count: int = 2) -> list[subprocess.Popen[str]]:
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count),
         "TORCHELASTIC_RUN_ID": "none",
     }  # fmt: skip
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", "hy3d_rocm", *words], text=True, stderr=subprocess.PIPE,
-            env=os.environ | place | {"RANK": str(n), "LOCAL_RANK": str(n), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-        )
-        for n in range(count)
-    ]  # fmt: skip
+    ranks = []
+    for n in range(count):
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the rank has ended
+        own = {"RANK": str(n), "LOCAL_RANK": str(n), "OMP_NUM_THREADS": "1"}
+        process = server.run(
+            ROOT / "hy3d_rocm" / "__main__.py", *words, stderr=errors.fileno(),
+            environ=os.environ | place | own,
+        )  # fmt: skip
+        ranks.append(Rank(process, errors))
+    return ranks
 
 
-def ended(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-    told = [rank.communicate(timeout=SECONDS) for rank in ranks]
-    return [(rank.returncode, *texts) for rank, texts in zip(ranks, told, strict=True)]
-
-
-def test_two_processes_write_the_frames_of_one(inputs: Path, tmp_path: Path) -> None:
-    alone, out = tmp_path / "alone.npy", tmp_path / "frames.npy"
-    assert cli.main(command(inputs, alone)) == 0
-    (code, said, why), (other, nothing, theirs) = ended(begun(command(inputs, out, "--resume")))
-    assert (code, other) == (0, 0)
+def test_two_processes_write_the_frames_of_one(
+    server: Server, inputs: Path, wanted: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "frames.npy"
+    ranks = begun(server, command(inputs, out, "--resume"))
+    (code, said, why), (other, nothing, theirs) = (rank.ended() for rank in ranks)
+    assert (code, other) == (0, 0), why + theirs
     assert "alone" not in why + theirs
     assert "rank 1" not in theirs
     assert "33 frames 24x16" in said
     assert nothing == ""
-    want, found = np.load(alone), np.load(out)
-    assert np.abs(found - want).max() < BOUND
+    assert np.abs(np.load(out) - wanted).max() < BOUND
 
 
-def test_what_rank_0_can_not_do_ends_all(inputs: Path, tmp_path: Path) -> None:
+def test_what_rank_0_can_not_do_ends_all(server: Server, inputs: Path, tmp_path: Path) -> None:
     out = tmp_path / "no" / "frames.npy"
-    (code, _, why), (other, _, theirs) = ended(begun(command(inputs, out)))
+    ranks = begun(server, command(inputs, out))
+    (code, _, why), (other, _, theirs) = (rank.ended() for rank in ranks)
     assert code == 1
     assert other == 0  # torchrun would end rank 0, which may be decoding alone
     assert str(tmp_path / "no") in why
     assert "rank 1: another rank of the group ended the decode (rank 0: " in theirs
 
 
-def test_a_rank_that_is_killed_does_not_end_the_decode(inputs: Path, tmp_path: Path) -> None:
-    alone, out = tmp_path / "alone.npy", tmp_path / "frames.npy"
-    assert cli.main(command(inputs, alone)) == 0
-    ranks = begun(command(inputs, out))
-    time.sleep(1.0)  # it may or may not have joined by then
+def test_a_rank_that_is_killed_does_not_end_the_decode(
+    server: Server, inputs: Path, wanted: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "frames.npy"
+    ranks = begun(server, command(inputs, out))
     deadline = time.monotonic() + SECONDS
-    while not (tmp_path / "frames.npy.partial").exists() and ranks[0].poll() is None:
+    while not (tmp_path / "frames.npy.partial").exists() and ranks[0].process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    ranks[1].send_signal(signal.SIGKILL)
-    (code, said, why), _ = ended(ranks)
+    ranks[1].process.kill()
+    (code, said, why), _ = (rank.ended() for rank in ranks)
     assert code == 0, why
     assert "33 frames 24x16" in said
-    want, found = np.load(alone), np.load(out)
-    assert np.abs(found - want).max() < BOUND
+    assert np.abs(np.load(out) - wanted).max() < BOUND

@@ -115,7 +115,8 @@ def test_an_encode_in_parts_has_float64s_error(
     kind: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     family = family_of(kind)
-    pixels = tiny_pixels(1 if family.is_image else 9, 32, 32).double()
+    frames = how_much.of(max(5, 1 + family.pixel_steps[0]), 9)
+    pixels = tiny_pixels(1 if family.is_image else frames, 32, 32).double()
     with all_wide(monkeypatch):
         want = unsplit_moments(family.vae, pixels)
     got, report = encode_with_report(family, pixels, strategy=strategy, moments=True)
@@ -137,9 +138,7 @@ def test_the_vaes_own_code_has_it_too_or_the_report_says_in_what_it_computes(
 
 @pytest.mark.parametrize(
     "kind",
-    how_much.of(
-        ("hunyuan", "wan", "ltx095", "image"), tuple(k for k in EVERY_KIND if k != "seedvr2")
-    ),
+    how_much.of(("hunyuan", "ltx095", "image"), tuple(k for k in EVERY_KIND if k != "seedvr2")),
 )
 def test_tiles_that_see_everything_have_float64s_error(
     kind: str, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from typing import Any
@@ -84,6 +85,12 @@ def job(request: pytest.FixtureRequest, kind: str) -> Job:
         return Job(kind, request.param)
 
 
+@functools.cache
+def long_job(kind: str, size: int = 2) -> Job:
+    """By layers; it is only read. The tests that ask for it have one thread and no gradients."""
+    return Job(kind, "layers", how_much.of(4, 5), size)
+
+
 def test_out_of_memory_in_place_of_any_operator_changes_no_bit(job: Job) -> None:
     """Also in the copies of kept frames, beside and in the middle of a layer: every seventh, some
     with another one soon after. Replay: the numbers are in the message."""
@@ -123,7 +130,7 @@ def test_out_of_memory_in_any_pair_of_steps_changes_no_bit() -> None:
 def test_late_copies_that_fail_change_no_bit_and_hold_no_more(kind: str, seed: int) -> None:
     """Without faults the device holds what the program states, however late the copies are.
     Replay: the seed is the test's number."""
-    job, rng = Job(kind, "layers", 5, 12), random.Random(seed)
+    job, rng = long_job(kind, 12), random.Random(seed)
     program = job.spilled(rng.random() if seed else 0.0)
     transfers = LateTransfers(seed)
     with LiveStorages([job.x, *parameters_of(job.graph)], CPU) as live:
@@ -191,7 +198,7 @@ def test_a_failed_step_has_let_go_of_its_tensors_when_memory_is_asked_for(job: J
 def test_a_stop_is_seen_before_the_next_step_with_no_copy_under_way(
     kind: str, where: float
 ) -> None:
-    job = Job(kind, "layers", 5)
+    job = long_job(kind)
     program, transfers = job.spilled(), LateTransfers()
     counter = Counter(int(where * len(program.steps(0))), DecodeCancelled)
     with pytest.raises(DecodeCancelled):

@@ -3,15 +3,18 @@ one of them."""
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 import os
 import signal
-import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +24,8 @@ pytest.importorskip("diffusers")
 dist = pytest.importorskip("torch.distributed")
 
 from decode_doubles import EVERY_KIND, relative_error, tiny_vae  # noqa: E402
-from places import TESTS  # noqa: E402
 from program_doubles import family_of, source_of  # noqa: E402
+from router_doubles import one_thread  # noqa: E402
 from unknown_vaes import ConvNet  # noqa: E402
 from warm_start import Server  # noqa: E402
 
@@ -34,7 +37,7 @@ from hy3d_rocm.decoding.families.base import Host  # noqa: E402
 from hy3d_rocm.decoding.families.unknown import UnknownFamily  # noqa: E402
 from hy3d_rocm.decoding.layers import ModuleWeights  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeCancelled  # noqa: E402
-from hy3d_rocm.decoding.worker_process import environment  # noqa: E402
+from hy3d_rocm.decoding.worker_process import SCRIPT, environment  # noqa: E402
 from hy3d_rocm.decoding.workers import MOST_FAILURES, Workers  # noqa: E402
 
 pytestmark = [
@@ -54,15 +57,20 @@ def made(others: int, **more: Any) -> Workers:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def warm() -> Iterator[None]:
-    """The processes do not import torch and diffusers anew, but those of a killed parent."""
+def warm() -> Iterator[Server | None]:
+    """The processes do not import torch, diffusers and the package anew, but that of a killed
+    parent. All have one thread, this one, too."""
     if not hasattr(os, "fork"):
-        yield
+        with one_thread():
+            yield None
         return
-    server = Server("torch.distributed", "diffusers.models.autoencoders")
-    with pytest.MonkeyPatch.context() as patched:
+    server = Server(
+        "torch.distributed", "diffusers.models.autoencoders", "hy3d_rocm.decoding.workers",
+        "program_doubles",
+    )  # fmt: skip
+    with one_thread(), pytest.MonkeyPatch.context() as patched:
         patched.setattr(process, "start", server.start)
-        yield
+        yield server
     server.close()
 
 
@@ -115,7 +123,7 @@ def test_the_frames_are_those_of_one_device(
 ) -> None:
     which = several[2 + number % 2]
     family = family_of(kind, tiny_vae(kind))
-    latents = source_of(family, False, 1 if family.is_image else 3, 8, 5)
+    latents = source_of(family, False, 1 if family.is_image else 2, 8, 5)
     wanted = decode(family, latents, strategy="streamed")
     frames, groups = shared(which, family, latents)
     assert [group is None for group in groups] == [kind in ALONE]
@@ -412,9 +420,24 @@ def test_processes_end_when_nobody_needs_them(wan: Any) -> None:
     assert not which.pids
 
 
+def test_a_process_answers_a_ping_and_ends_where_nobody_listens(tmp_path: Path) -> None:
+    begin = {"device": "cpu", "threads": 1, "flags": {}, "prepare": None}
+    with (tmp_path / "errors").open("wb") as errors:
+        started: Any = process.start(sys.executable, SCRIPT, stderr=errors.fileno(), variables={})
+    with io.BufferedWriter(started.stdin) as to:
+        to.write(json.dumps(process.search_path(sys.path)).encode() + b"\n")
+        wire.ping(to)
+        with io.BufferedReader(started.stdout) as answers:
+            frames = wire.receive(answers)
+        assert frames
+        assert wire.unpacked(frames) == ("here", None)
+        wire.send(to, wire.packed(("begin", begin)))
+        to.flush()
+        assert started.wait(SECONDS) == 0
+
+
 PARENT = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[1])
+import os, signal
 import torch
 from decode_doubles import tiny_vae
 from program_doubles import family_of, source_of
@@ -431,14 +454,20 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it looks for processes as POSIX does")
-def test_a_killed_parent_leaves_no_process() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PARENT, str(TESTS / "support")], capture_output=True, text=True,
-        timeout=SECONDS, check=False,
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert "VAE Decode" not in done.stderr  # nothing of a process reaches the console
-    pid, until = int(done.stdout), time.monotonic() + 10
+def test_a_killed_parent_leaves_no_process(warm: Server, tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    with tempfile.TemporaryFile() as errors:
+        parent = warm.run(script, stderr=errors.fileno(), environ=os.environ)
+        told = parent.stdout.read()
+        code = parent.wait(SECONDS)
+        parent.stdin.close()
+        parent.stdout.close()
+        errors.seek(0)
+        said = errors.read().decode()
+    assert code == -signal.SIGKILL, said
+    assert "VAE Decode" not in said  # nothing of a process reaches the console
+    pid, until = int(told), time.monotonic() + 10
     while time.monotonic() < until and runs(pid):
         time.sleep(0.1)
     assert not runs(pid)

@@ -22,6 +22,8 @@ from torch import nn
 from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.offload import apply, components_of, current_mode, estimate
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 apply_module = importlib.import_module("hy3d_rocm.offload.placement")
 measure = importlib.import_module("hy3d_rocm.offload.memory")
 transfer = importlib.import_module("hy3d_rocm.offload.transfer")

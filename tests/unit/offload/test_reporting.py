@@ -16,6 +16,8 @@ from torch import nn
 from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.offload import reporting_transfers
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedAccelerator:

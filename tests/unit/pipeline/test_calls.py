@@ -17,6 +17,8 @@ from wrapper_pipelines import tiny_delight
 from hy3d_rocm import _rng
 from hy3d_rocm.pipeline import PipelineProxy, hooks
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 IMAGE = torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))
 

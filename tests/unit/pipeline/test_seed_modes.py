@@ -15,6 +15,8 @@ from hy3d_rocm._fallback.seed import seed_image
 from hy3d_rocm.pipeline import PipelineProxy, seed_mode_of, unwrap
 from hy3d_rocm.scopes import cuda_literals
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SEED = 20250701
 CPU = torch.device("cpu")
 
@@ -83,11 +85,11 @@ def test_a_caller_who_gives_the_global_generator_shares_it_with_encode_images() 
 
 
 def test_the_promises_hold_for_many_seeds() -> None:
-    """50 in the gate, a thousand in `make test-long`."""
+    """20 in the gate, a thousand in `make test-long`."""
     chosen = random.Random(SEED)
     pipeline = Painter()
     proxies = {mode: PipelineProxy(pipeline, seed_mode=mode) for mode in ("stream", "legacy")}
-    for _ in range(how_much.of(50, 1000)):
+    for _ in range(how_much.of(20, 1000)):
         seed = chosen.choice(
             (chosen.getrandbits(64), chosen.getrandbits(32), chosen.getrandbits(6))
         )
@@ -215,7 +217,7 @@ def test_a_proxy_tells_its_mode_and_what_it_stands_for() -> None:
     assert seed_mode_of(pipeline) is None
 
 
-@pytest.mark.parametrize("count", [1, 3, 8])
+@pytest.mark.parametrize("count", how_much.of((1, 3), (1, 3, 8)))
 def test_legacy_is_upstreams_delight_loop_bit_for_bit(delighter: Any, count: int) -> None:
     plain = delight(delighter, count, 7)
     after_plain = torch.get_rng_state()
@@ -225,7 +227,7 @@ def test_legacy_is_upstreams_delight_loop_bit_for_bit(delighter: Any, count: int
         assert torch.equal(plain[0], plain[1])
 
 
-@pytest.mark.parametrize("count", [1, 3, 8])
+@pytest.mark.parametrize("count", how_much.of((1, 3), (1, 3, 8)))
 def test_streams_first_delight_is_upstreams_and_the_others_their_own(
     delighter: Any, count: int
 ) -> None:
@@ -239,8 +241,8 @@ def test_per_image_pictures_do_not_depend_on_the_split(delighter: Any) -> None:
         proxy = PipelineProxy(delighter, seed_mode="per_image", first_index=first)
         return delight(proxy, count, 7)  # type: ignore[no-any-return]
 
-    whole = part(0, 8)
-    assert torch.equal(torch.cat([part(0, 3), part(3, 5)]), whole)
+    whole = part(0, 5)
+    assert torch.equal(torch.cat([part(0, 3), part(3, 2)]), whole)
     assert all_differ(whole)
     assert torch.equal(whole[0], delight(delighter, 1, 7)[0])
 

@@ -417,15 +417,21 @@ def test_what_leaves_for_the_host_is_no_other_convolution(comfy: Comfy) -> None:
     from hy3d_rocm.decoding.memory.budget import Budget
     from hy3d_rocm.decoding.planning.compiled import plan_job
     from hy3d_rocm.decoding.planning.jobs import Job, host_backend
-    from hy3d_rocm.tools.loading import bare_vae
+    from hy3d_rocm.decoding.planning.planner import DoesNotFitError
+    from hy3d_rocm.decoding.report import DecodeOptions
     from hy3d_rocm.tune.shapes import collect_decode
 
-    family, half = family_for(bare_vae("hunyuan").to(torch.bfloat16)), torch.bfloat16
-    place = torch.device("cuda")
-    job = Job(family, (1, 16, 9, 40, 64), place, half, half, host_backend)
-    full = plan_job(job, Budget(1 << 40, 1 << 40, False, "given"), "streamed")
-    room = full.need.device_bytes * 2 // 3
-    less = plan_job(job, Budget(room, 1 << 40, False, "given"), "streamed")
+    family, half = family_for(tiny_vae("hunyuan").to(torch.bfloat16)), torch.bfloat16
+    place, options = torch.device("cuda"), DecodeOptions(slice_bytes=1 << 16)
+    job = Job(family, (1, 4, 3, 16, 16), place, half, half, host_backend)
+
+    def plan(room: int) -> Any:
+        return plan_job(job, Budget(room, 1 << 40, False, "given"), "streamed", options)
+
+    full = plan(1 << 40)
+    with pytest.raises(DoesNotFitError) as refused:
+        plan(1)
+    less = plan((full.need.device_bytes + refused.value.smallest) // 2)
     assert full.need.stored_bytes == 0 < less.need.stored_bytes
     found = [collect_decode(job, plan) for plan in (full, less)]
     assert found[0][0] == found[1][0]

@@ -12,6 +12,8 @@ import pytest
 import torch
 from patches_doubles import InterruptAsBase, InterruptAsException, patched, run, settings_are
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 fake_comfy, wrapper = patches_doubles.fake_comfy, patches_doubles.wrapper
 
 SIZE = {"width": 4, "height": 4, "cfg_image": 1.0}

@@ -12,6 +12,8 @@ from patches_doubles import InterruptAsBase, InterruptAsException, patched, run,
 
 from hy3d_rocm.scopes import cuda_literals
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 fake_comfy, wrapper = patches_doubles.fake_comfy, patches_doubles.wrapper
 
 PAINT = "hy3dgen.texgen.hunyuanpaint.pipeline"

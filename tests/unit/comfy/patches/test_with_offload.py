@@ -16,6 +16,7 @@ import pytest
 import torch
 from offload_doubles import ACCELERATOR, SimulatedAccelerator, hooked
 from patches_doubles import DOUBLE, InterruptAsBase, load_upstream, patched, run, settings_are
+from router_doubles import one_thread
 
 from examples.demo.delight import tiny_pipeline
 from hy3d_rocm.device import ResolvedDevice
@@ -23,6 +24,8 @@ from hy3d_rocm.offload import HEADROOM_BYTES, components_of, current_mode, estim
 from hy3d_rocm.offload import memory as measure
 
 fake_comfy = patches_doubles.fake_comfy
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SIZE, STEPS, GB = 16, 2, 2**30
 LOADER, NODE = "DownloadAndLoadHy3DDelightModel", "Hy3DDelightImage"
@@ -115,10 +118,11 @@ def expected() -> torch.Tensor:
     """Pictures of a pipeline that nothing was done to, noise from one generator."""
     pipeline = callable_by_the_stand_in(tiny_pipeline())
     generator = torch.Generator().manual_seed(3)
-    pictures = [
-        pipeline(image.movedim(-1, 0), generator, STEPS).images[0].movedim(0, -1)
-        for image in IMAGES
-    ]
+    with one_thread():
+        pictures = [
+            pipeline(image.movedim(-1, 0), generator, STEPS).images[0].movedim(0, -1)
+            for image in IMAGES
+        ]
     return torch.stack(pictures).float()
 
 

@@ -6,6 +6,7 @@ sentence, and what "auto" and "tiled" give is what the VAE's own code makes.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -44,7 +45,9 @@ from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 # The families' own code is asked in many small decodes, which take a second or so of Wan's. In the
-# gate each change meets two of its kinds, one at each time: kinds and times in turns.
+# gate each change meets one of its kinds between two decodes, kinds in turns; and some of them
+# another kind before the first decode: of a VAE that is not as it was in the last decode nothing is
+# known, either.
 WHEN = ("first", "second")
 SEVERAL = ("hunyuan", "image", "ltx")
 LARGER = ("hunyuan15", "wan", "wan22")
@@ -56,8 +59,9 @@ OF_LARGER = how_much.of(
 
 def pairs(k: int, kinds: tuple[str, ...]) -> list[tuple[str, str]]:
     """(kind, when) of the k-th change; `make test-long` takes every kind at both times."""
-    some = [(kinds[(k + n) % len(kinds)], WHEN[(k // len(kinds) + n) % 2]) for n in (0, 1)]
-    return how_much.of(some, [(kind, when) for kind in kinds for when in WHEN])
+    some = [(kinds[k % len(kinds)], "second"), (kinds[(k + 1) % len(kinds)], "first")]
+    few = some if kinds is LARGER else some[: 1 + (k % 4 == 1)]
+    return how_much.of(few, [(kind, when) for kind in kinds for when in WHEN])
 
 
 def cases() -> list[Any]:
@@ -105,20 +109,29 @@ def latents(kind: str, vae: Any) -> Any:
     return tiny_latents(vae, *sizes.get(kind, (2, 2, 3)))
 
 
-def test_each_change_and_each_kind_is_tried_at_both_times() -> None:
+@functools.cache
+def unchanged_of(kind: str) -> tuple[Any, Any]:
+    """Latents and their own decode; only to be read."""
+    vae = tiny_vae(kind)
+    z = latents(kind, vae)
+    return z, plain(vae, z)
+
+
+def test_each_kind_is_tried_at_both_times_and_each_change_at_least_between_two_decodes() -> None:
     met: dict[Any, set[str]] = {}
     for kind, change, when in (case.values for case in cases()):
         met.setdefault(kind, set()).add(when)
         met.setdefault(change, set()).add(when)
     assert set(met) >= {*EVERYWHERE, *SOMEWHERE, "hunyuan15", "wan22"}
-    assert all(times == set(WHEN) for times in met.values())
+    assert all("second" in times for times in met.values())
+    both = {what for what, times in met.items() if times == set(WHEN)}
+    assert both >= {*SEVERAL, *LARGER, *how_much.of((), (*EVERYWHERE, *SOMEWHERE))}
 
 
 @pytest.mark.parametrize(("kind", "change", "when"), cases())
 def test_a_change_is_never_ignored(kind: str, change: ChangeIt, when: str) -> None:
     vae = tiny_vae(kind)
-    z = latents(kind, vae)
-    unchanged = plain(vae, z)
+    z, unchanged = unchanged_of(kind)
     if when == "second":
         before = decode(vae, z, strategy="streamed")
         assert relative_error(before, unchanged) <= 1e-4
@@ -140,18 +153,16 @@ def test_a_change_is_never_ignored(kind: str, change: ChangeIt, when: str) -> No
 TILES = DecodeOptions(halo_pixels=16, overlap_pixels=16, min_tile_pixels=16)
 
 
-@pytest.mark.parametrize("when", ["first", "second"])
 @pytest.mark.parametrize(
-    "change",
-    [
-        forward_hook,
-        own_forward,
-        subclassed_silu,
-        decode_of_the_class,
-        parametrised,
-        seamless_tiling,
-    ],
-)
+    ("change", "when"),
+    how_much.in_turns(
+        (
+            forward_hook, own_forward, subclassed_silu, decode_of_the_class, parametrised,
+            seamless_tiling,
+        ),
+        WHEN,
+    ),
+)  # fmt: skip
 def test_tiles_of_a_changed_vae_are_tiles_of_its_own_code(change: ChangeIt, when: str) -> None:
     vae = tiny_vae("image")
     z = tiny_latents(vae, 1, 16, 16)

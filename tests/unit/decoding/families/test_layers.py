@@ -27,7 +27,7 @@ from plain_engine import PlainEngine  # noqa: E402
 from hy3d_rocm.decoding.families import family_for  # noqa: E402
 from hy3d_rocm.decoding.layers import Attention, Conv  # noqa: E402
 
-LENGTHS = how_much.of((1, 2, 3, 5, 8), range(1, 13))
+LENGTHS = how_much.of((1, 2, 3, 5), range(1, 13))
 #: (H, W) of latents, taken in turn
 SIZES = ((2, 3), (1, 2), (3, 1), (2, 2))
 BOUND = 1e-5  # of the range, in float32: a tenth of what an engine may err in all
@@ -77,7 +77,8 @@ def test_encode_gives_the_vaes_own_moments_for_every_length_it_takes(kind: str) 
     vae = tiny_vae(kind)
     family = family_of(kind, vae)
     step, side = family.pixel_steps
-    for k in range(1) if kind.startswith("image") else range(12 if step == 1 else 5):
+    most = how_much.of(6, 12) if step == 1 else how_much.of(4, 5)
+    for k in range(1 if kind.startswith("image") else most):
         frames = 1 + step * k
         height, width = (n * family.factor[1] for n in SIZES[k % 4])
         if side < family.factor[1]:  # sizes that its convolutions take and no latent has
@@ -93,7 +94,7 @@ def test_encode_gives_the_vaes_own_moments_for_every_length_it_takes(kind: str) 
 def test_whole_is_the_vaes_own_code_bit_for_bit_and_writes_nothing(kind: str) -> None:
     vae = tiny_vae(kind)
     family = family_of(kind, vae)
-    z = tiny_latents(vae, 1 if kind.startswith("image") else 3, 2, 2)
+    z = tiny_latents(vae, 1 if kind.startswith("image") else 2, 2, 2)
     wanted = unsplit(vae, z, TIMESTEP.get(kind))
     pixels = wanted[:, :, : 1 + 2 * family.factor[0]].clamp(-1, 1)
     moments = unsplit_moments(vae, pixels)
@@ -119,7 +120,7 @@ def test_every_tensor_that_layers_bring_comes_through_the_weights(kind: str) -> 
     """So that a decode can be predicted on shapes, and can run elsewhere than the VAE is."""
     vae = tiny_vae(kind)
     family = family_of(kind, vae)
-    frames = 1 if kind.startswith("image") else 3
+    frames = 1 if kind.startswith("image") else 2
     z = torch.empty(1, family.latent_channels, frames, 2, 3, device="meta")
     made = family.decode(PlainEngine(_Shapes()), z)
     assert (made.device.type, tuple(made.shape)) == ("meta", family.out_shape(tuple(z.shape)))
