@@ -162,7 +162,7 @@ def machine(world: World) -> Iterator[None]:
         "hy3d_rocm.conv.policy.setting_of": lambda call: ROCM,
         "hy3d_rocm.conv.policy.memory_for": lambda device: world.memory,
         "hy3d_rocm.conv.policy._rates": {},
-        "hy3d_rocm.conv.router.all_tiers": world.tiers,
+        "hy3d_rocm.conv.protection.all_tiers": world.tiers,
         "hy3d_rocm.conv.releasing.release": lambda device: 0,
     }
     with contextlib.ExitStack() as stack:

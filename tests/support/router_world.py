@@ -76,7 +76,7 @@ class World:
         patch.setattr("hy3d_rocm.conv.policy.memory_for", lambda device: self.memory)
         patch.setattr("hy3d_rocm.conv.policy.prove", self._prove)
         patch.setattr("hy3d_rocm.conv.policy._rates", {})
-        patch.setattr("hy3d_rocm.conv.router.all_tiers", lambda **o: tuple(self.tiers.values()))
+        patch.setattr("hy3d_rocm.conv.protection.all_tiers", lambda **o: tuple(self.tiers.values()))
 
     def _computing(self, name: str) -> Callable[[ConvCall], torch.Tensor]:
         def act(call: ConvCall) -> torch.Tensor:

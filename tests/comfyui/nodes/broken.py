@@ -201,7 +201,7 @@ class HarnessHangSeen(Probe):
 
 def hang() -> None:
     """Puts the pretended card in place."""
-    from hy3d_rocm.conv import policy, router
+    from hy3d_rocm.conv import policy, protection
     from hy3d_rocm.conv.choice import Setting
 
     unhang()
@@ -214,12 +214,12 @@ def hang() -> None:
 
     _before.update(
         setting_of=policy.setting_of, memory_for=policy.memory_for, seconds=policy.PROBE_SECONDS,
-        tiers=router.all_tiers, known=known,
+        tiers=protection.all_tiers, known=known,
     )  # fmt: skip
     policy.setting_of = lambda call: setting
     policy.memory_for = lambda device: known
     policy.PROBE_SECONDS = PROBE_SECONDS
-    router.all_tiers = with_hanging
+    protection.all_tiers = with_hanging
     os.environ["HY3D_ROCM_PROBE_TIER_MODULE"] = str(HANGING_TIER)
     forget()
 
@@ -227,10 +227,10 @@ def hang() -> None:
 def unhang() -> None:
     if not _before:
         return
-    from hy3d_rocm.conv import policy, router
+    from hy3d_rocm.conv import policy, protection
 
     policy.setting_of, policy.memory_for = _before["setting_of"], _before["memory_for"]
-    policy.PROBE_SECONDS, router.all_tiers = _before["seconds"], _before["tiers"]
+    policy.PROBE_SECONDS, protection.all_tiers = _before["seconds"], _before["tiers"]
     os.environ.pop("HY3D_ROCM_PROBE_TIER_MODULE", None)
     _before.clear()
     forget()
