@@ -68,6 +68,18 @@ def check_packages() -> None:
         )
 
 
+def check_core() -> None:
+    """Raise DemoError without the C core: there is no decode within the budget to be shown then,
+    and nothing computes where every back-end fails."""
+    from hy3d_rocm import _fallback, _native
+
+    if not _native.available:
+        raise DemoError(
+            f"the demo needs the C core, which is not there ({_native.missing}): "
+            f"{_fallback.INSTALL}"
+        )
+
+
 def run_child(job: dict[str, Any], work: Path) -> dict[str, Any]:
     """Decode in a fresh process and return its record. Raises DemoError where it fails."""
     job_path, record_path = work / f"{job['mode']}.job.json", work / f"{job['mode']}.record.json"
@@ -211,6 +223,7 @@ def run_demo(out: Path, frames: int = 33) -> dict[str, Any]:
     `frames` is 4 n + 1 (the VAE's frame arithmetic).
     """
     check_packages()
+    check_core()
     # It warns about torchvision, which nothing here uses; read when it is imported.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     # Threads of OpenMP that wait sleep, in the children, too; by default they spin: where both

@@ -56,17 +56,23 @@ def route(
 
     def rank(place: int) -> tuple[float, ...]:
         tier, fits = candidates[place][0], candidates[place][4]
-        preferred = (_ON_GPU if on_gpu else _ON_HOST).index(int(tier))
+        usual = (_ON_GPU if on_gpu else _ON_HOST).index(int(tier))
         if on_gpu and tier == _CURRENT and not is_rocm and policy != _SAFE:
-            preferred = -1 if current == _CURRENT or trusted else preferred
-        return (tier != pinned, bool(on_gpu) and tier == _CPU, not fits, preferred)
+            usual = -1 if current == _CURRENT or trusted else usual
+        return (tier != pinned, bool(on_gpu) and tier == _CPU, not fits, usual)
+
+    def in_order(reasons: Sequence[int]) -> list[int]:
+        return sorted((i for i, why in enumerate(reasons) if why == _IN_ORDER), key=rank)
 
     reasons = tuple(map(reason, candidates))
-    order = sorted((i for i, why in enumerate(reasons) if why == _IN_ORDER), key=rank)
+    order = in_order(reasons)
     spare = [
         i
         for i, (tier, _, failure, *_) in enumerate(candidates)
         if failure == 1 and (trusted or not is_vendor(tier))
     ]
     cramped = not all(candidates[i][4] for i in order)
-    return tuple(order), reasons, -1, order[0] if order else -1, -1, (), tuple(spare), cramped
+    # Had nothing failed in this process: records of tiers that failed are of that failure.
+    unharmed = in_order([reason((c[0], 0, 0, *c[3:]) if c[2] else c) for c in candidates])
+    preferred = next(iter(unharmed or order), -1)
+    return tuple(order), reasons, -1, preferred, -1, (), tuple(spare), cramped

@@ -255,6 +255,7 @@ _MADE: weakref.WeakKeyDictionary[Any, dict[Any, Prediction]] = weakref.WeakKeyDi
 def planned(job: Job, variant: Variant) -> Need:
     """Planned bytes, the result included. ValueError (a sentence) where they can't be told; of a
     VAE of which nothing else is known the least that it can be."""
+    _check_host(job)
     try:
         found = predicted(job, variant)
     except ValueError as error:
@@ -282,6 +283,15 @@ def _least(job: Job, variant: Variant, why: str) -> Need:
     return Need(made, result, unknown=why)
 
 
+def _check_host(job: Job) -> None:
+    """ValueError (a sentence) where a host's weights are not as the VAE's own code needs them."""
+    host = getattr(job.family, "host", None)
+    if host is not None and job.dtype != host.dtype:
+        raise ValueError("the VAE's own code computes in the type that its host casts weights to")
+    if host is not None and not host.runs_own_code:
+        raise ValueError(f"the VAE's weights are not on {host.device}")
+
+
 def predicted(job: Job, variant: Variant) -> Prediction:
     """The peaks before any allowance. ValueError (a sentence) where they can't be told."""
     rules = OperatorWorkspace(job.device)
@@ -289,11 +299,7 @@ def predicted(job: Job, variant: Variant) -> Prediction:
         rules.key, type(job.family).__name__, job.encode, job.shape, str(job.dtype),
         str(job.result_dtype), job.keeps_result, key_of(variant),
     )  # fmt: skip
-    host = getattr(job.family, "host", None)
-    if host is not None and job.dtype != host.dtype:
-        raise ValueError("the VAE's own code computes in the type that its host casts weights to")
-    if host is not None and not host.runs_own_code:
-        raise ValueError(f"the VAE's weights are not on {host.device}")
+    _check_host(job)
     made = _MADE.setdefault(job.family.decoder, {})
     if key not in made:
         made[key] = _on_shapes(job, variant, rules)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hy3d_rocm import _native
 from hy3d_rocm.conv.call import ConvSpec, dtype_name, make_spec, size_text
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.compile_ahead import OnShapes
@@ -201,5 +202,7 @@ def _of_program(job: Job, way: Variant, compiled: Compiled) -> list[Shape]:
 
 def _of_whole(job: Job) -> list[Shape]:
     z = torch.empty((1, *job.shape[1:]), dtype=job.dtype, device="meta")
+    if not _native.available:  # its layers are not run then, in tune as in decode()
+        return _of_call(lambda: job.family.whole(z), job.device)
     backend = TorchBackend(ModuleWeights(job.dtype, "meta"))
     return _of_call(lambda: at_once(record(job.family), backend, z), job.device)

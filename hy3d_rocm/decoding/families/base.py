@@ -319,9 +319,10 @@ class StructuredFamily(Family):
         """Mean and log variance by the VAE's own code, unsplit."""
         self.needed_encoder()
         if self.processing.gives_mean:
+            other = 'encode with a strategy other than "whole"'
             raise TypeError(
-                f"this {self.name} VAE's own encode gives the latent's mean only: encode with a "
-                'strategy other than "whole"'
+                f"this {self.name} VAE's own encode gives the latent's mean only: "
+                + (f"call that, since {self.why}" if self.why else other)
             )
         x = self._by_own_code(self.encoder, self.own_encode, pixels)
         return _of_all(self.processing.encoded, x)

@@ -109,9 +109,14 @@ class Compiled:
     ) -> None:  # fmt: skip
         check_choice("strategy", strategy, STRATEGIES)
         if not _native.available:
+            from hy3d_rocm._fallback import INSTALL  # looks through sys.path
+
             raise ValueError(
-                f"a program of {job.family.name}'s layers needs the C core ({_native.missing})"
-            )
+                f"a program of {job.family.name}'s layers needs the C core ({_native.missing}): "
+                f"{INSTALL}; without it "
+                + ("encode() runs the VAE's own code" if job.encode else
+                   "decode() runs the VAE's own code, whole or in tiles")
+            )  # fmt: skip
         if strategy == "tiled" and job.encode:
             raise ValueError(
                 'the strategy "tiled" can\'t be taken for an encode: give "streamed", "cpu" or '

@@ -46,6 +46,20 @@ def test_it_takes_and_leaves_out_what_the_core_does() -> None:
         assert set(plain[6]) <= set(core[6]), f"seed {seed}"
 
 
+def test_what_would_be_first_had_nothing_failed_is_told() -> None:
+    """A call that goes another way than that counts as recovered."""
+    assert twin.route(ON_CPU, usual())[3] == 0
+    one, both = usual(), usual()
+    one[0] = both[0] = (0, 5, 2, *usual()[0][3:])  # a record of what failed
+    both[1] = (1, 0, 1, *usual()[1][3:])
+    for candidates in (one, both):
+        order, preferred = twin.route(ON_CPU, candidates)[0::3][:2]
+        assert (order[0], preferred) == (1 if candidates is one else 2, 0)
+        assert _core.route(ON_CPU, candidates)[3] == 0
+    banned = [(0, 5, 0, *usual()[0][3:]), *usual()[1:]]
+    assert twin.route(ON_CPU, banned)[3] == 1  # by another process: it is not first here
+
+
 def test_nothing_is_estimated() -> None:
     rates = twin.Rates()
     rates.learn(0, (0, 1.0, 1.0, 1.0, 1.0, 1, 1, 1), 1.0)
