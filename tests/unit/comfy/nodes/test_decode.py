@@ -335,11 +335,16 @@ def test_frames_of_one_video_are_encoded_as_one(execute: Execute, loads: list[An
 
 
 def test_an_encode_is_shared_by_the_devices_of_the_input_or_of_the_settings(
-    execute: Execute, loads: list[Any], shares: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    execute: Execute, loads: list[Any], shares: list[Any], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    caplog.set_level("INFO")
     vae, pixels = encoding_vae("wan"), torch.rand(5, 16, 16, 3)
     execute("Hy3DRocmVAEEncode", pixels=pixels, vae=vae, **AUTO)
+    execute("Hy3DRocmVAEEncode", pixels=pixels, vae=vae, **AUTO, devices="all")
     assert shares == []
+    why = "ComfyUI computes on cpu: no other device can encode with it"
+    assert f"[VAE Encode] {why}" in caplog.messages
     given = {**AUTO, "budget": "200MB", "devices": "cpu,cpu"}
     execute("Hy3DRocmVAEEncode", pixels=pixels, vae=vae, **given)
     monkeypatch.setenv("HY3D_ROCM_VAE_DEVICES", "cpu,cpu")
