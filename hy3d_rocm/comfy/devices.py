@@ -34,8 +34,8 @@ def shared(
     place: torch.device, work: Callable[[Group | None], Result], cancel: Any, encode: bool,
 ) -> Result:  # fmt: skip
     """work(group), where the group is of ComfyUI's device, `place`, and of those that are named;
-    work(None) where none is. devices: see parse_devices; "": as the settings say. wishes, cancel,
-    encode: see Workers.share. ValueError (a sentence) for devices that are not there."""
+    work(None) where none is, or one is not there. devices: see parse_devices; "": as the settings
+    say. wishes, cancel, encode: see Workers.share."""
     names = parse_devices(devices or settings.current().vae_devices)
     workers = _workers_of(names, place, encode) if names else None
     if workers is None:
@@ -61,7 +61,12 @@ def _workers_of(names: tuple[str, ...], place: torch.device, encode: bool) -> Wo
     numbered: int | None = place.index
     if place.type == "cuda" and numbered is None:
         place = torch.device("cuda", torch.cuda.current_device())
-    others = further_devices(names, place)
+    try:
+        others = further_devices(names, place)
+    except ValueError as error:  # a workflow of another machine; the budget counts all the same
+        verb = "encoding" if encode else "decoding"
+        logger.warning("[%s] %s: %s on %s alone", stage_of(encode), error, verb, place)
+        return None
     if not others:
         if names == (ALL,):
             logger.info("[%s] %s", stage_of(encode), _alone(place, encode))
