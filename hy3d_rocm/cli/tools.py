@@ -36,10 +36,7 @@ def _capture(arguments: argparse.Namespace) -> int:
     if arguments.run:
         environ = {**os.environ, VARIABLE: str(Path(folder).resolve())}
         before = set(folder.glob("*.json"))
-        try:
-            code = subprocess.run(arguments.run, env=environ, check=False).returncode
-        except OSError as error:
-            raise ValueError(f"{arguments.run[0]} can't be started: {error.strerror}") from error
+        code = _ended(arguments.run, environ)
         count = len(set(folder.glob("*.json")) - before)
         many = f"{count} capture{'s' * (count != 1)} of {arguments.run[0]}"
         sys.stdout.write(f"{many} {'is' if count == 1 else 'are'} in {folder}\n")
@@ -47,6 +44,21 @@ def _capture(arguments: argparse.Namespace) -> int:
     if arguments.latent is None or arguments.vae is None:
         raise ValueError("give LATENT and --vae, or --run PROGRAM")
     return _capture_file(arguments, folder)
+
+
+def _ended(program: list[str], environ: dict[str, str]) -> int:
+    """Runs a program; its exit code."""
+    try:
+        child = subprocess.Popen(program, env=environ)
+    except OSError as error:
+        raise ValueError(f"{program[0]} can't be started: {error.strerror}") from error
+    try:
+        return child.wait()
+    except KeyboardInterrupt:  # is the program's as well, which ends in its own time: how ComfyUI
+        return child.wait()  # is ended
+    finally:  # a second one ends it
+        child.kill()
+        child.wait()
 
 
 def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:

@@ -15,6 +15,7 @@ from hy3d_rocm.comfy import settings
 from hy3d_rocm.comfy.in_worker import prepare
 from hy3d_rocm.conv.triton.launch import architecture
 from hy3d_rocm.decoding.device_names import ALL, further_devices, parse_devices
+from hy3d_rocm.decoding.stages import stage_of
 
 if TYPE_CHECKING:
     from hy3d_rocm.decoding.group import Group
@@ -33,10 +34,10 @@ def shared(
     place: torch.device, work: Callable[[Group | None], Result], cancel: Any, encode: bool,
 ) -> Result:  # fmt: skip
     """work(group), where the group is of ComfyUI's device, `place`, and of those that are named;
-    work(None) where none is. devices: see parse_devices; "": as the settings say. wishes, cancel,
-    encode: see Workers.share. ValueError (a sentence) for devices that are not there."""
+    work(None) where none is, or one is not there. devices: see parse_devices; "": as the settings
+    say. wishes, cancel, encode: see Workers.share."""
     names = parse_devices(devices or settings.current().vae_devices)
-    workers = _workers_of(names, place) if names else None
+    workers = _workers_of(names, place, encode) if names else None
     if workers is None:
         return work(None)
     return workers.share(family, video, wishes, work, cancel, encode)
@@ -54,16 +55,21 @@ def close() -> None:
         _workers.close()
 
 
-def _workers_of(names: tuple[str, ...], place: torch.device) -> Workers | None:
-    """Those of the last decode where it asked for the same."""
+def _workers_of(names: tuple[str, ...], place: torch.device, encode: bool) -> Workers | None:
+    """Those of the last time where it asked for the same."""
     global _workers
     numbered: int | None = place.index
     if place.type == "cuda" and numbered is None:
         place = torch.device("cuda", torch.cuda.current_device())
-    others = further_devices(names, place)
+    try:
+        others = further_devices(names, place)
+    except ValueError as error:  # a workflow of another machine; the budget counts all the same
+        verb = "encoding" if encode else "decoding"
+        logger.warning("[%s] %s: %s on %s alone", stage_of(encode), error, verb, place)
+        return None
     if not others:
         if names == (ALL,):
-            logger.info("[VAE Decode] %s", _alone(place))
+            logger.info("[%s] %s", stage_of(encode), _alone(place, encode))
         return None
     from hy3d_rocm.decoding.workers import Workers
 
@@ -76,10 +82,11 @@ def _workers_of(names: tuple[str, ...], place: torch.device) -> Workers | None:
         return known
 
 
-def _alone(place: torch.device) -> str:
+def _alone(place: torch.device, encode: bool) -> str:
+    verb = "encode" if encode else "decode"
     if place.type != "cuda":
-        return f"ComfyUI computes on {place}: no other device can decode with it"
-    return f"no other GPU is a {architecture(place)} as {place} is: it decodes alone"
+        return f"ComfyUI computes on {place}: no other device can {verb} with it"
+    return f"no other GPU is a {architecture(place)} as {place} is: it {verb}s alone"
 
 
 def _options() -> dict[str, Any]:

@@ -197,6 +197,8 @@ def _shared(family: Any, source: Tensor, asked: DecodeRequest, reports: list[Dec
         execution = _prepare(family, source, asked)
     reports.append(execution.report)
     why = together.why_not_rows(execution.job)
+    if not why and source.shape[0] > 1:  # of one sample the plan says that it can't be
+        why = together.why_not_by(asked.strategy)
     if not together.shares_samples(group, execution.job, execution.budget, why):
         execution.run()
     else:

@@ -162,6 +162,11 @@ def why_not_rows(job: Job) -> str:
     return "its norms see whole frames" if any(node.norm == FRAME for node in nodes) else ""
 
 
+def why_not_by(strategy: str) -> str:
+    """Why a strategy that was asked for can't share rows, "" where it can."""
+    return f'the strategy "{strategy}" is not shared' if strategy in ("whole", "tiled") else ""
+
+
 def check_plan(group: Group, plan: Plan) -> None:
     """GroupLostError where the ranks have planned other programs."""
     candidate = plan.compiled.program.candidate

@@ -77,7 +77,7 @@ class Worker:
                 self._say("failed", described(error, 500))
                 sys.stderr.flush()
                 os._exit(1)
-            del frames
+            del frames, arguments  # an encode has large pixels, and the next message may be far
             self._say("done", answer)
 
     def _read(self, commands: Any) -> None:

@@ -270,8 +270,8 @@ class Workers:
         self.failures += 1
         if self.failures >= MOST_FAILURES:
             self._log(
-                logging.WARNING, "That was so %d times in a row: from now on %s decodes alone, "
-                "until a restart", self.failures, self.device,
+                logging.WARNING, "That was so %d times in a row: from now on %s decodes and "
+                "encodes alone, until a restart", self.failures, self.device,
             )  # fmt: skip
 
     def _refuse(self, family: Any, why: str) -> None:
@@ -366,9 +366,7 @@ def why_alone(
     )  # fmt: skip
     if source.shape[0] > 1:  # the samples may be shared
         return ""
-    if strategy in ("whole", "tiled"):
-        return f'the strategy "{strategy}" is not shared'
-    return together.why_not_rows(job)
+    return together.why_not_by(strategy) or together.why_not_rows(job)
 
 
 # Which VAE a process has

@@ -275,7 +275,7 @@ def test_processes_that_can_not_start_are_tried_three_times(
     told = lines(caplog)
     assert len(told) == MOST_FAILURES + 1
     assert "cpu: no process can be started: there is no Python: decoding on cpu alone" in told[0]
-    assert "3 times in a row: from now on cpu decodes alone" in told[-1]
+    assert "3 times in a row: from now on cpu decodes and encodes alone" in told[-1]
 
 
 def test_a_process_that_says_why_it_can_not_start_is_quoted(
@@ -340,6 +340,27 @@ def test_what_has_no_rows_to_share_starts_no_process(
     assert which.share(*wan[:2], {"strategy": strategy}, lambda group: group) is None
     assert which.pids == []
     assert f'on cpu alone: the strategy "{strategy}" is not shared' in caplog.text
+
+
+@pytest.mark.parametrize("strategy", ["whole", "tiled"])
+def test_of_what_has_no_rows_to_share_samples_are_shared(
+    pair: Workers, strategy: str, caplog: Any
+) -> None:
+    """Also where one device gets more of them than the other."""
+    family = family_of("image", tiny_vae("image"))
+    latents = torch.cat([source_of(family, False, 1, 8, 5), torch.randn(2, 4, 1, 8, 5)])
+
+    def work(group: Any) -> Any:
+        groups.append(group)
+        return decode(family, latents, strategy=strategy, group=group)
+
+    groups = list[Any]()
+    wanted = decode(family, latents, strategy=strategy)
+    found = pair.share(family, latents, {"strategy": strategy}, work)
+    assert near(found, wanted)
+    assert [group is None for group in groups] == [False]
+    assert lines(caplog) == []
+    assert pair.failures == 0
 
 
 def test_a_cancel_ends_all_ranks_and_the_processes_stay(pair: Workers, wan: Any) -> None:

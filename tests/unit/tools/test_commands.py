@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -473,6 +475,32 @@ def test_capture_runs_a_program_with_the_variable_set(
     )
     assert code == 3
     assert "in here" in capfd.readouterr().out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGINT cannot be sent to one process there")
+def test_a_program_that_is_captured_ends_in_its_own_time_at_ctrl_c(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A terminal sends the signal to both."""
+    program = (
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "try:\n"
+        "    os.kill(os.getppid(), signal.SIGINT)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(30)\n"
+        "except KeyboardInterrupt:\n"
+        "    time.sleep(1); print('in order', flush=True); exit(3)\n"
+    )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code = cli.main(["capture", "--out", str(tmp_path), "--run", sys.executable, "-c", program])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert code == 3
+    said = capfd.readouterr().out
+    assert "in order" in said
+    assert "0 captures of" in said
 
 
 def test_validate_corrects_the_statistics_as_decode_does(

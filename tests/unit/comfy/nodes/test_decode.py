@@ -168,6 +168,19 @@ def test_a_decode_is_shared_by_the_devices_of_the_input_or_of_the_settings(
         decoded(devices="both")
 
 
+def test_a_device_that_is_not_there_costs_a_line_and_no_budget(
+    execute: Execute, loads: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    vae = ManagedVae(wan_original(tiny_vae("wan")))
+    z = tiny_latents(vae.first_stage_model, 3, 2, 2)
+    given = {**AUTO, "budget": "200MB", "devices": "0,1"}
+    report = execute("Hy3DRocmVAEDecode", samples={"samples": z}, vae=vae, **given).values[1]
+    assert "budget: 200.00 MB as given" in report
+    assert vae.calls == []
+    why = "cuda:0 can't decode with cpu: name devices of that kind"
+    assert f"[VAE Decode] {why}: decoding on cpu alone" in caplog.messages
+
+
 def test_processes_give_a_vae_back_with_comfyui_and_end_when_memory_is_freed(
     execute: Execute, loads: list[Any], shares: list[Any]
 ) -> None:
@@ -335,11 +348,16 @@ def test_frames_of_one_video_are_encoded_as_one(execute: Execute, loads: list[An
 
 
 def test_an_encode_is_shared_by_the_devices_of_the_input_or_of_the_settings(
-    execute: Execute, loads: list[Any], shares: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    execute: Execute, loads: list[Any], shares: list[Any], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    caplog.set_level("INFO")
     vae, pixels = encoding_vae("wan"), torch.rand(5, 16, 16, 3)
     execute("Hy3DRocmVAEEncode", pixels=pixels, vae=vae, **AUTO)
+    execute("Hy3DRocmVAEEncode", pixels=pixels, vae=vae, **AUTO, devices="all")
     assert shares == []
+    why = "ComfyUI computes on cpu: no other device can encode with it"
+    assert f"[VAE Encode] {why}" in caplog.messages
     given = {**AUTO, "budget": "200MB", "devices": "cpu,cpu"}
     execute("Hy3DRocmVAEEncode", pixels=pixels, vae=vae, **given)
     monkeypatch.setenv("HY3D_ROCM_VAE_DEVICES", "cpu,cpu")
