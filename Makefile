@@ -109,7 +109,8 @@ collect: $(STAMP)
 PROGRAMS := core $(CORE_BUILD)/check_hy3d $(CORE_BUILD)/fuzz/replay $(CORE_BUILD)/check_bits \
 	$(CSITES_BUILD)/check_sites
 GATE := ctest csites $(LINT) collect cbits-quick
-test: check-library
+# Beside another goal, whose pip would run at the same time, pip comes first.
+test: check-library $(if $(filter-out test,$(MAKECMDGOALS)),$(STAMP))
 	$(MAKE) --no-print-directory -j$(CORES) $(STAMP) $(PROGRAMS)
 	$(MAKE) --no-print-directory -j$(CORES) -Otarget $(GATE) HY3D_BLAS_LIBRARY="$$($(VENDORED_BLAS))"
 	$(MAKE) --no-print-directory pytest

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Integral
+from numbers import Real
 from typing import Any
 
 import torch
@@ -117,9 +117,9 @@ def _check_words(when: str, on_oom: str, accuracy: str, memory_threshold: Any, b
         raise ValueError(f"protect: on_oom={on_oom!r} is neither 'retry' nor 'raise'")
     if accuracy not in ("fast", "exact"):
         raise ValueError(f"protect: accuracy={accuracy!r} is neither 'fast' nor 'exact'")
-    if not isinstance(memory_threshold, (int, float)) or not 0 < memory_threshold <= 1:
+    if not isinstance(memory_threshold, Real) or not 0 < float(memory_threshold) <= 1:
         raise ValueError(f"protect: memory_threshold={memory_threshold!r} is not in (0, 1]")
-    if budget is not None and (not isinstance(budget, Integral) or budget < 0):
+    if budget is not None and (not isinstance(budget, Real) or float(budget) < 0):
         raise ValueError(
             f"protect: budget={budget!r} is negative, or no number of bytes; None means no budget"
         )

@@ -173,7 +173,7 @@ def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeRe
                         raise
                     is_alone, lost = True, str(error)
                 if is_alone:  # nothing holds what the ranks had made any more
-                    logger.warning("[%s] %s: decoding alone", stages.stage_of(asked.encode), lost)
+                    stages.warn_alone(lost, asked.encode)
             if is_alone:
                 execution = _prepare(family, source, replace(asked, group=None))
                 reports.append(execution.report)
@@ -217,7 +217,7 @@ def _share_samples(
     logger.info(
         "[%s] %s%s", stages.stage_of(asked.encode),
         f"{source.shape[0]} samples are shared by {group.size} ranks"
-        if source.shape[0] > 1 else "Rank 0 decodes alone",
+        if source.shape[0] > 1 else f"Rank 0 {'encodes' if asked.encode else 'decodes'} alone",
         why and f": rows can't be shared, since {why}",
     )  # fmt: skip
 
@@ -230,7 +230,7 @@ def _share_samples(
             placing.begin(resume_key_of(part.job, part.plan.variant))
         return cast("Tensor", part.placing.finish())
 
-    together.by_samples(group, placing, decode, stages.stage_of(asked.encode))
+    together.by_samples(group, placing, decode, asked.encode)
 
 
 def _device_of(family: Any) -> torch.device:

@@ -37,6 +37,12 @@ def stage_of(encode: bool) -> str:
     return "VAE Encode" if encode else "VAE Decode"
 
 
+def warn_alone(why: str, encode: bool) -> None:
+    """That this rank goes on without the others."""
+    verb = "encoding" if encode else "decoding"
+    logger.warning("[%s] %s: %s alone", stage_of(encode), why, verb)
+
+
 def _say(encode: bool, text: str, *given: object) -> None:
     logger.info("[%s] " + text, stage_of(encode), *given)
     flush()

@@ -16,6 +16,7 @@ import torch
 
 import hy3d_rocm
 from hy3d_rocm.conv.triton import launch
+from hy3d_rocm.decoding import stages
 from hy3d_rocm.decoding.copies import tensors_of
 from hy3d_rocm.decoding.graph import FRAME, OPAQUE
 from hy3d_rocm.decoding.group import GroupLostError, is_settled, settled, settling
@@ -197,10 +198,10 @@ def one_by_one(made: Tensor) -> list[Tensor]:
 
 
 def by_samples(
-    group: Group, placing: Placing, decode: Callable[[Sequence[int]], Tensor], stage: str
+    group: Group, placing: Placing, decode: Callable[[Sequence[int]], Tensor], encode: bool
 ) -> None:  # fmt: skip
     """All samples into rank 0's `placing`. decode: of some samples, on this device; what a rank
-    can't decode rank 0 does. One sample is rank 0's, and nobody waits for it. stage: of log lines.
+    can't decode rank 0 does. One sample is rank 0's, and nobody waits for it.
     """
     samples = range(placing.shape[0])
     if len(samples) == 1:
@@ -236,7 +237,7 @@ def by_samples(
             found |= _theirs(group, rank, shares[rank], size, placing.dtype)
     with settling():
         if group.lost:
-            logger.warning("[%s] %s: decoding alone", stage, group.lost)
+            stages.warn_alone(group.lost, encode)
         _put_all(placing, found, [share for share in shares if share], decode)
 
 

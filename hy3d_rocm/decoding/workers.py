@@ -213,8 +213,8 @@ class Workers:
         if _is(self._refused, family.vae, now):
             return None
         wanted = {
-            "source": source.detach().cpu(), "wishes": dict(wishes), "timestep": family.timestep,
-            "encode": self._encodes,
+            "source": source.detach().cpu().contiguous(), "wishes": dict(wishes),
+            "timestep": family.timestep, "encode": self._encodes,
         }  # fmt: skip
         part = wire.packed(("carry_out", wanted))
         if any(worker.has_ended() for worker in self._workers):

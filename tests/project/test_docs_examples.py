@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import how_much
 import pytest
 import torch
 from bench_results import RESULTS
@@ -271,7 +272,7 @@ RUN = {" ".join(words_of(c)): c for c in OURS if not why_not(c)}
 def test_a_command_runs_as_it_stands(
     line: str, desk: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    if line.startswith("demo") and hasattr(os, "fork"):
+    if line.startswith("demo") and hasattr(os, "fork") and not how_much.FULL:
         request.getfixturevalue("small_demo")
     if HAS_GPU and line.startswith("tune"):
         pytest.skip("minutes on a GPU")
