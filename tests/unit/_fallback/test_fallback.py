@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -117,26 +118,60 @@ def test_protect_routes_without_the_core() -> None:
     assert "the router failed" not in err
 
 
-def test_a_vae_is_decoded_by_its_own_code_without_the_core() -> None:
-    pytest.importorskip("diffusers")
-    out, _ = without_core(
-        f"""
-        sys.path.insert(0, {str(SUPPORT)!r})
-        import torch
-        from decode_doubles import tiny_latents, tiny_vae
-        from hy3d_rocm import protect
-        from hy3d_rocm.decoding.executor import decode_with_report
+# Runs programs one after the other; each one's lines stand between two marks.
+ONE_AFTER_THE_OTHER = """
+import json, traceback
+sys.path[:0], programs = json.loads(sys.stdin.read())
+for name, code in programs.items():
+    for stream in (sys.stdout, sys.stderr):
+        print(f"=== {name}", file=stream, flush=True)
+    try:
+        exec(code, {"sys": sys})
+    except BaseException:
+        traceback.print_exc()
+"""
 
-        vae = tiny_vae("wan")
-        latents = tiny_latents(vae, 2, 6, 6)
-        with torch.no_grad():
-            own = vae.decode(latents).sample
-        with protect() as guard:
-            frames, report = decode_with_report(vae, latents, "1GB")
-        print(report.strategy, torch.equal(frames, own), guard.stats.calls > 0)
-        print(report.reason)
-        """
-    )
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, tuple[str, str]]:
+    """What each of the programs below prints: in one process, since to import torch and diffusers
+    takes longer than what they do."""
+    pytest.importorskip("diffusers")
+    programs = {n: globals()[n] for n in ("OWN_CODE", "REFUSALS", "OTHERWISE", "TUNE")}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(HIDE) + ONE_AFTER_THE_OTHER],
+        input=json.dumps([[str(SUPPORT), str(ROOT)], programs]), capture_output=True, text=True,
+        check=True, timeout=110,
+    )  # fmt: skip
+
+    def parts(text: str) -> dict[str, str]:
+        return {one.split("\n")[0]: one.partition("\n")[2] for one in text.split("=== ")[1:]}
+
+    out, err = parts(done.stdout), parts(done.stderr)
+    return {name: (out[name].strip(), err[name].strip()) for name in programs}
+
+
+OWN_CODE = """
+import torch
+from decode_doubles import tiny_latents, tiny_vae
+from hy3d_rocm import protect
+from hy3d_rocm.decoding.executor import decode_with_report
+
+vae = tiny_vae("wan")
+latents = tiny_latents(vae, 2, 6, 6)
+with torch.no_grad():
+    own = vae.decode(latents).sample
+with protect() as guard:
+    frames, report = decode_with_report(vae, latents, "1GB")
+print(report.strategy, torch.equal(frames, own), guard.stats.calls > 0)
+print(report.reason)
+"""
+
+
+def test_a_vae_is_decoded_by_its_own_code_without_the_core(
+    told: dict[str, tuple[str, str]],
+) -> None:
+    out, _ = told["OWN_CODE"]
     lines = out.splitlines()
     assert lines[0] == "whole True True"
     assert "Its own code runs, since the C core, which plans its layers, is missing" in lines[1]
@@ -191,43 +226,44 @@ def test_decode_and_encode_are_functions_before_and_after_their_package_is_loade
     assert functions == (executor.decode, executor.encode) == (hy3d_rocm.decode, hy3d_rocm.encode)
 
 
-def test_what_cannot_be_done_without_the_core_is_a_sentence_that_says_what_brings_it() -> None:
-    pytest.importorskip("diffusers")
-    out, err = without_core(
-        f"""
-        sys.path[:0] = {[str(SUPPORT), str(ROOT)]!r}
-        from pathlib import Path
-        import torch
-        from decode_doubles import tiny_latents, tiny_pixels, tiny_vae
-        from decode_originals import latent_diffusion_original, wan_original
-        from examples.demo import run as demo
-        from hy3d_rocm import decode, encode
-        from hy3d_rocm.cli import main
-        from hy3d_rocm.decoding.families import family_for
-        from hy3d_rocm.decoding.families.base import Host
+REFUSALS = """
+from pathlib import Path
+import torch
+from decode_doubles import tiny_latents, tiny_pixels, tiny_vae
+from decode_originals import latent_diffusion_original, wan_original
+from examples.demo import run as demo
+from hy3d_rocm import decode, encode
+from hy3d_rocm.cli import main
+from hy3d_rocm.decoding.families import family_for
+from hy3d_rocm.decoding.families.base import Host
 
-        def said(what, work):
-            try:
-                work()
-            except Exception as error:
-                print(what, type(error).__name__, error)
+def said(what, work):
+    try:
+        work()
+    except Exception as error:
+        print(what, type(error).__name__, error)
 
-        vae = tiny_vae("hunyuan15")
-        said("cpu", lambda: decode(vae, tiny_latents(vae, 1, 4, 4), strategy="cpu"))
-        said("frames", lambda: encode(vae, tiny_pixels(4, 32, 32)))
-        said("size", lambda: encode(vae, tiny_pixels(1, 30, 32)))
-        said("mean", lambda: encode(wan_original(tiny_vae("wan")), tiny_pixels(1, 32, 32)))
+vae = tiny_vae("hunyuan15")
+said("cpu", lambda: decode(vae, tiny_latents(vae, 1, 4, 4), strategy="cpu"))
+said("frames", lambda: encode(vae, tiny_pixels(4, 32, 32)))
+said("size", lambda: encode(vae, tiny_pixels(1, 30, 32)))
+said("mean", lambda: encode(wan_original(tiny_vae("wan")), tiny_pixels(1, 32, 32)))
 
-        hosted = family_for(latent_diffusion_original(tiny_vae("image")))
-        hosted.host = Host(torch.device("cpu"), torch.float64, None)
-        z = torch.randn(1, hosted.latent_channels, 3, 2)
-        said("hosted", lambda: decode(hosted, z, precision="fp32"))
+hosted = family_for(latent_diffusion_original(tiny_vae("image")))
+hosted.host = Host(torch.device("cpu"), torch.float64, None)
+z = torch.randn(1, hosted.latent_channels, 3, 2)
+said("hosted", lambda: decode(hosted, z, precision="fp32"))
 
-        demo.check_packages = lambda: None
-        said("demo", lambda: demo.run_demo(Path("nowhere"), 5))
-        print("plan", main(["plan", "--vae", "image", "--size", "64x64"]))
-        """
-    )
+demo.check_packages = lambda: None
+said("demo", lambda: demo.run_demo(Path("nowhere"), 5))
+print("plan", main(["plan", "--vae", "image", "--size", "64x64"]))
+"""
+
+
+def test_what_cannot_be_done_without_the_core_is_a_sentence_that_says_what_brings_it(
+    told: dict[str, tuple[str, str]],
+) -> None:
+    out, err = told["REFUSALS"]
     said = dict(line.split(" ", 1) for line in out.splitlines())
     brings = "(No module named 'hy3d_rocm._core'): run `pip install .` in the pack's folder"
     assert "ValueError the strategy 'cpu' can't be taken" in said["cpu"]
@@ -242,57 +278,59 @@ def test_what_cannot_be_done_without_the_core_is_a_sentence_that_says_what_bring
         assert brings in text
 
 
-def test_a_vae_that_does_otherwise_than_its_parts_is_not_run_by_them_without_the_core() -> None:
-    pytest.importorskip("diffusers")
-    out, err = without_core(
-        f"""
-        sys.path.insert(0, {str(SUPPORT)!r})
-        import torch
-        from decode_doubles import tiny_latents, tiny_pixels, tiny_vae
-        from hy3d_rocm import decode, encode
-        from hy3d_rocm.decoding.families import family_for
-        from hy3d_rocm.decoding.families.proof import proven
+OTHERWISE = """
+import torch
+from decode_doubles import tiny_latents, tiny_pixels, tiny_vae
+from hy3d_rocm import decode, encode
+from hy3d_rocm.decoding.families import family_for
+from hy3d_rocm.decoding.families.proof import proven
 
-        usual = family_for(tiny_vae("image"))
-        print(proven(usual), proven(usual, encode=True))
-        vae = tiny_vae("image")
+usual = family_for(tiny_vae("image"))
+print(proven(usual), proven(usual, encode=True))
+vae = tiny_vae("image")
 
-        class Twice(type(vae)):
-            def decode(self, z, *args, **more):
-                made = super().decode(z, *args, **more)
-                made.sample = made.sample * 2
-                return made
+class Twice(type(vae)):
+    def decode(self, z, *args, **more):
+        made = super().decode(z, *args, **more)
+        made.sample = made.sample * 2
+        return made
 
-            def encode(self, x, *args, **more):
-                return super().encode(x / 2, *args, **more)
+    def encode(self, x, *args, **more):
+        return super().encode(x / 2, *args, **more)
 
-        vae.__class__ = Twice
-        z, x = tiny_latents(vae, 1, 4, 4)[:, :, 0], tiny_pixels(1, 16, 16)[:, :, 0]
-        with torch.no_grad():
-            print(torch.equal(decode(vae, z), vae.decode(z).sample))
-            print(torch.equal(encode(vae, x), vae.encode(x).latent_dist.mean))
-        """
-    )
+vae.__class__ = Twice
+z, x = tiny_latents(vae, 1, 4, 4)[:, :, 0], tiny_pixels(1, 16, 16)[:, :, 0]
+with torch.no_grad():
+    print(torch.equal(decode(vae, z), vae.decode(z).sample))
+    print(torch.equal(encode(vae, x), vae.encode(x).latent_dist.mean))
+"""
+
+
+def test_a_vae_that_does_otherwise_than_its_parts_is_not_run_by_them_without_the_core(
+    told: dict[str, tuple[str, str]],
+) -> None:
+    out, err = told["OTHERWISE"]
     assert out.split() == ["True"] * 4, err
 
 
-def test_the_convolutions_of_a_decode_are_found_for_tune_without_the_core() -> None:
-    pytest.importorskip("diffusers")
-    out, err = without_core(
-        f"""
-        sys.path.insert(0, {str(SUPPORT)!r})
-        import torch
-        from decode_doubles import tiny_vae
-        from hy3d_rocm.decoding.families import unproven_family
-        from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
-        from hy3d_rocm.tune.shapes import collect, collect_decode
+TUNE = """
+import torch
+from decode_doubles import tiny_vae
+from hy3d_rocm.decoding.families import unproven_family
+from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
+from hy3d_rocm.tune.shapes import collect, collect_decode
 
-        vae, gpu, f32 = tiny_vae("image").to("meta"), torch.device("cuda"), torch.float32
-        family = unproven_family(vae)
-        job = Job(family, (1, family.latent_channels, 1, 4, 4), gpu, f32, f32, torch_backend)
-        shapes, whose = collect_decode(job, None)
-        wanted = collect(vae, (1, family.latent_channels, 4, 4), f32, "cuda")
-        print(len(shapes) > 5, sorted(map(str, shapes)) == sorted(map(str, wanted)))
-        """
-    )
+vae, gpu, f32 = tiny_vae("image").to("meta"), torch.device("cuda"), torch.float32
+family = unproven_family(vae)
+job = Job(family, (1, family.latent_channels, 1, 4, 4), gpu, f32, f32, torch_backend)
+shapes, whose = collect_decode(job, None)
+wanted = collect(vae, (1, family.latent_channels, 4, 4), f32, "cuda")
+print(len(shapes) > 5, sorted(map(str, shapes)) == sorted(map(str, wanted)))
+"""
+
+
+def test_the_convolutions_of_a_decode_are_found_for_tune_without_the_core(
+    told: dict[str, tuple[str, str]],
+) -> None:
+    out, err = told["TUNE"]
     assert out == "True True", err
