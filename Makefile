@@ -44,7 +44,7 @@ include csrc/core.mk
 help:
 	@echo "make demo   install, build, decode a real clip through failing convolutions, show the result in $(OUT)/"
 	@echo "make quick  lint and all tests that are not slow; PKG=conv: of one folder of the package"
-	@echo "make test   lint, C tests, Python tests (some 1,000 s of processor time)"
+	@echo "make test   lint, C tests, Python tests (some 900 s of processor time)"
 	@echo "make test-long  C and Python tests with every draw that the gate takes fewer of"
 	@echo "make bench  convolution, router and decode measurements"
 	@echo "make lint   ruff, mypy, clang-format, clang-tidy, lines of C"
