@@ -17,7 +17,7 @@ _NAMES = (
     "resolve_device route scatter schedule_plan schedule_tile schedule_window seed_image trim "
     "vertex_normals"
 ).split()
-__all__ = ["available", "missing", *_NAMES]
+__all__ = ["available", "missing", "why_missing", *_NAMES]
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -47,3 +47,10 @@ else:
             missing,
             _fallback.INSTALL,
         )
+
+
+def why_missing() -> str:
+    """For the end of a sentence about the missing core: why it is, and what brings it."""
+    from hy3d_rocm._fallback import INSTALL  # looks through sys.path
+
+    return f"({missing}): {INSTALL}"

@@ -71,13 +71,10 @@ def check_packages() -> None:
 def check_core() -> None:
     """Raise DemoError without the C core: there is no decode within the budget to be shown then,
     and nothing computes where every back-end fails."""
-    from hy3d_rocm import _fallback, _native
+    from hy3d_rocm import _native
 
     if not _native.available:
-        raise DemoError(
-            f"the demo needs the C core, which is not there ({_native.missing}): "
-            f"{_fallback.INSTALL}"
-        )
+        raise DemoError(f"the demo needs the C core, which is not there {_native.why_missing()}")
 
 
 def run_child(job: dict[str, Any], work: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hy3d_rocm.comfy import settings
 from hy3d_rocm.comfy.in_worker import prepare
 from hy3d_rocm.conv.triton.launch import architecture
 from hy3d_rocm.decoding.device_names import ALL, further_devices, parse_devices
-from hy3d_rocm.decoding.stages import stage_of
+from hy3d_rocm.decoding.stages import stage_of, warn_alone
 
 if TYPE_CHECKING:
     from hy3d_rocm.decoding.group import Group
@@ -64,8 +64,7 @@ def _workers_of(names: tuple[str, ...], place: torch.device, encode: bool) -> Wo
     try:
         others = further_devices(names, place)
     except ValueError as error:  # a workflow of another machine; the budget counts all the same
-        verb = "encoding" if encode else "decoding"
-        logger.warning("[%s] %s: %s on %s alone", stage_of(encode), error, verb, place)
+        warn_alone(str(error), encode, place)
         return None
     if not others:
         if names == (ALL,):

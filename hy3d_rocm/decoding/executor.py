@@ -253,12 +253,8 @@ def _family_of(vae: Any, source: Any, encode: bool) -> Any:
         offload.pre_forward(family.vae)
     checks.check_parameters(family)
     if not _native.available and not black_box.is_opaque(family):
-        from hy3d_rocm._fallback import INSTALL  # looks through sys.path
-
         family = copy.copy(family)
-        family.why = (
-            f"the C core, which plans its layers, is missing ({_native.missing}): {INSTALL}"
-        )
+        family.why = f"the C core, which plans its layers, is missing {_native.why_missing()}"
     return family
 
 

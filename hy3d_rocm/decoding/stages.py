@@ -37,10 +37,11 @@ def stage_of(encode: bool) -> str:
     return "VAE Encode" if encode else "VAE Decode"
 
 
-def warn_alone(why: str, encode: bool) -> None:
-    """That this rank goes on without the others."""
+def warn_alone(why: str, encode: bool, device: torch.device | None = None) -> None:
+    """That this rank goes on without the others, or this device of the machine's."""
     verb = "encoding" if encode else "decoding"
-    logger.warning("[%s] %s: %s alone", stage_of(encode), why, verb)
+    where = "" if device is None else f" on {device}"
+    logger.warning("[%s] %s: %s%s alone", stage_of(encode), why, verb, where)
 
 
 def _say(encode: bool, text: str, *given: object) -> None:

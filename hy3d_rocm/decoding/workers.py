@@ -37,7 +37,7 @@ from hy3d_rocm.decoding.families.changes import examined
 from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, VARIABLES, Group
 from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
 from hy3d_rocm.decoding.report import DecodeCancelled
-from hy3d_rocm.decoding.stages import asked_to_stop, stage_of
+from hy3d_rocm.decoding.stages import asked_to_stop, stage_of, warn_alone
 from hy3d_rocm.decoding.worker_process import (
     START_SECONDS,
     RefusedError,
@@ -280,8 +280,7 @@ class Workers:
         self._log_alone(why)
 
     def _log_alone(self, why: str) -> None:
-        verb = "encoding" if self._encodes else "decoding"
-        self._log(logging.WARNING, "%s: %s on %s alone", why, verb, self.device)
+        warn_alone(why, self._encodes, self.device)
 
     def _log(self, level: int, text: str, *values: object) -> None:
         logger.log(level, f"[%s] {text}", stage_of(self._encodes), *values)

@@ -49,7 +49,7 @@ from decode_doubles import (  # noqa: E402
     tiny_vae,
 )
 
-import hy3d_rocm.conv.router  # noqa: E402  (what a decode imports is there in each fork)
+import hy3d_rocm.conv.protection  # noqa: E402  (what a decode imports is there in each fork)
 import hy3d_rocm.decoding.backends.triton.backend  # noqa: E402, F401
 from hy3d_rocm.decoding.executor import decode_with_report  # noqa: E402
 from hy3d_rocm.decoding.families import family_for  # noqa: E402

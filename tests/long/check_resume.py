@@ -40,7 +40,7 @@ LATENT_FRAMES = 9  # 33 frames; a decode in chunks goes on in the middle of 35 o
 PATIENCE_SECONDS = 300.0
 # What `hy3d-rocm decode` imports on its way.
 COMMAND = (
-    "cli.decode", "conv.router", "conv.triton.jit", "decoding.executor", "decoding.families",
+    "cli.decode", "conv.protection", "conv.triton.jit", "decoding.executor", "decoding.families",
     "decoding.backends.triton.backend", "decoding.planning.planner", "frames.sinks", "tools.runs",
 )  # fmt: skip
 

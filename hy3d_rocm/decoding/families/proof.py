@@ -140,7 +140,8 @@ def proven(family: Any, encode: bool = False) -> bool:
     x = x.to(family.device, family.dtype)
     with torch.no_grad():
         try:
-            got = (_of_layers if _native.available else _of_own_code)(family, x, encode)
+            own = family.whole_encode if encode else family.whole
+            got = _of_layers(family, x, encode) if _native.available else own(x)
             got = got.chunk(2, 1)[0] if encode else got
             wanted = _own_result(family, x, encode)
         except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError) as error:
@@ -163,11 +164,6 @@ def _of_layers(family: Any, x: Tensor, encode: bool) -> Tensor:
     graph = graph_of(family.encode if encode else family.decode, tuple(x.shape[1:]))
     weights = family.make_weights(family.dtype, family.device)
     return at_once(graph, TorchBackend(weights), x)
-
-
-def _of_own_code(family: Any, x: Tensor, encode: bool) -> Tensor:
-    made: Tensor = family.whole_encode(x) if encode else family.whole(x)
-    return made
 
 
 def _own_result(family: Any, x: Tensor, encode: bool) -> Tensor:

@@ -109,11 +109,9 @@ class Compiled:
     ) -> None:  # fmt: skip
         check_choice("strategy", strategy, STRATEGIES)
         if not _native.available:
-            from hy3d_rocm._fallback import INSTALL  # looks through sys.path
-
             raise ValueError(
-                f"a program of {job.family.name}'s layers needs the C core ({_native.missing}): "
-                f"{INSTALL}; without it "
+                f"a program of {job.family.name}'s layers needs the C core "
+                f"{_native.why_missing()}; without it "
                 + ("encode() runs the VAE's own code" if job.encode else
                    "decode() runs the VAE's own code, whole or in tiles")
             )  # fmt: skip

@@ -255,12 +255,16 @@ Bench = bench(run)
 """
 
 
-def test_tiers_that_hang_and_fail_are_told_from_those_that_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def made_up_tiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The children that try tiers have those of TIERS."""
     module = tmp_path / "tiers.py"
     module.write_text(TIERS)
     monkeypatch.setenv(TIER_MODULE, str(module))
+
+
+@pytest.mark.usefixtures("made_up_tiers")
+def test_tiers_that_hang_and_fail_are_told_from_those_that_work() -> None:
     start = time.monotonic()
     told: list[str] = []
     facts = selftest.run(torch_says(), 9.0, tell=told.append)
@@ -273,12 +277,8 @@ def test_tiers_that_hang_and_fail_are_told_from_those_that_work(
     assert "trying vendor on cuda:0" in told
 
 
-def test_without_a_gpu_the_cpu_alone_is_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = tmp_path / "tiers.py"
-    module.write_text(TIERS)
-    monkeypatch.setenv(TIER_MODULE, str(module))
+@pytest.mark.usefixtures("made_up_tiers")
+def test_without_a_gpu_the_cpu_alone_is_tried() -> None:
     facts = selftest.run(torch_says(gpus=[]), 60.0)
     verdicts = {(r["device"], r["tier"]): r["verdict"] for r in facts["results"]}
     assert {device for device, _ in verdicts} == {"cpu"}
