@@ -25,7 +25,8 @@ from hy3d_rocm.memory import Machine, is_apu
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _MADV_HUGEPAGE = -1, -3, 14
+_LARGE_PAGE, _MAPPED_BYTES = 2 << 20, 32 << 20
 
 
 def machine_of(device: torch.device) -> Machine:
@@ -101,6 +102,17 @@ def trim_malloc() -> None:
     libc = _libc()
     if libc is not None:
         libc.malloc_trim(0)
+
+
+def in_large_pages(address: int, size_bytes: int) -> None:
+    """Linux, where it may: new memory comes in pages of 2 MB, in a third of the time that 512 small
+    ones take when they are first written. Elsewhere, and of less than glibc maps on its own in any
+    case: nothing."""
+    first = -(-address // _LARGE_PAGE) * _LARGE_PAGE
+    length = (address + size_bytes) // _LARGE_PAGE * _LARGE_PAGE - first
+    libc = _libc() if size_bytes >= _MAPPED_BYTES else None
+    if libc is not None:
+        libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), _MADV_HUGEPAGE)
 
 
 def steady_malloc() -> bool:

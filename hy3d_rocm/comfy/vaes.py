@@ -275,6 +275,8 @@ def _planned_bytes(
         budget = largest(vae, family.device, request, options)
         job = job_of(family, shape, family.dtype, encode)
         plan = plan_job(job, budget, asked.strategy, options, _until(cancel))
+        if plan.compiled is not None:
+            plan.compiled.keep()  # for the decode
     except management.InterruptProcessingException:
         raise
     except DecodeCancelled:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,7 +54,7 @@ def compile_ahead(job: Job, compiled: Compiled) -> list[str]:
             new.append(one)
 
     try:
-        dry_run(graph, program, backend, job.dtype, rules, wanted)
+        dry_run(graph, program, backend, job.dtype, rules, each_kernel(wanted))
     except Exception as error:  # noqa: BLE001 - a VAE's own functions may want real values
         logger.debug("not all kernels are foreseen: %s: %s", type(error).__name__, error)
     if not new:
@@ -60,37 +62,52 @@ def compile_ahead(job: Job, compiled: Compiled) -> list[str]:
     return new
 
 
-def dry_run(
-    graph: Graph, program: Program, backend: fused.TritonBackend, dtype: torch.dtype,
-    rules: OperatorWorkspace, wanted: Callable[[ahead.Wanted], object],
-) -> None:  # fmt: skip
-    """Carries the program out on shapes; each kernel that it launches to `wanted` when it is first
-    launched. backend: of the GPU, but on shapes. rules: of what operators take there. Of sections
-    of one kind and size the first stands for all."""
-    parts: set[fused.Part] = set()
+Launched = Callable[[fused.Part, "Sequence[Tensor | None]", int], object]
+
+
+def each_kernel(wanted: Callable[[ahead.Wanted], object]) -> Launched:
+    """For dry_run(): each kernel once to `wanted`, when it is first launched."""
     seen: set[Any] = set()
 
-    def launched(part: fused.Part, operands: Sequence[Tensor | None]) -> None:
-        if part in parts:
-            return
-        parts.add(part)
-        for kernel in fused.wanted(part, operands):
-            key = kernel.item.compiled_for, kernel.facts
-            if key not in seen:
-                seen.add(key)
-                wanted(kernel)
+    def launched(part: fused.Part, operands: Sequence[Tensor | None], _: int) -> None:
+        if part not in seen:
+            seen.add(part)
+            for kernel in fused.wanted(part, operands):
+                key = kernel.item.compiled_for, kernel.facts
+                if key not in seen:
+                    seen.add(key)
+                    wanted(kernel)
+
+    return launched
+
+
+def dry_run(
+    graph: Graph, program: Program, backend: fused.TritonBackend, dtype: torch.dtype,
+    rules: OperatorWorkspace, launched: Launched,
+) -> None:  # fmt: skip
+    """Carries the program out on shapes. Each part that is launched goes to `launched`, with its
+    operands and the number of sections like the one it is in: of those of one kind and size the
+    first stands for all. backend: of the GPU, but on shapes. rules: of what operators take there.
+    """
+
+    def kind_of(section: dict[str, Any]) -> tuple[Any, ...]:
+        return section["kind"], section["pass"], section["size"]
 
     def carry_out() -> None:
-        on_shapes, done = OnShapes(graph, backend, dtype), set()
+        on_shapes, left = OnShapes(graph, backend, dtype), Counter(map(kind_of, program.sections))
         with standing_for(rules):
             for number, section in enumerate(program.sections):
-                kind = section["kind"], section["pass"], section["size"]
-                if kind not in done:
-                    done.add(kind)
+                if alike := left.pop(kind_of(section), 0):
+                    backend.on_launch = partial(_with, launched, alike)
                     on_shapes.through(program, number, section)
 
-    backend.on_launch = launched
     apart(carry_out)
+
+
+def _with(
+    launched: Launched, alike: int, part: fused.Part, operands: Sequence[Tensor | None]
+) -> None:  # fmt: skip
+    launched(part, operands, alike)
 
 
 class OnShapes(Run):

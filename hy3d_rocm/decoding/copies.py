@@ -90,7 +90,10 @@ def tensors_of(family: Any) -> list[Tensor]:
     """Parameters and buffers of a family's VAE; of one that is no module those of the modules that
     it holds."""
     vae = family.vae if isinstance(family.vae, torch.nn.Module) else family.decoder
-    return [*vae.parameters(), *vae.buffers()]
+    modules = list(vae.modules())
+    held = [t for m in modules for t in m._parameters.values()]
+    held += [t for m in modules for t in m._buffers.values()]
+    return [t for t in dict.fromkeys(held) if t is not None]  # one may be in several places
 
 
 def converted_family(family: Any, dtype: torch.dtype) -> Any:

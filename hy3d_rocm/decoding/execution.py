@@ -117,6 +117,8 @@ class Execution:
             stages.synchronize(self.job.device)
         report.measured_peak_bytes, report.steps = peak.peak_bytes, self.counter.done
         report.seconds = time.perf_counter() - planned
+        if self.plan.compiled is not None and not report.events:
+            self.plan.compiled.keep()
         result = f"device cpu, shape {self.job.out_shape}"
         stages.say_success(self.device, result, report.seconds, encode)
 

@@ -161,13 +161,14 @@ def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeRe
                 if isinstance(out, torch.Tensor) and out.ndim == 4:
                     asked = replace(asked, out=out.unsqueeze(2))
             (checks.check_pixels if asked.encode else checks.check_latents)(source, family)
-            group = group_of(asked.group, _device_of(family))
+            device = _device_of(family)
+            group = group_of(asked.group, device)
         with around(family, source, asked) as reports:
             is_alone = group is None
             if group is not None:
                 asked = replace(asked, group=group)
                 try:
-                    result = _shared(family, source, asked, reports)
+                    result = _shared(family, source, device, asked, reports)
                 except GroupLostError as error:
                     if group.rank:
                         raise
@@ -175,7 +176,7 @@ def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeRe
                 if is_alone:  # nothing holds what the ranks had made any more
                     stages.warn_alone(lost, asked.encode)
             if is_alone:
-                execution = _prepare(family, source, replace(asked, group=None))
+                execution = _prepare(family, source, device, replace(asked, group=None))
                 reports.append(execution.report)
                 execution.run()
                 result = execution.placing.finish()
@@ -188,13 +189,16 @@ def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeRe
         return result, reports[-1]
 
 
-def _shared(family: Any, source: Tensor, asked: DecodeRequest, reports: list[DecodeReport]) -> Any:
+def _shared(
+    family: Any, source: Tensor, device: torch.device, asked: DecodeRequest,
+    reports: list[DecodeReport],
+) -> Any:  # fmt: skip
     """The result of all ranks on rank 0, None on the others."""
     group = asked.group
     with together.beginning(group):  # what goes on is of the type and plan that it was begun with
         kept = group.meet(together.BEGINNING, values=asked.resume_key)[0]
         asked = replace(asked, resume_key=kept)
-        execution = _prepare(family, source, asked)
+        execution = _prepare(family, source, device, asked)
     reports.append(execution.report)
     why = together.why_not_rows(execution.job)
     if not why and source.shape[0] > 1:  # of one sample the plan says that it can't be
@@ -222,7 +226,7 @@ def _share_samples(
     )  # fmt: skip
 
     def decode(samples: Sequence[int]) -> Tensor:
-        part = _prepare(family, source[list(samples)], alone)
+        part = _prepare(family, source[list(samples)], execution.job.device, alone)
         part.budget = execution.budget
         reports.append(part.report)
         part.run()
@@ -258,8 +262,10 @@ def _family_of(vae: Any, source: Any, encode: bool) -> Any:
     return family
 
 
-def _prepare(family: Any, source: Tensor, asked: DecodeRequest) -> Execution:
-    options, sink, device = asked.options, asked.sink, _device_of(family)
+def _prepare(
+    family: Any, source: Tensor, device: torch.device, asked: DecodeRequest
+) -> Execution:  # fmt: skip
+    options, sink = asked.options, asked.sink
     if asked.resume_key is not None:  # what goes on is of the type that it was begun in
         dtype = getattr(torch, str(asked.resume_key["dtype"]))
         chosen = precision.Precision(dtype, "as it was begun")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm import meter
 from hy3d_rocm.decoding.precision import NonFiniteError
 from hy3d_rocm.decoding.transfers import pinned
 from hy3d_rocm.frames.output import scratch
@@ -99,6 +100,7 @@ class Placing:
                 self.result = scratch(folder, self.shape, self.dtype)
         if self.result is None:
             self.result = torch.empty(self.shape, dtype=self.dtype, device="cpu")
+            meter.in_large_pages(self.result.data_ptr(), self.result.nbytes)
         return self.result
 
     def put_whole(self, sample: int) -> None:

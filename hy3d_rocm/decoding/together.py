@@ -73,7 +73,7 @@ def agree(
     if budget.is_unified:
         place = host
     rooms = [budget.device_bytes, budget.host_bytes, budget.is_unified, job.keeps_result, is_given]
-    told = group.meet(BEGINNING, values=[terms, rooms, host, place])
+    told = group.meet(BEGINNING, values=[terms, rooms, host, place, _tiles(job)])
     for rank, (theirs, *_) in enumerate(told):
         for name, value in told[0][0].items():
             if theirs.get(name) != value:
@@ -82,8 +82,11 @@ def agree(
                     f"and {theirs.get(name)} on rank {rank}"
                 )
     hosts, places = [one[2] for one in told], [one[3] for one in told]
-    device = [room[0] if room[4] else room[0] // places.count(where) for _, room, _, where in told]
-    kept = [room[1] // hosts.count(where) for _, room, where, _ in told]
+    device = [
+        room[0] if room[4] else room[0] // places.count(where)
+        for (_, room, *_), where in zip(told, places, strict=True)
+    ]
+    kept = [room[1] // hosts.count(where) for _, room, where, *_ in told]
     rule = budget.rule
     if places.count(place) > 1 and not is_given:
         rule += f", shared by {places.count(place)} ranks"
@@ -94,8 +97,21 @@ def agree(
         is_unified=any(room[2] for _, room, *_ in told),
         of_ranks=tuple(max(room, 1) for room in device),
     )  # fmt: skip
-    keeps_result = told[0][1][3]
-    return replace(job, rank=group.rank, ranks=group.size, keeps_result=keeps_result), budget
+    keeps_result, make_backend = told[0][1][3], job.make_backend
+    if len({one[4] for one in told}) > 1:  # what a step takes depends on its tile
+        make_backend = replace(make_backend, is_tuned=False)
+    return replace(
+        job, rank=group.rank, ranks=group.size, keeps_result=keeps_result,
+        make_backend=make_backend,
+    ), budget  # fmt: skip
+
+
+def _tiles(job: Job) -> int:
+    """A number of the tiles that were measured for the rank's GPU, 0 for none."""
+    if job.make_backend.on_gpu != "fused":
+        return 0
+    found = launch.measured(job.device)
+    return 0 if found is None else zlib.crc32(repr(sorted(found.tiles.items())).encode())
 
 
 def _kind_of(device: torch.device) -> str:

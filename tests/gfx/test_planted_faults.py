@@ -130,8 +130,8 @@ def changed_kernels(tmp_path: Path) -> Iterator[Callable[[str, str], None]]:
 
 
 MASKS = {
-    "positions": ("mask=stored[:, None] & (channel < N)[None, :])", "mask=(channel < N)[None, :])"),
-    "channels": ("mask=stored[:, None] & (channel < N)[None, :])", "mask=stored[:, None])"),
+    "positions": ("mask=stored[:, None] & wanted[None, :])", "mask=wanted[None, :])"),
+    "channels": ("mask=stored[:, None] & wanted[None, :])", "mask=stored[:, None])"),
     "rows that are read": ("_input_row(tl.minimum(p, P - 1), FLAT", "_input_row(p, FLAT"),
 }
 

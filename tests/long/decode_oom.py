@@ -151,7 +151,10 @@ def injected(chosen: Faults, plan_with: Callable[..., Any]) -> Iterator[Injector
             injector.running = False
 
     def plan(*arguments: Any) -> Any:
-        return plan_with(plan_job, *arguments)
+        found = plan_with(plan_job, *arguments)
+        if found.compiled is not None:
+            found.compiled.key = None  # the injector has it: no decode may be given it
+        return found
 
     try:
         execution.Execution._attempt = begin  # type: ignore[method-assign]

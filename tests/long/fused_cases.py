@@ -119,7 +119,7 @@ def random_case(seed: int, index: int) -> Case:
         factor = math.prod(shape["shuffle"][0]) if shape["shuffle"] else 1
         each = rng.choice((1, 3, 16, 24)) if factor > 1 else rng.choice((1, 3, 8, 16, 20, 40))
         cuts = tuple(sorted(rng.random() for _ in range(rng.choice((0, 0, 1, 2)))))
-        tile = (rng.choice((16, 32, 64)), rng.choice((16, 32)), rng.choice((16, 32)))
+        tile = (rng.choice((16, 32, 64)), rng.choice((16, 32, 96)), rng.choice((16, 32)))
         if shape["shuffle"] and shape["shuffle"][0][0] > 1 and rng.random() < 0.4:
             (_, *space), order = shape["shuffle"]
             shape["shuffle"] = ((2, *space), order, 0, (1, *space))

@@ -8,13 +8,14 @@ it stays if nobody tunes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
 class Config:
-    """block_p positions x block_n output channels a program, block_k elements of the sum a step.
+    """block_p positions x block_n output channels a program, block_k elements of the sum a step:
+    powers of two, and of channels also 96 and 192, which VAEs have.
 
     group: how many blocks of positions run next to each other before the channels change.
     """
@@ -54,12 +55,25 @@ def _tiles(text: str) -> tuple[Config, ...]:
     )
 
 
+# Of products: dtype, outputs, elements of a tap, taps.
+Kind = tuple[str, int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Tiles with the rates that they were measured to have on this GPU, by what was computed. Two
+    are equal if they are one object."""
+
+    tiles: Mapping[Kind, tuple[Config, ...]]
+
+
 # NVIDIA with tensor cores of Ampere and later (the stand-in). The rate: TFLOP/s of a full machine,
 # rounded from first trials on an H200, where the kernel was not yet what it is; only their ratios
 # matter. `bench gpu --sweep` (tools/dev) shows what a guess by them loses; `tune` needs none.
 _NVIDIA_HALF = _tiles(
     """
     256x128x64w8s4@740 256x128x64w8s3@730 128x256x64w8s4@690 128x128x64w8s4@690
+    256x192x64w8s3@670 128x192x64w8s3@630 128x96x64w4s4@660 128x96x32w4s4@570
     128x128x64w4s3@630 256x128x32w8s4@650 256x64x64w4s4@520 128x64x64w4s4@450 64x128x64w4s4@450
     64x64x64w4s4@400 128x128x16w4s3@400 128x64x16w4s3@300 256x16x64w8s3@170 256x16x32w4s4@150
     256x16x16w4s3@110
@@ -76,8 +90,8 @@ _NVIDIA_FLOAT = _tiles(
 # tile of eight waves; twice that spills on RDNA3.
 _RDNA_HALF = _tiles(
     """
-    128x128x32w8s2 128x64x32w4s2 64x64x32w4s2 64x128x32w4s2 128x16x32w4s2 64x64x16w4s2
-    128x16x16w4s2
+    128x128x32w8s2 128x96x32w8s2 128x64x32w4s2 64x64x32w4s2 64x128x32w4s2 128x16x32w4s2
+    64x64x16w4s2 128x16x16w4s2
     """
 )
 # Plain FMA. Eight waves halve the registers of four, which came close to all 256.
@@ -87,8 +101,8 @@ _RDNA2_HALF = _RDNA_FLOAT
 # CDNA: waves of 64, MFMA.
 _CDNA_HALF = _tiles(
     """
-    128x128x32w8s2 128x128x64w8s2 256x128x32w8s2 128x64x32w4s2 64x64x32w4s2 128x16x32w4s2
-    64x64x16w4s2 128x16x16w4s2
+    128x128x32w8s2 128x128x64w8s2 256x128x32w8s2 128x96x32w8s2 128x64x32w4s2 64x64x32w4s2
+    128x16x32w4s2 64x64x16w4s2 128x16x16w4s2
     """
 )
 _CDNA_FLOAT = _tiles("128x128x16w8s2 128x64x16w4s2 64x64x16w4s2 64x16x16w4s2")
@@ -194,8 +208,9 @@ _PART_OPERATIONS = 8 * 200
 
 
 def ranked_points(configs: tuple[Config, ...], channels: int, length: int) -> list[Config]:
-    """The same for 1x1x1: memory sets the pace, so many small tiles hide its latency best."""
-    every = fitting(configs, channels, length)
+    """The same for 1x1x1: memory sets the pace, so many small tiles hide its latency best. Its
+    kernel makes a block of channels as one."""
+    every = fitting(tuple(c for c in configs if c.block_n % 3), channels, length)
     return sorted(every, key=lambda c: (c.block_p > 64, -min(c.block_n, channels)))
 
 

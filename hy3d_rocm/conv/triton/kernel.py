@@ -53,13 +53,22 @@ def _input_row(p, FLAT: tl.constexpr, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST):
 
 @triton.jit
 def _products(
-    x_at, w_at, C, K, first, last, step_t, step_h, step_w,
+    x_at, w_at, v_at, C, K, first, last, step_t, step_h, step_w,
     CHUNKS: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, EVEN_K: tl.constexpr,
-    PRECISION: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
+    BK: tl.constexpr,
 ):  # fmt: skip
-    """The float32 sums (BP, BN) of steps first .. last of a tile: of each tap's K elements BK at a
-    time. x_at, w_at: addresses (BP, BK) and (BN, BK) of the first step; C: of a row."""
+    """The float32 sums (BP, BN) and (BP, BM) of steps first .. last of a tile: of each tap's K
+    elements BK at a time. x_at, w_at, v_at: addresses (BP, BK), (BN, BK) and (BM, BK) of the first
+    step; C: of a row.
+
+    Sizes are powers of two: 96 or 192 channels are made as 64 or 128 and then, in BM, 32 or 64. BM
+    0: all are made as one, and v_at is not read.
+    """
     acc = tl.zeros((BP, BN), dtype=tl.float32)
+    more = acc
+    if BM:
+        more = tl.zeros((BP, BM), dtype=tl.float32)
     for i in range(first, last):
         tap = i // CHUNKS
         k0 = (i - tap * CHUNKS) * BK
@@ -71,12 +80,34 @@ def _products(
         if EVEN_K:
             a = tl.load(x_at + (step.to(tl.int64) * C + k0))
             b = tl.load(w_at + (tap * K + k0))
+            if BM:
+                c = tl.load(v_at + (tap * K + k0))
         else:
             inside = (k0 + tl.arange(0, BK) < K)[None, :]
             a = tl.load(x_at + (step.to(tl.int64) * C + k0), mask=inside, other=0.0)
             b = tl.load(w_at + (tap * K + k0), mask=inside, other=0.0)
+            if BM:
+                c = tl.load(v_at + (tap * K + k0), mask=inside, other=0.0)
         acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
-    return acc
+        if BM:
+            more = tl.dot(a, c.T, more, input_precision=PRECISION)
+    return acc, more
+
+
+@triton.jit
+def _store_outputs(
+    acc, bias, out, at, stored, channel, first, N, s_c, BIAS: tl.constexpr,
+    CHANNELS_LAST: tl.constexpr,
+):  # fmt: skip
+    """The sums of some channels of a group of N, which begins at output `first`, with their bias,
+    to the positions that begin at `at`."""
+    o = first + channel
+    wanted = channel < N
+    if BIAS:
+        acc += tl.load(bias + o, mask=wanted, other=0.0).to(tl.float32)[None, :]
+    across = o[None, :] if CHANNELS_LAST else o.to(tl.int64)[None, :] * s_c
+    at2 = at[:, None] + across
+    tl.store(out + at2, acc.to(out.dtype.element_ty), mask=stored[:, None] & wanted[None, :])
 
 
 # Specialising on the values of these would compile anew for almost every shape.
@@ -112,11 +143,12 @@ def conv_rows(
     P: positions (FLAT: rows of the input up to the last one that has an output).
     """
     N = NV * VECTOR  # so that the compiler knows how the rows of the output are aligned
+    BM: tl.constexpr = BN // 3 if BN % 3 == 0 else 0
     pid_p, pid_n = _tile(tl.program_id(0), tl.cdiv(P, BP), tl.cdiv(N, BN), GROUP)
     group = tl.program_id(1)
     K = K8 * 8
     p = pid_p * BP + tl.arange(0, BP)
-    channel = pid_n * BN + tl.arange(0, BN)
+    channel = pid_n * BN + tl.arange(0, BN - BM)
     first, last = 0, taps * CHUNKS
     if SPLIT:
         first = tl.program_id(2) * per_split
@@ -129,9 +161,14 @@ def conv_rows(
         x_at += group * K
     o = group * N + tl.minimum(channel, N - 1)
     w_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
-    acc = _products(
-        x_at, w_at, C8 * 8, K, first, last, step_t, step_h, step_w, CHUNKS, KH, KW, EVEN_K,
-        PRECISION, BP, BN, BK,
+    v_at = w_at
+    if BM:
+        further = pid_n * BN + (BN - BM) + tl.arange(0, BM)
+        o = group * N + tl.minimum(further, N - 1)
+        v_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
+    acc, more = _products(
+        x_at, w_at, v_at, C8 * 8, K, first, last, step_t, step_h, step_w, CHUNKS, KH, KW, EVEN_K,
+        PRECISION, BP, BN - BM, BM, BK,
     )  # fmt: skip
     if FLAT:
         on, ot, oh, ow = _place(p, Wi, Hi, Ti)
@@ -139,19 +176,16 @@ def conv_rows(
     else:
         on, ot, oh, ow = _place(p, Wo, Ho, To)
         stored = p < P
-    o = group * N + channel
-    if BIAS:
-        acc += tl.load(bias + o, mask=channel < N, other=0.0).to(tl.float32)[None, :]
     if CHANNELS_LAST:
         at = on.to(tl.int64) * (s_n * VECTOR) + ot.to(tl.int64) * (s_t * VECTOR)
         at += oh.to(tl.int64) * (s_h * VECTOR) + ow.to(tl.int64) * (s_w * VECTOR)
-        at2 = at[:, None] + o[None, :]
     else:
-        at = on.to(tl.int64) * s_n + ot.to(tl.int64) * s_t + oh.to(tl.int64) * s_h
-        at2 = (at + ow)[:, None] + o.to(tl.int64)[None, :] * s_c
+        at = on.to(tl.int64) * s_n + ot.to(tl.int64) * s_t + oh.to(tl.int64) * s_h + ow
     if SPLIT:
-        at2 += tl.program_id(2).to(tl.int64) * (s_split * VECTOR)
-    tl.store(out + at2, acc.to(out.dtype.element_ty), mask=stored[:, None] & (channel < N)[None, :])
+        at += tl.program_id(2).to(tl.int64) * (s_split * VECTOR)
+    _store_outputs(acc, bias, out, at, stored, channel, group * N, N, s_c, BIAS, CHANNELS_LAST)
+    if BM:
+        _store_outputs(more, bias, out, at, stored, further, group * N, N, s_c, BIAS, CHANNELS_LAST)
 
 
 @triton.jit

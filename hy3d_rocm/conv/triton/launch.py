@@ -6,8 +6,10 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +22,7 @@ from hy3d_rocm.conv.triton.first_use import Facts
 from hy3d_rocm.conv.triton.layout import Layout, is_points
 from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
 from hy3d_rocm.conv.verdict_store.machine import this_machine
-from hy3d_rocm.conv.verdict_store.records import make_key
+from hy3d_rocm.conv.verdict_store.records import Key, make_key
 from hy3d_rocm.conv.verdict_store.store import Store, store
 
 if TYPE_CHECKING:
@@ -270,6 +272,46 @@ def config_for(spec: ConvSpec) -> Config | None:
         found = next((c for c in every if detail_of(c) == record.detail), None)
     spec.notes["tile"] = (known, generation, found)
     return found
+
+
+# The same of the fused kernels (decoding/backends/triton), a record a tile at what it was measured
+# for.
+FUSED = "fused"
+_measured: dict[int, tuple[Store, int, configs.Measured | None]] = {}
+
+
+def fused_key(kind: configs.Kind, device: torch.device) -> Key:
+    """Where the tiles of fused products are kept."""
+    dtype, outputs, length, taps = kind
+    shape = f"{outputs} outputs of {taps} x {length}"
+    return Key(FUSED, shape, dtype, "rows", *this_machine(device))
+
+
+def measured(device: torch.device) -> configs.Measured | None:
+    """The tiles of fused kernels that were measured on a GPU; the same object while there are no
+    others."""
+    known, index = store(), device.index or 0
+    generation = known.generation
+    noted = _measured.get(index)
+    if noted is not None and noted[0] is known and noted[1] == generation:
+        return noted[2]
+    arch, tiles = architecture(device), dict[configs.Kind, tuple[Config, ...]]()
+    for key, records in known.of(FUSED, this_machine(device)).items():
+        outputs, taps, length = (int(n) for n in re.findall(r"\d+", key.shape))
+        kind = key.dtype, outputs, length, taps
+        found = []
+        for config in configs.offered(arch, key.dtype):
+            record = records.get(str(config))
+            if record is not None and record.verdict == "ok" and record.seconds:
+                computed = -(-outputs // config.block_n) * config.block_n
+                found.append(replace(config, rate=computed / record.seconds))
+        if found:
+            tiles[kind] = tuple(found)
+    made = configs.Measured(tiles) if tiles else None
+    if noted is not None and repr(noted[2]) == repr(made):  # rates included
+        made = noted[2]
+    _measured[index] = known, generation, made
+    return made
 
 
 def candidates(call: ConvCall) -> tuple[tuple[Config, ...], tuple[Config, ...]]:

@@ -327,7 +327,9 @@ class _Maker:
         p, x, out = self.p, self.layout.x, self.layout.out
         points = p.size[0] * p.size[1] * p.size[2]
         every = configs.offered(self.target.arch, self.dtype)
-        c = self.config or configs.ranked_points(every, p.outputs, p.channels)[0]
+        c = self.config
+        if c is None or c.block_n % 3 == 0:
+            c = configs.ranked_points(every, p.outputs, p.channels)[0]
         return Launch(
             "conv_points", (-(-points // c.block_p) * -(-p.outputs // c.block_n), p.batch, 1),
             (("x", 0), ("weight", 0), ("bias", 0), ("out", 0)),

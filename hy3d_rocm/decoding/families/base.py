@@ -29,7 +29,7 @@ from hy3d_rocm.decoding.families.parts import (
     resnet,
 )
 from hy3d_rocm.decoding.families.proof import on_shapes
-from hy3d_rocm.decoding.graph import GROUP, Graph, Node, graph_of, record
+from hy3d_rocm.decoding.graph import GROUP, Graph, graph_of, record
 from hy3d_rocm.decoding.layers import (
     Attention,
     Conv,
@@ -398,8 +398,10 @@ class StructuredFamily(Family):
         """(C, T, H, W) of what decode(), or encode(), makes of an input of `size`."""
         if not _native.available:
             return graph_of(self.encode if encode else self.decode, size, True).made
-        nodes = self._encoder_nodes if encode else self._two_frames.nodes
-        return _native.graph_sizes(nodes, size[1:])[-1]
+        kept = {} if self.seen is None else self.seen.nodes
+        if encode not in kept:
+            kept[encode] = (record(self, True, True) if encode else self._two_frames).nodes
+        return _native.graph_sizes(kept[encode], size[1:])[-1]
 
     def _graph(self, frames: int) -> Graph:
         return graph_of(self.decode, (self.latent_channels, frames, _ROWS, _ROWS), True)
@@ -407,10 +409,6 @@ class StructuredFamily(Family):
     @cached_property
     def _two_frames(self) -> Graph:
         return self._graph(2)
-
-    @cached_property
-    def _encoder_nodes(self) -> tuple[Node, ...]:
-        return record(self, True, True).nodes
 
     @cached_property
     def facts(self) -> Facts:

@@ -13,7 +13,7 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import PurePath
@@ -81,7 +81,8 @@ class Examined:
     change: what was changed, a part of a sentence, or "". state: see the module's text; equal
     states compare equal. is_pure: no function of torch's own has been replaced.
     Found afterwards, and kept, since it takes 0.1 s: facts: of the family, whose layers fit.
-    proven: whether the VAE does what they say; None: nobody asked.
+    proven: whether the VAE does what they say; None: nobody asked. nodes: of the graphs of its
+    decode and its encode. plans: of decodes (planning/compiled.py).
     """
 
     change: str
@@ -89,6 +90,8 @@ class Examined:
     is_pure: bool = False
     facts: Any = None
     proven: bool | None = None
+    nodes: dict[bool, Any] = field(default_factory=dict)
+    plans: dict[Any, Any] = field(default_factory=dict)
 
 
 def examined(vae: Any, encode: bool = False, casts: bool = False) -> Examined:

@@ -50,7 +50,7 @@ class StepWorkspace:
         self, graph: Graph, backend: TorchBackend, rules: OperatorWorkspace, dtype: torch.dtype,
         host: tuple[TorchBackend, OperatorWorkspace] | None = None, into: bool = False,
     ) -> None:  # fmt: skip
-        self._graph, self._dtype = graph, dtype
+        self.graph, self._dtype = graph, dtype
         self._into = {"into": True} if into else {}
         self._places = [(backend, rules), *([host] if host else [])]
         self._first = next((  # of those that torch computes as matrix products
@@ -94,7 +94,7 @@ class StepWorkspace:
             form = torch.channels_last_3d if is_last else torch.contiguous_format
             size = 1, channels, reads[1] - reads[0], rows, columns
             x = torch.empty(size, dtype=self._dtype, device="meta", memory_format=form)
-            layer: Any = self._graph.layers[node]
+            layer: Any = self.graph.layers[node]
             if isinstance(layer, Attention):
                 layer = Conv(layer.out) if part == _OUT else Conv(layer.q, norm=layer.norm)
             elif isinstance(layer, Conv):
@@ -113,13 +113,13 @@ class StepWorkspace:
 
     def _kind(self, number: int) -> tuple[Any, ...]:
         """What a node's answers depend on, but for how its sources are laid out."""
-        node, layer = self._graph.nodes[number], self._graph.layers[number]
+        node, layer = self.graph.nodes[number], self.graph.layers[number]
         fields = node._replace(source=0, other=min(node.other, 0))
         return fields, number == self._first, *map(_likeness, _parts(layer))
 
     def _converted(self, number: int) -> list[int]:
         """At each place, bytes of the node's parameters that are not as it computes with them."""
-        parts = _parts(self._graph.layers[number])
+        parts = _parts(self.graph.layers[number])
         modules = [part.module if isinstance(part, Norm) else part for part in parts]
         named = (getattr(m, name, None) for m in modules for name in ("weight", "bias", "gamma"))
         own = [p for p in named if isinstance(p, torch.Tensor)]
@@ -133,7 +133,7 @@ class StepWorkspace:
 
     def _layer(self, number: int, converted: list[int]) -> list[tuple[Any, ...]]:
         """hy3d_layer at each place."""
-        node, layer, found = self._graph.nodes[number], self._graph.layers[number], []
+        node, layer, found = self.graph.nodes[number], self.graph.layers[number], []
         for (backend, rules), kept in zip(self._places, converted, strict=True):
             flags, convolutions = (0, 0, 0), [layer] if isinstance(layer, Conv) else []
             if isinstance(layer, Attention):

@@ -6,6 +6,7 @@ is decided.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ import torch
 from hy3d_rocm import _native
 from hy3d_rocm.decoding.black_box import left_out, own_variants, planned, predicted
 from hy3d_rocm.decoding.checks import check_choice
+from hy3d_rocm.decoding.copies import tensors_of
 from hy3d_rocm.decoding.faults import ATTEMPTS
 from hy3d_rocm.decoding.graph import Graph
 from hy3d_rocm.decoding.layers import Conv, ModuleWeights
@@ -64,6 +66,8 @@ _LESS_HALO = ((24, 12, 24), (16, 8, 16))
 # in chunks of 1.
 _NATIVE_SLICE_BYTES = 512 * MB
 _NATIVE_LATENTS = (4, 2)
+# Plans that are kept of a VAE, and the steps of all candidates of one.
+_MOST_KEPT, _MOST_STEPS = 4, 1 << 14
 # Latent positions of a chunk that keep a GPU busy: 1024 x 1024 pixels. (Wan 2.1 at 480x832, NVIDIA
 # H200: 0.60 s in chunks of 2, 0.67 s in chunks of 1.)
 _BUSY_POSITIONS = 16384
@@ -82,12 +86,59 @@ def plan_job(
     a strategy that is not known or that this VAE can't be run with.
     """
     check_choice("strategy", strategy, STRATEGIES)
+    options = options or DecodeOptions()
     if not is_opaque(job.family):
         check = partial(wanted, Variant("whole"))
-        return Compiled(job, budget, strategy, options, resume_key=resume_key, check=check).plan()
-    options = options or DecodeOptions()
+        key = _key_of(job, strategy, options) if resume_key is None else None
+        found = job.family.seen.plans.pop(key, None) if key else None
+        if found is None or not found.serves(job, budget, check):
+            found = Compiled(job, budget, strategy, options, resume_key=resume_key, check=check)
+            found.key = key
+        return found.plan()
     offered = filter(wanted, own_variants(job, options))
     return choose(offered, budget, strategy, partial(planned, job), left_out(job, options))
+
+
+def _key_of(job: Job, strategy: str, options: DecodeOptions) -> tuple[Any, ...] | None:
+    """What a plan depends on beside the budget and the VAE's modules: two of one key that no budget
+    hindered are the same. None for a family that does not look at its VAE before each decode."""
+    family = job.family
+    if getattr(family, "seen", None) is None:
+        return None
+    backend, rules = _place(job, job.device)
+    target = backend.target() if job.device.type != "cpu" and job.is_fused else None
+    weights = tuple((t.dtype, t.device) for t in tensors_of(family))
+    return (
+        type(family), family.timestep is None, weights, job.shape, job.device, job.dtype,
+        job.result_dtype, job.make_backend, job.make_backend.computes_natively, job.encode,
+        job.keeps_result, job.rank, job.ranks, strategy, options, rules.key, target,
+    )  # fmt: skip
+
+
+class _Asked:
+    """What the core asks while it compiles, and later for what comes after a failure. A schedule
+    keeps it: it must not lead to who keeps the schedule."""
+
+    def __init__(self, job: Job, workspace: StepWorkspace, check: Callable[[], object]) -> None:
+        self.job, self.workspace, self.check = job, workspace, check
+        self.untold: list[str] = []  # why nobody can tell what the VAE's own code takes
+
+    def own_bytes(self, *_step: Any) -> tuple[int, ...] | None:
+        """What the VAE's own code takes of the device (on the CPU: of all memory), found when it is
+        asked for: all of it is run on shapes. The core adds its margin."""
+        self.check()
+        try:
+            found = predicted(self.job, Variant("whole"))
+        except ValueError as error:
+            self.untold[:] = [str(error)]
+            return None
+        on_cpu = self.job.device.type == "cpu"
+        return (found.both_bytes if on_cpu else found.device_bytes), 0, 0, 0
+
+    def inside(self, *call: Any) -> tuple[int, ...]:
+        """What calls take inside."""
+        self.check()
+        return self.workspace(*call)
 
 
 class Compiled:
@@ -98,8 +149,10 @@ class Compiled:
     earlier one fits. check: called before each question of what a step takes; what it raises ends
     the planning. like: one of the same job, whose graph and whose knowledge of what steps take
     serve again. weights: ranks share rows in this ratio; (): as the core finds best. ValueError
-    (a sentence) for a strategy that is not known or can't be taken.
+    (a sentence) for a strategy that is not known or can't be taken. key: what it is kept by.
     """
+
+    key: tuple[Any, ...] | None = None
 
     def __init__(
         self, job: Job, budget: Budget, strategy: str = "auto",
@@ -141,35 +194,19 @@ class Compiled:
             self.graph, *_place(job, job.device), job.dtype, None if on_cpu else _place(job, _CPU),
             into=job.ranks > 1,
         )  # fmt: skip
-        takes = self.workspace
-        self._untold = untold = list[str]()  # why nobody can tell what the VAE's own code takes
+        self._questions = asked = _Asked(job, self.workspace, check)
         if strategy == "auto" and job.is_fused:
             allowed &= ~_BITS["whole"]  # it would be slower as well as larger
         if job.encode:
             allowed &= ~_BITS["tiled"]
-
-        def own_bytes(*_step: Any) -> tuple[int, ...] | None:
-            """What the VAE's own code takes of the device (on the CPU: of all memory), found when
-            it is asked for: all of it is run on shapes. The core adds its margin."""
-            check()
-            try:
-                found = predicted(job, Variant("whole"))
-            except ValueError as error:
-                untold[:] = [str(error)]
-                return None
-            return (found.both_bytes if on_cpu else found.device_bytes), 0, 0, 0
-
-        def inside(*call: Any) -> tuple[int, ...]:
-            check()
-            return takes(*call)
-
-        if allowed == _BITS["whole"] and own_bytes() is None:
+        if allowed == _BITS["whole"] and asked.own_bytes() is None:
             raise nothing_fits(self._refused(), budget, strategy)
         each = {"weights": weights, "device_budgets": budget.of_ranks}
         shares: dict[str, Any] = {n: told for n, told in each.items() if told and job.ranks > 1}
         self._machines = {where: _machine(job, options, where) for where in (job.device, _CPU)}
         self.schedule: Schedule = _native.compile_schedule(
-            self.graph.nodes, workspace=own_bytes, **takes.request | {"inside": inside},
+            self.graph.nodes, workspace=asked.own_bytes,
+            **self.workspace.request | {"inside": asked.inside},
             size=job.shape[2:], element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
             result_bytes=job.host_bytes, device_budget=max(budget.device_bytes, 1),
             host_budget=max(budget.host_bytes, 1),
@@ -220,8 +257,35 @@ class Compiled:
         )
         return plan_of(looked, taken, self.budget, self.asked, compiled=self)
 
+    def serves(self, job: Job, budget: Budget, check: Callable[[], object]) -> bool:
+        """Whether what was kept is what would be compiled for a job of the same key, since no
+        budget had a part in it, and would not now. It is this job's from then on."""
+        if self.graph.nodes != job.graph.nodes or budget.is_unified != self.budget.is_unified:
+            return False
+        self.job, self.budget, self.graph, self.workspace.graph = job, budget, job.graph, job.graph
+        self._questions.job, self._questions.check = job, check
+        return all(
+            c.need is None or budget.fits(c.need.device_bytes, c.need.host_bytes)
+            for c in self.candidates()
+        )
+
+    def keep(self) -> None:
+        """For the next decode by this VAE, without the weights; nobody may carry this one out any
+        more. Nothing where a budget or a failure had a part in it, or it is large."""
+        looked = self.schedule.candidates
+        if self.key is None or sum(c["steps"] for c in looked) > _MOST_STEPS:
+            return
+        if not all(c["fits"] or c["status"] == "HY3D_ERR_UNSUPPORTED" for c in looked):
+            return
+        plans, kept = self.job.family.seen.plans, copy.copy(self)
+        kept.graph = self.workspace.graph = Graph(self.graph.nodes, ())
+        del kept.job, self._questions.job, self._questions.check
+        plans[self.key] = kept
+        while len(plans) > _MOST_KEPT:
+            del plans[next(iter(plans))]
+
     def _refused(self) -> list[Candidate]:
-        return [Candidate(Variant("whole"), None, False, why) for why in self._untold]
+        return [Candidate(Variant("whole"), None, False, why) for why in self._questions.untold]
 
     def _candidate(self, found: dict[str, Any]) -> Candidate:
         variant = self._variant(found)

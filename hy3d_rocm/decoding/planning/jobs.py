@@ -36,10 +36,12 @@ class MakeBackend:
     on_gpu: "torch" for torch's operators, "fused" for the fused kernels of the current GPU, or the
     name of an architecture ("gfx1100", "sm_90") for those of a GPU that need not be here: for
     plans, on "meta" alone. on_host: "native", the C convolution where it is there, or "torch".
+    is_tuned: whether fused kernels have the tiles that were measured on the GPU.
     """
 
     on_gpu: str = "torch"
     on_host: str = "native"
+    is_tuned: bool = True
 
     @property
     def computes_natively(self) -> bool:
@@ -58,9 +60,10 @@ class MakeBackend:
         if self.on_gpu != "fused":
             return TritonBackend(weights, device, machine=Machine(self.on_gpu, _UNITS))
         if device.type != "meta":
-            return TritonBackend(weights, device)
+            return TritonBackend(weights, device, is_tuned=self.is_tuned)
         here = torch.device("cuda", torch.cuda.current_device())
-        return TritonBackend(weights, device, machine=TritonBackend(weights, here).target())
+        machine = TritonBackend(weights, here, is_tuned=self.is_tuned).target()
+        return TritonBackend(weights, device, machine=machine)
 
 
 torch_backend = MakeBackend(on_host="torch")

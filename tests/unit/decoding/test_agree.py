@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from decode_doubles import tiny_vae
 
+from hy3d_rocm.conv.triton.configs import Config, Measured
 from hy3d_rocm.decoding import together
 from hy3d_rocm.decoding.families import family_for
 from hy3d_rocm.decoding.memory.budget import Budget
-from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
+from hy3d_rocm.decoding.planning.jobs import Job, fused_backend, torch_backend
 from hy3d_rocm.units import MB
 
 
@@ -42,3 +44,27 @@ def test_ranks_of_one_memory_agree_on_one_budget_where_one_of_them_was_given_byt
         except InterruptedError:
             continue
     assert found == [250 * MB, 250 * MB]
+
+
+@pytest.mark.parametrize("seconds", [(1.0, 1.0), (1.0, 2.0), (1.0, None)])
+def test_ranks_whose_tiles_were_measured_otherwise_go_by_the_guess(
+    seconds: tuple[float, float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a step takes depends on its tile, and all have to plan alike."""
+    job = Job(family_for(tiny_vae("wan")), (1, 4, 1, 4, 4), torch.device("cuda", 0),
+              torch.float16, torch.float16, fused_backend)  # fmt: skip
+    budget = Budget(300 * MB, 300 * MB, False, "as given")
+    monkeypatch.setattr(together, "_name_of", lambda device: "a card")
+    values: list[Any] = []
+    found = []
+    for rank in (0, 1, 0, 1):
+        rate = seconds[rank]
+        tiles = {("f16", 96, 288, 9): (Config(64, 64, 32, 4, 2, rate=rate or 0.0),)}
+        told = None if rate is None else Measured(tiles)
+        monkeypatch.setattr(together.launch, "measured", lambda device, told=told: told)
+        try:
+            group: Any = Told(rank, values)
+            found.append(together.agree(group, job, budget, True, {})[0].make_backend.is_tuned)
+        except InterruptedError:
+            continue
+    assert found == [seconds[0] == seconds[1]] * 2

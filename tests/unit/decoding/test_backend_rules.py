@@ -296,7 +296,7 @@ def test_on_meta_the_fused_backend_stands_for_the_current_gpu(
     made: list[Any] = []
 
     class Fused:
-        def __init__(self, *given: Any, machine: Any = None) -> None:
+        def __init__(self, *given: Any, machine: Any = None, is_tuned: bool = True) -> None:
             made.append((*given, machine))
 
         def target(self) -> str:

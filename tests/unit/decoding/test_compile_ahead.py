@@ -55,7 +55,8 @@ def key(kernel: ahead.Wanted) -> Any:
 
 def foretold(graph: Any, program: Any) -> set[Any]:
     found: list[ahead.Wanted] = []
-    compile_ahead.dry_run(graph, program, backend_on("meta"), DTYPE, GPU, found.append)
+    each = compile_ahead.each_kernel(found.append)
+    compile_ahead.dry_run(graph, program, backend_on("meta"), DTYPE, GPU, each)
     assert len(set(map(key, found))) == len(found), "each kernel once"
     return set(map(key, found))
 

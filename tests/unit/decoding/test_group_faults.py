@@ -511,11 +511,11 @@ def test_a_rank_that_leaves_is_lost_and_knows_it(jobs: dict[str, Job]) -> None:
     with faults(Fault(1, "_exchange", raising(KeyboardInterrupt), first=5)) as runs:
         real = executor._prepare
 
-        def prepare(family: Any, source: Any, asked: Any) -> Any:
+        def prepare(family: Any, source: Any, device: Any, asked: Any) -> Any:
             if asked.group is None:
                 gc.collect()
                 held.append([run for run in list(runs) if run.group.rank == 0])
-            return real(family, source, asked)
+            return real(family, source, device, asked)
 
         with mock.patch.object(executor, "_prepare", prepare):
             ends = job.on(ranks)

@@ -37,8 +37,8 @@ from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Weight
 # Results of fewer channels lie as NCDHW, since a position of them is less than one store.
 _FEWEST_LAST = 8
 KERNELS = "hy3d_rocm.decoding.backends.triton.kernels"
-# Operands by number, as in the list of addresses; pieces of the source, x0 and so on, follow.
-_OPERANDS = ("out", "weight", "bias", "factor", "summand", "rows", "parts", "moments")
+#: operands by number, as in the list of addresses; pieces of the source, x0 and so on, follow.
+OPERANDS = ("out", "weight", "bias", "factor", "summand", "rows", "parts", "moments")
 
 # Taps of a 3-wide kernel that meet the same input, for the even and the odd one of two outputs.
 _FOLDED = (((0,), (1, 2)), ((0, 1), (2,)))
@@ -94,18 +94,20 @@ class TritonBackend(TorchBackend):
 
     Packed weights are kept as long as the backend, and so is what follows from a layer and the form
     of its source, the same for most chunks of a video. machine: instead of what the device is.
+    is_tuned: whether tiles are those that `hy3d-rocm tune` found best on this GPU.
     """
 
     is_channels_last = True
 
     def __init__(
-        self, weights: Weights, device: torch.device | str, machine: Machine | None = None
-    ) -> None:
+        self, weights: Weights, device: torch.device | str, machine: Machine | None = None,
+        is_tuned: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__(weights)
         self.device = torch.device(device)
         if str(self.device) == "cuda":
             self.device = torch.device("cuda", torch.cuda.current_device())
-        self._machine, self._is_given = machine, machine is not None
+        self._machine, self._is_given, self._is_tuned = machine, machine is not None, is_tuned
         # Of a backend on shapes: takes each part that would be launched, and its operands.
         self.on_launch: Callable[[Part, Sequence[Tensor | None]], object] = lambda *_: None
         self._known: dict[tuple[Any, ...], _Layer] = {}
@@ -216,7 +218,8 @@ class TritonBackend(TorchBackend):
         """What launches depend on of the GPU, with PyTorch's switch for TF32 as it is now."""
         if self._machine is None:
             found = tier.target_of(self.device)
-            self._machine = Machine(found.arch, found.units, found.tf32)
+            measured = tier.measured(self.device) if self._is_tuned else None
+            self._machine = Machine(found.arch, found.units, found.tf32, measured=measured)
         tf32 = self.device.type == "cuda" and allows_tf32()
         return self._machine._replace(tf32=tf32)
 
@@ -509,7 +512,7 @@ def wanted(part: Part, tensors: Sequence[Tensor | None]) -> Iterator[ahead.Wante
 
 def _names(count: int) -> tuple[str, ...]:
     """Of so many operands."""
-    return (*_OPERANDS, *(f"x{k}" for k in range(count - len(_OPERANDS))))
+    return (*OPERANDS, *(f"x{k}" for k in range(count - len(OPERANDS))))
 
 
 def run_launches(part: Part, tensors: Sequence[Tensor | None], device: int | None) -> None:

@@ -100,6 +100,33 @@ def load_rows(
     )  # fmt: skip
 
 
+@triton.jit
+def _finish(
+    acc, bias, out, parts, at, stored, channel, N, s_c, count, here, tiles,
+    BIAS: tl.constexpr, ADD: tl.constexpr, MOMENTS: tl.constexpr, CHANNELS_LAST: tl.constexpr,
+):  # fmt: skip
+    """What conv_fused does with the sums of some of a tile's channels. at: where the positions'
+    outputs begin; count: how many are stored; here: the tile's number."""
+    wanted = stored[:, None] & (channel < N)[None, :]
+    if BIAS:
+        acc += tl.load(bias + channel, mask=channel < N, other=0.0).to(tl.float32)[None, :]
+    across = channel[None, :] if CHANNELS_LAST else channel.to(tl.int64)[None, :] * s_c
+    at2 = at[:, None] + across
+    if ADD:
+        before = tl.load(out + at2, mask=wanted, other=0.0, eviction_policy="evict_first")
+        acc += before.to(tl.float32)
+    value = acc.to(out.dtype.element_ty)
+    tl.store(out + at2, value, mask=wanted, eviction_policy="evict_first")
+    if MOMENTS:
+        # Of what is stored, in two passes: what rounding takes away would be missed otherwise.
+        kept = tl.where(stored[:, None], value.to(tl.float32), 0.0)
+        mean = tl.sum(kept, axis=0) / tl.maximum(count, 1.0)
+        away = tl.where(stored[:, None], kept - mean[None, :], 0.0)
+        at1 = parts + here.to(tl.int64) * N + channel
+        tl.store(at1, mean, mask=channel < N)
+        tl.store(at1 + tiles.to(tl.int64) * N, tl.sum(away * away, axis=0), mask=channel < N)
+
+
 # Specialising on the values of these would compile anew for almost every shape.
 _SIZES = (
     "P", "NV", "C8", "K8", "Wo", "Ho", "To", "t_shift", "Wi", "Hi", "SW", "SH", "ST",
@@ -134,6 +161,7 @@ def conv_fused(
     then (tiles) counts; the launch's tiles begin at tile0.
     """
     N = NV * VECTOR  # so that the compiler knows how the rows of the output are aligned
+    BM: tl.constexpr = BN // 3 if BN % 3 == 0 else 0
     count_p = tl.cdiv(P, BP)
     pid_p, pid_n = _tile(tl.program_id(0), count_p, tl.cdiv(N, BN), GROUP)
     phase = tl.program_id(1)
@@ -143,7 +171,7 @@ def conv_fused(
     start = pt * row_t + ph * row_h + pw * row_w
     K = K8 * 8
     p = pid_p * BP + tl.arange(0, BP)
-    channel = pid_n * BN + tl.arange(0, BN)
+    channel = pid_n * BN + tl.arange(0, BN - BM)
     # A block that reaches beyond the end reads the last position again.
     row = tl.minimum(p, P - 1)
     if not FLAT:
@@ -154,9 +182,14 @@ def conv_fused(
     x_at = x + (row.to(tl.int64)[:, None] * (C8 * 8) + k[None, :])
     o = phase * N + tl.minimum(channel, N - 1)
     w_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
-    acc = _products(
-        x_at, w_at, C8 * 8, K, 0, taps * CHUNKS, step_t, step_h, 0, CHUNKS, KH, 1, EVEN_K,
-        PRECISION, BP, BN, BK,
+    v_at = w_at
+    if BM:
+        further = pid_n * BN + (BN - BM) + tl.arange(0, BM)
+        o = phase * N + tl.minimum(further, N - 1)
+        v_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
+    acc, more = _products(
+        x_at, w_at, v_at, C8 * 8, K, 0, taps * CHUNKS, step_t, step_h, 0, CHUNKS, KH, 1, EVEN_K,
+        PRECISION, BP, BN - BM, BM, BK,
     )  # fmt: skip
     Wl = Wi if FLAT else Wo
     Hl = Hi if FLAT else Ho
@@ -167,33 +200,22 @@ def conv_fused(
     stored = (ow < Wo) & (oh < Ho) & (p < P) & (ot >= 0) & (ot < To)
     ow = ow * UW + pw
     oh = oh * UH + ph
-    wanted = stored[:, None] & (channel < N)[None, :]
-    if BIAS:
-        acc += tl.load(bias + phase * N + channel, mask=channel < N, other=0.0).to(tl.float32)[
-            None, :
-        ]
     at = ot.to(tl.int64) * (s_t * VECTOR) + oh.to(tl.int64) * (s_h * VECTOR)
-    if CHANNELS_LAST:
-        at += ow.to(tl.int64) * (s_w * VECTOR)
-        at2 = at[:, None] + channel[None, :]
-    else:
-        at2 = (at + ow)[:, None] + channel.to(tl.int64)[None, :] * s_c
-    if ADD:
-        before = tl.load(out + at2, mask=wanted, other=0.0, eviction_policy="evict_first")
-        acc += before.to(tl.float32)
-    value = acc.to(out.dtype.element_ty)
-    tl.store(out + at2, value, mask=wanted, eviction_policy="evict_first")
+    at += ow.to(tl.int64) * (s_w * VECTOR) if CHANNELS_LAST else ow
+    here = tile0 + phase * count_p + pid_p
+    count = 0.0
     if MOMENTS:
-        # Of what is stored, in two passes: what rounding takes away would be missed otherwise.
         count = tl.sum(stored.to(tl.float32), axis=0)
-        kept = tl.where(stored[:, None], value.to(tl.float32), 0.0)
-        mean = tl.sum(kept, axis=0) / tl.maximum(count, 1.0)
-        away = tl.where(stored[:, None], kept - mean[None, :], 0.0)
-        here = tile0 + phase * count_p + pid_p
-        at1 = parts + here.to(tl.int64) * N + channel
-        tl.store(at1, mean, mask=channel < N)
-        tl.store(at1 + tiles.to(tl.int64) * N, tl.sum(away * away, axis=0), mask=channel < N)
         tl.store(parts + tiles.to(tl.int64) * (2 * N) + here, count, mask=pid_n == 0)
+    _finish(
+        acc, bias + phase * N, out, parts, at, stored, channel, N, s_c, count, here, tiles,
+        BIAS, ADD, MOMENTS, CHANNELS_LAST,
+    )  # fmt: skip
+    if BM:
+        _finish(
+            more, bias + phase * N, out, parts, at, stored, further, N, s_c, count, here, tiles,
+            BIAS, ADD, MOMENTS, CHANNELS_LAST,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["N", "tiles"])

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 from hy3d_rocm.conv.triton import configs, plan
-from hy3d_rocm.conv.triton.configs import Config
+from hy3d_rocm.conv.triton.configs import Config, Kind, Measured
 from hy3d_rocm.conv.triton.plan import Box, Call, Launch, Problem, Tiling, Triple
 
 Range = tuple[int, int]
@@ -199,7 +199,8 @@ def refusal(job: Job) -> str | None:
 class Machine(NamedTuple):
     """What launches depend on: "gfx1100" or "sm_90", compute units, whether TF32 serves for f32.
 
-    rows_bytes: of the rows of a box; tile: instead of the guessed one.
+    rows_bytes: of the rows of a box; tile: instead of the guessed one; measured: what the guess
+    goes by, where there is something.
     """
 
     arch: str
@@ -207,6 +208,7 @@ class Machine(NamedTuple):
     tf32: bool = False
     rows_bytes: int = ROWS_BYTES
     tile: Config | None = None
+    measured: Measured | None = None
 
 
 _boxes_of = functools.lru_cache(maxsize=1024)(plan.make_plan)
@@ -220,6 +222,8 @@ def _tile_of(machine: Machine, dtype: str, *sizes: int) -> Config:
     positions, outputs, length, taps = sizes
     # All hold a residual and moments beside their sums without spilling (check_fused_gfx.py).
     every = configs.offered(machine.arch, dtype)
+    if machine.measured is not None:
+        every = machine.measured.tiles.get((dtype, outputs, length, taps), every)
     return configs.guess(every, positions, outputs, length, machine.units, taps)
 
 
@@ -275,6 +279,11 @@ class Work:
                 warps, 1,
             ))  # fmt: skip
         return tuple(made)
+
+    @property
+    def kind(self) -> Kind:
+        """What a tile for it is measured for."""
+        return self.job.dtype, self.job.outputs, self.length, self.view.taps
 
     def _tiles(self, product: _Product) -> int:
         return -(-product.positions // product.tile.block_p) * self.phases
