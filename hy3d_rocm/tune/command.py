@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from hy3d_rocm.arguments import deliver, say
 
+FUSED = "fused"  # among the tiers: the kernels of decode()
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
 
@@ -80,24 +82,34 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str, Callable
     import torch
 
     from hy3d_rocm.tune import shapes
-    from hy3d_rocm.tune.session import Wishes, compile_decode, plan_decode, tune_shapes
+    from hy3d_rocm.tune.fused import compile_decode, tune_decode
+    from hy3d_rocm.tune.session import Wishes, plan_decode, tune_shapes
 
-    tiers = _known_tiers(arguments.tiers)
+    tiers, began = _known_tiers(arguments.tiers), time.monotonic()
     dtype = getattr(torch, _DTYPES[arguments.dtype])
     vae = shapes.load_vae(arguments.vae, dtype)
     latent = shapes.latent_size(vae, arguments.size, arguments.frames)
+    decode = plan_decode(vae, latent, dtype, device)
+    if FUSED in tiers:
+        try:
+            said = tune_decode(*decode, _say, limit_s=arguments.limit, again=arguments.again)
+            _say(said or "this decode is not computed by fused kernels")
+        except RuntimeError as error:
+            _say(f"the kernels of its fused decode were not measured: {error}")
     found = shapes.collect(vae, latent, dtype, str(device))
-    _say(f"{len(found)} shapes of {latent} latents, {arguments.limit:.0f} s at most")
-    wishes = Wishes(tiers, arguments.again, arguments.retry_hung, arguments.probe, arguments.limit)
+    left = max(arguments.limit - (time.monotonic() - began), 0.0)
+    _say(f"{len(found)} shapes of {latent} latents, {left:.0f} s at most")
+    tiers = tuple(name for name in tiers if name != FUSED)
+    wishes = Wishes(tiers, arguments.again, arguments.retry_hung, arguments.probe, left)
     report, default = tune_shapes(found, device, wishes, _say)
-    return report, default, lambda: compile_decode(*plan_decode(vae, latent, dtype, device))
+    return report, default, lambda: compile_decode(*decode)
 
 
 def _known_tiers(names: tuple[str, ...]) -> tuple[str, ...]:
     from hy3d_rocm.conv.tiers import TIER_NAMES
     from hy3d_rocm.tune.shapes import TuneError
 
-    known = [name for name in TIER_NAMES if name != "current"]
+    known = [*(name for name in TIER_NAMES if name != "current"), FUSED]
     for name in names:
         if name not in known:
             raise TuneError(f"--tiers: {name!r} is none of {', '.join(known)}")

@@ -17,11 +17,9 @@ from hy3d_rocm import meter
 from hy3d_rocm.conv import probe as probing
 from hy3d_rocm.conv.choice import VENDOR_TIERS, Setting
 from hy3d_rocm.conv.policy import Memory, StoreMemory
-from hy3d_rocm.conv.triton import ahead, first_use
 from hy3d_rocm.conv.verdict_store.machine import this_machine
 from hy3d_rocm.conv.verdict_store.records import Record
 from hy3d_rocm.conv.verdict_store.store import store
-from hy3d_rocm.decoding.compile_ahead import compile_ahead
 from hy3d_rocm.decoding.families import unproven_family
 from hy3d_rocm.decoding.memory.budget import make_budget
 from hy3d_rocm.decoding.planning.compiled import plan_job
@@ -365,22 +363,3 @@ def plan_decode(
         return job, plan_job(job, make_budget(None, meter.machine_of(device)))
     except ValueError:
         return job, None
-
-
-def compile_decode(job: Job, plan: Plan | None, look: Callable[[], object] = lambda: None) -> str:
-    """Has the fused kernels of a decode compiled now, by several processes; a sentence, "" where
-    there are none. look: called all along; may raise, after a cancel."""
-    if plan is None or plan.compiled is None or job.make_backend.on_gpu != "fused":
-        return ""
-    if job.device_of(plan.variant).type == "cpu":
-        return ""
-    began, whose = time.monotonic(), f"of the decode {plan.variant.name}"
-    new = compile_ahead(job, plan.compiled)
-    ahead.finish(look)
-    left = sum(map(first_use.is_new, new))
-    done = len(new) - left
-    if not new:
-        return f"the GPU kernels {whose} are compiled already"
-    took = f"compiled {done} GPU kernel{'s' * (done != 1)} {whose} in"
-    said = f"{took} {time.monotonic() - began:.0f} s, for its first time"
-    return said if not left else f"{said}; {left} are left to it (it takes other cores and memory)"

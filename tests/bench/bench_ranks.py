@@ -1,12 +1,13 @@
 """decode() on several GPUs of one machine beside decode() on one of them, at full width.
 
-    torchrun --nproc-per-node 2 tests/bench/bench_ranks.py [--only hunyuan,long,wan] [--json FILE]
+    torchrun --nproc-per-node 2 tests/bench/bench_ranks.py [--only hunyuan,long,wan] [--psnr]
+        [--json FILE]
 
 hunyuan: HunyuanVideo's VAE (random weights, bf16), 33 frames of 640x608; long: 129 frames of
 544x960; wan: Wan 2.1, 81 frames of 720x1280. Of each: seconds (the median of the later runs) and
 the most bytes that a rank takes, the time in which a rank's GPU waits for others, what it sends,
-and how far the frames are from those of one GPU. Targets (two NVIDIA H200): 1.8 times as fast, at
-most 60 % of the memory.
+and how far the frames are from those of one GPU; with --psnr, how far both are from one GPU's in
+float32 without TF32. Targets (two NVIDIA H200): 1.8 times as fast, at most 60 % of the memory.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ def timed(work: Callable[[], Any], repeats: int) -> tuple[Any, float, float, int
     return result, seconds[0], statistics.median(seconds[1:]), peak
 
 
-def measured(name: str, group: Group, device: torch.device, repeats: int) -> dict[str, Any]:
-    """One row, on rank 0."""
+def measured(
+    name: str, group: Group, device: torch.device, repeats: int, in_float32: bool
+) -> dict[str, Any]:  # fmt: skip
+    """One row, on rank 0. in_float32: with the PSNR against that."""
     build, latent = RUNS[name]
     vae = build(device).to(device)
     torch.manual_seed(0)
@@ -66,6 +69,10 @@ def measured(name: str, group: Group, device: torch.device, repeats: int) -> dic
     if alone is None:
         return {}
     want, alone_first, alone_median, alone_peak = alone
+    exact = None
+    if in_float32:
+        with torch.backends.cudnn.flags(enabled=False, allow_tf32=False):
+            exact = decode_with_report(vae.float(), z.float())[0]
     error = (frames.float() - want.float()).abs().max().item() / want.float().abs().max().item()
     return {
         "name": name, "ranks": group.size, "alone_s": alone_median, "together_s": median,
@@ -74,6 +81,8 @@ def measured(name: str, group: Group, device: torch.device, repeats: int) -> dic
         "memory": max(t[0] for t in told) / alone_peak, "stalled_s": [t[2] for t in told],
         "sent_bytes": [t[3] for t in told], "largest_error": error,
         "equal_share": (frames == want).float().mean().item(), "way": report.plan["way"],
+        "alone_psnr": None if exact is None else bench_decode_gpu.psnr(want, exact),
+        "psnr": None if exact is None else bench_decode_gpu.psnr(frames, exact),
     }  # fmt: skip
 
 
@@ -81,6 +90,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--only", default="hunyuan,long,wan")
     parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--psnr", action="store_true", help="against float32, by one GPU")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -90,7 +100,10 @@ def main() -> int:
     dist.init_process_group()
     group = group_of(dist.group.WORLD, device)
     assert group is not None, "torchrun with two processes or more was expected"
-    rows = [measured(n, group, device, arguments.repeats) for n in arguments.only.split(",")]
+    rows = [
+        measured(name, group, device, arguments.repeats, arguments.psnr)
+        for name in arguments.only.split(",")
+    ]
     if group.rank == 0:
         print(torch.cuda.get_device_name(device), torch.__version__)
         for row in rows:

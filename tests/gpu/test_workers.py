@@ -22,7 +22,7 @@ from program_doubles import family_of, source_of  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decoding.device_names import further_devices, parse_devices  # noqa: E402
-from hy3d_rocm.decoding.executor import decode  # noqa: E402
+from hy3d_rocm.decoding.executor import decode, encode  # noqa: E402
 from hy3d_rocm.decoding.workers import Workers  # noqa: E402
 
 pytestmark = [
@@ -61,6 +61,23 @@ def test_two_cards_make_the_frames_of_one(pair: Workers, kind: str) -> None:
     assert group is not None
     assert group.sent_bytes > 0
     assert relative_error(frames, wanted) < BOUND
+
+
+@pytest.mark.parametrize("kind", ["wan", "hunyuan", "image"])
+def test_two_cards_make_the_latents_of_one(pair: Workers, kind: str) -> None:
+    family = family_of(kind, tiny_vae(kind).to("cuda:0"))
+    pixels = source_of(family, True, 1 if family.is_image else 9, 8, 4)
+    wanted = encode(family, pixels, strategy="streamed")
+    groups = []
+
+    def work(group: Any) -> Any:
+        groups.append(group)
+        return encode(family, pixels, strategy="streamed", group=group)
+
+    latents = pair.share(family, pixels, {"strategy": "streamed"}, work, encode=True)
+    assert groups[0] is not None
+    assert groups[0].sent_bytes > 0
+    assert relative_error(latents, wanted) < BOUND
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,7 +50,7 @@ def tune(vae: Any, wanted: Wanted, wishes: Wishes) -> str:
 
     ValueError (a sentence) for a size that is none, and for a VAE whose layers are not known.
     """
-    from hy3d_rocm.tune.session import compile_decode
+    from hy3d_rocm.tune.fused import compile_decode, tune_decode
     from hy3d_rocm.tune.shapes import collect_decode
 
     job, plan = _decode_of(vae, wanted)
@@ -58,14 +60,24 @@ def tune(vae: Any, wanted: Wanted, wishes: Wishes) -> str:
             "convolution is left as it is until it fails. Tuning is for GPUs."
         )
     freed = memory.free_everything().splitlines()[-1]
+    began, say = time.monotonic(), functools.partial(logger.info, "[Tune VAE] %s")
+    try:
+        with Watcher() as watcher, torch.inference_mode(False), current_device(job.device):
+            tiles = tune_decode(
+                job, plan, say, limit_s=wishes.limit_s, again=wishes.again, look=watcher.throw
+            )
+    except RuntimeError as error:
+        tiles = f"the kernels of its fused decode were not measured: {said(error)}"
+    left = max(wishes.limit_s - (time.monotonic() - began), 0.0)
     shapes, whose = collect_decode(job, plan)
-    report = measure(shapes, job.device, wishes)
+    report = measure(shapes, job.device, replace(wishes, limit_s=left))
     try:
         with Watcher() as watcher, current_device(job.device):
             compiled = compile_decode(job, plan, watcher.throw)
     except RuntimeError as error:
         compiled = f"the kernels of its fused decode were not compiled: {said(error)}"
-    return f"{len(shapes)} convolutions {whose}\n{freed}\n\n{report}\n{compiled}".rstrip()
+    lines = "\n".join(filter(None, (report, tiles, compiled)))
+    return f"{len(shapes)} convolutions {whose}\n{freed}\n\n{lines}".rstrip()
 
 
 def measure(

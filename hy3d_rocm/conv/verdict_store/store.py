@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hy3d_rocm.conv.verdict_store import database, markers, place
+from hy3d_rocm.conv.verdict_store.machine import Machine
 from hy3d_rocm.conv.verdict_store.records import Key, Record, Row
 
 _log = logging.getLogger("hy3d_rocm")
@@ -125,6 +126,11 @@ class Store:
                     if record.outlives_versions and older:
                         found = {**found, tier: record}
         return found
+
+    def of(self, op: str, machine: Machine) -> dict[Key, dict[str, Record]]:
+        """All that is known of an operation on a machine with its versions. Not to be changed."""
+        known = self._known
+        return {key: found for key, found in known.items() if key.op == op and key[4:] == machine}
 
     def put(self, key: Key, record: Record) -> None:
         """Known at once to this process; the file has it within milliseconds."""

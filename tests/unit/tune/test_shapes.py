@@ -21,7 +21,7 @@ from hy3d_rocm.conv.verdict_store.store import Store
 from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.planning.compiled import plan_job
 from hy3d_rocm.decoding.planning.jobs import Job, MakeBackend
-from hy3d_rocm.tune import command, session
+from hy3d_rocm.tune import command, fused, session
 from hy3d_rocm.tune.measure import Lab, Measured
 from hy3d_rocm.tune.shapes import Shape, TuneError, collect, latent_size, load_vae
 from tools.dev.bench.gpu_layers import SHIPPED
@@ -239,7 +239,7 @@ def test_the_command_keeps_records_and_a_second_run_adds_none(
         def compile_decode(*_: Any, raised: BaseException = raised) -> str:
             raise raised
 
-        monkeypatch.setattr(session, "compile_decode", compile_decode)
+        monkeypatch.setattr(fused, "compile_decode", compile_decode)
         assert cli.main(words) == code
         said = capsys.readouterr()
         assert "0 new records" in said.out, "the table comes first"
@@ -258,10 +258,10 @@ def test_the_fused_kernels_of_a_decode_are_compiled_too(monkeypatch: pytest.Monk
     family = session.plan_decode(vae, latent, torch.float32, cpu)[0].family
     budget = Budget(4 << 30, 1 << 40, False, "")
     asked: list[Any] = []
-    monkeypatch.setattr(session, "compile_ahead", lambda *job: asked.append(job) or new.pop())
-    monkeypatch.setattr(session.ahead, "finish", lambda look: look())
+    monkeypatch.setattr(fused, "compile_ahead", lambda *job: asked.append(job) or new.pop())
+    monkeypatch.setattr(fused.ahead, "finish", lambda look: look())
     new, looks = [[], ["left", *map(str, range(26))]], []  # taken from the end
-    monkeypatch.setattr(session.first_use, "is_new", lambda name: name == "left")
+    monkeypatch.setattr(fused.first_use, "is_new", lambda name: name == "left")
     for backend, device, strategy, sentence in (
         ("fused", gpu, "streamed", "compiled 26 GPU kernels of the decode streamed"),
         ("fused", gpu, "streamed", "the GPU kernels of the decode streamed"),
@@ -270,11 +270,11 @@ def test_the_fused_kernels_of_a_decode_are_compiled_too(monkeypatch: pytest.Monk
         job = Job(family, latent, device, torch.bfloat16, torch.bfloat16, MakeBackend("gfx1100"))
         plan = plan_job(job, budget, strategy)
         job = replace(job, make_backend=MakeBackend(backend))
-        said = session.compile_decode(job, plan, lambda: looks.append(1))
+        said = fused.compile_decode(job, plan, lambda: looks.append(1))
         assert said.startswith(sentence)
         assert bool(said) is bool(sentence)
     assert len(asked) == len(looks) == 2
-    assert session.compile_decode(job, None) == ""
+    assert fused.compile_decode(job, None) == ""
 
 
 def test_without_a_gpu_a_sentence_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,8 @@ def test_candidates_begin_with_the_guess_and_miss_none(
     narrow = 3 * cout <= 16 and kernel == 3
     outputs = 3 * cout if narrow else cout
     length = cin if narrow or kernel == 1 else 3 * cin
-    assert set(found) >= set(configs.fitting(configs.offered(arch, "bf16"), outputs, length))
+    every = [c for c in configs.offered(arch, "bf16") if kernel > 1 or is_last or c.block_n % 3]
+    assert set(found) >= set(configs.fitting(tuple(every), outputs, length))
 
 
 @pytest.fixture
