@@ -96,7 +96,10 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str, Callable
             _say(said or "this decode is not computed by fused kernels")
         except RuntimeError as error:
             _say(f"the kernels of its fused decode were not measured: {error}")
-    found = shapes.collect(vae, latent, dtype, str(device))
+    if shapes.is_as_diffusers(vae):
+        found = shapes.collect(vae, latent, dtype, str(device))
+    else:
+        found = shapes.collect_decode(*decode)[0]
     left = max(arguments.limit - (time.monotonic() - began), 0.0)
     _say(f"{len(found)} shapes of {latent} latents, {left:.0f} s at most")
     tiers = tuple(name for name in tiers if name != FUSED)

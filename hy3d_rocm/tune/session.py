@@ -357,8 +357,10 @@ def plan_decode(
 ) -> tuple[Job, Plan | None]:
     """The decode of latents by a VAE on "meta", and how it would be done with all the memory that
     is free; None where nothing fits."""
-    backend = best_backend(device, dtype)
-    job = Job(unproven_family(vae), latent, device, dtype, dtype, backend)
+    backend, family = best_backend(device, dtype), unproven_family(vae)
+    if family.conditioned:
+        family.timestep = 0.05  # whatever it is, the layers are the same
+    job = Job(family, latent, device, dtype, dtype, backend)
     try:
         return job, plan_job(job, make_budget(None, meter.machine_of(device)))
     except ValueError:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hy3d_rocm")
 
-_KNOWN = {"hunyuan": "AutoencoderKLHunyuanVideo", "wan": "AutoencoderKLWan"}
+_OWN_DECODES = ("AutoencoderKLHunyuanVideo", "AutoencoderKLWan")
 
 
 class TuneError(ValueError):
@@ -66,14 +66,9 @@ class Shape:
 
 
 def load_vae(name: str, dtype: torch.dtype) -> Any:
-    """The VAE on "meta": "hunyuan", "wan" (diffusers' defaults), or a diffusers folder's config.
-    TuneError for another class, LoadingError for what is none."""
+    """The VAE on "meta": "wan", a kind that loading.bare_vae() knows, or a diffusers folder's
+    config. LoadingError for what is none."""
     vae = loading.bare_vae("wan21" if name == "wan" else name)
-    if type(vae).__name__ not in _KNOWN.values():
-        raise TuneError(
-            f"{name} is a {type(vae).__name__}; tune knows {' and '.join(_KNOWN.values())}"
-            f" ({', '.join(_KNOWN)})"
-        )
     # torch's own to(): diffusers' one warns of layers to be kept in float32 even if there are none.
     return torch.nn.Module.to(vae, dtype)
 
@@ -85,6 +80,8 @@ def latent_size(vae: Any, size: tuple[int, int], frames: int) -> tuple[int, ...]
     width, height = size
     family = family_for(vae)
     time, space = family.factor
+    if family.is_image and frames != 1:
+        raise TuneError(f"this VAE decodes single pictures, not {frames} frames: give --frames 1")
     for name, pixels in (("width", width), ("height", height)):
         if pixels % space or pixels < space:
             low = max(space, pixels // space * space)
@@ -99,6 +96,11 @@ def latent_size(vae: Any, size: tuple[int, int], frames: int) -> tuple[int, ...]
             f" {low} and {low + time} are"
         )
     return (1, family.latent_channels, (frames - 1) // time + 1, height // space, width // space)
+
+
+def is_as_diffusers(vae: Any) -> bool:
+    """Whether collect() is for it: video VAEs whose own decode() users run under protect()."""
+    return type(vae).__name__ in _OWN_DECODES
 
 
 def collect(vae: Any, latent: tuple[int, ...], dtype: torch.dtype, device: str) -> list[Shape]:

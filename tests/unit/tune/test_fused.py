@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
+from decode_doubles import tiny_vae  # noqa: E402
+
 OutOfResources = pytest.importorskip("triton.runtime.errors").OutOfResources
 
 from hy3d_rocm import _native  # noqa: E402
@@ -27,8 +30,9 @@ from hy3d_rocm.decoding.layers import ModuleWeights  # noqa: E402
 from hy3d_rocm.decoding.memory.budget import NO_LIMIT, Budget  # noqa: E402
 from hy3d_rocm.decoding.planning.compiled import plan_job  # noqa: E402
 from hy3d_rocm.decoding.planning.jobs import Job, MakeBackend  # noqa: E402
+from hy3d_rocm.tools import loading  # noqa: E402
 from hy3d_rocm.tools.loading import bare_vae, latent_shape  # noqa: E402
-from hy3d_rocm.tune import fused  # noqa: E402
+from hy3d_rocm.tune import fused, session, shapes  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not _native.available, reason="programs need the C core")
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -90,6 +94,25 @@ def test_the_layers_are_all_that_a_decode_launches_and_the_guess_is_first(
     heaviest = layers[0]
     if size[0] == 33:  # of many positions the guess is the same for each launch
         assert {p.tile for p in heaviest.part.work.products} == {heaviest.tiles[0]}
+
+
+@pytest.mark.parametrize("name", [*loading.KINDS, "ltx095"])
+def test_every_kind_of_vae_has_layers_to_measure(name: str, tmp_path: Path) -> None:
+    if name == "ltx095":  # conditioned on a timestep
+        tiny_vae("ltx095").save_config(tmp_path)
+        name = str(tmp_path)
+    vae = shapes.load_vae(name, torch.bfloat16)
+    is_image = type(vae).__name__ == "AutoencoderKL"
+    latent = shapes.latent_size(vae, (64, 64), 1 if is_image else 9)
+    job, _ = session.plan_decode(vae, latent, torch.bfloat16, CPU)
+    job = replace(job, device=GPU, make_backend=MakeBackend("gfx1100"))
+    plan = plan_job(job, Budget(NO_LIMIT, NO_LIMIT, False, ""))
+    assert fused.is_fused(job, plan)
+    assert len(fused.layers_of(job, plan)) > 4
+    assert shapes.collect_decode(job, plan)[0]
+    if is_image:
+        with pytest.raises(shapes.TuneError, match="give --frames 1"):
+            shapes.latent_size(vae, (64, 64), 5)
 
 
 def machine(**more: Any) -> work.Machine:

@@ -112,7 +112,7 @@ def test_sizes_that_no_latents_have_are_said(
         (None, "has no config.json"),
         ("nonsense", "does not tell the VAE's class"),
         ("[]", "does not tell the VAE's class"),
-        ('{"_class_name": "AutoencoderKL"}', "is a AutoencoderKL; tune knows"),
+        ('{"_class_name": "NoVae"}', "NoVae"),
     ],
 )
 def test_a_folder_without_a_video_vae_is_said(tmp_path: Path, text: str | None, said: str) -> None:
@@ -234,6 +234,26 @@ def test_the_command_keeps_records_and_a_second_run_adds_none(
     assert {row.record.tier for row in store.rows()} == {"gemm", "native"}
     data = json.loads((folder / "out.json").read_text())
     assert data["shapes"][0]["count"] == 3
+    assert cli.main([*words, "--tiers", "fused"]) == 0
+    said = capsys.readouterr()
+    assert "is not computed by fused kernels" in said.err
+    assert "0 new records" in said.out
+    calls: list[dict[str, Any]] = []
+
+    def tune_decode(job: Any, plan: Any, say: Any, **how: Any) -> str:
+        calls.append(how)
+        if len(calls) == 2:
+            raise RuntimeError("HIP error: an illegal memory access was encountered")
+        return "3 of 9 kinds"
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fused, "tune_decode", tune_decode)
+        for wanted in ("3 of 9 kinds", "were not measured: HIP error: an illegal memory access"):
+            assert cli.main([*words, "--tiers", "fused,gemm", "--again", "--limit", "9"]) == 0
+            said = capsys.readouterr()
+            assert wanted in said.err
+            assert "1 new record" in said.out, "the other tiers have what is left of the time"
+    assert calls == [{"limit_s": 9.0, "again": True}] * 2
     for raised, code in ((KeyboardInterrupt(), 130), (RuntimeError("the GPU is gone"), 0)):
 
         def compile_decode(*_: Any, raised: BaseException = raised) -> str:
