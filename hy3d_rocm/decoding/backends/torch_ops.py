@@ -235,27 +235,35 @@ def position_norm(x: Tensor, norm: Norm, weights: Weights, out: Tensor) -> None:
     rows = max(1, statistics.block_elements(x.device) // max(channels * width, 1))
     for t in range(frames):
         for top in range(0, height, rows):
-            part = slice(top, top + rows)
-            out[:, t, part].copy_(_normed(x[:, t, part].to(wide), norm, weight, bias))
+            source, made = x[:, t, top : top + rows], out[:, t, top : top + rows]
+            if source.dtype is made.dtype is wide:
+                _normed(source, norm, weight, bias, made)
+            else:
+                room = source.to(wide, copy=True)
+                _normed(room, norm, weight, bias, room)
+                made.copy_(room)
 
 
-def _normed(x: Tensor, norm: Norm, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x (C, H, W), float32 or float64, never written."""
+def _normed(
+    x: Tensor, norm: Norm, weight: Tensor | None, bias: Tensor | None, out: Tensor
+) -> None:  # fmt: skip
+    """out = the norm of x (C, H, W), float32 or float64; out may be x. (A sum of squares takes the
+    CPU a tenth of the time of vector_norm() or var_mean() over the first dimension.)"""
     if norm.kind == "rms":
-        y = x * (x.square().mean(dim=0, keepdim=True) + norm.eps).rsqrt_()
+        torch.mul(x, (x.square().mean(dim=0, keepdim=True) + norm.eps).rsqrt_(), out=out)
     elif norm.kind == "l2":
-        y = x / torch.linalg.vector_norm(x, dim=0, keepdim=True).clamp_min_(norm.eps)
+        length = x.square().sum(dim=0, keepdim=True).sqrt_().clamp_min_(norm.eps)
+        torch.mul(x, length.reciprocal_(), out=out)
     elif norm.kind == "layer":
-        variance, mean = torch.var_mean(x, dim=0, keepdim=True, correction=0)
-        y = (x - mean).mul_((variance + norm.eps).rsqrt_())
+        torch.sub(x, x.mean(dim=0, keepdim=True), out=out)
+        out.mul_((out.square().mean(dim=0, keepdim=True) + norm.eps).rsqrt_())
     else:
         words = "is not known; known are group, frame, rms, l2, layer"
         raise ValueError(f"the norm {norm.kind!r} {words}")
     if weight is not None:
-        y.mul_(weight.view(-1, 1, 1))
+        out.mul_(weight.view(-1, 1, 1))
     if bias is not None:
-        y.add_(bias.view(-1, 1, 1))
-    return y
+        out.add_(bias.view(-1, 1, 1))
 
 
 def _copies(layer: Conv, axis: int, size: int) -> list[tuple[slice, slice, int]]:
