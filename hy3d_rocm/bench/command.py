@@ -12,8 +12,6 @@ from hy3d_rocm.bench.terminal import BenchError
 from hy3d_rocm.files import plain
 from hy3d_rocm.tune.command import NoGpuError, find_gpu
 
-LEVELS = ("ref", "avx2", "avx512")
-
 
 def run_bench_command(arguments: argparse.Namespace) -> int:
     """Exit code: 0; 1 if nothing could be measured; 2 without a GPU or for options that don't fit

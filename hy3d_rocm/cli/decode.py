@@ -7,13 +7,16 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from hy3d_rocm import __version__
 from hy3d_rocm.arguments import say
 from hy3d_rocm.cli import ranks
 from hy3d_rocm.cli.stopping import interruptible
@@ -22,12 +25,9 @@ from hy3d_rocm.files import patiently
 from hy3d_rocm.units import brief, size_text
 
 if TYPE_CHECKING:
-    import threading
-
     import torch
     from torch import Tensor
 
-    from hy3d_rocm.cli.ranks import Beginning
     from hy3d_rocm.decoding.group import Group
     from hy3d_rocm.decoding.report import DecodeReport, Step
     from hy3d_rocm.frames.claim import Claim
@@ -60,7 +60,10 @@ def _run_rank(arguments: argparse.Namespace, group: Group | None) -> int:
             if result is None:
                 return 0
             if arguments.json is not None:
-                _write_json(arguments.json, result)
+                from hy3d_rocm.frames.output import output_errors
+
+                with output_errors(arguments.json):
+                    arguments.json.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     except DecodeCancelled as error:
         _say(f"{error}{_what_is_left(arguments)}")
         return 130
@@ -76,7 +79,7 @@ def _run_rank(arguments: argparse.Namespace, group: Group | None) -> int:
 
 
 def _decode(
-    arguments: argparse.Namespace, cancel: threading.Event, beginning: Beginning
+    arguments: argparse.Namespace, cancel: threading.Event, beginning: ranks.Beginning
 ) -> dict[str, Any] | None:
     """Everything in order; the report as it is written to --json. None on a rank without frames."""
     from hy3d_rocm.frames.claim import Claim
@@ -135,7 +138,7 @@ def _completed(sink: Sink, claim: Claim) -> dict[str, Any]:
 
 def _run(
     arguments: argparse.Namespace, files: VaeFiles, latents: torch.Tensor, device: torch.device,
-    sink: Sink, claim: Claim, cancel: threading.Event, beginning: Beginning,
+    sink: Sink, claim: Claim, cancel: threading.Event, beginning: ranks.Beginning,
 ) -> dict[str, Any]:  # fmt: skip
     from hy3d_rocm.conv.protection import protect
     from hy3d_rocm.tools import loading
@@ -194,11 +197,8 @@ def _job(
     prints: FileFingerprints,
 ) -> dict[str, Any]:  # fmt: skip
     """What makes the frames and the file: a decode only goes on where all of it is the same."""
-    from importlib.metadata import PackageNotFoundError, version
-
     import torch
 
-    import hy3d_rocm
     from hy3d_rocm.frames.fingerprints import tensor_fingerprint
 
     av = None
@@ -212,7 +212,7 @@ def _job(
         **({} if arguments.chunk_size is None else {"chunk size": arguments.chunk_size}),
         "fps": str(arguments.fps),
         "pixel format": arguments.pixel_format,
-        "hy3d-rocm": hy3d_rocm.__version__,
+        "hy3d-rocm": __version__,
         "torch": torch.__version__,
         "PyAV": av,
     }
@@ -247,13 +247,6 @@ def _lines(result: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
     lines.append(", ".join(sizes))
     return [*lines, *result["ignored"], *(str(event) for event in result["events"])]
-
-
-def _write_json(path: Path, result: dict[str, Any]) -> None:
-    from hy3d_rocm.frames.output import output_errors
-
-    with output_errors(path):
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def _say(text: str) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hy3d_rocm import files
 from hy3d_rocm.arguments import PRECISIONS, STRATEGIES, say
 
 if TYPE_CHECKING:
@@ -30,9 +31,8 @@ def run_tool_command(arguments: argparse.Namespace) -> int:
 
 def _capture(arguments: argparse.Namespace) -> int:
     from hy3d_rocm.capture import VARIABLE
-    from hy3d_rocm.files import DEBUG
 
-    folder = arguments.out or DEBUG
+    folder = arguments.out or files.DEBUG
     if arguments.run:
         environ = {**os.environ, VARIABLE: str(Path(folder).resolve())}
         before = set(folder.glob("*.json"))
@@ -110,7 +110,6 @@ def _subject(arguments: argparse.Namespace) -> Subject:
 
 
 def _optimize(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm import files
     from hy3d_rocm.tools import optimize
     from hy3d_rocm.tools.runs import ProgressLine
 
@@ -138,7 +137,6 @@ def _optimize(arguments: argparse.Namespace) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm import files
     from hy3d_rocm.decoding.report import DecodeOptions
     from hy3d_rocm.tools import validate
     from hy3d_rocm.tools.runs import ProgressLine

@@ -36,6 +36,7 @@ from hy3d_rocm.comfy.running import (
 from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.conv.router import Guard
 from hy3d_rocm.decoding.memory.budget import parse_budget
+from hy3d_rocm.decoding.plan import BudgetTooSmallError
 from hy3d_rocm.decoding.precision import name_of
 from hy3d_rocm.decoding.report import DecodeReport
 from hy3d_rocm.decoding.stages import stage_of
@@ -178,8 +179,6 @@ def _in_parts(vae: Any, given: torch.Tensor, asked: Asked, run: Run, encode: boo
     What ends the node goes on: an interrupt, a cancel, a given budget that is too small, latents of
     another model.
     """
-    from hy3d_rocm.decoding.plan import BudgetTooSmallError
-
     try:
         return (_encoded if encode else _decoded)(vae, given, asked, run)
     except (management.InterruptProcessingException, vaes.OtherModelError):
@@ -271,7 +270,9 @@ def _carried_out(
     from hy3d_rocm.decoding.executor import decode_with_report, encode_with_report
 
     work = encode_with_report if encode else decode_with_report
-    budget = vaes.budget_for(asked, place)
+    budget = asked.budget
+    if budget is None:
+        budget = vaes.automatic(place, asked.options.memory_threshold)
 
     def together(group: Group | None) -> Made:
         return work(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from hy3d_rocm.diagnose.env.choices import read_patch_choice
 from hy3d_rocm.framepack import importing
 from hy3d_rocm.raster import finder
 
@@ -15,7 +16,6 @@ from hy3d_rocm.raster import finder
 def switched_on(name: str, environ: Mapping[str, str]) -> bool:
     """Neither HY3D_ROCM_PATCH=off, nor -NAME in it, nor its switch in ComfyUI's settings."""
     from hy3d_rocm.comfy import settings
-    from hy3d_rocm.diagnose.env.choices import read_patch_choice
 
     choice = read_patch_choice(environ)
     if choice.mode == "off" or name in choice.left_out:

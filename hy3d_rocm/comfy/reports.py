@@ -7,13 +7,13 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from hy3d_rocm.decoding.report import DecodeReport
 from hy3d_rocm.decoding.stages import shapes_of
 from hy3d_rocm.pipeline import unwrap
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.stats import Stats
-    from hy3d_rocm.decoding.report import DecodeReport
 
 KEPT = 5
 

@@ -12,6 +12,7 @@ examination for which nobody waits any more ends.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 import threading
@@ -181,8 +182,6 @@ def _body(examination: Examination, kind: str) -> str:
         return examination.html()
     if kind == "text":
         return examination.text() + "\n"
-    import json
-
     return json.dumps(examination.as_dict(), indent=1) + "\n"
 
 

@@ -17,11 +17,8 @@ from typing import Any, cast
 
 from hy3d_rocm.decoding.device_names import ALL, ONE, parse_devices
 from hy3d_rocm.decoding.memory.budget import parse_budget
-from hy3d_rocm.diagnose.env.choices import FRAMEPACK_PATCHES as FRAMEPACK_PATCHES
-from hy3d_rocm.diagnose.env.choices import HUNYUAN3D_PATCHES as HUNYUAN3D_PATCHES
-from hy3d_rocm.diagnose.env.choices import PATCHES as PATCHES
-from hy3d_rocm.diagnose.env.choices import SERVED_MODULES as SERVED_MODULES
 from hy3d_rocm.diagnose.env.choices import (
+    PATCHES,
     VAE_MODES,
     VAE_VARIABLE,
     VaeMode,
@@ -29,7 +26,6 @@ from hy3d_rocm.diagnose.env.choices import (
     say_once,
     say_wrong,
 )
-from hy3d_rocm.diagnose.env.choices import VAE_PATCHES as VAE_PATCHES
 from hy3d_rocm.offload.policy import POLICIES, Policy, check_policy
 from hy3d_rocm.seed import SEED_MODES, SeedMode, check_mode
 

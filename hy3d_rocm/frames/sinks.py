@@ -7,6 +7,7 @@ import math
 import mmap
 import os
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -16,8 +17,6 @@ from hy3d_rocm.frames.claim import PICTURES, Claim
 from hy3d_rocm.frames.output import OutputError, Shape, Sink, output_errors, reserved, written
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     import torch
     from torch import Tensor
 

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hy3d_rocm")
 
-
 Size = tuple[int, ...]
 Key = tuple[str, tuple[tuple[str, int], ...]]
 
@@ -162,12 +161,6 @@ def record(
     with _lock:
         known = _records.setdefault(_key(pipeline, component_bytes), {})
         known[size] = max(activation_bytes, known.get(size, 0))
-
-
-def forget() -> None:
-    """Forgets all measurements."""
-    with _lock:
-        _records.clear()
 
 
 def _key(pipeline: Any, component_bytes: dict[str, int]) -> Key:

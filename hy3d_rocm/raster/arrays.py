@@ -71,8 +71,10 @@ class Door:
         """In main memory as a plain array, if its type is one of `types`; a tensor's as `dtype`,
         and no part of a graph."""
         check_shape(value, name, shape)
-        if _type_name(value.dtype) not in types:
-            raise TypeError(f"{name} is {value.dtype}: give {wanted}")
+        dtype_of = value.dtype  # NumPy's in any order of bytes, or torch's
+        kind = getattr(dtype_of, "name", None) or str(dtype_of).removeprefix("torch.")
+        if kind not in types:
+            raise TypeError(f"{name} is {dtype_of}: give {wanted}")
         if self.device is None:
             return np.asarray(value)
         import torch
@@ -88,11 +90,6 @@ class Door:
 
         tensor = torch.from_numpy(array)
         return tensor.to(self.device, tensor.dtype if like is None else like.dtype)
-
-
-def _type_name(dtype: Any) -> str:
-    """Of NumPy's types in any order of bytes, and of torch's."""
-    return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
 
 
 def door_of(named: Mapping[str, Any], **optional: Any) -> Door:

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm import _native, meter
 from hy3d_rocm.decoding.black_box import is_opaque
-from hy3d_rocm.decoding.memory.budget import make_budget
+from hy3d_rocm.decoding.memory.budget import Budget, make_budget
 from hy3d_rocm.decoding.planning.compiled import Compiled, plan_job
 from hy3d_rocm.decoding.planning.jobs import Job, best_backend, torch_backend, unused_sizes
-from hy3d_rocm.decoding.planning.planner import Candidate, Plan, smallest_budget
+from hy3d_rocm.decoding.planning.planner import Candidate, Need, Plan, smallest_budget
 from hy3d_rocm.decoding.precision import name_of
 from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
-    from hy3d_rocm.decoding.memory.budget import Budget
-    from hy3d_rocm.decoding.planning.planner import Need
     from hy3d_rocm.tools.runs import Subject
 
 __all__ = ["NOMINAL", "Explained", "explain", "plan_of", "seconds_text", "transfers"]

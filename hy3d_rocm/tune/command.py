@@ -10,8 +10,6 @@ from typing import Any
 from hy3d_rocm.arguments import deliver, say
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
-
-
 _say = partial(say, "tune")
 _NONE = (
     "PyTorch sees no GPU here (torch.cuda.is_available() is False), and this measures GPU"

@@ -9,6 +9,7 @@ from typing import Any
 
 from comfy_api.v0_0_2 import io
 
+from hy3d_rocm import offload
 from hy3d_rocm.comfy import memory, reports, settings
 from hy3d_rocm.comfy.nodes.common import Node, looked_up
 from hy3d_rocm.pipeline import PipelineProxy, unwrap
@@ -65,12 +66,10 @@ def offload_as_asked(pipeline: Any, asked: str) -> str:
     "setting" is looked up. Never raises for a pipeline that cannot be offloaded: that is the
     reason then.
     """
-    from hy3d_rocm.offload import apply
-
     device = memory.comfy_device()
     free, total = memory.counted_free(device)
     room = partial(memory.make_room, device=device)
     policy = settings.offload_for(asked)
-    decision = apply(unwrap(pipeline), policy, device, free, total, room=room)
+    decision = offload.apply(unwrap(pipeline), policy, device, free, total, room=room)
     logger.info("Hy3DRocmPipeline: offload %s: %s", policy, decision.reason)
     return decision.reason

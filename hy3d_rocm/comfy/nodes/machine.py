@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from comfy_api.v0_0_2 import io, ui
 
+from hy3d_rocm import offload
 from hy3d_rocm.comfy import memory, reports, settings
 from hy3d_rocm.comfy.nodes.common import EachTime, text_and_picture
 from hy3d_rocm.comfy.patches.install import installed
@@ -125,12 +126,10 @@ def as_text(sections: list[Section]) -> str:
 
 def _pipeline_line(pipeline: Any) -> str:
     """What it is, where it computes and why, whether its models are offloaded, its seed mode."""
-    from hy3d_rocm.offload import current_mode
-
     real = unwrap(pipeline)
     found = resolve_device(real, memory.comfy_device())
     line = f"{type(real).__name__} computes on {found.device} (rule: {found.rule})"
-    line += f", offload: {current_mode(real)}"
+    line += f", offload: {offload.current_mode(real)}"
     mode = seed_mode_of(pipeline)
     return line if mode is None else f"{line}, seed_mode: {mode}"
 

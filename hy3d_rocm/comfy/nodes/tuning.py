@@ -15,13 +15,13 @@ from hy3d_rocm.comfy import memory, vaes
 from hy3d_rocm.comfy.nodes.common import EachTime, Wanted, latent_shape
 from hy3d_rocm.comfy.running import TimeBar, Watcher, current_device, said
 from hy3d_rocm.conv import probe as probing
+from hy3d_rocm.conv.policy import Memory
 from hy3d_rocm.decoding.planning.compiled import plan_job
+from hy3d_rocm.decoding.planning.jobs import Job
+from hy3d_rocm.decoding.planning.planner import Plan
 from hy3d_rocm.decoding.report import DecodeOptions
 
 if TYPE_CHECKING:
-    from hy3d_rocm.conv.policy import Memory
-    from hy3d_rocm.decoding.planning.jobs import Job
-    from hy3d_rocm.decoding.planning.planner import Plan
     from hy3d_rocm.tune.session import Measuring, Probe, Wishes
     from hy3d_rocm.tune.shapes import Shape
 

@@ -122,18 +122,14 @@ def sheet(current: Image | None, finished: Sequence[Image]) -> Image | None:
     columns = math.ceil(math.sqrt(len(shown)))
     rows = math.ceil(len(shown) / columns)
     width, height = shown[0].size
-    above = None if current is None else _as_wide(current, columns * width)
-    top = 0 if above is None else above.size[1]
-    made = new("RGB", (columns * width, top + rows * height))
-    if above is not None:
-        made.paste(above, (0, 0))
+    wide = columns * width
+    top = 0 if current is None else max(1, round(current.size[1] * wide / current.size[0]))
+    made = new("RGB", (wide, top + rows * height))
+    if current is not None:
+        made.paste(current.resize((wide, top)), (0, 0))
     for index, frame in enumerate(shown):
         made.paste(frame, ((index % columns) * width, top + index // columns * height))
     return made
-
-
-def _as_wide(image: Image, width: int) -> Image:
-    return image.resize((width, max(1, round(image.size[1] * width / image.size[0]))))
 
 
 _running: ContextVar[Preview | None] = ContextVar("hy3d_rocm_framepack_preview", default=None)

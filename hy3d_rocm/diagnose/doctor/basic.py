@@ -20,6 +20,7 @@ from typing import Any
 from hy3d_rocm import __version__
 from hy3d_rocm.diagnose.env import gpu, variables
 from hy3d_rocm.diagnose.env.machine import Machine, detect
+from hy3d_rocm.memory import gpu_bytes
 
 _CALL = f"{__name__}:here"
 PACKAGES = (
@@ -147,7 +148,6 @@ def here() -> dict[str, Any]:
     import torch
 
     from hy3d_rocm.conv.verdict_store.machine import library_version
-    from hy3d_rocm.memory import gpu_bytes
 
     facts.update(architectures=[], library="", triton=triton())
     # One answer less where it fails; what matters is in "error" already.

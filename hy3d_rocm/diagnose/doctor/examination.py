@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm import __version__
+from hy3d_rocm.conv.errors import is_cancel
 from hy3d_rocm.diagnose.doctor import basic, kernel, selftest, windows
 from hy3d_rocm.diagnose.doctor.finding import Facts, Finding, Severity
 from hy3d_rocm.diagnose.doctor.report import as_html, as_text, headline
@@ -173,8 +174,6 @@ def _guarded(
     try:
         return dict(function(*given, **named))
     except Exception as error:  # that it failed is the fact
-        from hy3d_rocm.conv.errors import is_cancel
-
         if is_cancel(error):
             raise
         return {"error": f"{type(error).__name__}: {error}"}

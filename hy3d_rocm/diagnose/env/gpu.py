@@ -57,7 +57,8 @@ def amd_gpus(topology: Path = TOPOLOGY) -> list[dict[str, Any]]:
         if target:
             name = text(node / "name")
             banks = (_properties(bank / "properties") for bank in entries(node / "mem_banks"))
-            memory = sum(b.get("size_in_bytes", 0) for b in banks if _is_local(b))
+            local = (bank for bank in banks if bank.get("heap_type") in _LOCAL_HEAPS)
+            memory = sum(bank.get("size_in_bytes", 0) for bank in local)
             gpus.append(
                 {"name": name, "architecture": architecture(target), "memory_bytes": memory}
             )
@@ -73,10 +74,6 @@ def architecture(target: int) -> str:
 def rocm_version(folder: Path = ROCM) -> str:
     """Version of a ROCm installed on the system, "" without one."""
     return text(folder / ".info" / "version")
-
-
-def _is_local(bank: dict[str, int]) -> bool:
-    return bank.get("heap_type") in _LOCAL_HEAPS
 
 
 def _properties(path: Path) -> dict[str, int]:

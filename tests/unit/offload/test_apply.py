@@ -33,9 +33,9 @@ NAMES = ["vae", "text_encoder", "unet"]
 
 @pytest.fixture(autouse=True)
 def _nothing_measured_before() -> Iterator[None]:
-    measure.forget()
+    measure._records.clear()
     yield
-    measure.forget()
+    measure._records.clear()
 
 
 @pytest.fixture
