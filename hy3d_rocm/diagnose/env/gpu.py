@@ -23,6 +23,13 @@ def number(path: Path) -> int | None:
         return None
 
 
+def field(path: Path, name: str) -> int | None:
+    """The whole number behind `name` where a line begins with that, as "VmRSS:   1234 kB" does;
+    None where there is none."""
+    value = f"\n{text(path)}".partition(f"\n{name}")[2].split(maxsplit=1)[:1]
+    return int(value[0]) if value and value[0].isdigit() else None
+
+
 def entries(folder: Path) -> list[Path]:
     """What is in a folder, by name; [] where it can't be listed."""
     try:
