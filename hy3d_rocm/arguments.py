@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,15 @@ def add_command(commands: Any, name: str, help_text: str, **texts: str) -> argpa
 def say(command: str, text: str) -> None:
     sys.stderr.write(f"hy3d-rocm {command}: {text}\n")
     sys.stderr.flush()
+
+
+def check_names(option: str, given: Sequence[str], known: Sequence[str]) -> None:
+    """ValueError (a sentence) for none, and for one that is not known."""
+    if not given:
+        raise ValueError(f"{option}: give some of {', '.join(known)}")
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{option}: {name!r} is none of {', '.join(known)}")
 
 
 def deliver(

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from hy3d_rocm._core import Program
     from hy3d_rocm.decoding.planning.compiled import Compiled
 
-__all__ = ["sections_of", "table"]
-
 # hy3d_section_kind
 _PREFIX, _TILE = 1, 3
 _KINDS = ("all of it", "up to the cut", "statistics from a part", "a tile")

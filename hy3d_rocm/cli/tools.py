@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hy3d_rocm import files
-from hy3d_rocm.arguments import PRECISIONS, STRATEGIES, say
+from hy3d_rocm.arguments import PRECISIONS, STRATEGIES, check_names, say
 
 if TYPE_CHECKING:
     from hy3d_rocm.tools.runs import Subject
@@ -86,19 +86,11 @@ def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
     return code
 
 
-def _check_names(option: str, given: tuple[str, ...], known: tuple[str, ...]) -> None:
-    if not given:
-        raise ValueError(f"{option}: give some of {', '.join(known)}")
-    for name in given:
-        if name not in known:
-            raise ValueError(f"{option}: {name!r} is none of {', '.join(known)}")
-
-
 def _subject(arguments: argparse.Namespace) -> Subject:
     from hy3d_rocm.meter import steady_malloc
     from hy3d_rocm.tools import loading, runs
 
-    _check_names("--strategies", arguments.strategies, STRATEGIES)
+    check_names("--strategies", arguments.strategies, STRATEGIES)
     steady_malloc()
     device = loading.pick_device(arguments.device)
     if arguments.latent is not None:
@@ -114,7 +106,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
     from hy3d_rocm.tools.runs import ProgressLine
 
     if arguments.precisions is not None:
-        _check_names("--precisions", arguments.precisions, PRECISIONS)
+        check_names("--precisions", arguments.precisions, PRECISIONS)
     subject = _subject(arguments)
     path = files.stamped(arguments.out or files.OPTIMIZATION, "decode_sweep", ".json")
     facts = files.machine_facts()

@@ -20,7 +20,7 @@ import comfy.model_management as management
 import torch
 
 from hy3d_rocm.comfy import devices, memory, reports, timeline, vaes
-from hy3d_rocm.comfy.reports import own_code_text, report_text
+from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.comfy.running import (
     ON_CPU,
     POLICY,
@@ -39,7 +39,7 @@ from hy3d_rocm.decoding.memory.budget import parse_budget
 from hy3d_rocm.decoding.plan import BudgetTooSmallError
 from hy3d_rocm.decoding.precision import name_of
 from hy3d_rocm.decoding.report import DecodeReport
-from hy3d_rocm.decoding.stages import stage_of
+from hy3d_rocm.decoding.stages import shapes_of, stage_of
 
 if TYPE_CHECKING:
     from hy3d_rocm.decoding.group import Group
@@ -313,8 +313,13 @@ def run_own_code(
             made = own_code(vae, work, given, encode)
         finally:
             tell(run.guard)
-    seconds = time.perf_counter() - began
-    reports.remember(own_code_text(what, caught(), given, made, seconds, run.guard.stats))
+    seconds, stats = time.perf_counter() - began, run.guard.stats
+    table = f"\n{stats.table()}" if stats.recovered else ""
+    reports.remember(
+        f"{what} by its own code, {caught()}: {shapes_of(given)} -> {shapes_of(made)} in "
+        f"{seconds:.2f} s; {stats.recovered} of {stats.calls} convolutions went another way than "
+        f"the first{table}"
+    )
     return made
 
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hy3d_rocm.decoding.report import DecodeReport
-from hy3d_rocm.decoding.stages import shapes_of
 from hy3d_rocm.pipeline import unwrap
 from hy3d_rocm.units import size_text
-
-if TYPE_CHECKING:
-    from hy3d_rocm.conv.stats import Stats
 
 KEPT = 5
 
@@ -63,18 +59,6 @@ def report_text(
         table,
     ]
     return "\n".join(line for line in lines if line)
-
-
-def own_code_text(
-    what: str, caught: str, given: Any, made: Any, seconds: float, stats: Stats
-) -> str:
-    """Of a method of a VAE that ran its own code under protect(). caught: "with ..."."""
-    table = f"\n{stats.table()}" if stats.recovered else ""
-    return (
-        f"{what} by its own code, {caught}: {shapes_of(given)} -> {shapes_of(made)} in "
-        f"{seconds:.2f} s; {stats.recovered} of {stats.calls} convolutions went another way than "
-        f"the first{table}"
-    )
 
 
 def copies_of(report: DecodeReport) -> str:

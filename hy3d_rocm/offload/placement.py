@@ -137,7 +137,11 @@ def _carry_out(
         for name, module in components_of(pipeline).items():
             move(module, indexed("cpu") if offload else device, progress, name)
         if offload:
-            _enable(pipeline, device)
+            if device.index is not None:
+                # diffusers reads an index of 0 as none given and would take the last one used.
+                pipeline._offload_gpu_id = device.index
+            enable_offload(pipeline, device)
+            components.empty_cache(device)
     except _REFUSALS as error:
         before.restore()
         doing = "offload could not be enabled" if offload else "the weights could not be moved"
@@ -146,15 +150,6 @@ def _carry_out(
         before.restore()
         raise
     return None
-
-
-def _enable(pipeline: Any, device: torch.device) -> None:
-    """Model offload to `device` of weights that are on the CPU."""
-    if device.index is not None:
-        # diffusers reads an index of 0 as none given and would fall back on the last one used.
-        pipeline._offload_gpu_id = device.index
-    enable_offload(pipeline, device)
-    components.empty_cache(device)
 
 
 def enable_offload(pipeline: Any, device: torch.device) -> None:

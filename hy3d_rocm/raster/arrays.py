@@ -18,11 +18,6 @@ import numpy as np
 
 from hy3d_rocm.conv.functional import default_threads
 
-__all__ = [
-    "MOST_PIXELS_A_SIDE", "Door", "Raster", "Scattered", "check_shape", "checked_size",
-    "checked_threads", "door_of", "leading", "plain", "shown",
-]  # fmt: skip
-
 MOST_PIXELS_A_SIDE = 32768  # HY3D_RASTER_MOST_PIXELS_A_SIDE
 MOST_THREADS = 1024  # of one call: hy3d_context_desc
 _FLOATS = ("float16", "bfloat16", "float32", "float64")

@@ -19,8 +19,6 @@ from hy3d_rocm.units import size_text
 if TYPE_CHECKING:
     from hy3d_rocm.tools.runs import Subject
 
-__all__ = ["NOMINAL", "Explained", "explain", "plan_of", "seconds_text", "transfers"]
-
 NOMINAL = "seconds are estimates with nominal rates: they compare candidates, they promise nothing"
 Progress = Callable[[int, int], object]
 # From here on a candidate's work is told against the least.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hy3d_rocm.arguments import deliver, say
+from hy3d_rocm.arguments import check_names, deliver, say
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 _say = partial(say, "tune")
@@ -77,10 +77,12 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str, Callable
     kernels and says so."""
     import torch
 
+    from hy3d_rocm.conv.tiers import TIER_NAMES
     from hy3d_rocm.tune import shapes
     from hy3d_rocm.tune.session import Wishes, compile_decode, plan_decode, tune_shapes
 
-    tiers = _known_tiers(arguments.tiers)
+    tiers = tuple(dict.fromkeys(arguments.tiers))
+    check_names("--tiers", tiers, [name for name in TIER_NAMES if name != "current"])
     dtype = getattr(torch, _DTYPES[arguments.dtype])
     vae = shapes.load_vae(arguments.vae, dtype)
     latent = shapes.latent_size(vae, arguments.size, arguments.frames)
@@ -89,14 +91,3 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str, Callable
     wishes = Wishes(tiers, arguments.again, arguments.retry_hung, arguments.probe, arguments.limit)
     report, default = tune_shapes(found, device, wishes, _say)
     return report, default, lambda: compile_decode(*plan_decode(vae, latent, dtype, device))
-
-
-def _known_tiers(names: tuple[str, ...]) -> tuple[str, ...]:
-    from hy3d_rocm.conv.tiers import TIER_NAMES
-    from hy3d_rocm.tune.shapes import TuneError
-
-    known = [name for name in TIER_NAMES if name != "current"]
-    for name in names:
-        if name not in known:
-            raise TuneError(f"--tiers: {name!r} is none of {', '.join(known)}")
-    return tuple(dict.fromkeys(names))

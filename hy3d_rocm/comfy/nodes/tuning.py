@@ -22,7 +22,7 @@ from hy3d_rocm.decoding.planning.planner import Plan
 from hy3d_rocm.decoding.report import DecodeOptions
 
 if TYPE_CHECKING:
-    from hy3d_rocm.tune.session import Measuring, Probe, Wishes
+    from hy3d_rocm.tune.session import Measuring, Wishes
     from hy3d_rocm.tune.shapes import Shape
 
 logger = logging.getLogger("hy3d_rocm")
@@ -70,9 +70,9 @@ def tune(vae: Any, wanted: Wanted, wishes: Wishes) -> str:
 
 def measure(
     shapes: Sequence[Shape], device: torch.device, wishes: Wishes, *, lab: Measuring | None = None,
-    probe: Probe = probing.probe, known: Memory | None = None,
+    known: Memory | None = None,
 ) -> str:  # fmt: skip
-    """The table of `hy3d-rocm tune`. lab, probe, known: others than the device's own (tests)."""
+    """The table of `hy3d-rocm tune`. lab, known: others than the device's own (tests)."""
     from hy3d_rocm.tune.report import tune_text
     from hy3d_rocm.tune.session import tune_shapes
 
@@ -86,7 +86,7 @@ def measure(
 
         report, default = tune_shapes(
             shapes, device, wishes, heard, lab=lab,
-            probe=functools.partial(probe, cancel=bar.look), memory=known,
+            probe=functools.partial(probing.probe, cancel=bar.look), memory=known,
         )  # fmt: skip
         bar.end()
     return tune_text(report, default)

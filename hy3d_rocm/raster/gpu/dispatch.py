@@ -19,8 +19,6 @@ from hy3d_rocm.raster.arrays import Raster
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["interpolate_on_gpu", "rasterize_on_gpu", "refusal"]
-
 logger = logging.getLogger("hy3d_rocm")
 _MOST_INDEX = 2**31 - 1
 T = TypeVar("T")
