@@ -11,6 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.files import write_whole
 from hy3d_rocm.units import GB, brief, whole_number
 
 STRATEGIES = ("whole", "streamed", "tiled", "cpu")
@@ -45,8 +46,6 @@ def deliver(
 ) -> int:  # fmt: skip
     """Prints the text and writes `data`, of JSON's types, to `path`. The exit code: 0; 1 if the
     file can't be written or nothing was measured; 130 after Ctrl-C."""
-    from hy3d_rocm.files import write_whole
-
     sys.stdout.write(text)
     if path is not None:
         try:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.decoding import graph
+from hy3d_rocm.decoding.planning.compiled import Compiled
 from hy3d_rocm.decoding.run import OPS, OVERWRITE, ProgramStep
 from hy3d_rocm.units import aligned, size_text
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program
-    from hy3d_rocm.decoding.planning.compiled import Compiled
 
 # hy3d_section_kind
 _PREFIX, _TILE = 1, 3

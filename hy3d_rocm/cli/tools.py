@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hy3d_rocm import files
 from hy3d_rocm.arguments import PRECISIONS, STRATEGIES, check_names, say
-
-if TYPE_CHECKING:
-    from hy3d_rocm.tools.runs import Subject
+from hy3d_rocm.capture import VARIABLE, capturing
+from hy3d_rocm.conv.protection import protect
+from hy3d_rocm.decoding.executor import decode_with_report
+from hy3d_rocm.decoding.report import DecodeOptions
+from hy3d_rocm.meter import steady_malloc
+from hy3d_rocm.tools import loading, optimize, runs, validate
 
 
 def run_tool_command(arguments: argparse.Namespace) -> int:
@@ -30,8 +32,6 @@ def run_tool_command(arguments: argparse.Namespace) -> int:
 
 
 def _capture(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.capture import VARIABLE
-
     folder = arguments.out or files.DEBUG
     if arguments.run:
         environ = {**os.environ, VARIABLE: str(Path(folder).resolve())}
@@ -62,11 +62,6 @@ def _ended(program: list[str], environ: dict[str, str]) -> int:
 
 
 def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
-    from hy3d_rocm.capture import capturing
-    from hy3d_rocm.conv.protection import protect
-    from hy3d_rocm.decoding.executor import decode_with_report
-    from hy3d_rocm.tools import loading
-
     vae, _, _ = loading.make_vae(arguments.vae, loading.pick_device(arguments.device))
     latents = loading.load_latents(arguments.latent, arguments.tensor)
     latents = loading.as_video(latents, loading.latent_channels(vae))
@@ -86,10 +81,7 @@ def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
     return code
 
 
-def _subject(arguments: argparse.Namespace) -> Subject:
-    from hy3d_rocm.meter import steady_malloc
-    from hy3d_rocm.tools import loading, runs
-
+def _subject(arguments: argparse.Namespace) -> runs.Subject:
     check_names("--strategies", arguments.strategies, STRATEGIES)
     steady_malloc()
     device = loading.pick_device(arguments.device)
@@ -102,9 +94,6 @@ def _subject(arguments: argparse.Namespace) -> Subject:
 
 
 def _optimize(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.tools import optimize
-    from hy3d_rocm.tools.runs import ProgressLine
-
     if arguments.precisions is not None:
         check_names("--precisions", arguments.precisions, PRECISIONS)
     subject = _subject(arguments)
@@ -117,7 +106,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
     try:
         sweep = optimize.optimize(
             subject, choices, limit=arguments.limit, repeats=arguments.repeats,
-            listener=ProgressLine(subject.device, arguments.command),
+            listener=runs.ProgressLine(subject.device, arguments.command),
             keep=lambda s: files.write_json(path, {**optimize.sweep_dict(s), "machine": facts}),
         )  # fmt: skip
     finally:
@@ -129,10 +118,6 @@ def _optimize(arguments: argparse.Namespace) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.decoding.report import DecodeOptions
-    from hy3d_rocm.tools import validate
-    from hy3d_rocm.tools.runs import ProgressLine
-
     options = DecodeOptions()
     if arguments.passes is not None:
         options = DecodeOptions(statistic_passes=arguments.passes)
@@ -141,7 +126,7 @@ def _validate(arguments: argparse.Namespace) -> int:
     try:
         found = validate.validate(
             subject, arguments.strategies, share=arguments.share, budget=arguments.budget,
-            options=options, listener=ProgressLine(subject.device, arguments.command),
+            options=options, listener=runs.ProgressLine(subject.device, arguments.command),
         )  # fmt: skip
         facts = {**validate.validation_dict(found), "machine": files.machine_facts()}
         files.write_json(path, facts)

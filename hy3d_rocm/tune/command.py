@@ -7,7 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
+
 from hy3d_rocm.arguments import check_names, deliver, say
+from hy3d_rocm.conv.tiers import TIER_NAMES
+from hy3d_rocm.tune import session, shapes
+from hy3d_rocm.tune.report import tune_dict, tune_text
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 _say = partial(say, "tune")
@@ -21,13 +26,11 @@ class NoGpuError(Exception):
     """There is no such GPU; the text says what to do."""
 
 
-def find_gpu(text: str) -> Any:
+def find_gpu(text: str) -> torch.device:
     """The torch.device, with its index; it is made the current one, on which events are recorded
     and Triton launches. NoGpuError with a sentence where there is none."""
-    import torch
-
     try:
-        device: Any = torch.device(text)
+        device = torch.device(text)
     except RuntimeError as error:
         raise NoGpuError(f'--device {text!r} is no device; write "cuda" or "cuda:1"') from error
     if device.type != "cuda" or not torch.cuda.is_available():
@@ -53,8 +56,6 @@ def run_tune_command(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _say("interrupted before anything was measured")
         return 130
-    from hy3d_rocm.tune.report import tune_dict, tune_text
-
     code = deliver(
         tune_text(report, default), tune_dict(report, default), arguments.json, _say,
         measured=not report.fault, interrupted=report.interrupted,
@@ -72,15 +73,9 @@ def run_tune_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str, Callable[[], str]]:
+def _run(arguments: argparse.Namespace, device: torch.device) -> tuple[Any, str, Callable[[], str]]:
     """The report, the tier that computes these shapes today, and what compiles the fused decode's
     kernels and says so."""
-    import torch
-
-    from hy3d_rocm.conv.tiers import TIER_NAMES
-    from hy3d_rocm.tune import shapes
-    from hy3d_rocm.tune.session import Wishes, compile_decode, plan_decode, tune_shapes
-
     tiers = tuple(dict.fromkeys(arguments.tiers))
     check_names("--tiers", tiers, [name for name in TIER_NAMES if name != "current"])
     dtype = getattr(torch, _DTYPES[arguments.dtype])
@@ -88,6 +83,9 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str, Callable
     latent = shapes.latent_size(vae, arguments.size, arguments.frames)
     found = shapes.collect(vae, latent, dtype, str(device))
     _say(f"{len(found)} shapes of {latent} latents, {arguments.limit:.0f} s at most")
-    wishes = Wishes(tiers, arguments.again, arguments.retry_hung, arguments.probe, arguments.limit)
-    report, default = tune_shapes(found, device, wishes, _say)
-    return report, default, lambda: compile_decode(*plan_decode(vae, latent, dtype, device))
+    wishes = session.Wishes(
+        tiers, arguments.again, arguments.retry_hung, arguments.probe, arguments.limit
+    )
+    report, default = session.tune_shapes(found, device, wishes, _say)
+    plan = partial(session.plan_decode, vae, latent, dtype, device)
+    return report, default, lambda: session.compile_decode(*plan())
