@@ -20,6 +20,7 @@ from hy3d_rocm.bench.terminal import BenchError, Target, ending
 from hy3d_rocm.meter import give_back, held_bytes, steady_malloc
 from hy3d_rocm.tools import loading, metrics
 from hy3d_rocm.tools.loading import random_latents
+from hy3d_rocm.tools.planning import plan_of
 from hy3d_rocm.tools.runs import (
     SILENT,
     Outcome,
@@ -238,8 +239,6 @@ class _Run:
             self._case(chosen)
 
     def _refusal(self, case: Case) -> str | None:
-        from hy3d_rocm.tools.planning import plan_of
-
         left = self._left()
         try:
             plan = plan_of(self._of(case), self.settings.budget)

@@ -23,6 +23,8 @@ from hy3d_rocm.decoding.precision import name_of as dtype_name
 from hy3d_rocm.diagnose.env.shown import first_line
 from hy3d_rocm.memory import gpu_bytes
 from hy3d_rocm.meter import give_back
+from hy3d_rocm.offload import estimate
+from hy3d_rocm.pipeline import PipelineProxy
 from hy3d_rocm.tools.loading import SHAPES, LoadingError, pick_device
 from hy3d_rocm.units import size_text
 
@@ -166,8 +168,6 @@ class Session:
 
     def picture(self, size: int | None = None, **options: Any) -> torch.Tensor:
         """(3, size, size) float on the device, by the delight node's call, always the same."""
-        from hy3d_rocm.pipeline import PipelineProxy
-
         side = size or self.size
         ramp = torch.linspace(0, 1, side, device="cpu")
         rows, columns = torch.meshgrid(ramp, ramp, indexing="ij")
@@ -186,8 +186,6 @@ class Session:
 
     def facts(self) -> list[str]:
         """Lines on what is measured and where."""
-        from hy3d_rocm.offload import estimate
-
         weights = size_text(estimate(self.pipeline).parameter_bytes, 2)
         kind = self.settings.model or ("tiny random weights" if self.settings.tiny else _RANDOM)
         where = f"{self.device}, torch {torch.__version__}"

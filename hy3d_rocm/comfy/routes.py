@@ -21,6 +21,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from hy3d_rocm.comfy import comfy_server, settings
+from hy3d_rocm.comfy.patches.install import installed
 from hy3d_rocm.diagnose.doctor.examination import DEFAULT_SECONDS, Examination, examine, host_facts
 from hy3d_rocm.diagnose.env.shown import anonymous
 
@@ -194,8 +195,6 @@ def is_busy() -> bool:
 def about_comfyui() -> dict[str, Any]:
     """{"version", "device", "models", "settings", "switched_off", "patches"}; JSON-able."""
     import comfy.model_management as management
-
-    from hy3d_rocm.comfy.patches.install import installed
 
     installation = installed()
     now = settings.current()

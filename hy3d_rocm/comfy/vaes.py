@@ -102,7 +102,7 @@ def _own(tensor: Tensor | None, parameter: Any, lent: bool) -> Tensor | None:
 def family_of(vae: Any, encode: bool = False) -> StructuredFamily:
     """The family of ComfyUI's VAE object, or of a wrapper's VAE, for a decode or an encode.
     TypeError (a sentence) where its layers are not known or were changed. Nothing is run: ask
-    is_proven() or encodes_as_told() when the weights are in place."""
+    is_proven() when the weights are in place."""
     module = getattr(vae, "first_stage_model", vae)
     try:
         family = unproven_family(module, encode, casts=is_managed(vae))

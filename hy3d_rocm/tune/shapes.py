@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,13 +27,11 @@ from hy3d_rocm.decoding.graph import record
 from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.dry_run import predict
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
+from hy3d_rocm.decoding.planning.compiled import Compiled
+from hy3d_rocm.decoding.planning.jobs import Job
 from hy3d_rocm.decoding.planning.planner import Plan, Variant
 from hy3d_rocm.decoding.run import at_once
 from hy3d_rocm.tools import loading
-
-if TYPE_CHECKING:
-    from hy3d_rocm.decoding.planning.compiled import Compiled
-    from hy3d_rocm.decoding.planning.jobs import Job
 
 logger = logging.getLogger("hy3d_rocm")
 

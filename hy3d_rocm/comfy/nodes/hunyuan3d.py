@@ -11,18 +11,14 @@ from comfy_api.v0_0_2 import io
 
 from hy3d_rocm import offload
 from hy3d_rocm.comfy import memory, reports, settings
-from hy3d_rocm.comfy.nodes.common import Node, looked_up
+from hy3d_rocm.comfy.nodes.common import AsSet
 from hy3d_rocm.pipeline import PipelineProxy, unwrap
 
 logger = logging.getLogger("hy3d_rocm")
 
 
-class Hy3DRocmPipeline(Node):
+class Hy3DRocmPipeline(AsSet):
     """Puts Hunyuan3D's diffusers pipelines behind a PipelineProxy."""
-
-    @classmethod
-    def fingerprint_inputs(cls, **inputs: Any) -> str:
-        return looked_up(inputs)
 
     @classmethod
     def execute(
@@ -33,12 +29,8 @@ class Hy3DRocmPipeline(Node):
         return io.NodeOutput(made)
 
 
-class Hy3DRocmSeedMode(Node):
+class Hy3DRocmSeedMode(AsSet):
     """Chooses the seed mode of one pipeline, and the number of a batch's first image."""
-
-    @classmethod
-    def fingerprint_inputs(cls, **inputs: Any) -> str:
-        return looked_up(inputs)
 
     @classmethod
     def execute(cls, pipeline: Any, seed_mode: str, first_index: int) -> io.NodeOutput:

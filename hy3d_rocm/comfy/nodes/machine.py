@@ -18,7 +18,7 @@ from hy3d_rocm.comfy.patches.install import installed
 from hy3d_rocm.comfy.picture import Section, draw
 from hy3d_rocm.comfy.running import TimeBar, Watcher
 from hy3d_rocm.device import resolve_device
-from hy3d_rocm.diagnose.doctor import basic
+from hy3d_rocm.diagnose.doctor import basic, examination
 from hy3d_rocm.diagnose.doctor.report import sections
 from hy3d_rocm.pipeline import seed_mode_of, unwrap
 
@@ -88,16 +88,14 @@ def _watched(self_test: bool, seconds: int) -> Any:
         worker.start()
         while not wait([found], _LOOK_S).done:
             bar.look()
-    examination = found.result()
+    result = found.result()
     bar.end()
-    return examination
+    return result
 
 
 def _examine(found: Future[Any], self_test: bool, seconds: int) -> None:
-    from hy3d_rocm.diagnose.doctor.examination import examine
-
     try:
-        found.set_result(examine(self_test=self_test, seconds=seconds))
+        found.set_result(examination.examine(self_test=self_test, seconds=seconds))
     except BaseException as error:  # noqa: BLE001  (raised again in ComfyUI's own thread)
         found.set_exception(error)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from comfy_api.v0_0_2 import io, ui
@@ -20,10 +20,9 @@ from hy3d_rocm.decoding.planning.compiled import plan_job
 from hy3d_rocm.decoding.planning.jobs import Job
 from hy3d_rocm.decoding.planning.planner import Plan
 from hy3d_rocm.decoding.report import DecodeOptions
-
-if TYPE_CHECKING:
-    from hy3d_rocm.tune.session import Measuring, Wishes
-    from hy3d_rocm.tune.shapes import Shape
+from hy3d_rocm.tune.report import tune_text
+from hy3d_rocm.tune.session import Measuring, Wishes, compile_decode, tune_shapes
+from hy3d_rocm.tune.shapes import Shape, collect_decode
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -36,8 +35,6 @@ class Hy3DRocmTuneVAE(EachTime):
         cls, vae: Any, width: int, height: int, frames: int, seconds: int, samples: Any = None,
         again: bool = False, retry_hung: bool = False,
     ) -> io.NodeOutput:  # fmt: skip
-        from hy3d_rocm.tune.session import Wishes
-
         wishes = Wishes(again=again, retry_hung=retry_hung, limit_s=float(seconds))
         report = tune(vae, Wanted(width, height, frames, samples), wishes)
         return io.NodeOutput(report, ui=ui.PreviewText(report))
@@ -48,9 +45,6 @@ def tune(vae: Any, wanted: Wanted, wishes: Wishes) -> str:
 
     ValueError (a sentence) for a size that is none, and for a VAE whose layers are not known.
     """
-    from hy3d_rocm.tune.session import compile_decode
-    from hy3d_rocm.tune.shapes import collect_decode
-
     job, plan = _decode_of(vae, wanted)
     if job.device.type == "cpu":
         return (
@@ -73,9 +67,6 @@ def measure(
     known: Memory | None = None,
 ) -> str:  # fmt: skip
     """The table of `hy3d-rocm tune`. lab, known: others than the device's own (tests)."""
-    from hy3d_rocm.tune.report import tune_text
-    from hy3d_rocm.tune.session import tune_shapes
-
     # Tensors that inference mode makes are none that every operator takes.
     with Watcher() as watcher, torch.inference_mode(False), current_device(device):
         bar = TimeBar(wishes.limit_s, watcher)

@@ -29,12 +29,11 @@ logger = logging.getLogger("hy3d_rocm")
 _AMD_NAME = re.compile(r"\b(amd|radeon|zluda)\b", re.IGNORECASE)
 
 
-def should_patch(environ: Mapping[str, str] | None = None) -> tuple[bool, str]:
+def should_patch(environ: Mapping[str, str] = os.environ) -> tuple[bool, str]:
     """Whether to patch, and the reason as the rest of a sentence ("there is no AMD GPU here ...").
 
     HY3D_ROCM=off comes first, then HY3D_ROCM_PATCH. torch is asked only for "auto".
     """
-    environ = os.environ if environ is None else environ
     if is_off(environ, "HY3D_ROCM"):
         return False, "HY3D_ROCM=off"
     choice = read_patch_choice(environ)
@@ -92,7 +91,7 @@ _MARK = "_hy3d_rocm_patches"
 
 
 def install_patches(
-    environ: Mapping[str, str] | None = None, packs: Sequence[Pack] = PACKS
+    environ: Mapping[str, str] = os.environ, packs: Sequence[Pack] = PACKS
 ) -> Installation | None:
     """Have upstream patched when ComfyUI is ready: hook into its server, once. None (and nothing
     done) where there is none or it fails; never raises. Called once the nodes are made."""
@@ -152,10 +151,10 @@ class _Copy:
 class Installation:
     """The hooks in one server and the patches that they have made. Thread-safe."""
 
-    def __init__(self, packs: Sequence[Pack], environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, packs: Sequence[Pack], environ: Mapping[str, str] = os.environ) -> None:
         self.packs = tuple(packs)
         self.lines: list[str] = []
-        self._environ = os.environ if environ is None else environ
+        self._environ = environ
         self._lock = threading.Lock()
         self._ended = False
         self._kept_alone = False

@@ -46,6 +46,7 @@ from hy3d_rocm.comfy.running import caught, checked, current_device, on_cpu, run
 from hy3d_rocm.comfy.settings import Settings
 from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.router import LOCAL, Guard
+from hy3d_rocm.decoding.executor import decode_with_report, encode_with_report
 from hy3d_rocm.decoding.memory.budget import parse_budget
 from hy3d_rocm.decoding.stages import stage_of, tensors_in
 from hy3d_rocm.diagnose.env.choices import say_once
@@ -187,8 +188,6 @@ def wrapper_in_parts(
     Frames of latents; encode: the mean of pixels, moments: mean and log variance, 2 C channels.
     LeftAlone for any reason; interrupts go through.
     """
-    from hy3d_rocm.decoding.executor import decode_with_report, encode_with_report
-
     try:
         family = vaes.family_of(vae, encode)
         place = vaes.place_of(family)

@@ -30,7 +30,7 @@ PACKAGES = (
 
 
 def collect(
-    environ: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
     *,
     machine: Machine | None = None,
     torch: Mapping[str, Any] | None = None,
@@ -45,7 +45,6 @@ def collect(
     C core's CPU level, BLAS), driver (AMD GPUs and ROCm without torch's help), rules (the machine
     that the rules for variables see), variables.
     """
-    environ = os.environ if environ is None else environ
     machine = detect(environ) if machine is None else machine
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {

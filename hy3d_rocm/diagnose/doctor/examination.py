@@ -65,7 +65,7 @@ class Examination:
 
 
 def examine(
-    environ: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
     self_test: bool = True,
     seconds: float = DEFAULT_SECONDS,
     *,
@@ -77,7 +77,7 @@ def examine(
     self_test: each convolution back-end is tried in a child process. tell(text) says what
     is being done, cancel() is called often while children run; what it raises goes through.
     """
-    environ = dict(os.environ if environ is None else environ)
+    environ = dict(environ)
     until = time.monotonic() + seconds
     share = seconds * _TORCH_SHARE if self_test else seconds
     facts = collect(environ, torch_seconds=max(share, 5.0), tell=tell)
