@@ -9,6 +9,7 @@ from typing import Any
 
 from hy3d_rocm.decoding.report import DecodeReport
 from hy3d_rocm.pipeline import unwrap
+from hy3d_rocm.tools.planning import transfers
 from hy3d_rocm.units import size_text
 
 KEPT = 5
@@ -66,8 +67,7 @@ def copies_of(report: DecodeReport) -> str:
     it copies nothing."""
     taken = (c for c in report.plan.get("candidates", ()) if c["way"] == report.plan.get("way"))
     found: dict[str, Any] = next(taken, {})
-    out, back = found.get("stored_bytes") or 0, found.get("loaded_bytes") or 0
-    return f"{size_text(out, 2)} to the host and {size_text(back, 2)} back" if out or back else ""
+    return transfers(found.get("stored_bytes") or 0, found.get("loaded_bytes") or 0)
 
 
 def report_lines(report: DecodeReport) -> list[str]:

@@ -265,9 +265,7 @@ def _planned_bytes(
         budget = largest(vae, family.device, request, options)
         job = job_of(family, shape, family.dtype, encode)
         plan = plan_job(job, budget, asked.strategy, options, _until(cancel))
-    except management.InterruptProcessingException:
-        raise
-    except DecodeCancelled:
+    except (management.InterruptProcessingException, DecodeCancelled):
         raise
     except Exception as error:  # noqa: BLE001  (ComfyUI's estimate serves as well)
         logger.debug("hy3d_rocm: no plan before the VAE is loaded: %s", error)

@@ -163,9 +163,7 @@ def runner_for(
     need depends on; the last run of the same (see remember) says what is known of it."""
     parts = parts_of(model)
     free = card.free() + held_bytes(parts, device)
-    return SectionRunner(
-        parts, device, offload, card, begin(free, wanted_bytes, _known.get(key)), move
-    )
+    return SectionRunner(parts, device, offload, card, begin(free, wanted_bytes, _known.get(key)))
 
 
 def held_bytes(parts: Sequence[Part], device: torch.device) -> int:

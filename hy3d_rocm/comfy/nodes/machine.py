@@ -8,7 +8,6 @@ import threading
 from concurrent.futures import Future, wait
 from typing import Any
 
-import torch
 from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm import offload
@@ -31,7 +30,8 @@ class Hy3DRocmDoctor(EachTime):
 
     @classmethod
     def execute(cls, self_test: bool, seconds: int) -> io.NodeOutput:
-        text, image = examine_machine(self_test, seconds)
+        found = _watched(self_test, seconds)
+        text, image = found.text(), draw("Doctor: findings, worst first", sections_of(found))
         return io.NodeOutput(text, image, ui=text_and_picture(text, image))
 
 
@@ -55,16 +55,6 @@ class Hy3DRocmStatus(EachTime):
         return io.NodeOutput(text, image, ui=text_and_picture(text, image))
 
 
-def examine_machine(self_test: bool, seconds: int) -> tuple[str, torch.Tensor]:
-    """The report as text, and as an IMAGE (1, H, W, 3).
-
-    seconds: for the self-tests of all tiers together. They run in a thread, so that a cancel is
-    answered at once; what is then still running ends by its own time-out.
-    """
-    found = _watched(self_test, seconds)
-    return str(found.text()), draw("Doctor: findings, worst first", sections_of(found))
-
-
 def sections_of(found: Any) -> list[Section]:
     """A section for each finding: evidence, and the remedy after an arrow."""
     made = []
@@ -76,7 +66,11 @@ def sections_of(found: Any) -> list[Section]:
 
 
 def _watched(self_test: bool, seconds: int) -> Any:
-    """examine() in a thread of its own; raises what it raises, and ComfyUI's interrupt."""
+    """examine() in a thread of its own, so that a cancel is answered at once; what is then still
+    running ends by its own time-out. Raises what it raises, and ComfyUI's interrupt.
+
+    seconds: for the self-tests of all tiers together.
+    """
     found: Future[Any] = Future()
     context = contextvars.copy_context()
     worker = threading.Thread(

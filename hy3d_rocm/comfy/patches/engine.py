@@ -24,12 +24,7 @@ from typing import Any, Final
 logger = logging.getLogger("hy3d_rocm")
 
 
-class _Missing:
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING: Final = _Missing()
+MISSING: Final = object()  # in place of an attribute that is absent
 _RECORD = "__hy3d_rocm_record__"
 # Attributes are the process's, so one lock serves all sets. Re-entrant: a `make` may apply a set.
 _LOCK = threading.RLock()
