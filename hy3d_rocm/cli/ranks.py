@@ -14,13 +14,7 @@ import torch.distributed as dist
 
 from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.decoding.executor import decode_with_report
-from hy3d_rocm.decoding.group import (
-    TIMEOUT_SECONDS,
-    Group,
-    GroupLostError,
-    group_of,
-    set_variables,
-)
+from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, Group, GroupLostError, group_of, set_variables
 from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.tools import loading
 
