@@ -6,11 +6,12 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.files import write_whole
 from hy3d_rocm.units import GB, brief, whole_number
 
 STRATEGIES = ("whole", "streamed", "tiled", "cpu")
@@ -30,14 +31,21 @@ def say(command: str, text: str) -> None:
     sys.stderr.flush()
 
 
+def check_names(option: str, given: Sequence[str], known: Sequence[str]) -> None:
+    """ValueError (a sentence) for none, and for one that is not known."""
+    if not given:
+        raise ValueError(f"{option}: give some of {', '.join(known)}")
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{option}: {name!r} is none of {', '.join(known)}")
+
+
 def deliver(
     text: str, data: dict[str, Any], path: Path | None, say: Callable[[str], None], *,
     measured: bool, interrupted: bool,
 ) -> int:  # fmt: skip
     """Prints the text and writes `data`, of JSON's types, to `path`. The exit code: 0; 1 if the
     file can't be written or nothing was measured; 130 after Ctrl-C."""
-    from hy3d_rocm.files import write_whole
-
     sys.stdout.write(text)
     if path is not None:
         try:

@@ -19,9 +19,10 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.decoding.precision import name_of
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeReport
@@ -38,9 +39,6 @@ from hy3d_rocm.files import (
     write_json,
 )
 from hy3d_rocm.units import GB, size_text
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 logger = logging.getLogger("hy3d_rocm")
 

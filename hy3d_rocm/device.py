@@ -57,18 +57,13 @@ def as_device(found: object) -> torch.device | None:
 
     None for anything else and for "meta", where nothing can be computed.
     """
-    if isinstance(found, torch.device):
-        device = found
-    elif isinstance(found, bool):
+    if isinstance(found, bool) or not isinstance(found, torch.device | int | str):
         return None
-    elif isinstance(found, int):
-        device = torch.device("cuda", found) if found >= 0 else torch.device("cpu")
-    elif isinstance(found, str):
-        try:
-            device = torch.device(found)
-        except RuntimeError:
-            return None
-    else:
+    if isinstance(found, int):
+        found = torch.device("cuda", found) if found >= 0 else "cpu"
+    try:
+        device = torch.device(found)
+    except RuntimeError:
         return None
     return None if device.type == "meta" else device
 

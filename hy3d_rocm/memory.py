@@ -116,7 +116,8 @@ def host_free_bytes(root: Path = ROOT) -> int | None:
         used = gpu.number(folder / usage_name)
         # The statistics are slow to read, and a group with more room than `free` changes nothing.
         if used is not None and (free is None or limit - used < free):
-            room = max(limit - used + _statistic(folder, cache_name), 0)
+            cache = gpu.field(folder / "memory.stat", f"{cache_name} ") or 0
+            room = max(limit - used + cache, 0)
             free = room if free is None else min(free, room)
     return free
 
@@ -130,10 +131,8 @@ def host_total_bytes(root: Path = ROOT) -> int | None:
 
 def _host(field: str, attribute: str, root: Path) -> int | None:
     """A field of /proc/meminfo; where there is no such file, what psutil says of this machine."""
-    with suppress(OSError, ValueError, IndexError):
-        for line in (root / "proc/meminfo").read_text().splitlines():
-            if line.startswith(field + ":"):
-                return int(line.split()[1]) * 1024
+    if (kilobytes := gpu.field(root / "proc/meminfo", f"{field}:")) is not None:
+        return kilobytes * 1024
     if root != ROOT:
         return None
     with suppress(ImportError, OSError, RuntimeError):
@@ -209,14 +208,6 @@ def _mounts(root: Path) -> dict[Names, tuple[str, str]]:
 def _plain(path: str) -> str:
     """A path of mountinfo: there a space is \\040, a backslash \\134."""
     return path.replace("\\040", " ").replace("\\134", "\\")
-
-
-def _statistic(folder: Path, name: str) -> int:
-    with suppress(OSError, ValueError, IndexError):
-        for line in (folder / "memory.stat").read_text().splitlines():
-            if line.startswith(name + " "):
-                return int(line.split()[1])
-    return 0
 
 
 CAP_GB = "HY3D_ROCM_MAX_VRAM_GB"

@@ -13,14 +13,13 @@ import gc
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hy3d_rocm import _native, memory
-from hy3d_rocm.diagnose.env.gpu import number
+from hy3d_rocm.diagnose.env.gpu import field, number
 from hy3d_rocm.memory import Machine, is_apu
 
 _STATUS = Path("/proc/self/status")
@@ -71,11 +70,9 @@ def resident_bytes() -> int:
     return _status("VmRSS")
 
 
-def _status(field: str) -> int:
-    with suppress(OSError):
-        for line in _STATUS.read_text().splitlines():
-            if line.startswith(field + ":"):
-                return int(line.split()[1]) * 1024
+def _status(name: str) -> int:
+    if (kilobytes := field(_STATUS, f"{name}:")) is not None:
+        return kilobytes * 1024
     import psutil
 
     return int(psutil.Process().memory_info().rss)

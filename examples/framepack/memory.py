@@ -31,8 +31,16 @@ from hy3d_rocm.diagnose.miopen.contents import in_a_line
 from hy3d_rocm.diagnose.tables import read
 from hy3d_rocm.framepack import sections
 from hy3d_rocm.framepack.preservation import Preservation, recommend, users_choice
-from hy3d_rocm.framepack.residency import move, own_tensors, parts_of
-from hy3d_rocm.framepack.sections import Card, SectionRunner, held_bytes, restorer, runner_for
+from hy3d_rocm.framepack.sections import (
+    Card,
+    SectionRunner,
+    held_bytes,
+    move,
+    own_tensors,
+    parts_of,
+    restorer,
+    runner_for,
+)
 from hy3d_rocm.memory import (
     CAP_GB,
     CAP_SHARE,
@@ -211,8 +219,8 @@ class Memory:
         if self.decodes.state.exhausted:
             self._off([model])
             return
-        placed = self.decodes.place(self.vae_bytes)
-        if not placed.resident_bytes:
+        resident, _ = self.decodes.place(self.vae_bytes)
+        if not resident:
             logger.info("Unloading %s completely", type(model).__name__)
 
     @_replacing

@@ -39,19 +39,12 @@ def remedy() -> str:
     return "run `pip install .` in the pack's folder (needs a C compiler), or install a wheel of it"
 
 
-# Number and name of each status that a twin raises; include/hy3d/status.h has the list.
-STATUS_NAMES = {
-    1: "HY3D_ERR_INVALID_ARGUMENT",
-    2: "HY3D_ERR_SHAPE_MISMATCH",
-    3: "HY3D_ERR_UNSUPPORTED",
-    4: "HY3D_ERR_OVERFLOW",
-    5: "HY3D_ERR_OUT_OF_MEMORY",
-    6: "HY3D_ERR_WORKSPACE_TOO_SMALL",
-    7: "HY3D_ERR_BUDGET_TOO_SMALL",
-    8: "HY3D_ERR_CANCELLED",
-    9: "HY3D_ERR_BLAS_UNAVAILABLE",
-    10: "HY3D_ERR_THREAD",
-}
+# The statuses in order, from number 1 on; include/hy3d/status.h has the list.
+_STATUSES = (
+    "INVALID_ARGUMENT SHAPE_MISMATCH UNSUPPORTED OVERFLOW OUT_OF_MEMORY WORKSPACE_TOO_SMALL "
+    "BUDGET_TOO_SMALL CANCELLED BLAS_UNAVAILABLE THREAD"
+).split()
+STATUS_NAMES = {number: f"HY3D_ERR_{name}" for number, name in enumerate(_STATUSES, 1)}
 INSTALL = remedy()
 
 

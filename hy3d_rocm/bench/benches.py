@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from hy3d_rocm.bench import advice
 from hy3d_rocm.bench.advice import Advice, Closeness
@@ -14,10 +16,6 @@ from hy3d_rocm.bench.session import SEED, Session, Settings, open_session
 from hy3d_rocm.bench.timing import Measured, UnavailableError, Variant, interleave
 from hy3d_rocm.decoding.precision import name_of as dtype_name
 from hy3d_rocm.units import aligned, size_text
-
-if TYPE_CHECKING:
-    import torch
-
 
 HEADER = ("variant", "first call", "median", "fastest..slowest", "peak memory")
 
@@ -102,8 +100,6 @@ def run_offload(settings: Settings) -> Report:
 
 def run_compile(settings: Settings) -> Report:
     """The UNet and the VAE as they are against torch.compile, as upstream's loader does it."""
-    import torch
-
     session = open_session(settings)
     plain = {name: getattr(session.pipeline, name) for name in ("unet", "vae")}
     compiled: dict[str, Any] = {}
@@ -134,7 +130,6 @@ def run_precision(settings: Settings) -> Report:
 
     Euler's scheduler takes the place of the ancestral one, which draws in each precision anew.
     """
-    import torch
     from diffusers import EulerDiscreteScheduler
 
     session = open_session(settings, torch.float32)
@@ -157,7 +152,13 @@ def run_precision(settings: Settings) -> Report:
         def call() -> torch.Tensor:
             return session.picture(latents=noise.to(session.device, dtype))
 
-        return Variant(name, lambda: _recast(session, master, dtype), call, keep)
+        def recast() -> None:
+            """Weights from `master` to the device, one at a time: never two sets there."""
+            for tensor, original in zip(_floats(session.pipeline), master, strict=True):
+                tensor.data = original.to(session.device, dtype)
+            session.make_resident()  # what is no floating-point number
+
+        return Variant(name, recast, call, keep)
 
     def advise(rows: list[Measured]) -> Advice:
         for name, made in pictures.items():
@@ -204,8 +205,6 @@ def smaller_sizes(size: int, unit: int) -> list[int]:
 
 def closeness(made: torch.Tensor, reference: torch.Tensor) -> Closeness:
     """How far `made` is from `reference`, both float in 0..1 of one shape; NaN are counted."""
-    import torch
-
     nans = int(torch.isnan(made).sum().item())
     gap = (made.double() - reference.double()).abs()
     error = gap.square().mean().item()
@@ -225,17 +224,8 @@ def _in_words(value: Closeness, name: str, has_reference: bool) -> str:
 
 def _floats(pipeline: Any) -> Iterator[torch.Tensor]:
     """Every floating-point parameter and buffer of the pipeline, in a fixed order."""
-    import torch
-
     for module in pipeline.components.values():
         if isinstance(module, torch.nn.Module):
             for tensor in [*module.parameters(), *module.buffers()]:
                 if tensor.is_floating_point():
                     yield tensor
-
-
-def _recast(session: Session, master: list[torch.Tensor], dtype: torch.dtype) -> None:
-    """Weights from `master` to the device in `dtype`, one at a time: never two sets there."""
-    for tensor, original in zip(_floats(session.pipeline), master, strict=True):
-        tensor.data = original.to(session.device, dtype)
-    session.make_resident()  # what is no floating-point number

@@ -6,13 +6,17 @@ import argparse
 from functools import partial
 from typing import Any
 
+import torch
+
 from hy3d_rocm import arguments as types
 from hy3d_rocm import checkout
+from hy3d_rocm.bench.benches import BENCHES
+from hy3d_rocm.bench.decode_cases import run_cases_command
+from hy3d_rocm.bench.decode_gpu import DecodeSettings, decode_dict, decode_text, run_decode
+from hy3d_rocm.bench.session import Settings
 from hy3d_rocm.bench.terminal import BenchError
 from hy3d_rocm.files import plain
 from hy3d_rocm.tune.command import NoGpuError, find_gpu
-
-LEVELS = ("ref", "avx2", "avx512")
 
 
 def run_bench_command(arguments: argparse.Namespace) -> int:
@@ -35,9 +39,6 @@ say = partial(types.say, "bench")
 
 
 def _pipeline(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.bench.benches import BENCHES
-    from hy3d_rocm.bench.session import Settings
-
     settings = Settings(
         arguments.model, arguments.tiny, arguments.device, arguments.size, arguments.steps,
         arguments.repeats, arguments.free, getattr(arguments, "backend", "inductor"), say,
@@ -58,14 +59,8 @@ def _decode(arguments: argparse.Namespace) -> int:
         say(f"{', '.join(strange)}: only for bench decode --device cpu, without --cases")
         return 2
     if arguments.cases:
-        from hy3d_rocm.bench.decode_cases import run_cases_command
-
         return run_cases_command(arguments)
     device = find_gpu(arguments.device)
-    import torch
-
-    from hy3d_rocm.bench.decode_gpu import DecodeSettings, decode_dict, decode_text, run_decode
-
     settings = DecodeSettings(
         device, arguments.policy, arguments.repeats, arguments.seconds,
         has_large=not arguments.skip_large,

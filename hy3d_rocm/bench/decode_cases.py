@@ -17,9 +17,10 @@ from hy3d_rocm import files
 from hy3d_rocm.arguments import say
 from hy3d_rocm.bench.session import versions
 from hy3d_rocm.bench.terminal import BenchError, Target, ending
-from hy3d_rocm.meter import held_bytes
+from hy3d_rocm.meter import give_back, held_bytes, steady_malloc
 from hy3d_rocm.tools import loading, metrics
 from hy3d_rocm.tools.loading import random_latents
+from hy3d_rocm.tools.planning import plan_of
 from hy3d_rocm.tools.runs import (
     SILENT,
     Outcome,
@@ -215,8 +216,6 @@ class _Run:
     def _leaks(self, case: Case) -> None:
         if self._late("leaks"):
             return
-        from hy3d_rocm.meter import give_back
-
         subject, device = self._of(case), self.subject.device
         for _ in range(self.settings.leak_repeats):
             run_once(subject, self.setting, keep=False)
@@ -240,8 +239,6 @@ class _Run:
             self._case(chosen)
 
     def _refusal(self, case: Case) -> str | None:
-        from hy3d_rocm.tools.planning import plan_of
-
         left = self._left()
         try:
             plan = plan_of(self._of(case), self.settings.budget)
@@ -301,8 +298,6 @@ _CPU_SCALE = 0.25  # of sides and channels where no GPU is: seconds instead of h
 
 def run_cases_command(arguments: argparse.Namespace) -> int:
     """Exit code: 0; 1 where nothing was measured or a target was missed; 130 after Ctrl-C."""
-    from hy3d_rocm.meter import steady_malloc
-
     steady_malloc()
     try:
         device = loading.pick_device("auto" if arguments.device == "cuda" else arguments.device)
@@ -346,7 +341,7 @@ def cases_text(report: CasesReport) -> str:
     if not report.is_full_size:
         lines += [
             f"Pictures and channels are {report.scale:g} of the real ones: the targets of time and "
-            "memory are not judged.",
+            "memory are not judged."
         ]
     lines += ["", *aligned([head, *map(_cells, report.rows)]), ""]
     lines += [f"{r.case.name}: {o.error}" for r in report.rows for o in r.outcomes if o.error]

@@ -14,6 +14,7 @@ import hy3d_rocm
 from hy3d_rocm._rng import seeded_on
 from hy3d_rocm.bench.terminal import BenchError, Target, ending
 from hy3d_rocm.bench.timing import Measured, Variant, interleave
+from hy3d_rocm.conv.verdict_store.machine import this_machine
 from hy3d_rocm.meter import give_back
 from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB, aligned, size_text
@@ -209,8 +210,6 @@ def exact_float32() -> Iterator[None]:
 
 def machine_facts(device: torch.device) -> list[str]:
     """Who measured: the card and the versions that figures hang on."""
-    from hy3d_rocm.conv.verdict_store.machine import this_machine
-
     here = this_machine(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
     versions = ", ".join(filter(None, (here.architecture, here.driver, here.vendor)))

@@ -12,19 +12,21 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import torch
+
+from hy3d_rocm._rng import seeded_on
 from hy3d_rocm.bench.terminal import BenchError
 from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.decoding.precision import name_of as dtype_name
 from hy3d_rocm.diagnose.env.shown import first_line
 from hy3d_rocm.memory import gpu_bytes
+from hy3d_rocm.meter import give_back
+from hy3d_rocm.offload import estimate
+from hy3d_rocm.pipeline import PipelineProxy
 from hy3d_rocm.tools.loading import SHAPES, LoadingError, pick_device
 from hy3d_rocm.units import size_text
-
-if TYPE_CHECKING:
-    import torch
-
 
 Width = Literal["real", "tiny"]
 
@@ -32,19 +34,20 @@ Width = Literal["real", "tiny"]
 def random_pipeline(width: Width, device: torch.device | str, dtype: torch.dtype) -> Any:
     """StableDiffusionInstructPix2PixPipeline of random weights made by a seed on `device`.
 
-    "real" has the shapes of Stable Diffusion 2.1 (1.3e9 parameters), "tiny" about 2e5 and a spatial
-    factor of 2. Global random states are kept. No download.
+    "real" has the shapes of Stable Diffusion 2.1 (1.3e9 parameters), "tiny" about 2e5 and a VAE
+    with a spatial factor of 2 in place of 8. Global random states are kept. No download.
     """
     _need_diffusers()
-    from diffusers import StableDiffusionInstructPix2PixPipeline
+    from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline
+    from transformers import CLIPTextConfig, CLIPTextModel
 
-    from hy3d_rocm._rng import seeded_on
-
+    shapes = SHAPES["pictures"][width]
+    marks = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
     with seeded_on(device, 0):
         modules = {
-            "vae": random_vae(width).to(dtype).eval(),
-            "text_encoder": random_text_encoder(width).to(dtype).eval(),
-            "unet": random_unet(width, in_channels=8).to(dtype).eval(),
+            "vae": AutoencoderKL(**shapes["vae"]).to(dtype),
+            "text_encoder": CLIPTextModel(CLIPTextConfig(**shapes["text"], **marks)).to(dtype),
+            "unet": random_unet(width, in_channels=8).to(dtype),
         }
     pipeline = StableDiffusionInstructPix2PixPipeline(
         **modules, tokenizer=tokenizer(width), scheduler=ancestral_scheduler(),
@@ -52,7 +55,7 @@ def random_pipeline(width: Width, device: torch.device | str, dtype: torch.dtype
     )  # fmt: skip
     pipeline.set_progress_bar_config(disable=True)
     for module in modules.values():
-        module.requires_grad_(False)
+        module.eval().requires_grad_(False)
     return pipeline
 
 
@@ -83,20 +86,6 @@ def random_unet(width: Width, in_channels: int, **config: Any) -> Any:
 
     shape = {**SHAPES["pictures"][width]["unet"], **config}
     return UNet2DConditionModel(in_channels=in_channels, out_channels=4, **shape)
-
-
-def random_vae(width: Width) -> Any:
-    """AutoencoderKL: spatial factor 8 ("real") or 2 ("tiny"), 4 latent channels."""
-    from diffusers import AutoencoderKL
-
-    return AutoencoderKL(**SHAPES["pictures"][width]["vae"])
-
-
-def random_text_encoder(width: Width) -> Any:
-    from transformers import CLIPTextConfig, CLIPTextModel
-
-    marks = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
-    return CLIPTextModel(CLIPTextConfig(**SHAPES["pictures"][width]["text"], **marks))
 
 
 def ancestral_scheduler() -> Any:
@@ -179,10 +168,6 @@ class Session:
 
     def picture(self, size: int | None = None, **options: Any) -> torch.Tensor:
         """(3, size, size) float on the device, by the delight node's call, always the same."""
-        import torch
-
-        from hy3d_rocm.pipeline import PipelineProxy
-
         side = size or self.size
         ramp = torch.linspace(0, 1, side, device="cpu")
         rows, columns = torch.meshgrid(ramp, ramp, indexing="ij")
@@ -201,10 +186,6 @@ class Session:
 
     def facts(self) -> list[str]:
         """Lines on what is measured and where."""
-        import torch
-
-        from hy3d_rocm.offload import estimate
-
         weights = size_text(estimate(self.pipeline).parameter_bytes, 2)
         kind = self.settings.model or ("tiny random weights" if self.settings.tiny else _RANDOM)
         where = f"{self.device}, torch {torch.__version__}"
@@ -229,8 +210,6 @@ def open_session(settings: Settings, dtype: torch.dtype | None = None) -> Sessio
 
     dtype None: float16 on a GPU, as ComfyUI's node loads it, float32 on a CPU.
     """
-    import torch
-
     try:
         device = pick_device(settings.device)
     except LoadingError as error:
@@ -255,8 +234,6 @@ def open_session(settings: Settings, dtype: torch.dtype | None = None) -> Sessio
 def _pipeline(settings: Settings, device: torch.device, dtype: torch.dtype) -> Any:
     import diffusers
 
-    from hy3d_rocm.meter import give_back
-
     # Every component that is parked on the CPU in float16 is a warning otherwise.
     diffusers.utils.logging.set_verbosity_error()
     if settings.model is not None:
@@ -274,7 +251,5 @@ def _pipeline(settings: Settings, device: torch.device, dtype: torch.dtype) -> A
 
 
 def versions() -> str:
-    import torch
-
     platform = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
     return f"torch {torch.__version__}, {platform}"

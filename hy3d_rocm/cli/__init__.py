@@ -1,7 +1,8 @@
 """The command line, `hy3d-rocm` or `python -m hy3d_rocm`: one module a command.
 
 decode, plan, doctor, diagnose, miopen, bench, compare, tune, db, capture, optimize, validate, and
-demo and render, which are examples. Commands that lie with what they run are only listed here.
+demo and render, which are examples. Commands that lie with what they run are only listed here. Only
+the one that is run is imported: most need torch, and help and wrong words need not wait for it.
 """
 
 from __future__ import annotations
@@ -12,22 +13,14 @@ import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from hy3d_rocm import __version__
 from hy3d_rocm.arguments import TYPES, add_command, say
-from hy3d_rocm.bench.command import run_bench_command
-from hy3d_rocm.bench.compare import run_compare_command
 from hy3d_rocm.checkout import EXAMPLES, add_example_parsers, run_example
-from hy3d_rocm.cli.decode import run_decode_command
-from hy3d_rocm.cli.plan import run_plan_command
-from hy3d_rocm.cli.tools import run_tool_command
-from hy3d_rocm.conv.verdict_store.command import run_db_command
-from hy3d_rocm.diagnose.command import run_diagnose_command, run_doctor_command
 from hy3d_rocm.diagnose.env.streams import printed_safely
-from hy3d_rocm.diagnose.miopen.command import run_miopen_command
-from hy3d_rocm.tune.command import run_tune_command
 
 
 @cache
@@ -106,11 +99,27 @@ _PACKAGES = {
                       "transformers")},
 }  # fmt: skip
 
+
+def _of(module: str, name: str) -> Callable[[argparse.Namespace], int]:
+    """A command's function in a module below hy3d_rocm."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        code: int = getattr(import_module(f"hy3d_rocm.{module}"), name)(arguments)
+        return code
+
+    return run
+
+
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "doctor": run_doctor_command, "diagnose": run_diagnose_command,
-    "miopen": run_miopen_command, "decode": run_decode_command, "plan": run_plan_command,
-    **dict.fromkeys(("capture", "optimize", "validate"), run_tool_command),
-    "bench": run_bench_command,
-    "compare": run_compare_command, "tune": run_tune_command, "db": run_db_command,
+    "doctor": _of("diagnose.command", "run_doctor_command"),
+    "diagnose": _of("diagnose.command", "run_diagnose_command"),
+    "miopen": _of("diagnose.miopen.command", "run_miopen_command"),
+    "decode": _of("cli.decode", "run_decode_command"),
+    "plan": _of("cli.plan", "run_plan_command"),
+    **dict.fromkeys(("capture", "optimize", "validate"), _of("cli.tools", "run_tool_command")),
+    "bench": _of("bench.command", "run_bench_command"),
+    "compare": _of("bench.compare", "run_compare_command"),
+    "tune": _of("tune.command", "run_tune_command"),
+    "db": _of("conv.verdict_store.command", "run_db_command"),
     **dict.fromkeys(EXAMPLES, run_example),
-}  # fmt: skip
+}

@@ -7,33 +7,36 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
+import torch
+from torch import Tensor
+
+from hy3d_rocm import __version__
 from hy3d_rocm.arguments import say
 from hy3d_rocm.cli import ranks
 from hy3d_rocm.cli.stopping import interruptible
+from hy3d_rocm.conv.protection import protect
+from hy3d_rocm.decoding.executor import decode_into
+from hy3d_rocm.decoding.group import Group
+from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport, Step
 from hy3d_rocm.diagnose.env.shown import printable
 from hy3d_rocm.files import patiently
+from hy3d_rocm.frames.claim import Claim, check_name, folder_is_left
+from hy3d_rocm.frames.fingerprints import FileFingerprints, tensor_fingerprint
+from hy3d_rocm.frames.output import OutputError, Shape, Sink, output_errors
+from hy3d_rocm.frames.sinks import sink_for
+from hy3d_rocm.meter import held_bytes
+from hy3d_rocm.tools import loading
+from hy3d_rocm.tools.runs import StatusLine
 from hy3d_rocm.units import brief, size_text
-
-if TYPE_CHECKING:
-    import threading
-
-    import torch
-    from torch import Tensor
-
-    from hy3d_rocm.cli.ranks import Beginning
-    from hy3d_rocm.decoding.group import Group
-    from hy3d_rocm.decoding.report import DecodeReport, Step
-    from hy3d_rocm.frames.claim import Claim
-    from hy3d_rocm.frames.fingerprints import FileFingerprints
-    from hy3d_rocm.frames.output import Shape, Sink
-    from hy3d_rocm.tools.loading import VaeFiles
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -52,15 +55,14 @@ def run_decode_command(arguments: argparse.Namespace) -> int:
 
 
 def _run_rank(arguments: argparse.Namespace, group: Group | None) -> int:
-    from hy3d_rocm.decoding.report import DecodeCancelled
-
     try:
         with interruptible(_say) as cancel, ranks.Beginning(group) as beginning:
             result = _decode(arguments, cancel, beginning)
             if result is None:
                 return 0
             if arguments.json is not None:
-                _write_json(arguments.json, result)
+                with output_errors(arguments.json):
+                    arguments.json.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     except DecodeCancelled as error:
         _say(f"{error}{_what_is_left(arguments)}")
         return 130
@@ -76,13 +78,9 @@ def _run_rank(arguments: argparse.Namespace, group: Group | None) -> int:
 
 
 def _decode(
-    arguments: argparse.Namespace, cancel: threading.Event, beginning: Beginning
+    arguments: argparse.Namespace, cancel: threading.Event, beginning: ranks.Beginning
 ) -> dict[str, Any] | None:
     """Everything in order; the report as it is written to --json. None on a rank without frames."""
-    from hy3d_rocm.frames.claim import Claim
-    from hy3d_rocm.frames.sinks import sink_for
-    from hy3d_rocm.tools import loading
-
     device, group = loading.pick_device(arguments.device), beginning.group
     _check_report(arguments.json)
     files = loading.find_vae(arguments.vae)
@@ -107,9 +105,6 @@ def _decode(
 
 def _check_report(path: Path | None) -> None:
     """OutputError where --json could not be written: better now than after the decode."""
-    from hy3d_rocm.frames.claim import check_name
-    from hy3d_rocm.frames.output import OutputError, output_errors
-
     if path is None:
         return
     check_name(path)
@@ -126,20 +121,15 @@ def _check_report(path: Path | None) -> None:
 
 def _completed(sink: Sink, claim: Claim) -> dict[str, Any]:
     """All frames were there already."""
-    import torch
-
     shape, plan = claim.manifest["shape"], claim.manifest["plan"]
     sink.begin(tuple(shape), getattr(torch, claim.manifest["dtype"]), plan)
     return {"out": str(sink.finish()), "out_shape": shape, "resumed_frames": shape[2]}
 
 
 def _run(
-    arguments: argparse.Namespace, files: VaeFiles, latents: torch.Tensor, device: torch.device,
-    sink: Sink, claim: Claim, cancel: threading.Event, beginning: Beginning,
+    arguments: argparse.Namespace, files: loading.VaeFiles, latents: Tensor, device: torch.device,
+    sink: Sink, claim: Claim, cancel: threading.Event, beginning: ranks.Beginning,
 ) -> dict[str, Any]:  # fmt: skip
-    from hy3d_rocm.conv.protection import protect
-    from hy3d_rocm.tools import loading
-
     vae = loading.load_vae(files).to(device)
     if (changed := claim.files.changed()) is not None:
         raise loading.LoadingError(f"{changed} was written while it was read: start again")
@@ -162,9 +152,6 @@ def deliver(
     plan: Mapping[str, Any] | None, progress: Any, cancel: Any,
 ) -> tuple[Any, DecodeReport]:  # fmt: skip
     """decode_into() as it was asked for. plan: how the frames that are there were made."""
-    from hy3d_rocm.decoding.executor import decode_into
-    from hy3d_rocm.decoding.report import DecodeOptions
-
     return decode_into(
         sink, vae, latents, arguments.budget, arguments.strategy, arguments.precision, progress,
         cancel, options=DecodeOptions(chunk_size=arguments.chunk_size), resume_key=plan,
@@ -172,10 +159,8 @@ def deliver(
     )  # fmt: skip
 
 
-def _prepared(arguments: argparse.Namespace, latents: torch.Tensor, vae: Any) -> torch.Tensor:
+def _prepared(arguments: argparse.Namespace, latents: Tensor, vae: Any) -> Tensor:
     """(B, C, T, H, W) as the VAE takes them."""
-    from hy3d_rocm.tools import loading
-
     latents = loading.as_video(latents, loading.latent_channels(vae))
     if arguments.scaled:
         latents = loading.unscaled(latents, vae)
@@ -190,17 +175,10 @@ def _prepared(arguments: argparse.Namespace, latents: torch.Tensor, vae: Any) ->
 
 
 def _job(
-    arguments: argparse.Namespace, files: VaeFiles, latents: torch.Tensor, device: torch.device,
+    arguments: argparse.Namespace, files: loading.VaeFiles, latents: Tensor, device: torch.device,
     prints: FileFingerprints,
 ) -> dict[str, Any]:  # fmt: skip
     """What makes the frames and the file: a decode only goes on where all of it is the same."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    import torch
-
-    import hy3d_rocm
-    from hy3d_rocm.frames.fingerprints import tensor_fingerprint
-
     av = None
     with suppress(PackageNotFoundError):
         av = version("av")
@@ -212,15 +190,13 @@ def _job(
         **({} if arguments.chunk_size is None else {"chunk size": arguments.chunk_size}),
         "fps": str(arguments.fps),
         "pixel format": arguments.pixel_format,
-        "hy3d-rocm": hy3d_rocm.__version__,
+        "hy3d-rocm": __version__,
         "torch": torch.__version__,
         "PyAV": av,
     }
 
 
 def _what_is_left(arguments: argparse.Namespace) -> str:
-    from hy3d_rocm.frames.claim import folder_is_left
-
     if folder_is_left(arguments.out):
         return f"; the same command goes on from what is in {arguments.out}.partial"
     return "; nothing is left (--resume would keep what is done)"
@@ -249,13 +225,6 @@ def _lines(result: dict[str, Any]) -> list[str]:
     return [*lines, *result["ignored"], *(str(event) for event in result["events"])]
 
 
-def _write_json(path: Path, result: dict[str, Any]) -> None:
-    from hy3d_rocm.frames.output import output_errors
-
-    with output_errors(path):
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
 def _say(text: str) -> None:
     say("decode", printable(text))
 
@@ -265,8 +234,6 @@ class WatchedSink:
     over the same one on a terminal, a new one now and then elsewhere."""
 
     def __init__(self, sink: Sink, device: torch.device, stream: IO[str]) -> None:
-        from hy3d_rocm.tools.runs import StatusLine
-
         self.sink = sink
         self.device = device
         self.there_before = 0
@@ -312,8 +279,6 @@ class WatchedSink:
         return sum(self.sink.first_wanted(b) for b in range(self._shape[0]))
 
     def _show(self, parts: list[str]) -> None:
-        from hy3d_rocm.meter import held_bytes
-
         if not self._line.is_due():
             return
         if self._shape is not None:

@@ -6,16 +6,22 @@ import argparse
 import json
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from hy3d_rocm import meter
+from hy3d_rocm.cli.program import sections_of, table
+from hy3d_rocm.decoding.backends.triton.backend import refusal
+from hy3d_rocm.decoding.families import family_for
+from hy3d_rocm.decoding.memory.budget import NO_LIMIT, Budget, make_budget, parse_budget
+from hy3d_rocm.decoding.planning import jobs
+from hy3d_rocm.decoding.precision import PRECISIONS
+from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.diagnose.env.shown import printable
+from hy3d_rocm.tools import loading
+from hy3d_rocm.tools.planning import Explained, explain
 from hy3d_rocm.units import brief, size_text, whole_number
-
-if TYPE_CHECKING:
-    import torch
-
-    from hy3d_rocm.decoding.memory.budget import Budget
-    from hy3d_rocm.tools.planning import Explained
 
 
 def run_plan_command(arguments: argparse.Namespace) -> int:
@@ -37,15 +43,6 @@ def run_plan_command(arguments: argparse.Namespace) -> int:
 
 def _explained(arguments: argparse.Namespace) -> tuple[Explained, str]:
     """The plan, and in words whose rules the layers' memory goes by."""
-    import torch
-
-    from hy3d_rocm.decoding.families import family_for
-    from hy3d_rocm.decoding.planning.jobs import Job
-    from hy3d_rocm.decoding.precision import PRECISIONS
-    from hy3d_rocm.decoding.report import DecodeOptions
-    from hy3d_rocm.tools import loading
-    from hy3d_rocm.tools.planning import explain
-
     on_cpu = arguments.device == "cpu"
     dtype = PRECISIONS[arguments.dtype or "auto"] or (torch.float32 if on_cpu else torch.bfloat16)
     room = _budget(arguments, on_cpu)
@@ -56,18 +53,13 @@ def _explained(arguments: argparse.Namespace) -> tuple[Explained, str]:
         vae = torch.nn.Module.to(loading.bare_vae(arguments.vae), dtype)
         family = family_for(vae)
         shape = _shape(arguments, family)
-        job = Job(family, shape, device, dtype, dtype, backend)
+        job = jobs.Job(family, shape, device, dtype, dtype, backend)
         return explain(job, room, arguments.strategy, options), rules
 
 
 def _rules(device: str, dtype: torch.dtype) -> tuple[Any, str]:
     """What computes the layers, and in words whose rules that are. ValueError (a sentence) for a
     device that is none."""
-    import torch
-
-    from hy3d_rocm.decoding.backends.triton.backend import refusal
-    from hy3d_rocm.decoding.planning import jobs
-
     if device == "cpu":
         made = jobs.best_backend(torch.device("cpu"), dtype)
         whose = "the C convolution's" if made.computes_natively else "torch's operators'"
@@ -90,15 +82,10 @@ def _rules(device: str, dtype: torch.dtype) -> tuple[Any, str]:
 
 def _budget(arguments: argparse.Namespace, on_cpu: bool) -> Budget:
     """Of this machine's host on the CPU; of a GPU that is not here what is given."""
-    from hy3d_rocm import meter
-    from hy3d_rocm.decoding.memory.budget import NO_LIMIT, Budget, make_budget, parse_budget
-
     request, host = parse_budget(arguments.budget), parse_budget(arguments.host_budget)
     if on_cpu:
         if arguments.host_budget is not None:
             raise ValueError("--host-budget: on the CPU all memory is one budget: give --budget")
-        import torch
-
         return make_budget(arguments.budget, meter.machine_of(torch.device("cpu")))
     for name, given in (("--budget", request), ("--host-budget", host)):
         if isinstance(given, float):
@@ -117,13 +104,11 @@ def _budget(arguments: argparse.Namespace, on_cpu: bool) -> Budget:
 
 def _shape(arguments: argparse.Namespace, family: Any) -> tuple[int, ...]:
     """(B, C, T, H, W). ValueError (a sentence) for a latent that this VAE does not take."""
-    from hy3d_rocm.tools.loading import latent_shape
-
     channels = int(family.latent_channels)
     text = arguments.latent
     if text is None:
         width, height = arguments.size
-        return latent_shape(family, arguments.frames, height, width)
+        return loading.latent_shape(family, arguments.frames, height, width)
     sizes = tuple(map(whole_number, re.split("[xX]", text)))
     if not 3 <= len(sizes) <= 5 or not all(sizes):
         raise ValueError(
@@ -145,8 +130,6 @@ def _shape(arguments: argparse.Namespace, family: Any) -> tuple[int, ...]:
 
 
 def _lines(found: Explained, rules: str, program: bool) -> list[str]:
-    from hy3d_rocm.cli.program import table
-
     lines = found.lines()
     lines.insert(2, f"what layers take: by {rules}")
     if program and found.plan is not None and found.plan.compiled is not None:
@@ -155,8 +138,6 @@ def _lines(found: Explained, rules: str, program: bool) -> list[str]:
 
 
 def _described(found: Explained, rules: str, program: bool) -> dict[str, Any]:
-    from hy3d_rocm.cli.program import sections_of
-
     told = found.describe() | {"rules": rules}
     if program and found.plan is not None and found.plan.compiled is not None:
         told["program"] = list(sections_of(found.plan.compiled))

@@ -7,17 +7,12 @@ peak that the candidate states.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hy3d_rocm.decoding import graph
+from hy3d_rocm.decoding.planning.compiled import Compiled
 from hy3d_rocm.decoding.run import OPS, OVERWRITE, ProgramStep
 from hy3d_rocm.units import aligned, size_text
-
-if TYPE_CHECKING:
-    from hy3d_rocm._core import Program
-    from hy3d_rocm.decoding.planning.compiled import Compiled
-
-__all__ = ["sections_of", "table"]
 
 # hy3d_section_kind
 _PREFIX, _TILE = 1, 3
@@ -148,7 +143,6 @@ def _makes(op: str) -> bool:
 
 def table(compiled: Compiled) -> Iterator[str]:
     """The program's lines: of each section a heading and a row for each step."""
-    program: Program = compiled.program
     where = "in memory" if _Walk(compiled)._is_one else _HEADS[-1]
     for section in sections_of(compiled):
         size = "x".join(map(str, section["size"]))
@@ -163,7 +157,7 @@ def table(compiled: Compiled) -> Iterator[str]:
         yield line
         rows = [(*_HEADS[:-1], where), *map(_row, section["steps"])]
         yield from aligned(rows, words=(1, *range(3, 9), *range(11, len(_HEADS))))
-    candidate = program.candidate
+    candidate = compiled.program.candidate
     moved = candidate["stored_bytes"], candidate["loaded_bytes"]
     yield (
         f"{candidate['steps']} steps, {candidate['macs'] / 1e9:.1f} G multiply-accumulates, "

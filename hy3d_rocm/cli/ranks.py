@@ -7,10 +7,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hy3d_rocm.decoding.group import Group
+import torch
+import torch.distributed as dist
+
+from hy3d_rocm.conv.protection import protect
+from hy3d_rocm.decoding.executor import decode_with_report
+from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, Group, GroupLostError, group_of, set_variables
+from hy3d_rocm.decoding.report import DecodeOptions
+from hy3d_rocm.tools import loading
 
 COMPLETE = "complete"  # there is nothing to decode
 
@@ -24,12 +30,6 @@ def are_several() -> bool:
 def joined(arguments: argparse.Namespace) -> Iterator[Group]:
     """The group of all processes. arguments.device becomes this one's: the GPU of its number on
     this machine where no other was asked for."""
-    import torch
-    import torch.distributed as dist
-
-    from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, group_of, set_variables
-    from hy3d_rocm.tools import loading
-
     if arguments.device in (None, "auto", "cuda") and torch.cuda.is_available():
         arguments.device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     device = loading.pick_device(arguments.device)
@@ -57,8 +57,6 @@ class Beginning:
         """This rank has what it needs; gives what rank 0 tells."""
         if self.group is None:
             return told
-        from hy3d_rocm.decoding.group import GroupLostError
-
         self._is_over = True
         try:
             first: str = self.group.meet("what is decoded", values=told)[0]
@@ -80,10 +78,6 @@ def follow(
     beginning: Beginning, vae: Any, latents: Any, arguments: argparse.Namespace, cancel: Any
 ) -> None:
     """The decode, on a rank that gets no frames."""
-    from hy3d_rocm.conv.protection import protect
-    from hy3d_rocm.decoding.executor import decode_with_report
-    from hy3d_rocm.decoding.report import DecodeOptions
-
     if beginning.ready() == COMPLETE:
         return
     options = DecodeOptions(chunk_size=arguments.chunk_size)

@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from hy3d_rocm.arguments import PRECISIONS, STRATEGIES, say
-
-if TYPE_CHECKING:
-    from hy3d_rocm.tools.runs import Subject
+from hy3d_rocm import files
+from hy3d_rocm.arguments import PRECISIONS, STRATEGIES, check_names, say
+from hy3d_rocm.capture import VARIABLE, capturing
+from hy3d_rocm.conv.protection import protect
+from hy3d_rocm.decoding.executor import decode_with_report
+from hy3d_rocm.decoding.report import DecodeOptions
+from hy3d_rocm.meter import steady_malloc
+from hy3d_rocm.tools import loading, optimize, runs, validate
 
 
 def run_tool_command(arguments: argparse.Namespace) -> int:
@@ -29,10 +32,7 @@ def run_tool_command(arguments: argparse.Namespace) -> int:
 
 
 def _capture(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm.capture import VARIABLE
-    from hy3d_rocm.files import DEBUG
-
-    folder = arguments.out or DEBUG
+    folder = arguments.out or files.DEBUG
     if arguments.run:
         environ = {**os.environ, VARIABLE: str(Path(folder).resolve())}
         before = set(folder.glob("*.json"))
@@ -62,11 +62,6 @@ def _ended(program: list[str], environ: dict[str, str]) -> int:
 
 
 def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
-    from hy3d_rocm.capture import capturing
-    from hy3d_rocm.conv.protection import protect
-    from hy3d_rocm.decoding.executor import decode_with_report
-    from hy3d_rocm.tools import loading
-
     vae, _, _ = loading.make_vae(arguments.vae, loading.pick_device(arguments.device))
     latents = loading.load_latents(arguments.latent, arguments.tensor)
     latents = loading.as_video(latents, loading.latent_channels(vae))
@@ -86,19 +81,8 @@ def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
     return code
 
 
-def _check_names(option: str, given: tuple[str, ...], known: tuple[str, ...]) -> None:
-    if not given:
-        raise ValueError(f"{option}: give some of {', '.join(known)}")
-    for name in given:
-        if name not in known:
-            raise ValueError(f"{option}: {name!r} is none of {', '.join(known)}")
-
-
-def _subject(arguments: argparse.Namespace) -> Subject:
-    from hy3d_rocm.meter import steady_malloc
-    from hy3d_rocm.tools import loading, runs
-
-    _check_names("--strategies", arguments.strategies, STRATEGIES)
+def _subject(arguments: argparse.Namespace) -> runs.Subject:
+    check_names("--strategies", arguments.strategies, STRATEGIES)
     steady_malloc()
     device = loading.pick_device(arguments.device)
     if arguments.latent is not None:
@@ -110,12 +94,8 @@ def _subject(arguments: argparse.Namespace) -> Subject:
 
 
 def _optimize(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm import files
-    from hy3d_rocm.tools import optimize
-    from hy3d_rocm.tools.runs import ProgressLine
-
     if arguments.precisions is not None:
-        _check_names("--precisions", arguments.precisions, PRECISIONS)
+        check_names("--precisions", arguments.precisions, PRECISIONS)
     subject = _subject(arguments)
     path = files.stamped(arguments.out or files.OPTIMIZATION, "decode_sweep", ".json")
     facts = files.machine_facts()
@@ -126,7 +106,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
     try:
         sweep = optimize.optimize(
             subject, choices, limit=arguments.limit, repeats=arguments.repeats,
-            listener=ProgressLine(subject.device, arguments.command),
+            listener=runs.ProgressLine(subject.device, arguments.command),
             keep=lambda s: files.write_json(path, {**optimize.sweep_dict(s), "machine": facts}),
         )  # fmt: skip
     finally:
@@ -138,11 +118,6 @@ def _optimize(arguments: argparse.Namespace) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    from hy3d_rocm import files
-    from hy3d_rocm.decoding.report import DecodeOptions
-    from hy3d_rocm.tools import validate
-    from hy3d_rocm.tools.runs import ProgressLine
-
     options = DecodeOptions()
     if arguments.passes is not None:
         options = DecodeOptions(statistic_passes=arguments.passes)
@@ -151,7 +126,7 @@ def _validate(arguments: argparse.Namespace) -> int:
     try:
         found = validate.validate(
             subject, arguments.strategies, share=arguments.share, budget=arguments.budget,
-            options=options, listener=ProgressLine(subject.device, arguments.command),
+            options=options, listener=runs.ProgressLine(subject.device, arguments.command),
         )  # fmt: skip
         facts = {**validate.validation_dict(found), "machine": files.machine_facts()}
         files.write_json(path, facts)

@@ -14,13 +14,13 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import comfy.model_management as management
 import torch
 
 from hy3d_rocm.comfy import devices, memory, reports, timeline, vaes
-from hy3d_rocm.comfy.reports import own_code_text, report_text
+from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.comfy.running import (
     ON_CPU,
     POLICY,
@@ -35,13 +35,13 @@ from hy3d_rocm.comfy.running import (
 )
 from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.conv.router import Guard
+from hy3d_rocm.decoding.executor import decode_with_report, encode_with_report
+from hy3d_rocm.decoding.group import Group
 from hy3d_rocm.decoding.memory.budget import parse_budget
+from hy3d_rocm.decoding.plan import BudgetTooSmallError
 from hy3d_rocm.decoding.precision import name_of
 from hy3d_rocm.decoding.report import DecodeReport
-from hy3d_rocm.decoding.stages import stage_of
-
-if TYPE_CHECKING:
-    from hy3d_rocm.decoding.group import Group
+from hy3d_rocm.decoding.stages import shapes_of, stage_of
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -137,9 +137,7 @@ def as_images(vae: Any, video: torch.Tensor) -> torch.Tensor:
     By the VAE's own process_output where it has one, else from -1..1 to 0..1. Works in place where
     it can: `video` is given up.
     """
-    device = getattr(vae, "output_device", video.device)
-    dtype = vae.vae_output_dtype() if hasattr(vae, "vae_output_dtype") else torch.float32
-    frames = video.to(device=device, dtype=dtype)
+    frames = _as_output(vae, video)
     process = getattr(vae, "process_output", None)
     if process is None:
         frames = frames.add_(1.0).div_(2.0).clamp_(0.0, 1.0)
@@ -147,6 +145,12 @@ def as_images(vae: Any, video: torch.Tensor) -> torch.Tensor:
         processed = process(frames)
         frames = frames if processed is None else processed
     return frames.movedim(1, -1)
+
+
+def _as_output(vae: Any, made: torch.Tensor) -> torch.Tensor:
+    """Where and in which type the VAE's own methods give what they make."""
+    dtype = vae.vae_output_dtype() if hasattr(vae, "vae_output_dtype") else torch.float32
+    return made.to(getattr(vae, "output_device", made.device), dtype)
 
 
 def prepared(vae: Any, pixels: torch.Tensor, time_step: int) -> torch.Tensor:
@@ -178,8 +182,6 @@ def _in_parts(vae: Any, given: torch.Tensor, asked: Asked, run: Run, encode: boo
     What ends the node goes on: an interrupt, a cancel, a given budget that is too small, latents of
     another model.
     """
-    from hy3d_rocm.decoding.plan import BudgetTooSmallError
-
     try:
         return (_encoded if encode else _decoded)(vae, given, asked, run)
     except (management.InterruptProcessingException, vaes.OtherModelError):
@@ -261,17 +263,19 @@ def _encoded(vae: Any, pixels: torch.Tensor, asked: Asked, run: Run) -> Made | s
         latents, report = _carried_out(vae, family, video, asked, run, place, True)
     if x.ndim == 4:
         latents = latents[:, :, 0]
-    return _given_back(vae, latents), report
+    latents = _as_output(vae, latents)
+    shaped = getattr(vae, "format_encoded", None)
+    return latents if shaped is None else shaped(latents), report
 
 
 def _carried_out(
     vae: Any, family: Any, video: torch.Tensor, asked: Asked, run: Run, place: torch.device,
     encode: bool,
 ) -> Made:  # fmt: skip
-    from hy3d_rocm.decoding.executor import decode_with_report, encode_with_report
-
     work = encode_with_report if encode else decode_with_report
-    budget = vaes.budget_for(asked, place)
+    budget = asked.budget
+    if budget is None:
+        budget = vaes.automatic(place, asked.options.memory_threshold)
 
     def together(group: Group | None) -> Made:
         return work(
@@ -292,14 +296,6 @@ def _carried_out(
         return made if encode else as_images(vae, made), report
 
 
-def _given_back(vae: Any, latents: torch.Tensor) -> torch.Tensor:
-    """Where and in which type VAE.encode gives them."""
-    dtype = vae.vae_output_dtype() if hasattr(vae, "vae_output_dtype") else torch.float32
-    latents = latents.to(getattr(vae, "output_device", latents.device)).to(dtype)
-    shaped = getattr(vae, "format_encoded", None)
-    return latents if shaped is None else shaped(latents)
-
-
 def run_own_code(
     what: str, vae: Any, work: Callable[[], Any], given: Any, encode: bool,
     tell: Callable[[Guard], None] = lambda guard: None,
@@ -312,8 +308,13 @@ def run_own_code(
             made = own_code(vae, work, given, encode)
         finally:
             tell(run.guard)
-    seconds = time.perf_counter() - began
-    reports.remember(own_code_text(what, caught(), given, made, seconds, run.guard.stats))
+    seconds, stats = time.perf_counter() - began, run.guard.stats
+    table = f"\n{stats.table()}" if stats.recovered else ""
+    reports.remember(
+        f"{what} by its own code, {caught()}: {shapes_of(given)} -> {shapes_of(made)} in "
+        f"{seconds:.2f} s; {stats.recovered} of {stats.calls} convolutions went another way than "
+        f"the first{table}"
+    )
     return made
 
 

@@ -16,6 +16,7 @@ from hy3d_rocm.comfy.in_worker import prepare
 from hy3d_rocm.conv.triton.launch import architecture
 from hy3d_rocm.decoding.device_names import ALL, further_devices, parse_devices
 from hy3d_rocm.decoding.stages import stage_of, warn_alone
+from hy3d_rocm.offload.components import indexed
 
 if TYPE_CHECKING:
     from hy3d_rocm.decoding.group import Group
@@ -58,9 +59,7 @@ def close() -> None:
 def _workers_of(names: tuple[str, ...], place: torch.device, encode: bool) -> Workers | None:
     """Those of the last time where it asked for the same."""
     global _workers
-    numbered: int | None = place.index
-    if place.type == "cuda" and numbered is None:
-        place = torch.device("cuda", torch.cuda.current_device())
+    place = indexed(place)
     try:
         others = further_devices(names, place)
     except ValueError as error:  # a workflow of another machine; the budget counts all the same

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from hy3d_rocm.diagnose.env.choices import read_patch_choice
 from hy3d_rocm.framepack import importing
 from hy3d_rocm.raster import finder
 
@@ -15,7 +16,6 @@ from hy3d_rocm.raster import finder
 def switched_on(name: str, environ: Mapping[str, str]) -> bool:
     """Neither HY3D_ROCM_PATCH=off, nor -NAME in it, nor its switch in ComfyUI's settings."""
     from hy3d_rocm.comfy import settings
-    from hy3d_rocm.diagnose.env.choices import read_patch_choice
 
     choice = read_patch_choice(environ)
     if choice.mode == "off" or name in choice.left_out:
@@ -23,15 +23,14 @@ def switched_on(name: str, environ: Mapping[str, str]) -> bool:
     return name not in settings.current(environ).patches_off
 
 
-def prepare_framepack(environ: Mapping[str, str] | None = None) -> importing.Hook:
+def prepare_framepack(environ: Mapping[str, str] = os.environ) -> importing.Hook:
     """Has FramePackWrapper imported where torch.cuda has no current device.
 
     HY3D_ROCM_PATCH=off, -framepack-import and the switch in the settings leave it alone. "auto"
     does not ask for an AMD card here: nothing is changed where the driver answers, and where it
     does not, the pack could not be imported at all.
     """
-    asked = os.environ if environ is None else environ
-    return importing.install(lambda: switched_on("framepack-import", asked), _device)
+    return importing.install(lambda: switched_on("framepack-import", environ), _device)
 
 
 def _device() -> str:
@@ -40,12 +39,11 @@ def _device() -> str:
     return str(management.get_torch_device())
 
 
-def prepare_raster(environ: Mapping[str, str] | None = None) -> finder.Installed:
+def prepare_raster(environ: Mapping[str, str] = os.environ) -> finder.Installed:
     """`import custom_rasterizer` of any pack is served where it cannot be had. Again is nothing
     new.
 
     HY3D_RASTER=off, HY3D_ROCM_PATCH=off, -raster in that and the switch in the settings have
     nothing served. No AMD card is asked for: what cannot be imported is missing on any machine.
     """
-    asked = os.environ if environ is None else environ
-    return finder.install(lambda: switched_on("raster", asked))
+    return finder.install(lambda: switched_on("raster", environ))

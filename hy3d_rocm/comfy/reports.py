@@ -5,15 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hy3d_rocm.decoding.stages import shapes_of
+from hy3d_rocm.decoding.report import DecodeReport
 from hy3d_rocm.pipeline import unwrap
+from hy3d_rocm.tools.planning import transfers
 from hy3d_rocm.units import size_text
-
-if TYPE_CHECKING:
-    from hy3d_rocm.conv.stats import Stats
-    from hy3d_rocm.decoding.report import DecodeReport
 
 KEPT = 5
 
@@ -65,25 +62,12 @@ def report_text(
     return "\n".join(line for line in lines if line)
 
 
-def own_code_text(
-    what: str, caught: str, given: Any, made: Any, seconds: float, stats: Stats
-) -> str:
-    """Of a method of a VAE that ran its own code under protect(). caught: "with ..."."""
-    table = f"\n{stats.table()}" if stats.recovered else ""
-    return (
-        f"{what} by its own code, {caught}: {shapes_of(given)} -> {shapes_of(made)} in "
-        f"{seconds:.2f} s; {stats.recovered} of {stats.calls} convolutions went another way than "
-        f"the first{table}"
-    )
-
-
 def copies_of(report: DecodeReport) -> str:
     """What the program that was taken copies, "15.68 GB to the host and 16.98 GB back"; "" where
     it copies nothing."""
     taken = (c for c in report.plan.get("candidates", ()) if c["way"] == report.plan.get("way"))
     found: dict[str, Any] = next(taken, {})
-    out, back = found.get("stored_bytes") or 0, found.get("loaded_bytes") or 0
-    return f"{size_text(out, 2)} to the host and {size_text(back, 2)} back" if out or back else ""
+    return transfers(found.get("stored_bytes") or 0, found.get("loaded_bytes") or 0)
 
 
 def report_lines(report: DecodeReport) -> list[str]:

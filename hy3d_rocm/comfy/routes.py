@@ -12,6 +12,7 @@ examination for which nobody waits any more ends.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 import threading
@@ -20,6 +21,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from hy3d_rocm.comfy import comfy_server, settings
+from hy3d_rocm.comfy.patches.install import installed
 from hy3d_rocm.diagnose.doctor.examination import DEFAULT_SECONDS, Examination, examine, host_facts
 from hy3d_rocm.diagnose.env.shown import anonymous
 
@@ -181,8 +183,6 @@ def _body(examination: Examination, kind: str) -> str:
         return examination.html()
     if kind == "text":
         return examination.text() + "\n"
-    import json
-
     return json.dumps(examination.as_dict(), indent=1) + "\n"
 
 
@@ -195,8 +195,6 @@ def is_busy() -> bool:
 def about_comfyui() -> dict[str, Any]:
     """{"version", "device", "models", "settings", "switched_off", "patches"}; JSON-able."""
     import comfy.model_management as management
-
-    from hy3d_rocm.comfy.patches.install import installed
 
     installation = installed()
     now = settings.current()

@@ -8,14 +8,13 @@ the flag and ends the prompt as any other node would.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import comfy.model_management as management
 import comfy.utils
@@ -24,17 +23,13 @@ import torch
 from hy3d_rocm import _native
 from hy3d_rocm.comfy import during
 from hy3d_rocm.comfy.memory import own_care
+from hy3d_rocm.conv.protection import protect
+from hy3d_rocm.conv.router import Guard
+from hy3d_rocm.conv.triton import jit
+from hy3d_rocm.decoding.memory.budget import Request
 from hy3d_rocm.decoding.report import DecodeOptions, DecodeReport
 from hy3d_rocm.decoding.stages import logged
 from hy3d_rocm.meter import PeakMeter
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from hy3d_rocm.conv.router import Guard
-    from hy3d_rocm.decoding.memory.budget import Request
-
-logger = logging.getLogger("hy3d_rocm")
 
 Made = tuple[torch.Tensor, DecodeReport]
 
@@ -68,12 +63,7 @@ class Watcher:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -223,9 +213,6 @@ def caught() -> str:
 def running() -> Iterator[Run]:
     """The scope of one node's work: failing convolutions are caught, and a cancel ends it after the
     running step with ComfyUI's own exception."""
-    from hy3d_rocm.conv.protection import protect
-    from hy3d_rocm.conv.triton import jit
-
     jit.on_compile = _before_compiling
     with (
         Watcher() as watcher,

@@ -13,15 +13,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from hy3d_rocm.decoding.device_names import ALL, ONE, parse_devices
 from hy3d_rocm.decoding.memory.budget import parse_budget
-from hy3d_rocm.diagnose.env.choices import FRAMEPACK_PATCHES as FRAMEPACK_PATCHES
-from hy3d_rocm.diagnose.env.choices import HUNYUAN3D_PATCHES as HUNYUAN3D_PATCHES
-from hy3d_rocm.diagnose.env.choices import PATCHES as PATCHES
-from hy3d_rocm.diagnose.env.choices import SERVED_MODULES as SERVED_MODULES
 from hy3d_rocm.diagnose.env.choices import (
+    PATCHES,
     VAE_MODES,
     VAE_VARIABLE,
     VaeMode,
@@ -29,7 +26,6 @@ from hy3d_rocm.diagnose.env.choices import (
     say_once,
     say_wrong,
 )
-from hy3d_rocm.diagnose.env.choices import VAE_PATCHES as VAE_PATCHES
 from hy3d_rocm.offload.policy import POLICIES, Policy, check_policy
 from hy3d_rocm.seed import SEED_MODES, SeedMode, check_mode
 
@@ -82,26 +78,17 @@ class Settings:
     protect_prompts: bool = False
 
 
-def current(environ: Mapping[str, str] | None = None) -> Settings:
+def current(environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings as they are now. Never raises: a wrong value costs one line, once."""
     values = _file_values()
-    environ = os.environ if environ is None else environ
-    found = {name: _found(name, environ, values)[0] for name in VARIABLES}
-    return Settings(
-        seed_mode=check_mode(found["seed_mode"]),
-        offload=check_policy(found["offload"]),
-        patches_off=_switched_off(values),
-        vae=cast(VaeMode, found["vae"]),
-        vae_budget=found["vae_budget"],
-        vae_devices=found["vae_devices"],
-        protect_prompts=found["protect_prompts"] == "on",
-    )
+    found: dict[str, Any] = {name: _found(name, environ, values)[0] for name in VARIABLES}
+    found["protect_prompts"] = found["protect_prompts"] == "on"
+    return Settings(**found, patches_off=_switched_off(values))
 
 
-def explained(environ: Mapping[str, str] | None = None) -> list[str]:
+def explained(environ: Mapping[str, str] = os.environ) -> list[str]:
     """A line for each setting: its value and where that comes from."""
     values = _file_values()
-    environ = os.environ if environ is None else environ
     lines = []
     for name in VARIABLES:
         value, source = _found(name, environ, values)

@@ -25,12 +25,12 @@ from hy3d_rocm.comfy.picture import (
     new_page,
 )
 from hy3d_rocm.comfy.reports import copies_of
+from hy3d_rocm.decoding.report import DecodeReport
 from hy3d_rocm.tools.planning import seconds_text
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
     from hy3d_rocm.comfy.running import Run
-    from hy3d_rocm.decoding.report import DecodeReport
 
 
 def nice_ticks(top: float, binary: bool = False) -> list[float]:

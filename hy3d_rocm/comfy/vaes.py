@@ -8,10 +8,11 @@ import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import comfy.model_management as management
 import torch
+from torch import Tensor
 
 from hy3d_rocm import meter
 from hy3d_rocm.comfy import memory
@@ -22,29 +23,25 @@ from hy3d_rocm.conv.router import LOCAL
 from hy3d_rocm.decoding.black_box import meta_family
 from hy3d_rocm.decoding.checks import check_latents
 from hy3d_rocm.decoding.families import proof, unproven_family
-from hy3d_rocm.decoding.families.base import Host
+from hy3d_rocm.decoding.families.base import Host, StructuredFamily
 from hy3d_rocm.decoding.families.proof import CALL_ERRORS
 from hy3d_rocm.decoding.families.unknown import UnknownFamily
 from hy3d_rocm.decoding.faults import retried
 from hy3d_rocm.decoding.layers import ModuleWeights
-from hy3d_rocm.decoding.memory.budget import DEVICE_HEADROOM_BYTES, MEMORY_THRESHOLD, make_budget
+from hy3d_rocm.decoding.memory.budget import (
+    DEVICE_HEADROOM_BYTES,
+    MEMORY_THRESHOLD,
+    Budget,
+    Request,
+    make_budget,
+)
 from hy3d_rocm.decoding.planning.compiled import plan_job
 from hy3d_rocm.decoding.planning.jobs import Job, best_backend
-from hy3d_rocm.decoding.report import DecodeCancelled
+from hy3d_rocm.decoding.planning.planner import Variant
+from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions
 from hy3d_rocm.decoding.stages import asked_to_stop, flush, stage_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from hy3d_rocm.decoding.families.base import StructuredFamily
-    from hy3d_rocm.decoding.memory.budget import Budget, Request
-    from hy3d_rocm.decoding.planning.planner import Variant
-    from hy3d_rocm.decoding.report import DecodeOptions
-
 logger = logging.getLogger("hy3d_rocm")
-
 
 _CAST = ("weight", "bias")
 
@@ -105,7 +102,7 @@ def _own(tensor: Tensor | None, parameter: Any, lent: bool) -> Tensor | None:
 def family_of(vae: Any, encode: bool = False) -> StructuredFamily:
     """The family of ComfyUI's VAE object, or of a wrapper's VAE, for a decode or an encode.
     TypeError (a sentence) where its layers are not known or were changed. Nothing is run: ask
-    is_proven() or encodes_as_told() when the weights are in place."""
+    is_proven() when the weights are in place."""
     module = getattr(vae, "first_stage_model", vae)
     try:
         family = unproven_family(module, encode, casts=is_managed(vae))
@@ -115,9 +112,7 @@ def family_of(vae: Any, encode: bool = False) -> StructuredFamily:
         raise TypeError(f"the layers of {type(module).__name__} are not known") from error
     if is_managed(vae):
         if family.view is not family.vae:
-            family.host = Host(
-                torch.device(vae.device), vae.vae_dtype, ComfyWeights, casts=True
-            )  # fmt: skip
+            family.host = Host(torch.device(vae.device), vae.vae_dtype, ComfyWeights, casts=True)
         return family
     device = torch.device(management.get_torch_device())
     at_home = {p.device.type for p in family.decoder.parameters()} == {device.type}
@@ -134,24 +129,19 @@ class OtherModelError(ValueError):
     """Latents that this VAE can't have anything to do with; the text is a sentence."""
 
 
-def check_channels(latents: Tensor, family: Any) -> None:
-    """OtherModelError where the latents are of another model's VAE, which the VAE's own code would
-    say in words about convolutions."""
-    if latents.ndim == 5 and latents.shape[1] != family.latent_channels:
-        raise OtherModelError(
-            f"the latents have {latents.shape[1]} channels (shape {tuple(latents.shape)}), but "
-            f"this {family.name} VAE decodes {family.latent_channels}: connect the VAE that "
-            "belongs to the model"
-        )
-
-
 def as_video(latents: Tensor, family: Any) -> Tensor:
     """Latents of one or more images or videos as the family takes them, (B, C, T, H, W). ValueError
-    (a sentence) for what it can't decode; see check_channels."""
+    (a sentence) for what it can't decode; OtherModelError for latents of another model's VAE, which
+    the VAE's own code would say in words about convolutions."""
     if family.is_image and latents.ndim == 5:  # as ComfyUI's decode() does
         latents = latents[:, :, 0]
     video = latents.unsqueeze(2) if latents.ndim == 4 else latents
-    check_channels(video, family)
+    if video.ndim == 5 and video.shape[1] != family.latent_channels:
+        raise OtherModelError(
+            f"the latents have {video.shape[1]} channels (shape {tuple(video.shape)}), but "
+            f"this {family.name} VAE decodes {family.latent_channels}: connect the VAE that "
+            "belongs to the model"
+        )
     check_latents(video, family)
     return video
 
@@ -277,9 +267,7 @@ def _planned_bytes(
         plan = plan_job(job, budget, asked.strategy, options, _until(cancel))
         if plan.compiled is not None:
             plan.compiled.keep()  # for the decode
-    except management.InterruptProcessingException:
-        raise
-    except DecodeCancelled:
+    except (management.InterruptProcessingException, DecodeCancelled):
         raise
     except Exception as error:  # noqa: BLE001  (ComfyUI's estimate serves as well)
         logger.debug("hy3d_rocm: no plan before the VAE is loaded: %s", error)
@@ -328,13 +316,6 @@ def largest(vae: Any, device: torch.device, request: Request, options: DecodeOpt
 def headroom_bytes() -> int:
     """What is left to others: ComfyUI's reserve, at least our own headroom."""
     return max(int(management.extra_reserved_memory()), DEVICE_HEADROOM_BYTES)
-
-
-def budget_for(asked: Asked, device: torch.device) -> Request:
-    """The budget that was given, or "auto" in bytes (see automatic)."""
-    if asked.budget is not None:
-        return asked.budget
-    return automatic(device, asked.options.memory_threshold)
 
 
 def automatic(device: torch.device, threshold: float = MEMORY_THRESHOLD) -> int | None:

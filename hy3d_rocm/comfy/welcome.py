@@ -11,9 +11,12 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 
-from hy3d_rocm import __version__
-from hy3d_rocm.comfy import comfy_server
+from hy3d_rocm import __version__, _native
+from hy3d_rocm.comfy import comfy_server, memory, settings
+from hy3d_rocm.comfy.patches import install
 from hy3d_rocm.diagnose.miopen.contents import in_a_line
+from hy3d_rocm.framepack.preservation import recommend
+from hy3d_rocm.memory import CAP_GB, CAP_SHARE, host_free_bytes
 from hy3d_rocm.units import short_text, size_text
 
 logger = logging.getLogger("hy3d_rocm")
@@ -35,9 +38,9 @@ async def _on_startup(_app: object) -> None:
     say()
 
 
-def say(environ: Mapping[str, str] | None = None) -> str:
+def say(environ: Mapping[str, str] = os.environ) -> str:
     """Logs the lines as one entry, and returns them."""
-    text = "\n".join(lines(os.environ if environ is None else environ))
+    text = "\n".join(lines(environ))
     logger.info("%s", text)
     return text
 
@@ -65,18 +68,13 @@ def _made(make: Callable[[Mapping[str, str]], str], environ: Mapping[str, str]) 
 
 
 def _core(_environ: Mapping[str, str]) -> str:
-    from hy3d_rocm import _native
-
     if _native.available:
         return f"there, {_native.cpu_info()['level']}"
     return "missing: no CPU convolution, no rasteriser, no exact decodes within a budget"
 
 
 def _corrected(environ: Mapping[str, str]) -> str:
-    from hy3d_rocm.comfy.patches import install
-    from hy3d_rocm.comfy.patches.install import installed
-
-    found = installed()
+    found = install.installed()
     applied = {} if found is None else found.applied()
     if applied:
         return "; ".join(f"{name} ({', '.join(names)})" for name, names in applied.items())
@@ -88,9 +86,6 @@ def _corrected(environ: Mapping[str, str]) -> str:
 
 
 def _memory(_environ: Mapping[str, str]) -> str:
-    from hy3d_rocm.comfy import memory
-    from hy3d_rocm.memory import CAP_GB, CAP_SHARE
-
     now = memory.usage()
     where = f"{size_text(max(now.free, 0))} free on {now.device}"
     if now.kind == "limit":
@@ -99,10 +94,6 @@ def _memory(_environ: Mapping[str, str]) -> str:
 
 
 def _framepack(_environ: Mapping[str, str]) -> str:
-    from hy3d_rocm.comfy import memory, settings
-    from hy3d_rocm.framepack.preservation import recommend
-    from hy3d_rocm.memory import host_free_bytes
-
     device = memory.comfy_device()
     if device.type != "cuda":
         return f"computes on {device}, nothing is preserved"

@@ -3,5 +3,3 @@
 Nothing here imports ComfyUI; hy3d_rocm/comfy/patches/framepack.py puts it into kijai's wrapper,
 examples/framepack into lllyasviel's own demo_gradio.py.
 """
-
-from __future__ import annotations

@@ -89,7 +89,8 @@ def begin(
         kept = min(wanted_bytes, limit)
         return Preservation(kept, limit, kept, reason="the node's own value")
     if known is not None and known.need_bytes:
-        kept = min(max(target_bytes(known.need_bytes), _floor(known)), limit)
+        grown_to = known.preserved_bytes if known.grown else 0
+        kept = min(max(target_bytes(known.need_bytes), grown_to), limit)
         what = f"earlier sections took {size_text(known.need_bytes)}"
         return Preservation(kept, limit, LEAST_BYTES, known.need_bytes, known.grown, what)
     kept = min(int(START_SHARE * limit), START_MOST_BYTES)
@@ -132,11 +133,6 @@ def _grow(now: Preservation, wanted: int, reason: str) -> Preservation:
     if kept == now.preserved_bytes:
         return now
     return replace(now, preserved_bytes=kept, grown=True, reason=reason)
-
-
-def _floor(known: Preservation) -> int:
-    """What an earlier run had to grow to; nothing if it did not."""
-    return known.preserved_bytes if known.grown else 0
 
 
 WEIGHTS_BYTES = 24 * GB  # 13 thousand million parameters of two bytes

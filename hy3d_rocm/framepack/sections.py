@@ -1,5 +1,9 @@
 """The sections of one video: weights placed before each, memory measured, a section repeated.
 
+FramePack's DynamicSwapInstaller fetches a weight from main memory at each use where it is not on
+the card, so any part of the transformer may be resident. Kept first is what every step uses, also
+one that TeaCache skips: the embedders and the ends. The blocks follow in their order.
+
 A section that runs out of memory is run again with more left free. It begins where it began the
 first time (the caller puts its random generator and its caches back), so the video is the same;
 the sections before it are not touched.
@@ -8,15 +12,17 @@ the sections before it are not touched.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from hy3d_rocm.conv.errors import first_line, is_out_of_memory
 from hy3d_rocm.framepack.preservation import Preservation, Section, after, begin
-from hy3d_rocm.framepack.residency import Part, Placed, is_on, parts_of, place
-from hy3d_rocm.framepack.residency import move as move_part
 from hy3d_rocm.memory import gpu_bytes
 from hy3d_rocm.units import size_text
 
@@ -27,6 +33,58 @@ Answer = TypeVar("Answer")
 _TEACACHE = ("enable_teacache", "num_steps", "rel_l1_thresh")
 _MOST = 16
 _known: dict[Hashable, Preservation] = {}  # how runs of a shape ended, for the next prompt
+
+
+@dataclass(frozen=True)
+class Part:
+    """One module's own weights. everyday: whether every step uses them."""
+
+    name: str
+    module: nn.Module
+    size_bytes: int
+    everyday: bool
+
+
+def parts_of(model: nn.Module) -> list[Part]:
+    """The modules that have weights of their own, in the order in which they are kept."""
+    blocks = tuple(
+        f"{name}." for name, child in model.named_children() if isinstance(child, nn.ModuleList)
+    )
+    first_norm = f"{blocks[0]}0.norm1" if blocks else ""  # TeaCache compares what it makes
+    found = []
+    for name, module in model.named_modules():
+        size = sum(t.nbytes for t in own_tensors(module))
+        if size:
+            everyday = not name.startswith(blocks) or name.startswith(first_norm)
+            found.append(Part(name, module, size, everyday))
+    return sorted(found, key=lambda part: not part.everyday)
+
+
+def own_tensors(module: nn.Module) -> list[torch.Tensor]:
+    """The parameters and buffers that `module` has itself, where they are: nothing is fetched."""
+    held = [*module._parameters.values(), *module._buffers.values()]
+    return [tensor for tensor in held if tensor is not None]
+
+
+def choose(sizes: Sequence[int], room_bytes: int) -> int:
+    """How many of the first parts fit into `room_bytes`. More room keeps the same ones and more,
+    so that a changed room moves only the difference."""
+    return bisect_right(list(accumulate(sizes)), room_bytes)
+
+
+def is_on(part: Part, device: torch.device) -> bool:
+    """Whether all of the part's weights are on `device`; "cuda" without a number is any."""
+    found = {tensor.device for tensor in own_tensors(part.module)}
+    return all(
+        one.type == device.type and (None in (one.index, device.index) or one == device)
+        for one in found
+    )
+
+
+def move(part: Part, device: torch.device) -> None:
+    """The part's own weights to `device`."""
+    apply: Callable[..., object] = part.module._apply  # the one that moves no child along
+    apply(lambda tensor: tensor.to(device), recurse=False)
 
 
 class Card:
@@ -105,9 +163,7 @@ def runner_for(
     need depends on; the last run of the same (see remember) says what is known of it."""
     parts = parts_of(model)
     free = card.free() + held_bytes(parts, device)
-    return SectionRunner(
-        parts, device, offload, card, begin(free, wanted_bytes, _known.get(key)), move_part
-    )
+    return SectionRunner(parts, device, offload, card, begin(free, wanted_bytes, _known.get(key)))
 
 
 def held_bytes(parts: Sequence[Part], device: torch.device) -> int:
@@ -125,11 +181,6 @@ def remember(key: Hashable, state: Preservation) -> None:
         del _known[next(iter(_known))]
 
 
-def forget() -> None:
-    """Begin anew."""
-    _known.clear()
-
-
 class SectionRunner:
     """Runs the sections of one video on one card.
 
@@ -144,7 +195,7 @@ class SectionRunner:
         offload: torch.device,
         card: Card,
         state: Preservation,
-        move: Callable[[Part, torch.device], None] = move_part,
+        move: Callable[[Part, torch.device], None] = move,
         what: str = "section",
     ) -> None:
         self.parts = parts
@@ -158,23 +209,34 @@ class SectionRunner:
         self._what = what
         self._said = ""
 
-    def place(self, more_bytes: int = 0) -> Placed:
-        """Has as many weights on the card as the state allows, and says so if it is new.
+    def place(self, more_bytes: int = 0) -> tuple[int, int]:
+        """Has as many weights on the card as the state allows, and says so if it is new; bytes of
+        those there, and of all.
 
-        more_bytes: to be left free too, for what is yet to be loaded.
+        more_bytes: to be left free too, for what is yet to be loaded. What goes, goes before
+        anything comes.
         """
-        placed = place(
-            self.parts, self.device, self.offload, self.state.preserved_bytes + more_bytes,
-            self.card.free, self.card.empty, self._move,
-        )  # fmt: skip
+        room = self.card.free() + held_bytes(self.parts, self.device)
+        room -= self.state.preserved_bytes + more_bytes
+        count = choose([part.size_bytes for part in self.parts], room)
+        staying, others = self.parts[:count], self.parts[count:]
+        coming = [part for part in staying if not is_on(part, self.device)]
+        leaving = [part for part in others if is_on(part, self.device)]
+        for part in leaving:
+            self._move(part, self.offload)
+        if leaving:
+            self.card.empty()
+        for part in coming:
+            self._move(part, self.device)
+        resident, total = (sum(p.size_bytes for p in parts) for parts in (staying, self.parts))
         line = (
-            f"{self.state.line()}; {size_text(placed.resident_bytes)} of the transformer's "
-            f"{size_text(placed.total_bytes)} stay on {self.device}"
+            f"{self.state.line()}; {size_text(resident)} of the transformer's "
+            f"{size_text(total)} stay on {self.device}"
         )
         if line != self._said:
             self._said = line
             logger.info("%s", line)
-        return placed
+        return resident, total
 
     def run(self, section: Callable[[], Answer], restore: Callable[[], None]) -> Answer:
         """What `section` answers; again after `restore` while it runs out of memory and there is

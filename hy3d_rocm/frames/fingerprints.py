@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from hy3d_rocm import _native
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _PIECE_BYTES = 64 << 20  # of a file, read at a time
 # A file that was written so shortly before may be written once more within one tick of its time.
@@ -22,8 +23,6 @@ _SETTLED_NS = 2_000_000_000
 
 def tensor_fingerprint(tensor: Tensor) -> str:
     """sha256 of a CPU tensor's type, shape and bytes."""
-    import torch
-
     data = tensor.detach().cpu().contiguous()
     digest = hashlib.sha256(f"{data.dtype} {tuple(data.shape)} ".encode())
     digest.update(data.reshape(-1).view(torch.uint8).numpy().data)
@@ -33,8 +32,6 @@ def tensor_fingerprint(tensor: Tensor) -> str:
 def file_fingerprint(file: Path) -> str:
     """Of all bytes of a file: sha256 over the C core's fingerprints of its pieces, whose chance to
     be equal for other bytes is below 2^-63 each (without the core: sha256 of the bytes)."""
-    import numpy as np
-
     digest = hashlib.sha256(str(file.stat().st_size).encode())
     piece = np.empty(_PIECE_BYTES, np.uint8)
     with open(file, "rb") as opened:

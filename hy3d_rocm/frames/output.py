@@ -80,18 +80,16 @@ def output_errors(path: Path) -> Iterator[None]:
 
 
 _REASONS = {
-    (
-        errno.ENOSPC,
-        errno.EDQUOT,
-    ): "the disk is full ({error}); make room, or name a file on another disk",
-    (errno.EROFS, errno.EACCES, errno.EPERM): "{folder} does not let this user write ({error}); "
-    "name another folder",
+    (errno.ENOSPC, errno.EDQUOT):
+        "the disk is full ({error}); make room, or name a file on another disk",
+    (errno.EROFS, errno.EACCES, errno.EPERM):
+        "{folder} does not let this user write ({error}); name another folder",
     (errno.ENOENT,): "the folder {folder} does not exist; make it first",
     (errno.EISDIR,): "a folder has that name; remove it, or choose another name",
     (errno.ENOTDIR,): "{folder} is no folder; name one that is",
     (errno.ENAMETOOLONG,): "the name, or the path to it, is too long; choose a shorter one",
     (errno.ELOOP,): "a link in its path leads to itself; name the folder that is meant",
-}
+}  # fmt: skip
 
 
 def _reason(path: Path, error: OSError) -> str:

@@ -7,19 +7,19 @@ import math
 import mmap
 import os
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from torch import Tensor
 
 from hy3d_rocm.files import is_held, settle, settle_folder
 from hy3d_rocm.frames import video
 from hy3d_rocm.frames.claim import PICTURES, Claim
 from hy3d_rocm.frames.output import OutputError, Shape, Sink, output_errors, reserved, written
-
-if TYPE_CHECKING:
-    from fractions import Fraction
-
-    import torch
-    from torch import Tensor
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -189,9 +189,6 @@ class MemmapSink(_FileSink):
         return name if name in _STORED else "float32"
 
     def _open(self, shape: Shape, dtype: torch.dtype, done: int) -> list[int]:
-        import numpy as np
-        import torch
-
         stored = self._stored(dtype)
         self._is_exact = stored == super()._stored(dtype)
         if not self._is_exact:
@@ -205,7 +202,7 @@ class MemmapSink(_FileSink):
         self._frames_at_once = max(_PASSED_BYTES // max(frame_bytes, 1), 1)
         with output_errors(self._data):
             if not done:
-                np.lib.format.open_memmap(self._data, "w+", np.dtype(stored), tuple(shape))
+                npy.open_memmap(self._data, "w+", np.dtype(stored), tuple(shape))
             self._file = open(self._data, "r+b")  # noqa: SIM115  closed in _drop()
             found, kind = self._header(self._file)
             offset, size = self._file.tell(), os.fstat(self._file.fileno()).st_size
@@ -221,8 +218,6 @@ class MemmapSink(_FileSink):
 
     def _header(self, file: IO[bytes]) -> tuple[tuple[int, ...], Any]:
         """Shape and type of the open file, which is then behind them."""
-        from numpy.lib import format as npy
-
         try:
             version = npy.read_magic(file)
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0

@@ -5,24 +5,14 @@ No part of this imports torch, diffusers or accelerate before a function is call
 
 from __future__ import annotations
 
-from hy3d_rocm.offload.components import Mode, components_of, current_mode
+from hy3d_rocm.offload.components import components_of, current_mode
 from hy3d_rocm.offload.memory import estimate, measuring, needed_bytes
-from hy3d_rocm.offload.placement import Room, Scope, apply, diffusers_changes, offload_scope
-from hy3d_rocm.offload.policy import (
-    HEADROOM_BYTES,
-    POLICIES,
-    Decision,
-    Estimate,
-    Policy,
-    check_policy,
-    decide,
-)
-from hy3d_rocm.offload.transfer import Progress, move, reporting_moves, reporting_transfers
-from hy3d_rocm.units import size_text
+from hy3d_rocm.offload.placement import apply, diffusers_changes, offload_scope
+from hy3d_rocm.offload.policy import HEADROOM_BYTES, decide
+from hy3d_rocm.offload.transfer import move, reporting_moves, reporting_transfers
 
 __all__ = [
-    "HEADROOM_BYTES", "POLICIES", "Decision", "Estimate", "Mode", "Policy", "Progress",
-    "Room", "Scope", "apply", "check_policy", "components_of", "current_mode", "decide",
-    "diffusers_changes", "estimate", "measuring", "move", "needed_bytes", "offload_scope",
-    "reporting_moves", "reporting_transfers", "size_text",
+    "HEADROOM_BYTES", "apply", "components_of", "current_mode", "decide", "diffusers_changes",
+    "estimate", "measuring", "move", "needed_bytes", "offload_scope", "reporting_moves",
+    "reporting_transfers",
 ]  # fmt: skip

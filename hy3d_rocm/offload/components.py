@@ -127,17 +127,14 @@ def bytes_on(modules: Mapping[str, torch.nn.Module], device: torch.device) -> in
 
 def count_components(pipeline: Any) -> dict[str, int]:
     """Bytes of each component's weights; a shared tensor counts where it is met first."""
-    seen: set[object] = set()
+    # A key is an address or an id: its tensor stays alive, so that no other can get the same.
+    seen: dict[object, torch.Tensor] = {}
     counts: dict[str, int] = {}
-    # A key is an address or an id: kept alive here, so that no other tensor can get the same.
-    alive = []
     for name, module in components_of(pipeline).items():
         counts[name] = 0
         for tensor in tensors_of(module):
-            key = memory_key(tensor)
-            if key not in seen:
-                seen.add(key)
-                alive.append(tensor)
+            if (key := memory_key(tensor)) not in seen:
+                seen[key] = tensor
                 counts[name] += size_bytes(tensor)
     return counts
 

@@ -30,7 +30,6 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.offload.components import (
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hy3d_rocm")
 
-
 Size = tuple[int, ...]
 Key = tuple[str, tuple[tuple[str, int], ...]]
 
@@ -65,13 +63,8 @@ def estimate(pipeline: Any, size: Size | None = None) -> Estimate:
     or, for want of it, at a larger one; without `size` the largest ever measured.
     """
     component_bytes = count_components(pipeline)
-    known = recorded(pipeline, component_bytes, size)
-    return Estimate(
-        parameter_bytes=sum(component_bytes.values()),
-        component_bytes=component_bytes,
-        activation_bytes=None if known is None else known.activation_bytes,
-        source="not measured" if known is None else known.source,
-    )
+    activations = recorded(pipeline, component_bytes, size)
+    return Estimate(sum(component_bytes.values()), component_bytes, *activations)
 
 
 def needed_bytes(pipeline: Any, device: torch.device, size: Size | None = None) -> int:
@@ -95,14 +88,6 @@ def needed_bytes(pipeline: Any, device: torch.device, size: Size | None = None) 
 
 _lock = threading.Lock()
 _records: dict[Key, dict[Size | None, int]] = {}
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Peak of everything but the weights during a call, and where the figure comes from."""
-
-    activation_bytes: int
-    source: str
 
 
 class Counters:
@@ -137,8 +122,9 @@ def activation_bound(peak_bytes: int, ran_component_bytes: Iterable[int]) -> int
 
 def recorded(
     pipeline: Any, component_bytes: dict[str, int], size: Size | None = None
-) -> Measured | None:
-    """What is known of this kind of pipeline, with weights of these sizes; None if nothing is.
+) -> tuple[int | None, str]:
+    """Peak of everything but the weights during a call of this kind of pipeline, with weights of
+    these sizes, and where the figure comes from; None if nothing is known.
 
     size: (height, width), or with more in front, as (views, height, width). Taken is what was
     measured at that size, or for want of it at the next larger one; nothing is extrapolated to a
@@ -149,10 +135,10 @@ def recorded(
     if size is not None:
         known = {at: peak for at, peak in known.items() if at is not None and _covers(at, size)}
     if not known:
-        return None
+        return None, "not measured"
     choose = max if size is None else min
     at, peak = choose(known.items(), key=lambda item: item[1])
-    return Measured(peak, "measured" if at is None else f"measured at {'x'.join(map(str, at))}")
+    return peak, "measured" if at is None else f"measured at {'x'.join(map(str, at))}"
 
 
 def record(
@@ -162,12 +148,6 @@ def record(
     with _lock:
         known = _records.setdefault(_key(pipeline, component_bytes), {})
         known[size] = max(activation_bytes, known.get(size, 0))
-
-
-def forget() -> None:
-    """Forgets all measurements."""
-    with _lock:
-        _records.clear()
 
 
 def _key(pipeline: Any, component_bytes: dict[str, int]) -> Key:
@@ -216,8 +196,7 @@ class _Meter:
 
     def start(self) -> None:
         self._modules = components_of(self._pipeline)
-        self._offloaded = current_mode(self._pipeline) == "model"
-        self._weights = self._weights_at_start = bytes_on(self._modules, self._device)
+        self._weights = bytes_on(self._modules, self._device)
         self._others = self._counters.allocated() - self._weights
         self._counters.reset()
 

@@ -9,7 +9,6 @@ it.
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -137,7 +136,11 @@ def _carry_out(
         for name, module in components_of(pipeline).items():
             move(module, indexed("cpu") if offload else device, progress, name)
         if offload:
-            _enable(pipeline, device)
+            if device.index is not None:
+                # diffusers reads an index of 0 as none given and would take the last one used.
+                pipeline._offload_gpu_id = device.index
+            pipeline.enable_model_cpu_offload(device=device)
+            components.empty_cache(device)
     except _REFUSALS as error:
         before.restore()
         doing = "offload could not be enabled" if offload else "the weights could not be moved"
@@ -146,33 +149,6 @@ def _carry_out(
         before.restore()
         raise
     return None
-
-
-def _enable(pipeline: Any, device: torch.device) -> None:
-    """Model offload to `device` of weights that are on the CPU."""
-    if device.index is not None:
-        # diffusers reads an index of 0 as none given and would fall back on the last one used.
-        pipeline._offload_gpu_id = device.index
-    enable_offload(pipeline, device)
-    components.empty_cache(device)
-
-
-def enable_offload(pipeline: Any, device: torch.device) -> None:
-    """enable_model_cpu_offload for `device`, whichever of diffusers' signatures it has.
-
-    (gpu_id=0) until 0.20: CUDA or HIP by number only. (gpu_id, device) since.
-    """
-    enable = pipeline.enable_model_cpu_offload
-    names = inspect.signature(enable).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values())
-    if "device" in names or takes_any:
-        enable(device=device)
-    elif "gpu_id" in names:
-        if device.type != "cuda":
-            raise ValueError(f"this diffusers offloads to CUDA and HIP devices only, not {device}")
-        enable(gpu_id=device.index or 0)
-    else:
-        enable()
 
 
 def _remove_hooks(pipeline: Any) -> None:
@@ -222,7 +198,7 @@ class _Placement:
                     # Under hooks a weight's home is the CPU, wherever it happened to be.
                     move(module, home if self._mode == "resident" else indexed("cpu"), None, name)
             if self._mode == "model" and self._device is not None:
-                enable_offload(self._pipeline, self._device)
+                self._pipeline.enable_model_cpu_offload(device=self._device)
             elif self._mode == "sequential" and self._device is not None:
                 self._pipeline.enable_sequential_cpu_offload(device=self._device)
         except _REFUSALS as error:

@@ -30,7 +30,6 @@ from hy3d_rocm.offload.components import flat_hooks
 
 logger = logging.getLogger("hy3d_rocm")
 
-
 _QUESTIONS = ("_execution_device", "device")  # the first asks the second
 
 

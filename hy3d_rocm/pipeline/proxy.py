@@ -43,7 +43,6 @@ from hy3d_rocm.seed import SeedMode, check_first_index, check_mode, seeded
 
 logger = logging.getLogger("hy3d_rocm")
 
-
 OnStep = Callable[[int, int], object]  # (steps done, steps in all)
 
 _CALLBACK = "callback_on_step_end"

@@ -18,11 +18,6 @@ import numpy as np
 
 from hy3d_rocm.conv.functional import default_threads
 
-__all__ = [
-    "MOST_PIXELS_A_SIDE", "Door", "Raster", "Scattered", "check_shape", "checked_size",
-    "checked_threads", "door_of", "leading", "plain", "shown",
-]  # fmt: skip
-
 MOST_PIXELS_A_SIDE = 32768  # HY3D_RASTER_MOST_PIXELS_A_SIDE
 MOST_THREADS = 1024  # of one call: hy3d_context_desc
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -71,8 +66,10 @@ class Door:
         """In main memory as a plain array, if its type is one of `types`; a tensor's as `dtype`,
         and no part of a graph."""
         check_shape(value, name, shape)
-        if _type_name(value.dtype) not in types:
-            raise TypeError(f"{name} is {value.dtype}: give {wanted}")
+        dtype_of = value.dtype  # NumPy's in any order of bytes, or torch's
+        kind = getattr(dtype_of, "name", None) or str(dtype_of).removeprefix("torch.")
+        if kind not in types:
+            raise TypeError(f"{name} is {dtype_of}: give {wanted}")
         if self.device is None:
             return np.asarray(value)
         import torch
@@ -88,11 +85,6 @@ class Door:
 
         tensor = torch.from_numpy(array)
         return tensor.to(self.device, tensor.dtype if like is None else like.dtype)
-
-
-def _type_name(dtype: Any) -> str:
-    """Of NumPy's types in any order of bytes, and of torch's."""
-    return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
 
 
 def door_of(named: Mapping[str, Any], **optional: Any) -> Door:

@@ -19,11 +19,7 @@ __all__ = ["interpolate", "rasterize"]
 
 
 def rasterize(
-    pos: Any,
-    tri: Any,
-    resolution: Sequence[int],
-    clamp_depth: Any = None,
-    use_depth_prior: Any = 0,
+    pos: Any, tri: Any, resolution: Sequence[int], clamp_depth: Any = None, use_depth_prior: Any = 0
 ) -> tuple[Any, Any]:
     """Which face is seen in each pixel, and where on it.
 

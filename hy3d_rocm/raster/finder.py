@@ -26,8 +26,6 @@ from typing import Any, NamedTuple
 from hy3d_rocm.diagnose.env.choices import is_off
 from hy3d_rocm.diagnose.env.shown import first_line
 
-__all__ = ["SERVED", "VARIABLE", "Installed", "install", "status", "uninstall"]
-
 logger = logging.getLogger("hy3d_rocm")
 
 VARIABLE = "HY3D_RASTER"

@@ -33,8 +33,6 @@ from hy3d_rocm.raster.arrays import (
     shown,
 )
 
-__all__ = ["inpaint_vertices", "interpolate", "rasterize", "scatter", "vertex_normals"]
-
 RULES = ("topleft", "compat")
 FILTERS = ("linear", "nearest")
 WEIGHTINGS = ("area", "angle")

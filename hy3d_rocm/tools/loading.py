@@ -13,17 +13,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm import checkout
 from hy3d_rocm._rng import seeded_on
 from hy3d_rocm.decoding.families import family_for, family_or_unknown
+from hy3d_rocm.decoding.families.proof import CannotTellError
 from hy3d_rocm.units import brief
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -351,8 +350,6 @@ class BareSeedVr2(torch.nn.Module):
             up.upscale_conv = torch.nn.Conv3d(up.channels, 4 * time * up.channels, 1)
 
     def _decode(self, z: Tensor) -> Tensor:
-        from hy3d_rocm.decoding.families.proof import CannotTellError
-
         raise CannotTellError("SeedVR2's own code is not here to be asked")
 
     _encode = _decode

@@ -7,7 +7,9 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from hy3d_rocm.decoding.precision import SHORT, name_of
 from hy3d_rocm.decoding.report import DecodeOptions
@@ -23,9 +25,6 @@ from hy3d_rocm.tools.runs import (
     strategies_for,
 )
 from hy3d_rocm.units import MB, aligned, size_text
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 CHUNKS = (1, 2, 4, 8)  # the specification's
 _SLICES = {"cpu": (16 * MB, 32 * MB, 64 * MB), "cuda": (128 * MB, 256 * MB, 512 * MB)}

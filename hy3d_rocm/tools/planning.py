@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm import _native, meter
 from hy3d_rocm.decoding.black_box import is_opaque
-from hy3d_rocm.decoding.memory.budget import make_budget
+from hy3d_rocm.decoding.memory.budget import Budget, make_budget
 from hy3d_rocm.decoding.planning.compiled import Compiled, plan_job
 from hy3d_rocm.decoding.planning.jobs import Job, best_backend, torch_backend, unused_sizes
 from hy3d_rocm.decoding.planning.planner import Candidate, Plan, smallest_budget
@@ -17,11 +17,7 @@ from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
-    from hy3d_rocm.decoding.memory.budget import Budget
-    from hy3d_rocm.decoding.planning.planner import Need
     from hy3d_rocm.tools.runs import Subject
-
-__all__ = ["NOMINAL", "Explained", "explain", "plan_of", "seconds_text", "transfers"]
 
 NOMINAL = "seconds are estimates with nominal rates: they compare candidates, they promise nothing"
 Progress = Callable[[int, int], object]
@@ -82,13 +78,13 @@ class Explained:
         said = [f"planned peak {need.text()}"]
         if need.seconds:
             said.append(f"estimated {seconds_text(need.seconds)}")
-        said += [words] if (words := transfers(need)) else []
+        said.append(transfers(need.stored_bytes, need.loaded_bytes))
         work = need.macs / least_macs if least_macs else 0.0
         said += [f"{work:.1f}x the work"] if work >= _MORE_WORK else []
         if need.prepared_bytes and not taken:
             kept = size_text(need.prepared_bytes, 2)
             said.append(f"and {kept} of prepared weights if there is room")
-        return f"  {name}: {', '.join([*said, word])}{note}"
+        return f"  {name}: {', '.join(filter(None, [*said, word]))}{note}"
 
     def describe(self) -> dict[str, Any]:
         """JSON-able."""
@@ -184,12 +180,11 @@ def _in_order(candidates: list[Candidate], job: Job) -> list[Candidate]:
     return sorted(candidates, key=key)
 
 
-def transfers(need: Need) -> str:
+def transfers(stored_bytes: int, loaded_bytes: int) -> str:
     """What is copied to and from the host, "" where nothing is."""
-    if not need.stored_bytes and not need.loaded_bytes:
+    if not stored_bytes and not loaded_bytes:
         return ""
-    out, back = size_text(need.stored_bytes, 2), size_text(need.loaded_bytes, 2)
-    return f"{out} to the host and {back} back"
+    return f"{size_text(stored_bytes, 2)} to the host and {size_text(loaded_bytes, 2)} back"
 
 
 def seconds_text(value: float) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.capture import fingerprint, read_capture
 from hy3d_rocm.conv.errors import is_out_of_memory
@@ -20,17 +21,12 @@ from hy3d_rocm.decoding.backends.statistics import wide_type
 from hy3d_rocm.decoding.black_box import is_opaque
 from hy3d_rocm.decoding.executor import decode_with_report
 from hy3d_rocm.decoding.families import family_or_unknown
-from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport
+from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
 from hy3d_rocm.diagnose.env.shown import first_line
 from hy3d_rocm.meter import PeakMeter, held_bytes
 from hy3d_rocm.tools import loading
 from hy3d_rocm.tools.loading import LoadingError
 from hy3d_rocm.units import size_text
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hy3d_rocm.decoding.report import Progress, Step
 
 _TERMINAL_SECONDS = 0.2  # between two states of a line
 
@@ -222,9 +218,7 @@ def strategies_for(subject: Subject, asked: Sequence[str]) -> tuple[str, ...]:
 
 
 def exact_frames(
-    subject: Subject,
-    progress: Progress | None = None,
-    cancel: Callable[[], bool] | None = None,
+    subject: Subject, progress: Progress | None = None, cancel: Callable[[], bool] | None = None
 ) -> Outcome:
     """The reference: unsplit in float32 (a float64 VAE's in that), or streamed in it where that
     does not fit, or streamed in the VAE's own type; the outcome says which. RuntimeError where none

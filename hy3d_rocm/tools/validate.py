@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
+
+from torch import Tensor
 
 from hy3d_rocm.decoding.black_box import ENGINE as OWN_TILES
 from hy3d_rocm.decoding.black_box import plan_own_tiles
@@ -25,9 +27,6 @@ from hy3d_rocm.tools.runs import (
     strategies_for,
 )
 from hy3d_rocm.units import aligned, size_text
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # What the specification's "no degradation" comes to for the one strategy that approximates.
 LEAST_PSNR_DB, MOST_SEAM = 45.0, 0.05

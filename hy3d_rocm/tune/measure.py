@@ -14,6 +14,7 @@ from hy3d_rocm.conv.call import ConvCall, ConvSpec
 from hy3d_rocm.conv.errors import Kind
 from hy3d_rocm.conv.probe.measure import make_call
 from hy3d_rocm.conv.tiers import Tier, make_tier
+from hy3d_rocm.conv.triton import launch
 from hy3d_rocm.tune.timing import DeviceWatch, Timed, Watch, attempt, interleave
 
 _SERIES_S = 0.15
@@ -50,8 +51,6 @@ Tiles = Callable[[ConvCall], Sequence[tuple[str, Callable[[], torch.Tensor]]]]
 
 def triton_tiles(call: ConvCall) -> list[tuple[str, Callable[[], torch.Tensor]]]:
     """The guess and those predicted next best."""
-    from hy3d_rocm.conv.triton import launch
-
     guess, others = launch.candidates(call)
     every = (*guess, *others[:MORE_TILES])
     return [(launch.detail_of(c), functools.partial(launch.run, call, c)) for c in every]

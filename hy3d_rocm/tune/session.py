@@ -84,11 +84,6 @@ def task(tier: str, record: Record | None, wishes: Wishes) -> Task:
     return Task.KNOWN
 
 
-def tasks(records: Mapping[str, Record], wishes: Wishes) -> dict[str, Task]:
-    """Of every tier asked for, in order."""
-    return {tier: task(tier, records.get(tier), wishes) for tier in wishes.tiers}
-
-
 def hung_for(detail: str) -> float:
     """Seconds that a hang was waited for, from the words of judge.late_verdict()."""
     found = _HUNG_FOR.search(detail)
@@ -200,9 +195,9 @@ class _Session:
     def __init__(self, settings: TuneSettings, report: TuneReport) -> None:
         self.settings, self.report = settings, report
         self.started = settings.clock()
-        self.todo = [
-            tasks(settings.memory.records(s.spec), settings.wishes) for s in settings.shapes
-        ]
+        wishes, known = settings.wishes, (settings.memory.records(s.spec) for s in settings.shapes)
+        # Of every shape, and of every tier asked for, in order.
+        self.todo = [{t: task(t, one.get(t), wishes) for t in wishes.tiers} for one in known]
 
     def left_s(self) -> float:
         return self.settings.wishes.limit_s - (self.settings.clock() - self.started)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,17 +22,16 @@ from hy3d_rocm import _native
 from hy3d_rocm.conv.call import ConvSpec, dtype_name, make_spec, size_text
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.compile_ahead import OnShapes
+from hy3d_rocm.decoding.families import family_for
 from hy3d_rocm.decoding.graph import record
 from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.dry_run import predict
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
+from hy3d_rocm.decoding.planning.compiled import Compiled
+from hy3d_rocm.decoding.planning.jobs import Job
+from hy3d_rocm.decoding.planning.planner import Plan, Variant
 from hy3d_rocm.decoding.run import at_once
 from hy3d_rocm.tools import loading
-
-if TYPE_CHECKING:
-    from hy3d_rocm.decoding.planning.compiled import Compiled
-    from hy3d_rocm.decoding.planning.jobs import Job
-    from hy3d_rocm.decoding.planning.planner import Plan, Variant
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -75,8 +74,6 @@ def load_vae(name: str, dtype: torch.dtype) -> Any:
 
 def latent_size(vae: Any, size: tuple[int, int], frames: int) -> tuple[int, ...]:
     """(1, C, T, H, W) of the latents of `size` (width, height); TuneError where there are none."""
-    from hy3d_rocm.decoding.families import family_for
-
     width, height = size
     family = family_for(vae)
     time, space = family.factor

@@ -107,7 +107,6 @@ def attempt(timed: Timed, function: Callable[[], Any], device: torch.device) -> 
 
     A fault that the device does not survive, and what is no error of a back-end, passes through.
     """
-    failed: list[Exception] = []
     try:
         return function()
     except Exception as error:
@@ -115,8 +114,7 @@ def attempt(timed: Timed, function: Callable[[], Any], device: torch.device) -> 
         if found is None or found.kind is errors.Kind.DEVICE_LOST:
             raise
         timed.reason, timed.kind = first_line(error), found.kind
-        failed.append(error)
-    failed.clear()  # the frames of the failed call kept its tensors alive
+    # After the except block: the frames of the failed call kept its tensors alive.
     releasing.release(device)
     return None
 

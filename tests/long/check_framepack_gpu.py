@@ -29,8 +29,7 @@ import torch
 
 from hy3d_rocm.framepack.importing import answered
 from hy3d_rocm.framepack.preservation import Preservation, begin
-from hy3d_rocm.framepack.residency import move, parts_of
-from hy3d_rocm.framepack.sections import Card, SectionRunner, restorer
+from hy3d_rocm.framepack.sections import Card, SectionRunner, move, parts_of, restorer
 from hy3d_rocm.units import GB, MB, size_text
 
 SECTIONS, WINDOW = 3, 9

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from hy3d_rocm.framepack.residency import Part, own_tensors
+from hy3d_rocm.framepack.sections import Part, own_tensors
 
 CPU = torch.device("cpu")
 CARD = torch.device("meta")  # stands for the card in messages; no tensor is ever put there

@@ -123,7 +123,7 @@ def wrapper_found(comfy: Any) -> Iterator[Any]:
     from hy3d_rocm.framepack import sections
 
     importing.install(device=lambda: "cpu")
-    sections.forget()
+    sections._known.clear()
     spec = importlib.util.spec_from_file_location(
         PACKAGE, DOUBLE / "__init__.py", submodule_search_locations=[str(DOUBLE)]
     )

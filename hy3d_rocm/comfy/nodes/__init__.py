@@ -11,8 +11,6 @@ from hy3d_rocm.comfy.nodes.memory_plan import Hy3DRocmMemoryPlan
 from hy3d_rocm.comfy.nodes.tools import Hy3DRocmCaptureLatent, Hy3DRocmValidateDecode
 from hy3d_rocm.comfy.nodes.tuning import Hy3DRocmTuneVAE
 
-__all__ = ["NODES"]
-
 NODES: tuple[type[Any], ...] = (
     Hy3DRocmVAEDecode, Hy3DRocmVAEEncode, Hy3DRocmProtectVAE, Hy3DRocmMemoryPlan, Hy3DRocmTuneVAE,
     Hy3DRocmCaptureLatent, Hy3DRocmValidateDecode, Hy3DRocmDoctor,

@@ -138,6 +138,16 @@ class EachTime(Node):
         return never_the_same()
 
 
+class AsSet(Node):
+    """A node that runs again once the settings say something else for an input left to them."""
+
+    @classmethod
+    def fingerprint_inputs(cls, **inputs: Any) -> str:
+        choices = {"seed_mode": settings.SETTING, "offload": settings.SETTING, **inputs}
+        names = [name for name in ("seed_mode", "offload") if choices[name] == settings.SETTING]
+        return settings.fingerprint(*names) if names else ""
+
+
 def text_and_picture(text: str, image: Any) -> dict[str, Any]:
     """What a node shows of both."""
     return {**ui.PreviewImage(image).as_dict(), **ui.PreviewText(text).as_dict()}
@@ -147,13 +157,6 @@ def never_the_same() -> float:
     """A fingerprint that the cache never finds. A new NaN each time: one and the same object would
     equal itself inside the tuples that are compared."""
     return float("nan")
-
-
-def looked_up(inputs: dict[str, Any]) -> str:
-    """What the settings say for the inputs that are left to them: a change runs the node again."""
-    choices = {"seed_mode": settings.SETTING, "offload": settings.SETTING, **inputs}
-    names = [name for name in ("seed_mode", "offload") if choices[name] == settings.SETTING]
-    return settings.fingerprint(*names) if names else ""
 
 
 def asked(

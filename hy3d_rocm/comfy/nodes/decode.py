@@ -140,7 +140,7 @@ def _report(source: Any, mode: str, found: list[str], wishes: Wishes | None) -> 
     inner = getattr(source, "first_stage_model", source)
     lines = [
         f"{type(inner).__name__}: {', '.join(found)} run with failing convolutions caught and "
-        "computed in another way",
+        "computed in another way"
     ]
     if wishes is not None:
         budget, strategy, precision = wishes

@@ -9,19 +9,16 @@ from typing import Any
 
 from comfy_api.v0_0_2 import io
 
+from hy3d_rocm import offload
 from hy3d_rocm.comfy import memory, reports, settings
-from hy3d_rocm.comfy.nodes.common import Node, looked_up
+from hy3d_rocm.comfy.nodes.common import AsSet
 from hy3d_rocm.pipeline import PipelineProxy, unwrap
 
 logger = logging.getLogger("hy3d_rocm")
 
 
-class Hy3DRocmPipeline(Node):
+class Hy3DRocmPipeline(AsSet):
     """Puts Hunyuan3D's diffusers pipelines behind a PipelineProxy."""
-
-    @classmethod
-    def fingerprint_inputs(cls, **inputs: Any) -> str:
-        return looked_up(inputs)
 
     @classmethod
     def execute(
@@ -32,12 +29,8 @@ class Hy3DRocmPipeline(Node):
         return io.NodeOutput(made)
 
 
-class Hy3DRocmSeedMode(Node):
+class Hy3DRocmSeedMode(AsSet):
     """Chooses the seed mode of one pipeline, and the number of a batch's first image."""
-
-    @classmethod
-    def fingerprint_inputs(cls, **inputs: Any) -> str:
-        return looked_up(inputs)
 
     @classmethod
     def execute(cls, pipeline: Any, seed_mode: str, first_index: int) -> io.NodeOutput:
@@ -65,12 +58,10 @@ def offload_as_asked(pipeline: Any, asked: str) -> str:
     "setting" is looked up. Never raises for a pipeline that cannot be offloaded: that is the
     reason then.
     """
-    from hy3d_rocm.offload import apply
-
     device = memory.comfy_device()
     free, total = memory.counted_free(device)
     room = partial(memory.make_room, device=device)
     policy = settings.offload_for(asked)
-    decision = apply(unwrap(pipeline), policy, device, free, total, room=room)
+    decision = offload.apply(unwrap(pipeline), policy, device, free, total, room=room)
     logger.info("Hy3DRocmPipeline: offload %s: %s", policy, decision.reason)
     return decision.reason

@@ -8,16 +8,16 @@ import threading
 from concurrent.futures import Future, wait
 from typing import Any
 
-import torch
 from comfy_api.v0_0_2 import io, ui
 
+from hy3d_rocm import offload
 from hy3d_rocm.comfy import memory, reports, settings
 from hy3d_rocm.comfy.nodes.common import EachTime, text_and_picture
 from hy3d_rocm.comfy.patches.install import installed
 from hy3d_rocm.comfy.picture import Section, draw
 from hy3d_rocm.comfy.running import TimeBar, Watcher
 from hy3d_rocm.device import resolve_device
-from hy3d_rocm.diagnose.doctor import basic
+from hy3d_rocm.diagnose.doctor import basic, examination
 from hy3d_rocm.diagnose.doctor.report import sections
 from hy3d_rocm.pipeline import seed_mode_of, unwrap
 
@@ -30,7 +30,8 @@ class Hy3DRocmDoctor(EachTime):
 
     @classmethod
     def execute(cls, self_test: bool, seconds: int) -> io.NodeOutput:
-        text, image = examine_machine(self_test, seconds)
+        found = _watched(self_test, seconds)
+        text, image = found.text(), draw("Doctor: findings, worst first", sections_of(found))
         return io.NodeOutput(text, image, ui=text_and_picture(text, image))
 
 
@@ -54,16 +55,6 @@ class Hy3DRocmStatus(EachTime):
         return io.NodeOutput(text, image, ui=text_and_picture(text, image))
 
 
-def examine_machine(self_test: bool, seconds: int) -> tuple[str, torch.Tensor]:
-    """The report as text, and as an IMAGE (1, H, W, 3).
-
-    seconds: for the self-tests of all tiers together. They run in a thread, so that a cancel is
-    answered at once; what is then still running ends by its own time-out.
-    """
-    found = _watched(self_test, seconds)
-    return str(found.text()), draw("Doctor: findings, worst first", sections_of(found))
-
-
 def sections_of(found: Any) -> list[Section]:
     """A section for each finding: evidence, and the remedy after an arrow."""
     made = []
@@ -75,7 +66,11 @@ def sections_of(found: Any) -> list[Section]:
 
 
 def _watched(self_test: bool, seconds: int) -> Any:
-    """examine() in a thread of its own; raises what it raises, and ComfyUI's interrupt."""
+    """examine() in a thread of its own, so that a cancel is answered at once; what is then still
+    running ends by its own time-out. Raises what it raises, and ComfyUI's interrupt.
+
+    seconds: for the self-tests of all tiers together.
+    """
     found: Future[Any] = Future()
     context = contextvars.copy_context()
     worker = threading.Thread(
@@ -87,16 +82,14 @@ def _watched(self_test: bool, seconds: int) -> Any:
         worker.start()
         while not wait([found], _LOOK_S).done:
             bar.look()
-    examination = found.result()
+    result = found.result()
     bar.end()
-    return examination
+    return result
 
 
 def _examine(found: Future[Any], self_test: bool, seconds: int) -> None:
-    from hy3d_rocm.diagnose.doctor.examination import examine
-
     try:
-        found.set_result(examine(self_test=self_test, seconds=seconds))
+        found.set_result(examination.examine(self_test=self_test, seconds=seconds))
     except BaseException as error:  # noqa: BLE001  (raised again in ComfyUI's own thread)
         found.set_exception(error)
 
@@ -125,12 +118,10 @@ def as_text(sections: list[Section]) -> str:
 
 def _pipeline_line(pipeline: Any) -> str:
     """What it is, where it computes and why, whether its models are offloaded, its seed mode."""
-    from hy3d_rocm.offload import current_mode
-
     real = unwrap(pipeline)
     found = resolve_device(real, memory.comfy_device())
     line = f"{type(real).__name__} computes on {found.device} (rule: {found.rule})"
-    line += f", offload: {current_mode(real)}"
+    line += f", offload: {offload.current_mode(real)}"
     mode = seed_mode_of(pipeline)
     return line if mode is None else f"{line}, seed_mode: {mode}"
 

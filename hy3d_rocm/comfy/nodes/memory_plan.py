@@ -3,7 +3,7 @@ and which would be taken, as text and as a picture with a bar for each way."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import comfy.utils
 import torch
@@ -32,18 +32,13 @@ from hy3d_rocm.comfy.picture import (
     cut,
     new_page,
 )
-from hy3d_rocm.comfy.running import Watcher, current_device, said
+from hy3d_rocm.comfy.running import Asked, Watcher, current_device, said
 from hy3d_rocm.decoding.checks import STRATEGIES, check_choice
-from hy3d_rocm.decoding.memory.budget import Budget, make_budget, parse_budget
+from hy3d_rocm.decoding.memory.budget import Budget, Request, make_budget, parse_budget
+from hy3d_rocm.decoding.planning.planner import Candidate, Need
 from hy3d_rocm.decoding.precision import PRECISIONS, choose_precision
-from hy3d_rocm.tools.planning import explain, seconds_text
+from hy3d_rocm.tools.planning import Explained, explain, seconds_text
 from hy3d_rocm.units import size_text
-
-if TYPE_CHECKING:
-    from hy3d_rocm.comfy.running import Asked
-    from hy3d_rocm.decoding.memory.budget import Request
-    from hy3d_rocm.decoding.planning.planner import Candidate, Need
-    from hy3d_rocm.tools.planning import Explained
 
 _ROW, _BAR, _TOP, _FOOT = 64, 20, 116, 100
 # The node has inputs above its picture: it is wider than tall, so that it can be read there.
@@ -65,7 +60,12 @@ class Hy3DRocmMemoryPlan(Node):
 
     @classmethod
     def fingerprint_inputs(cls, budget: str = "auto", **inputs: Any) -> float | str:
-        return "" if is_steady(budget, inputs) else never_the_same()
+        """Where the budget is a size, the plan is the same at any time."""
+        try:
+            is_size = isinstance(parse_budget(budget.strip() or None), int)
+        except (ValueError, AttributeError):
+            is_size = False
+        return "" if is_size and not inputs.get("memory_fraction") else never_the_same()
 
     @classmethod
     def execute(
@@ -77,22 +77,8 @@ class Hy3DRocmMemoryPlan(Node):
         return io.NodeOutput(text, image, bytes_text, ui=text_and_picture(text, image))
 
 
-def is_steady(budget: str, options: dict[str, Any]) -> bool:
-    """Whether the budget is a size, and so the plan the same at any time."""
-    try:
-        request = parse_budget(budget.strip() or None)
-    except (ValueError, AttributeError):
-        return False
-    return isinstance(request, int) and not options.get("memory_fraction")
-
-
 def plan(
-    vae: Any,
-    wanted: Wanted,
-    budget: str,
-    strategy: str,
-    precision: str,
-    options: dict[str, Any],
+    vae: Any, wanted: Wanted, budget: str, strategy: str, precision: str, options: dict[str, Any]
 ) -> tuple[str, torch.Tensor, str]:
     """Text, picture (1, H, W, 3) and the budget as bytes. Nothing is decoded or loaded.
 

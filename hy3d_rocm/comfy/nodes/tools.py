@@ -13,12 +13,14 @@ from typing import Any
 import comfy.utils
 import torch
 from comfy_api.v0_0_2 import io, ui
+from PIL import Image
 
 from hy3d_rocm import capture
 from hy3d_rocm.comfy import picture, vaes
 from hy3d_rocm.comfy.decode import latents_of
 from hy3d_rocm.comfy.nodes.common import Node, text_and_picture
 from hy3d_rocm.comfy.running import Asked, Watcher, current_device
+from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.decoding.families.proof import CALL_ERRORS
 from hy3d_rocm.decoding.memory.budget import parse_budget
 from hy3d_rocm.decoding.precision import name_of
@@ -198,8 +200,6 @@ def validate_decode(
     or TypeError, in a sentence, for a LATENT or a VAE that can't be compared and where no strategy
     is chosen; RuntimeError where not even the reference can be decoded; ComfyUI's own interrupt.
     """
-    from hy3d_rocm.conv.protection import protect
-
     chosen = [name for name in STRATEGIES if name in strategies]
     if not chosen:
         raise ValueError("no strategy is switched on: there is nothing to hold against the exact")
@@ -270,8 +270,6 @@ def _subject(
 
 def _picture(found: validate.Validation) -> torch.Tensor:
     """The heat map; where no strategy ended, the sentences why."""
-    from PIL import Image
-
     drawn = BytesIO()
     if not validate.draw(found, drawn):
         said = [text for _, text in found.verdicts]

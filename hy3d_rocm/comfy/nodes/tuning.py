@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from comfy_api.v0_0_2 import io, ui
@@ -17,15 +17,15 @@ from hy3d_rocm.comfy import memory, vaes
 from hy3d_rocm.comfy.nodes.common import EachTime, Wanted, latent_shape
 from hy3d_rocm.comfy.running import TimeBar, Watcher, current_device, said
 from hy3d_rocm.conv import probe as probing
+from hy3d_rocm.conv.policy import Memory
 from hy3d_rocm.decoding.planning.compiled import plan_job
+from hy3d_rocm.decoding.planning.jobs import Job
+from hy3d_rocm.decoding.planning.planner import Plan
 from hy3d_rocm.decoding.report import DecodeOptions
-
-if TYPE_CHECKING:
-    from hy3d_rocm.conv.policy import Memory
-    from hy3d_rocm.decoding.planning.jobs import Job
-    from hy3d_rocm.decoding.planning.planner import Plan
-    from hy3d_rocm.tune.session import Measuring, Probe, Wishes
-    from hy3d_rocm.tune.shapes import Shape
+from hy3d_rocm.tune.fused import compile_decode, tune_decode
+from hy3d_rocm.tune.report import tune_text
+from hy3d_rocm.tune.session import Measuring, Wishes, tune_shapes
+from hy3d_rocm.tune.shapes import Shape, collect_decode
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -38,8 +38,6 @@ class Hy3DRocmTuneVAE(EachTime):
         cls, vae: Any, width: int, height: int, frames: int, seconds: int, samples: Any = None,
         again: bool = False, retry_hung: bool = False,
     ) -> io.NodeOutput:  # fmt: skip
-        from hy3d_rocm.tune.session import Wishes
-
         wishes = Wishes(again=again, retry_hung=retry_hung, limit_s=float(seconds))
         report = tune(vae, Wanted(width, height, frames, samples), wishes)
         return io.NodeOutput(report, ui=ui.PreviewText(report))
@@ -50,9 +48,6 @@ def tune(vae: Any, wanted: Wanted, wishes: Wishes) -> str:
 
     ValueError (a sentence) for a size that is none, and for a VAE whose layers are not known.
     """
-    from hy3d_rocm.tune.fused import compile_decode, tune_decode
-    from hy3d_rocm.tune.shapes import collect_decode
-
     job, plan = _decode_of(vae, wanted)
     if job.device.type == "cpu":
         return (
@@ -82,12 +77,9 @@ def tune(vae: Any, wanted: Wanted, wishes: Wishes) -> str:
 
 def measure(
     shapes: Sequence[Shape], device: torch.device, wishes: Wishes, *, lab: Measuring | None = None,
-    probe: Probe = probing.probe, known: Memory | None = None,
+    known: Memory | None = None,
 ) -> str:  # fmt: skip
-    """The table of `hy3d-rocm tune`. lab, probe, known: others than the device's own (tests)."""
-    from hy3d_rocm.tune.report import tune_text
-    from hy3d_rocm.tune.session import tune_shapes
-
+    """The table of `hy3d-rocm tune`. lab, known: others than the device's own (tests)."""
     # Tensors that inference mode makes are none that every operator takes.
     with Watcher() as watcher, torch.inference_mode(False), current_device(device):
         bar = TimeBar(wishes.limit_s, watcher)
@@ -98,7 +90,7 @@ def measure(
 
         report, default = tune_shapes(
             shapes, device, wishes, heard, lab=lab,
-            probe=functools.partial(probe, cancel=bar.look), memory=known,
+            probe=functools.partial(probing.probe, cancel=bar.look), memory=known,
         )  # fmt: skip
         bar.end()
     return tune_text(report, default)

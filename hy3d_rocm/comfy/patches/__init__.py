@@ -4,5 +4,3 @@
 others hold the patches, of which each can be switched off by its name, in HY3D_ROCM_PATCH and in
 ComfyUI's settings. Nothing is imported here: the patches are needed only where upstream is loaded.
 """
-
-from __future__ import annotations

@@ -24,12 +24,7 @@ from typing import Any, Final
 logger = logging.getLogger("hy3d_rocm")
 
 
-class _Missing:
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING: Final = _Missing()
+MISSING: Final = object()  # in place of an attribute that is absent
 _RECORD = "__hy3d_rocm_record__"
 # Attributes are the process's, so one lock serves all sets. Re-entrant: a `make` may apply a set.
 _LOCK = threading.RLock()
@@ -160,12 +155,14 @@ def _prepare(change: Change, application: _Application, fresh: list[_Record]) ->
 def _standing(change: Change) -> tuple[Any, bool]:
     """What stands at the attribute, and whether the owner itself has it (not a base class).
 
-    Reverted guards of ours that somebody put back are looked through.
+    Reverted guards of ours that somebody who kept them put back are looked through.
     """
     raw, was_own = _look_up(change.owner, change.name)
     if raw is MISSING and not change.added:
         raise PatchError(f"{where(change)} does not exist")
-    return _without_dead(raw, was_own)
+    while (record := _record_of(raw)) is not None and not record.live:
+        raw, was_own = record.raw, was_own and record.was_own
+    return raw, was_own
 
 
 def _look_up(owner: Any, name: str) -> tuple[Any, bool]:
@@ -203,17 +200,14 @@ def _replacement(record: _Record) -> Any:
     # On a class only functions are bound to the object: a guard in place of another callable
     # would be given one argument too many.
     binds_alike = isinstance(raw, FunctionType) or not isinstance(change.owner, type)
-    if binds_alike and _is_function_like(raw) and _is_function_like(made):
+    are_functions = all(callable(one) and not isinstance(one, type) for one in (raw, made))
+    if binds_alike and are_functions:
         return _guarded(record, raw, made)
     return made
 
 
 def _inner(raw: Any) -> Any:
     return raw.__func__ if isinstance(raw, classmethod | staticmethod) else raw
-
-
-def _is_function_like(value: Any) -> bool:
-    return callable(value) and not isinstance(value, type)
 
 
 def _guarded(record: _Record, original: Any, replacement: Any) -> Any:
@@ -278,13 +272,6 @@ def _held_at(change: Change, raw: Any) -> _Record | None:
         if at.owner is change.owner and at.name == change.name and record.installed is raw:
             return record
     return None
-
-
-def _without_dead(raw: Any, was_own: bool) -> tuple[Any, bool]:
-    """What is under guards that have been reverted but put back by somebody who kept them."""
-    while (record := _record_of(raw)) is not None and not record.live:
-        raw, was_own = record.raw, was_own and record.was_own
-    return raw, was_own
 
 
 def _install(record: _Record) -> None:

@@ -37,10 +37,8 @@ THUMBNAIL = 96  # longest side of a finished frame, in pixels
 
 def samplers_of(place: Place) -> list[type]:
     """The sampler nodes that this copy has; the second one came later."""
-    found = [place.part(SAMPLERS[0])]
-    if SAMPLERS[1] in repr(place):
-        found.append(place.part(SAMPLERS[1]))
-    return found
+    first, *later = SAMPLERS
+    return [place.part(first), *(place.parts[name] for name in later if name in place.parts)]
 
 
 def samplers_differ(place: Place, names: Sequence[str] = ()) -> str | None:
@@ -93,15 +91,6 @@ class Preview:
         self._bar.update_absolute(step, total, shown)
 
 
-def evenly(count: int, most: int) -> list[int]:
-    """Indices of at most `most` of `count` frames, the first and the last among them."""
-    if count <= most:
-        return list(range(count))
-    if most < 2:
-        return [0][:most]
-    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
-
-
 def thumbnail(image: Image) -> Image:
     """A copy whose longest side is THUMBNAIL, or smaller as it is."""
     small = image.copy()
@@ -118,22 +107,20 @@ def sheet(current: Image | None, finished: Sequence[Image]) -> Image | None:
 
     if not finished:
         return current
-    shown = [finished[i] for i in evenly(len(finished), MOST_FRAMES)]
+    count = min(len(finished), MOST_FRAMES)
+    step = (len(finished) - 1) / max(count - 1, 1)  # from one that is shown to the next
+    shown = [finished[round(i * step)] for i in range(count)]
     columns = math.ceil(math.sqrt(len(shown)))
     rows = math.ceil(len(shown) / columns)
     width, height = shown[0].size
-    above = None if current is None else _as_wide(current, columns * width)
-    top = 0 if above is None else above.size[1]
-    made = new("RGB", (columns * width, top + rows * height))
-    if above is not None:
-        made.paste(above, (0, 0))
+    wide = columns * width
+    top = 0 if current is None else max(1, round(current.size[1] * wide / current.size[0]))
+    made = new("RGB", (wide, top + rows * height))
+    if current is not None:
+        made.paste(current.resize((wide, top)), (0, 0))
     for index, frame in enumerate(shown):
         made.paste(frame, ((index % columns) * width, top + index // columns * height))
     return made
-
-
-def _as_wide(image: Image, width: int) -> Image:
-    return image.resize((width, max(1, round(image.size[1] * width / image.size[0]))))
 
 
 _running: ContextVar[Preview | None] = ContextVar("hy3d_rocm_framepack_preview", default=None)

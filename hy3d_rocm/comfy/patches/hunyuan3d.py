@@ -152,7 +152,7 @@ def _vae_decode(call: Call) -> Any:
 
 
 def _load(call: Call) -> Any:
-    policy = offload.check_policy(settings.offload_for(call.own["offload"]))
+    policy = settings.offload_for(call.own["offload"])
     with (
         Transfers(call.patch.node, bar=True) as transfers,
         cuda_literals(call.device),

@@ -16,6 +16,7 @@ import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from hy3d_rocm.comfy import comfy_server, settings
@@ -25,16 +26,14 @@ from hy3d_rocm.diagnose.env.choices import PATCH_VARIABLE, is_off, read_patch_ch
 
 logger = logging.getLogger("hy3d_rocm")
 
-
 _AMD_NAME = re.compile(r"\b(amd|radeon|zluda)\b", re.IGNORECASE)
 
 
-def should_patch(environ: Mapping[str, str] | None = None) -> tuple[bool, str]:
+def should_patch(environ: Mapping[str, str] = os.environ) -> tuple[bool, str]:
     """Whether to patch, and the reason as the rest of a sentence ("there is no AMD GPU here ...").
 
     HY3D_ROCM=off comes first, then HY3D_ROCM_PATCH. torch is asked only for "auto".
     """
-    environ = os.environ if environ is None else environ
     if is_off(environ, "HY3D_ROCM"):
         return False, "HY3D_ROCM=off"
     choice = read_patch_choice(environ)
@@ -92,7 +91,7 @@ _MARK = "_hy3d_rocm_patches"
 
 
 def install_patches(
-    environ: Mapping[str, str] | None = None, packs: Sequence[Pack] = PACKS
+    environ: Mapping[str, str] = os.environ, packs: Sequence[Pack] = PACKS
 ) -> Installation | None:
     """Have upstream patched when ComfyUI is ready: hook into its server, once. None (and nothing
     done) where there is none or it fails; never raises. Called once the nodes are made."""
@@ -152,13 +151,12 @@ class _Copy:
 class Installation:
     """The hooks in one server and the patches that they have made. Thread-safe."""
 
-    def __init__(self, packs: Sequence[Pack], environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, packs: Sequence[Pack], environ: Mapping[str, str] = os.environ) -> None:
         self.packs = tuple(packs)
         self.lines: list[str] = []
-        self._environ = os.environ if environ is None else environ
+        self._environ = environ
         self._lock = threading.Lock()
         self._ended = False
-        self._gate: tuple[bool, str] | None = None
         self._kept_alone = False
         self.said_alone = False  # whether the log has been told why nothing is patched
         self._copies: list[_Copy] = []
@@ -169,10 +167,8 @@ class Installation:
 
         One of the two will do; TypeError if the server has neither.
         """
-        startup, add_handler = (
-            _startup_hooks(server),
-            getattr(server, "add_on_prompt_handler", None),
-        )
+        startup = _startup_hooks(server)
+        add_handler = getattr(server, "add_on_prompt_handler", None)
         if startup is None and add_handler is None:
             raise TypeError("this ComfyUI's server has no hook for its start and none for a prompt")
         self._server = server
@@ -241,18 +237,17 @@ class Installation:
                 continue
             copy = _Copy(pack, upstream)
             self._copies.append(copy)
-            if self._permitted()[0]:
+            if self._permitted[0]:
                 copy.specs = self._specs(copy)
             else:
                 alone.append(copy)
         self._leave_alone(alone)
         self._apply_wanted()
 
+    @cached_property
     def _permitted(self) -> tuple[bool, str]:
         """The gate's answer, asked once."""
-        if self._gate is None:
-            self._gate = should_patch(self._environ)
-        return self._gate
+        return should_patch(self._environ)
 
     def _leave_alone(self, found: list[_Copy]) -> None:
         """One line for all of them, once. ComfyUI's own code alone is worth none in the log."""
@@ -263,7 +258,7 @@ class Installation:
         names = ", ".join(dict.fromkeys(copy.upstream.name for copy in found))
         verb = "is" if len(found) == 1 else "are"
         level = logging.INFO if is_told else logging.DEBUG
-        self._say(level, "%s %s left alone: %s", names, verb, self._permitted()[1])
+        self._say(level, "%s %s left alone: %s", names, verb, self._permitted[1])
 
     def _specs(self, copy: _Copy) -> tuple[PatchSpec, ...]:
         """The patches that the user has not left out; one line for each that was."""

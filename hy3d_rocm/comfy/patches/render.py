@@ -155,7 +155,6 @@ def _optional(upstream: Upstream, patch: NodePatch) -> type | None:
 
 SPEC = PatchSpec("render", _expects, _changes)
 
-
 PROCESSOR = "hy3dgen.texgen.differentiable_renderer.mesh_processor"
 FUNCTION = "meshVerticeInpaint"
 PARAMETERS = ("texture", "mask", "vtx_pos", "vtx_uv", "pos_idx", "uv_idx", "method")

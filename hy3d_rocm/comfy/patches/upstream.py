@@ -38,9 +38,6 @@ class Place:
         self.name = name
         self.parts = dict(parts)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, {', '.join(self.parts)})"
-
     def part(self, name: str) -> Any:
         """The object of this name; UpstreamError if there is none."""
         if name not in self.parts:

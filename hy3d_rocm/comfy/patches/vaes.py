@@ -46,6 +46,7 @@ from hy3d_rocm.comfy.running import caught, checked, current_device, on_cpu, run
 from hy3d_rocm.comfy.settings import Settings
 from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.router import LOCAL, Guard
+from hy3d_rocm.decoding.executor import decode_with_report, encode_with_report
 from hy3d_rocm.decoding.memory.budget import parse_budget
 from hy3d_rocm.decoding.stages import stage_of, tensors_in
 from hy3d_rocm.diagnose.env.choices import say_once
@@ -187,8 +188,6 @@ def wrapper_in_parts(
     Frames of latents; encode: the mean of pixels, moments: mean and log variance, 2 C channels.
     LeftAlone for any reason; interrupts go through.
     """
-    from hy3d_rocm.decoding.executor import decode_with_report, encode_with_report
-
     try:
         family = vaes.family_of(vae, encode)
         place = vaes.place_of(family)
@@ -325,31 +324,22 @@ _AUTOMATIC = {"tile_latent_min_tsize": 16, "tile_sample_min_size": 256, "tile_la
 # Arguments of WanVideoVAE's methods under which the frames are those of the plain decode.
 _WAN_PLAIN = {"tiled": False, "end_": False, "sample": False}
 
-Split = Callable[[inspect.BoundArguments, str, str], tuple[Any, str]]
+# Whether it encodes, the call, budget, strategy: what the VAE's own code gives, and a report.
+Split = Callable[[bool, inspect.BoundArguments, str, str], tuple[Any, str]]
 
 
-def _wan_decode(call: inspect.BoundArguments, budget: str, strategy: str) -> tuple[Any, str]:
-    """A list of (C, T, H, W) in float32, one for each video, as single_decode leaves them."""
-    _only_plain(call)
+def _wan(
+    encode: bool, call: inspect.BoundArguments, budget: str, strategy: str
+) -> tuple[Any, str]:  # fmt: skip
+    """In float32: a list of (C, T, H, W), one for each video, as single_decode leaves them; latents
+    (B, C, T, H, W) on the device that was named."""
     given = call.arguments
-    latents = _stacked(given["hidden_states"])
-    frames, report = wrapper_in_parts(given["self"], latents, budget, strategy)
-    return list(frames.float()), report
-
-
-def _wan_encode(call: inspect.BoundArguments, budget: str, strategy: str) -> tuple[Any, str]:
-    """(B, C, T, H, W) float32 on the device that was named."""
-    _only_plain(call)
-    given = call.arguments
-    videos = _stacked(given["videos"])
-    latents, report = wrapper_in_parts(given["self"], videos, budget, strategy, encode=True)
-    return latents.to(given["device"], torch.float32), report
-
-
-def _only_plain(call: inspect.BoundArguments) -> None:
     for name, plain in _WAN_PLAIN.items():
-        if call.arguments.get(name, plain) != plain:
+        if given.get(name, plain) != plain:
             raise LeftAlone(f"{name} was asked for")
+    source = _stacked(given["videos" if encode else "hidden_states"])
+    made, report = wrapper_in_parts(given["self"], source, budget, strategy, encode=encode)
+    return made.to(given["device"], torch.float32) if encode else list(made.float()), report
 
 
 def _stacked(videos: Any) -> torch.Tensor:
@@ -362,32 +352,23 @@ def _stacked(videos: Any) -> torch.Tensor:
     return videos[0][None] if len(videos) == 1 else torch.stack(videos)
 
 
-def _hunyuan_decode(call: inspect.BoundArguments, budget: str, strategy: str) -> tuple[Any, str]:
-    """(frames,), or what DecoderOutput its module has."""
-    vae, z = call.arguments["self"], call.arguments["z"]
-    _only_automatic_tiles(vae)
-    frames, report = wrapper_in_parts(vae, z, budget, strategy)
-    frames = frames.to(z.device)
-    if call.arguments["return_dict"]:
-        return _named(vae, "DecoderOutput")(sample=frames), report
-    return (frames,), report
-
-
-def _hunyuan_encode(call: inspect.BoundArguments, budget: str, strategy: str) -> tuple[Any, str]:
-    """(posterior,), or what AutoencoderKLOutput its module has."""
-    vae, pixels = call.arguments["self"], call.arguments["x"]
-    _only_automatic_tiles(vae)
-    moments, report = wrapper_in_parts(vae, pixels, budget, strategy, encode=True, moments=True)
-    posterior = _named(vae, "DiagonalGaussianDistribution")(moments.to(pixels.device))
-    if call.arguments["return_dict"]:
-        return _named(vae, "AutoencoderKLOutput")(latent_dist=posterior), report
-    return (posterior,), report
-
-
-def _only_automatic_tiles(vae: Any) -> None:
+def _hunyuan(
+    encode: bool, call: inspect.BoundArguments, budget: str, strategy: str
+) -> tuple[Any, str]:  # fmt: skip
+    """(frames,) or (posterior,), or the object that the VAE's module has for these."""
+    vae, source = call.arguments["self"], call.arguments["x" if encode else "z"]
     tiled = getattr(vae, "use_spatial_tiling", False) or getattr(vae, "use_temporal_tiling", False)
     if tiled and any(getattr(vae, name, size) != size for name, size in _AUTOMATIC.items()):
         raise LeftAlone("tile sizes were chosen")
+    made, report = wrapper_in_parts(vae, source, budget, strategy, encode=encode, moments=encode)
+    made = made.to(source.device)
+    if encode:
+        made = _named(vae, "DiagonalGaussianDistribution")(made)
+    if not call.arguments["return_dict"]:
+        return (made,), report
+    if encode:
+        return _named(vae, "AutoencoderKLOutput")(latent_dist=made), report
+    return _named(vae, "DecoderOutput")(sample=made), report
 
 
 def _named(vae: Any, name: str) -> Any:
@@ -401,15 +382,17 @@ def _named(vae: Any, name: str) -> Any:
 def _wrapped(spec: str, owner: str, name: str, split: Split) -> Make:
     def around(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
         vae, source = list(bound.arguments.values())[:2]
-        return Work(vae, owner, name, run, functools.partial(split, bound), source).run(spec)
+        in_parts = functools.partial(split, name == "encode", bound)
+        return Work(vae, owner, name, run, in_parts, source).run(spec)
 
     return by_name(around)
 
 
-def _spec(spec: str, owner: str, **splits: Split) -> PatchSpec:
-    """The known methods of the class `owner`. splits: of a wrapper's VAE, by method."""
+def _spec(spec: str, owner: str, split: Split | None = None) -> PatchSpec:
+    """The known methods of the class `owner`. split: of a wrapper's VAE, which has encode and
+    decode."""
     makers = {
-        name: _wrapped(spec, owner, name, splits[name]) if splits else _core_wrapped(spec, name)
+        name: _wrapped(spec, owner, name, split) if split else _core_wrapped(spec, name)
         for name in KNOWN["methods"][owner]
     }
     return PatchSpec(
@@ -421,7 +404,5 @@ def _spec(spec: str, owner: str, **splits: Split) -> PatchSpec:
 
 
 CORE_SPECS = (_spec("core-vae", "VAE"), PROMPTS)
-WAN_SPECS = (_spec("wan-vae", "WanVideoVAE", decode=_wan_decode, encode=_wan_encode),)
-HUNYUAN_SPECS = (
-    _spec("hunyuan-vae", _HUNYUAN_CLASS, decode=_hunyuan_decode, encode=_hunyuan_encode),
-)
+WAN_SPECS = (_spec("wan-vae", "WanVideoVAE", _wan),)
+HUNYUAN_SPECS = (_spec("hunyuan-vae", _HUNYUAN_CLASS, _hunyuan),)

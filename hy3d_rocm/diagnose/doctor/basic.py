@@ -20,6 +20,7 @@ from typing import Any
 from hy3d_rocm import __version__
 from hy3d_rocm.diagnose.env import gpu, variables
 from hy3d_rocm.diagnose.env.machine import Machine, detect
+from hy3d_rocm.memory import gpu_bytes
 
 _CALL = f"{__name__}:here"
 PACKAGES = (
@@ -29,7 +30,7 @@ PACKAGES = (
 
 
 def collect(
-    environ: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
     *,
     machine: Machine | None = None,
     torch: Mapping[str, Any] | None = None,
@@ -44,7 +45,6 @@ def collect(
     C core's CPU level, BLAS), driver (AMD GPUs and ROCm without torch's help), rules (the machine
     that the rules for variables see), variables.
     """
-    environ = os.environ if environ is None else environ
     machine = detect(environ) if machine is None else machine
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
@@ -147,7 +147,6 @@ def here() -> dict[str, Any]:
     import torch
 
     from hy3d_rocm.conv.verdict_store.machine import library_version
-    from hy3d_rocm.memory import gpu_bytes
 
     facts.update(architectures=[], library="", triton=triton())
     # One answer less where it fails; what matters is in "error" already.

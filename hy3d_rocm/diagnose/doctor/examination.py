@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm import __version__
+from hy3d_rocm.conv.errors import is_cancel
 from hy3d_rocm.diagnose.doctor import basic, kernel, selftest, windows
 from hy3d_rocm.diagnose.doctor.finding import Facts, Finding, Severity
 from hy3d_rocm.diagnose.doctor.report import as_html, as_text, headline
@@ -64,7 +65,7 @@ class Examination:
 
 
 def examine(
-    environ: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
     self_test: bool = True,
     seconds: float = DEFAULT_SECONDS,
     *,
@@ -76,7 +77,7 @@ def examine(
     self_test: each convolution back-end is tried in a child process. tell(text) says what
     is being done, cancel() is called often while children run; what it raises goes through.
     """
-    environ = dict(os.environ if environ is None else environ)
+    environ = dict(environ)
     until = time.monotonic() + seconds
     share = seconds * _TORCH_SHARE if self_test else seconds
     facts = collect(environ, torch_seconds=max(share, 5.0), tell=tell)
@@ -173,8 +174,6 @@ def _guarded(
     try:
         return dict(function(*given, **named))
     except Exception as error:  # that it failed is the fact
-        from hy3d_rocm.conv.errors import is_cancel
-
         if is_cancel(error):
             raise
         return {"error": f"{type(error).__name__}: {error}"}

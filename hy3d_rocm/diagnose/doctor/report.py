@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from hy3d_rocm import __version__
@@ -19,7 +20,6 @@ from hy3d_rocm.diagnose.tables import read
 BASIC = ("system", "packages", "C core", "GPU", "variables")  # what basic.collect() tells
 _WIDTH = 100
 _INDENT = 10
-_STYLE = Path(__file__).with_name("page.css")
 _SEVERITIES = {
     Severity.ERROR: ("error", "errors"), Severity.WARNING: ("warning", "warnings"),
     Severity.ADVICE: ("piece of advice", "pieces of advice"),
@@ -139,16 +139,14 @@ def as_html(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
         + "</td></tr>"
         for title, lines in sections(facts).items()
     )
-    style = "\n" + _STYLE.read_text(encoding="utf-8")
-    when = html.escape(str(facts.get("when", "")))
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>hy3d-rocm doctor: {html.escape(said)}</title>\n<style>{style}</style>\n</head>\n"
-        f"<body>\n<h1>{html.escape(said[0].upper() + said[1:])}</h1>\n"
-        f'<p class="lead">hy3d-rocm {html.escape(__version__)}, {when}</p>\n'
-        + "".join(map(_article, findings))
-        + f"<h2>What was found out</h2>\n<table>{rows}</table>\n</body>\n</html>\n"
+    page = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
+    return page.substitute(
+        headline=html.escape(said),
+        heading=html.escape(said[0].upper() + said[1:]),
+        version=html.escape(__version__),
+        when=html.escape(str(facts.get("when", ""))),
+        findings="".join(map(_article, findings)),
+        rows=rows,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hy3d_rocm.conv.probe import probe
 from hy3d_rocm.conv.probe.cases import Case, Outcome, Progress
 
 # The library last: it is what may hang, and a hang takes a new child and its share of the time.
@@ -65,8 +66,6 @@ def run(
     CPU and GPU have children of their own: a GPU that can't be started must not keep the CPU's
     tiers from being tried. tell(text) is called as each case begins.
     """
-    from hy3d_rocm.conv.probe import probe
-
     cases = cases_for(torch)
     if not cases:
         return {"ran": False, "why": "PyTorch does not work here", "results": []}

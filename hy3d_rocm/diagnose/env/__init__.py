@@ -1,3 +1,1 @@
 """The machine around us: facts and variables. Imports neither torch nor numpy."""
-
-from __future__ import annotations

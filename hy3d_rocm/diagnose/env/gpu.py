@@ -23,6 +23,13 @@ def number(path: Path) -> int | None:
         return None
 
 
+def field(path: Path, name: str) -> int | None:
+    """The whole number behind `name` where a line begins with that, as "VmRSS:   1234 kB" does;
+    None where there is none."""
+    value = f"\n{text(path)}".partition(f"\n{name}")[2].split(maxsplit=1)[:1]
+    return int(value[0]) if value and value[0].isdigit() else None
+
+
 def entries(folder: Path) -> list[Path]:
     """What is in a folder, by name; [] where it can't be listed."""
     try:
@@ -57,7 +64,8 @@ def amd_gpus(topology: Path = TOPOLOGY) -> list[dict[str, Any]]:
         if target:
             name = text(node / "name")
             banks = (_properties(bank / "properties") for bank in entries(node / "mem_banks"))
-            memory = sum(b.get("size_in_bytes", 0) for b in banks if _is_local(b))
+            local = (bank for bank in banks if bank.get("heap_type") in _LOCAL_HEAPS)
+            memory = sum(bank.get("size_in_bytes", 0) for bank in local)
             gpus.append(
                 {"name": name, "architecture": architecture(target), "memory_bytes": memory}
             )
@@ -73,10 +81,6 @@ def architecture(target: int) -> str:
 def rocm_version(folder: Path = ROCM) -> str:
     """Version of a ROCm installed on the system, "" without one."""
     return text(folder / ".info" / "version")
-
-
-def _is_local(bank: dict[str, int]) -> bool:
-    return bank.get("heap_type") in _LOCAL_HEAPS
 
 
 def _properties(path: Path) -> dict[str, int]:

@@ -64,15 +64,15 @@ def printable(text: str, most: int | None = None) -> str:
 
 
 def anonymous(
-    value: Any, environ: Mapping[str, str] | None = None, *, keep_paths: bool = False
+    value: Any, environ: Mapping[str, str] = os.environ, *, keep_paths: bool = False
 ) -> Any:
     """JSON-able `value` without the names of the user, the host and home folders, and without
     credentials in addresses. Mappings, lists and tuples come back as dicts and lists.
 
     Paths are cut to their last part, or, with keep_paths, kept with home folders as "~". environ:
-    whose names and home folder; None: this process's.
+    whose names and home folder.
     """
-    return _anonymous(value, _names(os.environ if environ is None else environ), keep_paths)
+    return _anonymous(value, _names(environ), keep_paths)
 
 
 def _anonymous(value: Any, names: tuple[str, str], keep_paths: bool) -> Any:

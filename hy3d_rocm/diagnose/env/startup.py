@@ -8,7 +8,7 @@ changed.
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING
 
 from hy3d_rocm.diagnose.env.choices import is_off
@@ -17,7 +17,7 @@ from hy3d_rocm.diagnose.env.shown import SHOWN_CHARACTERS, printable
 from hy3d_rocm.diagnose.env.streams import guard_log
 
 if TYPE_CHECKING:
-    from hy3d_rocm.diagnose.env.rules import Finding, Rule
+    from hy3d_rocm.diagnose.env.rules import Finding
 
 LOGGER = logging.getLogger("hy3d_rocm")
 _OWN = "HY3D_"  # of these the doctor speaks; whoever reads them says what is wrong with them
@@ -30,20 +30,21 @@ def run(environ: MutableMapping[str, str], machine: Machine | None = None) -> li
     guard_log()
     lines: list[_Line] = []
     try:
-        _fill(lines, environ, machine)
+        for line in _put_in_order(environ, machine):
+            lines.append(line)  # one by one: what was done before a failure is told
     except Exception as error:  # noqa: BLE001  (a wrong guess of ours must not stop ComfyUI)
         failed = f"the check of the variables failed: {type(error).__name__}: {error}"
         lines.append((logging.WARNING, failed))
-    for level, line in lines:
-        LOGGER.log(level, "hy3d_rocm: %s", line)
-    return [line for _, line in lines]
+    for level, text in lines:
+        LOGGER.log(level, "hy3d_rocm: %s", text)
+    return [text for _, text in lines]
 
 
-def _fill(lines: list[_Line], environ: MutableMapping[str, str], machine: Machine | None) -> None:
-    """Appends one line for each thing done or to be said, when it is done."""
+def _put_in_order(environ: MutableMapping[str, str], machine: Machine | None) -> Iterator[_Line]:
+    """One line for each thing done or to be said, when it is done."""
     for switch, what in (("HY3D_ROCM", "this pack"), ("HY3D_ROCM_ENV", "the variables' check")):
         if is_off(environ, switch):
-            lines.append((logging.INFO, f"{switch}=off: {what} is switched off"))
+            yield logging.INFO, f"{switch}=off: {what} is switched off"
             return
     machine = detect(environ) if machine is None else machine
     if not machine.has_rocm_libraries:
@@ -53,11 +54,17 @@ def _fill(lines: list[_Line], environ: MutableMapping[str, str], machine: Machin
 
     for finding in rules.judge(environ, machine):
         if finding.rule.leave_out:
-            lines.append(_leave_out(environ, finding))
-    if machine.runs_on_amd:
-        _set(lines, environ, [rule for rule in rules.proposing() if rule.fits(machine)])
-        # Judged again: of what was left out nothing more is to be said.
-        _name(lines, [f for f in rules.judge(environ, machine) if not f.name.startswith(_OWN)])
+            yield _leave_out(environ, finding)
+    if not machine.runs_on_amd:
+        return
+    for rule in rules.proposing():
+        name = rule.variables[0]
+        if rule.fits(machine) and name not in environ:
+            environ[name] = rule.proposes
+            said = f"{name}={rule.proposes} is set: {rule.effect}; "
+            yield logging.INFO, said + "HY3D_ROCM_ENV=off leaves all variables alone"
+    # Judged again: of what was left out nothing more is to be said.
+    yield from _named([f for f in rules.judge(environ, machine) if not f.name.startswith(_OWN)])
 
 
 def _leave_out(environ: MutableMapping[str, str], finding: Finding) -> _Line:
@@ -70,7 +77,7 @@ def _leave_out(environ: MutableMapping[str, str], finding: Finding) -> _Line:
     return logging.WARNING, f"{shown} is cut down to {kept}: {finding.text}"
 
 
-def _name(lines: list[_Line], findings: list[Finding]) -> None:
+def _named(findings: list[Finding]) -> Iterator[_Line]:
     """One line for what one rule says, however many variables it says it of."""
     told: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -78,22 +85,10 @@ def _name(lines: list[_Line], findings: list[Finding]) -> None:
             told.setdefault(finding.text, []).append(finding)
     for text, group in told.items():
         names = ", ".join(map(_subject, group))
-        lines.append((logging.INFO, f"{names} {group[0].rule.verdict.phrase}: {text}"))
+        yield logging.INFO, f"{names} {group[0].rule.verdict.phrase}: {text}"
 
 
 def _subject(finding: Finding) -> str:
     if finding.rule.part:
         return printable(finding.subject, SHOWN_CHARACTERS)
     return f"{finding.name}={printable(finding.value, SHOWN_CHARACTERS)}"
-
-
-def _set(lines: list[_Line], environ: MutableMapping[str, str], proposing: list[Rule]) -> None:
-    for rule in proposing:
-        name = rule.variables[0]
-        if name not in environ:
-            environ[name] = rule.proposes
-            lines.append((
-                logging.INFO,
-                f"{name}={rule.proposes} is set: {rule.effect}; "
-                "HY3D_ROCM_ENV=off leaves all variables alone",
-            ))  # fmt: skip

@@ -18,6 +18,7 @@ UNKNOWN_LINES = 5
 RIGHT_ABOVE = 12  # lines between an error and the crash that it ended in
 _JOINED_CHARS = 300
 
+_index_of = cache(WordIndex)
 _CARETS = re.compile(r"[\^~ ]+")  # what Python draws under a line of a traceback
 
 
@@ -47,7 +48,7 @@ class _Reader:
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = by_id()
         self.error, self.end = signs()["error"], signs()["end"]
-        self.words = _all_words() if rules is table() else WordIndex(rules)
+        self.words = _index_of(rules)
         self.order = [rule.id for rule in sorted(rules, key=lambda rule: not rule.alone)]
         self.synthetic = {rule.id for rule in rules if not rule.patterns}
         self.stages = Stages()
@@ -212,11 +213,6 @@ class _Reader:
                 self.hits.setdefault("error-before-crash", first)
                 if above[-1] in self.unknown:  # not where two rules tell of the crash
                     self._forget(above[-1:])
-
-
-@cache
-def _all_words() -> WordIndex:
-    return WordIndex(table())
 
 
 def examine(lines: Iterable[Line], rules: tuple[Rule, ...] | None = None) -> Examination:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 from hy3d_rocm.diagnose.log.machine import SHOWN
@@ -92,7 +94,7 @@ class Rule:
         if self.compiled is None or (self.refused is not None and self.refused.search(text)):
             return None
         found = self.compiled.search(text)
-        if found is not None and self.figures and not FIGURES[self.figures](text):
+        if found is not None and self.figures and not FIGURES[self.figures](_figures_in(text)):
             return None
         return found
 
@@ -197,55 +199,38 @@ _MEMORY_RULES = ("hip-out-of-memory", "cuda-out-of-memory", "gpu-out-of-memory")
 _GIB = 2.0**30
 
 
-def _bytes(text: str, *names: str) -> list[float]:
-    """What a text has of these; zeros where it lacks one."""
-    found = [_FIGURES[name].search(text) for name in names]
-    sizes = [float(one[1]) * _UNITS[one[2].lower()] for one in found if one]
-    return sizes if len(sizes) == len(names) else [0.0] * len(names)
+def _figures_in(text: str) -> SimpleNamespace:
+    """Bytes of each figure, and `own`, what this process holds of the card. NaN, of which no
+    comparison is true, for what the text lacks."""
+    found = {name: pattern.search(text) for name, pattern in _FIGURES.items()}
+    told = SimpleNamespace(**{
+        name: float(one[1]) * _UNITS[one[2].lower()] if one else math.nan
+        for name, one in found.items()
+    })  # fmt: skip
+    told.own = told.held + (told.reserved if found["reserved"] else 0.0)
+    return told
 
 
-def _free_but_refused(text: str) -> bool:
-    """A quarter of the card was free, and more than was asked for (some drivers say nonsense)."""
-    asked, total, free = _bytes(text, "asked", "total", "free")
-    return total / 4 < free <= total and asked < 0.8 * free
-
-
-def _own_and_rest(text: str) -> tuple[float, float, float, float]:
-    """What was asked for, the whole card, what was free, and what this process holds of it."""
-    asked, total, free, held = _bytes(text, "asked", "total", "free", "held")
-    return asked, total, free, held + (_bytes(text, "reserved")[0] if total else 0.0)
-
-
-def _held_elsewhere(text: str) -> bool:
-    """Less than a third of what is taken is PyTorch's in this process."""
-    asked, total, free, own = _own_and_rest(text)
-    return 0 <= free < asked < total - own and total - free > 3 * own
-
-
-def _most_of_the_card(text: str) -> bool:
-    """One request for more than six tenths of the card."""
-    asked, total = _bytes(text, "asked", "total")
-    return asked > max(0.6 * total, 4 * _GIB)
-
-
-def _first_request(text: str) -> bool:
-    """Less than a hundredth of the card is PyTorch's, nine tenths are free, and it was too much."""
-    asked, total, free, own = _own_and_rest(text)
-    return own < 0.01 * total and 0.9 * total <= free <= total and asked > free
-
-
-FIGURES: dict[str, Callable[[str], bool]] = {
-    "free but refused": _free_but_refused,
-    "held elsewhere": _held_elsewhere,
-    "most of the card": _most_of_the_card,
-    "first request": _first_request,
+FIGURES: dict[str, Callable[[SimpleNamespace], bool]] = {
+    # A quarter of the card was free, and more than was asked for (some drivers say nonsense).
+    "free but refused": lambda f: f.total / 4 < f.free <= f.total and f.asked < 0.8 * f.free,
+    # Less than a third of what is taken is PyTorch's in this process.
+    "held elsewhere": lambda f: (
+        0 <= f.free < f.asked < f.total - f.own and f.total - f.free > 3 * f.own
+    ),
+    # One request for more than six tenths of the card.
+    "most of the card": lambda f: f.asked > max(0.6 * f.total, 4 * _GIB),
+    # Less than a hundredth of the card is PyTorch's, nine tenths are free, and it was too much.
+    "first request": lambda f: (
+        f.own < 0.01 * f.total and 0.9 * f.total <= f.free <= f.total and f.asked > f.free
+    ),
 }
 
 
 def memory_note(rule: str, text: str) -> str:
     """A sentence, or "" where the line has no figures or they say nothing special."""
-    asked, free, reserved = _bytes(text, "asked", "free", "reserved")
-    if rule not in _MEMORY_RULES or not free < asked < reserved + free:
+    f = _figures_in(text)
+    if rule not in _MEMORY_RULES or not f.free < f.asked < f.reserved + f.free:
         return ""
     return (
         "PyTorch holds as much as was asked for, in pieces: emptying its allocator once between"

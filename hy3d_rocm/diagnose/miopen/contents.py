@@ -31,7 +31,7 @@ _PATIENCE_S = 0.5
 _MOST_LISTED = 100
 
 
-def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+def collect(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """{"places": [...], "find_entries", "compiled_entries", "bytes"}; JSON-able, never raises.
 
     A folder that can't be read has an "error"; entries that can't be counted are None, and

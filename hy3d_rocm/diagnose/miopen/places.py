@@ -66,12 +66,11 @@ class Place:
         return self.chosen_by != "default"
 
 
-def places(environ: Mapping[str, str] | None = None, *, windows: bool | None = None) -> list[Place]:
+def places(environ: Mapping[str, str] = os.environ, *, windows: bool | None = None) -> list[Place]:
     """The folders that MIOpen uses in this environment, whether they exist or not.
 
     One place each for databases and kernels, one alone where both are the same folder.
     """
-    environ = os.environ if environ is None else environ
     windows = sys.platform == "win32" if windows is None else windows
     found: list[Place] = []
     for kind, variable in VARIABLES.items():

@@ -1,4 +1,4 @@
-"""Whether tensors on a GPU can be rasterised there, and the calls. Imports torch and triton late.
+"""Whether tensors on a GPU can be rasterised there, and the calls. Imports triton late.
 
 What can't be done here is None: no Triton, a card that the kernels were not checked for, a kernel
 that does not compile (each said in one line, once), arrays of an unusual kind, too little memory,
@@ -11,15 +11,14 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
 
 from hy3d_rocm._native import CancelFlag
+from hy3d_rocm.conv.triton import configs, launch
 from hy3d_rocm.raster.arrays import Raster
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-__all__ = ["interpolate_on_gpu", "rasterize_on_gpu", "refusal"]
 
 logger = logging.getLogger("hy3d_rocm")
 _MOST_INDEX = 2**31 - 1
@@ -84,22 +83,14 @@ def refusal(device: Any) -> str | None:
     """Why nothing can be rasterised on a device, in a few words, or None. Imports Triton."""
     if device.type != "cuda":
         return f"Triton computes on GPUs, not on {device.type}"
-    return _card_refusal(_architecture(device))
+    return _card_refusal(launch.architecture(device))
 
 
 @functools.cache
 def _card_refusal(arch: str) -> str | None:
-    from hy3d_rocm.conv.triton import configs, launch
-
     if not configs.is_known(arch):
         return f"the kernels were never checked for {arch}"
     return launch.kernel_problem()
-
-
-def _architecture(device: Any) -> str:
-    from hy3d_rocm.conv.triton import launch
-
-    return launch.architecture(device)
 
 
 class _State:
@@ -111,8 +102,6 @@ class _State:
 
 def _try(device: Any, call: Callable[[Any, Any], T]) -> T | None:
     """The call, given the module `draw` and sizes for the device. None where it can't be made."""
-    import torch
-
     if _State.failed:
         return None
     reason = refusal(device)
@@ -120,12 +109,11 @@ def _try(device: Any, call: Callable[[Any, Any], T]) -> T | None:
         _tell(logging.INFO, "rasterising on the CPU: %s", reason)
         return None
     try:
-        from hy3d_rocm.conv.triton.configs import wave_size
         from hy3d_rocm.raster.gpu import draw
 
         _tell(logging.INFO, "rasterising on the GPU: kernels take some seconds at first use")
-        arch = _architecture(device)
-        sizes = draw.sizes_for(wave_size(arch) if arch.startswith("gfx") else 32)
+        arch = launch.architecture(device)
+        sizes = draw.sizes_for(configs.wave_size(arch) if arch.startswith("gfx") else 32)
         with torch.cuda.device(device), torch.no_grad():
             return call(draw, sizes)
     except torch.OutOfMemoryError:
@@ -147,8 +135,6 @@ def _tell(level: int, message: str, *given: object) -> None:
 
 def _floats(tensor: Any, shape: tuple[int | None, ...]) -> Any:
     """The tensor as dense float32; None where it isn't one of floats and of this shape."""
-    import torch
-
     known = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
     fits = len(tensor.shape) == len(shape) and all(
         wanted in (None, found) for wanted, found in zip(shape, tensor.shape, strict=True)
@@ -165,8 +151,6 @@ def _indices(tensor: Any) -> Any:
 def _int32(tensor: Any) -> Any:
     """The tensor as dense int32, what does not fit as an index that is none; None where it isn't
     one of integers."""
-    import torch
-
     if tensor.layout is not torch.strided:
         return None
     if tensor.dtype is torch.int64:

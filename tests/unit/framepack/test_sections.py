@@ -11,17 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hy3d_rocm.conv.errors import is_out_of_memory
-from hy3d_rocm.framepack import residency, sections
+from hy3d_rocm.framepack import sections
 from hy3d_rocm.framepack.preservation import Preservation, begin
-from hy3d_rocm.framepack.residency import choose, is_on, parts_of
-from hy3d_rocm.framepack.sections import SectionRunner
+from hy3d_rocm.framepack.sections import Part, SectionRunner, choose, is_on, parts_of
 from hy3d_rocm.units import GB, MB
 
 
 @pytest.fixture(autouse=True)
 def weights_are_where_the_card_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """The doubles' weights never move: the card's own list says where they are."""
-    monkeypatch.setattr(residency, "is_on", lambda part, device: part.name in _card[0].on)
+    monkeypatch.setattr(sections, "is_on", lambda part, device: part.name in _card[0].on)
 
 
 _card: list[FakeCard] = []
@@ -55,14 +54,14 @@ def test_weights_fetched_at_use_are_not_fetched_by_being_counted() -> None:
 
     made = torch.nn.Linear(4, 4)
     made.__class__ = Swap
-    assert sum(t.nbytes for t in residency.own_tensors(made)) == 4 * 4 * 4 + 4 * 4
+    assert sum(t.nbytes for t in sections.own_tensors(made)) == 4 * 4 * 4 + 4 * 4
 
 
 def test_a_part_is_moved_alone_and_keeps_its_parameters() -> None:
     model = Transformer()
     before = model.x_embedder.weight
     (part,) = [p for p in parts_of(model) if p.name == "x_embedder"]
-    residency.move(part, torch.device("cpu"))
+    sections.move(part, torch.device("cpu"))
     assert model.x_embedder.weight is before
     assert is_on(part, CPU)
 
@@ -120,7 +119,7 @@ def test_weights_that_do_not_fit_where_they_should_are_placed_again_with_less() 
     made, card = runner(16 * GB, begin(16 * GB, wanted_bytes=4 * GB))
     refused = []
 
-    def move(part: residency.Part, device: torch.device) -> None:
+    def move(part: Part, device: torch.device) -> None:
         if device == CARD and card.resident > 4 * GB:
             refused.append(part.name)
             raise torch.OutOfMemoryError("HIP out of memory. Tried to allocate 2.00 GiB.")

@@ -27,7 +27,7 @@ from examples.framepack import memory as standalone_memory
 from examples.framepack import program as standalone
 from examples.framepack.program import AfterImport
 from hy3d_rocm.conv.router import LOCAL
-from hy3d_rocm.framepack import sections as known
+from hy3d_rocm.framepack import sections
 from hy3d_rocm.framepack.preservation import Preservation
 from hy3d_rocm.framepack.sections import SectionRunner
 from hy3d_rocm.units import GB, MB
@@ -132,7 +132,7 @@ def a_card(monkeypatch: pytest.MonkeyPatch) -> Card:
 
     monkeypatch.setattr(standalone_memory.Memory, "begin", begin)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device=None: 1 * MB)
-    known.forget()
+    sections._known.clear()
     return made
 
 
@@ -203,7 +203,7 @@ def test_a_section_that_runs_out_is_made_again_and_the_video_is_the_same(
     at: int, card: Card, program: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = program.main(2)
-    known.forget()
+    sections._known.clear()
     monkeypatch.setattr(sys, "argv", ["demo_gradio.py", "2", str(at)])
     assert torch.equal(program.main(2), alone)
 
@@ -213,7 +213,7 @@ def test_the_slider_at_its_default_is_computed_and_another_value_is_kept(
 ) -> None:
     caplog.set_level(logging.INFO, logger="hy3d_rocm")
     program.main(1)
-    known.forget()
+    sections._known.clear()
     program.main(1, preserved=9)
     kept = [m.split(";")[0] for m in caplog.messages if m.startswith("FramePack keeps")]
     kept = [line for line in kept if "decode" not in line]

@@ -33,9 +33,9 @@ NAMES = ["vae", "text_encoder", "unet"]
 
 @pytest.fixture(autouse=True)
 def _nothing_measured_before() -> Iterator[None]:
-    measure.forget()
+    measure._records.clear()
     yield
-    measure.forget()
+    measure._records.clear()
 
 
 @pytest.fixture
@@ -311,19 +311,14 @@ def test_a_cancel_raised_by_progress_goes_on_and_the_pipeline_is_as_it_was(
 
 
 class Signature:
-    """Stands for a pipeline of an old or new diffusers; keeps what it was called with."""
+    """Stands for a pipeline; keeps what it was called with."""
 
     def __init__(self) -> None:
         self.unet = nn.Linear(2, 2)
         self.given: list[Any] = []
 
 
-class UpTo020(Signature):
-    def enable_model_cpu_offload(self, gpu_id: int = 0) -> None:
-        self.given.append(("gpu_id", gpu_id))
-
-
-class Since021(Signature):
+class Usual(Signature):
     def enable_model_cpu_offload(self, gpu_id: int | None = None, device: Any = "cuda") -> None:
         self.given.append(("both", gpu_id, device))
 
@@ -333,34 +328,18 @@ class Anything(Signature):
         self.given.append(kwargs)
 
 
-class Nothing(Signature):
-    def enable_model_cpu_offload(self) -> None:
-        self.given.append("nothing")
-
-
 @pytest.mark.parametrize(
     ("kind", "device", "given"),
     [
-        (UpTo020, "cuda:1", ("gpu_id", 1)),
-        (UpTo020, "cuda", ("gpu_id", 0)),
-        (Since021, "cuda:1", ("both", None, torch.device("cuda:1"))),
-        (Since021, "xpu:0", ("both", None, torch.device("xpu:0"))),
+        (Usual, "cuda:1", ("both", None, torch.device("cuda:1"))),
+        (Usual, "xpu:0", ("both", None, torch.device("xpu:0"))),
         (Anything, "cuda:1", {"device": torch.device("cuda:1")}),
-        (Nothing, "cuda:1", "nothing"),
     ],
 )
-def test_old_and_new_signatures_get_the_device(kind: Any, device: str, given: Any) -> None:
+def test_any_signature_gets_the_device(kind: Any, device: str, given: Any) -> None:
     pipeline = kind()
     assert apply(pipeline, "on", device, 0, 24 * GB).offload
     assert pipeline.given == [given]
-
-
-def test_an_old_signature_cannot_take_another_kind_of_device() -> None:
-    pipeline = UpTo020()
-    decision = apply(pipeline, "on", "xpu:0", 0, 24 * GB)
-    assert not decision.offload
-    assert "this diffusers offloads to CUDA and HIP devices only, not xpu:0" in decision.reason
-    assert pipeline.given == []
 
 
 def test_device_zero_is_not_mistaken_for_the_device_used_last(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.arguments import count, deliver
-from hy3d_rocm.bench.command import LEVELS
 from hy3d_rocm.bench.terminal import BenchError
 from hy3d_rocm.files import plain
 from hy3d_rocm.units import brief, whole_number
@@ -19,6 +18,7 @@ from tools.dev.bench import children
 # The same as cpu_layers has, which imports torch.
 _SETS = ("hunyuan_video_9x160x160", "wan21_9x160x160")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
+_LEVELS = ("ref", "avx2", "avx512")
 _CONV_TEXT = """\
 Measures hy3d_rocm.conv3d on the CPU beside torch's (oneDNN), on the layers of two real video VAE
 decodes: in one process, on the same threads, in turn, medians. Weights are prepared before the
@@ -51,7 +51,7 @@ def add_conv_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--threads", type=count, metavar="N", help="default: torch's own number")
     add("--dtype", choices=_DTYPES, default="float32", help="of input, weight and output")
     add("--accuracy", choices=("fast", "exact"), default="fast", help='default "fast"')
-    add("--cpu-level", choices=LEVELS, help="lower the instruction set, torch's as well")
+    add("--cpu-level", choices=_LEVELS, help="lower the instruction set, torch's as well")
     add("--repeats", type=count, default=5, metavar="N", help="rounds (default 5)")
     add("--clock", choices=("wall", "cpu"), default="wall",
         help="cpu: the calling thread's time, for one thread on a shared machine")  # fmt: skip

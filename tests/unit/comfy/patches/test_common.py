@@ -26,10 +26,10 @@ def attributes(wrapper: Any) -> dict[str, dict[str, Any]]:
 
 
 def test_every_spec_has_the_name_that_settings_know(wrapper: Any) -> None:
-    from hy3d_rocm.comfy import settings
     from hy3d_rocm.comfy.patches.hunyuan3d import SPECS
+    from hy3d_rocm.diagnose.env.choices import HUNYUAN3D_PATCHES
 
-    assert tuple(spec.name for spec in SPECS) == settings.HUNYUAN3D_PATCHES
+    assert tuple(spec.name for spec in SPECS) == HUNYUAN3D_PATCHES
 
 
 def test_taken_back_nothing_is_left(wrapper: Any) -> None:

@@ -180,7 +180,7 @@ def test_cpu_has_each_convolution_of_the_vaes_own_code_on_the_cpu(
         return protect(policy=policy, **settings)
 
     with core_patched(), monkeypatch.context() as patch:
-        patch.setattr("hy3d_rocm.conv.protection.protect", protecting)
+        patch.setattr("hy3d_rocm.comfy.running.protect", protecting)
         assert torch.equal(call(vae, name), want)
     assert set(policies) == {"pin:cpu"}
 

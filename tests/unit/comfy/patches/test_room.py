@@ -175,7 +175,7 @@ def test_measured_activations_replace_the_assumption(card: Card, fake_comfy: Any
         make_room(call(), pipeline, (64, 64))
         assert fake_comfy.freed == [(3 * GB + GB // 2 + HEADROOM_BYTES, GPU)]
     finally:
-        memory.forget()
+        memory._records.clear()
 
 
 def test_a_model_on_a_cpu_asks_for_nothing(card: Card, fake_comfy: Any) -> None:

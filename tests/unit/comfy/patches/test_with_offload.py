@@ -107,10 +107,10 @@ def flow(fake_comfy: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Flow]:
         offload, "measuring", functools.partial(offload.measuring, counters=simulated)
     )
     settings_are(monkeypatch)
-    measure.forget()
+    measure._records.clear()
     with patched(made.upstream, "loaders", "delight"):
         yield made
-    measure.forget()
+    measure._records.clear()
 
 
 @pytest.fixture(scope="module")

@@ -127,7 +127,7 @@ def test_in_full_wans_frames_are_float32_and_videos_of_two_sizes_are_left_to_ups
 ) -> None:
     from hy3d_rocm.comfy.patches import vaes
 
-    def half(vae: Any, given: torch.Tensor, budget: str, strategy: str) -> Any:
+    def half(vae: Any, given: torch.Tensor, budget: str, strategy: str, encode: bool) -> Any:
         return given.bfloat16(), "in parts"
 
     monkeypatch.setenv("HY3D_ROCM_VAE", "full")

@@ -149,15 +149,12 @@ def test_a_misspelt_switch_is_one_line_with_what_is_known(
     ]
 
 
-@pytest.mark.parametrize("broken", ["detect", "judge", "set"])
+@pytest.mark.parametrize("broken", ["detect", "judge", "proposing"])
 def test_a_failure_costs_one_line(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     def fail(*_: Any) -> Any:
         raise OSError("no such luck")
 
-    owner, name = {
-        "detect": (startup, "detect"), "judge": (rules, "judge"), "set": (startup, "_set"),
-    }[broken]  # fmt: skip
-    monkeypatch.setattr(owner, name, fail)
+    monkeypatch.setattr(startup if broken == "detect" else rules, broken, fail)
     lines = startup.run({}, None if broken == "detect" else AMD)
     assert lines == ["the check of the variables failed: OSError: no such luck"]
 
