@@ -92,6 +92,7 @@ class Bench:
             name, seconds, peak, planned=size_text(planned, 2),
             within="yes" if peak <= planned else "NO", way=report.plan["way"],
             psnr=None if want is None else round(psnr(out, want), 2),
+            planning_ms=round(1e3 * report.planning_seconds, 1),
             statistics_off=report.estimate_error, left_to_torch=report.delegated or None,
         )  # fmt: skip
         return out

@@ -63,7 +63,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 @pytest.mark.parametrize(
-    ("vae", "size"), [("hunyuan", (33, 608, 640)), ("wan21", (33, 480, 832)), ("ltx", (9, 64, 96))]
+    ("vae", "size"), [("hunyuan", (9, 304, 320)), ("wan21", (33, 480, 832)), ("ltx", (9, 64, 96))]
 )
 def test_the_layers_are_all_that_a_decode_launches_and_the_guess_is_first(
     vae: str, size: tuple[int, int, int]
@@ -92,7 +92,7 @@ def test_the_layers_are_all_that_a_decode_launches_and_the_guess_is_first(
             configs.fitting(configs.offered("gfx1100", dtype), outputs, length)
         )
     heaviest = layers[0]
-    if size[0] == 33:  # of many positions the guess is the same for each launch
+    if vae != "ltx":  # of many positions the guess is the same for each launch
         assert {p.tile for p in heaviest.part.work.products} == {heaviest.tiles[0]}
 
 
@@ -167,7 +167,7 @@ def test_what_was_measured_is_what_a_decode_takes(
     layers = fused.layers_of(*wan)
     of_96 = next(one for one in layers if one.kind[1] == 96 and one.kind[3] == 9)
     assert name_of(of_96.tiles[0]) == "t128x96"
-    gpu = Gpu(monkeypatch, t64x64=0.25)
+    layers, gpu = [of_96, *layers[-3:]], Gpu(monkeypatch, t64x64=0.25)
     outcome, said = measured(layers, gpu)
     assert outcome.layers == len(layers) == len(said)
     assert 0 < outcome.better <= outcome.layers
