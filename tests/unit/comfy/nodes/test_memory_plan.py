@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -359,6 +360,11 @@ def test_room_is_asked_for_by_the_same_door_as_a_decodes_plan(
         return vaes._planned_bytes(vae, family, shape, asked, None, False)
 
     assert (room("cpu") or 0) > 0
+    with mock.patch.object(
+        compiled._native, "compile_schedule", wraps=compiled._native.compile_schedule
+    ) as compiling:
+        assert room("streamed") == room("streamed")
+    assert compiling.call_count == 1, "what was planned for the room is kept for the decode"
     monkeypatch.setattr(compiled._native, "available", False)
     assert room("cpu") is None
     assert room("streamed") is None
