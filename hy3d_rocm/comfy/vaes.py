@@ -263,18 +263,34 @@ def _planned_bytes(
     request, options = asked.budget, asked.options
     try:
         budget = largest(vae, family.device, request, options)
-        job = job_of(family, shape, family.dtype, encode)
-        plan = plan_job(job, budget, asked.strategy, options, _until(cancel))
-        if plan.compiled is not None:
-            plan.compiled.keep()  # for the decode
+        needed = _needed(family, shape, asked, budget, cancel, encode)
     except (management.InterruptProcessingException, DecodeCancelled):
         raise
     except Exception as error:  # noqa: BLE001  (ComfyUI's estimate serves as well)
         logger.debug("hy3d_rocm: no plan before the VAE is loaded: %s", error)
         return None
     if request is not None:
-        return plan.need.device_bytes
-    return int(plan.need.device_bytes / options.memory_threshold) + headroom_bytes()
+        return needed
+    return int(needed / options.memory_threshold) + headroom_bytes()
+
+
+def _needed(
+    family: Any, shape: tuple[int, ...], asked: Asked, budget: Budget, cancel: Any, encode: bool
+) -> int:
+    """Bytes on the device that the plan needs. It is planned on a copy of the VAE on shapes, once
+    while no budget has a part in it."""
+    key = "room", shape, family.dtype, family.device, asked.strategy, asked.options, encode
+    kept: dict[Any, tuple[int, list[tuple[int, int]]]]
+    kept = {} if family.seen is None else family.seen.plans
+    needed, needs = kept.get(key, (0, []))
+    if not needs or not all(budget.fits(*need) for need in needs):
+        job = job_of(family, shape, family.dtype, encode)
+        plan = plan_job(job, budget, asked.strategy, asked.options, _until(cancel))
+        needed, looked = plan.need.device_bytes, plan.candidates
+        needs = [(c.need.device_bytes, c.need.host_bytes) for c in looked if c.need and c.fits]
+        if len(needs) == len(looked):
+            kept[key] = needed, needs
+    return needed
 
 
 def _until(cancel: Any) -> Callable[[Variant], bool]:

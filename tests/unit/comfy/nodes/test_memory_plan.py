@@ -364,8 +364,16 @@ def test_room_is_asked_for_by_the_same_door_as_a_decodes_plan(
         compiled._native, "compile_schedule", wraps=compiled._native.compile_schedule
     ) as compiling:
         assert room("streamed") == room("streamed")
-    assert compiling.call_count == 1, "what was planned for the room is kept for the decode"
+    assert compiling.call_count == 1, "what was planned for the room is kept"
+    wanted = room("streamed")
+    monkeypatch.setattr(vaes, "largest", lambda *_: Budget(1 << 27, 1 << 27, True, "given"))
+    assert room("streamed") == wanted
+    monkeypatch.setattr(vaes, "largest", lambda *_: Budget(1, 1, True, "given"))
+    assert room("streamed") is None, "nothing fits, so nothing that was kept does"
+    monkeypatch.setattr(vaes, "largest", lambda *_: everything)
     monkeypatch.setattr(compiled._native, "available", False)
+    assert family.seen is not None
+    family.seen.plans.clear()
     assert room("cpu") is None
     assert room("streamed") is None
 
