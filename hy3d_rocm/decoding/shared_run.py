@@ -11,6 +11,7 @@ from torch import Tensor
 from hy3d_rocm import _native
 from hy3d_rocm.decoding.backends.statistics import combine
 from hy3d_rocm.decoding.group import GroupLostError
+from hy3d_rocm.decoding.keep_alive import KeepAlive
 from hy3d_rocm.decoding.layers import Moments, Range
 from hy3d_rocm.decoding.run import OPS, ProgramStep, Run
 
@@ -36,6 +37,8 @@ class SharedRun(Run):
     def __init__(self, group: Group, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.group = group
+        self._alive = KeepAlive(group)
+        self._check = _both(self._alive.goes_on, self._check)
         self._error: BaseException | None = None
         self._behind: list[ProgramStep] = []  # SENDs and RECVs behind one step
         self._filling: Pending | None = None
@@ -62,6 +65,7 @@ class SharedRun(Run):
         self._shares, size = program.shares, program.sections[number]["size"]
         self._columns = _native.graph_sizes(self.graph.nodes, size)[-1][3]
         self.group.meet(f"the beginning of sample {self.sample}", self._error)
+        self._alive.begin(self._shares)
         for first, frames in super().section(program, number, fetch, section):
             if frames is not None:
                 try:
@@ -74,6 +78,7 @@ class SharedRun(Run):
         self._meet(f"the end of sample {self.sample}", None)
 
     def _around(self, work: Callable[[ProgramStep], Any], step: ProgramStep) -> Any:
+        self._alive.goes_on()
         if step.op in (_SEND, _RECV):
             self._behind.append(step)
             return None
@@ -121,6 +126,7 @@ class SharedRun(Run):
         if self._filling is not None:
             self._unless_failed(self._tried, self._filling.wait)
             self._filling.wait()  # also where this rank fails in it
+            self._alive.goes_on()
         parts = self._unless_failed(self._tried, self._parts, steps)
         sends, comes, copies = self._parts(steps) if parts is None else parts
         self._filling = self.group.post(sends, comes, copies)
@@ -193,6 +199,7 @@ class SharedRun(Run):
 
     def _hear(self) -> None:
         """What comes of the last question; before all raise nothing may be under way."""
+        self._alive.meets()
         if self._check is not None and not self._spans:  # no step looks for a cancel
             self._unless_failed(self._check)
         if self._error is not None and self._filling is not None:
@@ -270,6 +277,17 @@ class SharedRun(Run):
             for rank, (first, stop) in enumerate(self._shares) if rank and stop > first
         ]  # fmt: skip
         return made, comes
+
+
+def _both(first: Callable[[], object], second: Callable[[], object] | None) -> Callable[[], None]:
+    """What calls one after the other."""
+
+    def call() -> None:
+        first()
+        if second is not None:
+            second()
+
+    return call
 
 
 def _put_together(

@@ -311,12 +311,10 @@ class Running:
 
     @property
     def _keeps_all(self) -> bool:
-        """Whether no rank may be lost. A rank without rows waits from meeting to meeting, in which
-        time a slow one may sleep for longer than TIMEOUT in all."""
+        """Whether no rank may be lost."""
         case = self.case
         told = case.act == INTERRUPTED and case.place == "step"
-        waits_long = case.act == "slowed" and case.shape[2] < case.ranks
-        return not waits_long and (told or case.act in ("stopped for a while", "slowed"))
+        return told or case.act in ("stopped for a while", "slowed")
 
     def _ends(self, rank: int) -> tuple[str, ...]:
         """How a rank may end."""

@@ -273,7 +273,7 @@ def test_what_progress_raises_ends_all(
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_a_cancel_of_any_rank_ends_all(rank: int, three: list[Group]) -> None:
-    """Two rows: the third rank has none."""
+    """Two rows: rank 0 has none."""
     job, wish = Job("wan", rows=2), threading.Event()
 
     def decoded(group: Group) -> Any:
