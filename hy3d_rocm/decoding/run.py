@@ -318,7 +318,8 @@ class Run:
                 f"a function of frames made {made.shape[2]} of frames {step.reads}, not the "
                 f"{step.frames[1] - step.frames[0]} it had said"
             )
-        return self._housed(step, own_memory(made, part), self._room(step)), None
+        room = self._room(step)
+        return self._housed(step, own_memory(made, part) if room is None else made, room), None
 
     def _send(self, step: ProgramStep) -> None:
         raise NotImplementedError("a step that one device does not do")
