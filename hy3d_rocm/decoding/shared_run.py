@@ -31,12 +31,14 @@ class SharedRun(Run):
 
     Where a step failed at last, this rank raises at the next meeting, as all do; up to there it
     sends what others wait for, whatever it is. fail() is for the caller whose frames can't be kept:
-    it has to go on with section() then.
+    it has to go on with section() then. first_row: of the input, that of what section's fetch
+    gives, where this rank has some rows of it only.
     """
 
-    def __init__(self, group: Group, *given: Any, **more: Any) -> None:
+    def __init__(self, group: Group, first_row: int, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.group = group
+        self._first_row = first_row
         self._alive = KeepAlive(group)
         self._check = _both(self._alive.goes_on, self._check)
         self._error: BaseException | None = None

@@ -367,6 +367,37 @@ START_TEST(test_what_the_core_knows_of_a_ranks_steps_follows_from_its_rows)
 }
 END_TEST
 
+/* Rank 0 has the whole input, and the other what its first convolution reads. */
+START_TEST(test_the_rows_of_the_input_that_a_rank_was_sent_are_on_its_host)
+{
+    static const int64_t rows[2][2] = {{0, SHARE + 1}, {SHARE - 1, SIDE}};
+    hy3d_context *const context = test_context("ref", THREADS);
+    known_case known;
+    make_known(&known);
+    known.made.request.is_host = 0;
+    known.made.request.result_bytes = 700;
+    known.made.request.places[1] = known.made.request.places[0];
+    known.made.request.source_bytes = _i % 3 * BYTES;
+    const int64_t sent = _i % 3 * (SHARE + 1) * ROW;
+    hy3d_schedule *schedule = compile_rank(context, &known, _i / 3);
+    const hy3d_program *program = hy3d_schedule_program(schedule);
+    ck_assert_int_eq(program->candidate.host_bytes, 700 + sent);
+    ck_assert_mem_eq(program->input_rows, rows, sizeof rows);
+    hy3d_schedule_destroy(context, schedule);
+    known.made.request.host_budget = 700 + sent - 1;
+    known.made.request.rank = _i / 3;
+    ck_assert_status(hy3d_schedule_compile(context, &known.made.request, &schedule),
+                     HY3D_ERR_BUDGET_TOO_SMALL);
+    hy3d_schedule_destroy(context, schedule);
+    known.made.request.ranks = known.made.request.rank = 0; /* one device has all of the input */
+    known.made.request.host_budget = 0;
+    ck_assert_ok(hy3d_schedule_compile(context, &known.made.request, &schedule));
+    ck_assert_int_eq(hy3d_schedule_program(schedule)->candidate.host_bytes, 700);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 /* Of slices that have a row of the other rank's beside: what is made apart from them is counted. */
 START_TEST(test_what_a_rank_makes_beside_its_slice_counts)
 {
@@ -870,6 +901,8 @@ TCase *hy3d_schedule_memory_cases(void)
                         2);
     tcase_add_loop_test(
         tests, test_what_the_core_knows_of_a_ranks_steps_follows_from_its_rows, 0, 6);
+    tcase_add_loop_test(tests, test_the_rows_of_the_input_that_a_rank_was_sent_are_on_its_host, 0,
+                        6);
     tcase_add_loop_test(tests, test_what_a_rank_makes_beside_its_slice_counts, 0, 4);
     tcase_add_loop_test(tests, test_frames_that_pass_by_are_put_together_beside_their_slice, 0, 4);
     tcase_add_loop_test(tests, test_a_native_convolution_crops_up_sampled_rows_of_a_rank, 0, 2);

@@ -2,7 +2,8 @@
 
     python tests/long/check_ranks.py --count 200 [--seed 1] [--jobs 2] [--only NUMBER]
 
-Each case is a decode of a tiny VAE by 2, 3 or 4 processes. One of them is killed (SIGKILL), stopped
+Each case is a decode of a tiny VAE by 2, 3 or 4 processes; in half of them rank 0 alone has the
+latents. One of them is killed (SIGKILL), stopped
 for longer than the group's time-out or for a shorter while, interrupted (SIGINT), or sleeps at some
 steps: before the first meeting, at a step, at a meeting, within a wait, within an exchange, after
 the last frame.
@@ -58,7 +59,9 @@ from hy3d_rocm.decoding.report import DecodeCancelled  # noqa: E402
 
 TIMEOUT = 4.0  # of the group, in seconds
 LIMIT = 20 * TIMEOUT  # of a case
-BOUND = 64 * torch.finfo(torch.float32).eps  # as tests/unit/decoding/test_shared_run.py
+# Twice that of tests/unit/decoding/test_shared_run.py, as shapes are drawn: HunyuanVideo's norms of
+# three rows are off by 87 epsilons, and one device's frames by 73 from those of float64.
+BOUND = 128 * torch.finfo(torch.float32).eps
 ACTS = ("killed", "stopped for long", "stopped for a while", "slowed")
 INTERRUPTED = "interrupted"
 PLACES = ("before", "step", "meeting", "wait", "exchange", "after")
@@ -79,6 +82,7 @@ class Case:
     place: str
     share: float
     outside: int = 0  # processes that are not of the group, which begins behind them
+    is_sent: bool = False  # rank 0 alone has the latents
 
     @property
     def job(self) -> tuple[Any, ...]:
@@ -95,7 +99,8 @@ def drawn(number: int, seed: int) -> Case:
     share, outside = draw.random(), draw.choice((0, 0, 1))
     if place not in ("before", "after") and draw.random() < 0.25:
         act = INTERRUPTED
-    return Case(number, kind, shape, ranks, victim, act, place, share, outside)
+    is_sent = draw.random() < 0.5
+    return Case(number, kind, shape, ranks, victim, act, place, share, outside, is_sent)
 
 
 # In a rank
@@ -182,6 +187,7 @@ def decode_as(
         trap.set()
     samples, *size = case.shape
     z = torch.cat([tiny_latents(vae, *size, seed=n) for n in range(samples)])
+    z = z.to("meta") if case.is_sent and rank else z
     family = family_for(vae, timestep=TIMESTEP.get(case.kind))
     told: dict[str, Any] = {}
     trap.come("before")
@@ -366,7 +372,7 @@ class Check:
             if alone.codes != {0: 0}:
                 sys.exit(f"one device can't do {case}: {alone.logs()}")
             self.frames[case.job] = torch.load(alone.folder / "frames.pt")
-        key = (*case.job, case.ranks, case.outside)
+        key = (*case.job, case.ranks, case.outside, case.is_sent)
         if key not in self.counts:
             plain = self.start(case, case.ranks, None)
             self.wait_for(plain)

@@ -171,8 +171,8 @@ class Compiled:
         self.schedule: Schedule = _native.compile_schedule(
             self.graph.nodes, workspace=own_bytes, **takes.request | {"inside": inside},
             size=job.shape[2:], element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
-            result_bytes=job.host_bytes, device_budget=max(budget.device_bytes, 1),
-            host_budget=max(budget.host_bytes, 1),
+            source_bytes=job.dtype.itemsize * job.sends_source, result_bytes=job.host_bytes,
+            device_budget=max(budget.device_bytes, 1), host_budget=max(budget.host_bytes, 1),
             margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
             margin_permille=round(1000 * PLANNED_SHARE),
             is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu),
