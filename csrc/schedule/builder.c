@@ -621,8 +621,8 @@ static hy3d_status fill_answer(const hy3d__builder *b, hy3d__answer *answer)
 static bool is_housed(const hy3d__builder *b, const hy3d_step *step)
 {
     const hy3d__state *state = &b->states[step->node];
-    return step->slice >= 0 && step->rows[1] - step->rows[0] <
-                                   state->slice_rows.stop - state->slice_rows.first;
+    return step->slice >= 0 &&
+           step->rows[1] - step->rows[0] < state->slice_rows.stop - state->slice_rows.first;
 }
 
 /* What the workspace function says of the step; NULL after an error, and where nothing is asked and
@@ -653,8 +653,8 @@ static const hy3d_step_memory *answer_to(hy3d__builder *b, const hy3d_step *step
         return NULL;
     }
     hy3d__answer *answer = &b->answers[b->answer_count];
-    *answer = (hy3d__answer){
-        .step = *step, .source = *source, .is_housed = housed, .next = *bucket};
+    *answer =
+        (hy3d__answer){.step = *step, .source = *source, .is_housed = housed, .next = *bucket};
     if (alike >= 0) {
         answer->taken = b->answers[alike].taken;
     } else if (failed(b, fill_answer(b, answer))) {

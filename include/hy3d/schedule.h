@@ -288,10 +288,10 @@ typedef struct hy3d_schedule_request {
     int64_t size[3];          /* of the input, (T, H, W) */
     int64_t element_bytes;    /* of every value on the device */
     int64_t input_bytes;      /* of an element of the input on the device; 0: read where it lies */
-    int64_t source_bytes;     /* of several ranks, of an element of the input on the host of each but
-                                 rank 0, throughout: of the rows that its slices of it have, which
-                                 rank 0 has sent it; 0: each rank has all of the input, and it
-                                 counts for nothing */
+    int64_t source_bytes;     /* of several ranks, of an element of the input on the host of each
+                                 but rank 0, throughout: of the rows that its slices of it have,
+                                 which rank 0 has sent it; 0: each rank has all of the input, and
+                                 it counts for nothing */
     int64_t result_bytes;     /* on the host throughout: the result, where it stays in memory */
     int64_t kept_bytes;       /* on the device throughout */
     int64_t most_shape_bytes; /* what shapes leave is at most so much; 0: no limit */

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import threading
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -32,8 +33,10 @@ from hy3d_rocm.decoding.executor import (  # noqa: E402
     encode_with_report,
 )
 from hy3d_rocm.decoding.group import Group, GroupLostError  # noqa: E402
+from hy3d_rocm.decoding.memory.budget import Budget  # noqa: E402
 from hy3d_rocm.decoding.plan import BudgetTooSmallError  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeCancelled  # noqa: E402
+from hy3d_rocm.decoding.together import beside_samples  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(not _native.available, reason="programs need the C core"),
@@ -149,6 +152,18 @@ def test_samples_are_sent_where_these_are_shared(samples: int) -> None:
         )
         assert relative_error(ends[0], want) < BOUND
         assert ends[1] is None
+
+
+def test_samples_that_are_sent_come_out_of_that_rank_s_budget() -> None:
+    budget, source = Budget(1000, 900, True, "as given"), torch.empty(3, 1, 1, 1, 10, device="meta")
+    job: Any = SimpleNamespace(sends_source=True)
+    ranks: list[Any] = [SimpleNamespace(rank=rank, size=2) for rank in range(2)]
+    assert beside_samples(ranks[0], job, source, budget) is budget
+    left = beside_samples(ranks[1], job, source, budget)
+    assert (left.device_bytes, left.host_bytes) == (1000 - 40, 900 - 40)
+    assert left.rule == "as given; 40 B of it for what rank 0 sends"
+    job.sends_source = False
+    assert beside_samples(ranks[1], job, source, budget) is budget
 
 
 def test_it_is_sent_again_for_another_program_and_for_a_wider_type() -> None:
