@@ -111,7 +111,7 @@ class Trap:
 
     def __init__(self, case: Case, rank: int, counts: dict[str, int] | None) -> None:
         self.case, self.counts = case, dict.fromkeys(PLACES, 0)
-        self.longest = 0.0  # wait
+        self.longest = 0.0  # wait, less the time-outs but one that it had
         self._is_victim = counts is not None and rank == case.victim
         self._at = 1 + int(case.share * (counts or {}).get(case.place, 1))
         self._sleeps = random.Random(case.number)
@@ -131,13 +131,16 @@ class Trap:
         """Into the group's functions."""
         wait, post, meet = Group.wait, Group.post, Group.meet
 
-        def waiting(group: Group, *given: Any, **more: Any) -> None:
+        def waiting(
+            group: Group, works: Any, held: Any, on_stream: bool, timeouts: int = 1
+        ) -> None:  # fmt: skip
             self.come("wait")
             began = time.monotonic()
             try:
-                wait(group, *given, **more)
+                wait(group, works, held, on_stream, timeouts)
             finally:
-                self.longest = max(self.longest, time.monotonic() - began)
+                lasted = time.monotonic() - began
+                self.longest = max(self.longest, lasted - (timeouts - 1) * TIMEOUT)
 
         def posting(group: Group, *given: Any) -> Any:
             pending = post(group, *given)
