@@ -76,6 +76,9 @@ class Program:
     def shares(self) -> tuple[_Pair, ...]:
         """The output's rows of each rank."""
     @property
+    def input_rows(self) -> tuple[_Pair, ...]:
+        """The input's rows that each rank's slices have."""
+    @property
     def prefix_bytes(self) -> int: ...
     @property
     def tiles(self) -> dict[str, Any] | None:
@@ -115,6 +118,7 @@ def compile_schedule(
     size: _Three,
     element_bytes: int,
     input_bytes: int = 0,
+    source_bytes: int = 0,
     result_bytes: int = 0,
     kept_bytes: int = 0,
     most_shape_bytes: int = 0,

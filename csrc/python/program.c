@@ -69,6 +69,7 @@ static const field request_fields[] = {
     REQUEST(size, WIDE, 3, 1),
     REQUEST(element_bytes, WIDE, 1, 1),
     REQUEST(input_bytes, WIDE, 1, 0),
+    REQUEST(source_bytes, WIDE, 1, 0),
     REQUEST(result_bytes, WIDE, 1, 0),
     REQUEST(kept_bytes, WIDE, 1, 0),
     REQUEST(most_shape_bytes, WIDE, 1, 0),
@@ -902,23 +903,34 @@ static PyObject *program_weights(PyObject *self, void *ignored)
                            : close_program(self, numbers(program->weights, ranks_of(program)));
 }
 
+/* Of each rank a pair: `rows` are `apart` numbers apart. */
+static PyObject *rows_of_ranks(PyObject *self, const hy3d_program *program, const int64_t *rows,
+                               int apart)
+{
+    PyObject *found = PyTuple_New(ranks_of(program));
+    for (int32_t rank = 0; found != NULL && rank < ranks_of(program); rank++) {
+        PyObject *const one = pair(&rows[rank * apart]);
+        if (one == NULL) {
+            Py_CLEAR(found);
+        } else {
+            PyTuple_SetItem(found, rank, one);
+        }
+    }
+    return close_program(self, found);
+}
+
 static PyObject *program_shares(PyObject *self, void *ignored)
 {
     (void)ignored;
     const hy3d_program *const program = open_program(self);
-    if (program == NULL) {
-        return NULL;
-    }
-    PyObject *shares = PyTuple_New(ranks_of(program));
-    for (int32_t rank = 0; shares != NULL && rank < ranks_of(program); rank++) {
-        PyObject *const rows = pair(&program->shares[rank]);
-        if (rows == NULL) {
-            Py_CLEAR(shares);
-        } else {
-            PyTuple_SetItem(shares, rank, rows);
-        }
-    }
-    return close_program(self, shares);
+    return program == NULL ? NULL : rows_of_ranks(self, program, program->shares, 1);
+}
+
+static PyObject *program_input_rows(PyObject *self, void *ignored)
+{
+    (void)ignored;
+    const hy3d_program *const program = open_program(self);
+    return program == NULL ? NULL : rows_of_ranks(self, program, program->input_rows[0], 2);
 }
 
 static PyObject *program_prefix_bytes(PyObject *self, void *ignored)
@@ -1170,6 +1182,8 @@ static PyGetSetDef program_getset[] = {
     {"cut", program_cut, NULL, "Where the graph is cut in two.", NULL},
     {"weights", program_weights, NULL, "Rows are shared by ranks in this ratio.", NULL},
     {"shares", program_shares, NULL, "The output's rows of each rank.", NULL},
+    {"input_rows", program_input_rows, NULL, "The input's rows that each rank's slices have.",
+     NULL},
     {"prefix_bytes", program_prefix_bytes, NULL, "Of the prefix's output.", NULL},
     {"tiles", program_tiles, NULL, "How tiles are placed, as schedule_plan takes it, or None.",
      NULL},

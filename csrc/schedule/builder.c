@@ -605,8 +605,9 @@ static int32_t *bucket_of(hy3d__builder *b, const hy3d_step *step, const hy3d_si
 static hy3d_status fill_answer(const hy3d__builder *b, hy3d__answer *answer)
 {
     hy3d_step_memory *const taken = &answer->taken;
-    const hy3d_status status = hy3d__step_memory(b->context, b->request, &answer->step,
-                                                 &answer->source, b->on_host, taken);
+    const hy3d_status status =
+        hy3d__step_memory(b->context, b->request, &answer->step, &answer->source, b->on_host,
+                          answer->is_housed, taken);
     if (status != HY3D_OK) {
         return status;
     }
@@ -614,6 +615,14 @@ static hy3d_status fill_answer(const hy3d__builder *b, hy3d__answer *answer)
                    taken->shape_bytes > MOST_SHAPE
                ? HY3D_ERR_OVERFLOW
                : HY3D_OK;
+}
+
+/* Whether a step makes some rows of its slice and other ranks send the rest. */
+static bool is_housed(const hy3d__builder *b, const hy3d_step *step)
+{
+    const hy3d__state *state = &b->states[step->node];
+    return step->slice >= 0 &&
+           step->rows[1] - step->rows[0] < state->slice_rows.stop - state->slice_rows.first;
 }
 
 /* What the workspace function says of the step; NULL after an error, and where nothing is asked and
@@ -624,9 +633,10 @@ static const hy3d_step_memory *answer_to(hy3d__builder *b, const hy3d_step *step
     const hy3d_size *source = &b->states[value].size;
     int32_t *bucket = bucket_of(b, step, source);
     int32_t alike = -1;
+    const bool housed = is_housed(b, step);
     for (int32_t i = *bucket; i >= 0; i = b->answers[i].next) {
         const hy3d__answer *known = &b->answers[i];
-        if (!same_size(&known->source, source) ||
+        if (!same_size(&known->source, source) || known->is_housed != housed ||
             first_alike(b, known->step.node) != first_alike(b, step->node)) {
             continue;
         }
@@ -643,7 +653,8 @@ static const hy3d_step_memory *answer_to(hy3d__builder *b, const hy3d_step *step
         return NULL;
     }
     hy3d__answer *answer = &b->answers[b->answer_count];
-    *answer = (hy3d__answer){.step = *step, .source = *source, .next = *bucket};
+    *answer =
+        (hy3d__answer){.step = *step, .source = *source, .is_housed = housed, .next = *bucket};
     if (alike >= 0) {
         answer->taken = b->answers[alike].taken;
     } else if (failed(b, fill_answer(b, answer))) {

@@ -53,6 +53,7 @@ typedef struct hy3d__state {
 typedef struct hy3d__answer {
     hy3d_step step; /* what it was asked with */
     hy3d_size source;
+    bool is_housed;
     hy3d_step_memory taken;
     int32_t next; /* of the same bucket; -1: none */
 } hy3d__answer;

@@ -147,6 +147,22 @@ static hy3d_status compile_rank(hy3d_context *context, hy3d_schedule *s, const h
     return status;
 }
 
+/* What a rank has of the input on the host throughout. */
+static hy3d_status source_bytes(const hy3d_schedule *s, int32_t rank, int64_t *bytes_out)
+{
+    const hy3d_size *size = &s->sizes[0];
+    const hy3d__rows rows = hy3d__rows_needed(&s->shards, 0, rank, size->rows);
+    int64_t bytes = rank == 0 ? 0 : s->request.source_bytes;
+    if (!hy3d__mul_i64(bytes, size->channels, &bytes) ||
+        !hy3d__mul_i64(bytes, size->frames, &bytes) ||
+        !hy3d__mul_i64(bytes, rows.stop - rows.first, &bytes) ||
+        !hy3d__mul_i64(bytes, size->columns, &bytes) || bytes > HY3D__MOST_BYTES) {
+        return HY3D_ERR_OVERFLOW;
+    }
+    *bytes_out = bytes;
+    return HY3D_OK;
+}
+
 /* Adds what one rank's program of a candidate takes to what those of the ranks before it do. */
 static hy3d_status add_rank(hy3d_context *context, const hy3d_schedule *s, const hy3d_candidate *c,
                             int32_t rank, const hy3d__arrays *program, hy3d__cost *all)
@@ -154,8 +170,11 @@ static hy3d_status add_rank(hy3d_context *context, const hy3d_schedule *s, const
     hy3d__cost one;
     hy3d_candidate alone = *c;
     const int64_t prefix = c->order == HY3D_ORDER_TILES ? hy3d__prefix_bytes(s) : 0;
-    const hy3d_status status =
-        hy3d__measure(context, &s->request, c->on_host, program, prefix, &one);
+    int64_t source = 0;
+    hy3d_status status = source_bytes(s, rank, &source);
+    if (status == HY3D_OK) {
+        status = hy3d__measure(context, &s->request, c->on_host, program, prefix, source, &one);
+    }
     if (status != HY3D_OK) {
         return status;
     }
@@ -678,6 +697,9 @@ static hy3d_status take(hy3d_context *context, hy3d_schedule *s)
     for (int32_t rank = 0; rank < s->shards.ranks; rank++) {
         const int64_t rows = s->sizes[s->request.graph.count - 1].rows;
         s->program.shares[rank + 1] = hy3d__share_of(&s->shards, rank, rows).stop;
+        const hy3d__rows needed = hy3d__rows_needed(&s->shards, 0, rank, s->request.size[1]);
+        s->program.input_rows[rank][0] = needed.first;
+        s->program.input_rows[rank][1] = needed.stop;
     }
     return HY3D_OK;
 }

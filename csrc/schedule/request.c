@@ -108,8 +108,8 @@ bool hy3d__right_request(const hy3d_schedule_request *r)
         one_rank || (r->rank >= 0 && r->rank < r->ranks && r->ranks <= HY3D_SCHEDULE_MAX_RANKS &&
                      right_rate(r->link_bytes_per_second) && right_shares(r));
     return r->element_bytes >= 1 && r->element_bytes <= 16 && r->input_bytes >= 0 &&
-           r->input_bytes <= 16 && r->own_bytes >= HY3D_OWN_BYTES_ASKED &&
-           r->own_bytes <= HY3D__MOST_BYTES &&
+           r->input_bytes <= 16 && r->source_bytes >= 0 && r->source_bytes <= 16 &&
+           r->own_bytes >= HY3D_OWN_BYTES_ASKED && r->own_bytes <= HY3D__MOST_BYTES &&
            (r->own_bytes != HY3D_OWN_BYTES_ASKED || r->workspace != NULL) &&
            r->margin_permille >= 0 && r->margin_permille <= 1000 && r->ranks >= 0 && right_ranks &&
            r->statistic_passes >= 0 && r->statistic_passes <= 64 && r->only_level >= 0 &&

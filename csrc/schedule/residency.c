@@ -308,7 +308,7 @@ static bool walk_section(walk *w, int32_t number, int32_t times, int64_t prefix_
 
 hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *request,
                           int32_t on_host, const hy3d__arrays *arrays, int64_t prefix_bytes,
-                          hy3d__cost *cost_out)
+                          int64_t source_bytes, hy3d__cost *cost_out)
 {
     void *memory = NULL;
     size_t longest = 1;
@@ -333,7 +333,7 @@ hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *re
     w.on_device = (unsigned char *)(times + 3 * count);
     w.on_host = w.on_device + longest;
     w.device = kept_throughout(request, arrays);
-    w.host = request->result_bytes;
+    w.host = request->result_bytes + source_bytes;
     note_peak(&w, 0);
     bool fits = true;
     count_runs(arrays, times, times + count, times + 2 * count);

@@ -12,10 +12,11 @@ typedef struct hy3d__cost {
     bool exceeds; /* a rank's own budget */
 } hy3d__cost;
 
-/* Walks a program, its prefix's output (`prefix_bytes`) included. HY3D_ERR_OVERFLOW. */
+/* Walks a program, its prefix's output (`prefix_bytes`) included, and what of the input is on the
+ * host throughout (`source_bytes`). HY3D_ERR_OVERFLOW. */
 hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *request,
                           int32_t on_host, const hy3d__arrays *arrays, int64_t prefix_bytes,
-                          hy3d__cost *cost_out);
+                          int64_t source_bytes, hy3d__cost *cost_out);
 /* Asks for the workspace of those steps of the last section at which most is on the device. */
 void hy3d__ask_at_peaks(hy3d__builder *builder);
 /* The least device memory that the one section of `arrays` can be run in. */

@@ -25,6 +25,7 @@ typedef struct question {
     int64_t position; /* elements of a channel in them, at these rows and the source's columns */
     int64_t wide;     /* bytes that norms, moments and scores are computed in */
     int32_t on_host;
+    bool is_housed; /* what is made is a part of its slice */
     hy3d_step_memory taken;
     hy3d_status status;
 } question;
@@ -234,6 +235,20 @@ static int64_t of_conv(question *q)
     return inside + bytes_of(q, times(frame, q->frames + step->drop));
 }
 
+/* What a step of several ranks has made before it is copied to its rows of the slice. */
+static int64_t housed(question *q)
+{
+    hy3d_size result = {0};
+    const hy3d_size source = {q->source.channels, q->source.frames, q->all_rows, q->source.columns};
+    if (!q->is_housed || q->status != HY3D_OK) {
+        return 0;
+    }
+    q->status = hy3d__node_size(q->node, &source, &result);
+    const int64_t rows = q->step->rows[1] - q->step->rows[0];
+    const int64_t frames = q->step->frames[1] - q->step->frames[0];
+    return bytes_of(q, times(times(result.channels, frames), rows * result.columns));
+}
+
 /* What is read, put together of several slices. */
 static int64_t joined(const question *q, int32_t slices)
 {
@@ -317,16 +332,26 @@ static int64_t of_attend(question *q)
         /* A copy of what was read, or the result beside it. */
         leaving += bytes_of(q, times(q->source.channels, q->position));
     }
+    leaving += q->layer->is_rescaled ? housed(q) : 0;
     return joined(q, q->step->sources) + hy3d__max_i64(asking, hy3d__max_i64(mixing, leaving));
 }
 
-/* A function of frames, behind what puts its source together. */
+/* A function of frames, behind what puts its source together */
 static int64_t of_map(question *q)
 {
     q->frames = q->step->reads[1] - q->step->reads[0];
     see_rows(q, q->source.rows);
-    return joined(q, q->step->sources) +
-           asked(q, HY3D_PART_LAYER, &q->source, q->step->reads, q->step->frames);
+    const int64_t inside = asked(q, HY3D_PART_LAYER, &q->source, q->step->reads, q->step->frames);
+    return joined(q, q->step->sources) + inside + housed(q);
+}
+
+/* Frames as they are, whose rows go to their place in the slice, or a sum. */
+static int64_t of_sum(question *q)
+{
+    if (q->step->others == 0) {
+        return q->is_housed ? joined(q, q->step->sources) : 0;
+    }
+    return joined(q, q->step->sources) + joined(q, q->step->others);
 }
 
 static int64_t inside_step(question *q)
@@ -336,7 +361,7 @@ static int64_t inside_step(question *q)
         return of_conv(q);
     case HY3D_STEP_PASS:
     case HY3D_STEP_ADD:
-        return q->step->others == 0 ? 0 : joined(q, q->step->sources) + joined(q, q->step->others);
+        return of_sum(q);
     case HY3D_STEP_KEYS:
         return joined(q, q->step->sources) + queries(q);
     case HY3D_STEP_ATTEND:
@@ -371,7 +396,7 @@ static bool is_answer(const hy3d_step_memory *taken)
 
 hy3d_status hy3d__step_memory(hy3d_context *context, const hy3d_schedule_request *request,
                               const hy3d_step *step, const hy3d_size *source, int32_t on_host,
-                              hy3d_step_memory *taken_out)
+                              bool is_housed, hy3d_step_memory *taken_out)
 {
     const hy3d_place *const place = hy3d__place_of(request, on_host);
     const int64_t frames = step->frames[1] - step->frames[0];
@@ -392,6 +417,7 @@ hy3d_status hy3d__step_memory(hy3d_context *context, const hy3d_schedule_request
         .position = times(frames, rows * source->columns),
         .wide = place->dtype == HY3D_F64 ? 8 : 4,
         .on_host = on_host,
+        .is_housed = is_housed,
     };
     if (q.layer == NULL) {
         q.status = request->workspace(request->user, step, source, on_host, &q.taken);

@@ -79,12 +79,21 @@ def _check_content(x: Tensor, what: str, family: Any, does: str) -> None:
         )
     if does == "encodes" and is_known:
         family.check_pixels(tuple(x.shape))
-    if not bool(torch.isfinite(x).all()):
+    if not x.is_meta and not bool(torch.isfinite(x).all()):
         nan, infinite = int(torch.isnan(x).sum()), int(torch.isinf(x).sum())
         raise ValueError(
             f"{what} hold {nan} NaN and {infinite} infinite of {x.numel()} values: the "
             "sampler went wrong before the decode (fp16 overflow, or a broken attention kernel); "
             "decoding them would give black frames"
+        )
+
+
+def check_is_there(x: Tensor, is_needed: bool, encode: bool) -> None:
+    """ValueError (a sentence) where latents (or pixels) that are needed are a shape alone."""
+    if x.is_meta and is_needed:
+        raise ValueError(
+            f'{"pixels" if encode else "latents"} are on "meta", which holds no values: only ranks '
+            "of a group other than rank 0 may give them so, to be sent what they need"
         )
 
 

@@ -26,17 +26,19 @@ from hy3d_rocm.decoding.planning.compiled import Compiled, plan_job
 from hy3d_rocm.decoding.planning.jobs import Job, resume_key_of, unused_sizes
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
 from hy3d_rocm.decoding.run import Run
+from hy3d_rocm.decoding.sent_source import sent_rows
 from hy3d_rocm.decoding.shared_run import SharedRun
 from hy3d_rocm.decoding.tiled_run import TiledRun
 from hy3d_rocm.decoding.transfers import Transfers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from torch import Tensor
 
     from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
     from hy3d_rocm.decoding.group import Group
+    from hy3d_rocm.decoding.layers import Range
     from hy3d_rocm.decoding.memory.budget import Budget
     from hy3d_rocm.decoding.planning.planner import Plan, Variant
     from hy3d_rocm.decoding.precision import Precision
@@ -76,7 +78,8 @@ class Execution:
     latent starts the decode again in a wider type. A VAE whose layers are not known has no program:
     its variants are chosen here.
 
-    job: what is decoded. z: the latents (B, C, T, H, W), where the caller has them. placing:
+    job: what is decoded. z: the latents (B, C, T, H, W), where the caller has them; of a rank that
+    rank 0 sends what it needs their shape, on "meta". placing:
     where the frames go. resume_key: what an earlier run's frames depend on, which goes on here.
     plan: what is carried out, from run() on.
     """
@@ -394,10 +397,21 @@ class Execution:
             )  # fmt: skip
             compiled = found.plan().compiled
             z = z[:, :, start:]
-        kind = Run if self.group is None else partial(SharedRun, self.group)
+        kind: Any = Run
+        if self.group is not None:
+            z, row = self._sent_rows(compiled.program.input_rows, sample, z)
+            kind = partial(SharedRun, self.group, row)
         run = self._interpreter(kind, compiled, backend, sample)
         made = run.section(compiled.program, 0, lambda r: z[:, :, slice(*r)])
         return start * job.family.factor[0], made
+
+    def _sent_rows(self, rows: Sequence[Range], sample: int, z: Tensor) -> tuple[Tensor, int]:
+        """z, or what this rank needs of it where rank 0 alone has it; the first row of that."""
+        assert self.group is not None
+        if not self.job.sends_source:
+            return z, 0
+        about, check = f"the rows of sample {sample} that are sent", self.counter.check_cancel
+        return sent_rows(self.group, about, z, rows, self.job.dtype, check)
 
     def _own_code(self, job: Job, sample: int, z: Tensor) -> Generator[Frames]:
         """All frames at once."""

@@ -23,6 +23,7 @@ from hy3d_rocm.decoding.group import GroupLostError, group_of, settling
 from hy3d_rocm.decoding.memory.budget import make_budget, parse_budget
 from hy3d_rocm.decoding.planning.jobs import Job, best_backend, resume_key_of, torch_backend
 from hy3d_rocm.decoding.report import DecodeOptions, DecodeReport, Progress
+from hy3d_rocm.decoding.sent_source import sent_samples
 from hy3d_rocm.device import resolve_device
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def decode(
     process group of torch.distributed (torch.distributed.group.WORLD) or a hy3d_rocm.Group. They
     share the rows of every layer, so each holds a part of what one device would, or else the
     samples. Rank 0 gets the frames, the others None. Where a rank is lost rank 0 decodes alone, and
-    the others raise GroupLostError. See docs/scale.md.
+    the others raise GroupLostError. Ranks other than 0 may give latents on "meta", their shape and
+    type alone: rank 0 sends them the rows (or samples) that they need. See docs/scale.md.
 
     Returns frames (B, C, T, H, W) on the CPU. Raises TypeError or ValueError (sentences) for input
     that it can't decode, BudgetTooSmallError with the smallest budget that would do,
@@ -163,6 +165,7 @@ def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeRe
             (checks.check_pixels if asked.encode else checks.check_latents)(source, family)
             device = _device_of(family)
             group = group_of(asked.group, device)
+            checks.check_is_there(source, group is None or group.rank == 0, asked.encode)
         with around(family, source, asked) as reports:
             is_alone = group is None
             if group is not None:
@@ -203,9 +206,11 @@ def _shared(
     why = together.why_not_rows(execution.job)
     if not why and source.shape[0] > 1:  # of one sample the plan says that it can't be
         why = together.why_not_by(asked.strategy)
-    if not together.shares_samples(group, execution.job, execution.budget, why):
+    budget = together.beside_samples(group, execution.job, source, execution.budget)
+    if not together.shares_samples(group, execution.job, budget, why):
         execution.run()
     else:
+        execution.budget = budget
         _share_samples(execution, family, source, asked, why, reports)
     with settling():
         return None if group.rank else execution.placing.finish()
@@ -225,8 +230,14 @@ def _share_samples(
         why and f": rows can't be shared, since {why}",
     )  # fmt: skip
 
+    own = source
+    if execution.job.sends_source and source.shape[0] > 1:
+        own = sent_samples(group, source, execution.counter.check_cancel)
+
     def decode(samples: Sequence[int]) -> Tensor:
-        part = _prepare(family, source[list(samples)], execution.job.device, alone)
+        has_all = own.shape[0] == source.shape[0]
+        mine = own[list(samples)] if has_all else own
+        part = _prepare(family, mine, execution.job.device, alone)
         part.budget = execution.budget
         reports.append(part.report)
         part.run()

@@ -117,6 +117,8 @@ class Run:
     left by the section that reduced them.
     """
 
+    #: of the section's input, that of what fetch gives
+    _first_row = 0
     #: around each step, (work, step) -> what it made, where there is more to it than attempts
     _around: Any = None
 
@@ -255,7 +257,8 @@ class Run:
     def _enter(self, step: ProgramStep) -> Made:
         assert self._source is not None
         given = self._source(step.frames)
-        given = _lines(given, (0, given.shape[3]), step.rows)
+        first = self._first_row
+        given = _lines(given, (first, first + given.shape[3]), step.rows)
         entered = given.to(self.device, self.dtype)
         self._is_ours = entered is not given
         return entered, None
@@ -318,7 +321,8 @@ class Run:
                 f"a function of frames made {made.shape[2]} of frames {step.reads}, not the "
                 f"{step.frames[1] - step.frames[0]} it had said"
             )
-        return self._housed(step, own_memory(made, part), self._room(step)), None
+        room = self._room(step)
+        return self._housed(step, own_memory(made, part) if room is None else made, room), None
 
     def _send(self, step: ProgramStep) -> None:
         raise NotImplementedError("a step that one device does not do")

@@ -11,6 +11,7 @@ from torch import Tensor
 from hy3d_rocm import _native
 from hy3d_rocm.decoding.backends.statistics import combine
 from hy3d_rocm.decoding.group import GroupLostError
+from hy3d_rocm.decoding.keep_alive import KeepAlive
 from hy3d_rocm.decoding.layers import Moments, Range
 from hy3d_rocm.decoding.run import OPS, ProgramStep, Run
 
@@ -30,12 +31,16 @@ class SharedRun(Run):
 
     Where a step failed at last, this rank raises at the next meeting, as all do; up to there it
     sends what others wait for, whatever it is. fail() is for the caller whose frames can't be kept:
-    it has to go on with section() then.
+    it has to go on with section() then. first_row: of the input, that of what section's fetch
+    gives, where this rank has some rows of it only.
     """
 
-    def __init__(self, group: Group, *given: Any, **more: Any) -> None:
+    def __init__(self, group: Group, first_row: int, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.group = group
+        self._first_row = first_row
+        self._alive = KeepAlive(group)
+        self._check = _both(self._alive.goes_on, self._check)
         self._error: BaseException | None = None
         self._behind: list[ProgramStep] = []  # SENDs and RECVs behind one step
         self._filling: Pending | None = None
@@ -62,6 +67,7 @@ class SharedRun(Run):
         self._shares, size = program.shares, program.sections[number]["size"]
         self._columns = _native.graph_sizes(self.graph.nodes, size)[-1][3]
         self.group.meet(f"the beginning of sample {self.sample}", self._error)
+        self._alive.begin(self._shares)
         for first, frames in super().section(program, number, fetch, section):
             if frames is not None:
                 try:
@@ -74,6 +80,7 @@ class SharedRun(Run):
         self._meet(f"the end of sample {self.sample}", None)
 
     def _around(self, work: Callable[[ProgramStep], Any], step: ProgramStep) -> Any:
+        self._alive.goes_on()
         if step.op in (_SEND, _RECV):
             self._behind.append(step)
             return None
@@ -121,6 +128,7 @@ class SharedRun(Run):
         if self._filling is not None:
             self._unless_failed(self._tried, self._filling.wait)
             self._filling.wait()  # also where this rank fails in it
+            self._alive.goes_on()
         parts = self._unless_failed(self._tried, self._parts, steps)
         sends, comes, copies = self._parts(steps) if parts is None else parts
         self._filling = self.group.post(sends, comes, copies)
@@ -193,6 +201,7 @@ class SharedRun(Run):
 
     def _hear(self) -> None:
         """What comes of the last question; before all raise nothing may be under way."""
+        self._alive.meets()
         if self._check is not None and not self._spans:  # no step looks for a cancel
             self._unless_failed(self._check)
         if self._error is not None and self._filling is not None:
@@ -270,6 +279,17 @@ class SharedRun(Run):
             for rank, (first, stop) in enumerate(self._shares) if rank and stop > first
         ]  # fmt: skip
         return made, comes
+
+
+def _both(first: Callable[[], object], second: Callable[[], object] | None) -> Callable[[], None]:
+    """What calls one after the other."""
+
+    def call() -> None:
+        first()
+        if second is not None:
+            second()
+
+    return call
 
 
 def _put_together(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hy3d_rocm")
 
 BEGINNING = "the beginning of a decode"
+_SUMS = "sums of the latents"
 # Of each parameter so many numbers tell whether the ranks have the same weights.
 _NUMBERS = 8
 
@@ -59,7 +60,8 @@ def beginning(group: Group | None) -> Iterator[None]:
         yield
     except BaseException as error:
         if group is not None and not group.lost and not is_settled(error):
-            group.meet(BEGINNING, error)
+            with suppress(GroupLostError):  # an interrupt in a meeting: the others went on
+                group.meet(BEGINNING, error)
         raise
 
 
@@ -68,7 +70,8 @@ def agree(
 ) -> tuple[Job, Budget]:
     """The job of this rank, and the budget, the same on all: the smallest, and each one's. Ranks
     that share a memory share what is free of it; a budget that is_given in bytes is a rank's own.
-    terms: what has to be the same on all. ValueError (a sentence) on all ranks where it is not."""
+    terms: what has to be the same on all. ValueError (a sentence) on all ranks where it is not.
+    Where a rank has no latents but their shape rank 0 sends the others what they need."""
     host, place = platform.node(), f"{platform.node()} {_name_of(job.device)}"
     if budget.is_unified:
         place = host
@@ -76,6 +79,8 @@ def agree(
     told = group.meet(BEGINNING, values=[terms, rooms, host, place, _tiles(job)])
     for rank, (theirs, *_) in enumerate(told):
         for name, value in told[0][0].items():
+            if name == _SUMS and theirs.get(name) == []:
+                continue
             if theirs.get(name) != value:
                 raise ValueError(
                     f"the ranks of the group were not given the same: {name} is {value} on rank 0 "
@@ -97,13 +102,14 @@ def agree(
         is_unified=any(room[2] for _, room, *_ in told),
         of_ranks=tuple(max(room, 1) for room in device),
     )  # fmt: skip
-    keeps_result, make_backend = told[0][1][3], job.make_backend
+    make_backend = job.make_backend
     if len({one[4] for one in told}) > 1:  # what a step takes depends on its tile
         make_backend = replace(make_backend, is_tuned=False)
-    return replace(
-        job, rank=group.rank, ranks=group.size, keeps_result=keeps_result,
-        make_backend=make_backend,
-    ), budget  # fmt: skip
+    job = replace(
+        job, rank=group.rank, ranks=group.size, keeps_result=told[0][1][3],
+        sends_source=any(theirs.get(_SUMS) == [] for theirs, *_ in told), make_backend=make_backend,
+    )  # fmt: skip
+    return job, budget
 
 
 def _tiles(job: Job) -> int:
@@ -130,25 +136,32 @@ def _name_of(device: torch.device) -> str:
 
 
 def terms_of(group: Group, job: Job, source: Tensor, options: Any) -> dict[str, Any]:
-    """What is decoded, in a few numbers: sizes and sums of the latents, of some of each weight, and
-    the options."""
+    """What is decoded, in a few numbers: sizes and sums of the latents (none of those that are on
+    "meta"), of some of each weight, and the options."""
     weights = tensors_of(job.family) if hasattr(job.family, "vae") else []
     if group.weights is None or not group.weights[0].is_as(weights):
         some = [t.detach().reshape(-1)[:_NUMBERS].double().to(job.device) for t in weights]
         told = torch.cat(some).cpu() if some else torch.empty(0, device="cpu")
         group.weights = _State(weights), zlib.crc32(told.numpy().data)
-    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = source.detach().contiguous().reshape(-1).view(whole[source.element_size()])
-    sums = torch.stack([bits[::step].sum(dtype=torch.int64) for step in (1, 3, 7)])
     return {
         "the VAE": job.family.name, "weights": [len(weights), group.weights[1]],
         "why rows can't be shared": why_not_rows(job),
-        "the shape of the latents": list(source.shape), "sums of the latents": sums.tolist(),
+        "the shape of the latents": list(source.shape), _SUMS: _sums(source),
         "encode": job.encode, "the type": str(job.dtype), "the device's kind": _kind_of(job.device),
         "kernels": [job.make_backend.on_gpu, job.make_backend.on_host],
         "options": {one.name: str(getattr(options, one.name)) for one in fields(options)},
         "hy3d-rocm": hy3d_rocm.__version__, "torch": torch.__version__.split("+")[0],
     }  # fmt: skip
+
+
+def _sums(source: Tensor) -> list[int]:
+    """By which other latents are known."""
+    if source.is_meta:
+        return []
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = source.detach().contiguous().reshape(-1).view(whole[source.element_size()])
+    sums: list[int] = torch.stack([bits[::n].sum(dtype=torch.int64) for n in (1, 3, 7)]).tolist()
+    return sums
 
 
 class _State:
@@ -206,6 +219,13 @@ def shares_samples(group: Group, job: Job, budget: Budget, why: str) -> bool:
     except BaseException as failed:  # noqa: BLE001
         error = failed
     return all(group.meet("the samples", error, values=fits))
+
+
+def beside_samples(group: Group, job: Job, source: Tensor, budget: Budget) -> Budget:
+    """What remains of it for a rank's samples beside the latents that rank 0 has sent it."""
+    if not job.sends_source or not group.rank:
+        return budget
+    return budget.without(source[group.rank :: group.size].nbytes, "for what rank 0 sends")
 
 
 def one_by_one(made: Tensor) -> list[Tensor]:

@@ -77,7 +77,7 @@ class Worker:
                 self._say("failed", described(error, 500))
                 sys.stderr.flush()
                 os._exit(1)
-            del frames, arguments  # an encode has large pixels, and the next message may be far
+            del frames, arguments  # a VAE is large, and the next message may be far
             self._say("done", answer)
 
     def _read(self, commands: Any) -> None:
@@ -136,9 +136,12 @@ class Worker:
         meter.give_back(self.device)
 
     def carry_out(
-        self, source: Any, wishes: dict[str, Any], timestep: float | None, encode: bool
+        self, shape: tuple[int, ...], dtype: Any, wishes: dict[str, Any], timestep: float | None,
+        encode: bool,
     ) -> str:  # fmt: skip
-        """A decode or encode, with all ranks."""
+        """A decode or encode, with all ranks; the host sends its part of what has this shape."""
+        import torch
+
         from hy3d_rocm import meter
         from hy3d_rocm.conv.protection import protect
         from hy3d_rocm.decoding.executor import decode_with_report, encode_with_report
@@ -155,6 +158,7 @@ class Worker:
         try:
             with protect():
                 work = encode_with_report if encode else decode_with_report
+                source = torch.empty(shape, dtype=dtype, device="meta")
                 work(family, source, group=self.group, **wishes)
         finally:
             meter.give_back(self.device)

@@ -213,7 +213,7 @@ class Workers:
         if _is(self._refused, family.vae, now):
             return None
         wanted = {
-            "source": source.detach().cpu().contiguous(), "wishes": dict(wishes),
+            "shape": tuple(source.shape), "dtype": source.dtype, "wishes": dict(wishes),
             "timestep": family.timestep, "encode": self._encodes,
         }  # fmt: skip
         part = wire.packed(("carry_out", wanted))

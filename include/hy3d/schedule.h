@@ -19,7 +19,8 @@
  * at most `most_shape_bytes`; each slice from the step that makes it, or its LOAD, until it is
  * freed or its DROP; during a step its workspace. A result that is written over a slice
  * (HY3D_STEP_OVERWRITE) has that slice's memory: the two count once. On the host are:
- * `result_bytes`; the prefix's output from its first EMIT on; each slice's copy from its STORE
+ * `result_bytes`; of a rank but rank 0, where the request has `source_bytes`, its rows of the
+ * input; the prefix's output from its first EMIT on; each slice's copy from its STORE
  * until the slice is freed. What a step frees, it frees when it is over. Slices of keys never
  * leave. A slice is stored once at most: it may be dropped again after a LOAD.
  *
@@ -30,8 +31,9 @@
  * left). A slice has those of its value and, where this rank's rows of a convolution read others of
  * that value, whichever frames, all between the first and the last of them, too; where an attention
  * of span FRAME reads the value, and of keys, all rows. What computes a slice makes this rank's
- * rows of it (ENTER all rows of the slice: each rank has the whole input; a TRIM all, too), and its
- * macs are of these (of ATTEND of span FRAME two projections of all rows). A CONV reads the rows
+ * rows of it (ENTER all rows of the slice: each rank has the whole input, or rank 0 has sent it
+ * these, `input_rows` of the program, before; a TRIM all, too), and its macs are of these (of
+ * ATTEND of span FRAME two projections of all rows). A CONV reads the rows
  * between the first and the last that its taps touch, is padded at the picture's border only, and
  * what of these rows, up-sampled, lies before or behind the taps is cropped, fewer than `up`; the
  * other steps read this rank's rows, ATTEND of span FRAME all, a TRIM those of its slice. MOMENTS,
@@ -53,7 +55,7 @@
  * are those of the rank with the most of each, its sent_bytes, macs, steps and copies of all
  * together; so ranks whose requests differ in `rank` alone take the same. Seconds: what is sent is
  * not hidden, each rank's bytes over link_bytes_per_second come on top; neither they nor sent_bytes
- * count what EMITs send. */
+ * count what EMITs send, nor rows of the input. */
 #ifndef HY3D_SCHEDULE_H
 #define HY3D_SCHEDULE_H
 
@@ -286,6 +288,10 @@ typedef struct hy3d_schedule_request {
     int64_t size[3];          /* of the input, (T, H, W) */
     int64_t element_bytes;    /* of every value on the device */
     int64_t input_bytes;      /* of an element of the input on the device; 0: read where it lies */
+    int64_t source_bytes;     /* of several ranks, of an element of the input on the host of each
+                                 but rank 0, throughout: of the rows that its slices of it have,
+                                 which rank 0 has sent it; 0: each rank has all of the input, and
+                                 it counts for nothing */
     int64_t result_bytes;     /* on the host throughout: the result, where it stays in memory */
     int64_t kept_bytes;       /* on the device throughout */
     int64_t most_shape_bytes; /* what shapes leave is at most so much; 0: no limit */
@@ -370,6 +376,7 @@ typedef struct hy3d_program {
                                                  behind the last */
     int64_t shares[HY3D_SCHEDULE_MAX_RANKS + 1]; /* so rank r has the output's rows from shares[r]
                                                     up to shares[r + 1] */
+    int64_t input_rows[HY3D_SCHEDULE_MAX_RANKS][2]; /* of the input that each rank's slices have */
     hy3d_tiles_desc tiles; /* TILES: of the cut's value, one frame; hy3d_tiles_at places them */
 } hy3d_program;
 

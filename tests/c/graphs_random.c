@@ -493,6 +493,7 @@ void graphs_random_shared(graphs_numbers numbers, graphs_case *out)
         out->weights[rank] = once_in(&b, 6) ? draw(&b, 1, 100000000) : draw(&b, 1, 4);
     }
     request->weights = has_weights ? out->weights : NULL;
+    request->source_bytes = once_in(&b, 2) ? draw(&b, 0, 4) : 0;
 }
 
 graphs_numbers graphs_of_number(graphs_seed *seed, uint64_t number, graphs_case *out)

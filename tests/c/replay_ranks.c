@@ -358,6 +358,20 @@ bool replay_is_same(const hy3d_candidate *a, const hy3d_candidate *b)
            !(a->seconds > b->seconds);
 }
 
+/* Whether the rank's program says which rows of the input each rank's slices have. */
+static void says_input_rows(replay_walk *walk)
+{
+    for (int32_t rank = 0; rank < walk->group->ranks; rank++) {
+        const replay_walk *const other = &walk->group->walks[rank];
+        const int64_t *const held = other->rows[other->entry].held;
+        const int64_t *const said = walk->program->input_rows[rank];
+        if (said[0] != held[0] || said[1] != held[1]) {
+            replay_object(walk, "of the input rank %d needs rows %lld to %lld, not %lld to %lld",
+                          rank, (ll)held[0], (ll)held[1], (ll)said[0], (ll)said[1]);
+        }
+    }
+}
+
 /* No rank is done before all that it sends went over its link. */
 static void has_time(replay_walk *walk)
 {
@@ -383,6 +397,7 @@ static bool agrees(replay_group *group, replay_verdict *verdict)
             replay_object(&group->walks[rank], "its candidate is not rank 0's");
         }
         has_time(&group->walks[rank]);
+        says_input_rows(&group->walks[rank]);
     }
     verdict->device_bytes = sum.device_bytes;
     verdict->host_bytes = sum.host_bytes;
@@ -483,6 +498,16 @@ static bool has_right_weights(replay_walk *walk)
            replay_object(walk, "rows are shared in another ratio");
 }
 
+/* Bytes of the input's rows that rank 0 has sent the rank. */
+static int64_t given_input(const replay_walk *walk)
+{
+    const hy3d_size *const size = &walk->values.of[walk->entry].size;
+    const int64_t *const held = walk->rows[walk->entry].held;
+    return walk->rank == 0 ? 0
+                           : walk->request->source_bytes * size->channels * size->frames *
+                                 (held[1] - held[0]) * size->columns;
+}
+
 /* Begins all ranks, up to the first that can't be; how many were. */
 static int32_t begin(replay_group *group, const hy3d_program *const *programs)
 {
@@ -498,7 +523,9 @@ static int32_t begin(replay_group *group, const hy3d_program *const *programs)
         begun += is_sound;
         if (is_sound) { /* throughout */
             walk->device += largest_exchange(walk);
+            walk->host += given_input(walk);
             walk->verdict->device_bytes = walk->device;
+            walk->verdict->host_bytes = walk->host;
             walk->verdict->both_bytes = walk->device + walk->host;
         }
     }

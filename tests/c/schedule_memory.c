@@ -367,6 +367,97 @@ START_TEST(test_what_the_core_knows_of_a_ranks_steps_follows_from_its_rows)
 }
 END_TEST
 
+/* Rank 0 has the whole input, and the other what its first convolution reads. */
+START_TEST(test_the_rows_of_the_input_that_a_rank_was_sent_are_on_its_host)
+{
+    static const int64_t rows[2][2] = {{0, SHARE + 1}, {SHARE - 1, SIDE}};
+    hy3d_context *const context = test_context("ref", THREADS);
+    known_case known;
+    make_known(&known);
+    known.made.request.is_host = 0;
+    known.made.request.result_bytes = 700;
+    known.made.request.places[1] = known.made.request.places[0];
+    known.made.request.source_bytes = _i % 3 * BYTES;
+    const int64_t sent = _i % 3 * (SHARE + 1) * ROW;
+    hy3d_schedule *schedule = compile_rank(context, &known, _i / 3);
+    const hy3d_program *program = hy3d_schedule_program(schedule);
+    ck_assert_int_eq(program->candidate.host_bytes, 700 + sent);
+    ck_assert_mem_eq(program->input_rows, rows, sizeof rows);
+    hy3d_schedule_destroy(context, schedule);
+    known.made.request.host_budget = 700 + sent - 1;
+    known.made.request.rank = _i / 3;
+    ck_assert_status(hy3d_schedule_compile(context, &known.made.request, &schedule),
+                     HY3D_ERR_BUDGET_TOO_SMALL);
+    hy3d_schedule_destroy(context, schedule);
+    known.made.request.ranks = known.made.request.rank = 0; /* one device has all of the input */
+    known.made.request.host_budget = 0;
+    ck_assert_ok(hy3d_schedule_compile(context, &known.made.request, &schedule));
+    ck_assert_int_eq(hy3d_schedule_program(schedule)->candidate.host_bytes, 700);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* Of slices that have a row of the other rank's beside: what is made apart from them is counted. */
+START_TEST(test_what_a_rank_makes_beside_its_slice_counts)
+{
+    hy3d_context *const context = test_context("ref", THREADS);
+    known_case known;
+    make_known(&known); /* a function of frames, read by three rows of a kernel, and by one */
+    known.made.nodes[1] = (hy3d_node){.op = HY3D_OP_MAP,
+                                      .other = -1,
+                                      .channels = CHANNELS / 2,
+                                      .frames_first = 1,
+                                      .frames_rest = 1,
+                                      .frames_per = 1,
+                                      .space_up = {1, 2},
+                                      .space_down = {1, 1}};
+    known.layers[1] = (hy3d_layer){.kept_bytes = 0};
+    known.made.nodes[2] = nodes_of_all[1];
+    known.made.nodes[2].source = 1;
+    known.made.nodes[2].kernel[1] = 1 + 2 * (_i % 2);
+    known.made.nodes[2].before[1] = known.made.nodes[2].after[1] = _i % 2;
+    known.made.nodes[3].span = HY3D_SPAN_VIDEO;
+    known.layers[3] = (hy3d_layer){.is_rescaled = 1};
+    known.made.nodes[4].kernel[1] = known.made.nodes[2].kernel[1];
+    known.made.nodes[4].before[1] = known.made.nodes[4].after[1] = _i % 2;
+    hy3d_schedule *const schedule = compile_rank(context, &known, _i / 2);
+    const hy3d_program *const program = hy3d_schedule_program(schedule);
+    ck_assert_int_eq(workspace_of(program, HY3D_STEP_MAP, 1),
+                     answer_of(1, HY3D_PART_LAYER) + (_i % 2) * SHARE * ROW);
+    /* 3: of twice as many columns. Queries and the sums that they become; these and the result. */
+    const int64_t asking = answer_of(3, HY3D_PART_QUERIES) + 2 * 2 * SHARE * ROW;
+    const int64_t leaving = answer_of(3, HY3D_PART_OUT) + (1 + _i % 2) * 2 * SHARE * ROW;
+    ck_assert_int_eq(leaving > asking, _i % 2);
+    ck_assert_int_eq(workspace_of(program, HY3D_STEP_ATTEND, 3), most(asking, leaving));
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
+/* Two frames that pass by are put together of two slices, then copied to their rows of one. */
+START_TEST(test_frames_that_pass_by_are_put_together_beside_their_slice)
+{
+    hy3d_context *const context = test_context("ref", THREADS);
+    known_case known;
+    make_known(&known);
+    known.made.nodes[2].other = -1;
+    known.made.nodes[2].skip_first = FRAMES;
+    known.made.nodes[3] = nodes_of_all[1];
+    known.made.nodes[3].source = 2;
+    known.made.nodes[3].kernel[1] = 1 + 2 * (_i % 2);
+    known.made.nodes[3].before[1] = known.made.nodes[3].after[1] = _i % 2;
+    known.made.nodes[4].norm = HY3D_NORM_GROUP; /* so it goes by layers, of one frame at a time */
+    known.made.request.host.slice_bytes[0] = 1;
+    known.made.request.host.slice_bytes[1] = 0;
+    hy3d_schedule *const schedule = compile_rank(context, &known, _i / 2);
+    ck_assert_int_eq(workspace_of(hy3d_schedule_program(schedule), HY3D_STEP_PASS, 2),
+                     (_i % 2) * SHARE * ROW);
+    hy3d_schedule_destroy(context, schedule);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 /* Of rows that are up-sampled, the second copy of the last or the first copy of the first is cropped;
  * prepared weights, too, are those of these rows. */
 START_TEST(test_a_native_convolution_crops_up_sampled_rows_of_a_rank)
@@ -810,6 +901,10 @@ TCase *hy3d_schedule_memory_cases(void)
                         2);
     tcase_add_loop_test(
         tests, test_what_the_core_knows_of_a_ranks_steps_follows_from_its_rows, 0, 6);
+    tcase_add_loop_test(tests, test_the_rows_of_the_input_that_a_rank_was_sent_are_on_its_host, 0,
+                        6);
+    tcase_add_loop_test(tests, test_what_a_rank_makes_beside_its_slice_counts, 0, 4);
+    tcase_add_loop_test(tests, test_frames_that_pass_by_are_put_together_beside_their_slice, 0, 4);
     tcase_add_loop_test(tests, test_a_native_convolution_crops_up_sampled_rows_of_a_rank, 0, 2);
     tcase_add_test(tests, test_of_a_ranks_calls_it_asks_with_the_rows_that_are_read);
     tcase_add_test(tests, test_each_of_two_ranks_takes_about_half_of_a_large_picture);

@@ -109,6 +109,7 @@ static program_copy hand_program(int32_t rank)
         .step_count = STEPS,
         .slice_count = 5,
         .ref_count = (int32_t)COUNT_OF(hand_refs),
+        .input_rows = {{0, 3}, {1, 5}},
     };
     program_copy copy = program_copy_of(&program);
     hy3d_step *const more = realloc(copy.steps, (STEPS + 4) * sizeof *more);
@@ -288,6 +289,7 @@ static void makes_by_passing(program_copy *c) { c[1].steps[1].op = HY3D_STEP_PAS
 static void makes_another_node(program_copy *c) { c[1].steps[1].node = 2; }
 static void makes_fewer_frames(program_copy *c) { c[1].steps[0].frames[1] = 1; }
 static void is_of_another_size(program_copy *c) { c[1].sections[0].size[1] = 1; }
+static void needs_other_input(program_copy *c) { c[0].program.input_rows[1][0] = 2; }
 static void is_in_tiles(program_copy *c)
 {
     c[0].program.candidate.order = c[1].program.candidate.order = HY3D_ORDER_TILES;
@@ -381,6 +383,7 @@ static const fault faults[] = {
     {makes_fewer_frames, "rank 1: section 0, step 0 (enter of node 0): another rank makes frames "
                          "0 to 2 of node 0 here"},
     {is_of_another_size, "another size"},
+    {needs_other_input, "of the input rank 1 needs rows 1 to 5, not 2 to 5"},
     {is_in_tiles, "order 4 of several ranks"},
     {wrong_peak, "device bytes: the candidate says 225, it is 224"},
     {wrong_host_peak, "host bytes: the candidate says 33, it is 32"},
@@ -441,6 +444,8 @@ static program_copy empty_program(int32_t rank)
         copy.program.slice_count = copy.sections[0].slices = 0;
     }
     copy.sections[0].size[1] = 1;
+    memset(copy.program.input_rows, 0, sizeof copy.program.input_rows);
+    copy.program.input_rows[1][1] = 1;
     hy3d_candidate *const candidate = &copy.program.candidate;
     candidate->device_bytes = 48;
     candidate->host_bytes = candidate->stored_bytes = candidate->loaded_bytes = 8;

@@ -267,6 +267,7 @@ typedef struct request_fault {
 
 static const request_fault request_faults[] = {
     REQUEST(element_bytes, 0), REQUEST(element_bytes, -1), REQUEST(input_bytes, -1),
+    REQUEST(source_bytes, -1), REQUEST(source_bytes, 17),
     REQUEST(result_bytes, -1), REQUEST(kept_bytes, -1), REQUEST(device_budget, -1),
     REQUEST(most_shape_bytes, -1),
     REQUEST(host_budget, -1), REQUEST(margin_bytes, -1), REQUEST(margin_permille, -1),

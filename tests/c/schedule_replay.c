@@ -91,14 +91,12 @@ static const hy3d_step hand_steps[WHOLE_STEPS] = {
 static const hy3d_section hand_section = {
     .kind = HY3D_SECTION_ALL, .steps = WHOLE_STEPS, .slices = 5, .size = {4, 1, 1}};
 
-static graphs_case hand_case(void)
+static void hand_case(graphs_case *made)
 {
-    graphs_case made;
-    memset(&made, 0, sizeof made);
-    memcpy(made.nodes, hand_nodes, sizeof hand_nodes);
-    made.request.graph.count = (int32_t)COUNT_OF(hand_nodes);
-    graphs_request(&made, 4, 1, 1);
-    return made;
+    memset(made, 0, sizeof *made);
+    memcpy(made->nodes, hand_nodes, sizeof hand_nodes);
+    made->request.graph.count = (int32_t)COUNT_OF(hand_nodes);
+    graphs_request(made, 4, 1, 1);
 }
 
 /* On the device: 8 of the input, 8 of the first slice, 8 of the second; after step 3 without the
@@ -132,7 +130,8 @@ static void expect(const program_copy *copy, const hy3d_schedule_request *reques
 
 START_TEST(test_a_program_by_hand_is_accepted)
 {
-    graphs_case made = hand_case();
+    graphs_case made;
+    hand_case(&made);
     made.request.user = &made;
     made.request.graph.nodes = made.nodes;
     hy3d_program program = hand_program();
@@ -233,7 +232,8 @@ START_TEST(test_every_fault_by_hand_is_named)
         {another_size, "another size"},
         {stops_early, "left at the end"},
     };
-    graphs_case made = hand_case();
+    graphs_case made;
+    hand_case(&made);
     made.request.user = &made;
     made.request.graph.nodes = made.nodes;
     for (size_t i = 0; i < COUNT_OF(faults); i++) {

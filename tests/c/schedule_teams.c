@@ -802,6 +802,40 @@ START_TEST(test_copies_beyond_what_a_step_may_take_are_an_overflow)
 }
 END_TEST
 
+/* 2^57 elements of the input, of which a rank has somewhat more than half, or 2^59, of which it has
+ * all. */
+START_TEST(test_an_input_that_is_too_large_to_be_sent_is_an_overflow)
+{
+    static const struct {
+        int64_t columns, source_bytes;
+        int32_t weights[2];
+        bool is_much;
+    } cases[] = {
+        {1 << 16, 4, {1, 1}, false},    {1 << 16, 8, {1, 1}, true},
+        {1 << 18, 1, {1, 4000}, false}, {1 << 18, 16, {1, 4000}, true},
+    };
+    hy3d_context *const context = test_context("ref", 1);
+    const hy3d_node node = rows_conv(0, 1);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        graphs_case made;
+        hy3d_schedule *schedule = NULL;
+        const hy3d_candidate *all = NULL;
+        make(&made, &node, 1, 1, 2048);
+        made.nodes[0].channels = 1 << 30;
+        made.request.size[2] = cases[i].columns;
+        made.request.ranks = 2;
+        made.request.weights = cases[i].weights;
+        made.request.source_bytes = cases[i].source_bytes;
+        ck_assert_status(hy3d_schedule_compile(context, &made.request, &schedule),
+                         cases[i].is_much ? HY3D_ERR_BUDGET_TOO_SMALL : HY3D_OK);
+        ck_assert_int_gt(hy3d_schedule_candidates(schedule, &all), 0);
+        ck_assert_int_eq(all[0].status, cases[i].is_much ? HY3D_ERR_OVERFLOW : HY3D_OK);
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 /* --- agreement -------------------------------------------------------------------------------- */
 
 typedef struct team {
@@ -1208,6 +1242,7 @@ TCase *hy3d_schedule_team_cases(void)
         tests, test_the_peak_has_the_copies_of_the_largest_exchange_and_of_what_is_given_away);
     tcase_add_test(tests, test_rows_that_several_ranks_get_are_copied_once);
     tcase_add_test(tests, test_copies_beyond_what_a_step_may_take_are_an_overflow);
+    tcase_add_test(tests, test_an_input_that_is_too_large_to_be_sent_is_an_overflow);
     tcase_add_loop_test(tests, test_all_ranks_of_a_random_graph_agree, 0, SHARES);
     tcase_add_loop_test(tests, test_all_ranks_of_a_known_graph_agree, 0, GRAPHS_KNOWN);
     tcase_add_test(tests, test_ranks_have_streamed_programs_of_known_code_alone);

@@ -237,7 +237,7 @@ static void run_compiled(hy3d_context *context, const hy3d_schedule_request *req
     hy3d__uses uses = {.memory = NULL};
     ck_assert_ok(hy3d__uses_create(context, request, arrays, &uses));
     ck_assert_ok(hy3d__spill(context, request, arrays, &uses, limit, early, &spilled));
-    ck_assert_ok(hy3d__measure(context, request, 0, &spilled, 0, out));
+    ck_assert_ok(hy3d__measure(context, request, 0, &spilled, 0, 0, out));
     ck_assert_int_le(out->device_bytes, limit);
     hy3d__arrays_destroy(context, &spilled);
     hy3d__uses_destroy(context, &uses);

@@ -63,14 +63,12 @@ START_TEST(test_programs_of_known_decoders_keep_every_promise)
 END_TEST
 
 /* A schedule of a small decoder with slices that leave. */
-static graphs_case small_case(void)
+static void small_case(graphs_case *made)
 {
-    graphs_case made;
-    graphs_make_known(GRAPHS_HUNYUAN, 4, &made);
-    graphs_request(&made, 3, 4, 4);
-    made.request.device.slice_bytes[0] = 4000;
-    made.request.device.slice_bytes[1] = 0;
-    return made;
+    graphs_make_known(GRAPHS_HUNYUAN, 4, made);
+    graphs_request(made, 3, 4, 4);
+    made->request.device.slice_bytes[0] = 4000;
+    made->request.device.slice_bytes[1] = 0;
 }
 
 static void settle(graphs_case *made)
@@ -99,7 +97,8 @@ static hy3d_action fall(hy3d_context *context, hy3d_schedule *schedule, hy3d_rea
 START_TEST(test_what_follows_a_failure_is_as_the_header_says)
 {
     hy3d_context *const context = test_context("ref", 1);
-    graphs_case made = small_case();
+    graphs_case made;
+    small_case(&made);
     hy3d_schedule *schedule = compiled(context, &made);
     ck_assert_int_eq(fall(context, schedule, HY3D_REASON_CANCELLED, true), HY3D_ACTION_STOP);
     ck_assert_int_eq(fall(context, schedule, HY3D_REASON_REFUSED, true), HY3D_ACTION_STEP_AGAIN);
@@ -126,7 +125,8 @@ START_TEST(test_the_vaes_own_code_is_not_tried_again_for_memory)
 {
     hy3d_context *const context = test_context("ref", 1);
     for (int has_more = 0; has_more < 2; has_more++) {
-        graphs_case made = small_case();
+        graphs_case made;
+        small_case(&made);
         made.request.strategies = 1U << HY3D_STRATEGY_WHOLE;
         made.request.strategies |= has_more == 1 ? 1U << HY3D_STRATEGY_STREAMED : 0U;
         made.request.own_bytes = INT64_C(1) << 40;
@@ -149,7 +149,8 @@ END_TEST
 START_TEST(test_every_failing_allocation_of_a_compile_is_survived)
 {
     hy3d_context *const context = test_context("ref", 1);
-    graphs_case made = small_case();
+    graphs_case made;
+    small_case(&made);
     settle(&made);
     made.request.device_budget = 60000;
     hy3d_context_trim(context);
@@ -179,7 +180,8 @@ END_TEST
 START_TEST(test_every_failing_allocation_of_a_fallback_is_survived)
 {
     hy3d_context *const context = test_context("ref", 1);
-    graphs_case made = small_case();
+    graphs_case made;
+    small_case(&made);
     hy3d_context_trim(context);
     const uint64_t live = test_live();
     hy3d_status status = HY3D_ERR_OUT_OF_MEMORY;
@@ -200,16 +202,14 @@ START_TEST(test_every_failing_allocation_of_a_fallback_is_survived)
 END_TEST
 
 /* Wan's decoder, which goes by chunks and in tiles. */
-static graphs_case chunked_case(const int32_t chunks[HY3D_SCHEDULE_MAX_CHUNKS])
+static void chunked_case(const int32_t chunks[HY3D_SCHEDULE_MAX_CHUNKS], graphs_case *made)
 {
-    graphs_case made;
-    graphs_make_known(GRAPHS_WAN, 4, &made);
-    graphs_request(&made, 9, 8, 8);
-    memcpy(made.request.device.chunks, chunks, sizeof made.request.device.chunks);
-    made.request.may_spill = 0;
-    made.request.strategies = 1U << HY3D_STRATEGY_STREAMED | 1U << HY3D_STRATEGY_TILED;
-    made.request.compiles_all = 1;
-    return made;
+    graphs_make_known(GRAPHS_WAN, 4, made);
+    graphs_request(made, 9, 8, 8);
+    memcpy(made->request.device.chunks, chunks, sizeof made->request.device.chunks);
+    made->request.may_spill = 0;
+    made->request.strategies = 1U << HY3D_STRATEGY_STREAMED | 1U << HY3D_STRATEGY_TILED;
+    made->request.compiles_all = 1;
 }
 
 START_TEST(test_each_size_of_chunks_is_offered_and_tiles_take_the_last_that_is_given)
@@ -218,7 +218,8 @@ START_TEST(test_each_size_of_chunks_is_offered_and_tiles_take_the_last_that_is_g
         {4, 2, 1}, {4, 2, 0}, {4, 0, 1}, {3, 0, 0}};
     const int32_t *const chunks = given[_i];
     hy3d_context *const context = test_context("ref", 1);
-    graphs_case made = chunked_case(chunks);
+    graphs_case made;
+    chunked_case(chunks, &made);
     hy3d_schedule *const schedule = compiled(context, &made);
     const hy3d_candidate *all = NULL;
     const int32_t count = hy3d_schedule_candidates(schedule, &all);
@@ -284,7 +285,8 @@ START_TEST(test_what_could_go_in_chunks_goes_by_layers_where_no_chunk_fits_and_b
 {
     static const int32_t chunks[] = {2, 1, 0};
     hy3d_context *const context = test_context("ref", 1);
-    graphs_case made = chunked_case(chunks);
+    graphs_case made;
+    chunked_case(chunks, &made);
     for (int32_t i = 0; _i == 1 && i < made.request.graph.count; i++) {
         const bool is_normed = made.nodes[i].norm == HY3D_NORM_POSITION;
         made.nodes[i].norm = is_normed ? HY3D_NORM_FRAME : made.nodes[i].norm;
@@ -318,21 +320,20 @@ START_TEST(test_what_could_go_in_chunks_goes_by_layers_where_no_chunk_fits_and_b
 END_TEST
 
 /* Wan's decoder on a picture of many levels of tiles, with two halos. */
-static graphs_case tiled_case(void)
+static void tiled_case(graphs_case *made)
 {
-    graphs_case made;
-    graphs_make_known(GRAPHS_WAN, 4, &made);
-    graphs_request(&made, 5, 48, 64);
-    made.request.halos[0] = (hy3d_tile_sizes){32, 16, 32};
-    made.request.halos[1] = (hy3d_tile_sizes){16, 8, 16};
-    made.request.strategies = 1U << HY3D_STRATEGY_TILED | 1U << HY3D_STRATEGY_HOST;
-    return made;
+    graphs_make_known(GRAPHS_WAN, 4, made);
+    graphs_request(made, 5, 48, 64);
+    made->request.halos[0] = (hy3d_tile_sizes){32, 16, 32};
+    made->request.halos[1] = (hy3d_tile_sizes){16, 8, 16};
+    made->request.strategies = 1U << HY3D_STRATEGY_TILED | 1U << HY3D_STRATEGY_HOST;
 }
 
 START_TEST(test_where_the_device_is_the_host_nothing_is_looked_at_twice)
 {
     hy3d_context *const context = test_context("ref", 1);
-    graphs_case made = tiled_case();
+    graphs_case made;
+    tiled_case(&made);
     hy3d_schedule *schedule = NULL;
     const hy3d_candidate *all;
     made.request.is_host = 1;
@@ -362,7 +363,8 @@ END_TEST
 START_TEST(test_tiles_that_no_kernel_can_compute_are_tried_in_three_sizes_and_then_on_the_host)
 {
     hy3d_context *const context = test_context("ref", 1);
-    graphs_case made = tiled_case();
+    graphs_case made;
+    tiled_case(&made);
     int32_t tries[2][HY3D_SCHEDULE_MAX_HALOS] = {{0}};
     int32_t levels[HY3D_SCHEDULE_MAX_HALOS][3] = {{0}};
     hy3d_candidate last = {.status = HY3D_OK};
@@ -407,7 +409,8 @@ static hy3d_status count_question(void *user, const hy3d_step *step, const hy3d_
 static int64_t questions_of(hy3d_context *context, int64_t budget, int32_t only_level,
                             hy3d_candidate *taken)
 {
-    graphs_case made = tiled_case();
+    graphs_case made;
+    tiled_case(&made);
     hy3d_schedule *schedule = NULL;
     counted state = {.made = &made, .inside = made.request.workspace};
     made.salt = 7;
@@ -442,7 +445,8 @@ START_TEST(test_nodes_that_are_alike_share_their_answers)
     int64_t questions[2] = {0, 0};
     hy3d_schedule *schedules[2];
     for (int i = 0; i < 2; i++) {
-        graphs_case made = tiled_case();
+        graphs_case made;
+        tiled_case(&made);
         made.request.graph.nodes = made.nodes;
         made.request.workspace = by_size;
         made.request.user = &questions[i];
@@ -468,7 +472,8 @@ END_TEST
 
 static int64_t smallest_of_tiles(hy3d_context *context)
 {
-    graphs_case made = tiled_case();
+    graphs_case made;
+    tiled_case(&made);
     hy3d_schedule *schedule = NULL;
     settle(&made);
     made.salt = 7;
@@ -512,7 +517,8 @@ END_TEST
 static hy3d_candidate taken_with_own(hy3d_context *context, int64_t told, int64_t budget,
                                      int32_t compiles_all, int32_t *asked_out)
 {
-    graphs_case made = small_case();
+    graphs_case made;
+    small_case(&made);
     hy3d_schedule *schedule = NULL;
     settle(&made);
     made.own_told = told;
@@ -540,7 +546,8 @@ START_TEST(test_the_bytes_of_own_code_are_asked_for_where_they_decide)
     ck_assert_int_eq(taken_with_own(context, 1, 1, 0, &asked).on_host, 1);
     ck_assert_int_eq(asked, 0); /* one byte is less than any code takes */
     /* Nothing that streams fits: it is asked, once, and counted as what it takes at least. */
-    graphs_case made = small_case();
+    graphs_case made;
+    small_case(&made);
     settle(&made);
     const int64_t least = replay_least_own_bytes(&made.request);
     ck_assert_int_lt(least, all.device_bytes);
@@ -562,7 +569,8 @@ END_TEST
 START_TEST(test_margins_are_thousandths_to_the_byte)
 {
     hy3d_context *const context = test_context("ref", 1);
-    graphs_case made = small_case();
+    graphs_case made;
+    small_case(&made);
     hy3d_schedule *schedule = NULL;
     settle(&made);
     made.request.strategies = 1U << HY3D_STRATEGY_STREAMED;
@@ -586,7 +594,8 @@ END_TEST
 START_TEST(test_a_budget_of_the_host_holds_without_one_of_the_device)
 {
     hy3d_context *const context = test_context("ref", 1);
-    graphs_case made = small_case();
+    graphs_case made;
+    small_case(&made);
     hy3d_schedule *schedule = NULL;
     settle(&made);
     made.request.result_bytes = 5000;
@@ -601,7 +610,8 @@ END_TEST
 START_TEST(test_a_step_that_was_not_tried_can_not_fail)
 {
     hy3d_context *const context = test_context("ref", 1);
-    graphs_case made = small_case();
+    graphs_case made;
+    small_case(&made);
     hy3d_schedule *const schedule = compiled(context, &made);
     hy3d_action action = HY3D_ACTION_STOP;
     ck_assert_status(hy3d_schedule_fallback(context, schedule, -1, HY3D_REASON_OUT_OF_MEMORY,

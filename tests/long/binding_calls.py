@@ -218,7 +218,8 @@ def scheduled() -> list[Call]:
     found = [Call(f"Schedule.{name}", getattr, (whole, name), {}) for name in names]
     for schedule in (whole, tiled):
         program = schedule.program
-        for name in ("candidate", "cut", "prefix_bytes", "shares", "weights", "tiles", "sections"):
+        pairs = ("shares", "input_rows")
+        for name in ("candidate", "cut", "prefix_bytes", *pairs, "weights", "tiles", "sections"):
             found.append(Call(f"Program.{name}", getattr, (program, name), {}))
         for name in ("steps", "kept", "slices", "start"):
             found.append(Call(f"Program.{name}", getattr(program, name), (0,), {}))

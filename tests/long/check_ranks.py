@@ -2,7 +2,8 @@
 
     python tests/long/check_ranks.py --count 200 [--seed 1] [--jobs 2] [--only NUMBER]
 
-Each case is a decode of a tiny VAE by 2, 3 or 4 processes. One of them is killed (SIGKILL), stopped
+Each case is a decode of a tiny VAE by 2, 3 or 4 processes; in half of them rank 0 alone has the
+latents. One of them is killed (SIGKILL), stopped
 for longer than the group's time-out or for a shorter while, interrupted (SIGINT), or sleeps at some
 steps: before the first meeting, at a step, at a meeting, within a wait, within an exchange, after
 the last frame.
@@ -58,7 +59,9 @@ from hy3d_rocm.decoding.report import DecodeCancelled  # noqa: E402
 
 TIMEOUT = 4.0  # of the group, in seconds
 LIMIT = 20 * TIMEOUT  # of a case
-BOUND = 64 * torch.finfo(torch.float32).eps  # as tests/unit/decoding/test_shared_run.py
+# Twice that of tests/unit/decoding/test_shared_run.py, as shapes are drawn: HunyuanVideo's norms of
+# three rows are off by 87 epsilons, and one device's frames by 73 from those of float64.
+BOUND = 128 * torch.finfo(torch.float32).eps
 ACTS = ("killed", "stopped for long", "stopped for a while", "slowed")
 INTERRUPTED = "interrupted"
 PLACES = ("before", "step", "meeting", "wait", "exchange", "after")
@@ -79,6 +82,7 @@ class Case:
     place: str
     share: float
     outside: int = 0  # processes that are not of the group, which begins behind them
+    is_sent: bool = False  # rank 0 alone has the latents
 
     @property
     def job(self) -> tuple[Any, ...]:
@@ -95,7 +99,8 @@ def drawn(number: int, seed: int) -> Case:
     share, outside = draw.random(), draw.choice((0, 0, 1))
     if place not in ("before", "after") and draw.random() < 0.25:
         act = INTERRUPTED
-    return Case(number, kind, shape, ranks, victim, act, place, share, outside)
+    is_sent = draw.random() < 0.5
+    return Case(number, kind, shape, ranks, victim, act, place, share, outside, is_sent)
 
 
 # In a rank
@@ -106,7 +111,7 @@ class Trap:
 
     def __init__(self, case: Case, rank: int, counts: dict[str, int] | None) -> None:
         self.case, self.counts = case, dict.fromkeys(PLACES, 0)
-        self.longest = 0.0  # wait
+        self.longest = 0.0  # wait, less the time-outs but one that it had
         self._is_victim = counts is not None and rank == case.victim
         self._at = 1 + int(case.share * (counts or {}).get(case.place, 1))
         self._sleeps = random.Random(case.number)
@@ -126,13 +131,16 @@ class Trap:
         """Into the group's functions."""
         wait, post, meet = Group.wait, Group.post, Group.meet
 
-        def waiting(group: Group, *given: Any, **more: Any) -> None:
+        def waiting(
+            group: Group, works: Any, held: Any, on_stream: bool, timeouts: int = 1
+        ) -> None:  # fmt: skip
             self.come("wait")
             began = time.monotonic()
             try:
-                wait(group, *given, **more)
+                wait(group, works, held, on_stream, timeouts)
             finally:
-                self.longest = max(self.longest, time.monotonic() - began)
+                lasted = time.monotonic() - began
+                self.longest = max(self.longest, lasted - (timeouts - 1) * TIMEOUT)
 
         def posting(group: Group, *given: Any) -> Any:
             pending = post(group, *given)
@@ -182,6 +190,7 @@ def decode_as(
         trap.set()
     samples, *size = case.shape
     z = torch.cat([tiny_latents(vae, *size, seed=n) for n in range(samples)])
+    z = z.to("meta") if case.is_sent and rank else z
     family = family_for(vae, timestep=TIMESTEP.get(case.kind))
     told: dict[str, Any] = {}
     trap.come("before")
@@ -311,12 +320,10 @@ class Running:
 
     @property
     def _keeps_all(self) -> bool:
-        """Whether no rank may be lost. A rank without rows waits from meeting to meeting, in which
-        time a slow one may sleep for longer than TIMEOUT in all."""
+        """Whether no rank may be lost."""
         case = self.case
         told = case.act == INTERRUPTED and case.place == "step"
-        waits_long = case.act == "slowed" and case.shape[2] < case.ranks
-        return not waits_long and (told or case.act in ("stopped for a while", "slowed"))
+        return told or case.act in ("stopped for a while", "slowed")
 
     def _ends(self, rank: int) -> tuple[str, ...]:
         """How a rank may end."""
@@ -368,12 +375,15 @@ class Check:
             if alone.codes != {0: 0}:
                 sys.exit(f"one device can't do {case}: {alone.logs()}")
             self.frames[case.job] = torch.load(alone.folder / "frames.pt")
-        key = (*case.job, case.ranks, case.outside)
+        key = (*case.job, case.ranks, case.outside, case.is_sent)
         if key not in self.counts:
-            plain = self.start(case, case.ranks, None)
-            self.wait_for(plain)
-            told = plain.told()
-            if len(told) != case.ranks:
+            for _ in range(2):  # gloo's first connections may fail on a busy machine
+                plain = self.start(case, case.ranks, None)
+                self.wait_for(plain)
+                told = plain.told()
+                if len(told) == case.ranks:
+                    break
+            else:
                 sys.exit(f"{case} undisturbed: {plain.codes} {plain.logs()}")
             self.counts[key] = [told[rank]["counts"] for rank in range(case.ranks)]
         return self.counts[key][case.victim]

@@ -116,6 +116,7 @@ PROGRAM_CALLS: dict[str, Any] = {
             "cut",
             "prefix_bytes",
             "shares",
+            "input_rows",
             "weights",
             "tiles",
             "sections",

@@ -74,8 +74,10 @@ class UnknownFamily(Family):
 
     @property
     def device(self) -> torch.device:
-        """Where it computes; that of the latents where it has no parameters."""
+        """Where it computes; that of the latents where it has no parameters, the CPU where these
+        are a shape alone."""
         here = getattr(self._source, "device", torch.device("cpu"))
+        here = torch.device("cpu") if here.type == "meta" else here
         parameter = next(self.decoder.parameters(), None)
         if parameter is not None and parameter.is_meta:
             return parameter.device

@@ -39,7 +39,7 @@ class Budget:
     device_bytes: on the device. host_bytes: on the host (the result, what is spilled).
     is_unified: both come out of device_bytes together, and the host's part is at most host_bytes.
     rule: a sentence that says how it came about. of_ranks: where several share a decode, each one's
-    device_bytes. beside_bytes: what was given beside device_bytes, for what takes the frames.
+    device_bytes. beside_bytes: what was given beside device_bytes, see without().
     """
 
     device_bytes: int
@@ -49,14 +49,15 @@ class Budget:
     of_ranks: tuple[int, ...] = ()
     beside_bytes: int = 0
 
-    def without(self, taken: int) -> Budget:
-        """What remains where what takes the frames holds so many bytes of the host."""
+    def without(self, taken: int, purpose: str = "to write the frames") -> Budget:
+        """What remains where what takes the frames, or has another purpose, holds so many bytes of
+        the host."""
         host = max(self.host_bytes - taken, 0)
         if not self.is_unified or not taken:
             return replace(self, host_bytes=host)
         return replace(
             self, device_bytes=max(self.device_bytes - taken, 0), host_bytes=host,
-            beside_bytes=taken, rule=f"{self.rule}; {size_text(taken)} of it to write the frames",
+            beside_bytes=taken, rule=f"{self.rule}; {size_text(taken)} of it {purpose}",
         )  # fmt: skip
 
     def fits(self, device_bytes: int, host_bytes: int) -> bool:

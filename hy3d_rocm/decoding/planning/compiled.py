@@ -111,7 +111,8 @@ def _key_of(job: Job, strategy: str, options: DecodeOptions) -> tuple[Any, ...] 
     return (
         type(family), family.timestep is None, weights, job.shape, job.device, job.dtype,
         job.result_dtype, job.make_backend, job.make_backend.computes_natively, job.encode,
-        job.keeps_result, job.rank, job.ranks, strategy, options, rules.key, target,
+        job.keeps_result, job.rank, job.ranks, job.sends_source, strategy, options, rules.key,
+        target,
     )  # fmt: skip
 
 
@@ -208,8 +209,8 @@ class Compiled:
             self.graph.nodes, workspace=asked.own_bytes,
             **self.workspace.request | {"inside": asked.inside},
             size=job.shape[2:], element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
-            result_bytes=job.host_bytes, device_budget=max(budget.device_bytes, 1),
-            host_budget=max(budget.host_bytes, 1),
+            source_bytes=job.dtype.itemsize * job.sends_source, result_bytes=job.host_bytes,
+            device_budget=max(budget.device_bytes, 1), host_budget=max(budget.host_bytes, 1),
             margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
             margin_permille=round(1000 * PLANNED_SHARE),
             is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu),

@@ -99,6 +99,7 @@ class Job:
     result_dtype: of the frames. encode: the other way round, `shape` is that of the pixels.
     keeps_result: whether all frames are kept in host memory (False: they go to a file as they
     come). rank, ranks: which of the ranks of a group this one is, that share every value's rows.
+    sends_source: whether rank 0 sends the others what they need of the latents (or pixels).
     """
 
     family: Any
@@ -111,6 +112,7 @@ class Job:
     keeps_result: bool = True
     rank: int = 0
     ranks: int = 1
+    sends_source: bool = False
 
     @cached_property
     def graph(self) -> Graph:

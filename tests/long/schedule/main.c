@@ -110,13 +110,13 @@ static void print_case(const graphs_case *made)
                                       "add",   "opaque", "output"};
     const hy3d_schedule_request *const r = &made->request;
     printf("size %lld %lld %lld, strategies %u, spill %d, unified %d, host %d, powers %d, "
-           "elements of %lld, inputs of %lld, kept %lld, result %lld, slices of %lld %lld, chunks "
-           "%d %d %d, own %lld, salt %llu, ranks %d\n",
+           "elements of %lld, inputs of %lld %lld, kept %lld, result %lld, slices of %lld %lld, "
+           "chunks %d %d %d, own %lld, salt %llu, ranks %d\n",
            (ll)r->size[0], (ll)r->size[1], (ll)r->size[2], r->strategies, r->may_spill,
            r->is_unified, r->is_host, r->pins_powers, (ll)r->element_bytes, (ll)r->input_bytes,
-           (ll)r->kept_bytes, (ll)r->result_bytes, (ll)r->device.slice_bytes[0],
-           (ll)r->device.slice_bytes[1], r->device.chunks[0], r->device.chunks[1],
-           r->device.chunks[2], (ll)r->own_bytes, (ull)made->salt, r->ranks);
+           (ll)r->source_bytes, (ll)r->kept_bytes, (ll)r->result_bytes,
+           (ll)r->device.slice_bytes[0], (ll)r->device.slice_bytes[1], r->device.chunks[0],
+           r->device.chunks[1], r->device.chunks[2], (ll)r->own_bytes, (ull)made->salt, r->ranks);
     for (int32_t i = 0; i < r->graph.count; i++) {
         const hy3d_node *const n = &made->nodes[i];
         printf("%3d %-9s source %d other %d channels %lld norm %d", i, ops[n->op], n->source,

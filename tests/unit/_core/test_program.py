@@ -233,9 +233,20 @@ def test_a_program_says_in_which_ratio_ranks_share_rows() -> None:
     both["size"] = (5, 24, 7)
     shared = compiled(weights=[3, 5], **both).program
     assert (shared.weights, shared.shares) == ((3, 5), ((0, 9), (9, 24)))
+    assert alone.input_rows == ((0, 6),)
+    assert shared.input_rows == ((0, 10), (8, 24))  # a kernel of three rows reads one more
     least = compiled(device_budget=1, **both).smallest_budget
     assert compiled(device_budgets=(2 * least, 3 * least), **both).program.weights == (1, 1)
     assert compiled(device_budgets=(2 * least, least // 2), **both).program.weights == (32, 8)
+
+
+def test_rows_of_the_input_that_a_rank_is_sent_count_on_its_host() -> None:
+    both: dict[str, Any] = {"ranks": 2, "link_bytes_per_second": 1e9}
+    found = [compiled(source_bytes=size, **both).program.candidate for size in (0, 2, 4)]
+    each = 4 * 5 * 4 * 7  # elements of four rows of four channels
+    assert [one["host_bytes"] for one in found] == [0, 2 * each, 4 * each]
+    with pytest.raises(ValueError, match="source_bytes"):
+        compiled(source_bytes=-1, **both)
 
 
 @pytest.mark.parametrize(

@@ -271,9 +271,27 @@ def test_what_progress_raises_ends_all(
     assert [group.lost for group in pair] == ["", ""]
 
 
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_an_interrupt_in_a_meeting_ends_that_rank(number: int, jobs: dict[str, Job]) -> None:
+    """The others have gone on to where it never comes: the group is lost, and the interrupt is not.
+    Rank 0 does not decode alone."""
+    real, calls = Group.wait, [0]
+
+    def wait(group: Group, *given: Any, **more: Any) -> None:
+        calls[0] += group.rank == 0
+        if group.rank == 0 and calls[0] == number:
+            raise KeyboardInterrupt
+        real(group, *given, **more)
+
+    with mock.patch.object(Group, "wait", wait):
+        ends = jobs["wan"].on(groups(2, SHORT))
+    assert type(ends[0]) is KeyboardInterrupt
+    assert type(ends[1]) in (DecodeCancelled, GroupLostError)
+
+
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_a_cancel_of_any_rank_ends_all(rank: int, three: list[Group]) -> None:
-    """Two rows: the third rank has none."""
+    """Two rows: rank 0 has none."""
     job, wish = Job("wan", rows=2), threading.Event()
 
     def decoded(group: Group) -> Any:

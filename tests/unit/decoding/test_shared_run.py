@@ -28,6 +28,7 @@ from hy3d_rocm.decoding.executor import (  # noqa: E402
 from hy3d_rocm.decoding.group import Group, group_of  # noqa: E402
 from hy3d_rocm.decoding.plan import BudgetTooSmallError  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
+from hy3d_rocm.decoding.shared_run import SharedRun  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(not _native.available, reason="programs need the C core"),
@@ -112,6 +113,27 @@ ENCODERS = how_much.of(("hunyuan", "hunyuan15", "wan22", "ltx095", "image", "see
 def test_ranks_encode_what_one_device_encodes(kind: str, way: tuple[int, str]) -> None:
     ranks, backend = way
     compared(kind, True, ranks, 8, backend)
+
+
+@pytest.mark.parametrize("kind", ["wan22", "ltx"])
+def test_what_a_function_of_frames_makes_beside_its_slice_is_planned(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are copied to their place among those that a convolution reads."""
+    real, told = SharedRun._map, list[tuple[int, int]]()
+
+    def mapped(run: SharedRun, step: Any) -> Any:
+        made = real(run, step)
+        own, rows = step.rows[1] - step.rows[0], made[0].shape[3]
+        if rows > own:
+            told.append((step.workspace_bytes, made[0].nbytes // rows * own))
+        return made
+
+    monkeypatch.setattr(SharedRun, "_map", mapped)
+    source = source_of(family_of(kind, vae_of(kind)), True, 2, 8, 5)
+    in_ranks(2, lambda group: run(kind, True, source, strategy="streamed", group=group))
+    assert len(told) >= 2
+    assert all(planned >= part for planned, part in told)
 
 
 UNEQUAL = [

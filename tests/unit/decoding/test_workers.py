@@ -179,25 +179,30 @@ def test_processes_stay_and_a_vae_is_sent_once_until_it_changes(
 def test_an_encode_is_shared_with_the_vae_of_the_decodes(
     pair: Workers, kind: str, monkeypatch: Any
 ) -> None:
+    """No pixels are in what each process is told: rank 0 sends it the rows that it reads."""
     sent = []
 
     def packed(message: Any, real: Any = wire.packed) -> Any:
-        sent.append(message[0])
-        return real(message)
+        text, tensors = real(message)
+        sent.append((message[0], len(tensors)))
+        return text, tensors
 
     def work(group: Any) -> Any:
         groups.append(group)
+        nonlocal before
+        before = group.sent_bytes
         return encode(family, pixels, strategy="streamed", group=group)
 
-    family, groups = family_of(kind, tiny_vae(kind)), list[Any]()
+    family, groups, before = family_of(kind, tiny_vae(kind)), list[Any](), 0
     latents = source_of(family, False, 1 if family.is_image else 3, 8, 5)
     pixels = source_of(family, True, 1 if family.is_image else 3, 8, 5)
     shared(pair, family, latents)
     monkeypatch.setattr(wire, "packed", packed)
     found = pair.share(family, pixels, {"strategy": "streamed"}, work, encode=True)
-    assert sent == ["carry_out"]
+    assert sent == [("carry_out", 0)]
     assert [group is None for group in groups] == [False]
-    assert groups[0].sent_bytes > 0
+    rows = pixels[:, :, :, pixels.shape[3] // 2 :].nbytes
+    assert rows < groups[0].sent_bytes - before < 2 * pixels.nbytes
     assert near(found, encode(family, pixels, strategy="streamed"))
 
 
