@@ -276,7 +276,7 @@ def _planned_bytes(
         job = job_of(family, shape, family.dtype, encode)
         plan = plan_job(job, budget, asked.strategy, options, _until(cancel))
         if plan.compiled is not None:
-            plan.compiled.keep()  # for the decode
+            plan.compiled.keep()  # for the next one
     except management.InterruptProcessingException:
         raise
     except DecodeCancelled:
