@@ -55,7 +55,7 @@ def run_tune_command(arguments: argparse.Namespace) -> int:
         _say(str(error))
         return 1
     except KeyboardInterrupt:
-        _say("interrupted before anything was measured")
+        _say("interrupted before any convolution was measured")
         return 130
     from hy3d_rocm.tune.report import tune_dict, tune_text
 
@@ -96,6 +96,9 @@ def _run(arguments: argparse.Namespace, device: Any) -> tuple[Any, str, Callable
             _say(said or "this decode is not computed by fused kernels")
         except RuntimeError as error:
             _say(f"the kernels of its fused decode were not measured: {error}")
+        except KeyboardInterrupt:
+            _say("interrupted; the tiles that were measured by then are kept")
+            raise
     found = shapes.collect(vae, latent, dtype, str(device))
     left = max(arguments.limit - (time.monotonic() - began), 0.0)
     _say(f"{len(found)} shapes of {latent} latents, {left:.0f} s at most")
