@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
 from decode_doubles import EVERY_KIND, TIMESTEP, tiny_latents, tiny_vae  # noqa: E402
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decoding import DecodeOptions, decode_with_report, encode_with_report  # noqa: E402
@@ -103,6 +104,20 @@ def test_what_a_plan_depends_on_makes_another(
     compiled.clear()
     frames_of(*change(vae, z))
     assert len(compiled) == 1
+
+
+def test_without_torchs_fused_attention_it_is_planned_anew(compiled: list[Any]) -> None:
+    """Scores are made then, which take memory."""
+    vae, z = tiny_vae("image"), tiny_latents(tiny_vae("image"), 1, 24, 24)
+    _, fused = decode_with_report(vae, z)
+    compiled.clear()
+    with sdpa_kernel(SDPBackend.MATH):
+        _, composed = decode_with_report(vae, z)
+    assert len(compiled) == 1
+    assert composed.predicted_peak_bytes > fused.predicted_peak_bytes
+    compiled.clear()
+    assert decode_with_report(vae, z)[1].predicted_peak_bytes == fused.predicted_peak_bytes
+    assert not compiled
 
 
 def test_a_budget_that_has_a_part_in_it_makes_another(compiled: list[Any]) -> None:
