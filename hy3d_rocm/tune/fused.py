@@ -236,9 +236,8 @@ def _measured(
     def tried(run: Callable[[], Tensor]) -> tuple[Tensor, bool]:
         made[_OUT].copy_(before)
         result = run()
-        if wanted is None:
-            return result.clone(), True
-        return wanted, _agrees(result, wanted, layer)
+        like = result.clone() if wanted is None else wanted
+        return like, _agrees(result, like, layer)
 
     for tile in tiles:
         look()
@@ -252,13 +251,16 @@ def _measured(
             if one.kind is not errors.Kind.OUT_OF_MEMORY:  # another time there may be enough
                 _keep(layer, tile, device, "error", detail=one.reason or "")
             continue
-        wanted, agrees = found
+        like, agrees = found
         if not agrees:
-            detail = f"its values are not those of {layer.tiles[0]}"
+            first = next(iter(runs), None)  # the guess, unless it failed
+            detail = (
+                f"its values are not those of {first}" if first else "its values are no numbers"
+            )
             outcome.wrong.append(f"tile {tile} of {layer.line()} is never taken: {detail}")
             _keep(layer, tile, device, "wrong", detail=detail)
             continue
-        runs[str(tile)] = run
+        wanted, runs[str(tile)] = like, run
     interleave(runs, {str(tile): one for tile, one in timed.items()}, watch, device, _SERIES_S)
     seconds = dict[Config, float]()
     for tile, one in timed.items():

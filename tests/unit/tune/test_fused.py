@@ -209,6 +209,27 @@ def test_a_tile_that_is_wrong_or_fails_is_never_taken(
     assert name_of(rank(layer.kind, 10_000_000)) == slower
 
 
+@pytest.mark.parametrize("value", [float("nan"), None])
+def test_where_the_guess_fails_the_next_is_what_others_are_compared_with(
+    wan: tuple[Job, Any], known: Store, monkeypatch: pytest.MonkeyPatch, value: float | None
+) -> None:
+    (layer,) = (one for one in fused.layers_of(*wan) if one.kind[1:] == (96, 288, 9))
+    guess, _, wrong = map(name_of, layer.tiles[:3])
+    gpu = Gpu(monkeypatch)
+    gpu.values[wrong] = 2.0
+    if value is None:
+        gpu.failing = {guess}
+    else:
+        gpu.values[guess] = value
+    outcome, _ = measured([layer], gpu)
+    assert f"its values are not those of {layer.tiles[1]}" in outcome.wrong[-1]
+    assert ("its values are no numbers" in outcome.wrong[0]) is (value is not None)
+    records = known.records(launch.fused_key(layer.kind, CPU))
+    assert [records[str(t)].verdict for t in layer.tiles[:3]] == [
+        "error" if value is None else "wrong", "ok", "wrong"
+    ]  # fmt: skip
+
+
 def test_results_that_differ_by_rounding_agree(
     wan: tuple[Job, Any], known: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
