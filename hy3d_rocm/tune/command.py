@@ -56,7 +56,7 @@ def run_tune_command(arguments: argparse.Namespace) -> int:
         _say(str(error))
         return 1
     except KeyboardInterrupt:
-        _say("interrupted before anything was measured")
+        _say("interrupted before any convolution was measured")
         return 130
     code = deliver(
         tune_text(report, default), tune_dict(report, default), arguments.json, _say,
@@ -90,6 +90,9 @@ def _run(arguments: argparse.Namespace, device: torch.device) -> tuple[Any, str,
             _say(said or "this decode is not computed by fused kernels")
         except RuntimeError as error:
             _say(f"the kernels of its fused decode were not measured: {error}")
+        except KeyboardInterrupt:
+            _say("interrupted; the tiles that were measured by then are kept")
+            raise
     if shapes.is_as_diffusers(vae):
         found = shapes.collect(vae, latent, dtype, str(device))
     else:

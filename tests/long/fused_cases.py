@@ -117,15 +117,16 @@ def random_case(seed: int, index: int) -> Case:
     while True:
         shape = _shape(rng)
         factor = math.prod(shape["shuffle"][0]) if shape["shuffle"] else 1
-        each = rng.choice((1, 3, 16, 24)) if factor > 1 else rng.choice((1, 3, 8, 16, 20, 40))
+        # Of a tile of 48 or 96 channels the last third is made apart.
+        every = (1, 3, 16, 24, 40) if factor > 1 else (1, 3, 8, 16, 20, 40, 72, 100)
         cuts = tuple(sorted(rng.random() for _ in range(rng.choice((0, 0, 1, 2)))))
-        tile = (rng.choice((16, 32, 64)), rng.choice((16, 32, 96)), rng.choice((16, 32)))
+        tile = (rng.choice((16, 32, 64)), rng.choice((16, 32, 48, 96)), rng.choice((16, 32)))
         if shape["shuffle"] and shape["shuffle"][0][0] > 1 and rng.random() < 0.4:
             (_, *space), order = shape["shuffle"]
             shape["shuffle"] = ((2, *space), order, 0, (1, *space))
         case = Case(
             index=index, dtype=rng.choice(DTYPES), channels=rng.choice((3, 8, 16, 17, 24, 40)),
-            outputs=each * factor, norm=rng.choice(NORMS), scaled=rng.random() < 0.3,
+            outputs=rng.choice(every) * factor, norm=rng.choice(NORMS), scaled=rng.random() < 0.3,
             silu=rng.random() < 0.5, bias=rng.random() < 0.7,
             add=rng.choice((None, None, "last", "plain", "odd")), moments=rng.random() < 0.5,
             into=rng.choice((None, None, "last", "last", "plain", "odd", "add")),

@@ -21,7 +21,7 @@ from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.first_use import Facts
 from hy3d_rocm.conv.triton.layout import Layout, is_points
 from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
-from hy3d_rocm.conv.verdict_store.machine import this_machine
+from hy3d_rocm.conv.verdict_store.machine import Machine, this_machine
 from hy3d_rocm.conv.verdict_store.records import Key, make_key
 from hy3d_rocm.conv.verdict_store.store import Store, store
 
@@ -277,7 +277,7 @@ def config_for(spec: ConvSpec) -> Config | None:
 # The same of the fused kernels (decoding/backends/triton), a record a tile at what it was measured
 # for.
 FUSED = "fused"
-_measured: dict[int, tuple[Store, int, configs.Measured | None]] = {}
+_measured: dict[Machine, tuple[Store, int, configs.Measured | None]] = {}
 
 
 def fused_key(kind: configs.Kind, device: torch.device) -> Key:
@@ -290,13 +290,13 @@ def fused_key(kind: configs.Kind, device: torch.device) -> Key:
 def measured(device: torch.device) -> configs.Measured | None:
     """The tiles of fused kernels that were measured on a GPU; the same object while there are no
     others."""
-    known, index = store(), device.index or 0
+    known, machine = store(), this_machine(device)
     generation = known.generation
-    noted = _measured.get(index)
+    noted = _measured.get(machine)
     if noted is not None and noted[0] is known and noted[1] == generation:
         return noted[2]
     arch, tiles = architecture(device), dict[configs.Kind, tuple[Config, ...]]()
-    for key, records in known.of(FUSED, this_machine(device)).items():
+    for key, records in known.of(FUSED, machine).items():
         outputs, taps, length = (int(n) for n in re.findall(r"\d+", key.shape))
         kind = key.dtype, outputs, length, taps
         found = []
@@ -310,7 +310,7 @@ def measured(device: torch.device) -> configs.Measured | None:
     made = configs.Measured(tiles) if tiles else None
     if noted is not None and repr(noted[2]) == repr(made):  # rates included
         made = noted[2]
-    _measured[index] = known, generation, made
+    _measured[machine] = known, generation, made
     return made
 
 

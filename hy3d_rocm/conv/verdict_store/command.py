@@ -234,7 +234,7 @@ def _table(records: Iterable[Record]) -> list[str]:
 
 def _cells(record: Record) -> tuple[str, ...]:
     return (
-        _printable(record.tier)[:12],
+        _printable(record.tier)[:16],  # as long as a tile
         record.verdict,
         _seconds_text(record.seconds),
         _seconds_text(record.first_seconds),

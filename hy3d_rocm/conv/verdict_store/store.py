@@ -129,8 +129,9 @@ class Store:
 
     def of(self, op: str, machine: Machine) -> dict[Key, dict[str, Record]]:
         """All that is known of an operation on a machine with its versions. Not to be changed."""
-        known = self._known
-        return {key: found for key, found in known.items() if key.op == op and key[4:] == machine}
+        with self._lock:
+            known = list(self._known.items())
+        return {key: found for key, found in known if key.op == op and key[4:] == machine}
 
     def put(self, key: Key, record: Record) -> None:
         """Known at once to this process; the file has it within milliseconds."""

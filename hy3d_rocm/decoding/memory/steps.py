@@ -50,9 +50,8 @@ class StepWorkspace:
         self, graph: Graph, backend: TorchBackend, rules: OperatorWorkspace, dtype: torch.dtype,
         host: tuple[TorchBackend, OperatorWorkspace] | None = None, into: bool = False,
     ) -> None:  # fmt: skip
-        self.graph, self._dtype = graph, dtype
-        self._into = {"into": True} if into else {}
-        self._places = [(backend, rules), *([host] if host else [])]
+        self.take(graph, [(backend, rules), *([host] if host else [])])
+        self._dtype, self._into = dtype, {"into": True} if into else {}
         self._first = next((  # of those that torch computes as matrix products
             n for n, node in enumerate(graph.nodes)
             if node.op == ATTENTION or (node.op == CONV and node.kernel == (1, 1, 1))
@@ -66,6 +65,11 @@ class StepWorkspace:
         self._layers = tuple(zip(*(layers[n] for n in self._alike), strict=True))  # of each place
         self._known: dict[tuple[Any, ...], tuple[int, int, int, int]] = {}
         self._shapes: dict[frozenset[Any], int] = {}  # their numbers
+
+    def take(self, graph: Graph, places: list[tuple[TorchBackend, OperatorWorkspace]]) -> None:
+        """The same graph over other layers, and places that are like those before; none where
+        nothing is to be asked: a backend holds the modules whose weights it was asked about."""
+        self.graph, self._places = graph, places
 
     @property
     def request(self) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class OperatorWorkspace:
     def key(self) -> tuple[Any, ...]:
         """What the rules depend on beside shapes: predictions are remembered by it."""
         switches = torch.get_num_threads(), torch.backends.cudnn.enabled, self.is_watched
-        return str(self.device), *switches
+        return str(self.device), *switches, *_fused_attention()
 
     def of(self, func: Any, args: Sequence[Any], out: Any) -> int:
         """Bytes beside operands and results while `func(*args)` makes `out`."""
@@ -136,14 +136,15 @@ class OperatorWorkspace:
 
     def composes(self, dtype: torch.dtype, size: int) -> bool:
         """Whether torch composes attention of operators, of contiguous heads of `size` channels."""
-        return _attention_is_composed(self.device.type, dtype, 4, (size,) * 3, (True,) * 3, False)
+        kind = self.device.type, dtype, 4, (size,) * 3, (True,) * 3, False
+        return _attention_is_composed(*kind, _fused_attention())
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> int:
         """Of F.scaled_dot_product_attention."""
         dense = tuple(t.stride(-1) == 1 or t.shape[-1] == 1 for t in (q, k, v))
         heads = q.shape[-1], k.shape[-1], v.shape[-1]
         kind = self.device.type, q.dtype, q.dim(), heads, dense, mask is not None
-        if _attention_is_composed(*kind):
+        if _attention_is_composed(*kind, _fused_attention()):
             scores = math.prod(q.shape[:-1]) * k.shape[-2] * q.element_size()
             return 2 * scores + int(q.nbytes) + int(k.nbytes)
         if self.device.type != "cpu":
@@ -198,12 +199,20 @@ def conv_backend(
     return str(chosen).rsplit(".", 1)[-1]
 
 
+def _fused_attention() -> tuple[bool, ...]:
+    """Which fused kernels torch may take for attention (sdpa_kernel() switches them)."""
+    cuda: Any = torch.backends.cuda  # on the CPU the first switch counts, too
+    return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()
+
+
 @lru_cache(maxsize=256)
 def _attention_is_composed(
     device: str, dtype: torch.dtype, ndim: int, heads: tuple[int, int, int],
-    dense: tuple[bool, ...], masked: bool,
+    dense: tuple[bool, ...], masked: bool, switches: tuple[bool, ...],
 ) -> bool:  # fmt: skip
-    """Whether torch composes attention of operators, scores and all, for operands of this kind."""
+    """Whether torch composes attention of operators, scores and all, for operands of this kind.
+    `switches` matter to the choice."""
+    del switches
     if device == "cuda" and not torch.cuda.is_available():
         return not all(dense)
     lead = (1,) * (ndim - 2)

@@ -263,7 +263,9 @@ class Compiled:
         budget had a part in it, and would not now. It is this job's from then on."""
         if self.graph.nodes != job.graph.nodes or budget.is_unified != self.budget.is_unified:
             return False
-        self.job, self.budget, self.graph, self.workspace.graph = job, budget, job.graph, job.graph
+        self.job, self.budget, self.graph = job, budget, job.graph
+        devices = [job.device] if job.device.type == "cpu" else [job.device, _CPU]
+        self.workspace.take(job.graph, [_place(job, device) for device in devices])
         self._questions.job, self._questions.check = job, check
         return all(
             c.need is None or budget.fits(c.need.device_bytes, c.need.host_bytes)
@@ -278,12 +280,15 @@ class Compiled:
             return
         if not all(c["fits"] or c["status"] == "HY3D_ERR_UNSUPPORTED" for c in looked):
             return
+        if len(set(self.program.weights)) > 1:  # rows are shared so where equal parts do not fit
+            return
         plans, kept = self.job.family.seen.plans, copy.copy(self)
-        kept.graph = self.workspace.graph = Graph(self.graph.nodes, ())
+        kept.graph = Graph(self.graph.nodes, ())
+        self.workspace.take(kept.graph, [])
         del kept.job, self._questions.job, self._questions.check
         plans[self.key] = kept
-        while len(plans) > _MOST_KEPT:
-            del plans[next(iter(plans))]
+        for key in list(plans)[:-_MOST_KEPT]:
+            plans.pop(key, None)  # another thread may have taken it
 
     def _refused(self) -> list[Candidate]:
         return [Candidate(Variant("whole"), None, False, why) for why in self._questions.untold]

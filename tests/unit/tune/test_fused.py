@@ -232,6 +232,27 @@ def test_a_tile_that_is_wrong_or_fails_is_never_taken(
     assert name_of(rank(layer.kind, 10_000_000)) == slower
 
 
+@pytest.mark.parametrize("value", [float("nan"), None])
+def test_where_the_guess_fails_the_next_is_what_others_are_compared_with(
+    wan: tuple[Job, Any], known: Store, monkeypatch: pytest.MonkeyPatch, value: float | None
+) -> None:
+    (layer,) = (one for one in fused.layers_of(*wan) if one.kind[1:] == (96, 288, 9))
+    guess, _, wrong = map(name_of, layer.tiles[:3])
+    gpu = Gpu(monkeypatch)
+    gpu.values[wrong] = 2.0
+    if value is None:
+        gpu.failing = {guess}
+    else:
+        gpu.values[guess] = value
+    outcome, _ = measured([layer], gpu)
+    assert f"its values are not those of {layer.tiles[1]}" in outcome.wrong[-1]
+    assert ("its values are no numbers" in outcome.wrong[0]) is (value is not None)
+    records = known.records(launch.fused_key(layer.kind, CPU))
+    assert [records[str(t)].verdict for t in layer.tiles[:3]] == [
+        "error" if value is None else "wrong", "ok", "wrong"
+    ]  # fmt: skip
+
+
 def test_results_that_differ_by_rounding_agree(
     wan: tuple[Job, Any], known: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +279,92 @@ def test_what_there_is_no_time_or_memory_for_is_said(
 
     monkeypatch.setattr(torch, "empty_strided", empty_strided)
     assert measured(layers[:2], gpu)[0].left == 2
+
+
+def test_what_there_was_no_memory_for_is_tried_another_time(
+    wan: tuple[Job, Any], known: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (layer,) = (one for one in fused.layers_of(*wan) if one.kind[1:] == (96, 288, 9))
+    gpu = Gpu(monkeypatch)
+    short, real = {name_of(layer.tiles[1])}, fused._run
+
+    def run(part: Any, *given: Any) -> Any:
+        if name_of(part.work.products[0].tile) in short:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return real(part, *given)
+
+    monkeypatch.setattr(fused, "_run", run)
+    assert measured([layer], gpu)[0].layers == 1
+    assert str(layer.tiles[1]) not in known.records(launch.fused_key(layer.kind, CPU))
+    short.clear()
+    measured([layer], gpu)
+    assert known.records(launch.fused_key(layer.kind, CPU))[str(layer.tiles[1])].verdict == "ok"
+
+
+@pytest.mark.parametrize("method", ["clone", "abs"])
+def test_no_memory_for_what_results_are_compared_with_ends_nothing(
+    wan: tuple[Job, Any], known: Store, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    layers, gpu = fused.layers_of(*wan)[:2], Gpu(monkeypatch)
+
+    def fail(*_: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(torch.Tensor, method, fail)
+    outcome, _ = measured(layers, gpu)
+    assert outcome.layers + outcome.left == 2
+
+
+def test_tiles_that_were_measured_at_several_sizes_are_compared_rightly(
+    wan: tuple[Job, Any], known: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small decode's tile, whose layer had few positions, is no faster for that."""
+    (layer,) = (one for one in fused.layers_of(*wan) if one.kind[1:] == (96, 288, 9))
+    small = replace(layer, tiles=layer.tiles[-1:])
+    monkeypatch.setattr(fused.Layer, "positions", 1 << 14)
+    measured([small], Gpu(monkeypatch, **{name_of(small.tiles[0]): 0.5}))
+    monkeypatch.setattr(fused.Layer, "positions", 1 << 20)
+    large = replace(layer, tiles=layer.tiles[:-1])
+    measured([large], Gpu(monkeypatch, **{name_of(large.tiles[0]): 0.9}))
+    assert name_of(rank(layer.kind, 10_000_000)) == name_of(large.tiles[0])
+    # What is known is said of this size.
+    monkeypatch.setattr(fused.Layer, "positions", 1 << 22)
+    outcome, _ = measured([large], Gpu(monkeypatch))
+    assert outcome.best_s == pytest.approx(large.runs * 0.9 * 4)
+
+
+def test_gpus_of_two_kinds_have_records_of_their_own(
+    known: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device without a number is the current one, here the second."""
+    other, kind = VERSIONS._replace(architecture="gfx1201"), ("bf16", 96, 288, 9)
+    mine = {"cuda:0": VERSIONS, "cuda:1": other, "cuda": other}
+    monkeypatch.setattr(launch, "this_machine", lambda device: mine[str(device)])
+    known.put(launch.fused_key(kind, GPU), Record("64x64x32w4s2g8", "ok", 1.0))
+    assert launch.measured(GPU) is not None
+    assert launch.measured(torch.device("cuda")) is None
+    assert launch.measured(torch.device("cuda", 1)) is None
+
+
+def test_what_can_not_be_foreseen_ends_nothing(
+    wan: tuple[Job, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for compile_ahead(): a function of the VAE's own may want real values."""
+    real, parts = fused.dry_run, []
+
+    def dry_run(*given: Any) -> None:
+        def launched(*part: Any) -> None:
+            if parts:
+                raise ValueError("a number is wanted")
+            parts.append(part)
+            given[-1](*part)
+
+        real(*given[:-1], launched)
+
+    monkeypatch.setattr(fused, "dry_run", dry_run)
+    assert len(fused.layers_of(*wan)) == 1
+    monkeypatch.setattr(fused, "dry_run", lambda *given: None)
+    assert fused.tune_decode(*wan, print, limit_s=1.0) == ""  # torch computes all of it
 
 
 def test_a_cancel_keeps_what_was_measured(

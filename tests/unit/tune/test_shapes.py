@@ -264,6 +264,18 @@ def test_the_command_keeps_records_and_a_second_run_adds_none(
         said = capsys.readouterr()
         assert "0 new records" in said.out, "the table comes first"
         assert ("were not compiled: the GPU is gone" in said.err) is (code == 0)
+    monkeypatch.setattr(fused, "compile_decode", lambda *_: "")
+    assert cli.main([*words, "--tiers", "fused"]) == 0
+    assert "this decode is not computed by fused kernels" in capsys.readouterr().err
+
+    def tune_decode(*_: Any, **__: Any) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fused, "tune_decode", tune_decode)
+    assert cli.main([*words, "--tiers", "fused"]) == 130
+    said = capsys.readouterr().err
+    assert "the tiles that were measured by then are kept" in said
+    assert "before anything" not in said
     assert cli.main([*words, "--tiers", "magic"]) == 1
     assert "is none of" in capsys.readouterr().err
     store.close()

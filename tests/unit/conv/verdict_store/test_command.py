@@ -60,6 +60,17 @@ def test_list_is_aligned_and_fits_100_columns(
         assert all(line[c - 2 : c] == "  " and line[c] != " " for c in columns), line
 
 
+def test_tiles_are_told_apart(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store.open(path)
+    tiles = ["128x128x64w4s3g8", "128x128x64w4s4g8"]
+    for tile in tiles:
+        store.put(key()._replace(op="fused", shape="96 outputs of 9 x 288"), record(tile))
+    store.close()
+    lines = run(capsys, "list")[1].splitlines()
+    assert sorted(line.split()[0] for line in lines[-2:]) == tiles
+    assert max(map(len, lines)) <= 100
+
+
 def test_list_says_what_it_left_out(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "list")
     assert out.count("conv3d") == 40

@@ -15,6 +15,7 @@ from verdict_store_fixtures import lines, new_path, open_store, patience  # noqa
 
 from hy3d_rocm.conv.verdict_store import database
 from hy3d_rocm.conv.verdict_store import store as store_module
+from hy3d_rocm.conv.verdict_store.machine import Machine
 from hy3d_rocm.conv.verdict_store.records import Row
 from hy3d_rocm.conv.verdict_store.store import Store
 
@@ -100,6 +101,23 @@ def test_memory_only_store_knows_what_it_was_told() -> None:
     assert (store.forget(), store.rows()) == (1, [])
     assert not os.path.exists(":memory:")
     store.close()
+
+
+def test_a_row_may_come_while_those_of_a_machine_are_looked_for() -> None:
+    """Of any number another thread puts the next one meanwhile."""
+    store = Store.open(":memory:")
+    store.put(key(0), record())
+    store.put(key(1), record())
+
+    class Looked(Machine):
+        def __eq__(self, other: object) -> bool:
+            store.put(key(len(store.rows())), record())
+            return super().__eq__(other)
+
+        __hash__ = Machine.__hash__
+
+    assert set(store.of(key(0).op, Looked(*key(0).machine))) == {key(0), key(1)}
+    assert len(store.rows()) == 4
 
 
 def test_threads_lose_nothing(path: Path, store: Store) -> None:

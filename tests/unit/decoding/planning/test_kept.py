@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,12 +14,16 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
 from decode_doubles import EVERY_KIND, TIMESTEP, tiny_latents, tiny_vae  # noqa: E402
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decoding import DecodeOptions, decode_with_report, encode_with_report  # noqa: E402
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend  # noqa: E402
 from hy3d_rocm.decoding.families import family_for  # noqa: E402
 from hy3d_rocm.decoding.faults import ATTEMPTS  # noqa: E402
+from hy3d_rocm.decoding.memory.budget import NO_LIMIT, Budget  # noqa: E402
+from hy3d_rocm.decoding.planning.compiled import plan_job  # noqa: E402
+from hy3d_rocm.decoding.planning.jobs import Job, host_backend  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeCancelled  # noqa: E402
 
 pytestmark = [
@@ -99,6 +104,20 @@ def test_what_a_plan_depends_on_makes_another(
     compiled.clear()
     frames_of(*change(vae, z))
     assert len(compiled) == 1
+
+
+def test_without_torchs_fused_attention_it_is_planned_anew(compiled: list[Any]) -> None:
+    """Scores are made then, which take memory."""
+    vae, z = tiny_vae("image"), tiny_latents(tiny_vae("image"), 1, 24, 24)
+    _, fused = decode_with_report(vae, z)
+    compiled.clear()
+    with sdpa_kernel(SDPBackend.MATH):
+        _, composed = decode_with_report(vae, z)
+    assert len(compiled) == 1
+    assert composed.predicted_peak_bytes > fused.predicted_peak_bytes
+    compiled.clear()
+    assert decode_with_report(vae, z)[1].predicted_peak_bytes == fused.predicted_peak_bytes
+    assert not compiled
 
 
 def test_a_budget_that_has_a_part_in_it_makes_another(compiled: list[Any]) -> None:
@@ -192,6 +211,55 @@ def test_a_vae_is_not_held_by_what_is_kept() -> None:
     del vae
     gc.collect()
     assert [ref() for ref in held] == [None] * 3
+
+
+@pytest.mark.parametrize("kind", ["wan", "hunyuan"])
+def test_modules_that_were_replaced_are_not_held(kind: str) -> None:
+    vae, other, z = tiny_vae(kind), tiny_vae(kind, seed=1), tiny_latents(tiny_vae(kind), 3, 4, 5)
+    frames_of(vae, z)
+    held = [weakref.ref(module) for module in vae.decoder.modules()]
+    vae.decoder, vae.post_quant_conv = other.decoder, other.post_quant_conv
+    frames_of(vae, z)
+    gc.collect()
+    assert [ref() for ref in held] == [None] * len(held)
+
+
+def test_unequal_shares_are_not_kept() -> None:
+    """Equal ones did not fit one rank's budget; a rank that plans anew would share otherwise."""
+    family, float32 = family_for(tiny_vae("wan")), torch.float32
+    shape = (1, family.latent_channels, 3, 64, 64)
+    job = Job(family, shape, torch.device("cpu"), float32, float32, host_backend, ranks=2)
+    free = Budget(NO_LIMIT, NO_LIMIT, False, "", of_ranks=(NO_LIMIT, NO_LIMIT))
+    equal = plan_job(job, free)
+    assert equal.compiled is not None
+    assert len(set(equal.compiled.program.weights)) == 1
+    less = equal.need.device_bytes * 9 // 10
+    unequal = plan_job(job, replace(free, device_bytes=less, of_ranks=(NO_LIMIT >> 3, less)))
+    assert unequal.compiled is not None
+    assert len(set(unequal.compiled.program.weights)) == 2
+    unequal.compiled.keep()
+    again = plan_job(job, free)
+    assert again.compiled is not None
+    assert again.compiled.program.weights == equal.compiled.program.weights
+
+
+def test_threads_that_keep_many_at_once_do_not_meet() -> None:
+    """Each drops the oldest, which the other may have dropped or taken meanwhile."""
+
+    class Plans(dict[Any, Any]):
+        def __iter__(self) -> Any:
+            found = list(super().__iter__())
+            if len(found) > 4:
+                self.pop(found[0], None)  # the other thread
+            return iter(found)
+
+    vae = tiny_vae("wan")
+    family = family_for(vae)
+    assert family.seen is not None
+    family.seen.plans = Plans()
+    for columns in range(3, 10):
+        frames_of(vae, tiny_latents(vae, 1, 3, columns))
+    assert len(family.seen.plans) <= 4
 
 
 def test_few_are_kept(compiled: list[Any]) -> None:
