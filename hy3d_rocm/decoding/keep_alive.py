@@ -62,12 +62,12 @@ class KeepAlive:
     def _say(self, what: int) -> None:
         self._last = time.monotonic()
         for rank in self._others:
-            word = torch.tensor([what], dtype=torch.uint8)
+            word = torch.tensor([what], dtype=torch.uint8, device="cpu")
             with self._group.watched(self._said, word):
                 self._said.append((self._group.control.send([word], rank, _TAG), word))
 
     def _hear(self) -> int:
-        word, works = torch.empty(1, dtype=torch.uint8), list[Any]()
+        word, works = torch.empty(1, dtype=torch.uint8, device="cpu"), list[Any]()
         with self._group.watched(works, word):
             works.append(self._group.control.recv([word], self._heard_of, _TAG))
         self._group.wait(works, word, False)
