@@ -481,19 +481,21 @@ def pack(weight: Tensor, bias: Tensor | None, job: Job, order: str) -> tuple[Ten
 
 def _folded(weight: Tensor, in_time: bool) -> list[Tensor]:
     """A weight a phase, of sums of taps. Of two output frames the first is the odd one."""
-    alone = tuple((k,) for k in range(weight.shape[2]))
+    ways = _FOLDED[::-1] if in_time else ((),)  # no sums of frames' taps
     wide = torch.float64 if weight.dtype is torch.float32 else torch.float32
-    found = []
-    for frames, lines, columns in itertools.product(
-        _FOLDED[::-1] if in_time else (alone,), _FOLDED, _FOLDED
-    ):
-        made = weight.new_empty((*weight.shape[:2], len(frames), 2, 2))
-        for t, h, w in itertools.product(range(len(frames)), range(2), range(2)):
-            total = torch.zeros(weight.shape[:2], dtype=wide, device=weight.device)
-            for kt, kh, kw in itertools.product(frames[t], lines[h], columns[w]):
-                total += weight[:, :, kt, kh, kw]
-            made[:, :, t, h, w] = total
-        found.append(made)
+    size = (*weight.shape[:2], 2 if in_time else weight.shape[2], 2, 2)
+    found = [weight.new_empty(size) for _ in range(4 * len(ways))]
+    for number, (lines, columns) in enumerate(itertools.product(_FOLDED, _FOLDED)):
+        for h, w in itertools.product(range(2), range(2)):
+            first, *others = itertools.product(lines[h], columns[w])
+            total = weight[:, :, :, first[0], first[1]].to(wide, copy=True)  # of all frames
+            for kh, kw in others:
+                total += weight[:, :, :, kh, kw]
+            for made, frames in zip(found[number::4], ways, strict=True):
+                for t, taps in enumerate(frames):
+                    made[:, :, t, h, w] = total[:, :, taps[0] : taps[-1] + 1].sum(2)
+                if not frames:
+                    made[:, :, :, h, w] = total
     return found
 
 
