@@ -45,7 +45,9 @@ _SERIES_S = 0.2
 # one kind of layer are compared, and were maybe measured at several sizes.
 _POSITIONS = 1 << 20
 _META = torch.device("meta")
-_OUT, _ROWS, _PARTS = (fused.OPERANDS.index(name) for name in ("out", "rows", "parts"))
+_OUT, _ROWS, _PARTS, _MOMENTS = (
+    fused.OPERANDS.index(name) for name in ("out", "rows", "parts", "moments")
+)
 
 
 @dataclass
@@ -231,19 +233,20 @@ def _measured(
     before = None if made is None else attempt(Timed(), made[_OUT].clone, device)
     if before is None:
         return {}
-    wanted: Tensor | None = None  # the first result
+    wanted: list[Tensor] = []  # the first result, and its moments
 
-    def tried(run: Callable[[], Tensor]) -> tuple[Tensor, bool]:
+    def tried(run: Callable[[], list[Tensor]]) -> tuple[list[Tensor], bool]:
         made[_OUT].copy_(before)
-        result = run()
-        like = result.clone() if wanted is None else wanted
-        return like, _agrees(result, like, layer)
+        results = run()
+        like = wanted or [result.clone() for result in results]
+        return like, _agrees(results, like, layer)
 
     for tile in tiles:
         look()
         run, one = partial(_run, layer.with_tile(tile), made, device), timed[tile]
-        try:
-            found = attempt(one, partial(tried, run), device)
+        try:  # a process that ends within leaves a "hang", and the tile is not tried again
+            with store().in_flight(launch.fused_key(layer.kind, device), str(tile)):
+                found = attempt(one, partial(tried, run), device)
         except RuntimeError as error:  # the GPU is lost
             _keep(layer, tile, device, "error", detail=str(error))
             raise
@@ -279,24 +282,31 @@ def _like(like: Tensor | None, device: torch.device) -> Tensor | None:
     return made.normal_(std=0.1)
 
 
-def _run(part: fused.Part, tensors: Sequence[Tensor | None], device: torch.device) -> Tensor:
-    """The part's result. What it takes beside depends on the tile."""
+def _run(
+    part: fused.Part, tensors: Sequence[Tensor | None], device: torch.device
+) -> list[Tensor]:  # fmt: skip
+    """The part's result, and its moments. What it takes beside depends on the tile."""
     given = list(tensors)
     for number, size in ((_ROWS, part.work.rows_elems), (_PARTS, part.work.parts_elems)):
         like = given[number]
         given[number] = None if like is None else like.new_empty(size)
     fused.run_launches(part, given, device.index)
-    made = given[_OUT]
-    assert made is not None
-    return made
+    return [made for made in (given[_OUT], given[_MOMENTS]) if made is not None]
 
 
-def _agrees(result: Tensor, wanted: Tensor, layer: Layer) -> bool:
-    """Whether two tiles' results may be the same sums, added up in another order and rounded."""
+def _agrees(results: Sequence[Tensor], likes: Sequence[Tensor], layer: Layer) -> bool:
+    """Whether two tiles' results may be the same sums, added up in another order and rounded; and
+    moments, mean and squared deviations of each channel, those of such results."""
+    (result, *moments), (wanted, *others) = results, likes
     dtype, _, length, taps = layer.kind
     steps = length * taps if dtype == "f32" else 1  # sums are float32
     eps = torch.finfo({"f32": torch.float32, "f16": torch.float16}.get(dtype, torch.bfloat16)).eps
-    limit = 2 * steps * eps * float(wanted.abs().amax())
+    most = float(wanted.abs().amax())
+    limit = 2 * steps * eps * most
+    for one, other in zip(moments, others, strict=True):
+        apart, count = (one - other).abs(), wanted[0, 0].numel()
+        if not bool((apart[0] <= limit).all() and (apart[1] <= 4 * limit * most * count).all()):
+            return False
     frames = zip(result.unbind(2), wanted.unbind(2), strict=True)  # a copy in float32 of one each
     return all(bool(((a.float() - b.float()).abs() <= limit).all()) for a, b in frames)
 

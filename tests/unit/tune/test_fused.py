@@ -401,3 +401,45 @@ def test_a_decode_without_fused_kernels_has_nothing_to_measure(wan: tuple[Job, A
     assert fused.tune_decode(job, None, print, limit_s=1.0) == ""
     plain = replace(job, make_backend=MakeBackend("torch"))
     assert fused.tune_decode(plain, plan, print, limit_s=1.0) == ""
+
+
+def test_a_tile_whose_moments_are_wrong_is_never_taken(
+    wan: tuple[Job, Any], known: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GroupNorm goes by them; the values themselves may be right."""
+    (layer,) = (one for one in fused.layers_of(*wan) if one.kind[1:] == (96, 288, 9))
+    moments = torch.empty((2, 96), dtype=torch.float64, device="meta")
+    layer.operands = [
+        moments if number == fused._MOMENTS else one for number, one in enumerate(layer.operands)
+    ]
+    gpu, wrong = Gpu(monkeypatch), name_of(layer.tiles[1])
+
+    def run(part: Any, tensors: Any, device: Any) -> None:
+        gpu.run(part, tensors, device)
+        mean, deviations = tensors[fused._MOMENTS]
+        mean.fill_(1.0)
+        deviations.fill_(0.5 * tensors[fused._OUT][0, 0].numel() if gpu.last == wrong else 0.0)
+
+    monkeypatch.setattr(backends, "run_launches", run)
+    outcome, _ = measured([layer], gpu)
+    (sentence,) = outcome.wrong
+    assert str(layer.tiles[1]) in sentence
+
+
+def test_a_tile_that_ends_the_process_is_not_tried_again(
+    wan: tuple[Job, Any], known: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a tile is tried the store has a marker, of which the next process makes a "hang"."""
+    (layer,) = (one for one in fused.layers_of(*wan) if one.kind[1:] == (96, 288, 9))
+    gpu, marked, real = Gpu(monkeypatch), list[str](), known.in_flight
+
+    def in_flight(key: Any, tier: str) -> Any:
+        assert key == launch.fused_key(layer.kind, CPU)
+        marked.append(tier)
+        return real(key, tier)
+
+    monkeypatch.setattr(known, "in_flight", in_flight)
+    known.put(launch.fused_key(layer.kind, CPU), Record(str(layer.tiles[1]), "hang"))
+    measured([layer], gpu)
+    assert marked == [str(tile) for tile in layer.tiles if tile != layer.tiles[1]]
+    assert name_of(layer.tiles[1]) not in gpu.runs
