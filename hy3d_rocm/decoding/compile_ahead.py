@@ -62,14 +62,14 @@ def compile_ahead(job: Job, compiled: Compiled) -> list[str]:
     return new
 
 
-Launched = Callable[[fused.Part, "Sequence[Tensor | None]", int], object]
+Launched = Callable[[int, fused.Part, "Sequence[Tensor | None]"], object]
 
 
 def each_kernel(wanted: Callable[[ahead.Wanted], object]) -> Launched:
     """For dry_run(): each kernel once to `wanted`, when it is first launched."""
     seen: set[Any] = set()
 
-    def launched(part: fused.Part, operands: Sequence[Tensor | None], _: int) -> None:
+    def launched(_: int, part: fused.Part, operands: Sequence[Tensor | None]) -> None:
         if part not in seen:
             seen.add(part)
             for kernel in fused.wanted(part, operands):
@@ -85,9 +85,9 @@ def dry_run(
     graph: Graph, program: Program, backend: fused.TritonBackend, dtype: torch.dtype,
     rules: OperatorWorkspace, launched: Launched,
 ) -> None:  # fmt: skip
-    """Carries the program out on shapes. Each part that is launched goes to `launched`, with its
-    operands and the number of sections like the one it is in: of those of one kind and size the
-    first stands for all. backend: of the GPU, but on shapes. rules: of what operators take there.
+    """Carries the program out on shapes. What is launched goes to `launched`: the number of
+    sections like the one it is in (of those of one kind and size the first stands for all), the
+    part and its operands. backend: of the GPU, but on shapes. rules: of what operators take there.
     """
 
     def kind_of(section: dict[str, Any]) -> tuple[Any, ...]:
@@ -98,16 +98,10 @@ def dry_run(
         with standing_for(rules):
             for number, section in enumerate(program.sections):
                 if alike := left.pop(kind_of(section), 0):
-                    backend.on_launch = partial(_with, launched, alike)
+                    backend.on_launch = partial(launched, alike)
                     on_shapes.through(program, number, section)
 
     apart(carry_out)
-
-
-def _with(
-    launched: Launched, alike: int, part: fused.Part, operands: Sequence[Tensor | None]
-) -> None:  # fmt: skip
-    launched(part, operands, alike)
 
 
 class OnShapes(Run):

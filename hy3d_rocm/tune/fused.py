@@ -124,7 +124,7 @@ def layers_of(job: Job, plan: Plan) -> list[Layer]:
     with standing_for(rules):
         backend: Any = job.make_backend(ModuleWeights(job.dtype, "meta"), _META)
 
-    def launched(part: fused.Part, operands: Sequence[Tensor | None], alike: int) -> None:
+    def launched(alike: int, part: fused.Part, operands: Sequence[Tensor | None]) -> None:
         new = Layer(part, operands, alike)
         known = found.setdefault(new.kind, new)
         if known is not new:
