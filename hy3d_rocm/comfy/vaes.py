@@ -263,34 +263,18 @@ def _planned_bytes(
     request, options = asked.budget, asked.options
     try:
         budget = largest(vae, family.device, request, options)
-        needed = _needed(family, shape, asked, budget, cancel, encode)
+        job = job_of(family, shape, family.dtype, encode)
+        plan = plan_job(job, budget, asked.strategy, options, _until(cancel))
+        if plan.compiled is not None:
+            plan.compiled.keep()  # nobody carries it out: for the next decode's room
     except (management.InterruptProcessingException, DecodeCancelled):
         raise
     except Exception as error:  # noqa: BLE001  (ComfyUI's estimate serves as well)
         logger.debug("hy3d_rocm: no plan before the VAE is loaded: %s", error)
         return None
     if request is not None:
-        return needed
-    return int(needed / options.memory_threshold) + headroom_bytes()
-
-
-def _needed(
-    family: Any, shape: tuple[int, ...], asked: Asked, budget: Budget, cancel: Any, encode: bool
-) -> int:
-    """Bytes on the device that the plan needs. It is planned on a copy of the VAE on shapes, once
-    while no budget has a part in it."""
-    key = "room", shape, family.dtype, family.device, asked.strategy, asked.options, encode
-    kept: dict[Any, tuple[int, list[tuple[int, int]]]]
-    kept = {} if family.seen is None else family.seen.plans
-    needed, needs = kept.get(key, (0, []))
-    if not needs or not all(budget.fits(*need) for need in needs):
-        job = job_of(family, shape, family.dtype, encode)
-        plan = plan_job(job, budget, asked.strategy, asked.options, _until(cancel))
-        needed, looked = plan.need.device_bytes, plan.candidates
-        needs = [(c.need.device_bytes, c.need.host_bytes) for c in looked if c.need and c.fits]
-        if len(needs) == len(looked):
-            kept[key] = needed, needs
-    return needed
+        return plan.need.device_bytes
+    return int(plan.need.device_bytes / options.memory_threshold) + headroom_bytes()
 
 
 def _until(cancel: Any) -> Callable[[Variant], bool]:
@@ -312,7 +296,9 @@ def job_of(
     where it would compute, None for where the family says."""
     place = family.device if device is None else device
     backend = best_backend(place, dtype)
-    return Job(meta_family(family, dtype), shape, place, dtype, dtype, backend, encode=encode)
+    on_shapes = meta_family(family, dtype)
+    on_shapes.seen = family.seen  # plans are kept there
+    return Job(on_shapes, shape, place, dtype, dtype, backend, encode=encode)
 
 
 def largest(vae: Any, device: torch.device, request: Request, options: DecodeOptions) -> Budget:
