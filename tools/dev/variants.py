@@ -263,7 +263,7 @@ def _harvest(
         for units in (1, 4096):  # few units: never in parts; many: in parts where that is possible
             source = Source(p, layout, bias, units, config)
             for item in source.steps(arch, dtype).launches:
-                if item.kernel != "conv_points" or config.block_n % 3:
+                if item.kernel != "conv_points" or not config.is_in_two:
                     found.setdefault(of_launch(item, dtype), source)
     return found
 

@@ -28,6 +28,11 @@ class Config:
     group: int = 8
     rate: float = field(default=0.0, compare=False)
 
+    @property
+    def is_in_two(self) -> bool:
+        """Whether its channels are made by two products, since a product's are a power of two."""
+        return self.block_n % 3 == 0
+
     def __str__(self) -> str:
         return (
             f"{self.block_p}x{self.block_n}x{self.block_k}"
@@ -210,7 +215,7 @@ _PART_OPERATIONS = 8 * 200
 def ranked_points(configs: tuple[Config, ...], channels: int, length: int) -> list[Config]:
     """The same for 1x1x1: memory sets the pace, so many small tiles hide its latency best. Its
     kernel makes a block of channels as one."""
-    every = fitting(tuple(c for c in configs if c.block_n % 3), channels, length)
+    every = fitting(tuple(c for c in configs if not c.is_in_two), channels, length)
     return sorted(every, key=lambda c: (c.block_p > 64, -min(c.block_n, channels)))
 
 

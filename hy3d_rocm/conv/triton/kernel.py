@@ -52,6 +52,14 @@ def _input_row(p, FLAT: tl.constexpr, Wo, Ho, To, Wi, Hi, Ti, SW, SH, ST):
 
 
 @triton.jit
+def _weight_rows(w, first, channel, N, length, k):
+    """Addresses of elements k of the weights, of `length` each, of some channels of N; output
+    `first` is their first. Beyond the end the last one is read again."""
+    o = first + tl.minimum(channel, N - 1)
+    return w + (o.to(tl.int64)[:, None] * length + k[None, :])
+
+
+@triton.jit
 def _products(
     x_at, w_at, v_at, C, K, first, last, step_t, step_h, step_w,
     CHUNKS: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, EVEN_K: tl.constexpr,
@@ -159,13 +167,11 @@ def conv_rows(
     x_at = x + (row.to(tl.int64)[:, None] * (C8 * 8) + k[None, :])
     if GROUPED:
         x_at += group * K
-    o = group * N + tl.minimum(channel, N - 1)
-    w_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
+    w_at = _weight_rows(w, group * N, channel, N, taps * K, k)
     v_at = w_at
     if BM:
         further = pid_n * BN + (BN - BM) + tl.arange(0, BM)
-        o = group * N + tl.minimum(further, N - 1)
-        v_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
+        v_at = _weight_rows(w, group * N, further, N, taps * K, k)
     acc, more = _products(
         x_at, w_at, v_at, C8 * 8, K, first, last, step_t, step_h, step_w, CHUNKS, KH, KW, EVEN_K,
         PRECISION, BP, BN - BM, BM, BK,

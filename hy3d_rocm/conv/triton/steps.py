@@ -328,7 +328,7 @@ class _Maker:
         points = p.size[0] * p.size[1] * p.size[2]
         every = configs.offered(self.target.arch, self.dtype)
         c = self.config
-        if c is None or c.block_n % 3 == 0:
+        if c is None or c.is_in_two:
             c = configs.ranked_points(every, p.outputs, p.channels)[0]
         return Launch(
             "conv_points", (-(-points // c.block_p) * -(-p.outputs // c.block_n), p.batch, 1),

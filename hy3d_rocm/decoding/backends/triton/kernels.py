@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hy3d_rocm.conv.triton.kernel import _products, _tile
+from hy3d_rocm.conv.triton.kernel import _products, _tile, _weight_rows
 
 _PIECE = (
     "C", "C8", "H", "W", "Hy", "Wy", "h0", "w0", "u0", "up_frames", "first", "frames", "eps",
@@ -180,13 +180,11 @@ def conv_fused(
     row += start
     k = tl.arange(0, BK)
     x_at = x + (row.to(tl.int64)[:, None] * (C8 * 8) + k[None, :])
-    o = phase * N + tl.minimum(channel, N - 1)
-    w_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
+    w_at = _weight_rows(w, phase * N, channel, N, taps * K, k)
     v_at = w_at
     if BM:
         further = pid_n * BN + (BN - BM) + tl.arange(0, BM)
-        o = phase * N + tl.minimum(further, N - 1)
-        v_at = w + (o.to(tl.int64)[:, None] * (taps * K) + k[None, :])
+        v_at = _weight_rows(w, phase * N, further, N, taps * K, k)
     acc, more = _products(
         x_at, w_at, v_at, C8 * 8, K, 0, taps * CHUNKS, step_t, step_h, 0, CHUNKS, KH, 1, EVEN_K,
         PRECISION, BP, BN - BM, BM, BK,
