@@ -1,1 +1,1 @@
-"""`hy3d-rocm tune`: measures ahead which tier computes each convolution of a decode best."""
+"""`hy3d-rocm tune`: measures ahead the tiles of decode()'s kernels, and convolutions by tier."""
