@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +97,15 @@ def test_the_descriptor_is_that_of_the_assembly(arch: str) -> None:
     pointer, number = ("global_buffer", 8), ("by_value", 4)
     assert [(a.kind, a.size) for a in read.arguments][:6] == [pointer] * 3 + [number] * 3
     assert [a.offset for a in read.arguments][:6] == [0, 8, 16, 24, 28, 32]
+
+
+def test_the_recursion_limit_stays() -> None:
+    """tinygrad sets it to what a stack does not hold, for all that runs after it."""
+    code = (
+        "import sys; from tools.dev.gfx import decode, opcodes; before = sys.getrecursionlimit();"
+        "decode._formats('rdna3'); opcodes.pseudo_code('rdna3'); decode._buffer_names('rdna4');"
+        "assert 'tinygrad.schedule.rangeify' in sys.modules; "
+        "assert sys.getrecursionlimit() == before, sys.getrecursionlimit()"
+    )
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=120)

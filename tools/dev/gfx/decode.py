@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -138,21 +139,31 @@ def _by_tables(code: bytes, at: int, tables: str) -> Instruction:
     )  # fmt: skip
 
 
+def tinygrad(name: str) -> Any:
+    """tinygrad's module `name`. Python's recursion limit stays as it was: tinygrad sets it to 10000
+    where it is imported, and the stack of Debian's Python 3.11 overflows before that."""
+    limit = sys.getrecursionlimit()
+    try:
+        return importlib.import_module(f"tinygrad.{name}")
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 @functools.cache
 def _formats(tables: str) -> tuple[_Format, ...]:
     """The formats in the order in which they are tried."""
-    amd = importlib.import_module("tinygrad.renderer.amd")
+    amd = tinygrad("renderer.amd")
     return tuple(_format(kind) for kind in amd._load_formats()[tables])
 
 
 def _format(kind: Any) -> _Format:
-    dsl = importlib.import_module("tinygrad.renderer.amd.dsl")
+    dsl = tinygrad("renderer.amd.dsl")
     mask = value = 0
     for _, field in kind._fields:
         if isinstance(field, dsl.FixedBitField):
             mask |= field.mask << field.lo
             value |= field.default << field.lo
-    amd = importlib.import_module("tinygrad.renderer.amd")
+    amd = tinygrad("renderer.amd")
     for ending, source in amd._VARIANT_SRC0.items():
         if kind.__name__.endswith(ending):
             mask |= 0x1FF
@@ -173,7 +184,7 @@ def _format(kind: Any) -> _Format:
 
 
 def _allowed(kind: Any) -> tuple[tuple[int, int, frozenset[int]], ...]:
-    dsl = importlib.import_module("tinygrad.renderer.amd.dsl")
+    dsl = tinygrad("renderer.amd.dsl")
     return tuple(
         (field.lo, field.mask, frozenset(op.value for op in field.allowed))
         for _, field in kind._fields
@@ -210,7 +221,7 @@ def _opcode(kind: Any, *values: int) -> _Opcode:
 
 @functools.cache
 def _operands(op: Any, tables: str) -> Mapping[str, tuple[str, int]]:
-    described = importlib.import_module(f"tinygrad.runtime.autogen.amd.{tables}.operands").OPERANDS
+    described = tinygrad(f"runtime.autogen.amd.{tables}.operands").OPERANDS
     # Whether a source is "src1" or "vsrc1" differs from table to table.
     return {
         re.sub(r"^vsrc(\d)$", r"src\1", name): (re.sub("^FMT_(NUM_)?", "", fmt.name), bits)
@@ -221,7 +232,7 @@ def _operands(op: Any, tables: str) -> Mapping[str, tuple[str, int]]:
 @functools.cache
 def _buffer_names(tables: str) -> Mapping[int, str]:
     """Opcodes of buffer instructions; RDNA3's serve both, RDNA4 renumbered none that we meet."""
-    enum = importlib.import_module(f"tinygrad.runtime.autogen.amd.{tables}.enum")
+    enum = tinygrad(f"runtime.autogen.amd.{tables}.enum")
     kind = getattr(enum, "MUBUFOp", None) or enum.VBUFFEROp
     return {op.value: plain(op.name) for op in kind}
 

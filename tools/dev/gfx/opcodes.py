@@ -10,7 +10,6 @@ of them is launched. The list has a line for each target and instruction: "gfx11
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 import struct
 import sys
@@ -18,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tools.dev.gfx import code_object
-from tools.dev.gfx.decode import INSTRUCTION_SETS, decode, plain
+from tools.dev.gfx.decode import INSTRUCTION_SETS, decode, plain, tinygrad
 
 LIST = Path(__file__).with_name("opcodes.txt")
 GENERATIONS = {"cdna": 9, "rdna3": 11, "rdna4": 12}
@@ -65,7 +64,7 @@ def _mended(name: str, text: str) -> str:
 @functools.cache
 def pseudo_code(tables: str) -> Mapping[str, str]:
     """Of each instruction that computes its pseudo-code, by its plain name."""
-    described = importlib.import_module(f"tinygrad.runtime.autogen.amd.{tables}.str_pcode").PCODE
+    described = tinygrad(f"runtime.autogen.amd.{tables}.str_pcode").PCODE
     wanted = ("VOP1Op", "VOP2Op", "VOPCOp", "VOP3POp", "VOP3SDOp", "VOP3Op", "SOP1Op", "SOP2Op",
               "SOPCOp", "SOPKOp")  # fmt: skip
     found: dict[str, str] = {}
