@@ -246,11 +246,13 @@ def drawer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def desk(drawer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that holds these files, as home and working folder."""
+    """A folder that holds these files, as home and working folder; `python` is this environment's,
+    as where one is active."""
     shutil.copytree(drawer, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(examination, "examine", examined)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"])
     monkeypatch.setenv("HY3D_ROCM_DB", str(tmp_path / "knowledge.db"))
     monkeypatch.setattr("sys.stdin", SimpleNamespace(
         buffer=SimpleNamespace(read=lambda *_: LOG.encode()), read=lambda *_: LOG,
