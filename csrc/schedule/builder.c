@@ -885,24 +885,88 @@ void hy3d__do_pass(hy3d__builder *b, int32_t index, int64_t stop)
     finish(b, step);
 }
 
+/* A copy of the frames of slice number `at` of those of `value` from `needed` on takes its place
+ * there, if they are no more than half of it; frees: the slice is freed. The slice; -1: none was
+ * trimmed. */
+static int32_t trim_slice(hy3d__builder *b, int32_t value, int32_t at, int64_t needed, bool frees)
+{
+    hy3d__state *state = &b->states[value];
+    const int32_t old = state->slices[at];
+    const hy3d_slice slice = *slice_at(b, old);
+    const int64_t kept = slice.frames[1] - needed;
+    if (b->status != HY3D_OK || state->frame_bytes == 0 || needed <= slice.frames[0] || kept <= 0 ||
+        2 * kept > slice.frames[1] - slice.frames[0]) {
+        return -1;
+    }
+    hy3d_step *step = new_step(b, HY3D_STEP_TRIM, value);
+    if (step == NULL) {
+        return -1;
+    }
+    set(step->frames, needed, slice.frames[1]);
+    set(step->reads, needed, slice.frames[1]);
+    set(step->rows, slice.rows[0], slice.rows[1]);
+    set(step->read_rows, slice.rows[0], slice.rows[1]);
+    step->slice = new_slice(b, value, needed, slice.frames[1]);
+    if (step->slice < 0 || !add_ref(b, old, &step->sources) ||
+        (frees && !add_ref(b, old, &step->frees))) {
+        return -1;
+    }
+    state->slices[at] = step->slice;
+    ask(b, step);
+    return old;
+}
+
+/* Before a convolution adds frames of one whole slice of its residual, of which others still read
+ * the last ones: these are copied, so that the result may be written over the slice, which the
+ * convolution frees. The slice; -1: none. */
+static int32_t set_apart(hy3d__builder *b, int32_t index, const int64_t frames[2])
+{
+    const int32_t value = b->graph->nodes[index].other;
+    hy3d__state *state = &b->states[index];
+    if (b->status != HY3D_OK || value < 0 || value == b->graph->nodes[index].source) {
+        return -1;
+    }
+    const hy3d__state *residual = &b->states[value];
+    const int32_t at = first_behind(b, value, frames[0]);
+    if (at == residual->last || residual->slice_rows.first != state->slice_rows.first ||
+        residual->slice_rows.stop != state->slice_rows.stop) {
+        return -1;
+    }
+    const hy3d_slice *slice = slice_at(b, residual->slices[at]);
+    if (slice->frames[0] != frames[0] || slice->frames[1] != frames[1]) {
+        return -1;
+    }
+    const int64_t made = state->made;
+    state->made = frames[1]; /* what is needed once the step is done */
+    const int64_t needed = hy3d__needed(b, value);
+    state->made = made;
+    return trim_slice(b, value, at, needed, false);
+}
+
 void hy3d__do_conv(hy3d__builder *b, int32_t index, int64_t stop)
 {
     const hy3d_node *node = &b->graph->nodes[index];
     hy3d__state *state = &b->states[index];
     const hy3d__frames *f = &state->frames;
+    const int64_t first = state->own;
+    const int64_t given = (stop - first) * f->made + (first == 0 ? f->made_first - f->made : 0);
+    const int64_t frames[2] = {hy3d__frames_result(f, first), hy3d__frames_result(f, stop)};
+    const int32_t drop = (int32_t)(given - (frames[1] - frames[0]));
     hy3d__do_reduce(b, index);
+    const int32_t apart = drop == 0 ? set_apart(b, index, frames) : -1;
     hy3d_step *step = new_step(b, HY3D_STEP_CONV, index);
     if (step == NULL) {
         return;
     }
-    const int64_t first = state->own;
-    const int64_t given = (stop - first) * f->made + (first == 0 ? f->made_first - f->made : 0);
     set(step->own, first, stop);
-    set(step->frames, hy3d__frames_result(f, first), hy3d__frames_result(f, stop));
-    step->drop = (int32_t)(given - (step->frames[1] - step->frames[0]));
+    set(step->frames, frames[0], frames[1]);
+    step->drop = drop;
     hy3d__frames_reads(f, first, stop, step->reads);
     refer(b, node->source, step->reads[0], step->reads[1], &step->sources);
-    if (node->other >= 0) {
+    if (apart >= 0) {
+        add_ref(b, apart, &step->others);
+        add_ref(b, apart, &step->frees);
+    } else if (node->other >= 0) {
         refer(b, node->other, step->frames[0], step->frames[1], &step->others);
     }
     const int64_t macs = hy3d__conv_macs(node, &b->states[node->source].size, stop - first);
@@ -1059,30 +1123,8 @@ void hy3d__do_black_box(hy3d__builder *b, int64_t frames)
 
 void hy3d__do_trim(hy3d__builder *b, int32_t value)
 {
-    hy3d__state *state = &b->states[value];
-    const int64_t needed = hy3d__needed(b, value);
-    if (b->status != HY3D_OK || state->first == state->last) {
-        return;
+    const hy3d__state *state = &b->states[value];
+    if (b->status == HY3D_OK && state->first < state->last) {
+        trim_slice(b, value, state->first, hy3d__needed(b, value), true);
     }
-    const int32_t old = state->slices[state->first];
-    const hy3d_slice slice = *slice_at(b, old);
-    const int64_t kept = slice.frames[1] - needed;
-    if (state->frame_bytes == 0 || needed <= slice.frames[0] ||
-        2 * kept > slice.frames[1] - slice.frames[0]) {
-        return;
-    }
-    hy3d_step *step = new_step(b, HY3D_STEP_TRIM, value);
-    if (step == NULL) {
-        return;
-    }
-    set(step->frames, needed, slice.frames[1]);
-    set(step->reads, needed, slice.frames[1]);
-    set(step->rows, slice.rows[0], slice.rows[1]);
-    set(step->read_rows, slice.rows[0], slice.rows[1]);
-    step->slice = new_slice(b, value, needed, slice.frames[1]);
-    if (step->slice < 0 || !add_ref(b, old, &step->sources) || !add_ref(b, old, &step->frees)) {
-        return;
-    }
-    state->slices[state->first] = step->slice;
-    ask(b, step);
 }

@@ -1,12 +1,14 @@
 """Where the frames of a decode go as they are made: a tensor, or a sink (output.py).
 
 A GPU goes on while its frames are on their way: they are copied to pinned memory behind the work
-that made them, and into the result when the next ones come.
+that made them, and into the result when that memory is wanted for other ones. Several parts are on
+their way at a time, so that the next frames' work is there before the last ones' is over.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -21,8 +23,20 @@ if TYPE_CHECKING:
     from hy3d_rocm.frames.output import Sink
 
 _AT_ONCE = 32  # frames handed to a sink at a time from what was put together beside it
-#: of the frames that are on their way at a time, but one frame at least
+#: of the frames that are on their way at a time, but one frame at least, and in how many parts
 ON_THEIR_WAY_BYTES = 32 << 20
+_PARTS = 4
+
+
+class _Part(NamedTuple):
+    """Frames in pinned memory, with their least and largest values, on their way to `place`, which
+    begins at frame `first` of the result."""
+
+    frames: Tensor
+    ends: Tensor
+    place: Tensor
+    first: int
+    event: torch.cuda.Event
 
 
 class Placing:
@@ -36,7 +50,7 @@ class Placing:
     ) -> None:
         self.shape, self.dtype, self.result, self.sink = shape, dtype, out, sink
         self._come = [0] * shape[0]  # frames of each sample
-        self._on_their_way: tuple[Tensor, Tensor, Tensor, int, torch.cuda.Event] | None = None
+        self._on_their_way: deque[_Part] = deque()
 
     def begin(self, made: dict[str, Any]) -> None:
         """A way starts. made: what its frames depend on; a sink that has frames of another making
@@ -45,24 +59,26 @@ class Placing:
             self.sink.begin(self.shape, self.dtype, made)
             self.result = None  # a sink that began anew has another buffer
         self._come = [self.first_wanted(sample) for sample in range(self.shape[0])]
-        self._on_their_way = None
+        self._on_their_way.clear()
 
     def first_wanted(self, sample: int) -> int:
         """The first frame that is not there yet."""
         return 0 if self.sink is None else self.sink.first_wanted(sample)
 
     def put(self, sample: int, first: int, frames: Tensor) -> None:
-        """frames (1, C, t, H, W), on any device. NonFiniteError where they, or those of the put
-        before, hold NaN or infinity."""
-        self.arrive()
+        """frames (1, C, t, H, W), on any device. NonFiniteError where they, or those that were on
+        their way, hold NaN or infinity."""
         on_gpu, stop = frames.device.type == "cuda", first + frames.shape[2]
         self._come[sample] = stop
         if self.sink is None and on_gpu:
-            whole, (count, _) = self.whole(), on_their_way(self.shape, self.dtype)
+            whole, (most, _) = self.whole(), on_their_way(self.shape, self.dtype)
+            count = max(1, most // _PARTS)
             for at in range(first, stop, count):
                 part = frames[:, :, at - first : at - first + count]
+                self.arrive(most - part.shape[2])
                 self._leave(part, whole[sample : sample + 1, :, at : at + part.shape[2]], at)
             return
+        self.arrive()
         check_finite(least_and_largest(frames), first, stop)
         if self.sink is not None:
             self.sink.put(sample, first, frames)
@@ -73,24 +89,22 @@ class Placing:
 
     def _leave(self, frames: Tensor, place: Tensor, first: int) -> None:
         """Frames begin their way from a GPU to their place in the result."""
-        self.arrive()
         ends = least_and_largest(frames)
         held_ends = pinned(ends.shape, (1,), ends.dtype).copy_(ends, non_blocking=True)
         held = pinned(place.shape, torch.empty(place.shape, device="meta").stride(), place.dtype)
         for channel in range(frames.shape[1]):  # one as it lies is copied without a buffer
             held[:, channel].copy_(frames[:, channel], non_blocking=True)
         event = torch.cuda.current_stream(frames.device).record_event()
-        self._on_their_way = held, held_ends, place, first, event
+        self._on_their_way.append(_Part(held, held_ends, place, first, event))
 
-    def arrive(self) -> None:
-        """The frames that are on their way are in the result. NonFiniteError as of put()."""
-        if self._on_their_way is None:
-            return
-        frames, ends, place, first, event = self._on_their_way
-        self._on_their_way = None
-        event.synchronize()
-        check_finite(ends, first, first + frames.shape[2])
-        place.copy_(frames)
+    def arrive(self, left: int = 0) -> None:
+        """Of the frames that are on their way all but the last ones, at most `left`, are in the
+        result. NonFiniteError as of put()."""
+        while sum(part.frames.shape[2] for part in self._on_their_way) > left:
+            frames, ends, place, first, event = self._on_their_way.popleft()
+            event.synchronize()
+            check_finite(ends, first, first + frames.shape[2])
+            place.copy_(frames)
 
     def whole(self) -> Tensor:
         """All frames as a tensor to be written in place; finished by put_whole()."""

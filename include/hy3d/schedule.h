@@ -76,7 +76,8 @@ typedef enum hy3d_step_op {
     HY3D_STEP_ATTEND = 4,  /* attention of some frames (span FRAME: with their own keys) */
     HY3D_STEP_MAP = 5,     /* a function of single frames */
     HY3D_STEP_ADD = 6,     /* a sum */
-    HY3D_STEP_TRIM = 7,    /* the last frames of a slice, copied, so that the rest can be freed */
+    HY3D_STEP_TRIM = 7,    /* the last frames of a slice, copied, so that the rest can be freed: by
+                              this step, or by the next one, which is written over the slice */
     HY3D_STEP_OPAQUE = 8,  /* a VAE's own code on all frames; of the strategy WHOLE the one step
                               there is, of node OUTPUT and without slices */
     HY3D_STEP_MOMENTS = 9, /* mean and variance of a slice, where its maker did not give them */

@@ -413,6 +413,25 @@ static bool add(replay_walk *walk, const hy3d_step *step)
            make(walk, step);
 }
 
+/* Whether the next step but copies is a convolution whose result is written over the slice, which
+ * it frees then (may_overwrite). */
+static bool is_written_over_next(const replay_walk *walk, const hy3d_step *step, int32_t slice)
+{
+    const hy3d_step *const end =
+        &walk->program->steps[walk->section->first_step + walk->section->steps];
+    for (const hy3d_step *next = step + 1; next < end; next++) {
+        const bool copies = next->op == HY3D_STEP_STORE || next->op == HY3D_STEP_DROP ||
+                            next->op == HY3D_STEP_LOAD;
+        if (!copies) {
+            return next->op == HY3D_STEP_CONV && (next->flags & HY3D_STEP_OVERWRITE) != 0 &&
+                   next->others == 1 && next->sources >= 0 && next->first_ref >= 0 &&
+                   next->first_ref < walk->program->ref_count - next->sources &&
+                   walk->program->refs[next->first_ref + next->sources] == slice;
+        }
+    }
+    return false;
+}
+
 static bool trim(replay_walk *walk, const hy3d_step *step)
 {
     const int32_t *const refs = refs_of(walk, step);
@@ -426,7 +445,8 @@ static bool trim(replay_walk *walk, const hy3d_step *step)
         return replay_object(walk, "frames %lld to %lld are not the last ones of slice %d",
                              (ll)step->frames[0], (ll)step->frames[1], refs[0]);
     }
-    if (step->frees != 1 || refs[1] != refs[0]) {
+    if (step->frees == 0 ? !is_written_over_next(walk, step, refs[0])
+                         : step->frees != 1 || refs[1] != refs[0]) {
         return replay_object(walk, "the slice that is trimmed is not freed");
     }
     return describes(walk, step, step->frames, 0) &&

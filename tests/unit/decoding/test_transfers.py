@@ -134,13 +134,49 @@ def test_frames_on_their_way_are_placed_when_their_copy_is_over(world: World) ->
     assert world.log == [("record", "stream 1")], "the thread waited for frames"
     assert bool((whole == 7).all())
     placing._leave(x[:, :, 2:], whole[:, :, 2:], 2)
-    assert world.log[1:] == [("block", "copy on stream 1"), ("record", "stream 1")]
+    assert world.log[1:] == [("record", "stream 1")], "the thread waited for frames"
+    placing.arrive(3)
+    assert world.log[2:] == [("block", "copy on stream 1")]
     assert torch.equal(whole[:, :, :2], x[:, :, :2].double())
     assert bool((whole[:, :, 2:] == 7).all())
     placing.arrive()
     placing.arrive()  # nothing is on its way
     assert world.log[3:] == [("block", "copy on stream 1")]
     assert torch.equal(whole, x.double())
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says it is on a GPU."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda")
+
+
+@pytest.mark.parametrize("sizes", [(2, 9, 3, 9), (1,) * 23, (23,)])
+def test_no_more_frames_are_on_their_way_than_memory_is_planned_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+) -> None:
+    x = torch.randn(1, 3, 23, 4, 6)
+    monkeypatch.setattr("hy3d_rocm.decoding.placing.ON_THEIR_WAY_BYTES", 9 * x[:, :, 0].nbytes)
+    most, _ = on_their_way(tuple(x.shape), x.dtype)
+    assert most == 9
+    placing, at, held = Placing(tuple(x.shape), x.dtype, None, None), 0, list[int]()
+    leave = placing._leave
+
+    def watched(*given: Any) -> None:
+        leave(*given)
+        held.append(sum(part.frames.shape[2] for part in placing._on_their_way))
+
+    monkeypatch.setattr(placing, "_leave", watched)
+    for size in sizes:
+        placing.put(0, at, x[:, :, at : at + size].as_subclass(OnGpu))
+        at += size
+    assert most - 2 < max(held) <= most
+    blocked = sum(event == ("block", "copy on stream 1") for event in world.log)
+    assert blocked == len(held) - len(placing._on_their_way)
+    placing.arrive()
+    assert torch.equal(placing.finish(), x)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
