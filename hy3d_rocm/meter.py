@@ -24,8 +24,9 @@ from hy3d_rocm.memory import Machine, is_apu
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _MADV_HUGEPAGE = -1, -3, 14
-_LARGE_PAGE, _MAPPED_BYTES = 2 << 20, 32 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _MADV_HUGEPAGE, _MADV_POPULATE_WRITE = -1, -3, 14, 23
+_PAGE, _LARGE_PAGE, _MAPPED_BYTES = 4096, 2 << 20, 32 << 20
+_POPULATED_AT_ONCE = 8 << 20  # other threads can map memory in between
 
 
 def machine_of(device: torch.device) -> Machine:
@@ -110,6 +111,16 @@ def in_large_pages(address: int, size_bytes: int) -> None:
     libc = _libc() if size_bytes >= _MAPPED_BYTES else None
     if libc is not None:
         libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), _MADV_HUGEPAGE)
+
+
+def populate(address: int, size_bytes: int) -> None:
+    """Linux 5.14 and later: new memory gets its pages now, not when it is first written; what is in
+    it stays. Elsewhere nothing."""
+    libc, end = _libc(), (address + size_bytes) // _PAGE * _PAGE
+    for first in range(-(-address // _PAGE) * _PAGE, end if libc else 0, _POPULATED_AT_ONCE):
+        length = ctypes.c_size_t(min(_POPULATED_AT_ONCE, end - first))
+        if libc.madvise(ctypes.c_void_p(first), length, _MADV_POPULATE_WRITE):
+            return
 
 
 def steady_malloc() -> bool:

@@ -350,6 +350,8 @@ class Execution:
         stages.synchronize(device)
         self.report.estimate_error = None  # that of an attempt that failed says nothing now
         self.placing.begin(resume_key_of(self.job, self.plan.variant))
+        if device.type == "cuda" and (self.group is None or self.group.rank == 0):
+            self.placing.populate()
         self.counter.total = self._steps()
         return job, backend
 

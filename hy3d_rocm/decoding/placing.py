@@ -7,6 +7,7 @@ their way at a time, so that the next frames' work is there before the last ones
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,6 +61,16 @@ class Placing:
             self.result = None  # a sink that began anew has another buffer
         self._come = [self.first_wanted(sample) for sample in range(self.shape[0])]
         self._on_their_way.clear()
+
+    def populate(self) -> None:
+        """For a decode on a GPU: a result that has no memory yet gets it from the system in a
+        thread of its own, while the GPU computes. Pages that are made when frames arrive took 50 ms
+        of a decode of 77 MB."""
+        if self.sink is None and self.result is None:
+            whole = self.whole()  # the thread keeps it
+            threading.Thread(
+                target=lambda: meter.populate(whole.data_ptr(), whole.nbytes), daemon=True
+            ).start()
 
     def first_wanted(self, sample: int) -> int:
         """The first frame that is not there yet."""

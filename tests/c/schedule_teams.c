@@ -327,6 +327,50 @@ START_TEST(test_a_trim_reads_the_rows_of_its_slice)
 }
 END_TEST
 
+/* A block as in Wan's decoder: x, a convolution of three frames of it, x added to another's result.
+ * 24 frames go eight at a time, and the next eight read the last two of x. */
+START_TEST(test_a_residual_is_written_over_once_what_is_read_again_is_copied)
+{
+    hy3d_context *const context = test_context("ref", 1);
+    hy3d_node nodes[] = {rows_conv(0, 1), rows_conv(1, 1), rows_conv(2, 1)};
+    nodes[1].kernel[0] = 3;
+    nodes[1].before[0] = 2;
+    nodes[2].other = 1;
+    for (int32_t ranks = 1; ranks < 3; ranks++) {
+        graphs_case made;
+        make(&made, nodes, 3, 24, 4);
+        made.request.device.chunks[0] = 8;
+        made.request.strategies = 1u << HY3D_STRATEGY_STREAMED;
+        hy3d_schedule *const schedule = compiled(context, &made, 0, ranks);
+        const hy3d_program *const program = hy3d_schedule_program(schedule);
+        int32_t copied = 0, written_over = 0;
+        for (int32_t i = 0; i < program->step_count; i++) {
+            const hy3d_step *const step = &program->steps[i];
+            const int32_t *const refs = &program->refs[step->first_ref];
+            const bool is_sum = step->op == HY3D_STEP_CONV && step->others > 0;
+            written_over += is_sum && (step->flags & HY3D_STEP_OVERWRITE) != 0;
+            if (step->op == HY3D_STEP_TRIM && step->frees == 0) {
+                const hy3d_step *const next = step + 1;
+                const int32_t *const theirs = &program->refs[next->first_ref];
+                copied++;
+                ck_assert_int_eq(step->node, 1);
+                ck_assert_int_eq(next->node, 3);
+                ck_assert_int_eq(next->others, 1);
+                ck_assert_int_eq(theirs[next->sources], refs[0]);
+                ck_assert_int_eq(theirs[next->sources + 1], refs[0]); /* freed */
+                ck_assert_int_eq(next->flags & HY3D_STEP_OVERWRITE, HY3D_STEP_OVERWRITE);
+                ck_assert_int_eq(step->frames[1] - step->frames[0], 2);
+            }
+        }
+        /* A rank's x has a row of the other's beside its own, which the sum has not. */
+        ck_assert_int_eq(copied, ranks == 1 ? 2 : 0);
+        ck_assert_int_eq(written_over, ranks == 1 ? 3 : 0);
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 /* --- weights -------------------------------------------------------------------------------------- */
 
 START_TEST(test_a_rank_of_more_weight_has_more_rows)
@@ -1223,6 +1267,7 @@ TCase *hy3d_schedule_team_cases(void)
     tcase_add_test(tests, test_up_sampled_rows_that_no_tap_touches_are_cropped);
     tcase_add_test(tests, test_rows_that_may_see_padding_alone_are_not_shared);
     tcase_add_test(tests, test_a_trim_reads_the_rows_of_its_slice);
+    tcase_add_test(tests, test_a_residual_is_written_over_once_what_is_read_again_is_copied);
     tcase_add_test(tests, test_a_rank_of_more_weight_has_more_rows);
     tcase_add_test(tests, test_slices_are_as_large_as_the_largest_share_allows);
     tcase_add_test(tests, test_weights_are_copied);

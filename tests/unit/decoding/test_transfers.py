@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from contextlib import contextmanager
 from typing import Any
 
@@ -177,6 +178,21 @@ def test_no_more_frames_are_on_their_way_than_memory_is_planned_for(
     assert blocked == len(held) - len(placing._on_their_way)
     placing.arrive()
     assert torch.equal(placing.finish(), x)
+
+
+def test_a_new_result_gets_its_memory_while_the_gpu_computes_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = queue.SimpleQueue[tuple[int, int]]()
+    monkeypatch.setattr("hy3d_rocm.meter.populate", lambda *given: asked.put(given))
+    shape = (1, 3, 5, 4, 6)
+    given = Placing(shape, torch.float32, torch.zeros(shape), None)
+    given.populate()
+    made = Placing(shape, torch.float32, None, None)
+    made.populate()
+    made.populate()  # the decode starts again
+    assert asked.get(timeout=60) == (made.whole().data_ptr(), made.whole().nbytes)
+    assert asked.empty()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
