@@ -13,7 +13,7 @@ tests/bench/measure_statistics.py). A correction takes care of what remains, whe
 
 from __future__ import annotations
 
-import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,10 +111,11 @@ def combine(parts: Sequence[Moments]) -> Moments:
         return Moments(count, parts[0].mean.double(), parts[0].deviations.double())
     means = torch.stack([m.mean.double() for m in parts])
     deviations = torch.stack([m.deviations.double() for m in parts])
-    shares = [m.count / count for m in parts]
-    mean = functools.reduce(torch.add, [means[i] * s for i, s in enumerate(shares)])
-    away = [(means[i] - mean).square() * s for i, s in enumerate(shares)]
-    spread = functools.reduce(torch.add, away)
+    # A fill for each run of equal shares: a tensor of them would be copied, and waited for.
+    alike = [(n / count, len(list(run))) for n, run in itertools.groupby(m.count for m in parts)]
+    shares = torch.cat([means.new_full((length, 1), share) for share, length in alike])
+    mean = (means * shares).sum(dim=0)
+    spread = ((means - mean).square() * shares).sum(dim=0)
     return Moments(count, mean, deviations.sum(dim=0) + spread * count)
 
 
