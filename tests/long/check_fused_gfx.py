@@ -175,7 +175,7 @@ def conv_jobs(dtype: str) -> Iterator[tuple[Job, bool]]:
 
 def load_jobs(dtype: str) -> Iterator[tuple[Job, bool]]:
     """The same for load_rows: norms, layouts, widths, up-sampling by index, padding."""
-    widths, norms = (8, 20, 64, 128, 384, 1024), ("", "rms", "l2", "layer")
+    widths, norms = (8, 20, 48, 64, 96, 128, 384, 1024), ("", "rms", "l2", "layer")
     both = (False, True)
     for channels, norm, affine, silu, last in itertools.product(widths, norms, both, both, both):
         for up, keep in (((1, 1, 1), False), ((2, 1, 1), True), ((1, 2, 3), False)):

@@ -70,21 +70,34 @@ class Part:
     small: tuple[bool, ...] = ()
 
 
-class _Layer(NamedTuple):
-    """One layer on sources of one form. reason: why the kernels can't; else parts. by_copy: shuffle
-    and residual come afterwards; alone: the residual does. in_place: the residual becomes the
-    result, else a copy of it. into: the result is made in the given `out`, else beside it.
+class _Form(NamedTuple):
+    """What follows from the form of a layer and its sources, whatever is in them. reason: why the
+    kernels can't; else works. by_copy: shuffle and residual come afterwards; alone: the residual
+    does. in_place: the residual becomes the result, else a copy of it. into: the result is made in
+    the given `out`, else beside it.
     """
 
-    layer: Conv  # its modules' ids are in the key, so that they stay taken
     reason: str | None
-    parts: tuple[Part, ...] = ()
+    works: tuple[work.Work, ...] = ()
     size: tuple[int, ...] = ()
-    form: torch.memory_format = torch.contiguous_format
+    layout: torch.memory_format = torch.contiguous_format
     by_copy: bool = False
     alone: bool = False
     in_place: bool = False
     into: bool = False
+
+
+class _Layer(NamedTuple):
+    """One layer on sources of one form, with its own weights."""
+
+    layer: Conv  # its modules' ids are in the key, so that they stay taken
+    form: _Form
+    parts: tuple[Part, ...]
+
+
+# Forms of all decodes: the next one has most of them.
+_forms: dict[tuple[Any, ...], _Form] = {}
+_MOST_FORMS = 4096
 
 
 class TritonBackend(TorchBackend):
@@ -134,32 +147,33 @@ class TritonBackend(TorchBackend):
         )  # fmt: skip
         known = self._known.get(key)
         if known is None:
-            known = self._made(layer, source, frames, affine, add, moments, out)
-            self._known[key] = known
-        if known.reason is not None:
-            self.delegated[known.reason] = self.delegated.get(known.reason, 0) + 1
+            form = self._form(key, layer, source, frames, affine, add, moments, out)
+            known = self._known[key] = _Layer(layer, form, self._parts(layer, form, affine))
+        form = known.form
+        if form.reason is not None:
+            self.delegated[form.reason] = self.delegated.get(form.reason, 0) + 1
             return super().convolve(
                 layer, source, frames, affine=affine, add=add, moments=moments, out=out
             )
-        start = None if known.by_copy or known.alone else add  # what the kernels add to
-        if start is not None and known.in_place:
+        start = None if form.by_copy or form.alone else add  # what the kernels add to
+        if start is not None and form.in_place:
             made = start
-        elif out is not None and known.into:
+        elif out is not None and form.into:
             made = out if start is None else out.copy_(start)
         elif start is not None:
             made = start.to(tensors[0].dtype, memory_format=torch.channels_last_3d, copy=True)
         else:
-            form, dtype = known.form, tensors[0].dtype
-            made = torch.empty(known.size, dtype=dtype, device=self.device, memory_format=form)
+            layout, dtype = form.layout, tensors[0].dtype
+            made = torch.empty(form.size, dtype=dtype, device=self.device, memory_format=layout)
         every, at = [], 0
         for part in known.parts:
             end = at + part.work.job.out_frames
             every.append(self._run(part, tensors, affine, made[:, :, at:end]))
             at = end
         kept = [m for m in every if m is not None]
-        if known.by_copy and layer.shuffle is not None:  # few channels a phase
+        if form.by_copy and layer.shuffle is not None:  # few channels a phase
             return torch_ops.finished(made, layer.shuffle, frames, add, out), None
-        if known.alone and add is not None:  # in the store its masks would cost all registers
+        if form.alone and add is not None:  # in the store its masks would cost all registers
             made.add_(add)
         if out is not None and made is not out:
             made = out.copy_(made)
@@ -251,26 +265,60 @@ class TritonBackend(TorchBackend):
         reason = None if self._is_given else refusal(self.device, dtype)
         return reason or torch_ops.not_fused(layer, source, "the kernels")
 
-    def _made(
+    def _form(
+        self, key: tuple[Any, ...], layer: Conv, source: Pieces, frames: Range,
+        affine: Affine | None, add: Tensor | None, moments: bool, out: Tensor | None,
+    ) -> _Form:  # fmt: skip
+        """All that follows from the form of a call. key: what it depends on, but the layer's ids
+        in front and the target behind, in place of which are what is read of these."""
+        reason = self._refusal(layer, source)
+        if reason is not None:  # of a device that is no GPU nothing else is known
+            return _Form(reason)
+        weight, module, norm = self._weight(layer), layer.module, layer.norm
+        channels = source.tensors[0].shape[1]
+        of_norm: tuple[Any, ...] = ()
+        if norm is not None:
+            has_factors = norm.kind != "group" and self._affine(norm, channels) is not None
+            of_norm = norm.kind, norm.eps, has_factors
+        of_layer = (
+            weight.shape, self.weights.of(module, "bias") is None, of_norm,
+            getattr(module, "groups", 1), getattr(module, "dilation", 1),
+        )  # fmt: skip
+        facts = (*of_layer, self._is_given, self.device, self.target(), *key[2:-1])
+        form = _forms.get(facts)
+        if form is None:
+            form = self._new_form(layer, source, frames, affine, add, moments, out)
+            if len(_forms) >= _MOST_FORMS:
+                _forms.clear()
+            _forms[facts] = form
+        return form
+
+    def _parts(self, layer: Conv, form: _Form, affine: Affine | None) -> tuple[Part, ...]:
+        """The form's works with the layer's weights."""
+        factors = None
+        if affine is None and layer.norm is not None and form.works:
+            factors = self._affine(layer.norm, form.works[0].job.channels)
+        return tuple(Part(made, *self._packed_for(layer, made.job), factors) for made in form.works)
+
+    def _new_form(
         self, layer: Conv, source: Pieces, frames: Range, affine: Affine | None,
         add: Tensor | None, moments: bool, out: Tensor | None,
-    ) -> _Layer:  # fmt: skip
-        """All that follows from the form of a call."""
+    ) -> _Form:  # fmt: skip
         job = self._job(layer, source, frames, affine is not None, add is not None, moments)
         if isinstance(job, str):
-            return _Layer(layer, job)
+            return _Form(job)
         if layer.norm is not None and layer.norm.kind == "group" and affine is None:
-            return _Layer(layer, "a group norm came without its moments")
+            return _Form("a group norm came without its moments")
         alone = job.add and job.outputs % 8 != 0
         if alone:
             job = job._replace(add=False, moments=False)
         jobs = _parts(layer, job)
         size = (1, job.outputs, sum(part.out_frames for part in jobs), *job.out_size)
-        form = torch.channels_last_3d
+        layout = torch.channels_last_3d
         strides: Sequence[int] = last_strides(job.outputs, job.out_size)
         if job.outputs < _FEWEST_LAST:
             plane, width = math.prod(size[3:]), size[4]
-            form, strides = torch.contiguous_format, (size[2] * plane, plane, width, 1)
+            layout, strides = torch.contiguous_format, (size[2] * plane, plane, width, 1)
         in_place = False
         if add is not None and job.add:
             if tuple(add.shape) != size:
@@ -287,15 +335,13 @@ class TritonBackend(TorchBackend):
                 raise ValueError(f"an out of {tuple(out.shape)} for a result of {size}")
             into = _is_written(out, source.tensors[0].dtype)
             strides = out.stride()[1:] if into else strides
-        parts = []
-        for one in jobs:
-            target = _strides((job.outputs, one.out_frames, *job.out_size), strides)
-            factors = None
-            if affine is None and layer.norm is not None:
-                factors = self._affine(layer.norm, one.channels)
-            launches = work.work_of(one, self.target(), target)
-            parts.append(Part(launches, *self._packed_for(layer, one), factors))
-        return _Layer(layer, None, tuple(parts), size, form, by_copy, alone, in_place, into)
+        works = tuple(
+            work.work_of(
+                one, self.target(), _strides((job.outputs, one.out_frames, *job.out_size), strides)
+            )
+            for one in jobs
+        )
+        return _Form(None, works, size, layout, by_copy, alone, in_place, into)
 
     def _job(
         self, layer: Conv, source: Pieces, frames: Range, affine: bool, add: bool, moments: bool

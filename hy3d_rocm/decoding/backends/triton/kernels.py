@@ -26,6 +26,56 @@ _PIECE = (
 )  # fmt: skip
 
 
+@triton.jit
+def _padded(n, end, REPLICATE: tl.constexpr):
+    """What is read for place n of 0 .. end: what is outside stays so, or is the nearest."""
+    if REPLICATE:
+        n = tl.minimum(tl.maximum(n, 0), end - 1)
+    return n
+
+
+@triton.jit
+def _read(at, across, c, s_c, wanted, VECTOR: tl.constexpr):
+    """Some channels of some positions of a line, 0 for what is not wanted."""
+    down = c[None, :] if VECTOR == 8 else c.to(tl.int64)[None, :] * s_c
+    # What passes once makes room in the last-level cache for the rows, which are read 27 times.
+    return tl.load(at + (across + down), mask=wanted, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def _over_channels(a, b, BM: tl.constexpr):
+    """The sum of each position's channels, in two blocks with BM."""
+    total = tl.sum(a, axis=1)
+    if BM:
+        total += tl.sum(b, axis=1)
+    return total
+
+
+@triton.jit
+def _norm_factor(squares, C, eps, NORM: tl.constexpr):
+    """What a norm multiplies by, of the sum of the squares of a position's C channels."""
+    if NORM == "l2":
+        factor = 1.0 / tl.maximum(tl.sqrt(squares), eps)
+    else:
+        factor = 1.0 / tl.sqrt(squares / C + eps)
+    return factor
+
+
+@triton.jit
+def _changed(
+    v, factor, summand, c, wanted, channels, dtype: tl.constexpr, AFFINE: tl.constexpr,
+    SILU: tl.constexpr,
+):  # fmt: skip
+    """Some channels as the convolution reads them; what is not wanted stays zero."""
+    if AFFINE:
+        scale = tl.load(factor + c, mask=c < channels, other=0.0)
+        shift = tl.load(summand + c, mask=c < channels, other=0.0)
+        v = v * scale[None, :] + shift[None, :]
+    if SILU:
+        v = v / (1.0 + tl.exp(-v))
+    return tl.where(wanted, v, 0.0).to(dtype)
+
+
 @triton.jit(do_not_specialize=[*_PIECE, "s_c", "s_t", "s_h", "s_w"])
 def load_rows(
     x, y, factor, summand,
@@ -45,7 +95,9 @@ def load_rows(
     after it, with AFFINE, times factor plus summand, float32 (C,).
     VECTOR 8: channels are contiguous and a multiple of 8, as are the other strides, which come in
     units of VECTOR so that the compiler knows. Channels from C to 8 * C8 are zero.
+    BC: a power of two, or three times one: then two blocks of 2/3 and 1/3 of it.
     """
+    BM: tl.constexpr = BC // 3 if BC % 3 == 0 else 0
     pid = tl.program_id(0)
     count_w = tl.cdiv(Wy, BW)
     count_c = tl.cdiv(C8 * 8, BC)
@@ -56,48 +108,55 @@ def load_rows(
     u = line // Hy + u0
     h = line % Hy + h0
     w = block_w * BW + tl.arange(0, BW)
-    c = block_c * BC + tl.arange(0, BC)
     xw = w + w0
-    if REPLICATE_T:
-        u = tl.minimum(tl.maximum(u, 0), up_frames - 1)
-    if REPLICATE_H:
-        h = tl.minimum(tl.maximum(h, 0), H * UH - 1)
-    if REPLICATE_W:
-        xw = tl.minimum(tl.maximum(xw, 0), W * UW - 1)
+    u = _padded(u, up_frames, REPLICATE_T)
+    h = _padded(h, H * UH, REPLICATE_H)
+    xw = _padded(xw, W * UW, REPLICATE_W)
     inside = (u >= 0) & (u < up_frames) & (h >= 0) & (h < H * UH) & (xw >= 0) & (xw < W * UW)
     # Of what lies outside nothing is read, so that its frame may be any.
     t = u // UT - first
     if KEEP_FIRST:
         t = tl.where(u <= 0, u, 1 + (u - 1) // UT) - first
     channels = C8 * 8 if VECTOR == 8 else C
+    c = block_c * BC + tl.arange(0, BC - BM)
     wanted = (inside & (w < Wy))[:, None] & (c < channels)[None, :]
     at = x + (t.to(tl.int64) * (s_t * VECTOR) + (h // UH).to(tl.int64) * (s_h * VECTOR))
     column = xw // UW
     across = column[:, None] if W_CONTIGUOUS else column.to(tl.int64)[:, None] * (s_w * VECTOR)
-    down = c[None, :] if VECTOR == 8 else c.to(tl.int64)[None, :] * s_c
-    # What passes once makes room in the last-level cache for the rows, which are read 27 times.
-    value = tl.load(at + (across + down), mask=wanted, other=0.0, eviction_policy="evict_first")
+    value = _read(at, across, c, s_c, wanted, VECTOR)
+    further = c
+    there = wanted
+    more = value
+    if BM:
+        further = block_c * BC + (BC - BM) + tl.arange(0, BM)
+        there = (inside & (w < Wy))[:, None] & (further < channels)[None, :]
+        more = _read(at, across, further, s_c, there, VECTOR)
     if (NORM != "" or AFFINE) or SILU:  # Triton 3.3 has no chains of three
         v = value.to(tl.float32)
+        m = more.to(tl.float32)
         if NORM == "layer":
-            mean = tl.sum(v, axis=1) / C
+            mean = _over_channels(v, m, BM) / C
             v = tl.where(wanted, v - mean[:, None], 0.0)
-        if NORM == "layer" or NORM == "rms":
-            v = v * (1.0 / tl.sqrt(tl.sum(v * v, axis=1) / C + eps))[:, None]
-        if NORM == "l2":
-            v = v * (1.0 / tl.maximum(tl.sqrt(tl.sum(v * v, axis=1)), eps))[:, None]
-        if AFFINE:
-            scale = tl.load(factor + c, mask=c < channels, other=0.0)
-            shift = tl.load(summand + c, mask=c < channels, other=0.0)
-            v = v * scale[None, :] + shift[None, :]
-        if SILU:
-            v = v / (1.0 + tl.exp(-v))
-        value = tl.where(wanted, v, 0.0).to(y.dtype.element_ty)
+            m = tl.where(there, m - mean[:, None], 0.0)
+        if NORM != "":
+            scale = _norm_factor(_over_channels(v * v, m * m, BM), C, eps, NORM)[:, None]
+            v = v * scale
+            m = m * scale
+        value = _changed(v, factor, summand, c, wanted, channels, y.dtype.element_ty, AFFINE, SILU)
+        if BM:
+            more = _changed(
+                m, factor, summand, further, there, channels, y.dtype.element_ty, AFFINE, SILU
+            )
     row = line.to(tl.int64) * Wy + w
     tl.store(
         y + row[:, None] * (C8 * 8) + c[None, :], value,
         mask=(w < Wy)[:, None] & (c < C8 * 8)[None, :],
     )  # fmt: skip
+    if BM:
+        tl.store(
+            y + row[:, None] * (C8 * 8) + further[None, :], more,
+            mask=(w < Wy)[:, None] & (further < C8 * 8)[None, :],
+        )  # fmt: skip
 
 
 @triton.jit

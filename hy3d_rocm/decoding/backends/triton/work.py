@@ -407,10 +407,13 @@ def _load_block(job: Job, strides: Strides) -> tuple[int, int]:
     most = 1 << 14 if job.norm else 128
     while channels < job.row_channels and channels < most:
         channels *= 2
-    # Whole columns of a norm over few channels leave CDNA too few scalar registers for their masks.
+    # Whole columns of a norm over few channels leave CDNA too few scalar registers for their masks,
+    # as do more than 128 positions.
     wide = channels >= 128 if job.norm else strides[0] != 1
-    elements = 4096 if wide else 2048
-    return max(1, elements // channels), channels
+    positions = min(max(1, (4096 if wide else 2048) // channels), 128)
+    if channels > 32 and job.row_channels <= channels * 3 // 4:  # 96, 192 and 384 of Wan's
+        channels = channels * 3 // 4
+    return positions, channels
 
 
 work_of = functools.lru_cache(maxsize=2048)(Work)
