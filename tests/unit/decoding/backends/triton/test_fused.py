@@ -127,3 +127,44 @@ def test_the_heaviest_store_compiles_for_amd_and_spills_nothing() -> None:
     lines = check_gfx.check(asked, workers=1)
     assert {line.function for line in lines} == {"load_rows", "conv_fused", "combine_moments"}
     assert [words for line in lines for words in line.wrong] == []
+
+
+def test_a_form_is_found_once_and_each_layer_has_its_own_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched: list[Any] = []
+    monkeypatch.setattr(fused, "run_launches", lambda part, *_: launched.append(part))
+    monkeypatch.setattr(fused, "_forms", {})
+    x = torch.rand(1, 48, 3, 6, 6).contiguous(memory_format=torch.channels_last_3d)
+    call = layers.Pieces((x,), 0, 3), (0, 3)
+
+    def form_of(bias: bool, weighted: bool, kind: str = "rms", tile: int = 64) -> Any:
+        module, norm = torch.nn.Conv3d(48, 64, 3, bias=bias), torch.nn.Module()
+        norm.register_parameter("weight", torch.nn.Parameter(torch.rand(48)) if weighted else None)
+        layer = layers.Conv(
+            module, (2, 1, 1), (0, 1, 1), norm=layers.Norm(kind, norm, 1e-6), act="silu"
+        )
+        machine = Machine("gfx1100", 4, tile=Config(tile, 64, 16, 4, 2))
+        backend = TritonBackend(check_fused.Plain(), "cpu", machine)
+        with torch.no_grad():
+            backend.convolve(layer, *call)
+        part = launched.pop()
+        packed = module.weight.detach().permute(0, 2, 3, 4, 1).reshape(64, 9, -1)
+        assert torch.equal(part.weight, packed)
+        assert (part.bias is None) is not bias
+        assert (part.factors is None) is not weighted
+        assert not weighted or torch.equal(part.factors[0], norm.weight.detach())
+        return part.work
+
+    first = form_of(bias=True, weighted=True)
+    assert form_of(bias=True, weighted=True) is first
+    assert len(fused._forms) == 1
+    others = [
+        form_of(bias=False, weighted=True), form_of(bias=True, weighted=False),
+        form_of(bias=True, weighted=True, kind="layer"),
+        form_of(bias=True, weighted=True, tile=128),
+    ]  # fmt: skip
+    assert len({id(work) for work in (first, *others)}) == 5
+    assert len(fused._forms) == 5
+    loads = [item for item in first.launches if item.kernel == "load_rows"]
+    assert {item.constants[-1] for item in loads} == {48}, "48 channels are made as 64"
