@@ -7,22 +7,26 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hy3d_rocm import __version__
 from hy3d_rocm.conv.errors import is_cancel
-from hy3d_rocm.diagnose.doctor import basic, kernel, selftest, windows
-from hy3d_rocm.diagnose.doctor.finding import Facts, Finding, Severity
+from hy3d_rocm.diagnose.doctor import basic, checks, kernel, selftest, windows
+from hy3d_rocm.diagnose.doctor.finding import Check, Facts, Finding, Rule, Severity, Variant
 from hy3d_rocm.diagnose.doctor.report import as_html, as_text, headline
-from hy3d_rocm.diagnose.doctor.rules import table
 from hy3d_rocm.diagnose.env import gpu, rules, variables
 from hy3d_rocm.diagnose.env.machine import Machine, detect
 from hy3d_rocm.diagnose.env.shown import anonymous
 from hy3d_rocm.diagnose.miopen import contents
+from hy3d_rocm.diagnose.tables import functions_of, read
 
 logger = logging.getLogger("hy3d_rocm")
 
+FOLDER = Path(__file__).with_name("rules")
+FILES = ("torch", "windows", "versions", "pack", "memory", "miopen")
+CHECKS: dict[str, Check] = functions_of(checks)
 DEFAULT_SECONDS = 60.0
 _TORCH_SHARE = 0.5  # of the time: a cold import of a ROCm build takes ten seconds and more
 _OF_MACHINE = (
@@ -132,6 +136,21 @@ def collect(
     facts.update((name, _guarded(function)) for name, function in host_facts.items())
     facts["when"] = time.strftime("%Y-%m-%d %H:%M:%S")
     return facts
+
+
+def rules_of_file(path: Path) -> tuple[Rule, ...]:
+    """Raises TableError."""
+    makers: dict[str, Callable[[Any], Any]] = {
+        "check": CHECKS.__getitem__,
+        "variants": lambda written: {name: Variant(**case) for name, case in written.items()},
+    }
+    return read(path, Rule, makers=makers)[1]
+
+
+@cache
+def table() -> tuple[Rule, ...]:
+    """All rules."""
+    return tuple(rule for name in FILES for rule in rules_of_file(FOLDER / f"{name}.toml"))
 
 
 def judge(facts: Mapping[str, Any]) -> list[Finding]:

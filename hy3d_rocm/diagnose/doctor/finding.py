@@ -1,10 +1,10 @@
-"""What a finding is, and how rules and checks look at facts."""
+"""What a finding is, the rules that make findings of facts, and how these look at facts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -13,6 +13,7 @@ from hy3d_rocm.diagnose.env.machine import Version, dotted, parse_version
 from hy3d_rocm.memory import is_apu
 from hy3d_rocm.units import parse_size, size_text
 
+_TEXTS = ("id", "severity", "title", "evidence", "remedy", "source")
 _PLACE = re.compile(r"\{([\w.]+):?([^{}]*)\}")
 
 
@@ -273,6 +274,53 @@ class Facts:
     def target(self) -> str:
         """What a PyTorch has to be built for."""
         return ", ".join(sorted(set(self.architectures))) or "your card"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a rule says in one case; "": what it says otherwise. when: as a rule's."""
+
+    id: str = ""
+    severity: str = ""
+    title: str = ""
+    evidence: str = ""
+    remedy: str = ""
+    source: str = ""
+    when: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rule(Variant):
+    """One rule of rules/*.toml: a finding for each thing that its check finds out, where all
+    conditions (Facts.holds) of `when` are so; without a check, where they are.
+
+    each: a list of facts, of which each row is looked at. cards: only where an architecture begins
+    so; {cards} are those. variants: what differs in a case that the check names, or that its own
+    `when` describes; of cases that hold the last one counts.
+    """
+
+    check: Check = lambda facts: [Match()]
+    each: str = ""
+    cards: tuple[str, ...] = ()
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+
+    def findings(self, facts: Facts) -> Iterator[Finding]:
+        if self.cards:
+            cards = {a for a in facts.architectures if a.startswith(self.cards)}
+            if not cards:
+                return
+            facts = facts.beside({"cards": sorted(cards)})
+        for seen in facts.each(self.each) if self.each else [facts]:
+            if all(map(seen.holds, self.when)):
+                for match in self.check(seen):
+                    yield self._finding(match, seen.beside(match.words))
+
+    def _finding(self, match: Match, facts: Facts) -> Finding:
+        parts: list[Variant] = [self, *(self.variants[name] for name in match.variants)]
+        parts += (s for s in self.variants.values() if s.when and all(map(facts.holds, s.when)))
+        texts = [next(filter(None, (getattr(p, n) for p in reversed(parts))), "") for n in _TEXTS]
+        name, severity, *others = map(facts.filled, texts)
+        return Finding(name, Severity(severity), *others)
 
 
 _KNOWN = {name for name, value in vars(Facts).items() if isinstance(value, property)}

@@ -6,7 +6,7 @@ import html
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from string import Template
@@ -48,13 +48,13 @@ class Line:
     text: str
     each: str = ""
     when: tuple[str, ...] = ()
-    parts: tuple[tuple[str, str], ...] = ()
+    parts: Mapping[str, str] = field(default_factory=dict)
     listed: bool = False
 
     def of(self, facts: Facts) -> Iterator[str]:
         for seen in facts.each(self.each) if self.each else [facts]:
             if all(map(seen.holds, self.when)):
-                held = [t for shown, t in self.parts if all(map(seen.holds, shown.split(" & ")))]
+                held = (t for c, t in self.parts.items() if all(map(seen.holds, c.split(" & "))))
                 parts = (", " if self.listed else "").join(map(seen.filled, held))
                 yield seen.beside({"parts": parts}).filled(self.text)
 

@@ -186,12 +186,9 @@ _CHECKS = functions_of(checks)
 def _named(written: Any) -> Check:
     """The check of this name, or the one that the function of this name makes of what follows; with
     "no " before the name it says the opposite."""
-    name, arguments = (written, ()) if isinstance(written, str) else (written[0], written[1:])
+    name, *arguments = (written,) if isinstance(written, str) else written
     function = _CHECKS[name.removeprefix("no ")]
-    is_maker = function.__annotations__["return"] == "Check"
-    if is_maker is isinstance(written, str):
-        raise ValueError(f"{name} {'needs' if is_maker else 'takes no'} arguments")
-    check: Check = function(*arguments) if is_maker else function
+    check: Check = function(*arguments) if arguments else function
     return (lambda case: not check(case)) if name.startswith("no ") else check
 
 

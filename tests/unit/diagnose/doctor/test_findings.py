@@ -35,9 +35,14 @@ from windows_machines import (
 )
 
 from hy3d_rocm.diagnose.doctor import examination
-from hy3d_rocm.diagnose.doctor.examination import Examination, judge
-from hy3d_rocm.diagnose.doctor.finding import Finding, Severity
-from hy3d_rocm.diagnose.doctor.rules import FOLDER, Rule, rules_of_file, table
+from hy3d_rocm.diagnose.doctor.examination import (
+    FOLDER,
+    Examination,
+    judge,
+    rules_of_file,
+    table,
+)
+from hy3d_rocm.diagnose.doctor.finding import Finding, Rule, Severity
 from hy3d_rocm.diagnose.env.variables import public_value
 
 E, W, A = Severity.ERROR, Severity.WARNING, Severity.ADVICE

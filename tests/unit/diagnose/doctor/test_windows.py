@@ -32,10 +32,15 @@ from windows_machines import (
 from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
 from hy3d_rocm.diagnose import cards as all_cards
 from hy3d_rocm.diagnose.doctor import examination, windows
-from hy3d_rocm.diagnose.doctor.examination import Examination, collect, judge
+from hy3d_rocm.diagnose.doctor.examination import (
+    FOLDER,
+    Examination,
+    collect,
+    judge,
+    rules_of_file,
+)
 from hy3d_rocm.diagnose.doctor.finding import Facts as Seen
 from hy3d_rocm.diagnose.doctor.finding import Severity
-from hy3d_rocm.diagnose.doctor.rules import FOLDER, rules_of_file
 from hy3d_rocm.diagnose.doctor.windows import System
 from hy3d_rocm.diagnose.env import machine
 from hy3d_rocm.diagnose.env.machine import Machine
