@@ -19,7 +19,7 @@ from hy3d_rocm.diagnose.doctor.report import as_html, as_text, headline
 from hy3d_rocm.diagnose.env import gpu, rules, variables
 from hy3d_rocm.diagnose.env.machine import Machine, detect
 from hy3d_rocm.diagnose.env.shown import anonymous
-from hy3d_rocm.diagnose.miopen import contents
+from hy3d_rocm.diagnose.miopen import places
 from hy3d_rocm.diagnose.tables import functions_of, read
 
 logger = logging.getLogger("hy3d_rocm")
@@ -131,7 +131,7 @@ def collect(
     if of_windows := _guarded(windows.collect, environ, root, system, folders):
         facts["windows"] = of_windows
     facts["memory"] = _guarded(kernel.memory, root)
-    facts["miopen"] = _guarded(contents.collect, environ)
+    facts["miopen"] = _guarded(places.collect, environ)
     facts.update(_guarded(kernel.storage, environ))
     facts.update((name, _guarded(function)) for name, function in host_facts.items())
     facts["when"] = time.strftime("%Y-%m-%d %H:%M:%S")

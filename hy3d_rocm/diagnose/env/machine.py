@@ -104,16 +104,16 @@ def find_results(environ: Mapping[str, str]) -> int:
 
     Of the newest version that has left a database, since others' are not read.
     """
-    from hy3d_rocm.diagnose.miopen import contents, places
+    from hy3d_rocm.diagnose.miopen import places
 
     by_version: dict[Version, int] = {}
     # Compiled kernels, of which there may be thousands, are elsewhere: this runs at each start.
     for place in (p for p in places.places(environ) if p.kind == places.DATABASES):
         with contextlib.suppress(OSError):
             for path in places.files_of(place):
-                if contents.kind_of(path.name) == contents.FIND:
-                    version = parse_version(contents.version_of(path.name))
-                    entries = contents.entries_in(path) or 0
+                if places.kind_of(path.name) == places.FIND:
+                    version = parse_version(places.version_of(path.name))
+                    entries = places.entries_in(path) or 0
                     by_version[version] = by_version.get(version, 0) + entries
     return by_version[max(by_version)] if by_version else 0
 

@@ -8,12 +8,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.diagnose.miopen import changes, contents, users
-from hy3d_rocm.diagnose.miopen.archive import ArchiveError, default_target, write_backup
-from hy3d_rocm.diagnose.miopen.places import Place, places
+from hy3d_rocm.diagnose.miopen import backup, places, users
+from hy3d_rocm.diagnose.miopen.backup import ArchiveError, default_target, write_backup
+from hy3d_rocm.diagnose.miopen.places import Place
 from hy3d_rocm.units import size_text
 
 
@@ -21,18 +22,17 @@ def run_miopen_command(arguments: argparse.Namespace) -> int:
     """The exit code: 0, or 1 with a sentence on stderr."""
     action = {"info": _info, "backup": _backup, "restore": _restore, "clear": _clear}
     try:
-        return action[arguments.miopen](arguments, places())
+        return action[arguments.miopen](arguments, places.places())
     except ArchiveError as error:
         sys.stderr.write(f"hy3d-rocm miopen: {error}\n")
         return 1
 
 
 def _info(arguments: argparse.Namespace, found: list[Place]) -> int:
-    facts = contents.collect()
+    facts = places.collect()
     using = users.users_of(place.path for place in found)
     if arguments.json:
-        facts["users"] = [{"pid": u.pid, "name": u.name, "why": u.why} for u in using]
-        _print(json.dumps(facts, indent=2))
+        _print(json.dumps({**facts, "users": list(map(asdict, using))}, indent=2))
         return 0
     for place in facts["places"]:
         _print("\n".join(_place_lines(place)))
@@ -78,13 +78,13 @@ def _backup(arguments: argparse.Namespace, found: list[Place]) -> int:
 
 
 def _restore(arguments: argparse.Namespace, found: list[Place]) -> int:
-    done = _changed(arguments, found, lambda target: changes.restore(arguments.file, found, target))
+    done = _changed(arguments, found, lambda target: backup.restore(arguments.file, found, target))
     _print(f"{done.count} files, {size_text(done.bytes)}, were put back")
     return 0
 
 
 def _clear(arguments: argparse.Namespace, found: list[Place]) -> int:
-    done = _changed(arguments, found, lambda target: changes.clear(found, target))
+    done = _changed(arguments, found, lambda target: backup.clear(found, target))
     if done.backup is None:
         _print("There is nothing to clear: MIOpen has no files here.")
         return 0
@@ -107,8 +107,8 @@ def _tell_users(found: list[Place], what: str) -> list[users.User]:
 def _changed(
     arguments: argparse.Namespace,
     found: list[Place],
-    change: Callable[[Callable[[], Path]], changes.Done],
-) -> changes.Done:
+    change: Callable[[Callable[[], Path]], backup.Done],
+) -> backup.Done:
     """What `change` did, given where a backup goes; not while a program uses the files."""
     if _tell_users(found, "uses these files") and not arguments.force:
         raise ArchiveError("close it first, or add --force; nothing was changed")

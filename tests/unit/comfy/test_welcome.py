@@ -93,7 +93,7 @@ def test_on_an_amd_card_they_tell_the_cap_the_find_mode_and_the_preserved_memory
     monkeypatch.setattr(memory, "usage", lambda device=None: usage)
     monkeypatch.setattr(memory, "comfy_device", lambda: card)
     monkeypatch.setattr(torch.version, "hip", "6.4", raising=False)
-    contents = "hy3d_rocm.diagnose.miopen.contents._searches"
+    contents = "hy3d_rocm.diagnose.miopen.places._searches"
     monkeypatch.setattr(contents, lambda environ: "41 results of earlier searches")
     text = welcome.say({"MIOPEN_FIND_MODE": "FAST", "HY3D_ROCM_PATCH": "on"})
     assert "  memory: 20.0 GB free on cuda:0, VRAM limit 20GB\n" in text
