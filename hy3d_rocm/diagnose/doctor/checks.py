@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hy3d_rocm.diagnose.cards import cards
 from hy3d_rocm.diagnose.doctor.finding import Facts, Match, as_version, named
-from hy3d_rocm.diagnose.doctor.selftest import is_wrong, tier_name
 from hy3d_rocm.diagnose.env.checks import FILLED, override_architecture
 from hy3d_rocm.diagnose.env.choices import PATCH_VARIABLE, read_patch_choice
 from hy3d_rocm.memory import is_apu
@@ -23,8 +23,6 @@ _GENERIC = {
     "gfx10-1-generic": r"gfx101[0-3]", "gfx10-3-generic": r"gfx103[0-6]",
     "gfx11-generic": r"gfx11(0[0-3]|5[0-3])", "gfx12-generic": r"gfx120[01]",
 }  # fmt: skip
-# Cards that run a sibling's kernels, as ComfyUI's readme has it (Linux only).
-_SIBLINGS = {r"gfx103[1-6]": ("gfx1030", "10.3.0"), r"gfx110[1-3]": ("gfx1100", "11.0.0")}
 _HIDING = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
            "GPU_DEVICE_ORDINAL")  # fmt: skip
 _PAGE_BYTES = 4096
@@ -48,12 +46,10 @@ def architecture_missing(facts: Facts) -> Iterator[Match]:
     is_partly = len(missing) < len(set(meant))
     for name in missing:
         told = _as_reported(name, facts)
-        # A card whose kernels this one runs too, and the override for that.
-        sibling, value = next(
-            (other for pattern, other in _SIBLINGS.items()
-             if facts.is_linux and re.fullmatch(pattern, name) and _covers(built, other[0])),
-            ("", ""),
-        )  # fmt: skip
+        # A card whose kernels this one runs too (Linux only), and the override for that.
+        value = cards()[name].override if facts.is_linux and name in cards() else ""
+        sibling = override_architecture(value)
+        sibling = sibling if _covers(built, sibling) else ""
         yield Match(
             "told" if told != name else "", "windows" if facts.is_windows else "",
             "sibling" if sibling else "", "partly" if is_partly else "",
@@ -183,10 +179,9 @@ def integrated_first(facts: Facts) -> Iterator[Match]:
 def short_time_out(facts: Facts) -> Iterator[Match]:
     """Windows' own two seconds, where something on the GPU took longer or for ever."""
     hung = [
-        f"{tier_name(str(r.get('tier')), bool(facts.get('torch.hip')))} did not come back here"
-        for r in facts.rows("self_test.results")
-        if r.get("verdict") == "hang" and str(r.get("device")).startswith("cuda")
-    ]
+        f"{result['name']} did not come back here" for result in facts.tested
+        if result.get("verdict") == "hang" and result["is_gpu"]
+    ]  # fmt: skip
     if count := facts.number("knowledge.verdicts.hang"):
         hung.append(f"{count} back-ends of convolutions did not come back before")
     is_on = facts.get("windows.time_out") and facts.get("windows.time_out.level") != 0
@@ -380,38 +375,35 @@ def switched_off(facts: Facts) -> Iterator[Match]:
 
 def tiers(facts: Facts) -> Iterator[Match]:
     """Looked at for each result: a back-end that was wrong, hung or failed."""
-    tier, verdict, is_amd = facts.word("tier"), facts.word("verdict"), bool(facts.get("torch.hip"))
-    verdict = "wrong" if is_wrong(facts.words) else verdict
-    if verdict not in ("wrong", "hang", "error", "slow-find", "oom"):
+    tier, verdict, detail = (facts.word(name) for name in ("tier", "verdict", "detail"))
+    # A tier that came back with numbers that are not the convolution's.
+    is_wrong = verdict == "error" and str(detail).startswith("WrongResultError")
+    told = "wrong" if is_wrong else verdict
+    if told not in ("wrong", "hang", "error", "slow-find", "oom"):
         return
-    is_vendor = tier == "vendor" and verdict in ("wrong", "hang", "error")
+    is_vendor = tier == "vendor" and told in ("wrong", "hang", "error")
     yield Match(
-        str(verdict), f"{verdict} vendor" if is_vendor else "",
-        "hang miopen" if is_vendor and is_amd and verdict == "hang" else "",
-        name=tier_name(str(tier), is_amd), detail=facts.word("detail") or facts.word("verdict"),
-        left_out="" if tier == "cpu" else "; protect() does without it",
+        told, f"{told} vendor" if is_vendor else "",
+        "hang miopen" if is_vendor and facts.get("torch.hip") and told == "hang" else "",
+        detail=detail or verdict, left_out="" if tier == "cpu" else "; protect() does without it",
         first=facts.word("first_seconds") or 0, later=facts.word("seconds") or 0,
     )  # fmt: skip
 
 
 def no_gpu_tier(facts: Facts) -> Iterator[Match]:
     on_gpu = [
-        r for r in facts.rows("self_test.results")
-        if str(r.get("device")).startswith("cuda") and r.get("tier") != "cpu"
-        and r.get("verdict") != "refused"
+        r for r in facts.tested
+        if r["is_gpu"] and r.get("tier") != "cpu" and r.get("verdict") != "refused"
     ]  # fmt: skip
     if on_gpu and all(r.get("verdict") not in ("ok", "slow-find") for r in on_gpu):
-        is_amd = bool(facts.get("torch.hip"))
-        told = [f"{tier_name(str(r.get('tier')), is_amd)}: {r.get('verdict')}" for r in on_gpu]
-        yield Match(verdicts=told)
+        yield Match(verdicts=[f"{r['name']}: {r.get('verdict')}" for r in on_gpu])
 
 
 def all_well(facts: Facts) -> Iterator[Match]:
-    good = [r for r in facts.rows("self_test.results") if r.get("verdict") == "ok"]
+    good = [result for result in facts.tested if result.get("verdict") == "ok"]
     by_device: dict[str, list[str]] = {}
     for result in good:
-        name = tier_name(str(result.get("tier")), bool(facts.get("torch.hip")))
-        by_device.setdefault(str(result.get("device")), []).append(name)
+        by_device.setdefault(str(result.get("device")), []).append(result["name"])
     if by_device:
         devices = "; ".join(f"{device}: {', '.join(names)}" for device, names in by_device.items())
         yield Match(count=len(good), devices=devices)

@@ -14,6 +14,11 @@ from hy3d_rocm.memory import is_apu
 from hy3d_rocm.units import parse_size, size_text
 
 _TEXTS = ("id", "severity", "title", "evidence", "remedy", "source")
+# The back-ends of convolutions as people know them; {} is the vendor's library.
+_TIERS = {
+    "vendor": "{}", "native": "PyTorch without {}", "triton": "our Triton kernel",
+    "gemm": "matrix products", "conv2d": "2D convolutions", "cpu": "our CPU kernels",
+}  # fmt: skip
 _PLACE = re.compile(r"\{([\w.]+):?([^{}]*)\}")
 
 
@@ -264,6 +269,19 @@ class Facts:
     @property
     def card_names(self) -> str:
         return ", ".join(self.architectures) or "an AMD card"
+
+    @property
+    def tested(self) -> list[dict[str, Any]]:
+        """The self-test's results, with the back-end's name."""
+        library = "MIOpen" if self.get("torch.hip") else "cuDNN"
+        named = ((row, str(row.get("tier"))) for row in self.rows("self_test.results"))
+        return [
+            {
+                **row, "name": _TIERS.get(tier, tier).replace("{}", library),
+                "is_gpu": str(row.get("device")).startswith("cuda"),
+            }
+            for row, tier in named
+        ]  # fmt: skip
 
     @property
     def uses_miopen(self) -> bool:

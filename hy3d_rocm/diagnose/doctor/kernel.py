@@ -19,22 +19,22 @@ import stat
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.conv.verdict_store.machine import amd_driver
 from hy3d_rocm.conv.verdict_store.place import IN_MEMORY, default_path, own_path
-from hy3d_rocm.diagnose.env.gpu import entries, link_name, number, text
+from hy3d_rocm.diagnose.env.gpu import entries, field, link_name, number, text
 from hy3d_rocm.diagnose.miopen.places import existing, home_of, places, quiet_address, sides_of
 from hy3d_rocm.diagnose.miopen.users import name_of, open_files, pids
 from hy3d_rocm.memory import host_free_bytes, host_total_bytes
+from hy3d_rocm.units import parse_size
 
 AMD = 0x1002
 _DISPLAY_CLASS = 0x03
 _CONTAINER_MARKS = (".dockerenv", "run/.containerenv")
 _BOOT_OPTIONS = ("amdgpu.", "ttm.", "amdttm.", "amd_iommu", "iommu")
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SHOWN_HOLDERS = 12
 ROOT = Path("/")
 
@@ -130,29 +130,24 @@ def _other_driver() -> str:
 
 
 def memory(root: Path = ROOT) -> dict[str, Any]:
-    """{"host": {...}, "holders": [...]}, the largest holder first."""
-    return {"host": host(root), "holders": holders(root)[:_SHOWN_HOLDERS]}
-
-
-def host(root: Path = ROOT) -> dict[str, int | None]:
-    """total_bytes, available_bytes (within the control groups' limits), swap_free_bytes; None
-    where the system does not say."""
-    return {
+    """{"host": {...}, "holders": [...]}, the largest holder first. The host's available_bytes are
+    within the control groups' limits; None is what the system does not say."""
+    swap = field(root / "proc/meminfo", "SwapFree:")
+    host = {
         "total_bytes": host_total_bytes(root), "available_bytes": host_free_bytes(root),
-        "swap_free_bytes": _free_swap(root),
+        "swap_free_bytes": _other_swap(root) if swap is None else swap * 1024,
     }  # fmt: skip
+    return {"host": host, "holders": holders(root)[:_SHOWN_HOLDERS]}
 
 
-def _free_swap(root: Path) -> int | None:
-    fields = _fields(text(root / "proc/meminfo"))
-    if fields or root != ROOT:
-        return _size(fields.get("SwapFree", ""))
-    try:
-        import psutil
+def _other_swap(root: Path) -> int | None:
+    """Where there is no /proc/meminfo."""
+    if root == ROOT:
+        with suppress(ImportError, OSError, RuntimeError):
+            import psutil
 
-        return int(psutil.swap_memory().free)
-    except (ImportError, OSError, RuntimeError):
-        return None
+            return int(psutil.swap_memory().free)
+    return None
 
 
 def holders(root: Path = ROOT, own: int | None = None) -> list[dict[str, Any]]:
@@ -197,28 +192,21 @@ def _resident(fields: dict[str, str], region: str) -> int:
     """drm-resident-* of newer kernels, drm-memory-* of older ones."""
     for name in (f"drm-resident-{region}", f"drm-memory-{region}"):
         if name in fields:
-            return _size(fields[name]) or 0
+            with suppress(ValueError):
+                return parse_size(fields[name])
+            break
     return 0
 
 
 def _by_compute_driver(root: Path) -> dict[int, int]:
-    folders = [f for f in entries(root / "sys/class/kfd/kfd/proc") if f.name.isdigit()]
     held = {
-        int(folder.name): sum(
-            number(part) or 0 for part in entries(folder) if part.name.startswith("vram_")
+        int(process.name): sum(
+            number(part) or 0 for part in entries(process) if part.name.startswith("vram_")
         )
-        for folder in folders
+        for process in entries(root / "sys/class/kfd/kfd/proc")
+        if process.name.isdigit()
     }
     return {pid: size for pid, size in held.items() if size}
-
-
-def _size(value: str) -> int | None:
-    """ "22528 KiB", "10 kB" of meminfo, or a plain number of bytes."""
-    words = value.split()
-    if not words or not words[0].isdigit():
-        return None
-    unit = words[1].replace("kB", "KiB") if len(words) > 1 else ""
-    return int(words[0]) * _UNITS[unit] if unit in _UNITS else None
 
 
 def storage(environ: Mapping[str, str]) -> dict[str, Any]:

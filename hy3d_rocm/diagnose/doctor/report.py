@@ -14,7 +14,6 @@ from typing import Any
 
 from hy3d_rocm import __version__
 from hy3d_rocm.diagnose.doctor.finding import Facts, Finding, Severity
-from hy3d_rocm.diagnose.doctor.selftest import tier_name
 from hy3d_rocm.diagnose.tables import read
 
 BASIC = ("system", "packages", "C core", "GPU", "variables")  # what basic.collect() tells
@@ -68,13 +67,7 @@ def sections(facts: Mapping[str, Any], *, whole: bool = True) -> dict[str, list[
     """Heading -> lines. whole: of an examination, else of basic.collect()'s facts alone. A section
     that could not be read says so."""
     seen = Facts(facts)
-    words: dict[str, Any] = {
-        "booted": " ".join(seen.get("kernel.boot_options", [])),
-        "tested": [
-            {**row, "tier": tier_name(str(row.get("tier")), bool(seen.get("torch.hip")))}
-            for row in seen.rows("self_test.results")
-        ],
-    }
+    words: dict[str, Any] = {"booted": " ".join(seen.get("kernel.boot_options", []))}
     found: dict[str, list[str]] = {}
     try:
         words |= _basic_words(facts)

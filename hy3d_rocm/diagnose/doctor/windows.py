@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +25,7 @@ from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
 from hy3d_rocm.conv.verdict_store.place import file_system
 from hy3d_rocm.diagnose.cards import architecture_of
 from hy3d_rocm.diagnose.env.gpu import entries, text
-from hy3d_rocm.diagnose.env.machine import parse_version
+from hy3d_rocm.diagnose.env.machine import TARGET, parse_version, rocm_packages
 from hy3d_rocm.diagnose.miopen.places import places
 
 ROOT = Path("/")
@@ -36,11 +36,6 @@ _ENTRIES = 32  # drivers of display adapters, those that are no longer there amo
 _AMD = re.compile(r"VEN_1002&DEV_([0-9A-F]{4})", re.IGNORECASE)
 _PAGE_FILE = re.compile(r"(?P<path>.*?\.sys)(?: +(?P<least>\d+))?(?: +(?P<most>\d+))?", re.I)
 _MIB = 1 << 20
-_WHEEL = re.compile(
-    r"(rocm|rocm_sdk_(?:core|devel|libraries\w*|device_\w+)|amd_torch_device_\w+)-([^-]+)\.dist-info"
-)
-_FAMILY = re.compile(r"rocm_sdk_libraries_(gfx[0-9a-zA-Z]+)\w*")
-_DEVICE = re.compile(r"(rocm_sdk|amd_torch)_device_(gfx[0-9a-zA-Z]+)")
 _OWN_SDK = "_rocm_sdk_"  # in the names of the folders that ROCm's wheels fill
 _SDK = re.compile(r"[\\/]AMD[\\/]ROCm[\\/](\d[\d.]*)", re.IGNORECASE)
 _WINDOWS_DISKS = ("9p", "drvfs", "v9fs")  # how WSL mounts the disks of Windows
@@ -229,21 +224,21 @@ def wheels(folders: Sequence[str]) -> dict[str, Any]:
     families: of wheels for several GPUs ("gfx110X"). devices: of wheels that have one GPU's kernels
     each ("gfx1100"), which torch needs beside a neutral one (is_split).
     """
-    found = {f.name: f for folder in folders for f in _metadata(folder) if _WHEEL.fullmatch(f.name)}
-    names = [match.groups() for match in map(_WHEEL.fullmatch, sorted(found)) if match]
+    found = rocm_packages(folders)
+    targets = [match.groups() for match in map(TARGET.match, (name for name, _ in found)) if match]
     return {
-        "names": [f"{name.replace('_', '-')} {version}" for name, version in names],
-        "families": _unique(f[1] for name, _ in names if (f := _FAMILY.match(name))),
-        "devices": _unique(d[2] for name, _ in names if (d := _DEVICE.match(name))),
-        "is_split": any(name == "rocm_sdk_libraries" for name, _ in names),
-        "when": max(filter(None, map(_day, found.values())), default=""),
+        "names": [f"{name.replace('_', '-')} {version}" for name, version in found],
+        "families": list(dict.fromkeys(t for kind, t in targets if kind == "libraries")),
+        "devices": list(dict.fromkeys(target for kind, target in targets if kind == "device")),
+        "is_split": any(name == "rocm_sdk_libraries" for name, _ in found),
+        "when": max(map(_day, found.values()), default=""),
     }
 
 
 def installed(folders: Sequence[str]) -> dict[str, str]:
     """How torch came here: {"version", "by", "from", "when"}, "" for what isn't known."""
-    found = (f for folder in folders for f in _metadata(folder) if f.name.startswith("torch-"))
-    folder = next(found, None)
+    paths = (path for folder in folders for path in entries(Path(folder or ".")))
+    folder = next((p for p in paths if re.fullmatch(r"torch-.*\.dist-info", p.name)), None)
     if folder is None:
         return {}
     address = ""
@@ -256,14 +251,6 @@ def installed(folders: Sequence[str]) -> dict[str, str]:
         "from": address,
         "when": _day(folder),
     }
-
-
-def _metadata(folder: str) -> Iterator[Path]:
-    return (path for path in entries(Path(folder or ".")) if path.name.endswith(".dist-info"))
-
-
-def _unique(names: Iterator[str]) -> list[str]:
-    return list(dict.fromkeys(names))
 
 
 def _day(path: Path) -> str:
