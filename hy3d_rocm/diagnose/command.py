@@ -65,14 +65,7 @@ def run_diagnose_command(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     if arguments.json:
-        text = json.dumps(as_dict(found, source), indent=2, ensure_ascii=True) + "\n"
+        sys.stdout.write(json.dumps(as_dict(found, source), indent=2) + "\n")
     else:
-        text = text_of(found, source)
-    _write(text)
+        sys.stdout.write(text_of(found, source))
     return exit_code(found)
-
-
-def _write(text: str) -> None:
-    """A log may hold characters that this terminal's encoding has not got (Windows)."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))

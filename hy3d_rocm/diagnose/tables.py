@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
@@ -53,6 +54,20 @@ def read(
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise TableError(f"{path.name}{where}: {error}") from error
     return table.get("heading", ""), tuple(rows)
+
+
+@cache
+def words(path: Path) -> dict[str, list[str]]:
+    """Name -> words, of a file of lists of words."""
+    import tomllib
+
+    texts = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {name: text.split() for name, text in texts.items()}
+
+
+def words_of(name: str) -> list[str]:
+    """A list of env/words.toml."""
+    return words(Path(__file__).with_name("env") / "words.toml")[name]
 
 
 def any_of(patterns: Iterable[str], flags: int = re.IGNORECASE) -> re.Pattern[str]:

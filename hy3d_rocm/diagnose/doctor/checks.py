@@ -23,8 +23,6 @@ _GENERIC = {
     "gfx10-1-generic": r"gfx101[0-3]", "gfx10-3-generic": r"gfx103[0-6]",
     "gfx11-generic": r"gfx11(0[0-3]|5[0-3])", "gfx12-generic": r"gfx120[01]",
 }  # fmt: skip
-_HIDING = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
-           "GPU_DEVICE_ORDINAL")  # fmt: skip
 _PAGE_BYTES = 4096
 _DATABASES = ("find", "performance", "compiled")
 _VERDICTS = ("throws", "harmful", "does nothing")
@@ -75,40 +73,8 @@ def _covers(built: list[str], architecture: str) -> bool:
     )
 
 
-def sees_no_gpu(facts: Facts) -> Iterator[Match]:
-    listed = facts.rows("driver.gpus") or [
-        c for c in facts.rows("windows.cards") if c.get("driver")
-    ]
-    if facts.rows("torch.gpus") or not listed or _closed(facts):
-        return
-    hidden = _hidden_by(facts)
-    is_rdna2 = any(name.startswith("gfx103") for name in facts.discrete)
-    spans = ("machine.rocm in 7.1-7.3", "nightly in 20260101-20260312")
-    yield Match(
-        "windows" if facts.is_windows else "",
-        "rdna2" if facts.is_windows and is_rdna2 and any(map(facts.holds, spans)) else "",
-        "hidden" if hidden else "", hidden=hidden, first=_name(hidden),
-    )  # fmt: skip
-
-
-def _hidden_by(facts: Facts) -> list[str]:
-    """["HIP_VISIBLE_DEVICES=1"]: what may hide a GPU from PyTorch."""
-    values = {name: facts.get(f"variables.{name}.value") for name in _HIDING}
-    return [f"{name}={value}" for name, value in values.items() if value is not None]
-
-
-def _name(settings: list[str]) -> str:
-    return settings[0].partition("=")[0] if settings else ""
-
-
-def _closed(facts: Facts) -> list[Facts]:
-    """The devices that this process may not use."""
-    devices = facts.each("kernel.devices")
-    return [d for d in devices if d.word("exists") and not d.word("usable")]
-
-
 def device_not_usable(facts: Facts) -> Iterator[Match]:
-    closed = _closed(facts)
+    closed = facts.closed
     groups = sorted({str(device.word("group")) for device in closed})
     if closed and (facts.has_amd_card or facts.get("torch.hip")):
         yield Match(
@@ -196,14 +162,12 @@ def wsl_sees_no_gpu(facts: Facts) -> Iterator[Match]:
     bridges, older = facts.get("windows.bridges", []), facts.get("windows.older_bridge")
     rocm, bundled = as_version(facts.get("machine.rocm")), facts.get("windows.bundled")
     bridge = bridges[0] if bridges else "hsa-runtime-rocr4wsl-amdgpu"
-    # A first device that is named is the one that is there.
-    hidden = [text for text in _hidden_by(facts) if not text.endswith("=0")]
     if not bridges and not older:
         yield Match("no-bridge")
     elif bridges and not older and rocm < (7, 13) and facts.get("windows.detection") != "1":
         yield Match("detection", bridge=bridge)
-    elif hidden:
-        yield Match("hidden", bridge=bridge, hidden=hidden, first=_name(hidden))
+    elif facts.hidden:
+        yield Match("hidden", bridge=bridge)
     elif older and bundled:
         yield Match("bundled", file=bundled[0])
     else:
@@ -306,12 +270,6 @@ def filled(facts: Facts) -> Iterator[Match]:
     mine, _ = _found(facts)
     if mine >= FILLED and _mode(facts) == "FAST":
         yield Match(results=mine)
-
-
-def not_writable(facts: Facts) -> Iterator[Match]:
-    """Looked at for each of MIOpen's places."""
-    if facts.word("error") or not facts.words.get("writable", True):
-        yield Match("error" if facts.word("error") else "")
 
 
 def damaged(facts: Facts) -> Iterator[Match]:

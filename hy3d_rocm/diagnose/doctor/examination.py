@@ -16,7 +16,7 @@ from hy3d_rocm.conv.errors import is_cancel
 from hy3d_rocm.diagnose.doctor import basic, checks, kernel, selftest, windows
 from hy3d_rocm.diagnose.doctor.finding import Check, Facts, Finding, Rule, Severity, Variant
 from hy3d_rocm.diagnose.doctor.report import as_html, as_text, headline
-from hy3d_rocm.diagnose.env import gpu, rules, variables
+from hy3d_rocm.diagnose.env import gpu, rules
 from hy3d_rocm.diagnose.env.machine import Machine, detect
 from hy3d_rocm.diagnose.env.shown import anonymous
 from hy3d_rocm.diagnose.miopen import places
@@ -174,11 +174,11 @@ def _judged(environ: Mapping[str, str], machine: Machine) -> list[dict[str, str]
     return [
         {
             "name": finding.name,
-            "subject": variables.public_subject(finding),
-            "value": variables.public_value(finding.value),
+            "subject": rules.public_subject(finding),
+            "value": rules.public_value(finding.value),
             "verdict": str(finding.rule.verdict),
             "rule": finding.rule.name,
-            "effect": variables.public_text(finding).removesuffix(f"; {finding.rule.remedy}"),
+            "effect": rules.public_text(finding).removesuffix(f"; {finding.rule.remedy}"),
             "remedy": finding.rule.remedy,
             "source": finding.rule.source,
         }

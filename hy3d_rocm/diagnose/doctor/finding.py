@@ -13,6 +13,8 @@ from hy3d_rocm.diagnose.env.machine import Version, dotted, parse_version
 from hy3d_rocm.memory import is_apu
 from hy3d_rocm.units import parse_size, size_text
 
+_HIDING = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
+           "GPU_DEVICE_ORDINAL")  # fmt: skip
 _TEXTS = ("id", "severity", "title", "evidence", "remedy", "source")
 # The back-ends of convolutions as people know them; {} is the vendor's library.
 _TIERS = {
@@ -100,7 +102,9 @@ class Facts:
         """Whether "NAME" (it is there, and not 0, empty or false), "NAME is VALUE" (in upper or
         lower case), "NAME has TEXT", "NAME below SIZE" (or "10 % of NAME"), "NAME above
         SIZE" or "NAME in VERSION-VERSION ..." (the second without) is so; "no " before it turns it
-        round."""
+        round. "CONDITION or CONDITION": one of them is."""
+        if " or " in condition:
+            return any(map(self.holds, condition.split(" or ")))
         name, _, rest = condition.removeprefix("no ").partition(" ")
         kind, _, wanted = self.filled(rest).partition(" ")
         value = self.word(name)
@@ -265,6 +269,30 @@ class Facts:
         """The day of a ROCm nightly: "20251201" of "2.10.0a0+rocm7.11.0a20251201"; else ""."""
         found = re.search(r"\+rocm[\d.]+a(\d{8})$", str(self.get("torch.version")))
         return found[1] if found else ""
+
+    @property
+    def hidden(self) -> list[str]:
+        """["HIP_VISIBLE_DEVICES=1"]: what may hide a GPU from PyTorch."""
+        values = {name: self.get(f"variables.{name}.value") for name in _HIDING}
+        # In WSL a first device that is named is the one that is there.
+        harmless = "0" if self.get("windows.host") == "wsl" else None
+        return [f"{n}={v}" for n, v in values.items() if v is not None and v != harmless]
+
+    @property
+    def hiding(self) -> str:
+        return self.hidden[0].partition("=")[0] if self.hidden else ""
+
+    @property
+    def listed(self) -> bool:
+        """The driver has a GPU."""
+        drivers = (card.get("driver") for card in self.rows("windows.cards"))
+        return bool(self.rows("driver.gpus") or any(drivers))
+
+    @property
+    def closed(self) -> list[Facts]:
+        """The devices that this process may not use."""
+        devices = self.each("kernel.devices")
+        return [d for d in devices if d.word("exists") and not d.word("usable")]
 
     @property
     def card_names(self) -> str:

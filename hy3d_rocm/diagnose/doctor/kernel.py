@@ -105,8 +105,6 @@ def _device(path: Path, root: Path) -> dict[str, Any]:
 
 def group_name(number: int) -> str:
     """The group's name, its number where it has none (as in a container)."""
-    if sys.platform == "win32":
-        return str(number)
     import grp
 
     try:
@@ -117,8 +115,6 @@ def group_name(number: int) -> str:
 
 def own_groups() -> list[str]:
     """The names of the groups that this process has, which may be fewer than its user has."""
-    if sys.platform == "win32":
-        return []
     return sorted({group_name(number) for number in (*os.getgroups(), os.getegid())})
 
 

@@ -21,7 +21,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
+from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS, registry_values
 from hy3d_rocm.conv.verdict_store.place import file_system
 from hy3d_rocm.diagnose.cards import architecture_of
 from hy3d_rocm.diagnose.env.gpu import entries, text
@@ -69,7 +69,7 @@ def collect(
     """
     folders = sys.path if folders is None else folders
     if system is None and sys.platform == "win32":
-        system = System(_values, _adapters, _commit)
+        system = System(registry_values, _adapters, _commit)
     if system is not None:
         system = System(_once(system.values), _once(system.adapters), _once(system.commit))
         there = cards(system)
@@ -283,17 +283,6 @@ def wsl(environ: Mapping[str, str], root: Path, folders: Sequence[str]) -> dict[
 
 
 # How this Windows is asked. Elsewhere nothing calls these.
-
-
-def _values(key: str) -> Mapping[str, Any] | None:
-    if sys.platform == "win32":
-        import winreg
-
-        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, key) as opened:
-            count = winreg.QueryInfoKey(opened)[1]
-            found = (winreg.EnumValue(opened, number) for number in range(count))
-            return {name: value for name, value, _ in found}
-    return None
 
 
 def _adapters() -> list[str] | None:

@@ -7,6 +7,7 @@ value in checks.py; `python tools/site/variables.py` prints docs/variables.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,11 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.diagnose.env import checks
+from hy3d_rocm.diagnose.env import checks, choices
 from hy3d_rocm.diagnose.env.checks import Case, Check
 from hy3d_rocm.diagnose.env.machine import Machine, Version, dotted, parse_version
-from hy3d_rocm.diagnose.env.shown import SHOWN_CHARACTERS, printable
-from hy3d_rocm.diagnose.tables import functions_of, read
+from hy3d_rocm.diagnose.env.shown import MASK, SHOWN_CHARACTERS, printable
+from hy3d_rocm.diagnose.tables import functions_of, read, words_of
 
 FOLDER = Path(__file__).with_name("rules")
 # How the names in a file of rules begin, in the order of docs/variables.md: ComfyUI's start reads
@@ -33,6 +34,15 @@ FILES = {
 PROPOSING = ("miopen", "torch")
 
 
+# What a token of a variable's value may be: a number, a version, an architecture, a device.
+_HARMLESS = re.compile(
+    r"[+-]?\d{1,16}(?:\.\d{0,6}){0,3}%?(?:[kmgt]i?b?)?|0x[0-9a-f]{1,16}|gfx[0-9a-f]{3,5}"
+    r"|(?:cuda|hip|cpu|gpu)\d{0,3}|",
+    re.IGNORECASE,
+)
+_SEPARATORS = re.compile(r"[\s,;:=+|>\[\]()-]+")
+
+
 class Verdict(StrEnum):
     THROWS = "throws"
     HARMFUL = "harmful"
@@ -40,14 +50,6 @@ class Verdict(StrEnum):
     HELPFUL = "helpful"
     IMPROVABLE = "improvable"
     FINE = "fine"
-
-    @property
-    def phrase(self) -> str:
-        """As in "NAME=value {phrase}: ..."."""
-        return {
-            "harmful": "is not advised", "helpful": "helps", "improvable": "may be improved",
-            "fine": "is fine",
-        }.get(self, self)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -172,12 +174,13 @@ def _judge_one(case: Case) -> list[Finding]:
     found = [(r, said) for r, said in found if r.verdict is Verdict.THROWS][:1] or found
     if not found:
         found = [(rule, said) for rule in concerned if rule.rest and (said := rule.check(case))][:1]
-    return [_finding(rule, case, said) for rule, said in found]
-
-
-def _finding(rule: Rule, case: Case, found: bool | str) -> Finding:
-    kept = rule.repair(case) if rule.repair else None
-    return Finding(rule, case.name, case.value, found if isinstance(found, str) else "", kept)
+    return [
+        Finding(
+            rule, case.name, case.value, said if isinstance(said, str) else "",
+            rule.repair(case) if rule.repair else None,
+        )
+        for rule, said in found
+    ]  # fmt: skip
 
 
 _CHECKS = functions_of(checks)
@@ -225,6 +228,72 @@ def rules_about(name: str) -> list[Rule]:
     return [rule for file in files for rule in rules_of(file)[1] if rule.speaks_of(name)]
 
 
-def is_known(name: str) -> bool:
-    """Whether some rule is about this variable, whatever its value."""
-    return bool(rules_about(name))
+# What is told of variables to others than the user.
+
+
+@cache
+def _known_words() -> frozenset[str]:
+    """The words that the table of rules names as values, in lower case."""
+    words = {w.lower() for w in (*words_of("ALLOCATOR_KEYS"), *words_of("ALLOCATOR_BACKENDS"))}
+    words |= {*words_of("VALUES"), *choices.VAE_MODES}
+    words |= {part for name in choices.NAMES for part in name.split("-")}
+    for rule in table():
+        # Values are in capitals or single words between commas; the rest is English.
+        parts = (part.strip() for part in re.split(r"[,:()]", f"{rule.values},{rule.proposes}"))
+        words |= {part.lower() for part in parts if re.fullmatch(r"[A-Za-z]\w+", part)}
+    return frozenset(words)
+
+
+def relevant(environ: Mapping[str, str], machine: Machine) -> dict[str, dict[str, str]]:
+    """Name -> {"value", "verdict", "note"} of every variable that is set and in the table.
+
+    machine: whose versions and GPUs decide which rules hold.
+    The note is "" where nothing is known against the value. Values that may tell more than a
+    setting (paths, tokens) are not shown, see public_value().
+    """
+    judged: dict[str, list[Finding]] = {}
+    for finding in judge(environ, machine):
+        judged.setdefault(finding.name, []).append(finding)
+    return {
+        name: {
+            "value": public_value(environ[name]),
+            "verdict": str(judged[name][0].rule.verdict) if name in judged else "",
+            "note": "; ".join(
+                f"{finding.rule.verdict}: {public_text(finding)}"
+                for finding in judged.get(name, [])
+                if not (finding.rule.rest and finding.rule.verdict is Verdict.FINE)
+            ),
+        }
+        for name in sorted(environ)
+        if rules_about(name)
+    }
+
+
+def public_value(value: str) -> str:
+    """A variable's value as others may see it: as it is where all of it is known to be harmless
+    (numbers, switches, the words that the rules know), else only how long it is."""
+    if not _private_tokens(value):
+        return printable(value, SHOWN_CHARACTERS)
+    is_path = re.match(r"\s*(?:[~/\\]|[A-Za-z]:[\\/]|file:)", value) is not None
+    return f"({'a path' if is_path else f'{len(value)} characters'}, not shown)"
+
+
+def public_subject(finding: Finding) -> str:
+    """finding.subject as others may see it."""
+    found = finding.found
+    return finding.subject.replace(found, public_value(found)) if found else finding.subject
+
+
+def public_text(finding: Finding) -> str:
+    """finding.text, with the variable's value, and what was found in it, as others may see them."""
+    found = finding.found
+    for token in _private_tokens(finding.value):
+        found = found.replace(token, MASK)
+    return finding.message(public_value(finding.value), found)
+
+
+def _private_tokens(value: str) -> list[str]:
+    """What of a value is not known to be harmless, the longest first."""
+    known = _known_words()
+    tokens = {token for token in _SEPARATORS.split(value) if not _HARMLESS.fullmatch(token)}
+    return sorted((t for t in tokens if t.lower() not in known), key=len, reverse=True)

@@ -106,37 +106,30 @@ class Hits:
     rule: Rule
     where: str
     note: str = ""
-    first: list[Evidence] = field(default_factory=list)
-    last: list[Evidence] = field(default_factory=list)
+    evidence: tuple[Evidence, ...] = ()
     numbers: deque[int] = field(default_factory=lambda: deque(maxlen=64))
     count: int = 0
 
     def add(self, line: Line) -> None:
-        if self.last and self.ends == line.number:
+        if self.evidence and self.ends == line.number:
             return  # a piece or a progress state of the same line
         self.count += 1
-        self.last = [Evidence.of(line)]
-        if len(self.first) < EVIDENCE_LINES:
-            self.first += self.last
+        self.evidence = (*self.evidence[:EVIDENCE_LINES], Evidence.of(line))
         if len(self.numbers) < 32 or self.count % 2:
             self.numbers.append(line.number)
 
     @property
     def begins(self) -> int:
-        return self.first[0].line
+        return self.evidence[0].line
 
     @property
     def ends(self) -> int:
-        return self.last[0].line
+        return self.evidence[-1].line
 
     @property
     def lines(self) -> set[int]:
         """Those that are remembered."""
         return {*self.numbers, self.begins}
-
-    @property
-    def evidence(self) -> tuple[Evidence, ...]:
-        return tuple(dict.fromkeys(self.first + self.last))
 
 
 def _near(cause: Hits, effect: Hits) -> bool:

@@ -43,7 +43,7 @@ from hy3d_rocm.diagnose.doctor.examination import (
     table,
 )
 from hy3d_rocm.diagnose.doctor.finding import Finding, Rule, Severity
-from hy3d_rocm.diagnose.env.variables import public_value
+from hy3d_rocm.diagnose.env.rules import public_value
 
 E, W, A = Severity.ERROR, Severity.WARNING, Severity.ADVICE
 Row = tuple[str, Severity, list[Change], list[Change]]

@@ -483,7 +483,7 @@ def test_a_windows_that_says_nothing_is_examined(system: System, tmp_path: Path)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it is asked there")
 def test_elsewhere_windows_is_not_asked() -> None:
-    assert windows._values(windows.TIME_OUT) is None
+    assert windows.registry_values(windows.TIME_OUT) is None
     assert windows._adapters() is None
     assert windows._commit() is None
     assert windows.collect({}) == {} or windows.collect({})["host"] == "wsl"

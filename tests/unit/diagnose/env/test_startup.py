@@ -20,7 +20,6 @@ from places import ROOT
 
 from hy3d_rocm.diagnose.env import choices, rules, startup
 from hy3d_rocm.diagnose.env.machine import Machine, find_results
-from hy3d_rocm.diagnose.env.rules import Verdict
 
 AMD = Machine(("gfx1151",), True, (2, 9, 1), True, (7, 1))
 WINDOWS = Machine((), False, (2, 9, 1), True, (7, 1), system="windows")
@@ -302,9 +301,3 @@ def test_an_ordinary_machine_is_told_nothing(tmp_path: Path) -> None:
     out = prestartup(tmp_path, {"PATH": os.environ["PATH"], **GUIDE})
     assert out["log"] == []
     assert GUIDE.items() <= out["environ"].items()
-
-
-def test_each_verdict_reads_as_a_sentence() -> None:
-    assert {verdict.phrase for verdict in Verdict} == {
-        "throws", "is not advised", "does nothing", "helps", "may be improved", "is fine",
-    }  # fmt: skip
