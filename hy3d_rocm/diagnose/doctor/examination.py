@@ -6,16 +6,14 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm import __version__
 from hy3d_rocm.conv.errors import is_cancel
 from hy3d_rocm.diagnose.doctor import basic, checks, kernel, selftest, windows
 from hy3d_rocm.diagnose.doctor.finding import Check, Facts, Finding, Rule, Severity, Variant
-from hy3d_rocm.diagnose.doctor.report import as_html, as_text, headline
+from hy3d_rocm.diagnose.doctor.report import Examination
 from hy3d_rocm.diagnose.env import gpu, rules
 from hy3d_rocm.diagnose.env.machine import Machine, detect
 from hy3d_rocm.diagnose.env.shown import anonymous
@@ -34,38 +32,6 @@ _OF_MACHINE = (
 )  # fmt: skip
 # What a program that this one runs in knows of itself; set by comfy/routes.py.
 host_facts: dict[str, Callable[[], Mapping[str, Any]]] = {}
-
-
-@dataclass(frozen=True)
-class Examination:
-    """facts: JSON-able, by section. findings: the worst first."""
-
-    facts: Mapping[str, Any]
-    findings: tuple[Finding, ...]
-
-    @property
-    def exit_code(self) -> int:
-        """2 with an error among the findings, 1 with a warning, else 0."""
-        found = {finding.severity for finding in self.findings}
-        return 2 if Severity.ERROR in found else int(Severity.WARNING in found)
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able: "version" of this package, "headline", "exit_code", "findings", "facts"."""
-        return {
-            "version": __version__,
-            "headline": headline(self.facts, self.findings),
-            "exit_code": self.exit_code,
-            "findings": [finding.as_dict() for finding in self.findings],
-            "facts": dict(self.facts),
-        }
-
-    def text(self) -> str:
-        """For a console."""
-        return as_text(self.facts, self.findings)
-
-    def html(self) -> str:
-        """One page that needs no other file."""
-        return as_html(self.facts, self.findings)
 
 
 def examine(

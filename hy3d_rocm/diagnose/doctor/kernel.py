@@ -25,9 +25,17 @@ from typing import Any
 
 from hy3d_rocm.conv.verdict_store.machine import amd_driver
 from hy3d_rocm.conv.verdict_store.place import IN_MEMORY, default_path, own_path
-from hy3d_rocm.diagnose.env.gpu import entries, field, link_name, number, text
+from hy3d_rocm.diagnose.env.gpu import (
+    entries,
+    field,
+    link_name,
+    name_of,
+    number,
+    open_files,
+    pids,
+    text,
+)  # fmt: skip
 from hy3d_rocm.diagnose.miopen.places import existing, home_of, places, quiet_address, sides_of
-from hy3d_rocm.diagnose.miopen.users import name_of, open_files, pids
 from hy3d_rocm.memory import host_free_bytes, host_total_bytes
 from hy3d_rocm.units import parse_size
 

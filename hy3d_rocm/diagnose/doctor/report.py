@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -25,18 +25,63 @@ _SEVERITIES = {
 }  # fmt: skip
 
 
-def headline(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
-    """ "1 error, 2 warnings"; said with it where there is no AMD GPU that could be examined."""
-    counts = Counter(finding.severity for finding in findings)
-    parts = [
-        f"{counts[severity]} {one if counts[severity] == 1 else many}"
-        for severity, (one, many) in _SEVERITIES.items()
-        if counts[severity]
-    ]
-    counted = ", ".join(parts)
-    if Facts(facts).is_without_amd:
-        return f"{counted}; no AMD GPU was found" if counted else "no AMD GPU was found"
-    return counted or "nothing wrong was found"
+@dataclass(frozen=True)
+class Examination:
+    """facts: JSON-able, by section. findings: the worst first."""
+
+    facts: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """2 with an error among the findings, 1 with a warning, else 0."""
+        found = {finding.severity for finding in self.findings}
+        return 2 if Severity.ERROR in found else int(Severity.WARNING in found)
+
+    @property
+    def headline(self) -> str:
+        """ "1 error, 2 warnings"; said with it where there is no AMD GPU that could be examined."""
+        counts = Counter(finding.severity for finding in self.findings)
+        parts = [
+            f"{counts[severity]} {one if counts[severity] == 1 else many}"
+            for severity, (one, many) in _SEVERITIES.items()
+            if counts[severity]
+        ]
+        missing = "no AMD GPU was found" if Facts(self.facts).is_without_amd else ""
+        return "; ".join(filter(None, (", ".join(parts), missing))) or "nothing wrong was found"
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able: "version" of this package, "headline", "exit_code", "findings", "facts"."""
+        return {
+            "version": __version__, "headline": self.headline, "exit_code": self.exit_code,
+            "findings": [finding.as_dict() for finding in self.findings],
+            "facts": dict(self.facts),
+        }  # fmt: skip
+
+    def text(self) -> str:
+        """Findings, worst first, then the facts by section."""
+        blocks = [f"hy3d-rocm doctor: {self.headline}", *map(_finding, self.findings)]
+        return "\n\n".join([*blocks, columns(sections(self.facts))])
+
+    def html(self) -> str:
+        """One page that needs no other file. All text is escaped; only http(s) addresses become
+        links."""
+        said = self.headline
+        rows = "".join(
+            f"<tr><th>{html.escape(title)}</th><td>"
+            + "".join(f"<div>{html.escape(line)}</div>" for line in lines)
+            + "</td></tr>"
+            for title, lines in sections(self.facts).items()
+        )
+        page = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
+        return page.substitute(
+            headline=html.escape(said),
+            heading=html.escape(said[0].upper() + said[1:]),
+            version=html.escape(__version__),
+            when=html.escape(str(self.facts.get("when", ""))),
+            findings="".join(map(_article, self.findings)),
+            rows=rows,
+        )
 
 
 @dataclass(frozen=True)
@@ -102,12 +147,6 @@ def columns(found: Mapping[str, list[str]]) -> str:
     return "\n".join(lines)
 
 
-def as_text(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
-    """Findings, worst first, then the facts by section."""
-    blocks = [f"hy3d-rocm doctor: {headline(facts, findings)}", *map(_finding, findings)]
-    return "\n\n".join([*blocks, columns(sections(facts))])
-
-
 def _finding(finding: Finding) -> str:
     remedy = f"-> {finding.remedy}" if finding.remedy else ""
     lines = [line for part in (finding.title, finding.evidence) for line in _wrapped(part)]
@@ -120,26 +159,6 @@ def _finding(finding: Finding) -> str:
 def _wrapped(text: str, **options: Any) -> list[str]:
     return textwrap.wrap(
         text, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False, **options
-    )
-
-
-def as_html(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
-    """A whole document. All text is escaped; only http(s) addresses become links."""
-    said = headline(facts, findings)
-    rows = "".join(
-        f"<tr><th>{html.escape(title)}</th><td>"
-        + "".join(f"<div>{html.escape(line)}</div>" for line in lines)
-        + "</td></tr>"
-        for title, lines in sections(facts).items()
-    )
-    page = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
-    return page.substitute(
-        headline=html.escape(said),
-        heading=html.escape(said[0].upper() + said[1:]),
-        version=html.escape(__version__),
-        when=html.escape(str(facts.get("when", ""))),
-        findings="".join(map(_article, findings)),
-        rows=rows,
     )
 
 

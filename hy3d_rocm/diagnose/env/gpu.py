@@ -1,10 +1,14 @@
 """AMD GPUs as the kernel driver lists them (Linux), for machines where torch can't tell; and how
-the kernel's small text files are read, below any root folder: nothing raises."""
+the kernel's small text files and its processes are read, below any root folder: nothing raises."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+PROC = Path("/proc")
 
 
 def text(path: Path) -> str:
@@ -44,6 +48,33 @@ def link_name(path: Path) -> str:
         return path.readlink().name
     except (OSError, ValueError):
         return ""
+
+
+def pids(proc: Path = PROC) -> list[int]:
+    """Of all processes, the lowest first."""
+    return sorted(int(path.name) for path in entries(proc) if path.name.isdigit())
+
+
+def open_files(process: Path) -> Iterator[tuple[str, str]]:
+    """The descriptors of a process, and what each leads to."""
+    for descriptor in entries(process / "fd"):
+        try:
+            target = os.readlink(descriptor)
+        except OSError:
+            continue
+        yield descriptor.name, target
+
+
+def name_of(process: Path) -> str:
+    """The program and, for an interpreter, its script: "python main.py"."""
+    try:
+        words = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        words = []
+    scripts = [word for word in words[1:] if word.endswith((".py", "hy3d-rocm"))]
+    shown = (os.path.basename(word) for word in words[:1] + scripts[:1])
+    name = "".join(c if c.isprintable() else "?" for c in " ".join(filter(None, shown)))
+    return name[:80] or text(process / "comm") or "?"
 
 
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")

@@ -1,4 +1,4 @@
-"""`hy3d-rocm miopen info|backup|restore|clear`."""
+"""`hy3d-rocm miopen info|backup|restore|clear`; and who uses the files (Linux, same user)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,28 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.diagnose.miopen import backup, places, users
+from hy3d_rocm.diagnose.env.gpu import PROC, name_of, open_files, pids
+from hy3d_rocm.diagnose.miopen import backup, places
 from hy3d_rocm.diagnose.miopen.backup import ArchiveError, default_target, write_backup
 from hy3d_rocm.diagnose.miopen.places import Place
 from hy3d_rocm.units import size_text
+
+
+@dataclass(frozen=True)
+class User:
+    """A process that uses MIOpen's files. why: what was seen of it."""
+
+    pid: int
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (process {self.pid}, {self.why})"
 
 
 def run_miopen_command(arguments: argparse.Namespace) -> int:
@@ -30,7 +43,7 @@ def run_miopen_command(arguments: argparse.Namespace) -> int:
 
 def _info(arguments: argparse.Namespace, found: list[Place]) -> int:
     facts = places.collect()
-    using = users.users_of(place.path for place in found)
+    using = users_of(place.path for place in found)
     if arguments.json:
         _print(json.dumps({**facts, "users": list(map(asdict, using))}, indent=2))
         return 0
@@ -40,7 +53,7 @@ def _info(arguments: argparse.Namespace, found: list[Place]) -> int:
     without = f", without those of {open_ones} open databases" if open_ones else ""
     _print(f"find results for {facts['find_entries']} convolutions, "
            f"{facts['compiled_entries']} compiled kernels{without}")  # fmt: skip
-    if not users.can_be_told():
+    if sys.platform != "linux":
         _print("which programs use these files can't be told on this system")
     else:
         _print("in use by " + (", ".join(map(str, using)) or "no program of yours"))
@@ -94,11 +107,11 @@ def _clear(arguments: argparse.Namespace, found: list[Place]) -> int:
     return 1 if done.left else 0
 
 
-def _tell_users(found: list[Place], what: str) -> list[users.User]:
-    using = users.users_of(place.path for place in found)
+def _tell_users(found: list[Place], what: str) -> list[User]:
+    using = users_of(place.path for place in found)
     for user in using:
         sys.stderr.write(f"hy3d-rocm miopen: {user} {what}\n")
-    if not users.can_be_told():
+    if sys.platform != "linux":
         sys.stderr.write("hy3d-rocm miopen: close ComfyUI first: which programs use these files "
                          "can't be told on this system\n")  # fmt: skip
     return using
@@ -125,3 +138,26 @@ def _when(seconds: float) -> str:
 
 def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
+
+
+def users_of(folders: Iterable[Path], proc: Path = PROC, own: int | None = None) -> list[User]:
+    """Processes other than `own` (this one). Those that may not be looked at are not in it."""
+    roots = [os.path.realpath(folder) for folder in folders]
+    own = os.getpid() if own is None else own
+    others = [pid for pid in pids(proc) if pid != own]
+    why = {pid: _why(proc / str(pid), roots) for pid in others}
+    return [User(pid, name_of(proc / str(pid)), why[pid]) for pid in others if why[pid]]
+
+
+def _why(process: Path, roots: list[str]) -> str:
+    inside = tuple(root.rstrip(os.sep) + os.sep for root in roots)
+    for _, target in open_files(process):
+        if target.startswith(inside):
+            return f"has {os.path.basename(target)} open"
+    try:
+        with open(process / "maps", "rb") as maps:
+            if any(b"libMIOpen" in line or b"MIOpen.dll" in line for line in maps):
+                return "has MIOpen loaded"
+    except OSError:
+        pass
+    return ""

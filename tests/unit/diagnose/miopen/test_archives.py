@@ -32,7 +32,7 @@ from miopen_support import (  # noqa: F401
 
 import hy3d_rocm
 from hy3d_rocm import cli
-from hy3d_rocm.diagnose.miopen import backup, users
+from hy3d_rocm.diagnose.miopen import backup, command
 from hy3d_rocm.diagnose.miopen.backup import ArchiveError
 
 
@@ -96,7 +96,7 @@ def test_a_name_that_a_zip_can_not_hold_is_told(
     before = snapshot(home)
     for name, value in at_home(home).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(users, "users_of", lambda *_: [])
+    monkeypatch.setattr(command, "users_of", lambda *_: [])
     assert cli.main(["miopen", "clear", "--backup", str(tmp_path / "a.zip")]) == 1
     said = capsys.readouterr().err
     assert "latin\\udce4.ufdb.txt' is not UTF-8" in said
