@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 _NAME = re.compile(r"\{([A-Z][A-Z_]*)\}")
@@ -73,17 +72,6 @@ def words_of(name: str) -> list[str]:
 def any_of(patterns: Iterable[str], flags: int = re.IGNORECASE) -> re.Pattern[str]:
     """A pattern that finds what any of these does."""
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), flags)
-
-
-def functions_of(module: ModuleType) -> dict[str, Callable[..., Any]]:
-    """The public functions of a module by their names, for rules to name them."""
-    return {
-        name: function
-        for name, function in vars(module).items()
-        if isinstance(function, FunctionType)
-        and function.__module__ == module.__name__
-        and not name.startswith("_")
-    }
 
 
 def _value(written: Any, known: Mapping[str, Any]) -> Any:

@@ -12,19 +12,18 @@ from typing import Any
 
 from hy3d_rocm.conv.errors import is_cancel
 from hy3d_rocm.diagnose.doctor import basic, checks, kernel, selftest, windows
-from hy3d_rocm.diagnose.doctor.finding import Check, Facts, Finding, Rule, Severity, Variant
+from hy3d_rocm.diagnose.doctor.finding import Facts, Finding, Rule, Severity, Variant
 from hy3d_rocm.diagnose.doctor.report import Examination
 from hy3d_rocm.diagnose.env import gpu, rules
 from hy3d_rocm.diagnose.env.machine import Machine, detect
 from hy3d_rocm.diagnose.env.shown import anonymous
 from hy3d_rocm.diagnose.miopen import places
-from hy3d_rocm.diagnose.tables import functions_of, read
+from hy3d_rocm.diagnose.tables import read
 
 logger = logging.getLogger("hy3d_rocm")
 
 FOLDER = Path(__file__).with_name("rules")
 FILES = ("torch", "windows", "versions", "pack", "memory", "miopen")
-CHECKS: dict[str, Check] = functions_of(checks)
 DEFAULT_SECONDS = 60.0
 _TORCH_SHARE = 0.5  # of the time: a cold import of a ROCm build takes ten seconds and more
 _OF_MACHINE = (
@@ -107,7 +106,7 @@ def collect(
 def rules_of_file(path: Path) -> tuple[Rule, ...]:
     """Raises TableError."""
     makers: dict[str, Callable[[Any], Any]] = {
-        "check": CHECKS.__getitem__,
+        "check": lambda name: getattr(checks, name),
         "variants": lambda written: {name: Variant(**case) for name, case in written.items()},
     }
     return read(path, Rule, makers=makers)[1]

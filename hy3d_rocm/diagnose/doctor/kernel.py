@@ -51,7 +51,7 @@ def collect(root: Path = ROOT) -> dict[str, Any]:
     """The kernel, its driver and boot options, the cards, the devices and this process' groups."""
     if sys.platform != "linux":
         return {
-            "release": platform.release(), "driver": _other_driver(), "loaded": None,
+            "release": platform.release(), "driver": amd_driver(), "loaded": None,
             "container": False, "boot_options": [], "cards": [], "devices": [], "groups": [],
         }  # fmt: skip
     module = root / "sys/module/amdgpu"
@@ -124,13 +124,6 @@ def group_name(number: int) -> str:
 def own_groups() -> list[str]:
     """The names of the groups that this process has, which may be fewer than its user has."""
     return sorted({group_name(number) for number in (*os.getgroups(), os.getegid())})
-
-
-def _other_driver() -> str:
-    try:
-        return amd_driver()
-    except Exception as error:  # noqa: BLE001  (the registry's own ways: that is the fact)
-        return f"can't be told: {error}"
 
 
 def memory(root: Path = ROOT) -> dict[str, Any]:

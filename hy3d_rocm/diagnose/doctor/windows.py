@@ -77,8 +77,10 @@ def collect(
             "host": "windows", "cards": there, "nvidia": has_nvidia(system),
             "time_out": time_out(system),
             "software": next((card["software"] for card in there if card["software"]), ""),
-            "page_file": page_file(system), "commit": commit(system), "sdk": sdk(environ),
+            "page_file": page_file(system), "sdk": sdk(environ),
             "runtimes": runtimes(environ),
+            "commit": (held := system.commit())
+            and {"limit_bytes": held[0], "free_bytes": held[1]},
         }  # fmt: skip
     elif "microsoft" in text(root / "proc/version").lower():
         found = {"host": "wsl", **wsl(environ, root, folders)}
@@ -181,11 +183,6 @@ def page_file(system: System) -> dict[str, Any] | None:
         "most_bytes": sum(most) * _MIB,
         "text": ", ".join(line for line in lines if line.strip()) or "none",
     }
-
-
-def commit(system: System) -> dict[str, int] | None:
-    found = system.commit()
-    return None if found is None else {"limit_bytes": found[0], "free_bytes": found[1]}
 
 
 def sdk(environ: Mapping[str, str]) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from hy3d_rocm.diagnose.env import checks, choices
 from hy3d_rocm.diagnose.env.checks import Case, Check
 from hy3d_rocm.diagnose.env.machine import Machine, Version, dotted, parse_version
 from hy3d_rocm.diagnose.env.shown import MASK, SHOWN_CHARACTERS, printable
-from hy3d_rocm.diagnose.tables import functions_of, read, words_of
+from hy3d_rocm.diagnose.tables import read, words_of
 
 FOLDER = Path(__file__).with_name("rules")
 # How the names in a file of rules begin, in the order of docs/variables.md: ComfyUI's start reads
@@ -183,21 +183,18 @@ def _judge_one(case: Case) -> list[Finding]:
     ]  # fmt: skip
 
 
-_CHECKS = functions_of(checks)
-
-
 def _named(written: Any) -> Check:
     """The check of this name, or the one that the function of this name makes of what follows; with
     "no " before the name it says the opposite."""
     name, *arguments = (written,) if isinstance(written, str) else written
-    function = _CHECKS[name.removeprefix("no ")]
+    function = getattr(checks, name.removeprefix("no "))
     check: Check = function(*arguments) if arguments else function
     return (lambda case: not check(case)) if name.startswith("no ") else check
 
 
 _MAKERS: dict[str, Callable[[Any], Any]] = {
     "verdict": Verdict, "check": _named, "rocm": Span.of, "torch": Span.of,
-    "repair": _CHECKS.__getitem__,
+    "repair": lambda name: getattr(checks, name),
 }  # fmt: skip
 
 

@@ -19,8 +19,8 @@ from hy3d_rocm.diagnose.log.rules import (
     Severity,
     by_id,
     memory_note,
+    names_in,
     signs,
-    word_index,
 )
 
 EVIDENCE_LINES = 3  # the first ones; the last one comes on top
@@ -241,7 +241,7 @@ def _diagnosis(hits: Hits, below: list[Hits], machine: Machine, likely_stop: boo
 
 class _Reader:
     def __init__(self) -> None:
-        self.rules, self.signs, self.words = by_id(), signs(), word_index()
+        self.rules, self.signs = by_id(), signs()
         alone_first = sorted(self.rules.values(), key=lambda rule: not rule.alone)
         self.order = {rule.id: place for place, rule in enumerate(alone_first)}
         self.awaited = set(self.signs)
@@ -258,7 +258,7 @@ class _Reader:
     def feed(self, line: Line) -> None:
         self.lines = line.number
         low, bare = line.text.lower(), without_prefix(line.text)
-        named = self.words.names_in(low)
+        named = names_in(low)
         shown = {n for n in named & self.awaited if self.signs[n].shown(line.text, bare)}
         self.awaited -= shown & ONCE
         self.stages.feed(line, shown)

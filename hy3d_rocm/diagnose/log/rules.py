@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -25,7 +24,7 @@ FILES = (
     "install", "access", "zluda", "memory", "miopen", "driver", "blas", "attention", "gpu", "nodes",
     "comfy", "packages",
 )  # fmt: skip
-_GRAM = 4
+_HEAD = 4  # letters that words are looked up by
 
 
 @dataclass(frozen=True)
@@ -135,42 +134,24 @@ def by_id() -> dict[str, Rule]:
     return {rule.id: rule for family in families().values() for rule in family}
 
 
-def _grams(text: str) -> set[str]:
-    return {text[at : at + _GRAM] for at in range(len(text) - _GRAM + 1)}
-
-
-class WordIndex:
-    """Which rules and signs a line may be for, at a cost of the line's length: each word is found
-    by the four letters of it that the fewest words share."""
-
-    def __init__(self, rows: Mapping[str, Iterable[str]]) -> None:
-        """rows: name -> its words, in lower case."""
-        named: dict[str, list[str]] = {}
-        for name, words in rows.items():
-            for word in words:
-                named.setdefault(word, []).append(name)
-        shared = Counter(gram for word in named for gram in _grams(word))
-        self._short = [row for row in named.items() if len(row[0]) < _GRAM]
-        self._by_gram: dict[str, list[tuple[str, list[str]]]] = {}
-        for word, names in named.items():
-            if len(word) >= _GRAM:
-                rarest = min(sorted(_grams(word)), key=lambda gram: shared[gram])
-                self._by_gram.setdefault(rarest, []).append((word, names))
-
-    def names_in(self, low: str) -> set[str]:
-        """The names of which a word is in `low`, a line in lower case."""
-        found = {name for word, names in self._short if word in low for name in names}
-        for gram in _grams(low) & self._by_gram.keys():
-            for word, names in self._by_gram[gram]:
-                if word in low:
-                    found.update(names)
-        return found
-
-
 @cache
-def word_index() -> WordIndex:
-    """Of all rules and signs."""
-    return WordIndex({name: row.words for name, row in (by_id() | signs()).items()})
+def _words() -> dict[str, list[tuple[str, str]]]:
+    """First letters -> the words that begin so, each with the rule or sign whose it is; "": shorter
+    words."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, row in (by_id() | signs()).items():
+        for word in row.words:
+            head = word[:_HEAD] if len(word) >= _HEAD else ""
+            found.setdefault(head, []).append((word, name))
+    return found
+
+
+def names_in(low: str) -> set[str]:
+    """The rules and signs of which a word is in `low`, a line in lower case, at a cost of the
+    line's length."""
+    words = _words()
+    heads = {"", *(low[at : at + _HEAD] for at in range(len(low) - _HEAD + 1))}
+    return {name for head in heads & words.keys() for word, name in words[head] if word in low}
 
 
 # What the figures of an out-of-memory sentence say.

@@ -199,15 +199,12 @@ def in_a_line(environ: Mapping[str, str]) -> str:
     if not getattr(torch.version, "hip", None):
         return "not used by this torch"
     mode = environ.get("MIOPEN_FIND_MODE", "").strip() or "its default"
-    return f"find mode {mode}, {_searches(environ)}; convolutions that fail go another way"
-
-
-def _searches(environ: Mapping[str, str]) -> str:
     facts = collect(environ)
-    if not facts["bytes"]:
-        return "its database is empty, so the first decode takes longer"
     size = size_text(facts["bytes"])
-    return f"{facts['find_entries']} results of earlier searches, {size} on disk"
+    found = f"{facts['find_entries']} results of earlier searches, {size} on disk"
+    if not facts["bytes"]:
+        found = "its database is empty, so the first decode takes longer"
+    return f"find mode {mode}, {found}; convolutions that fail go another way"
 
 
 def describe(place: Place) -> dict[str, Any]:

@@ -308,7 +308,11 @@ def test_the_number_of_find_results_is_the_same_in_words() -> None:
     ("old", "new", "told"),
     [
         ('"fine"', '"good"', "'good' is not a valid Verdict"),
-        ('["one_of", "1"]', '"rains"', "'rains'"),
+        (
+            '["one_of", "1"]',
+            '"rains"',
+            "module 'hy3d_rocm.diagnose.env.checks' has no attribute 'rains'",
+        ),
         ("since", "after", "Span.__init__() got an unexpected keyword argument 'after'"),
         ('{ since = "6.4" }', '"6.4"', "'str' object has no attribute 'items'"),
     ],
