@@ -131,7 +131,7 @@ def judge(facts: Mapping[str, Any]) -> list[Finding]:
                 "rule-failed", Severity.ADVICE, "One of the doctor's own rules failed",
                 f"{rule.id}: {type(error).__name__}: {error}", "report it with this report",
             ))  # fmt: skip
-    return sorted(findings, key=lambda finding: finding.severity.rank)
+    return sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
 
 
 def _judged(environ: Mapping[str, str], machine: Machine) -> list[dict[str, str]]:
@@ -141,7 +141,7 @@ def _judged(environ: Mapping[str, str], machine: Machine) -> list[dict[str, str]
             "name": finding.name,
             "subject": rules.public_subject(finding),
             "value": rules.public_value(finding.value),
-            "verdict": str(finding.rule.verdict),
+            "verdict": finding.rule.verdict,
             "rule": finding.rule.name,
             "effect": rules.public_text(finding).removesuffix(f"; {finding.rule.remedy}"),
             "remedy": finding.rule.remedy,

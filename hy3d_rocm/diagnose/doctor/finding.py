@@ -32,10 +32,6 @@ class Severity(StrEnum):
     ADVICE = "advice"
     FINE = "fine"
 
-    @property
-    def rank(self) -> int:
-        return list(Severity).index(self)
-
 
 @dataclass(frozen=True)
 class Finding:

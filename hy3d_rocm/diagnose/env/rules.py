@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hy3d_rocm.diagnose.env import checks, choices
 from hy3d_rocm.diagnose.env.checks import Case, Check
@@ -32,6 +31,7 @@ FILES = {
     "pack": ("HY3D_", "COMFYUI_"),
 }
 PROPOSING = ("miopen", "torch")
+Verdict = Literal["throws", "harmful", "does nothing", "helpful", "improvable", "fine"]
 
 
 # What a token of a variable's value may be: a number, a version, an architecture, a device.
@@ -41,15 +41,6 @@ _HARMLESS = re.compile(
     re.IGNORECASE,
 )
 _SEPARATORS = re.compile(r"[\s,;:=+|>\[\]()-]+")
-
-
-class Verdict(StrEnum):
-    THROWS = "throws"
-    HARMFUL = "harmful"
-    NOTHING = "does nothing"
-    HELPFUL = "helpful"
-    IMPROVABLE = "improvable"
-    FINE = "fine"
 
 
 @dataclass(frozen=True)
@@ -171,7 +162,7 @@ def judge(environ: Mapping[str, str], machine: Machine) -> list[Finding]:
 def _judge_one(case: Case) -> list[Finding]:
     concerned = [rule for rule in rules_about(case.name) if rule.fits(case.machine)]
     found = [(rule, said) for rule in concerned if not rule.rest and (said := rule.check(case))]
-    found = [(r, said) for r, said in found if r.verdict is Verdict.THROWS][:1] or found
+    found = [(r, said) for r, said in found if r.verdict == "throws"][:1] or found
     if not found:
         found = [(rule, said) for rule in concerned if rule.rest and (said := rule.check(case))][:1]
     return [
@@ -193,7 +184,7 @@ def _named(written: Any) -> Check:
 
 
 _MAKERS: dict[str, Callable[[Any], Any]] = {
-    "verdict": Verdict, "check": _named, "rocm": Span.of, "torch": Span.of,
+    "check": _named, "rocm": Span.of, "torch": Span.of,
     "repair": lambda name: getattr(checks, name),
 }  # fmt: skip
 
@@ -254,11 +245,11 @@ def relevant(environ: Mapping[str, str], machine: Machine) -> dict[str, dict[str
     return {
         name: {
             "value": public_value(environ[name]),
-            "verdict": str(judged[name][0].rule.verdict) if name in judged else "",
+            "verdict": judged[name][0].rule.verdict if name in judged else "",
             "note": "; ".join(
                 f"{finding.rule.verdict}: {public_text(finding)}"
                 for finding in judged.get(name, [])
-                if not (finding.rule.rest and finding.rule.verdict is Verdict.FINE)
+                if not (finding.rule.rest and finding.rule.verdict == "fine")
             ),
         }
         for name in sorted(environ)

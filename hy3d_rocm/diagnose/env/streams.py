@@ -10,7 +10,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 from hy3d_rocm.diagnose.env.shown import printable
@@ -57,17 +57,11 @@ class _Stream:
 @contextmanager
 def printed_safely() -> Iterator[None]:
     """sys.stdout and sys.stderr are safe inside, for log lines too."""
-    before = sys.stdout, sys.stderr
-    mine: list[Any] = [stream if stream is None else _Stream(stream) for stream in before]
-    sys.stdout, sys.stderr = mine
-    try:
+    with ExitStack() as both:
+        for redirect, stream in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
+            if stream is not None:
+                both.enter_context(redirect(_Stream(stream)))
         yield
-    finally:
-        # Whoever put another stream there meanwhile takes it back himself.
-        if sys.stdout is mine[0]:
-            sys.stdout = before[0]
-        if sys.stderr is mine[1]:
-            sys.stderr = before[1]
 
 
 class _LogGuard(logging.Filter):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import shutil
@@ -85,11 +86,8 @@ def default_target(environ: Mapping[str, str], *, windows: bool = os.name == "nt
         default_path(own, str(of_miopen.home_of(environ, windows)), windows=windows)
     ).parent
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    for number in range(1000):
-        path = folder / f"miopen-{stamp}{f'-{number}' if number else ''}.tar.gz"
-        if not os.path.lexists(path):
-            return path
-    raise ArchiveError(f"{folder} holds a thousand backups of this second; give a file name")
+    paths = (folder / f"miopen-{stamp}{f'-{n}' if n else ''}.tar.gz" for n in itertools.count())
+    return next(path for path in paths if not os.path.lexists(path))
 
 
 def write_backup(places: list[Place], target: Path) -> Backup:

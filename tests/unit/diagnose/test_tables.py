@@ -22,7 +22,7 @@ from hy3d_rocm.diagnose.tables import TableError, read
 
 PACKAGE = ROOT / "hy3d_rocm"
 DIAGNOSE = PACKAGE / "diagnose"
-MADE = ("check", "repair", "rocm", "torch", "verdict", "kind")  # by a maker, which refuses others
+MADE = ("check", "repair", "rocm", "torch", "kind")  # by a maker, which refuses others
 ROWS: dict[str, type] = {
     "diagnose/cards.toml": cards.Card,
     "diagnose/log/signs.toml": log_rules.Sign,

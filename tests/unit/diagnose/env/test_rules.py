@@ -9,7 +9,7 @@ import pytest
 
 from hy3d_rocm.diagnose.env import checks, rules
 from hy3d_rocm.diagnose.env.machine import Machine
-from hy3d_rocm.diagnose.env.rules import Span, Verdict
+from hy3d_rocm.diagnose.env.rules import Span
 from hy3d_rocm.diagnose.tables import TableError
 
 STRIX = Machine(("gfx1151",), True, (2, 9, 1), True, (7, 1))
@@ -196,9 +196,9 @@ def test_a_rule_says_its_source_and_its_words_can_be_filled() -> None:
 
 def test_only_what_throws_is_left_out_and_only_what_helps_is_proposed() -> None:
     for rule in rules.table():
-        assert not rule.leave_out or rule.verdict is Verdict.THROWS, rule.name
+        assert not rule.leave_out or rule.verdict == "throws", rule.name
         assert not rule.repair or rule.leave_out, rule.name
-        assert not rule.proposes or rule.verdict is Verdict.HELPFUL, rule.name
+        assert not rule.proposes or rule.verdict == "helpful", rule.name
     proposed = {rule.variables[0]: rule.proposes for rule in rules.table() if rule.proposes}
     assert proposed == {"MIOPEN_FIND_MODE": "FAST", "PYTORCH_MIOPEN_SUGGEST_NHWC": "0"}
 
@@ -206,7 +206,7 @@ def test_only_what_throws_is_left_out_and_only_what_helps_is_proposed() -> None:
 def test_a_proposed_value_is_never_one_that_is_named() -> None:
     for machine in (STRIX, OLD, NEW, NEWEST, INSTINCT, TWO_CARDS, Machine()):
         findings = rules.judge({"MIOPEN_FIND_MODE": "FAST"}, machine)
-        assert [f.rule.verdict for f in findings] == [Verdict.HELPFUL]
+        assert [f.rule.verdict for f in findings] == ["helpful"]
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,6 @@ def test_the_number_of_find_results_is_the_same_in_words() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ('"fine"', '"good"', "'good' is not a valid Verdict"),
         (
             '["one_of", "1"]',
             '"rains"',
