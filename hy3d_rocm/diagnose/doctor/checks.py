@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hy3d_rocm.diagnose.cards import cards
-from hy3d_rocm.diagnose.doctor.finding import Facts, Match, as_version, named
+from hy3d_rocm.diagnose.doctor.finding import Facts, Match, named
 from hy3d_rocm.diagnose.env.checks import FILLED, override_architecture
 from hy3d_rocm.diagnose.env.choices import PATCH_VARIABLE, read_patch_choice
 from hy3d_rocm.memory import is_apu
@@ -41,11 +41,12 @@ def architecture_missing(facts: Facts) -> Iterator[Match]:
     # Of a processor's GPU that comes first another rule speaks.
     meant = [name for name in own if not (facts.integrated_first and is_apu(name))]
     missing = sorted({name for name in meant if not _covers(built, _as_reported(name, facts))})
+    is_linux = facts.holds("machine.system is linux")
     is_partly = len(missing) < len(set(meant))
     for name in missing:
         told = _as_reported(name, facts)
         # A card whose kernels this one runs too (Linux only), and the override for that.
-        value = cards()[name].override if facts.is_linux and name in cards() else ""
+        value = cards()[name].override if is_linux and name in cards() else ""
         sibling = override_architecture(value)
         sibling = sibling if _covers(built, sibling) else ""
         yield Match(
@@ -153,25 +154,6 @@ def short_time_out(facts: Facts) -> Iterator[Match]:
     is_on = facts.get("windows.time_out") and facts.get("windows.time_out.level") != 0
     if hung and is_on and facts.number("windows.time_out.seconds") <= 2:
         yield Match(why=hung[0])
-
-
-def wsl_sees_no_gpu(facts: Facts) -> Iterator[Match]:
-    """/dev/dxg is there: what of AMD's bridge to it is missing, or hides the GPU."""
-    if facts.rows("torch.gpus"):
-        return
-    bridges, older = facts.get("windows.bridges", []), facts.get("windows.older_bridge")
-    rocm, bundled = as_version(facts.get("machine.rocm")), facts.get("windows.bundled")
-    bridge = bridges[0] if bridges else "hsa-runtime-rocr4wsl-amdgpu"
-    if not bridges and not older:
-        yield Match("no-bridge")
-    elif bridges and not older and rocm < (7, 13) and facts.get("windows.detection") != "1":
-        yield Match("detection", bridge=bridge)
-    elif facts.hidden:
-        yield Match("hidden", bridge=bridge)
-    elif older and bundled:
-        yield Match("bundled", file=bundled[0])
-    else:
-        yield Match(bridge=bridge)
 
 
 # Memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -84,14 +85,14 @@ class Facts:
         ]
 
     def word(self, name: str) -> Any:
-        """A word, what this class knows of the machine ("is_linux"), or a fact by its path."""
+        """A word, what this class knows of the machine ("is_windows"), or a fact by its path."""
         if name in self.words:
             return self.words[name]
         return getattr(self, name) if name in _KNOWN else self.get(name)
 
     def filled(self, text: str) -> str:
-        """`text` with what stands for {NAME}, or {NAME:size} for bytes, in it; items of a list with
-        commas, nothing for what is missing."""
+        """`text` with what stands for {NAME}, {NAME:size} (bytes) or {NAME:time} in it; a list's items
+        with commas, nothing for what is missing."""
         return _PLACE.sub(lambda place: _shown(self.word(place[1]), place[2]), text)
 
     def holds(self, condition: str) -> bool:
@@ -121,12 +122,16 @@ class Facts:
         return found is not condition.startswith("no ")
 
     def get(self, path: str, default: Any = None) -> Any:
-        """The value at "memory.host.total_bytes"; `default` where it is missing or None."""
+        """The value at "memory.host.total_bytes" or "windows.bridges.0", the first of a list;
+        `default` where it is missing or None."""
         value: Any = self.all
         for name in path.split("."):
-            if not isinstance(value, Mapping):
+            if isinstance(value, list) and name.isdigit():
+                value = dict(enumerate(value)).get(int(name))
+            elif isinstance(value, Mapping):
+                value = value.get(name)
+            else:
                 return default
-            value = value.get(name)
         return default if value is None else value
 
     def rows(self, path: str) -> list[Mapping[str, Any]]:
@@ -253,10 +258,6 @@ class Facts:
         return bool(self.get("windows.host") == "windows")
 
     @property
-    def is_linux(self) -> bool:
-        return bool(self.get("machine.system") == "linux")
-
-    @property
     def rocm(self) -> str:
         return dotted(as_version(self.get("machine.rocm")))
 
@@ -277,6 +278,11 @@ class Facts:
     @property
     def hiding(self) -> str:
         return self.hidden[0].partition("=")[0] if self.hidden else ""
+
+    @property
+    def bridge(self) -> str:
+        """WSL: AMD's way to Windows' driver."""
+        return str(self.get("windows.bridges.0", "hsa-runtime-rocr4wsl-amdgpu"))
 
     @property
     def listed(self) -> bool:
@@ -306,11 +312,6 @@ class Facts:
             }
             for row, tier in named
         ]  # fmt: skip
-
-    @property
-    def uses_miopen(self) -> bool:
-        """Whether MIOpen is what convolutions run on, or would."""
-        return bool(self.get("torch.hip") or self.get("machine.runs_on_amd"))
 
     @property
     def target(self) -> str:
@@ -386,6 +387,8 @@ def as_version(value: Any) -> Version:
 def _shown(value: Any, form: str) -> str:
     if form == "size":
         return size_text(value)
+    if form == "time":
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return format("" if value is None else value, form)

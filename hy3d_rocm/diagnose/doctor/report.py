@@ -104,8 +104,8 @@ class Line:
 
 
 @cache
-def _lines() -> tuple[Line, ...]:
-    return read(Path(__file__).with_name("lines.toml"), Line)[1]
+def lines_of(path: Path) -> tuple[Line, ...]:
+    return read(path, Line)[1]
 
 
 def sections(facts: Mapping[str, Any], *, whole: bool = True) -> dict[str, list[str]]:
@@ -119,7 +119,7 @@ def sections(facts: Mapping[str, Any], *, whole: bool = True) -> dict[str, list[
     except (KeyError, TypeError, AttributeError) as error:
         found["system"] = [f"can't be shown: {error!r}"]
     seen, is_basic_known = seen.beside(words), not found
-    for line in _lines():
+    for line in lines_of(Path(__file__).with_name("lines.toml")):
         if is_basic_known if line.section in BASIC else whole:
             found.setdefault(line.section, []).extend(line.of(seen))
     return {title: lines for title, lines in found.items() if lines}

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from hy3d_rocm.diagnose.log.events import DECODE, HEADING, TRACEBACK_LINES, Outcome, Stages
-from hy3d_rocm.diagnose.log.machine import ONCE, Machine
+from hy3d_rocm.diagnose.log.machine import Machine
 from hy3d_rocm.diagnose.log.read import Line, lines_of_text, without_prefix
 from hy3d_rocm.diagnose.log.rules import (
     ANY,
@@ -260,7 +260,7 @@ class _Reader:
         low, bare = line.text.lower(), without_prefix(line.text)
         named = names_in(low)
         shown = {n for n in named & self.awaited if self.signs[n].shown(line.text, bare)}
-        self.awaited -= shown & ONCE
+        self.awaited -= {name for name in shown if self.signs[name].once}
         self.stages.feed(line, shown)
         self.machine.feed(line.text, bare, low, shown)
         self.outcome.feed(line, low, shown)

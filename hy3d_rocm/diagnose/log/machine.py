@@ -13,11 +13,6 @@ from hy3d_rocm.diagnose.cards import cards
 from hy3d_rocm.diagnose.tables import read
 
 System = Literal["", "linux", "windows", "wsl"]
-# Signs that tell all that they can where they are shown first.
-ONCE = {
-    "torch", "zluda", "zluda loaded", "comfy", "amd", "torch works", "by choice", "root",
-    "devices given", "nvidia", "claimed", "container", "windows declared", "windows", "linux",
-}  # fmt: skip
 _DRIVER_VRAM = re.compile(
     r"amdgpu\b.{0,30}VRAM: (\d{3,7})M|Detected VRAM RAM=(\d{3,7})M"
     r"|amdgpu: (\d{3,7})M of VRAM memory ready"
@@ -60,7 +55,7 @@ class Machine:
 
     def feed(self, text: str, bare: str, low: str, shown: set[str]) -> None:
         """`bare`: the text without what loggers put before it; `low`: it in lower case; `shown`:
-        the signs that it shows, of ONCE those that no line before it did."""
+        the signs that it shows, of some (`once`) those that no line before it did."""
         self.shown |= shown
         self._memory(text, bare, low)
         self._look_for_system(shown)

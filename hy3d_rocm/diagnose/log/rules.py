@@ -36,6 +36,7 @@ class Sign:
     patterns: tuple[str, ...] = ()
     exact: bool = False
     bare: bool = False
+    once: bool = False
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:

@@ -6,17 +6,20 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.diagnose.doctor.finding import Facts
+from hy3d_rocm.diagnose.doctor.report import lines_of
 from hy3d_rocm.diagnose.env.gpu import PROC, name_of, open_files, pids
 from hy3d_rocm.diagnose.miopen import backup, places
 from hy3d_rocm.diagnose.miopen.backup import ArchiveError, default_target, write_backup
 from hy3d_rocm.diagnose.miopen.places import Place
 from hy3d_rocm.units import size_text
+
+_INDENTS = {"place": "", "content": "  ", "file": "    "}
 
 
 @dataclass(frozen=True)
@@ -61,26 +64,11 @@ def _info(arguments: argparse.Namespace, found: list[Place]) -> int:
 
 
 def _place_lines(facts: dict[str, Any]) -> list[str]:
-    source = facts["chosen_by"]
-    lines = [f"{facts['kind']}: {facts['path']}" + ("" if source == "default" else f" ({source})")]
-    if not facts["exists"]:
-        return [*lines, "  not there: MIOpen has not written any yet"]
-    if facts["error"]:
-        lines.append(f"  can't be read: {facts['error']}")
-    if not facts["writable"]:
-        lines.append("  can't be written to")
-    written = facts["last_written"]
-    when = f", last written {_when(written)}" if written else ""
-    lines.append(f"  {facts['count']} files, {size_text(facts['bytes'])}{when}")
-    for version, size in facts["versions"].items():
-        lines.append(f"  MIOpen {version or 'of unknown version'}: {size_text(size)}")
-    for file in facts["files"]:
-        count = "?" if file["entries"] is None else file["entries"]
-        why = f" (it is open, or was not closed: {' '.join(file['in_use'])})" \
-            if file["in_use"] else ""  # fmt: skip
-        lines.append(f"    {file['path']}: {file['holds']}, {count} entries{why}, "
-                     f"{size_text(file['bytes'])}, {_when(file['modified'])}")  # fmt: skip
-    return lines
+    sizes = [{"version": version, "bytes": size} for version, size in facts["versions"].items()]
+    files = [{**file, "sides": " ".join(file["in_use"])} for file in facts["files"]]
+    seen = Facts(facts, {"sizes": sizes, "files": files, "blank": " "})
+    lines = lines_of(Path(__file__).with_name("lines.toml"))
+    return [_INDENTS[line.section] + text for line in lines for text in line.of(seen)]
 
 
 def _backup(arguments: argparse.Namespace, found: list[Place]) -> int:
@@ -130,10 +118,6 @@ def _changed(
         count = len(done.backup.files)
         _print(f"what was there ({count} files) is in {done.backup.path}")
     return done
-
-
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _print(text: str) -> None:

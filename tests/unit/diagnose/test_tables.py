@@ -28,6 +28,7 @@ ROWS: dict[str, type] = {
     "diagnose/log/signs.toml": log_rules.Sign,
     "diagnose/log/commands.toml": machine._Command,
     "diagnose/doctor/lines.toml": report.Line,
+    "diagnose/miopen/lines.toml": report.Line,
     "conv/errors.toml": errors.Rule,
     **{f"diagnose/log/rules/{name}.toml": log_rules.Rule for name in log_rules.FILES},
     **{f"diagnose/env/rules/{name}.toml": env_rules.Rule for name in env_rules.FILES},

@@ -40,7 +40,9 @@ FACTS = Facts({
 @pytest.mark.parametrize(
     ("condition", "holds"),
     [
-        ("a.b", True), ("no a.b", False), ("a.none", False), ("no a.c.d", True), ("is_linux", True),
+        ("a.b", True), ("no a.b", False), ("a.none", False), ("no a.c.d", True),
+        ("machine.system is linux", True), ("a.none or a.b", True), ("rows.1", True),
+        ("rows.3", False),
         ("a.b is some text", True), ("a.no is false", True), ("a.none is false", False),
         ("a.b is {a.b}", True), ("a.b has Text", True), ("no a.b has text", True),
         ("a.size below 4 GB", True), ("a.size below 3 GB", False), ("a.size above 2 GB", True),
