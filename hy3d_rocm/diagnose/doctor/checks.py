@@ -313,23 +313,6 @@ def switched_off(facts: Facts) -> Iterator[Match]:
         yield Match(off=off)
 
 
-def tiers(facts: Facts) -> Iterator[Match]:
-    """Looked at for each result: a back-end that was wrong, hung or failed."""
-    tier, verdict, detail = (facts.word(name) for name in ("tier", "verdict", "detail"))
-    # A tier that came back with numbers that are not the convolution's.
-    is_wrong = verdict == "error" and str(detail).startswith("WrongResultError")
-    told = "wrong" if is_wrong else verdict
-    if told not in ("wrong", "hang", "error", "slow-find", "oom"):
-        return
-    is_vendor = tier == "vendor" and told in ("wrong", "hang", "error")
-    yield Match(
-        told, f"{told} vendor" if is_vendor else "",
-        "hang miopen" if is_vendor and facts.get("torch.hip") and told == "hang" else "",
-        detail=detail or verdict, left_out="" if tier == "cpu" else "; protect() does without it",
-        first=facts.word("first_seconds") or 0, later=facts.word("seconds") or 0,
-    )  # fmt: skip
-
-
 def no_gpu_tier(facts: Facts) -> Iterator[Match]:
     on_gpu = [
         r for r in facts.tested

@@ -91,8 +91,8 @@ class Facts:
         return getattr(self, name) if name in _KNOWN else self.get(name)
 
     def filled(self, text: str) -> str:
-        """`text` with what stands for {NAME}, {NAME:size} (bytes) or {NAME:time} in it; a list's items
-        with commas, nothing for what is missing."""
+        """`text` with what stands for {NAME}, {NAME:size} (bytes) or {NAME:time} in it: a list's
+        items with commas, nothing for what is missing."""
         return _PLACE.sub(lambda place: _shown(self.word(place[1]), place[2]), text)
 
     def holds(self, condition: str) -> bool:
@@ -302,16 +302,20 @@ class Facts:
 
     @property
     def tested(self) -> list[dict[str, Any]]:
-        """The self-test's results, with the back-end's name."""
+        """The self-test's results, with the back-end's name, and "wrong" for the verdict "error" of
+        one that came back with numbers that are not the convolution's."""
         library = "MIOpen" if self.get("torch.hip") else "cuDNN"
-        named = ((row, str(row.get("tier"))) for row in self.rows("self_test.results"))
-        return [
-            {
+        found = []
+        for row in self.rows("self_test.results"):
+            tier, verdict, detail = (str(row.get(name)) for name in ("tier", "verdict", "detail"))
+            is_wrong = verdict == "error" and detail.startswith("WrongResultError")
+            found.append({
                 **row, "name": _TIERS.get(tier, tier).replace("{}", library),
                 "is_gpu": str(row.get("device")).startswith("cuda"),
-            }
-            for row, tier in named
-        ]  # fmt: skip
+                "found": "wrong" if is_wrong else verdict, "told": row.get("detail") or verdict,
+                "left_out": "" if tier == "cpu" else "; protect() does without it",
+            })  # fmt: skip
+        return found
 
     @property
     def target(self) -> str:
@@ -391,4 +395,6 @@ def _shown(value: Any, form: str) -> str:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
-    return format("" if value is None else value, form)
+    if value is None:
+        return format(0, form) if form else ""
+    return format(value, form)
