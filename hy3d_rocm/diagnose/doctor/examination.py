@@ -19,6 +19,7 @@ from hy3d_rocm.diagnose.env.machine import Machine, detect
 from hy3d_rocm.diagnose.env.shown import anonymous
 from hy3d_rocm.diagnose.miopen import places
 from hy3d_rocm.diagnose.tables import read
+from hy3d_rocm.memory import ROOT
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -63,7 +64,7 @@ def collect(
     environ: Mapping[str, str],
     *,
     torch_seconds: float = DEFAULT_SECONDS,
-    root: Path = kernel.ROOT,
+    root: Path = ROOT,
     machine: Machine | None = None,
     torch: Mapping[str, Any] | None = None,
     system: windows.System | None = None,
@@ -88,9 +89,8 @@ def collect(
         torch = _guarded(basic.ask_torch, torch_seconds)
     facts = _guarded(basic.collect, environ, machine=machine, torch=torch, topology=topology)
     facts.setdefault("torch", dict(torch))
-    facts["machine"] = {name: getattr(machine, name) for name in _OF_MACHINE}
-    for name in ("architectures", "torch", "rocm"):
-        facts["machine"][name] = list(facts["machine"][name])
+    of_machine = {name: getattr(machine, name) for name in _OF_MACHINE}
+    facts["machine"] = {n: list(v) if isinstance(v, tuple) else v for n, v in of_machine.items()}
     facts["judged"] = _judged(environ, machine)
     facts["kernel"] = _guarded(kernel.collect, root)
     if of_windows := _guarded(windows.collect, environ, root, system, folders):

@@ -36,7 +36,7 @@ from hy3d_rocm.diagnose.env.gpu import (
     text,
 )  # fmt: skip
 from hy3d_rocm.diagnose.miopen.places import existing, home_of, places, quiet_address, sides_of
-from hy3d_rocm.memory import host_free_bytes, host_total_bytes
+from hy3d_rocm.memory import ROOT, host_free_bytes, host_total_bytes
 from hy3d_rocm.units import parse_size
 
 AMD = 0x1002
@@ -44,7 +44,6 @@ _DISPLAY_CLASS = 0x03
 _CONTAINER_MARKS = (".dockerenv", "run/.containerenv")
 _BOOT_OPTIONS = ("amdgpu.", "ttm.", "amdttm.", "amd_iommu", "iommu")
 _SHOWN_HOLDERS = 12
-ROOT = Path("/")
 
 
 def collect(root: Path = ROOT) -> dict[str, Any]:

@@ -27,8 +27,8 @@ from hy3d_rocm.diagnose.cards import architecture_of
 from hy3d_rocm.diagnose.env.gpu import entries, text
 from hy3d_rocm.diagnose.env.machine import TARGET, parse_version, rocm_packages
 from hy3d_rocm.diagnose.miopen.places import places
+from hy3d_rocm.memory import ROOT
 
-ROOT = Path("/")
 TIME_OUT = r"SYSTEM\CurrentControlSet\Control\GraphicsDrivers"
 PAGE_FILES = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management"
 ADRENALIN = r"SOFTWARE\AMD\CN"
@@ -160,12 +160,9 @@ def time_out(system: System) -> dict[str, Any] | None:
     values = system.values(TIME_OUT)
     if values is None:
         return None
-    delay, level = (_whole(values.get(name)) for name in ("TdrDelay", "TdrLevel"))
+    told = (values.get(name) for name in ("TdrDelay", "TdrLevel"))
+    delay, level = (value if isinstance(value, int) else None for value in told)
     return {"delay": delay, "level": level, "seconds": 2 if delay is None else delay}
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
 
 
 def page_file(system: System) -> dict[str, Any] | None:

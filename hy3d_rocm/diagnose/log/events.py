@@ -40,12 +40,10 @@ class Stages:
     stage: str = ""
     begun: Line | None = None  # the decode that has begun and not ended
     own_lines: bool = False  # it was begun by "[VAE Decode] ..." or "[VAE Encode] ..." lines
-    last: Line | None = None
     offloaded: Line | None = None  # a transformer that was only partly moved away
     sampled: bool = False
 
     def feed(self, line: Line, shown: Container[str]) -> None:
-        self.last = line
         if "decode done" in shown:
             self._ended(AFTER if self.begun else self.stage)
             self.offloaded = None

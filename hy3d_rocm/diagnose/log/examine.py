@@ -253,10 +253,10 @@ class _Reader:
         self.unknown: deque[Evidence] = deque(maxlen=UNKNOWN_LINES)
         self.unknown_count = 0
         self.ends: set[int] = set()  # those of `unknown` that only say how a process ended
-        self.lines = 0
+        self.last = Line(0, "")
 
     def feed(self, line: Line) -> None:
-        self.lines = line.number
+        self.last = line
         low, bare = line.text.lower(), without_prefix(line.text)
         named = names_in(low)
         shown = {n for n in named & self.awaited if self.signs[n].shown(line.text, bare)}
@@ -356,9 +356,9 @@ class _Reader:
 
     def finish(self) -> Examination:
         stages = self.stages
-        if stages.begun is not None and stages.last is not None:
+        if stages.begun is not None:
             self._add("decode-stopped", stages.begun, "")
-            self._add("decode-stopped", stages.last, "")
+            self._add("decode-stopped", self.last, "")
         over, shown = self.outcome.finished, self.machine.holds
         self.hits = {n: row for n, row in self.hits.items() if all(map(shown, row.rule.when))}
         self._what_came_before_a_crash()
@@ -371,7 +371,7 @@ class _Reader:
             unknown = tuple(Evidence.of(line) for line in self.outcome.suspicious)
             count = self.outcome.suspicious_count
         origin = self.outcome.origin if count else ""
-        return Examination(found, unknown, count, self.lines, origin, over)
+        return Examination(found, unknown, count, self.last.number, origin, over)
 
     def _what_came_before_a_crash(self) -> None:
         """An error that no rule knows, right above the line of a crash, came first. "Ended without
