@@ -139,15 +139,15 @@ def _judged(environ: Mapping[str, str], machine: Machine) -> list[dict[str, str]
     return [
         {
             "name": finding.name,
-            "subject": rules.public_subject(finding),
-            "value": rules.public_value(finding.value),
+            "subject": finding.subject,
+            "value": finding.value,
             "verdict": finding.rule.verdict,
             "rule": finding.rule.name,
-            "effect": rules.public_text(finding).removesuffix(f"; {finding.rule.remedy}"),
+            "effect": finding.text.removesuffix(f"; {finding.rule.remedy}"),
             "remedy": finding.rule.remedy,
             "source": finding.rule.source,
         }
-        for finding in rules.judge(environ, machine)
+        for finding in (found.public() for found in rules.judge(environ, machine))
         if machine.has_rocm_libraries or finding.name.startswith("HY3D_")
     ]
 

@@ -25,16 +25,7 @@ from typing import Any
 
 from hy3d_rocm.conv.verdict_store.machine import amd_driver
 from hy3d_rocm.conv.verdict_store.place import IN_MEMORY, default_path, own_path
-from hy3d_rocm.diagnose.env.gpu import (
-    entries,
-    field,
-    link_name,
-    name_of,
-    number,
-    open_files,
-    pids,
-    text,
-)  # fmt: skip
+from hy3d_rocm.diagnose.env import gpu
 from hy3d_rocm.diagnose.miopen.places import existing, home_of, places, quiet_address, sides_of
 from hy3d_rocm.memory import ROOT, host_free_bytes, host_total_bytes
 from hy3d_rocm.units import parse_size
@@ -54,9 +45,9 @@ def collect(root: Path = ROOT) -> dict[str, Any]:
             "container": False, "boot_options": [], "cards": [], "devices": [], "groups": [],
         }  # fmt: skip
     module = root / "sys/module/amdgpu"
-    words = text(root / "proc/cmdline").split()
+    words = gpu.text(root / "proc/cmdline").split()
     return {
-        "release": text(root / "proc/sys/kernel/osrelease"),
+        "release": gpu.text(root / "proc/sys/kernel/osrelease"),
         "driver": amd_driver(module, root / "dev/dxg") if module.is_dir() else "",
         "loaded": module.is_dir(),
         "container": any((root / mark).exists() for mark in _CONTAINER_MARKS),
@@ -71,9 +62,9 @@ def cards(root: Path = ROOT) -> list[dict[str, Any]]:
     """Display adapters of AMD's on the PCI bus, with amdgpu's own figures where it drives them."""
     return [
         _card(folder)
-        for folder in entries(root / "sys/bus/pci/devices")
-        if number(folder / "vendor") == AMD
-        and (number(folder / "class") or 0) >> 16 == _DISPLAY_CLASS
+        for folder in gpu.entries(root / "sys/bus/pci/devices")
+        if gpu.number(folder / "vendor") == AMD
+        and (gpu.number(folder / "class") or 0) >> 16 == _DISPLAY_CLASS
     ]
 
 
@@ -81,18 +72,18 @@ def _card(folder: Path) -> dict[str, Any]:
     figures = ("vram_total", "vram_used", "gtt_total", "gtt_used")
     return {
         "pci": folder.name,
-        "device": text(folder / "device"),
-        "name": text(folder / "product_name"),
-        "driver": link_name(folder / "driver"),
-        **{f"{name}_bytes": number(folder / f"mem_info_{name}") for name in figures},
-        "mes_firmware": number(folder / "fw_version" / "mes_fw_version"),
-        "busy_percent": number(folder / "gpu_busy_percent"),
+        "device": gpu.text(folder / "device"),
+        "name": gpu.text(folder / "product_name"),
+        "driver": gpu.link_name(folder / "driver"),
+        **{f"{name}_bytes": gpu.number(folder / f"mem_info_{name}") for name in figures},
+        "mes_firmware": gpu.number(folder / "fw_version" / "mes_fw_version"),
+        "busy_percent": gpu.number(folder / "gpu_busy_percent"),
     }
 
 
 def devices(root: Path = ROOT) -> list[dict[str, Any]]:
     """/dev/kfd and the render nodes: whose they are, and whether this process may use them."""
-    nodes = [path for path in entries(root / "dev/dri") if path.name.startswith("renderD")]
+    nodes = [path for path in gpu.entries(root / "dev/dri") if path.name.startswith("renderD")]
     return [_device(path, root) for path in (root / "dev/kfd", *nodes)]
 
 
@@ -128,7 +119,7 @@ def own_groups() -> list[str]:
 def memory(root: Path = ROOT) -> dict[str, Any]:
     """{"host": {...}, "holders": [...]}, the largest holder first. The host's available_bytes are
     within the control groups' limits; None is what the system does not say."""
-    swap = field(root / "proc/meminfo", "SwapFree:")
+    swap = gpu.field(root / "proc/meminfo", "SwapFree:")
     host = {
         "total_bytes": host_total_bytes(root), "available_bytes": host_free_bytes(root),
         "swap_free_bytes": _other_swap(root) if swap is None else swap * 1024,
@@ -151,13 +142,13 @@ def holders(root: Path = ROOT, own: int | None = None) -> list[dict[str, Any]]:
     if sys.platform != "linux":
         return []
     own = os.getpid() if own is None else own
-    shares = {pid: share for pid in pids(root / "proc") if any(share := _by_files(root, pid))}
+    shares = {pid: share for pid in gpu.pids(root / "proc") if any(share := _by_files(root, pid))}
     for pid, held in _by_compute_driver(root).items():
         vram, gtt = shares.get(pid, (0, 0))
         shares[pid] = max(vram, held), gtt
     found = [
         {
-            "pid": pid, "name": name_of(root / "proc" / str(pid)), "own": pid == own,
+            "pid": pid, "name": gpu.name_of(root / "proc" / str(pid)), "own": pid == own,
             "vram_bytes": vram, "gtt_bytes": gtt,
         }
         for pid, (vram, gtt) in shares.items()
@@ -169,27 +160,22 @@ def _by_files(root: Path, pid: int) -> tuple[int, int]:
     """VRAM and GTT of a process; a client that it has open twice counts once."""
     process = root / "proc" / str(pid)
     clients: dict[tuple[str, str], tuple[int, int]] = {}
-    for descriptor, target in open_files(process):
+    for descriptor, target in gpu.open_files(process):
         if "/dev/dri/" not in target and "/dev/kfd" not in target:
             continue
-        fields = _fields(text(process / "fdinfo" / descriptor))
-        if fields.get("drm-driver") == "amdgpu":
-            client = fields.get("drm-pdev", ""), fields.get("drm-client-id", descriptor)
-            clients[client] = _resident(fields, "vram"), _resident(fields, "gtt")
+        told = gpu.fields(process / "fdinfo" / descriptor)
+        if told.get("drm-driver") == "amdgpu":
+            client = told.get("drm-pdev", ""), told.get("drm-client-id", descriptor)
+            clients[client] = _resident(told, "vram"), _resident(told, "gtt")
     return sum(vram for vram, _ in clients.values()), sum(gtt for _, gtt in clients.values())
 
 
-def _fields(content: str) -> dict[str, str]:
-    pairs = (line.partition(":") for line in content.splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _resident(fields: dict[str, str], region: str) -> int:
+def _resident(told: dict[str, str], region: str) -> int:
     """drm-resident-* of newer kernels, drm-memory-* of older ones."""
     for name in (f"drm-resident-{region}", f"drm-memory-{region}"):
-        if name in fields:
+        if name in told:
             with suppress(ValueError):
-                return parse_size(fields[name])
+                return parse_size(told[name])
             break
     return 0
 
@@ -197,9 +183,9 @@ def _resident(fields: dict[str, str], region: str) -> int:
 def _by_compute_driver(root: Path) -> dict[int, int]:
     held = {
         int(process.name): sum(
-            number(part) or 0 for part in entries(process) if part.name.startswith("vram_")
+            gpu.number(part) or 0 for part in gpu.entries(process) if part.name.startswith("vram_")
         )
-        for process in entries(root / "sys/class/kfd/kfd/proc")
+        for process in gpu.entries(root / "sys/class/kfd/kfd/proc")
         if process.name.isdigit()
     }
     return {pid: size for pid, size in held.items() if size}

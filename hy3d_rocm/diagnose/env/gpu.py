@@ -34,6 +34,12 @@ def field(path: Path, name: str) -> int | None:
     return int(value[0]) if value and value[0].isdigit() else None
 
 
+def fields(path: Path, separator: str = ":") -> dict[str, str]:
+    """What a file of lines of a name and a value holds."""
+    pairs = (line.partition(separator) for line in text(path).splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
 def entries(folder: Path) -> list[Path]:
     """What is in a folder, by name; [] where it can't be listed."""
     try:
@@ -115,10 +121,4 @@ def rocm_version(folder: Path = ROCM) -> str:
 
 
 def _properties(path: Path) -> dict[str, int]:
-    """Lines of a name and a whole number; others are passed over."""
-    found = {}
-    for line in text(path).splitlines():
-        name, _, value = line.partition(" ")
-        if value.strip().isdigit():
-            found[name] = int(value)
-    return found
+    return {name: int(value) for name, value in fields(path, " ").items() if value.isdigit()}

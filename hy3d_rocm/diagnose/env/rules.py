@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -138,13 +138,17 @@ class Finding:
     @property
     def text(self) -> str:
         """What it does and what to do; without the variable's name."""
-        return self.message(printable(self.value, SHOWN_CHARACTERS), self.found)
-
-    def message(self, value: str, found: str) -> str:
-        """`text` with these in place of the value and of what was found in it."""
-        effect = self.rule.effect.format(found=found, value=value)
+        value = printable(self.value, SHOWN_CHARACTERS)
+        effect = self.rule.effect.format(found=self.found, value=value)
         unsure = "" if self.rule.confirmed else " (not confirmed)"
         return "; ".join(filter(None, (effect + unsure, self.rule.remedy)))
+
+    def public(self) -> Finding:
+        """With the value, and what was found in it, as others may see them."""
+        found = self.found
+        for token in _private_tokens(self.value):
+            found = found.replace(token, MASK)
+        return replace(self, value=public_value(self.value), found=found)
 
 
 def judge(environ: Mapping[str, str], machine: Machine) -> list[Finding]:
@@ -247,7 +251,7 @@ def relevant(environ: Mapping[str, str], machine: Machine) -> dict[str, dict[str
             "value": public_value(environ[name]),
             "verdict": judged[name][0].rule.verdict if name in judged else "",
             "note": "; ".join(
-                f"{finding.rule.verdict}: {public_text(finding)}"
+                f"{finding.rule.verdict}: {finding.public().text}"
                 for finding in judged.get(name, [])
                 if not (finding.rule.rest and finding.rule.verdict == "fine")
             ),
@@ -264,20 +268,6 @@ def public_value(value: str) -> str:
         return printable(value, SHOWN_CHARACTERS)
     is_path = re.match(r"\s*(?:[~/\\]|[A-Za-z]:[\\/]|file:)", value) is not None
     return f"({'a path' if is_path else f'{len(value)} characters'}, not shown)"
-
-
-def public_subject(finding: Finding) -> str:
-    """finding.subject as others may see it."""
-    found = finding.found
-    return finding.subject.replace(found, public_value(found)) if found else finding.subject
-
-
-def public_text(finding: Finding) -> str:
-    """finding.text, with the variable's value, and what was found in it, as others may see them."""
-    found = finding.found
-    for token in _private_tokens(finding.value):
-        found = found.replace(token, MASK)
-    return finding.message(public_value(finding.value), found)
 
 
 def _private_tokens(value: str) -> list[str]:

@@ -129,7 +129,7 @@ def test_no_secret_of_a_variable_is_in_facts_notes_or_findings() -> None:
     facts: dict[str, Any] = basic.collect(environ, machine=machine, torch={"error": "no"})
     assert len(facts["variables"]) > 8
     assert "s3cr3t" not in json.dumps(facts)
-    told = [rules.public_text(finding) for finding in judge(environ, machine)]
+    told = [finding.public().text for finding in judge(environ, machine)]
     assert told
     assert not [text for text in told if "s3cr3t" in text]
 
