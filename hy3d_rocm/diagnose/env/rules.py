@@ -79,7 +79,7 @@ class Rule:
     variables: names, or patterns that end in *.
     check: whether the rule is about this value; the versions and GPUs are looked at before.
     rocm, torch: { since = "6.4", before = "7.0" }, one of them or both.
-    leave_out: the start-up takes the variable out of the process (what `repair` keeps stays).
+    repair: what the start-up keeps of a value that throws; it takes the variable out without.
     proposes: the value that the start-up sets where the variable isn't set.
     part: what the check finds is a setting in the value, and only of that is the rest said.
     rest: only said of a variable of which no other rule says anything.
@@ -97,7 +97,6 @@ class Rule:
     rocm: Span = _ANY
     torch: Span = _ANY
     architectures: tuple[str, ...] = ()  # prefixes; all GPUs must match one
-    leave_out: bool = False
     repair: Callable[[Case], str | None] | None = None
     proposes: str = ""
     part: bool = False

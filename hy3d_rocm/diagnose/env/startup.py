@@ -56,7 +56,7 @@ def _put_in_order(environ: MutableMapping[str, str], machine: Machine | None) ->
     from hy3d_rocm.diagnose.env import rules
 
     for finding in rules.judge(environ, machine):
-        if finding.rule.leave_out:
+        if finding.rule.verdict == "throws" and not finding.name.startswith(_OWN):
             yield _leave_out(environ, finding)
     if not machine.runs_on_amd:
         return

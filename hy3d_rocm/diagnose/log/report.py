@@ -34,7 +34,7 @@ def exit_code(found: Examination) -> int:
 
 
 def text_of(found: Examination, source: str) -> str:
-    head = f"{_shown(source)}: {_count(found.lines, 'line')}. {_summary(found)}"
+    head = f"{_shown(source)}: {_lines(found.lines)}. {_summary(found)}"
     blocks = [textwrap.fill(head, WIDTH, break_long_words=False, break_on_hyphens=False)]
     blocks += (_cause(diagnosis, number) for number, diagnosis in enumerate(found.causes, 1))
     if found.unknown_count:
@@ -49,8 +49,8 @@ def _shown(text: str) -> str:
     return printable(anonymous(text, keep_paths=True))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _lines(number: int) -> str:
+    return f"{number} line{'s' * (number != 1)}"
 
 
 def _summary(found: Examination) -> str:
@@ -113,7 +113,7 @@ def _unknown(found: Examination) -> str:
     rows = ["Also in the log, and known to no rule:" if found.causes else "Known to no rule:"]
     hidden = found.unknown_count - len(found.unknown)
     if hidden > 0:
-        rows.append(f"   ({_count(hidden, 'line')} before these)")
+        rows.append(f"   ({_lines(hidden)} before these)")
     rows += map(_line, found.unknown)
     if found.origin:
         rows.append(_wrapped("where", f"The last traceback ends {_shown(found.origin)}."))
