@@ -27,7 +27,7 @@ import torch
 from hy3d_rocm import __version__
 from hy3d_rocm.decoding.stages import flush, logged
 from hy3d_rocm.diagnose.env.choices import VAE_MODES, VAE_VARIABLE, VaeMode, read_vae_mode
-from hy3d_rocm.diagnose.miopen.contents import in_a_line
+from hy3d_rocm.diagnose.miopen.places import in_a_line
 from hy3d_rocm.diagnose.tables import read
 from hy3d_rocm.framepack import sections
 from hy3d_rocm.framepack.preservation import Preservation, recommend, users_choice

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from hy3d_rocm import __version__, _native
 from hy3d_rocm.comfy import comfy_server, memory, settings
 from hy3d_rocm.comfy.patches import install
-from hy3d_rocm.diagnose.miopen.contents import in_a_line
+from hy3d_rocm.diagnose.miopen.places import in_a_line
 from hy3d_rocm.framepack.preservation import recommend
 from hy3d_rocm.memory import CAP_GB, CAP_SHARE, host_free_bytes
 from hy3d_rocm.units import short_text, size_text

@@ -11,8 +11,7 @@ import importlib
 
 TYPE_CHECKING = False  # as typing's, which takes longer to import than all that is here
 if TYPE_CHECKING:
-    from hy3d_rocm.diagnose.log.examine import Examination, diagnose, examine
-    from hy3d_rocm.diagnose.log.found import Diagnosis, Evidence
+    from hy3d_rocm.diagnose.log.examine import Diagnosis, Evidence, Examination, diagnose, examine
 
 __all__ = ["Diagnosis", "Evidence", "Examination", "diagnose", "examine"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import nullcontext
 
 from hy3d_rocm.files import write_whole
 
@@ -51,13 +52,11 @@ def run_diagnose_command(arguments: argparse.Namespace) -> int:
     from hy3d_rocm.diagnose.log.read import lines_of_stream
     from hy3d_rocm.diagnose.log.report import as_dict, exit_code, text_of
 
-    source = "standard input" if arguments.log == "-" else arguments.log
+    is_piped = arguments.log == "-"
+    source = "standard input" if is_piped else arguments.log
     try:
-        if arguments.log == "-":
-            found = examine(lines_of_stream(sys.stdin.buffer))
-        else:
-            with open(arguments.log, "rb") as stream:
-                found = examine(lines_of_stream(stream))
+        with nullcontext(sys.stdin.buffer) if is_piped else open(arguments.log, "rb") as stream:
+            found = examine(lines_of_stream(stream))
     except OSError as error:
         reason = error.strerror or type(error).__name__
         sys.stderr.write(f"hy3d-rocm diagnose: {source} can't be read: {reason}\n")
@@ -65,14 +64,7 @@ def run_diagnose_command(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     if arguments.json:
-        text = json.dumps(as_dict(found, source), indent=2, ensure_ascii=True) + "\n"
+        sys.stdout.write(json.dumps(as_dict(found, source), indent=2) + "\n")
     else:
-        text = text_of(found, source)
-    _write(text)
+        sys.stdout.write(text_of(found, source))
     return exit_code(found)
-
-
-def _write(text: str) -> None:
-    """A log may hold characters that this terminal's encoding has not got (Windows)."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))

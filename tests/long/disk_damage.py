@@ -21,7 +21,7 @@ from disk_writers import (
 from hy3d_rocm.capture import CaptureError, read_capture
 from hy3d_rocm.comfy import settings
 from hy3d_rocm.conv.verdict_store.store import Store
-from hy3d_rocm.diagnose.miopen.archive import ArchiveError
+from hy3d_rocm.diagnose.miopen.backup import ArchiveError
 from hy3d_rocm.frames.claim import Claim
 from hy3d_rocm.frames.output import OutputError
 from hy3d_rocm.frames.sinks import MemmapSink

@@ -24,8 +24,13 @@ from verdict_store_doubles import key, record, tables  # noqa: E402
 from examples.render import output as render_output  # noqa: E402
 from hy3d_rocm.capture import write_capture  # noqa: E402
 from hy3d_rocm.conv.verdict_store.store import Store  # noqa: E402
-from hy3d_rocm.diagnose.miopen.archive import ArchiveError, read_backup, write_backup  # noqa: E402
-from hy3d_rocm.diagnose.miopen.changes import clear, restore  # noqa: E402
+from hy3d_rocm.diagnose.miopen.backup import (  # noqa: E402
+    ArchiveError,
+    clear,
+    read_backup,
+    restore,
+    write_backup,
+)
 from hy3d_rocm.diagnose.miopen.places import DATABASES, Place  # noqa: E402
 from hy3d_rocm.files import write_json, write_whole  # noqa: E402
 from hy3d_rocm.frames.claim import Claim  # noqa: E402

@@ -33,6 +33,7 @@ from examples.demo import run as demo
 from examples.render.command import build_parser as render_parser
 from hy3d_rocm import cli
 from hy3d_rocm.diagnose.doctor import examination
+from hy3d_rocm.diagnose.doctor.report import Examination
 from tools.dev.bench.__main__ import build_parser as bench_parser
 
 HAS_GPU = torch.cuda.is_available()
@@ -218,11 +219,11 @@ LOG = "Traceback (most recent call last):\nRuntimeError: miopenStatusUnknownErro
 
 
 @functools.cache
-def examined(*_: Any, **__: Any) -> examination.Examination:
+def examined(*_: Any, **__: Any) -> Examination:
     """This machine, for each command that tells of it; what children would say of torch and of the
     convolutions is made up, since to ask them takes seconds (doctor/test_facts.py does)."""
     facts = examination.collect(os.environ, torch=torch_says())
-    return examination.Examination(facts, tuple(examination.judge(facts)))
+    return Examination(facts, tuple(examination.judge(facts)))
 
 
 @pytest.fixture(scope="module")

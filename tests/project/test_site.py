@@ -32,10 +32,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_site_builds_without_a_warning_and_names_every_cause_and_command(site: Path) -> None:
     from hy3d_rocm.cli import build_parser
-    from hy3d_rocm.diagnose.log.rules import table
+    from hy3d_rocm.diagnose.log.rules import by_id
 
     causes = (site / "causes.html").read_text(encoding="utf-8")
-    assert [rule.id for rule in table() if f'id="{rule.id}"' not in causes] == []
+    assert [name for name in by_id() if f'id="{name}"' not in causes] == []
     commands = (site / "commands.html").read_text(encoding="utf-8")
     names = re.findall(r"[a-z]+", build_parser().format_usage().split("{")[1].split("}")[0])
     assert len(names) > 10

@@ -42,7 +42,7 @@ def entry(rule: Rule) -> str:
     do = [
         ("Do", rule.do),
         ("In a container", CONTAINER.filled(rule.do) if "{access}" in rule.do else ""),
-        *((SHOWN[shown], action) for shown, action in rule.instead),
+        *((SHOWN[shown], action) for shown, action in rule.instead.items()),
     ]
     lines += [f"**{title}.** {plain(MACHINE.filled(text))}" for title, text in do if text]
     if rule.here:

@@ -13,6 +13,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -154,27 +155,33 @@ def nvidia_driver(path: Path = NVIDIA) -> str:
     return f"nvidia for cuda {number // 1000}.{number % 1000 // 10}" if number else "nvidia"
 
 
-def windows_driver(drivers: Iterable[Mapping[str, str]], provider: str) -> str:
+def windows_driver(drivers: Iterable[Mapping[str, Any]], provider: str) -> str:
     """The newest driver of `provider` among the registry's entries; "windows" if none is there."""
-    found = [d["DriverVersion"] for d in drivers if provider in d.get("ProviderName", "")]
+    own = (d for d in drivers if provider in str(d.get("ProviderName")))
+    found = [str(d["DriverVersion"]) for d in own if "DriverVersion" in d]
     return f"windows {max(found, key=parse_version)}" if found else "windows"
 
 
-def _display_drivers() -> list[dict[str, str]]:
-    """ProviderName and DriverVersion of each display driver in Windows' registry."""
-    drivers: list[dict[str, str]] = []
+def _display_drivers() -> list[Mapping[str, Any]]:
+    """What Windows' registry has of each display driver."""
+    drivers = []
+    for number in range(16):
+        with suppress(OSError):
+            drivers.append(registry_values(rf"{DISPLAY_DRIVERS}\{number:04}") or {})
+    return drivers
+
+
+def registry_values(key: str) -> Mapping[str, Any] | None:
+    """Windows: all values of a key below HKEY_LOCAL_MACHINE, by name; OSError where there is no
+    such key. None elsewhere."""
     if sys.platform == "win32":
         import winreg
 
-        for number in range(16):
-            path = rf"{DISPLAY_DRIVERS}\{number:04}"
-            try:
-                with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as entry:
-                    names = ("ProviderName", "DriverVersion")
-                    drivers.append({n: str(winreg.QueryValueEx(entry, n)[0]) for n in names})
-            except OSError:
-                continue
-    return drivers
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, key) as opened:
+            count = winreg.QueryInfoKey(opened)[1]
+            found = (winreg.EnumValue(opened, number) for number in range(count))
+            return {name: value for name, value, _ in found}
+    return None
 
 
 def _vendor(torch: Any) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm import __version__
-from hy3d_rocm.diagnose.env import gpu, variables
+from hy3d_rocm.diagnose.env import gpu, rules
 from hy3d_rocm.diagnose.env.machine import Machine, detect
 from hy3d_rocm.memory import gpu_bytes
 
@@ -59,7 +59,7 @@ def collect(
         "core": _core(),
         "driver": {"gpus": gpu.amd_gpus(topology), "rocm": gpu.rocm_version() or None},
         "rules": machine.describe(),
-        "variables": variables.relevant(environ, machine),
+        "variables": rules.relevant(environ, machine),
     }
 
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hy3d_rocm.diagnose.doctor.finding import Facts, Match, as_version, named
-from hy3d_rocm.diagnose.doctor.selftest import is_wrong, tier_name
+from hy3d_rocm.diagnose.cards import cards
+from hy3d_rocm.diagnose.doctor.finding import Facts, Match, named
 from hy3d_rocm.diagnose.env.checks import FILLED, override_architecture
 from hy3d_rocm.diagnose.env.choices import PATCH_VARIABLE, read_patch_choice
 from hy3d_rocm.memory import is_apu
@@ -23,10 +23,6 @@ _GENERIC = {
     "gfx10-1-generic": r"gfx101[0-3]", "gfx10-3-generic": r"gfx103[0-6]",
     "gfx11-generic": r"gfx11(0[0-3]|5[0-3])", "gfx12-generic": r"gfx120[01]",
 }  # fmt: skip
-# Cards that run a sibling's kernels, as ComfyUI's readme has it (Linux only).
-_SIBLINGS = {r"gfx103[1-6]": ("gfx1030", "10.3.0"), r"gfx110[1-3]": ("gfx1100", "11.0.0")}
-_HIDING = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
-           "GPU_DEVICE_ORDINAL")  # fmt: skip
 _PAGE_BYTES = 4096
 _DATABASES = ("find", "performance", "compiled")
 _VERDICTS = ("throws", "harmful", "does nothing")
@@ -45,15 +41,14 @@ def architecture_missing(facts: Facts) -> Iterator[Match]:
     # Of a processor's GPU that comes first another rule speaks.
     meant = [name for name in own if not (facts.integrated_first and is_apu(name))]
     missing = sorted({name for name in meant if not _covers(built, _as_reported(name, facts))})
+    is_linux = facts.holds("machine.system is linux")
     is_partly = len(missing) < len(set(meant))
     for name in missing:
         told = _as_reported(name, facts)
-        # A card whose kernels this one runs too, and the override for that.
-        sibling, value = next(
-            (other for pattern, other in _SIBLINGS.items()
-             if facts.is_linux and re.fullmatch(pattern, name) and _covers(built, other[0])),
-            ("", ""),
-        )  # fmt: skip
+        # A card whose kernels this one runs too (Linux only), and the override for that.
+        value = cards()[name].override if is_linux and name in cards() else ""
+        sibling = override_architecture(value)
+        sibling = sibling if _covers(built, sibling) else ""
         yield Match(
             "told" if told != name else "", "windows" if facts.is_windows else "",
             "sibling" if sibling else "", "partly" if is_partly else "",
@@ -79,40 +74,8 @@ def _covers(built: list[str], architecture: str) -> bool:
     )
 
 
-def sees_no_gpu(facts: Facts) -> Iterator[Match]:
-    listed = facts.rows("driver.gpus") or [
-        c for c in facts.rows("windows.cards") if c.get("driver")
-    ]
-    if facts.rows("torch.gpus") or not listed or _closed(facts):
-        return
-    hidden = _hidden_by(facts)
-    is_rdna2 = any(name.startswith("gfx103") for name in facts.discrete)
-    spans = ("machine.rocm in 7.1-7.3", "nightly in 20260101-20260312")
-    yield Match(
-        "windows" if facts.is_windows else "",
-        "rdna2" if facts.is_windows and is_rdna2 and any(map(facts.holds, spans)) else "",
-        "hidden" if hidden else "", hidden=hidden, first=_name(hidden),
-    )  # fmt: skip
-
-
-def _hidden_by(facts: Facts) -> list[str]:
-    """["HIP_VISIBLE_DEVICES=1"]: what may hide a GPU from PyTorch."""
-    values = {name: facts.get(f"variables.{name}.value") for name in _HIDING}
-    return [f"{name}={value}" for name, value in values.items() if value is not None]
-
-
-def _name(settings: list[str]) -> str:
-    return settings[0].partition("=")[0] if settings else ""
-
-
-def _closed(facts: Facts) -> list[Facts]:
-    """The devices that this process may not use."""
-    devices = facts.each("kernel.devices")
-    return [d for d in devices if d.word("exists") and not d.word("usable")]
-
-
 def device_not_usable(facts: Facts) -> Iterator[Match]:
-    closed = _closed(facts)
+    closed = facts.closed
     groups = sorted({str(device.word("group")) for device in closed})
     if closed and (facts.has_amd_card or facts.get("torch.hip")):
         yield Match(
@@ -183,36 +146,14 @@ def integrated_first(facts: Facts) -> Iterator[Match]:
 def short_time_out(facts: Facts) -> Iterator[Match]:
     """Windows' own two seconds, where something on the GPU took longer or for ever."""
     hung = [
-        f"{tier_name(str(r.get('tier')), bool(facts.get('torch.hip')))} did not come back here"
-        for r in facts.rows("self_test.results")
-        if r.get("verdict") == "hang" and str(r.get("device")).startswith("cuda")
-    ]
+        f"{result['name']} did not come back here" for result in facts.tested
+        if result.get("verdict") == "hang" and result["is_gpu"]
+    ]  # fmt: skip
     if count := facts.number("knowledge.verdicts.hang"):
         hung.append(f"{count} back-ends of convolutions did not come back before")
     is_on = facts.get("windows.time_out") and facts.get("windows.time_out.level") != 0
     if hung and is_on and facts.number("windows.time_out.seconds") <= 2:
         yield Match(why=hung[0])
-
-
-def wsl_sees_no_gpu(facts: Facts) -> Iterator[Match]:
-    """/dev/dxg is there: what of AMD's bridge to it is missing, or hides the GPU."""
-    if facts.rows("torch.gpus"):
-        return
-    bridges, older = facts.get("windows.bridges", []), facts.get("windows.older_bridge")
-    rocm, bundled = as_version(facts.get("machine.rocm")), facts.get("windows.bundled")
-    bridge = bridges[0] if bridges else "hsa-runtime-rocr4wsl-amdgpu"
-    # A first device that is named is the one that is there.
-    hidden = [text for text in _hidden_by(facts) if not text.endswith("=0")]
-    if not bridges and not older:
-        yield Match("no-bridge")
-    elif bridges and not older and rocm < (7, 13) and facts.get("windows.detection") != "1":
-        yield Match("detection", bridge=bridge)
-    elif hidden:
-        yield Match("hidden", bridge=bridge, hidden=hidden, first=_name(hidden))
-    elif older and bundled:
-        yield Match("bundled", file=bundled[0])
-    else:
-        yield Match(bridge=bridge)
 
 
 # Memory
@@ -313,12 +254,6 @@ def filled(facts: Facts) -> Iterator[Match]:
         yield Match(results=mine)
 
 
-def not_writable(facts: Facts) -> Iterator[Match]:
-    """Looked at for each of MIOpen's places."""
-    if facts.word("error") or not facts.words.get("writable", True):
-        yield Match("error" if facts.word("error") else "")
-
-
 def damaged(facts: Facts) -> Iterator[Match]:
     bad = [
         str(file.get("path"))
@@ -378,40 +313,20 @@ def switched_off(facts: Facts) -> Iterator[Match]:
         yield Match(off=off)
 
 
-def tiers(facts: Facts) -> Iterator[Match]:
-    """Looked at for each result: a back-end that was wrong, hung or failed."""
-    tier, verdict, is_amd = facts.word("tier"), facts.word("verdict"), bool(facts.get("torch.hip"))
-    verdict = "wrong" if is_wrong(facts.words) else verdict
-    if verdict not in ("wrong", "hang", "error", "slow-find", "oom"):
-        return
-    is_vendor = tier == "vendor" and verdict in ("wrong", "hang", "error")
-    yield Match(
-        str(verdict), f"{verdict} vendor" if is_vendor else "",
-        "hang miopen" if is_vendor and is_amd and verdict == "hang" else "",
-        name=tier_name(str(tier), is_amd), detail=facts.word("detail") or facts.word("verdict"),
-        left_out="" if tier == "cpu" else "; protect() does without it",
-        first=facts.word("first_seconds") or 0, later=facts.word("seconds") or 0,
-    )  # fmt: skip
-
-
 def no_gpu_tier(facts: Facts) -> Iterator[Match]:
     on_gpu = [
-        r for r in facts.rows("self_test.results")
-        if str(r.get("device")).startswith("cuda") and r.get("tier") != "cpu"
-        and r.get("verdict") != "refused"
+        r for r in facts.tested
+        if r["is_gpu"] and r.get("tier") != "cpu" and r.get("verdict") != "refused"
     ]  # fmt: skip
     if on_gpu and all(r.get("verdict") not in ("ok", "slow-find") for r in on_gpu):
-        is_amd = bool(facts.get("torch.hip"))
-        told = [f"{tier_name(str(r.get('tier')), is_amd)}: {r.get('verdict')}" for r in on_gpu]
-        yield Match(verdicts=told)
+        yield Match(verdicts=[f"{r['name']}: {r.get('verdict')}" for r in on_gpu])
 
 
 def all_well(facts: Facts) -> Iterator[Match]:
-    good = [r for r in facts.rows("self_test.results") if r.get("verdict") == "ok"]
+    good = [result for result in facts.tested if result.get("verdict") == "ok"]
     by_device: dict[str, list[str]] = {}
     for result in good:
-        name = tier_name(str(result.get("tier")), bool(facts.get("torch.hip")))
-        by_device.setdefault(str(result.get("device")), []).append(name)
+        by_device.setdefault(str(result.get("device")), []).append(result["name"])
     if by_device:
         devices = "; ".join(f"{device}: {', '.join(names)}" for device, names in by_device.items())
         yield Match(count=len(good), devices=devices)

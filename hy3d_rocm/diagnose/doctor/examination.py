@@ -6,23 +6,25 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm import __version__
 from hy3d_rocm.conv.errors import is_cancel
-from hy3d_rocm.diagnose.doctor import basic, kernel, selftest, windows
-from hy3d_rocm.diagnose.doctor.finding import Facts, Finding, Severity
-from hy3d_rocm.diagnose.doctor.report import as_html, as_text, headline
-from hy3d_rocm.diagnose.doctor.rules import table
-from hy3d_rocm.diagnose.env import gpu, rules, variables
+from hy3d_rocm.diagnose.doctor import basic, checks, kernel, selftest, windows
+from hy3d_rocm.diagnose.doctor.finding import Facts, Finding, Rule, Severity, Variant
+from hy3d_rocm.diagnose.doctor.report import Examination
+from hy3d_rocm.diagnose.env import gpu, rules
 from hy3d_rocm.diagnose.env.machine import Machine, detect
 from hy3d_rocm.diagnose.env.shown import anonymous
-from hy3d_rocm.diagnose.miopen import contents
+from hy3d_rocm.diagnose.miopen import places
+from hy3d_rocm.diagnose.tables import read
+from hy3d_rocm.memory import ROOT
 
 logger = logging.getLogger("hy3d_rocm")
 
+FOLDER = Path(__file__).with_name("rules")
+FILES = ("torch", "windows", "versions", "pack", "memory", "miopen")
 DEFAULT_SECONDS = 60.0
 _TORCH_SHARE = 0.5  # of the time: a cold import of a ROCm build takes ten seconds and more
 _OF_MACHINE = (
@@ -30,38 +32,6 @@ _OF_MACHINE = (
 )  # fmt: skip
 # What a program that this one runs in knows of itself; set by comfy/routes.py.
 host_facts: dict[str, Callable[[], Mapping[str, Any]]] = {}
-
-
-@dataclass(frozen=True)
-class Examination:
-    """facts: JSON-able, by section. findings: the worst first."""
-
-    facts: Mapping[str, Any]
-    findings: tuple[Finding, ...]
-
-    @property
-    def exit_code(self) -> int:
-        """2 with an error among the findings, 1 with a warning, else 0."""
-        found = {finding.severity for finding in self.findings}
-        return 2 if Severity.ERROR in found else int(Severity.WARNING in found)
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able: "version" of this package, "headline", "exit_code", "findings", "facts"."""
-        return {
-            "version": __version__,
-            "headline": headline(self.facts, self.findings),
-            "exit_code": self.exit_code,
-            "findings": [finding.as_dict() for finding in self.findings],
-            "facts": dict(self.facts),
-        }
-
-    def text(self) -> str:
-        """For a console."""
-        return as_text(self.facts, self.findings)
-
-    def html(self) -> str:
-        """One page that needs no other file."""
-        return as_html(self.facts, self.findings)
 
 
 def examine(
@@ -94,7 +64,7 @@ def collect(
     environ: Mapping[str, str],
     *,
     torch_seconds: float = DEFAULT_SECONDS,
-    root: Path = kernel.ROOT,
+    root: Path = ROOT,
     machine: Machine | None = None,
     torch: Mapping[str, Any] | None = None,
     system: windows.System | None = None,
@@ -119,19 +89,33 @@ def collect(
         torch = _guarded(basic.ask_torch, torch_seconds)
     facts = _guarded(basic.collect, environ, machine=machine, torch=torch, topology=topology)
     facts.setdefault("torch", dict(torch))
-    facts["machine"] = {name: getattr(machine, name) for name in _OF_MACHINE}
-    for name in ("architectures", "torch", "rocm"):
-        facts["machine"][name] = list(facts["machine"][name])
+    of_machine = {name: getattr(machine, name) for name in _OF_MACHINE}
+    facts["machine"] = {n: list(v) if isinstance(v, tuple) else v for n, v in of_machine.items()}
     facts["judged"] = _judged(environ, machine)
     facts["kernel"] = _guarded(kernel.collect, root)
     if of_windows := _guarded(windows.collect, environ, root, system, folders):
         facts["windows"] = of_windows
     facts["memory"] = _guarded(kernel.memory, root)
-    facts["miopen"] = _guarded(contents.collect, environ)
+    facts["miopen"] = _guarded(places.collect, environ)
     facts.update(_guarded(kernel.storage, environ))
     facts.update((name, _guarded(function)) for name, function in host_facts.items())
     facts["when"] = time.strftime("%Y-%m-%d %H:%M:%S")
     return facts
+
+
+def rules_of_file(path: Path) -> tuple[Rule, ...]:
+    """Raises TableError."""
+    makers: dict[str, Callable[[Any], Any]] = {
+        "check": lambda name: getattr(checks, name),
+        "variants": lambda written: {name: Variant(**case) for name, case in written.items()},
+    }
+    return read(path, Rule, makers=makers)[1]
+
+
+@cache
+def table() -> tuple[Rule, ...]:
+    """All rules."""
+    return tuple(rule for name in FILES for rule in rules_of_file(FOLDER / f"{name}.toml"))
 
 
 def judge(facts: Mapping[str, Any]) -> list[Finding]:
@@ -147,7 +131,7 @@ def judge(facts: Mapping[str, Any]) -> list[Finding]:
                 "rule-failed", Severity.ADVICE, "One of the doctor's own rules failed",
                 f"{rule.id}: {type(error).__name__}: {error}", "report it with this report",
             ))  # fmt: skip
-    return sorted(findings, key=lambda finding: finding.severity.rank)
+    return sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
 
 
 def _judged(environ: Mapping[str, str], machine: Machine) -> list[dict[str, str]]:
@@ -155,15 +139,15 @@ def _judged(environ: Mapping[str, str], machine: Machine) -> list[dict[str, str]
     return [
         {
             "name": finding.name,
-            "subject": variables.public_subject(finding),
-            "value": variables.public_value(finding.value),
-            "verdict": str(finding.rule.verdict),
+            "subject": finding.subject,
+            "value": finding.value,
+            "verdict": finding.rule.verdict,
             "rule": finding.rule.name,
-            "effect": variables.public_text(finding).removesuffix(f"; {finding.rule.remedy}"),
+            "effect": finding.text.removesuffix(f"; {finding.rule.remedy}"),
             "remedy": finding.rule.remedy,
             "source": finding.rule.source,
         }
-        for finding in rules.judge(environ, machine)
+        for finding in (found.public() for found in rules.judge(environ, machine))
         if machine.has_rocm_libraries or finding.name.startswith("HY3D_")
     ]
 

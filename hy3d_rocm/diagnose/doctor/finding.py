@@ -1,10 +1,11 @@
-"""What a finding is, and how rules and checks look at facts."""
+"""What a finding is, the rules that make findings of facts, and how these look at facts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -13,6 +14,14 @@ from hy3d_rocm.diagnose.env.machine import Version, dotted, parse_version
 from hy3d_rocm.memory import is_apu
 from hy3d_rocm.units import parse_size, size_text
 
+_HIDING = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
+           "GPU_DEVICE_ORDINAL")  # fmt: skip
+_TEXTS = ("id", "severity", "title", "evidence", "remedy", "source")
+# The back-ends of convolutions as people know them; {} is the vendor's library.
+_TIERS = {
+    "vendor": "{}", "native": "PyTorch without {}", "triton": "our Triton kernel",
+    "gemm": "matrix products", "conv2d": "2D convolutions", "cpu": "our CPU kernels",
+}  # fmt: skip
 _PLACE = re.compile(r"\{([\w.]+):?([^{}]*)\}")
 
 
@@ -23,10 +32,6 @@ class Severity(StrEnum):
     WARNING = "warning"
     ADVICE = "advice"
     FINE = "fine"
-
-    @property
-    def rank(self) -> int:
-        return list(Severity).index(self)
 
 
 @dataclass(frozen=True)
@@ -80,21 +85,23 @@ class Facts:
         ]
 
     def word(self, name: str) -> Any:
-        """A word, what this class knows of the machine ("is_linux"), or a fact by its path."""
+        """A word, what this class knows of the machine ("is_windows"), or a fact by its path."""
         if name in self.words:
             return self.words[name]
         return getattr(self, name) if name in _KNOWN else self.get(name)
 
     def filled(self, text: str) -> str:
-        """`text` with what stands for {NAME}, or {NAME:size} for bytes, in it; items of a list with
-        commas, nothing for what is missing."""
+        """`text` with what stands for {NAME}, {NAME:size} (bytes) or {NAME:time} in it: a list's
+        items with commas, nothing for what is missing."""
         return _PLACE.sub(lambda place: _shown(self.word(place[1]), place[2]), text)
 
     def holds(self, condition: str) -> bool:
         """Whether "NAME" (it is there, and not 0, empty or false), "NAME is VALUE" (in upper or
         lower case), "NAME has TEXT", "NAME below SIZE" (or "10 % of NAME"), "NAME above
         SIZE" or "NAME in VERSION-VERSION ..." (the second without) is so; "no " before it turns it
-        round."""
+        round. "CONDITION or CONDITION": one of them is."""
+        if " or " in condition:
+            return any(map(self.holds, condition.split(" or ")))
         name, _, rest = condition.removeprefix("no ").partition(" ")
         kind, _, wanted = self.filled(rest).partition(" ")
         value = self.word(name)
@@ -115,12 +122,16 @@ class Facts:
         return found is not condition.startswith("no ")
 
     def get(self, path: str, default: Any = None) -> Any:
-        """The value at "memory.host.total_bytes"; `default` where it is missing or None."""
+        """The value at "memory.host.total_bytes" or "windows.bridges.0", the first of a list;
+        `default` where it is missing or None."""
         value: Any = self.all
         for name in path.split("."):
-            if not isinstance(value, Mapping):
+            if isinstance(value, list) and name.isdigit():
+                value = dict(enumerate(value)).get(int(name))
+            elif isinstance(value, Mapping):
+                value = value.get(name)
+            else:
                 return default
-            value = value.get(name)
         return default if value is None else value
 
     def rows(self, path: str) -> list[Mapping[str, Any]]:
@@ -247,10 +258,6 @@ class Facts:
         return bool(self.get("windows.host") == "windows")
 
     @property
-    def is_linux(self) -> bool:
-        return bool(self.get("machine.system") == "linux")
-
-    @property
     def rocm(self) -> str:
         return dotted(as_version(self.get("machine.rocm")))
 
@@ -261,18 +268,106 @@ class Facts:
         return found[1] if found else ""
 
     @property
+    def hidden(self) -> list[str]:
+        """["HIP_VISIBLE_DEVICES=1"]: what may hide a GPU from PyTorch."""
+        values = {name: self.get(f"variables.{name}.value") for name in _HIDING}
+        # In WSL a first device that is named is the one that is there.
+        harmless = "0" if self.get("windows.host") == "wsl" else None
+        return [f"{n}={v}" for n, v in values.items() if v is not None and v != harmless]
+
+    @property
+    def hiding(self) -> str:
+        return self.hidden[0].partition("=")[0] if self.hidden else ""
+
+    @property
+    def bridge(self) -> str:
+        """WSL: AMD's way to Windows' driver."""
+        return str(self.get("windows.bridges.0", "hsa-runtime-rocr4wsl-amdgpu"))
+
+    @property
+    def listed(self) -> bool:
+        """The driver has a GPU."""
+        drivers = (card.get("driver") for card in self.rows("windows.cards"))
+        return bool(self.rows("driver.gpus") or any(drivers))
+
+    @property
+    def closed(self) -> list[Facts]:
+        """The devices that this process may not use."""
+        devices = self.each("kernel.devices")
+        return [d for d in devices if d.word("exists") and not d.word("usable")]
+
+    @property
     def card_names(self) -> str:
         return ", ".join(self.architectures) or "an AMD card"
 
     @property
-    def uses_miopen(self) -> bool:
-        """Whether MIOpen is what convolutions run on, or would."""
-        return bool(self.get("torch.hip") or self.get("machine.runs_on_amd"))
+    def tested(self) -> list[dict[str, Any]]:
+        """The self-test's results, with the back-end's name, and "wrong" for the verdict "error" of
+        one that came back with numbers that are not the convolution's."""
+        library = "MIOpen" if self.get("torch.hip") else "cuDNN"
+        found = []
+        for row in self.rows("self_test.results"):
+            tier, verdict, detail = (str(row.get(name)) for name in ("tier", "verdict", "detail"))
+            is_wrong = verdict == "error" and detail.startswith("WrongResultError")
+            found.append({
+                **row, "name": _TIERS.get(tier, tier).replace("{}", library),
+                "is_gpu": str(row.get("device")).startswith("cuda"),
+                "found": "wrong" if is_wrong else verdict, "told": row.get("detail") or verdict,
+                "left_out": "" if tier == "cpu" else "; protect() does without it",
+            })  # fmt: skip
+        return found
 
     @property
     def target(self) -> str:
         """What a PyTorch has to be built for."""
         return ", ".join(sorted(set(self.architectures))) or "your card"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a rule says in one case; "": what it says otherwise. when: as a rule's."""
+
+    id: str = ""
+    severity: str = ""
+    title: str = ""
+    evidence: str = ""
+    remedy: str = ""
+    source: str = ""
+    when: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rule(Variant):
+    """One rule of rules/*.toml: a finding for each thing that its check finds out, where all
+    conditions (Facts.holds) of `when` are so; without a check, where they are.
+
+    each: a list of facts, of which each row is looked at. cards: only where an architecture begins
+    so; {cards} are those. variants: what differs in a case that the check names, or that its own
+    `when` describes; of cases that hold the last one counts.
+    """
+
+    check: Check = lambda facts: [Match()]
+    each: str = ""
+    cards: tuple[str, ...] = ()
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+
+    def findings(self, facts: Facts) -> Iterator[Finding]:
+        if self.cards:
+            cards = {a for a in facts.architectures if a.startswith(self.cards)}
+            if not cards:
+                return
+            facts = facts.beside({"cards": sorted(cards)})
+        for seen in facts.each(self.each) if self.each else [facts]:
+            if all(map(seen.holds, self.when)):
+                for match in self.check(seen):
+                    yield self._finding(match, seen.beside(match.words))
+
+    def _finding(self, match: Match, facts: Facts) -> Finding:
+        parts: list[Variant] = [self, *(self.variants[name] for name in match.variants)]
+        parts += (s for s in self.variants.values() if s.when and all(map(facts.holds, s.when)))
+        texts = [next(filter(None, (getattr(p, n) for p in reversed(parts))), "") for n in _TEXTS]
+        name, severity, *others = map(facts.filled, texts)
+        return Finding(name, Severity(severity), *others)
 
 
 _KNOWN = {name for name, value in vars(Facts).items() if isinstance(value, property)}
@@ -296,6 +391,10 @@ def as_version(value: Any) -> Version:
 def _shown(value: Any, form: str) -> str:
     if form == "size":
         return size_text(value)
+    if form == "time":
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
-    return format("" if value is None else value, form)
+    if value is None:
+        return format(0, form) if form else ""
+    return format(value, form)

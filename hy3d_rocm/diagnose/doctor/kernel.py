@@ -19,38 +19,35 @@ import stat
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.conv.verdict_store.machine import amd_driver
 from hy3d_rocm.conv.verdict_store.place import IN_MEMORY, default_path, own_path
-from hy3d_rocm.diagnose.env.gpu import entries, link_name, number, text
-from hy3d_rocm.diagnose.miopen.contents import quiet_address, sides_of
-from hy3d_rocm.diagnose.miopen.places import existing, home_of, places
-from hy3d_rocm.diagnose.miopen.users import name_of, open_files, pids
-from hy3d_rocm.memory import host_free_bytes, host_total_bytes
+from hy3d_rocm.diagnose.env import gpu
+from hy3d_rocm.diagnose.miopen.places import existing, home_of, places, quiet_address, sides_of
+from hy3d_rocm.memory import ROOT, host_free_bytes, host_total_bytes
+from hy3d_rocm.units import parse_size
 
 AMD = 0x1002
 _DISPLAY_CLASS = 0x03
 _CONTAINER_MARKS = (".dockerenv", "run/.containerenv")
 _BOOT_OPTIONS = ("amdgpu.", "ttm.", "amdttm.", "amd_iommu", "iommu")
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SHOWN_HOLDERS = 12
-ROOT = Path("/")
 
 
 def collect(root: Path = ROOT) -> dict[str, Any]:
     """The kernel, its driver and boot options, the cards, the devices and this process' groups."""
     if sys.platform != "linux":
         return {
-            "release": platform.release(), "driver": _other_driver(), "loaded": None,
+            "release": platform.release(), "driver": amd_driver(), "loaded": None,
             "container": False, "boot_options": [], "cards": [], "devices": [], "groups": [],
         }  # fmt: skip
     module = root / "sys/module/amdgpu"
-    words = text(root / "proc/cmdline").split()
+    words = gpu.text(root / "proc/cmdline").split()
     return {
-        "release": text(root / "proc/sys/kernel/osrelease"),
+        "release": gpu.text(root / "proc/sys/kernel/osrelease"),
         "driver": amd_driver(module, root / "dev/dxg") if module.is_dir() else "",
         "loaded": module.is_dir(),
         "container": any((root / mark).exists() for mark in _CONTAINER_MARKS),
@@ -65,9 +62,9 @@ def cards(root: Path = ROOT) -> list[dict[str, Any]]:
     """Display adapters of AMD's on the PCI bus, with amdgpu's own figures where it drives them."""
     return [
         _card(folder)
-        for folder in entries(root / "sys/bus/pci/devices")
-        if number(folder / "vendor") == AMD
-        and (number(folder / "class") or 0) >> 16 == _DISPLAY_CLASS
+        for folder in gpu.entries(root / "sys/bus/pci/devices")
+        if gpu.number(folder / "vendor") == AMD
+        and (gpu.number(folder / "class") or 0) >> 16 == _DISPLAY_CLASS
     ]
 
 
@@ -75,18 +72,18 @@ def _card(folder: Path) -> dict[str, Any]:
     figures = ("vram_total", "vram_used", "gtt_total", "gtt_used")
     return {
         "pci": folder.name,
-        "device": text(folder / "device"),
-        "name": text(folder / "product_name"),
-        "driver": link_name(folder / "driver"),
-        **{f"{name}_bytes": number(folder / f"mem_info_{name}") for name in figures},
-        "mes_firmware": number(folder / "fw_version" / "mes_fw_version"),
-        "busy_percent": number(folder / "gpu_busy_percent"),
+        "device": gpu.text(folder / "device"),
+        "name": gpu.text(folder / "product_name"),
+        "driver": gpu.link_name(folder / "driver"),
+        **{f"{name}_bytes": gpu.number(folder / f"mem_info_{name}") for name in figures},
+        "mes_firmware": gpu.number(folder / "fw_version" / "mes_fw_version"),
+        "busy_percent": gpu.number(folder / "gpu_busy_percent"),
     }
 
 
 def devices(root: Path = ROOT) -> list[dict[str, Any]]:
     """/dev/kfd and the render nodes: whose they are, and whether this process may use them."""
-    nodes = [path for path in entries(root / "dev/dri") if path.name.startswith("renderD")]
+    nodes = [path for path in gpu.entries(root / "dev/dri") if path.name.startswith("renderD")]
     return [_device(path, root) for path in (root / "dev/kfd", *nodes)]
 
 
@@ -106,8 +103,6 @@ def _device(path: Path, root: Path) -> dict[str, Any]:
 
 def group_name(number: int) -> str:
     """The group's name, its number where it has none (as in a container)."""
-    if sys.platform == "win32":
-        return str(number)
     import grp
 
     try:
@@ -118,42 +113,28 @@ def group_name(number: int) -> str:
 
 def own_groups() -> list[str]:
     """The names of the groups that this process has, which may be fewer than its user has."""
-    if sys.platform == "win32":
-        return []
     return sorted({group_name(number) for number in (*os.getgroups(), os.getegid())})
 
 
-def _other_driver() -> str:
-    try:
-        return amd_driver()
-    except Exception as error:  # noqa: BLE001  (the registry's own ways: that is the fact)
-        return f"can't be told: {error}"
-
-
 def memory(root: Path = ROOT) -> dict[str, Any]:
-    """{"host": {...}, "holders": [...]}, the largest holder first."""
-    return {"host": host(root), "holders": holders(root)[:_SHOWN_HOLDERS]}
-
-
-def host(root: Path = ROOT) -> dict[str, int | None]:
-    """total_bytes, available_bytes (within the control groups' limits), swap_free_bytes; None
-    where the system does not say."""
-    return {
+    """{"host": {...}, "holders": [...]}, the largest holder first. The host's available_bytes are
+    within the control groups' limits; None is what the system does not say."""
+    swap = gpu.field(root / "proc/meminfo", "SwapFree:")
+    host = {
         "total_bytes": host_total_bytes(root), "available_bytes": host_free_bytes(root),
-        "swap_free_bytes": _free_swap(root),
+        "swap_free_bytes": _other_swap(root) if swap is None else swap * 1024,
     }  # fmt: skip
+    return {"host": host, "holders": holders(root)[:_SHOWN_HOLDERS]}
 
 
-def _free_swap(root: Path) -> int | None:
-    fields = _fields(text(root / "proc/meminfo"))
-    if fields or root != ROOT:
-        return _size(fields.get("SwapFree", ""))
-    try:
-        import psutil
+def _other_swap(root: Path) -> int | None:
+    """Where there is no /proc/meminfo."""
+    if root == ROOT:
+        with suppress(ImportError, OSError, RuntimeError):
+            import psutil
 
-        return int(psutil.swap_memory().free)
-    except (ImportError, OSError, RuntimeError):
-        return None
+            return int(psutil.swap_memory().free)
+    return None
 
 
 def holders(root: Path = ROOT, own: int | None = None) -> list[dict[str, Any]]:
@@ -161,13 +142,13 @@ def holders(root: Path = ROOT, own: int | None = None) -> list[dict[str, Any]]:
     if sys.platform != "linux":
         return []
     own = os.getpid() if own is None else own
-    shares = {pid: share for pid in pids(root / "proc") if any(share := _by_files(root, pid))}
+    shares = {pid: share for pid in gpu.pids(root / "proc") if any(share := _by_files(root, pid))}
     for pid, held in _by_compute_driver(root).items():
         vram, gtt = shares.get(pid, (0, 0))
         shares[pid] = max(vram, held), gtt
     found = [
         {
-            "pid": pid, "name": name_of(root / "proc" / str(pid)), "own": pid == own,
+            "pid": pid, "name": gpu.name_of(root / "proc" / str(pid)), "own": pid == own,
             "vram_bytes": vram, "gtt_bytes": gtt,
         }
         for pid, (vram, gtt) in shares.items()
@@ -179,47 +160,35 @@ def _by_files(root: Path, pid: int) -> tuple[int, int]:
     """VRAM and GTT of a process; a client that it has open twice counts once."""
     process = root / "proc" / str(pid)
     clients: dict[tuple[str, str], tuple[int, int]] = {}
-    for descriptor, target in open_files(process):
+    for descriptor, target in gpu.open_files(process):
         if "/dev/dri/" not in target and "/dev/kfd" not in target:
             continue
-        fields = _fields(text(process / "fdinfo" / descriptor))
-        if fields.get("drm-driver") == "amdgpu":
-            client = fields.get("drm-pdev", ""), fields.get("drm-client-id", descriptor)
-            clients[client] = _resident(fields, "vram"), _resident(fields, "gtt")
+        told = gpu.fields(process / "fdinfo" / descriptor)
+        if told.get("drm-driver") == "amdgpu":
+            client = told.get("drm-pdev", ""), told.get("drm-client-id", descriptor)
+            clients[client] = _resident(told, "vram"), _resident(told, "gtt")
     return sum(vram for vram, _ in clients.values()), sum(gtt for _, gtt in clients.values())
 
 
-def _fields(content: str) -> dict[str, str]:
-    pairs = (line.partition(":") for line in content.splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _resident(fields: dict[str, str], region: str) -> int:
+def _resident(told: dict[str, str], region: str) -> int:
     """drm-resident-* of newer kernels, drm-memory-* of older ones."""
     for name in (f"drm-resident-{region}", f"drm-memory-{region}"):
-        if name in fields:
-            return _size(fields[name]) or 0
+        if name in told:
+            with suppress(ValueError):
+                return parse_size(told[name])
+            break
     return 0
 
 
 def _by_compute_driver(root: Path) -> dict[int, int]:
-    folders = [f for f in entries(root / "sys/class/kfd/kfd/proc") if f.name.isdigit()]
     held = {
-        int(folder.name): sum(
-            number(part) or 0 for part in entries(folder) if part.name.startswith("vram_")
+        int(process.name): sum(
+            gpu.number(part) or 0 for part in gpu.entries(process) if part.name.startswith("vram_")
         )
-        for folder in folders
+        for process in gpu.entries(root / "sys/class/kfd/kfd/proc")
+        if process.name.isdigit()
     }
     return {pid: size for pid, size in held.items() if size}
-
-
-def _size(value: str) -> int | None:
-    """ "22528 KiB", "10 kB" of meminfo, or a plain number of bytes."""
-    words = value.split()
-    if not words or not words[0].isdigit():
-        return None
-    unit = words[1].replace("kB", "KiB") if len(words) > 1 else ""
-    return int(words[0]) * _UNITS[unit] if unit in _UNITS else None
 
 
 def storage(environ: Mapping[str, str]) -> dict[str, Any]:

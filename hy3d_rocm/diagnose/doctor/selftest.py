@@ -98,20 +98,3 @@ def _result(outcome: Outcome) -> dict[str, Any]:
         "detail": outcome.detail.removeprefix(REFUSED).lstrip(": ") if refused else outcome.detail,
         "limit_s": outcome.limit_s,
     }
-
-
-def is_wrong(result: Mapping[str, Any]) -> bool:
-    """Whether a tier came back with numbers that are not the convolution's."""
-    return result.get("verdict") == "error" and str(result.get("detail")).startswith(
-        "WrongResultError"
-    )
-
-
-def tier_name(tier: str, is_amd: bool) -> str:
-    """As people know it."""
-    names = {
-        "vendor": "MIOpen" if is_amd else "cuDNN", "triton": "our Triton kernel",
-        "gemm": "matrix products", "conv2d": "2D convolutions", "cpu": "our CPU kernels",
-        "native": f"PyTorch without {'MIOpen' if is_amd else 'cuDNN'}",
-    }  # fmt: skip
-    return names.get(tier, tier)

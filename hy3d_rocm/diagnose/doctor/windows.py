@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -21,14 +21,14 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
+from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS, registry_values
 from hy3d_rocm.conv.verdict_store.place import file_system
 from hy3d_rocm.diagnose.cards import architecture_of
 from hy3d_rocm.diagnose.env.gpu import entries, text
-from hy3d_rocm.diagnose.env.machine import parse_version
+from hy3d_rocm.diagnose.env.machine import TARGET, parse_version, rocm_packages
 from hy3d_rocm.diagnose.miopen.places import places
+from hy3d_rocm.memory import ROOT
 
-ROOT = Path("/")
 TIME_OUT = r"SYSTEM\CurrentControlSet\Control\GraphicsDrivers"
 PAGE_FILES = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management"
 ADRENALIN = r"SOFTWARE\AMD\CN"
@@ -36,11 +36,6 @@ _ENTRIES = 32  # drivers of display adapters, those that are no longer there amo
 _AMD = re.compile(r"VEN_1002&DEV_([0-9A-F]{4})", re.IGNORECASE)
 _PAGE_FILE = re.compile(r"(?P<path>.*?\.sys)(?: +(?P<least>\d+))?(?: +(?P<most>\d+))?", re.I)
 _MIB = 1 << 20
-_WHEEL = re.compile(
-    r"(rocm|rocm_sdk_(?:core|devel|libraries\w*|device_\w+)|amd_torch_device_\w+)-([^-]+)\.dist-info"
-)
-_FAMILY = re.compile(r"rocm_sdk_libraries_(gfx[0-9a-zA-Z]+)\w*")
-_DEVICE = re.compile(r"(rocm_sdk|amd_torch)_device_(gfx[0-9a-zA-Z]+)")
 _OWN_SDK = "_rocm_sdk_"  # in the names of the folders that ROCm's wheels fill
 _SDK = re.compile(r"[\\/]AMD[\\/]ROCm[\\/](\d[\d.]*)", re.IGNORECASE)
 _WINDOWS_DISKS = ("9p", "drvfs", "v9fs")  # how WSL mounts the disks of Windows
@@ -74,7 +69,7 @@ def collect(
     """
     folders = sys.path if folders is None else folders
     if system is None and sys.platform == "win32":
-        system = System(_values, _adapters, _commit)
+        system = System(registry_values, _adapters, _commit)
     if system is not None:
         system = System(_once(system.values), _once(system.adapters), _once(system.commit))
         there = cards(system)
@@ -82,8 +77,10 @@ def collect(
             "host": "windows", "cards": there, "nvidia": has_nvidia(system),
             "time_out": time_out(system),
             "software": next((card["software"] for card in there if card["software"]), ""),
-            "page_file": page_file(system), "commit": commit(system), "sdk": sdk(environ),
+            "page_file": page_file(system), "sdk": sdk(environ),
             "runtimes": runtimes(environ),
+            "commit": (held := system.commit())
+            and {"limit_bytes": held[0], "free_bytes": held[1]},
         }  # fmt: skip
     elif "microsoft" in text(root / "proc/version").lower():
         found = {"host": "wsl", **wsl(environ, root, folders)}
@@ -163,12 +160,9 @@ def time_out(system: System) -> dict[str, Any] | None:
     values = system.values(TIME_OUT)
     if values is None:
         return None
-    delay, level = (_whole(values.get(name)) for name in ("TdrDelay", "TdrLevel"))
+    told = (values.get(name) for name in ("TdrDelay", "TdrLevel"))
+    delay, level = (value if isinstance(value, int) else None for value in told)
     return {"delay": delay, "level": level, "seconds": 2 if delay is None else delay}
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
 
 
 def page_file(system: System) -> dict[str, Any] | None:
@@ -186,11 +180,6 @@ def page_file(system: System) -> dict[str, Any] | None:
         "most_bytes": sum(most) * _MIB,
         "text": ", ".join(line for line in lines if line.strip()) or "none",
     }
-
-
-def commit(system: System) -> dict[str, int] | None:
-    found = system.commit()
-    return None if found is None else {"limit_bytes": found[0], "free_bytes": found[1]}
 
 
 def sdk(environ: Mapping[str, str]) -> dict[str, Any] | None:
@@ -229,21 +218,21 @@ def wheels(folders: Sequence[str]) -> dict[str, Any]:
     families: of wheels for several GPUs ("gfx110X"). devices: of wheels that have one GPU's kernels
     each ("gfx1100"), which torch needs beside a neutral one (is_split).
     """
-    found = {f.name: f for folder in folders for f in _metadata(folder) if _WHEEL.fullmatch(f.name)}
-    names = [match.groups() for match in map(_WHEEL.fullmatch, sorted(found)) if match]
+    found = rocm_packages(folders)
+    targets = [match.groups() for match in map(TARGET.match, (name for name, _ in found)) if match]
     return {
-        "names": [f"{name.replace('_', '-')} {version}" for name, version in names],
-        "families": _unique(f[1] for name, _ in names if (f := _FAMILY.match(name))),
-        "devices": _unique(d[2] for name, _ in names if (d := _DEVICE.match(name))),
-        "is_split": any(name == "rocm_sdk_libraries" for name, _ in names),
-        "when": max(filter(None, map(_day, found.values())), default=""),
+        "names": [f"{name.replace('_', '-')} {version}" for name, version in found],
+        "families": list(dict.fromkeys(t for kind, t in targets if kind == "libraries")),
+        "devices": list(dict.fromkeys(target for kind, target in targets if kind == "device")),
+        "is_split": any(name == "rocm_sdk_libraries" for name, _ in found),
+        "when": max(map(_day, found.values()), default=""),
     }
 
 
 def installed(folders: Sequence[str]) -> dict[str, str]:
     """How torch came here: {"version", "by", "from", "when"}, "" for what isn't known."""
-    found = (f for folder in folders for f in _metadata(folder) if f.name.startswith("torch-"))
-    folder = next(found, None)
+    paths = (path for folder in folders for path in entries(Path(folder or ".")))
+    folder = next((p for p in paths if re.fullmatch(r"torch-.*\.dist-info", p.name)), None)
     if folder is None:
         return {}
     address = ""
@@ -256,14 +245,6 @@ def installed(folders: Sequence[str]) -> dict[str, str]:
         "from": address,
         "when": _day(folder),
     }
-
-
-def _metadata(folder: str) -> Iterator[Path]:
-    return (path for path in entries(Path(folder or ".")) if path.name.endswith(".dist-info"))
-
-
-def _unique(names: Iterator[str]) -> list[str]:
-    return list(dict.fromkeys(names))
 
 
 def _day(path: Path) -> str:
@@ -296,17 +277,6 @@ def wsl(environ: Mapping[str, str], root: Path, folders: Sequence[str]) -> dict[
 
 
 # How this Windows is asked. Elsewhere nothing calls these.
-
-
-def _values(key: str) -> Mapping[str, Any] | None:
-    if sys.platform == "win32":
-        import winreg
-
-        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, key) as opened:
-            count = winreg.QueryInfoKey(opened)[1]
-            found = (winreg.EnumValue(opened, number) for number in range(count))
-            return {name: value for name, value, _ in found}
-    return None
 
 
 def _adapters() -> list[str] | None:

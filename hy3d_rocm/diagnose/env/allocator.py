@@ -11,22 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-# Keys of torch 2.13's two parsers. A key that is not here makes torch up to 2.13 throw; what later
-# versions know has not been read, so nothing is said of unknown keys there.
-KEYS = frozenset(
-    "max_split_size_mb max_non_split_rounding_mb garbage_collection_threshold "
-    "roundup_power2_divisions expandable_segments pinned_use_background_threads "
-    "large_segment_size_mb pinned_max_round_threshold_mb pinned_max_cached_size_mb "
-    "backend release_lock_on_cudamalloc release_lock_on_hipmalloc pinned_use_cuda_host_register "
-    "pinned_use_hip_host_register graph_capture_record_stream_reuse "
-    "pinned_reserve_segment_size_mb pinned_num_register_threads per_process_memory_fraction "
-    "pinned_free_catch_all throw_on_cudamalloc_oom".split()
-)
-BACKENDS = ("native", "cudaMallocAsync", "hipMallocAsync")
-_SWITCHES = frozenset(
-    "expandable_segments pinned_use_background_threads release_lock_on_cudamalloc "
-    "release_lock_on_hipmalloc pinned_use_cuda_host_register pinned_use_hip_host_register".split()
-)
+from hy3d_rocm.diagnose.tables import words_of
+
 _SMALLEST_MB = {"max_split_size_mb": 20, "max_non_split_rounding_mb": 20}
 
 
@@ -100,7 +86,7 @@ class _Words:
 
 def _setting(words: _Words, any_key: bool) -> None:
     key = words.take()
-    if key not in KEYS and not any_key:
+    if not any_key and key not in words_of("ALLOCATOR_KEYS"):
         form = (
             "Unrecognized CachingAllocator option: {}" if words.strict else "Unrecognized key '{}'"
         )
@@ -118,7 +104,7 @@ def _setting(words: _Words, any_key: bool) -> None:
 
 
 def _check_value(key: str, value: str, strict: bool) -> None:
-    if key in _SWITCHES and value not in ("True", "False"):
+    if key in words_of("ALLOCATOR_SWITCHES") and value not in ("True", "False"):
         raise RefusedError(f"{key} expects True or False but got '{value}'")
     if key in _SMALLEST_MB:
         number, least = _whole(value), _SMALLEST_MB[key]
@@ -127,10 +113,8 @@ def _check_value(key: str, value: str, strict: bool) -> None:
             raise RefusedError(f"{key} too small, must be {'>' if strict else '>='} {least}")
     if key == "garbage_collection_threshold" and not 0.0 < _real(value) < 1.0:
         raise RefusedError("garbage_collection_threshold is invalid, set it in (0.0, 1.0)")
-    if key == "backend" and value not in BACKENDS:
-        raise RefusedError(
-            f"Unknown allocator backend '{value}', options are {', '.join(BACKENDS)}"
-        )
+    if key == "backend" and value not in (known := words_of("ALLOCATOR_BACKENDS")):
+        raise RefusedError(f"Unknown allocator backend '{value}', options are {', '.join(known)}")
 
 
 def _divisions(words: _Words, first: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from hy3d_rocm.diagnose.env import allocator
 from hy3d_rocm.diagnose.env.gpu import architecture
 from hy3d_rocm.diagnose.env.machine import Machine
+from hy3d_rocm.diagnose.tables import words
 from hy3d_rocm.memory import wanted_cap
 
 FILLED = 50  # find results: two resolutions; a video VAE has about 25 different convolutions
@@ -24,7 +25,6 @@ _CUDA, _HIP, _PLAIN = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTO
 _NEW_PARSER_SINCE = (2, 9)
 _KEYS_READ_BEFORE = (2, 14)  # keys of later versions were not read
 _ORDERS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
-_NAMES = Path(__file__).with_name("miopen_names.toml")
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,8 @@ def makes_no_cap(case: Case) -> bool:
 @cache
 def miopen_names() -> dict[str, list[str]]:
     """SWITCHES, NUMBERS, TEXTS and LATER of miopen_names.toml, and ALL of them, sorted."""
-    import tomllib
-
-    texts = tomllib.loads(_NAMES.read_text(encoding="utf-8"))
-    names = {kind: [f"MIOPEN_{rest}" for rest in text.split()] for kind, text in texts.items()}
+    kinds = words(Path(__file__).with_name("miopen_names.toml"))
+    names = {kind: [f"MIOPEN_{rest}" for rest in rests] for kind, rests in kinds.items()}
     return {**names, "ALL": sorted(name for kind in names.values() for name in kind)}
 
 

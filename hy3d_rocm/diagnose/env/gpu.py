@@ -1,10 +1,14 @@
 """AMD GPUs as the kernel driver lists them (Linux), for machines where torch can't tell; and how
-the kernel's small text files are read, below any root folder: nothing raises."""
+the kernel's small text files and its processes are read, below any root folder: nothing raises."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+PROC = Path("/proc")
 
 
 def text(path: Path) -> str:
@@ -30,6 +34,12 @@ def field(path: Path, name: str) -> int | None:
     return int(value[0]) if value and value[0].isdigit() else None
 
 
+def fields(path: Path, separator: str = ":") -> dict[str, str]:
+    """What a file of lines of a name and a value holds."""
+    pairs = (line.partition(separator) for line in text(path).splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
 def entries(folder: Path) -> list[Path]:
     """What is in a folder, by name; [] where it can't be listed."""
     try:
@@ -44,6 +54,33 @@ def link_name(path: Path) -> str:
         return path.readlink().name
     except (OSError, ValueError):
         return ""
+
+
+def pids(proc: Path = PROC) -> list[int]:
+    """Of all processes, the lowest first."""
+    return sorted(int(path.name) for path in entries(proc) if path.name.isdigit())
+
+
+def open_files(process: Path) -> Iterator[tuple[str, str]]:
+    """The descriptors of a process, and what each leads to."""
+    for descriptor in entries(process / "fd"):
+        try:
+            target = os.readlink(descriptor)
+        except OSError:
+            continue
+        yield descriptor.name, target
+
+
+def name_of(process: Path) -> str:
+    """The program and, for an interpreter, its script: "python main.py"."""
+    try:
+        words = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        words = []
+    scripts = [word for word in words[1:] if word.endswith((".py", "hy3d-rocm"))]
+    shown = (os.path.basename(word) for word in words[:1] + scripts[:1])
+    name = "".join(c if c.isprintable() else "?" for c in " ".join(filter(None, shown)))
+    return name[:80] or text(process / "comm") or "?"
 
 
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
@@ -84,10 +121,4 @@ def rocm_version(folder: Path = ROCM) -> str:
 
 
 def _properties(path: Path) -> dict[str, int]:
-    """Lines of a name and a whole number; others are passed over."""
-    found = {}
-    for line in text(path).splitlines():
-        name, _, value = line.partition(" ")
-        if value.strip().isdigit():
-            found[name] = int(value)
-    return found
+    return {name: int(value) for name, value in fields(path, " ").items() if value.isdigit()}

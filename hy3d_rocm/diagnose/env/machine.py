@@ -23,10 +23,11 @@ _ZLUDA = ("zluda/zluda.exe", "zluda/nvcuda.dll", ".zluda/nvcuda.dll")
 _ZLUDAS_COPY = "nvrtc_cuda.dll"
 WSL_GPU = Path("/dev/dxg")  # ROCm under WSL has no kernel driver of its own to ask
 # rocm_sdk_libraries_gfx110X_dgpu-7.10.0a20251015.dist-info, rocm-7.2.0.dev0.dist-info, ...
-_ROCM_WHEEL = re.compile(r"(?:rocm|rocm_sdk_(?:core|devel|\w+_\w+))-(\d[^-]*)\.dist-info")
-_TARGET_WHEEL = re.compile(
-    r"(?:rocm_sdk|amd_torch)_(?:libraries|device)_(gfx[^_-]+)\w*-.*\.dist-info"
+_WHEEL = re.compile(
+    r"(rocm|rocm_sdk_(?:core|devel|libraries\w*|device_\w+)|amd_torch_device_\w+)-([^-]+)\.dist-info"
 )
+# Of wheels for several GPUs ("gfx110X"), and of those that have one GPU's kernels each.
+TARGET = re.compile(r"(?:rocm_sdk|amd_torch)_(libraries|device)_(gfx[0-9a-zA-Z]+)")
 
 
 @dataclass(frozen=True)
@@ -104,16 +105,16 @@ def find_results(environ: Mapping[str, str]) -> int:
 
     Of the newest version that has left a database, since others' are not read.
     """
-    from hy3d_rocm.diagnose.miopen import contents, places
+    from hy3d_rocm.diagnose.miopen import places
 
     by_version: dict[Version, int] = {}
     # Compiled kernels, of which there may be thousands, are elsewhere: this runs at each start.
     for place in (p for p in places.places(environ) if p.kind == places.DATABASES):
         with contextlib.suppress(OSError):
             for path in places.files_of(place):
-                if contents.kind_of(path.name) == contents.FIND:
-                    version = parse_version(contents.version_of(path.name))
-                    entries = contents.entries_in(path) or 0
+                if places.kind_of(path.name) == places.FIND:
+                    version = parse_version(places.version_of(path.name))
+                    entries = places.entries_in(path) or 0
                     by_version[version] = by_version.get(version, 0) + entries
     return by_version[max(by_version)] if by_version else 0
 
@@ -154,14 +155,18 @@ def rocm_of(build: Mapping[str, str]) -> Version:
 
 
 def rocm_wheels(folders: Iterable[str]) -> tuple[tuple[str, ...], Version]:
-    """Architectures and version that ROCm's own wheels name, by their .dist-info folders."""
-    names: list[str] = []
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            names += (name for name in os.listdir(folder or ".") if name.endswith(".dist-info"))
-    targets = [match[1] for match in map(_TARGET_WHEEL.fullmatch, names) if match]
-    versions = [parse_version(match[1]) for match in map(_ROCM_WHEEL.fullmatch, names) if match]
+    """Architectures and version that ROCm's own wheels name."""
+    packages = rocm_packages(folders)
+    targets = [found[2] for found in map(TARGET.match, (name for name, _ in packages)) if found]
+    versions = (parse_version(version) for name, version in packages if name.startswith("rocm"))
     return tuple(dict.fromkeys(targets)), next(filter(None, versions), ())
+
+
+def rocm_packages(folders: Iterable[str]) -> dict[tuple[str, str], Path]:
+    """Name and version of ROCm's own wheels -> their .dist-info folder, sorted."""
+    paths = {path.name: path for folder in folders for path in gpu.entries(Path(folder or "."))}
+    found = ((_WHEEL.fullmatch(name), paths[name]) for name in sorted(paths))
+    return {(wheel[1], wheel[2]): path for wheel, path in found if wheel}
 
 
 def uses_zluda(

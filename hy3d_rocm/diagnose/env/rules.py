@@ -7,18 +7,18 @@ value in checks.py; `python tools/site/variables.py` prints docs/variables.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from hy3d_rocm.diagnose.env import checks
+from hy3d_rocm.diagnose.env import checks, choices
 from hy3d_rocm.diagnose.env.checks import Case, Check
 from hy3d_rocm.diagnose.env.machine import Machine, Version, dotted, parse_version
-from hy3d_rocm.diagnose.env.shown import SHOWN_CHARACTERS, printable
-from hy3d_rocm.diagnose.tables import functions_of, read
+from hy3d_rocm.diagnose.env.shown import MASK, SHOWN_CHARACTERS, printable
+from hy3d_rocm.diagnose.tables import read, words_of
 
 FOLDER = Path(__file__).with_name("rules")
 # How the names in a file of rules begin, in the order of docs/variables.md: ComfyUI's start reads
@@ -31,23 +31,16 @@ FILES = {
     "pack": ("HY3D_", "COMFYUI_"),
 }
 PROPOSING = ("miopen", "torch")
+Verdict = Literal["throws", "harmful", "does nothing", "helpful", "improvable", "fine"]
 
 
-class Verdict(StrEnum):
-    THROWS = "throws"
-    HARMFUL = "harmful"
-    NOTHING = "does nothing"
-    HELPFUL = "helpful"
-    IMPROVABLE = "improvable"
-    FINE = "fine"
-
-    @property
-    def phrase(self) -> str:
-        """As in "NAME=value {phrase}: ..."."""
-        return {
-            "harmful": "is not advised", "helpful": "helps", "improvable": "may be improved",
-            "fine": "is fine",
-        }.get(self, self)  # fmt: skip
+# What a token of a variable's value may be: a number, a version, an architecture, a device.
+_HARMLESS = re.compile(
+    r"[+-]?\d{1,16}(?:\.\d{0,6}){0,3}%?(?:[kmgt]i?b?)?|0x[0-9a-f]{1,16}|gfx[0-9a-f]{3,5}"
+    r"|(?:cuda|hip|cpu|gpu)\d{0,3}|",
+    re.IGNORECASE,
+)
+_SEPARATORS = re.compile(r"[\s,;:=+|>\[\]()-]+")
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,7 @@ class Rule:
     variables: names, or patterns that end in *.
     check: whether the rule is about this value; the versions and GPUs are looked at before.
     rocm, torch: { since = "6.4", before = "7.0" }, one of them or both.
-    leave_out: the start-up takes the variable out of the process (what `repair` keeps stays).
+    repair: what the start-up keeps of a value that throws; it takes the variable out without.
     proposes: the value that the start-up sets where the variable isn't set.
     part: what the check finds is a setting in the value, and only of that is the rest said.
     rest: only said of a variable of which no other rule says anything.
@@ -104,7 +97,6 @@ class Rule:
     rocm: Span = _ANY
     torch: Span = _ANY
     architectures: tuple[str, ...] = ()  # prefixes; all GPUs must match one
-    leave_out: bool = False
     repair: Callable[[Case], str | None] | None = None
     proposes: str = ""
     part: bool = False
@@ -145,13 +137,17 @@ class Finding:
     @property
     def text(self) -> str:
         """What it does and what to do; without the variable's name."""
-        return self.message(printable(self.value, SHOWN_CHARACTERS), self.found)
-
-    def message(self, value: str, found: str) -> str:
-        """`text` with these in place of the value and of what was found in it."""
-        effect = self.rule.effect.format(found=found, value=value)
+        value = printable(self.value, SHOWN_CHARACTERS)
+        effect = self.rule.effect.format(found=self.found, value=value)
         unsure = "" if self.rule.confirmed else " (not confirmed)"
         return "; ".join(filter(None, (effect + unsure, self.rule.remedy)))
+
+    def public(self) -> Finding:
+        """With the value, and what was found in it, as others may see them."""
+        found = self.found
+        for token in _private_tokens(self.value):
+            found = found.replace(token, MASK)
+        return replace(self, value=public_value(self.value), found=found)
 
 
 def judge(environ: Mapping[str, str], machine: Machine) -> list[Finding]:
@@ -169,35 +165,30 @@ def judge(environ: Mapping[str, str], machine: Machine) -> list[Finding]:
 def _judge_one(case: Case) -> list[Finding]:
     concerned = [rule for rule in rules_about(case.name) if rule.fits(case.machine)]
     found = [(rule, said) for rule in concerned if not rule.rest and (said := rule.check(case))]
-    found = [(r, said) for r, said in found if r.verdict is Verdict.THROWS][:1] or found
+    found = [(r, said) for r, said in found if r.verdict == "throws"][:1] or found
     if not found:
         found = [(rule, said) for rule in concerned if rule.rest and (said := rule.check(case))][:1]
-    return [_finding(rule, case, said) for rule, said in found]
-
-
-def _finding(rule: Rule, case: Case, found: bool | str) -> Finding:
-    kept = rule.repair(case) if rule.repair else None
-    return Finding(rule, case.name, case.value, found if isinstance(found, str) else "", kept)
-
-
-_CHECKS = functions_of(checks)
+    return [
+        Finding(
+            rule, case.name, case.value, said if isinstance(said, str) else "",
+            rule.repair(case) if rule.repair else None,
+        )
+        for rule, said in found
+    ]  # fmt: skip
 
 
 def _named(written: Any) -> Check:
     """The check of this name, or the one that the function of this name makes of what follows; with
     "no " before the name it says the opposite."""
-    name, arguments = (written, ()) if isinstance(written, str) else (written[0], written[1:])
-    function = _CHECKS[name.removeprefix("no ")]
-    is_maker = function.__annotations__["return"] == "Check"
-    if is_maker is isinstance(written, str):
-        raise ValueError(f"{name} {'needs' if is_maker else 'takes no'} arguments")
-    check: Check = function(*arguments) if is_maker else function
+    name, *arguments = (written,) if isinstance(written, str) else written
+    function = getattr(checks, name.removeprefix("no "))
+    check: Check = function(*arguments) if arguments else function
     return (lambda case: not check(case)) if name.startswith("no ") else check
 
 
 _MAKERS: dict[str, Callable[[Any], Any]] = {
-    "verdict": Verdict, "check": _named, "rocm": Span.of, "torch": Span.of,
-    "repair": _CHECKS.__getitem__,
+    "check": _named, "rocm": Span.of, "torch": Span.of,
+    "repair": lambda name: getattr(checks, name),
 }  # fmt: skip
 
 
@@ -228,6 +219,58 @@ def rules_about(name: str) -> list[Rule]:
     return [rule for file in files for rule in rules_of(file)[1] if rule.speaks_of(name)]
 
 
-def is_known(name: str) -> bool:
-    """Whether some rule is about this variable, whatever its value."""
-    return bool(rules_about(name))
+# What is told of variables to others than the user.
+
+
+@cache
+def _known_words() -> frozenset[str]:
+    """The words that the table of rules names as values, in lower case."""
+    words = {w.lower() for w in (*words_of("ALLOCATOR_KEYS"), *words_of("ALLOCATOR_BACKENDS"))}
+    words |= {*words_of("VALUES"), *choices.VAE_MODES}
+    words |= {part for name in choices.NAMES for part in name.split("-")}
+    for rule in table():
+        # Values are in capitals or single words between commas; the rest is English.
+        parts = (part.strip() for part in re.split(r"[,:()]", f"{rule.values},{rule.proposes}"))
+        words |= {part.lower() for part in parts if re.fullmatch(r"[A-Za-z]\w+", part)}
+    return frozenset(words)
+
+
+def relevant(environ: Mapping[str, str], machine: Machine) -> dict[str, dict[str, str]]:
+    """Name -> {"value", "verdict", "note"} of every variable that is set and in the table.
+
+    machine: whose versions and GPUs decide which rules hold.
+    The note is "" where nothing is known against the value. Values that may tell more than a
+    setting (paths, tokens) are not shown, see public_value().
+    """
+    judged: dict[str, list[Finding]] = {}
+    for finding in judge(environ, machine):
+        judged.setdefault(finding.name, []).append(finding)
+    return {
+        name: {
+            "value": public_value(environ[name]),
+            "verdict": judged[name][0].rule.verdict if name in judged else "",
+            "note": "; ".join(
+                f"{finding.rule.verdict}: {finding.public().text}"
+                for finding in judged.get(name, [])
+                if not (finding.rule.rest and finding.rule.verdict == "fine")
+            ),
+        }
+        for name in sorted(environ)
+        if rules_about(name)
+    }
+
+
+def public_value(value: str) -> str:
+    """A variable's value as others may see it: as it is where all of it is known to be harmless
+    (numbers, switches, the words that the rules know), else only how long it is."""
+    if not _private_tokens(value):
+        return printable(value, SHOWN_CHARACTERS)
+    is_path = re.match(r"\s*(?:[~/\\]|[A-Za-z]:[\\/]|file:)", value) is not None
+    return f"({'a path' if is_path else f'{len(value)} characters'}, not shown)"
+
+
+def _private_tokens(value: str) -> list[str]:
+    """What of a value is not known to be harmless, the longest first."""
+    known = _known_words()
+    tokens = {token for token in _SEPARATORS.split(value) if not _HARMLESS.fullmatch(token)}
+    return sorted((t for t in tokens if t.lower() not in known), key=len, reverse=True)

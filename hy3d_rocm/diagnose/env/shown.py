@@ -1,7 +1,7 @@
 """What is shown of texts that came from elsewhere: printable, and without names and secrets.
 
 Captures, the doctor, its route and diagnose are read by others than the user, so what they hold
-goes through anonymous(), and values of variables through variables.public_value(). Whatever is
+goes through anonymous(), and values of variables through rules.public_value(). Whatever is
 printed or logged goes through printable().
 """
 
@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
+
+from hy3d_rocm.diagnose.tables import words_of
 
 MASK = "..."
 SHOWN_CHARACTERS = 120  # of a value, in a line
@@ -41,16 +43,6 @@ _HOMES = (
 )
 _CREDENTIALS = r"(?<=://)[^\s/@'\"]+@"
 _ADDRESS = r"(?<![\w.+-])\w[\w.+-]*@(?:[\w-]+\.)+[A-Za-z]{2,}\b"
-
-# Names that tell nobody apart, and words that facts are made of.
-_ANYBODY = frozenset(
-    "root user users admin administrator guest default public nobody ubuntu debian fedora arch "
-    "runner build builder docker container app home local localhost localdomain desktop laptop pc "
-    "server workstation machine host comfy comfyui amd nvidia intel gpu cpu rocm hip cuda torch "
-    "python pip conda venv linux windows darwin wan ltx hunyuan vae video image decode encode main "
-    "test tests tmp temp data work workspace models output input true false none null auto on off "
-    "the and with from for error done float half".split()
-)
 
 
 def printable(text: str, most: int | None = None) -> str:
@@ -141,7 +133,8 @@ def _names(environ: Mapping[str, str]) -> tuple[str, str]:
     homes = {environ.get(key, "").rstrip("/\\") for key in ("HOME", "USERPROFILE")}
     homes = {home for home in homes if len(home) > 3}  # none, or "/"
     names |= {re.split(r"[/\\]", home)[-1] for home in homes}
-    own = sorted((n for n in names if len(n) > 1 and n.lower() not in _ANYBODY), key=len)
+    anybody = words_of("ANYBODY")
+    own = sorted((n for n in names if len(n) > 1 and n.lower() not in anybody), key=len)
     # As they are, and as repr() and JSON write them.
     home = "|".join(
         re.escape(form) for home in sorted(homes, key=len, reverse=True)

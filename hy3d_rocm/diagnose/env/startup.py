@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("hy3d_rocm")
 _OWN = "HY3D_"  # of these the doctor speaks; whoever reads them says what is wrong with them
-_NAMED = ("does nothing", "harmful", "improvable")  # verdicts of what is named, and left alone
+# Verdicts of what is named and left alone, as in "NAME=value is not advised: ...".
+_NAMED = {
+    "does nothing": "does nothing", "harmful": "is not advised", "improvable": "may be improved",
+}  # fmt: skip
 _Line = tuple[int, str]  # level, text
 
 
@@ -53,7 +56,7 @@ def _put_in_order(environ: MutableMapping[str, str], machine: Machine | None) ->
     from hy3d_rocm.diagnose.env import rules
 
     for finding in rules.judge(environ, machine):
-        if finding.rule.leave_out:
+        if finding.rule.verdict == "throws" and not finding.name.startswith(_OWN):
             yield _leave_out(environ, finding)
     if not machine.runs_on_amd:
         return
@@ -85,7 +88,7 @@ def _named(findings: list[Finding]) -> Iterator[_Line]:
             told.setdefault(finding.text, []).append(finding)
     for text, group in told.items():
         names = ", ".join(map(_subject, group))
-        yield logging.INFO, f"{names} {group[0].rule.verdict.phrase}: {text}"
+        yield logging.INFO, f"{names} {_NAMED[group[0].rule.verdict]}: {text}"
 
 
 def _subject(finding: Finding) -> str:

@@ -10,7 +10,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 from hy3d_rocm.diagnose.env.shown import printable
@@ -20,14 +20,9 @@ _OWN = re.compile(r"(\r?\n|\r|\t)")
 _IN_LOGS = re.compile(r"([\n\t])")
 
 
-def safe(text: str) -> str:
-    """`text` with all characters that a terminal would obey written as in Python's literals, but
-    for ends of lines, tabs and what our own progress lines are made of."""
-    return _safe_but_for(_OWN, text)
-
-
 def _safe_but_for(kept: re.Pattern[str], text: str) -> str:
-    """kept: one group, which is what is left as it is."""
+    """`text` with what a terminal would obey written as in Python's literals. kept: what is left as
+    it is, as one group."""
     if text.isprintable() and text.isascii():
         return text
     parts = kept.split(text)
@@ -35,13 +30,13 @@ def _safe_but_for(kept: re.Pattern[str], text: str) -> str:
 
 
 class _Stream:
-    """A text stream whose write() goes through safe(); all else is the stream's own."""
+    """A text stream of which write() is safe; all else is the stream's own."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        clean = safe(text)
+        clean = _safe_but_for(_OWN, text)
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         self._stream.write(clean.encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
@@ -57,17 +52,11 @@ class _Stream:
 @contextmanager
 def printed_safely() -> Iterator[None]:
     """sys.stdout and sys.stderr are safe inside, for log lines too."""
-    before = sys.stdout, sys.stderr
-    mine: list[Any] = [stream if stream is None else _Stream(stream) for stream in before]
-    sys.stdout, sys.stderr = mine
-    try:
+    with ExitStack() as both:
+        for redirect, stream in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
+            if stream is not None:
+                both.enter_context(redirect(_Stream(stream)))
         yield
-    finally:
-        # Whoever put another stream there meanwhile takes it back himself.
-        if sys.stdout is mine[0]:
-            sys.stdout = before[0]
-        if sys.stderr is mine[1]:
-            sys.stderr = before[1]
 
 
 class _LogGuard(logging.Filter):

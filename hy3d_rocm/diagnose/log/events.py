@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Container
 from dataclasses import dataclass, field
-from typing import Literal
 
-from hy3d_rocm.diagnose.log.machine import signs
 from hy3d_rocm.diagnose.log.read import Line
+from hy3d_rocm.diagnose.log.rules import signs
 
 # Where a log is, as it is told; "" where nothing runs that is known.
 LOAD, SAMPLING, SAMPLED = "while a model was loaded", "while sampling", "after sampling"
 DECODE, AFTER = "in the VAE decode", "after the VAE decode"
+HEADING = "traceback (most recent"
 TRACEBACK_LINES = 120  # how far below an exception's text its traceback may name the place
 
 _BAR = re.compile(r"(?<!shards: )(?<!\d)(\d{1,3})%\|(?!.*[kKMG]i?B/s)")  # not of a download
-Mark = Literal["", "finished", "begun", "started", "going"]
-_MARKS: tuple[Mark, ...] = ("finished", "begun", "started", "going")
+_MARKS = ("finished", "begun", "started", "going")  # of what runs; the first counts
 _FRAME = re.compile(r'^(?:\S{0,40} )?File "([^"]{1,300})", line \d{1,7}')
 _PACK = re.compile(r"custom_nodes[\\/]{1,2}([^\\/]{1,80})[\\/]")
 _PACKAGE = re.compile(r"(?:site|dist)-packages[\\/]{1,2}([^\\/]{1,80})[\\/]")
@@ -35,58 +35,39 @@ SUSPICIOUS_LINES = 5
 
 @dataclass
 class Stages:
-    """Feed it every line; `stage` is where the log is now."""
+    """Feed it every line with the signs that it shows; `stage` is where the log is now."""
 
     stage: str = ""
     begun: Line | None = None  # the decode that has begun and not ended
     own_lines: bool = False  # it was begun by "[VAE Decode] ..." or "[VAE Encode] ..." lines
-    last: Line | None = None
     offloaded: Line | None = None  # a transformer that was only partly moved away
-    sampled: bool = field(default=False)
+    sampled: bool = False
 
-    def __post_init__(self) -> None:
-        self._signs = signs()
-
-    def feed(self, line: Line, low: str) -> None:
-        """`low`: the line's text in lower case."""
-        self.last = line
-        if not self._signs["stage event"].has_word(low):
-            return
-        if self._shows("decode done", line, low):
+    def feed(self, line: Line, shown: Container[str]) -> None:
+        if "decode done" in shown:
             self._ended(AFTER if self.begun else self.stage)
             self.offloaded = None
-        elif self._shows("own start", line, low):
-            self._begins(line, own=True)
-        elif self._shows("offload", line, low):
+        elif "own start" in shown:
+            self.begun, self.own_lines, self.stage = line, True, DECODE
+        elif "offload" in shown:
             self.offloaded = line
-        elif self._shows("vae loaded", line, low):
+        elif "vae loaded" in shown:
             # Before sampling the same line belongs to an encode.
             if self.sampled or self.offloaded:
-                self._begins(line, own=False)
+                if self.begun is None:
+                    self.begun, self.own_lines = line, False
+                self.stage = DECODE
             else:
                 self.stage = LOAD
-        elif self._shows("model loaded", line, low):
+        elif "model loaded" in shown:
             self._ended(LOAD)
-        elif self._shows("loaded", line, low) and self.stage == LOAD:
+        elif "loaded" in shown and self.stage == LOAD:
             self.stage = ""  # what it is used for is not shown
-        else:
-            self._progress(line)
-
-    def _shows(self, name: str, line: Line, low: str) -> bool:
-        return self._signs[name].shown(line.text, low)
-
-    def _progress(self, line: Line) -> None:
-        bar = _BAR.search(line.text)
-        if bar is not None and self.begun is None:
+        elif "begun" in shown:
+            self.sampled = False
+        elif self.begun is None and "%|" in line.text and (bar := _BAR.search(line.text)):
             self.stage = SAMPLED if bar[1] == "100" else SAMPLING
             self.sampled = self.sampled or bar[1] == "100"
-        elif line.text.endswith("got prompt"):
-            self.sampled = False
-
-    def _begins(self, line: Line, own: bool) -> None:
-        if self.begun is None or own:
-            self.begun, self.own_lines = line, own
-        self.stage = DECODE
 
     def _ended(self, stage: str) -> None:
         self.begun, self.own_lines, self.stage = None, False, stage
@@ -103,11 +84,6 @@ class Stages:
         return beside
 
 
-def names_a_decode(text: str) -> bool:
-    """Whether a line of a traceback or of an error report lies in a VAE's decode."""
-    return signs()["decode frame"].pattern.search(text) is not None
-
-
 def _named(path: str) -> str:
     """Whose file that is, and its name without the folders above it."""
     name = re.split(r"[\\/]+", path)[-1]
@@ -121,9 +97,13 @@ def _named(path: str) -> str:
 
 @dataclass
 class Outcome:
-    """Feed it every line; `error_word` only those that no rule knows."""
+    """Feed it every line with the signs that it shows; `error_word` only those that no rule
+    knows."""
 
     finished: bool = False  # the last run that began was shown to its end
+    run_failed: bool = False  # the run that goes on now had an error
+    has_runs: bool = False  # the program says where a run begins
+    went_on: int = 0  # the last line at which the program is shown to work
     suspicious: deque[Line] = field(default_factory=lambda: deque(maxlen=SUSPICIOUS_LINES))
     suspicious_count: int = 0
     node: str = ""
@@ -131,33 +111,30 @@ class Outcome:
     last_pack: str = ""
     traceback: tuple[int, int] = (0, 0)  # the line of the last heading, the suspicious ones before
 
-    def __post_init__(self) -> None:
-        self._signs = signs()
-
-    def feed(self, line: Line, low: str) -> Mark:
-        """What the line shows of the program: it started, a run began, it takes steps, a run
-        came to its end."""
-        mark: Mark = ""
-        if self._signs["run event"].has_word(low):
-            shown = (name for name in _MARKS if self._signs[name].shown(line.text, low))
-            mark = next(shown, "")
-            if mark in ("finished", "begun"):
-                self.finished = mark == "finished"
+    def feed(self, line: Line, low: str, shown: Container[str]) -> None:
+        """`low`: the line's text in lower case."""
+        mark = next((mark for mark in _MARKS if mark in shown), "")
+        if mark in ("finished", "begun"):
+            self.finished = mark == "finished"
+        if mark == "begun":
+            self.run_failed, self.has_runs = False, True
+        elif mark and (
+            mark == "started" or not self.run_failed or (mark == "going" and not self.has_runs)
+        ):
+            self.went_on = line.number
         if 'file "' in low and (found := _FRAME.search(line.text)):
             self.last_frame = found[1]
             if _PACK.search(found[1]):
                 self.last_pack = found[1]
-        elif "traceback (most recent" in low:
+        elif HEADING in low:
             self.last_frame = self.last_pack = ""
             self.traceback = (line.number, self.suspicious_count)
         elif ("node type" in low or "when executing" in low) and (found := _NODE.search(line.text)):
             self.node = found[1] or found[2]
-        return mark
 
-    def error_word(self, line: Line, low: str) -> None:
-        """A line that no rule knows."""
-        word, no_error = self._signs["error word"], self._signs["no error"]
-        if word.has_word(low) and word.pattern.search(no_error.pattern.sub("", line.text)):
+    def error_word(self, line: Line) -> None:
+        """A line with a word of an error that no rule knows."""
+        if signs()["error word"].pattern.search(signs()["no error"].pattern.sub("", line.text)):
             self.suspicious_count += 1
             self.suspicious.append(line)
 

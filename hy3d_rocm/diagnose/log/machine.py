@@ -1,60 +1,18 @@
-"""What a log shows beside its faults: signs (signs.toml), the system, the card and the programs;
-and the commands that depend on them."""
+"""What a log shows beside its faults: the system, the card and the programs; and the commands that
+depend on them."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from hy3d_rocm.diagnose.cards import cards
-from hy3d_rocm.diagnose.log.read import without_prefix
-from hy3d_rocm.diagnose.tables import any_of, read
-
-
-@dataclass(frozen=True)
-class Sign:
-    """See the head of signs.toml."""
-
-    name: str
-    words: tuple[str, ...] = ()
-    patterns: tuple[str, ...] = ()
-    exact: bool = False
-    bare: bool = False
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        return any_of(self.patterns, 0 if self.exact else re.IGNORECASE)
-
-    def has_word(self, low: str) -> bool:
-        return any(word in low for word in self.words)
-
-    def shown(self, text: str, low: str) -> bool:
-        """Whether a line shows it. `low`: the text in lower case."""
-        if self.words and not self.has_word(low):
-            return False
-        seen = without_prefix(text) if self.bare else text
-        return not self.patterns or self.pattern.search(seen) is not None
-
-
-@cache
-def signs() -> dict[str, Sign]:
-    """By their names."""
-    _, found = read(Path(__file__).with_name("signs.toml"), Sign)
-    return {sign.name: sign for sign in found}
-
+from hy3d_rocm.diagnose.tables import read
 
 System = Literal["", "linux", "windows", "wsl"]
-_LOOKED_FOR = (
-    "torch", "zluda", "zluda loaded", "comfy", "amd", "torch works", "by choice", "root",
-    "devices given", "nvidia", "claimed", "container",
-)  # fmt: skip
-# What `Machine.holds` can be asked.
-SHOWN = {
-    *_LOOKED_FOR, "stranger", "memory unseen", "windows", "wsl", "beside", "gfx1151",
-}  # fmt: skip
 _DRIVER_VRAM = re.compile(
     r"amdgpu\b.{0,30}VRAM: (\d{3,7})M|Detected VRAM RAM=(\d{3,7})M"
     r"|amdgpu: (\d{3,7})M of VRAM memory ready"
@@ -64,6 +22,7 @@ _SEEN_VRAM = re.compile(
     r"|^Size: (\d{7,10})\(0x[\da-f]+\) ?KB"
 )
 _SYSFS_VRAM = re.compile(r"^(\d{9,13})\b(?! ?[KMG]i?B)")
+_COMMAND = re.compile(r"\{(access|wheels|override)\}")
 _ARCHITECTURE = re.compile(r"\bgfx(\d{3,4}[a-f]?)\b", re.IGNORECASE)
 
 
@@ -94,43 +53,32 @@ class Machine:
     seen_mib: float = 0.0  # the most that a program or ROCm says it sees
     sysfs: bool = False  # the line before asked the driver for the memory's size
 
-    def __post_init__(self) -> None:
-        self._signs = signs()
-        self._awaited = [self._signs[name] for name in _LOOKED_FOR]
-
-    def feed(self, text: str, low: str) -> None:
-        """`low`: the text in lower case."""
-        found = {sign.name for sign in self._awaited if sign.shown(text, low)}
-        if found:
-            self.shown |= found
-            self._awaited = [sign for sign in self._awaited if sign.name not in found]
-        self._memory(text, low)
-        self._look_for_system(text, low)
+    def feed(self, text: str, bare: str, low: str, shown: set[str]) -> None:
+        """`bare`: the text without what loggers put before it; `low`: it in lower case; `shown`:
+        the signs that it shows, of some (`once`) those that no line before it did."""
+        self.shown |= shown
+        self._memory(text, bare, low)
+        self._look_for_system(shown)
         if "gfx" in low:
             self.architectures.update(f"gfx{n.lower()}" for n in _ARCHITECTURE.findall(text))
         if "rx " in low or "radeon" in low:
             self.named.update(n for n, card in cards().items() if card.pattern.search(text))
 
-    def _look_for_system(self, text: str, low: str) -> None:
-        if self.system != "wsl" and self._signs["windows declared"].shown(text, low):
+    def _look_for_system(self, shown: set[str]) -> None:
+        if self.system != "wsl" and "windows declared" in shown:
             self.system, self.declared = "windows", True
-        if self.system in ("", "linux") or self.declared:
-            if self._signs["wsl"].shown(text, low):
-                self.system = "wsl"
-            elif not self.system and self._signs["windows"].shown(text, low):
-                self.system = "windows"
-            elif not self.system and self._signs["linux"].shown(text, low):
-                self.system = "linux"
+        if "wsl" in shown and (self.system in ("", "linux") or self.declared):
+            self.system = "wsl"
+        elif not self.system:
+            self.system = "windows" if "windows" in shown else "linux" if "linux" in shown else ""
 
-    def _memory(self, text: str, low: str) -> None:
-        if self.sysfs and (found := _SYSFS_VRAM.search(without_prefix(text))):
+    def _memory(self, text: str, bare: str, low: str) -> None:
+        if self.sysfs and (found := _SYSFS_VRAM.search(bare)):
             self.driver_mib.append(int(found[1]) / 2**20)
         self.sysfs = "mem_info_vram_total" in low
         if "vram" in low and (found := _DRIVER_VRAM.search(text)):
             self.driver_mib.append(float(next(filter(None, found.groups()))))
-        if ("total " in low or "size: " in low) and (
-            found := _SEEN_VRAM.search(without_prefix(text))
-        ):
+        if ("total " in low or "size: " in low) and (found := _SEEN_VRAM.search(bare)):
             gib, mib, kib = (float(part or 0) for part in found.groups())
             self.seen_mib = max(self.seen_mib, gib * 1024, mib, kib / 1024)
 
@@ -177,9 +125,7 @@ class Machine:
 
     def filled(self, text: str) -> str:
         """`text` with {wheels}, {override}, {card} and {access} in place."""
-        for name in ("access", "wheels", "override"):
-            if f"{{{name}}}" in text:
-                text = text.replace(f"{{{name}}}", self._command(name))
+        text = _COMMAND.sub(lambda name: self._command(name[1]), text)
         if "nvidia" in self.shown and not self.named:
             text = text.replace("the current Adrenalin driver", "the card's current driver")
         return text.replace("{card}", self.architecture or "gfx1100 (your card's)").strip()

@@ -6,8 +6,7 @@ import textwrap
 from typing import Any
 
 from hy3d_rocm.diagnose.env.shown import anonymous, printable
-from hy3d_rocm.diagnose.log.examine import Examination
-from hy3d_rocm.diagnose.log.found import Diagnosis, Evidence
+from hy3d_rocm.diagnose.log.examine import Diagnosis, Evidence, Examination
 
 WIDTH = 100
 FINE, FOUND, UNKNOWN, EMPTY = 0, 1, 3, 4
@@ -35,7 +34,7 @@ def exit_code(found: Examination) -> int:
 
 
 def text_of(found: Examination, source: str) -> str:
-    head = f"{_shown(source)}: {_count(found.lines, 'line')}. {_summary(found)}"
+    head = f"{_shown(source)}: {_lines(found.lines)}. {_summary(found)}"
     blocks = [textwrap.fill(head, WIDTH, break_long_words=False, break_on_hyphens=False)]
     blocks += (_cause(diagnosis, number) for number, diagnosis in enumerate(found.causes, 1))
     if found.unknown_count:
@@ -50,8 +49,8 @@ def _shown(text: str) -> str:
     return printable(anonymous(text, keep_paths=True))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _lines(number: int) -> str:
+    return f"{number} line{'s' * (number != 1)}"
 
 
 def _summary(found: Examination) -> str:
@@ -73,38 +72,27 @@ def _summary(found: Examination) -> str:
 def _wrapped(label: str, text: str) -> str:
     head = f"   {label:<9}"
     return textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent=head,
-        subsequent_indent=" " * len(head),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+        text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def _line(row: Evidence) -> str:
     return _wrapped("line", f"{row.line}: {_shown(row.text)[:_LINE_CHARS]}")
 
 
-def _evidence(lines: tuple[Evidence, ...], count: int) -> list[str]:
-    rows = [_line(row) for row in lines]
-    if count > len(lines) > 1:
-        rows.insert(-1, f"            ... {count - len(lines)} more ...")
-    return rows
-
-
 def _cause(diagnosis: Diagnosis, number: int) -> str:
     where = f" ({diagnosis.where})" if diagnosis.where else ""
     head = f"{number}. {diagnosis.symptom.rstrip('.')}{where}. [{diagnosis.rule}]"
     rows = [textwrap.fill(head, WIDTH, subsequent_indent="   ", break_on_hyphens=False)]
-    rows += _evidence(diagnosis.evidence, diagnosis.count)
-    rows.append(_wrapped("cause", f"{diagnosis.cause} ({diagnosis.confidence})"))
-    if diagnosis.note:
-        rows.append(_wrapped("figures", diagnosis.note))
-    rows.append(_wrapped("do", diagnosis.do))
-    for label, text in (("here", diagnosis.here), ("else", diagnosis.otherwise)):
-        if text:
-            rows.append(_wrapped(label, text))
+    rows += map(_line, diagnosis.evidence)
+    if diagnosis.count > len(diagnosis.evidence) > 1:
+        rows.insert(-1, f"            ... {diagnosis.count - len(diagnosis.evidence)} more ...")
+    parts = {
+        "cause": f"{diagnosis.cause} ({diagnosis.confidence})", "figures": diagnosis.note,
+        "do": diagnosis.do, "here": diagnosis.here, "else": diagnosis.otherwise,
+    }  # fmt: skip
+    rows += (_wrapped(label, text) for label, text in parts.items() if text)
     for other in diagnosis.follow_ups:
         more = f" and {other.count - 1} more" if other.count > 1 else ""
         text = f"{other.symptom} [{other.rule}] line {other.evidence[0].line}{more}"
@@ -125,7 +113,7 @@ def _unknown(found: Examination) -> str:
     rows = ["Also in the log, and known to no rule:" if found.causes else "Known to no rule:"]
     hidden = found.unknown_count - len(found.unknown)
     if hidden > 0:
-        rows.append(f"   ({_count(hidden, 'line')} before these)")
+        rows.append(f"   ({_lines(hidden)} before these)")
     rows += map(_line, found.unknown)
     if found.origin:
         rows.append(_wrapped("where", f"The last traceback ends {_shown(found.origin)}."))

@@ -1,19 +1,17 @@
-"""The rules: what one is made of, and the files in rules/ that they are in."""
+"""The rules and the signs: what they are made of, and the files that they are in."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
 
-from hy3d_rocm.diagnose.log.machine import SHOWN
-from hy3d_rocm.diagnose.tables import TableError, any_of, read
+from hy3d_rocm.diagnose.tables import any_of, read
 
 Confidence = Literal["certain", "likely", "possible"]
 Severity = Literal["error", "notice"]
@@ -26,7 +24,34 @@ FILES = (
     "install", "access", "zluda", "memory", "miopen", "driver", "blas", "attention", "gpu", "nodes",
     "comfy", "packages",
 )  # fmt: skip
-_GRAM = 4
+_HEAD = 4  # letters that words are looked up by
+
+
+@dataclass(frozen=True)
+class Sign:
+    """What a log shows beside its faults; see the head of signs.toml."""
+
+    name: str
+    words: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    exact: bool = False
+    bare: bool = False
+    once: bool = False
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return any_of(self.patterns, 0 if self.exact else re.IGNORECASE)
+
+    def shown(self, text: str, bare: str) -> bool:
+        """Whether a line with one of the words shows it; `bare`: without what loggers add."""
+        seen = bare if self.bare else text
+        return not self.patterns or self.pattern.search(seen) is not None
+
+
+@cache
+def signs() -> dict[str, Sign]:
+    """By their names."""
+    return {sign.name: sign for sign in read(Path(__file__).with_name("signs.toml"), Sign)[1]}
 
 
 @dataclass(frozen=True)
@@ -47,8 +72,8 @@ class Rule:
     (Machine.holds), else the rule says nothing. A rule without patterns is decided by the order
     of events (`events.py`, or an error right above a crash), not by one line.
 
-    `do`: one action, as it can be copied; `instead`: pairs of what the log shows (OF_DECODE
-    or Machine.holds) and the action for that; the first that is so counts. {wheels} becomes the
+    `do`: one action, as it can be copied; `instead`: what the log shows (OF_DECODE or
+    Machine.holds) -> the action for that; the first that is so counts. {wheels} becomes the
     command that installs PyTorch for the card in the log, {access} what lets this user or container
     use it.
     `here`: what this package does about it.
@@ -63,7 +88,7 @@ class Rule:
     source: str
     here: str = ""
     otherwise: str = ""
-    instead: tuple[tuple[str, str], ...] = ()
+    instead: Mapping[str, str] = field(default_factory=dict)
     linux: str = ""
     words: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
@@ -82,103 +107,52 @@ class Rule:
     when: tuple[str, ...] = ()
 
     @cached_property
-    def compiled(self) -> re.Pattern[str] | None:
-        return any_of(self.patterns) if self.patterns else None
+    def pattern(self) -> re.Pattern[str]:
+        return any_of(self.patterns)
 
     @cached_property
-    def refused(self) -> re.Pattern[str] | None:
-        return any_of(self.unless) if self.unless else None
+    def refused(self) -> re.Pattern[str]:
+        return any_of(self.unless)
 
     def search(self, text: str) -> re.Match[str] | None:
         """The match in a line without colours, its white space collapsed."""
-        if self.compiled is None or (self.refused is not None and self.refused.search(text)):
+        found = self.pattern.search(text)
+        if found is None or (self.unless and self.refused.search(text)):
             return None
-        found = self.compiled.search(text)
-        if found is not None and self.figures and not FIGURES[self.figures](_figures_in(text)):
-            return None
-        return found
-
-
-def rules_of(paths: Iterable[Path], compiled: bool = False) -> dict[str, tuple[Rule, ...]]:
-    """Heading on the page of causes -> its rules, of files. `compiled`: all patterns are compiled
-    now, not when a line has one of their words. Raises TableError."""
-    families: dict[str, tuple[Rule, ...]] = {}
-    files: dict[str, str] = {}
-    for path in paths:
-        heading, families[heading] = read(path, Rule)
-        for rule in families[heading]:
-            if rule.id in files:
-                raise TableError(f"{path.name}: {files[rule.id]} has a rule {rule.id} as well")
-            files[rule.id] = path.name
-    for rule in (rule for family in families.values() for rule in family):
-        if wrong := _wrong(rule, files, compiled):
-            raise TableError(f"{files[rule.id]}, rule {rule.id}: {wrong}")
-    return families
-
-
-def _wrong(rule: Rule, known: Collection[str], compiled: bool) -> str:
-    for name in (*rule.follows, *rule.needs, *rule.excused):
-        if name not in known and name != ANY:
-            return f"there is no rule {name!r}"
-    for shown in (*rule.when, *(shown for shown, _ in rule.instead)):
-        if shown.removeprefix("no ") not in SHOWN and shown != OF_DECODE:
-            return f"there is nothing that shows {shown!r}"
-    if rule.figures and rule.figures not in FIGURES:
-        return f"figures: there is no {rule.figures!r}"
-    for pattern in (*rule.patterns, *rule.unless) if compiled else ():
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            return f"the pattern {pattern} does not compile: {error}"
-    return ""
+        is_so = not self.figures or FIGURES[self.figures](_figures_in(text))
+        return found if is_so else None
 
 
 @cache
 def families() -> dict[str, tuple[Rule, ...]]:
     """Heading on the page of causes -> its rules."""
-    return rules_of(FOLDER / f"{name}.toml" for name in FILES)
-
-
-@cache
-def table() -> tuple[Rule, ...]:
-    """All rules, in the order in which causes at the same line are told."""
-    return tuple(rule for family in families().values() for rule in family)
+    return dict(read(FOLDER / f"{name}.toml", Rule) for name in FILES)
 
 
 @cache
 def by_id() -> dict[str, Rule]:
-    return {rule.id: rule for rule in table()}
+    """All rules, in the order in which causes at the same line are told."""
+    return {rule.id: rule for family in families().values() for rule in family}
 
 
-def _grams(text: str) -> set[str]:
-    return {text[at : at + _GRAM] for at in range(len(text) - _GRAM + 1)}
+@cache
+def _words() -> dict[str, list[tuple[str, str]]]:
+    """First letters -> the words that begin so, each with the rule or sign whose it is; "": shorter
+    words."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, row in (by_id() | signs()).items():
+        for word in row.words:
+            head = word[:_HEAD] if len(word) >= _HEAD else ""
+            found.setdefault(head, []).append((word, name))
+    return found
 
 
-class WordIndex:
-    """Which rules a line may be for, at a cost of the line's length: each word is found by the four
-    letters of it that the fewest words share."""
-
-    def __init__(self, rules: tuple[Rule, ...]) -> None:
-        ids: dict[str, list[str]] = {}
-        for rule in rules:
-            for word in rule.words:
-                ids.setdefault(word, []).append(rule.id)
-        shared = Counter(gram for word in ids for gram in _grams(word))
-        self._short = [row for row in ids.items() if len(row[0]) < _GRAM]
-        self._by_gram: dict[str, list[tuple[str, list[str]]]] = {}
-        for word, names in ids.items():
-            if len(word) >= _GRAM:
-                rarest = min(sorted(_grams(word)), key=lambda gram: shared[gram])
-                self._by_gram.setdefault(rarest, []).append((word, names))
-
-    def rules_in(self, low: str) -> set[str]:
-        """The ids of the rules of which a word is in `low`, a line in lower case."""
-        found = {name for word, names in self._short if word in low for name in names}
-        for gram in _grams(low) & self._by_gram.keys():
-            for word, names in self._by_gram[gram]:
-                if word in low:
-                    found.update(names)
-        return found
+def names_in(low: str) -> set[str]:
+    """The rules and signs of which a word is in `low`, a line in lower case, at a cost of the
+    line's length."""
+    words = _words()
+    heads = {"", *(low[at : at + _HEAD] for at in range(len(low) - _HEAD + 1))}
+    return {name for head in heads & words.keys() for word, name in words[head] if word in low}
 
 
 # What the figures of an out-of-memory sentence say.

@@ -1,4 +1,4 @@
-"""`hy3d-rocm miopen info|backup|restore|clear`."""
+"""`hy3d-rocm miopen info|backup|restore|clear`; and who uses the files (Linux, same user)."""
 
 from __future__ import annotations
 
@@ -6,33 +6,49 @@ import argparse
 import json
 import os
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.diagnose.miopen import changes, contents, users
-from hy3d_rocm.diagnose.miopen.archive import ArchiveError, default_target, write_backup
-from hy3d_rocm.diagnose.miopen.places import Place, places
+from hy3d_rocm.diagnose.doctor.finding import Facts
+from hy3d_rocm.diagnose.doctor.report import lines_of
+from hy3d_rocm.diagnose.env.gpu import PROC, name_of, open_files, pids
+from hy3d_rocm.diagnose.miopen import backup, places
+from hy3d_rocm.diagnose.miopen.backup import ArchiveError, default_target, write_backup
+from hy3d_rocm.diagnose.miopen.places import Place
 from hy3d_rocm.units import size_text
+
+_INDENTS = {"place": "", "content": "  ", "file": "    "}
+
+
+@dataclass(frozen=True)
+class User:
+    """A process that uses MIOpen's files. why: what was seen of it."""
+
+    pid: int
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (process {self.pid}, {self.why})"
 
 
 def run_miopen_command(arguments: argparse.Namespace) -> int:
     """The exit code: 0, or 1 with a sentence on stderr."""
     action = {"info": _info, "backup": _backup, "restore": _restore, "clear": _clear}
     try:
-        return action[arguments.miopen](arguments, places())
+        return action[arguments.miopen](arguments, places.places())
     except ArchiveError as error:
         sys.stderr.write(f"hy3d-rocm miopen: {error}\n")
         return 1
 
 
 def _info(arguments: argparse.Namespace, found: list[Place]) -> int:
-    facts = contents.collect()
-    using = users.users_of(place.path for place in found)
+    facts = places.collect()
+    using = users_of(place.path for place in found)
     if arguments.json:
-        facts["users"] = [{"pid": u.pid, "name": u.name, "why": u.why} for u in using]
-        _print(json.dumps(facts, indent=2))
+        _print(json.dumps({**facts, "users": list(map(asdict, using))}, indent=2))
         return 0
     for place in facts["places"]:
         _print("\n".join(_place_lines(place)))
@@ -40,7 +56,7 @@ def _info(arguments: argparse.Namespace, found: list[Place]) -> int:
     without = f", without those of {open_ones} open databases" if open_ones else ""
     _print(f"find results for {facts['find_entries']} convolutions, "
            f"{facts['compiled_entries']} compiled kernels{without}")  # fmt: skip
-    if not users.can_be_told():
+    if sys.platform != "linux":
         _print("which programs use these files can't be told on this system")
     else:
         _print("in use by " + (", ".join(map(str, using)) or "no program of yours"))
@@ -48,26 +64,11 @@ def _info(arguments: argparse.Namespace, found: list[Place]) -> int:
 
 
 def _place_lines(facts: dict[str, Any]) -> list[str]:
-    source = facts["chosen_by"]
-    lines = [f"{facts['kind']}: {facts['path']}" + ("" if source == "default" else f" ({source})")]
-    if not facts["exists"]:
-        return [*lines, "  not there: MIOpen has not written any yet"]
-    if facts["error"]:
-        lines.append(f"  can't be read: {facts['error']}")
-    if not facts["writable"]:
-        lines.append("  can't be written to")
-    written = facts["last_written"]
-    when = f", last written {_when(written)}" if written else ""
-    lines.append(f"  {facts['count']} files, {size_text(facts['bytes'])}{when}")
-    for version, size in facts["versions"].items():
-        lines.append(f"  MIOpen {version or 'of unknown version'}: {size_text(size)}")
-    for file in facts["files"]:
-        count = "?" if file["entries"] is None else file["entries"]
-        why = f" (it is open, or was not closed: {' '.join(file['in_use'])})" \
-            if file["in_use"] else ""  # fmt: skip
-        lines.append(f"    {file['path']}: {file['holds']}, {count} entries{why}, "
-                     f"{size_text(file['bytes'])}, {_when(file['modified'])}")  # fmt: skip
-    return lines
+    sizes = [{"version": version, "bytes": size} for version, size in facts["versions"].items()]
+    files = [{**file, "sides": " ".join(file["in_use"])} for file in facts["files"]]
+    seen = Facts(facts, {"sizes": sizes, "files": files, "blank": " "})
+    lines = lines_of(Path(__file__).with_name("lines.toml"))
+    return [_INDENTS[line.section] + text for line in lines for text in line.of(seen)]
 
 
 def _backup(arguments: argparse.Namespace, found: list[Place]) -> int:
@@ -78,13 +79,13 @@ def _backup(arguments: argparse.Namespace, found: list[Place]) -> int:
 
 
 def _restore(arguments: argparse.Namespace, found: list[Place]) -> int:
-    done = _changed(arguments, found, lambda target: changes.restore(arguments.file, found, target))
+    done = _changed(arguments, found, lambda target: backup.restore(arguments.file, found, target))
     _print(f"{done.count} files, {size_text(done.bytes)}, were put back")
     return 0
 
 
 def _clear(arguments: argparse.Namespace, found: list[Place]) -> int:
-    done = _changed(arguments, found, lambda target: changes.clear(found, target))
+    done = _changed(arguments, found, lambda target: backup.clear(found, target))
     if done.backup is None:
         _print("There is nothing to clear: MIOpen has no files here.")
         return 0
@@ -94,11 +95,11 @@ def _clear(arguments: argparse.Namespace, found: list[Place]) -> int:
     return 1 if done.left else 0
 
 
-def _tell_users(found: list[Place], what: str) -> list[users.User]:
-    using = users.users_of(place.path for place in found)
+def _tell_users(found: list[Place], what: str) -> list[User]:
+    using = users_of(place.path for place in found)
     for user in using:
         sys.stderr.write(f"hy3d-rocm miopen: {user} {what}\n")
-    if not users.can_be_told():
+    if sys.platform != "linux":
         sys.stderr.write("hy3d-rocm miopen: close ComfyUI first: which programs use these files "
                          "can't be told on this system\n")  # fmt: skip
     return using
@@ -107,8 +108,8 @@ def _tell_users(found: list[Place], what: str) -> list[users.User]:
 def _changed(
     arguments: argparse.Namespace,
     found: list[Place],
-    change: Callable[[Callable[[], Path]], changes.Done],
-) -> changes.Done:
+    change: Callable[[Callable[[], Path]], backup.Done],
+) -> backup.Done:
     """What `change` did, given where a backup goes; not while a program uses the files."""
     if _tell_users(found, "uses these files") and not arguments.force:
         raise ArchiveError("close it first, or add --force; nothing was changed")
@@ -119,9 +120,28 @@ def _changed(
     return done
 
 
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-
-
 def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
+
+
+def users_of(folders: Iterable[Path], proc: Path = PROC, own: int | None = None) -> list[User]:
+    """Processes other than `own` (this one). Those that may not be looked at are not in it."""
+    roots = [os.path.realpath(folder) for folder in folders]
+    own = os.getpid() if own is None else own
+    others = [pid for pid in pids(proc) if pid != own]
+    why = {pid: _why(proc / str(pid), roots) for pid in others}
+    return [User(pid, name_of(proc / str(pid)), why[pid]) for pid in others if why[pid]]
+
+
+def _why(process: Path, roots: list[str]) -> str:
+    inside = tuple(root.rstrip(os.sep) + os.sep for root in roots)
+    for _, target in open_files(process):
+        if target.startswith(inside):
+            return f"has {os.path.basename(target)} open"
+    try:
+        with open(process / "maps", "rb") as maps:
+            if any(b"libMIOpen" in line or b"MIOpen.dll" in line for line in maps):
+                return "has MIOpen loaded"
+    except OSError:
+        pass
+    return ""

@@ -62,7 +62,7 @@ path = list(sys.path)
 spec = importlib.util.spec_from_file_location("pack", {str(clone / "__init__.py")!r})
 door = importlib.util.module_from_spec(spec); spec.loader.exec_module(door)
 door._make_importable()
-import hy3d_rocm.diagnose.env.variables
+import hy3d_rocm.diagnose.env.rules
 assert hy3d_rocm.__file__.startswith({str(ROOT)!r}), hy3d_rocm.__file__
 assert sys.path == path and "torch" not in sys.modules
 """

@@ -93,11 +93,14 @@ def test_on_an_amd_card_they_tell_the_cap_the_find_mode_and_the_preserved_memory
     monkeypatch.setattr(memory, "usage", lambda device=None: usage)
     monkeypatch.setattr(memory, "comfy_device", lambda: card)
     monkeypatch.setattr(torch.version, "hip", "6.4", raising=False)
-    contents = "hy3d_rocm.diagnose.miopen.contents._searches"
-    monkeypatch.setattr(contents, lambda environ: "41 results of earlier searches")
+    collect = "hy3d_rocm.diagnose.miopen.places.collect"
+    monkeypatch.setattr(collect, lambda environ: {"bytes": 3 * GB, "find_entries": 41})
     text = welcome.say({"MIOPEN_FIND_MODE": "FAST", "HY3D_ROCM_PATCH": "on"})
     assert "  memory: 20.0 GB free on cuda:0, VRAM limit 20GB\n" in text
-    assert "  MIOpen: find mode FAST, 41 results of earlier searches; convolutions" in text
+    assert (
+        "  MIOpen: find mode FAST, 41 results of earlier searches, 3.0 GB on disk; convolutions"
+        in text
+    )
     assert "  FramePack: 15.0 GB, 75 % of the 20.0 GB that are free, are kept free in the" in text
     assert "Try 2.4 s (two sections, 69 frames) first, then " in text
     assert (

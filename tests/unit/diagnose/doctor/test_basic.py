@@ -12,7 +12,8 @@ import pytest
 
 from hy3d_rocm.diagnose.doctor.basic import collect
 from hy3d_rocm.diagnose.doctor.report import columns, sections
-from hy3d_rocm.diagnose.env import variables
+from hy3d_rocm.diagnose.env import rules
+from hy3d_rocm.diagnose.env.machine import Machine
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ from hy3d_rocm.diagnose.env import variables
     ],
 )
 def test_the_doctor_says_what_the_rules_say(name: str, value: str, words: str) -> None:
-    entry = variables.relevant({name: value, "PATH": "/bin"})
+    entry = rules.relevant({name: value, "PATH": "/bin"}, Machine())
     assert list(entry) == [name]
     assert (words in entry[name]["note"]) if words else entry[name]["note"] == ""
 

@@ -54,7 +54,7 @@ def test_a_machine_without_any_of_it_is_read_too(tmp_path: Path) -> None:
     assert facts["cards"] == []
     assert facts["devices"][0]["exists"] is False
     assert kernel.memory(tmp_path)["holders"] == []
-    assert kernel.host(tmp_path)["total_bytes"] is None
+    assert kernel.memory(tmp_path)["host"]["total_bytes"] is None
 
 
 @linux
@@ -171,7 +171,7 @@ def test_facts_that_fail_to_be_read_are_facts(monkeypatch: pytest.MonkeyPatch) -
 
     for module, name in (
         (kernel, "collect"), (kernel, "memory"), (kernel, "storage"),
-        (examination.contents, "collect"), (examination.basic, "collect"),
+        (examination.places, "collect"), (examination.basic, "collect"),
         (examination, "detect"), (basic, "ask_torch"), (selftest, "run"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, fail)

@@ -32,10 +32,15 @@ from windows_machines import (
 from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
 from hy3d_rocm.diagnose import cards as all_cards
 from hy3d_rocm.diagnose.doctor import examination, windows
-from hy3d_rocm.diagnose.doctor.examination import Examination, collect, judge
+from hy3d_rocm.diagnose.doctor.examination import (
+    FOLDER,
+    collect,
+    judge,
+    rules_of_file,
+)
 from hy3d_rocm.diagnose.doctor.finding import Facts as Seen
 from hy3d_rocm.diagnose.doctor.finding import Severity
-from hy3d_rocm.diagnose.doctor.rules import FOLDER, rules_of_file
+from hy3d_rocm.diagnose.doctor.report import Examination
 from hy3d_rocm.diagnose.doctor.windows import System
 from hy3d_rocm.diagnose.env import machine
 from hy3d_rocm.diagnose.env.machine import Machine
@@ -478,7 +483,7 @@ def test_a_windows_that_says_nothing_is_examined(system: System, tmp_path: Path)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it is asked there")
 def test_elsewhere_windows_is_not_asked() -> None:
-    assert windows._values(windows.TIME_OUT) is None
+    assert windows.registry_values(windows.TIME_OUT) is None
     assert windows._adapters() is None
     assert windows._commit() is None
     assert windows.collect({}) == {} or windows.collect({})["host"] == "wsl"

@@ -9,7 +9,7 @@ import pytest
 
 from hy3d_rocm.diagnose.env import gpu, machine
 from hy3d_rocm.diagnose.env.machine import Machine
-from hy3d_rocm.diagnose.miopen import contents  # noqa: F401  (detect() does; without sys.path)
+from hy3d_rocm.diagnose.miopen import places  # noqa: F401  (detect() does; without sys.path)
 
 ROCM_TORCH = """
 from typing import Optional

@@ -9,7 +9,7 @@ import pytest
 
 from hy3d_rocm.diagnose.env import checks, rules
 from hy3d_rocm.diagnose.env.machine import Machine
-from hy3d_rocm.diagnose.env.rules import Span, Verdict
+from hy3d_rocm.diagnose.env.rules import Span
 from hy3d_rocm.diagnose.tables import TableError
 
 STRIX = Machine(("gfx1151",), True, (2, 9, 1), True, (7, 1))
@@ -194,11 +194,10 @@ def test_a_rule_says_its_source_and_its_words_can_be_filled() -> None:
         assert "|" not in rule.source, rule.name
 
 
-def test_only_what_throws_is_left_out_and_only_what_helps_is_proposed() -> None:
+def test_only_what_throws_is_repaired_and_only_what_helps_is_proposed() -> None:
     for rule in rules.table():
-        assert not rule.leave_out or rule.verdict is Verdict.THROWS, rule.name
-        assert not rule.repair or rule.leave_out, rule.name
-        assert not rule.proposes or rule.verdict is Verdict.HELPFUL, rule.name
+        assert not rule.repair or rule.verdict == "throws", rule.name
+        assert not rule.proposes or rule.verdict == "helpful", rule.name
     proposed = {rule.variables[0]: rule.proposes for rule in rules.table() if rule.proposes}
     assert proposed == {"MIOPEN_FIND_MODE": "FAST", "PYTORCH_MIOPEN_SUGGEST_NHWC": "0"}
 
@@ -206,7 +205,7 @@ def test_only_what_throws_is_left_out_and_only_what_helps_is_proposed() -> None:
 def test_a_proposed_value_is_never_one_that_is_named() -> None:
     for machine in (STRIX, OLD, NEW, NEWEST, INSTINCT, TWO_CARDS, Machine()):
         findings = rules.judge({"MIOPEN_FIND_MODE": "FAST"}, machine)
-        assert [f.rule.verdict for f in findings] == [Verdict.HELPFUL]
+        assert [f.rule.verdict for f in findings] == ["helpful"]
 
 
 @pytest.mark.parametrize(
@@ -267,8 +266,8 @@ def test_a_memory_cap_makes_the_threshold_count() -> None:
 
 
 def test_what_nobody_has_a_rule_for_is_not_known() -> None:
-    assert rules.is_known("MIOPEN_ANYTHING")
-    assert not rules.is_known("PATH")
+    assert rules.rules_about("MIOPEN_ANYTHING")
+    assert not rules.rules_about("PATH")
     assert rules.judge({"PATH": "/bin", "MIOPENX": "1"}, STRIX) == []
 
 
@@ -307,16 +306,13 @@ def test_the_number_of_find_results_is_the_same_in_words() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ('"fine"', '"good"', "verdict: 'good' is not a valid Verdict"),
-        ('["one_of", "1"]', '"rains"', "check: there is no 'rains'"),
-        ('["one_of", "1"]', '"one_of"', "check: one_of needs arguments"),
-        ('["one_of", "1"]', '["is_own", "1"]', "check: is_own takes no arguments"),
-        ('["one_of", "1"]', '["has"]', "check: has() missing 1 required positional argument"),
-        ("since", "after", "rocm: "),
-        ('{ since = "6.4" }', '"6.4"', "rocm: "),
-        ('["SOME"]', '["{SOME}"]', "{SOME} is not in the file's [shared]"),
-        ('source = "docs/x.md"', "", "source is missing"),
-        ('effect = "', 'effects = "', "'effects' is none of name, variables, values, verdict, "),
+        (
+            '["one_of", "1"]',
+            '"rains"',
+            "module 'hy3d_rocm.diagnose.env.checks' has no attribute 'rains'",
+        ),
+        ("since", "after", "Span.__init__() got an unexpected keyword argument 'after'"),
+        ('{ since = "6.4" }', '"6.4"', "'str' object has no attribute 'items'"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_said_with_file_and_rule(

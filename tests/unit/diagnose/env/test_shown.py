@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hy3d_rocm.diagnose.doctor import basic
-from hy3d_rocm.diagnose.env import variables
+from hy3d_rocm.diagnose.env import rules
 from hy3d_rocm.diagnose.env.machine import Machine
 from hy3d_rocm.diagnose.env.rules import judge
 from hy3d_rocm.diagnose.env.shown import anonymous, printable
@@ -98,7 +98,7 @@ def test_a_long_line_without_a_path_is_read_in_linear_time() -> None:
     ],
 )  # fmt: skip
 def test_values_that_are_known_to_be_harmless_are_shown(value: str) -> None:
-    assert variables.public_value(value) == value
+    assert rules.public_value(value) == value
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_values_that_are_known_to_be_harmless_are_shown(value: str) -> None:
     ],
 )
 def test_other_values_only_tell_how_long_they_are(value: str, shown: str) -> None:
-    assert variables.public_value(value) == shown
+    assert rules.public_value(value) == shown
 
 
 def test_no_secret_of_a_variable_is_in_facts_notes_or_findings() -> None:
@@ -129,7 +129,7 @@ def test_no_secret_of_a_variable_is_in_facts_notes_or_findings() -> None:
     facts: dict[str, Any] = basic.collect(environ, machine=machine, torch={"error": "no"})
     assert len(facts["variables"]) > 8
     assert "s3cr3t" not in json.dumps(facts)
-    told = [variables.public_text(finding) for finding in judge(environ, machine)]
+    told = [finding.public().text for finding in judge(environ, machine)]
     assert told
     assert not [text for text in told if "s3cr3t" in text]
 
@@ -144,7 +144,7 @@ def test_nothing_that_a_terminal_obeys_is_printable() -> None:
 
 def test_it_is_imported_without_torch_and_numpy() -> None:
     code = (
-        "import sys, hy3d_rocm.diagnose.env.variables, hy3d_rocm.diagnose.env.shown; "
+        "import sys, hy3d_rocm.diagnose.env.rules, hy3d_rocm.diagnose.env.shown; "
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

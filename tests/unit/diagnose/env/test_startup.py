@@ -20,7 +20,6 @@ from places import ROOT
 
 from hy3d_rocm.diagnose.env import choices, rules, startup
 from hy3d_rocm.diagnose.env.machine import Machine, find_results
-from hy3d_rocm.diagnose.env.rules import Verdict
 
 AMD = Machine(("gfx1151",), True, (2, 9, 1), True, (7, 1))
 WINDOWS = Machine((), False, (2, 9, 1), True, (7, 1), system="windows")
@@ -201,11 +200,16 @@ MACHINES = st.sampled_from([AMD, WINDOWS, BUILD_ONLY, NVIDIA, IGPU_BESIDE_NVIDIA
 
 
 @settings(max_examples=how_much.of(100, 300), deadline=None, print_blob=True)
+def throws(finding: rules.Finding) -> bool:
+    """Of our own variables the doctor speaks."""
+    return finding.rule.verdict == "throws" and not finding.name.startswith("HY3D_")
+
+
 @given(st.dictionaries(NAMES, VALUES, max_size=6), MACHINES)
 def test_no_value_that_works_is_changed_and_only_the_stated_is_added(
     given_environ: dict[str, str], machine: Machine
 ) -> None:
-    throwing = {f.name for f in rules.judge(given_environ, machine) if f.rule.leave_out}
+    throwing = {f.name for f in rules.judge(given_environ, machine) if throws(f)}
     environ = dict(given_environ)
     lines = startup.run(environ, machine)
     assert not any("failed" in line for line in lines), lines
@@ -227,7 +231,7 @@ def test_no_value_that_works_is_changed_and_only_the_stated_is_added(
         given_environ, "HY3D_ROCM_ENV"
     )
     if machine.has_rocm_libraries and not off:
-        assert not [f.name for f in left if f.rule.leave_out], "nothing that throws is left"
+        assert not list(filter(throws, left)), "nothing that throws is left"
 
 
 def prestartup(
@@ -302,9 +306,3 @@ def test_an_ordinary_machine_is_told_nothing(tmp_path: Path) -> None:
     out = prestartup(tmp_path, {"PATH": os.environ["PATH"], **GUIDE})
     assert out["log"] == []
     assert GUIDE.items() <= out["environ"].items()
-
-
-def test_each_verdict_reads_as_a_sentence() -> None:
-    assert {verdict.phrase for verdict in Verdict} == {
-        "throws", "is not advised", "does nothing", "helps", "may be improved", "is fine",
-    }  # fmt: skip

@@ -14,8 +14,7 @@ from diagnose_cases import excerpts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hy3d_rocm.diagnose.log.examine import UNKNOWN_LINES, Examination, examine
-from hy3d_rocm.diagnose.log.found import EVIDENCE_LINES
+from hy3d_rocm.diagnose.log.examine import EVIDENCE_LINES, UNKNOWN_LINES, Examination, examine
 from hy3d_rocm.diagnose.log.read import PIECE_CHARS, lines_of_stream, lines_of_text
 from hy3d_rocm.diagnose.log.report import WIDTH, as_dict, exit_code, text_of
 

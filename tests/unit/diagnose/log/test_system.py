@@ -295,14 +295,14 @@ PROCESSOR_BESIDE = "GPU 0: gfx1103\nDevice: cuda:1 AMD Radeon RX 7900 XTX : nati
 
 @pytest.mark.parametrize("shown", ["", "Platform: Windows\n", WSL[0], "podman exec -it x bash\n"])
 @pytest.mark.parametrize(
-    "rule", [r for r in by_id().values() if "beside" in dict(r.instead)], ids=lambda r: r.id
+    "rule", [r for r in by_id().values() if "beside" in r.instead], ids=lambda r: r.id
 )
 def test_a_gpu_in_the_processor_beside_a_card_is_hidden_before_anything_else(
     rule: Rule, shown: str
 ) -> None:
     case = next(case for case in CASES if case.expected == (rule.id,) and "gfx" not in case.text)
     (found,) = diagnose(shown + PROCESSOR_BESIDE + case.text)
-    assert found.do == dict(rule.instead)["beside"]
+    assert found.do == rule.instead["beside"]
     (alone,) = diagnose(shown + PROCESSOR_BESIDE.split("\n")[1] + "\n" + case.text)
     assert alone.do != found.do
 
@@ -317,7 +317,7 @@ def test_an_nvidia_card_is_not_told_of_amds_driver() -> None:
 
 def test_only_the_card_that_the_sources_name_is_told_to_switch_cwsr_off() -> None:
     for rule in by_id().values():
-        others = (action for shown, action in rule.instead if shown != "gfx1151")
+        others = (action for shown, action in rule.instead.items() if shown != "gfx1151")
         assert "cwsr" not in " ".join([rule.do, *others, rule.otherwise]), rule.id
     fault = "Memory access fault by GPU node-1 on address 0x7. Reason: Page not present.\n"
     (found,) = diagnose("Device: cuda:0 AMD Radeon 8060S Graphics : native\n" + fault)
@@ -343,5 +343,5 @@ def test_the_page_of_causes_shows_every_action_of_every_rule() -> None:
     causes = page_of_causes()
     for rule in by_id().values():
         entry = causes.entry(rule)
-        for action in (rule.do, *(action for _, action in rule.instead)):
+        for action in (rule.do, *rule.instead.values()):
             assert causes.plain(causes.MACHINE.filled(action)) in entry, (rule.id, action)

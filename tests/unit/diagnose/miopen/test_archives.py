@@ -32,8 +32,8 @@ from miopen_support import (  # noqa: F401
 
 import hy3d_rocm
 from hy3d_rocm import cli
-from hy3d_rocm.diagnose.miopen import archive, changes, users
-from hy3d_rocm.diagnose.miopen.archive import ArchiveError
+from hy3d_rocm.diagnose.miopen import backup, command
+from hy3d_rocm.diagnose.miopen.backup import ArchiveError
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_an_archive_that_is_none_of_ours_is_refused(
     before = make_tree(home)
     path = tar_with(tmp_path / "evil.tar.gz", member)
     with pytest.raises(ArchiveError, match=words):
-        changes.restore(path, found_in(home), target(tmp_path))
+        backup.restore(path, found_in(home), target(tmp_path))
     assert snapshot(tmp_path) == {
         "evil.tar.gz": path.read_bytes(), **{f"home/{n}": c for n, c in before.items()},
     }  # fmt: skip
@@ -66,8 +66,8 @@ def test_an_archive_that_is_none_of_ours_is_refused(
 )
 def test_names_that_windows_takes_for_others_are_refused_there(name: str) -> None:
     with pytest.raises(ArchiveError, match=r"a\.zip: Windows can't hold"):
-        archive.check_name(f"databases/{name}", Path("a.zip"), windows=True)
-    archive.check_name(f"databases/{name}", Path("a.zip"), windows=False)
+        backup.check_name(f"databases/{name}", Path("a.zip"), windows=True)
+    backup.check_name(f"databases/{name}", Path("a.zip"), windows=False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no such names elsewhere")
@@ -80,10 +80,10 @@ def test_odd_names_are_saved_and_put_back(home: Path, tmp_path: Path, ending: st
     for name in names:
         (home / ".config/miopen" / os.fsdecode(name)).write_text("1=2\n")
     before = snapshot(home)
-    done = changes.clear(found_in(home), target(tmp_path, f"a.{ending}"))
+    done = backup.clear(found_in(home), target(tmp_path, f"a.{ending}"))
     assert done.backup is not None
     assert snapshot(home) == {}
-    changes.restore(done.backup.path, found_in(home), target(tmp_path))
+    backup.restore(done.backup.path, found_in(home), target(tmp_path))
     assert snapshot(home) == before
 
 
@@ -96,7 +96,7 @@ def test_a_name_that_a_zip_can_not_hold_is_told(
     before = snapshot(home)
     for name, value in at_home(home).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(users, "users_of", lambda *_: [])
+    monkeypatch.setattr(command, "users_of", lambda *_: [])
     assert cli.main(["miopen", "clear", "--backup", str(tmp_path / "a.zip")]) == 1
     said = capsys.readouterr().err
     assert "latin\\udce4.ufdb.txt' is not UTF-8" in said
@@ -116,7 +116,7 @@ def test_a_name_that_can_not_be_decoded_is_a_sentence(
     (tmp_path / "a.zip").touch()
     monkeypatch.setattr(zipfile, "ZipFile", refuse)
     with pytest.raises(ArchiveError, match=r"can't be read: .*codec can't decode"):
-        changes.restore(tmp_path / "a.zip", found_in(home), target(tmp_path))
+        backup.restore(tmp_path / "a.zip", found_in(home), target(tmp_path))
 
 
 def test_a_link_in_a_zip_is_refused(home: Path, tmp_path: Path) -> None:
@@ -126,17 +126,17 @@ def test_a_link_in_a_zip_is_refused(home: Path, tmp_path: Path) -> None:
         entry.external_attr = 0o120777 << 16
         file.writestr(entry, "/etc/passwd")
     with pytest.raises(ArchiveError, match="no plain file"):
-        changes.restore(path, found_in(home), target(tmp_path))
+        backup.restore(path, found_in(home), target(tmp_path))
 
 
 def test_a_file_that_changed_in_the_archive_is_refused(home: Path, tmp_path: Path) -> None:
     index = {"format": 1, "files": {"databases/a": [4, "0" * 64]}}
     path = tar_with(
         tmp_path / "a.tar.gz",
-        plain("databases/a"), plain(archive.INDEX, json.dumps(index).encode()),
+        plain("databases/a"), plain(backup.INDEX, json.dumps(index).encode()),
     )  # fmt: skip
     with pytest.raises(ArchiveError, match="not what it was when it was saved"):
-        changes.restore(path, found_in(home), target(tmp_path))
+        backup.restore(path, found_in(home), target(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["b.tar.gz", "b.zip"])
@@ -144,12 +144,12 @@ def test_half_an_archive_is_refused_and_nothing_changes(
     home: Path, tmp_path: Path, name: str
 ) -> None:
     before = make_tree(home)
-    made = archive.write_backup(found_in(home), tmp_path / name)
+    made = backup.write_backup(found_in(home), tmp_path / name)
     whole = made.path.read_bytes()
     for part in (0, 10, len(whole) // 2):
         made.path.write_bytes(whole[:part])
         with pytest.raises(ArchiveError):
-            changes.restore(made.path, found_in(home), target(tmp_path))
+            backup.restore(made.path, found_in(home), target(tmp_path))
     assert snapshot(home) == before
 
 
@@ -157,7 +157,7 @@ def test_half_an_archive_is_refused_and_nothing_changes(
 def test_damage_anywhere_in_an_archive_is_a_sentence(home: Path, tmp_path: Path, name: str) -> None:
     """Bytes of headers, too, with the check sums set right: the readers' own errors are many."""
     make_tree(home)
-    made = archive.write_backup(found_in(home), tmp_path / name)
+    made = backup.write_backup(found_in(home), tmp_path / name)
     whole, rng = made.path.read_bytes(), random.Random(name)
     for number in range(400):
         data = bytearray(whole)
@@ -178,7 +178,7 @@ def test_damage_anywhere_in_an_archive_is_a_sentence(home: Path, tmp_path: Path,
                 data[rng.randrange(len(data))] = rng.randrange(256)
         made.path.write_bytes(data)
         with contextlib.suppress(ArchiveError):  # anything else is a traceback
-            archive.read_backup(made.path)
+            backup.read_backup(made.path)
 
 
 @pytest.mark.parametrize(
@@ -187,11 +187,11 @@ def test_damage_anywhere_in_an_archive_is_a_sentence(home: Path, tmp_path: Path,
      '{"files": {"a": [' + "9" * 5000 + ', "x"]}}', '{"files": 5}', "null"],
 )  # fmt: skip
 def test_an_index_of_nonsense_is_a_sentence(tmp_path: Path, index: str) -> None:
-    path = tar_with(tmp_path / "a.tar.gz", plain(archive.INDEX, index.encode()))
+    path = tar_with(tmp_path / "a.tar.gz", plain(backup.INDEX, index.encode()))
     with pytest.raises(ArchiveError):
-        archive.read_backup(path)
+        backup.read_backup(path)
     with pytest.raises(ArchiveError, match="can't be read"):
-        archive.read_backup(tmp_path / "a\0b.zip")
+        backup.read_backup(tmp_path / "a\0b.zip")
 
 
 def index_of(number: object) -> bytes:
@@ -207,8 +207,8 @@ def index_of(number: object) -> bytes:
 
 
 def test_a_backup_of_the_first_version_with_backups_is_read(tmp_path: Path) -> None:
-    members = plain("databases/a.ufdb.txt", b"x=1\n"), plain(archive.INDEX, index_of(1))
-    [saved] = archive.read_backup(tar_with(tmp_path / "a.tar.gz", *members))
+    members = plain("databases/a.ufdb.txt", b"x=1\n"), plain(backup.INDEX, index_of(1))
+    [saved] = backup.read_backup(tar_with(tmp_path / "a.tar.gz", *members))
     assert (saved.name, saved.size) == ("databases/a.ufdb.txt", 4)
 
 
@@ -216,10 +216,10 @@ def test_a_backup_of_another_format_names_both_and_nothing_is_restored(
     home: Path, tmp_path: Path
 ) -> None:
     before = make_tree(home)
-    members = plain("databases/a.ufdb.txt", b"x=1\n"), plain(archive.INDEX, index_of(2))
+    members = plain("databases/a.ufdb.txt", b"x=1\n"), plain(backup.INDEX, index_of(2))
     path = tar_with(tmp_path / "a.tar.gz", *members)
     with pytest.raises(ArchiveError) as caught:
-        changes.restore(path, found_in(home), target(tmp_path))
+        backup.restore(path, found_in(home), target(tmp_path))
     assert str(caught.value) == (
         f"{path} was made by another version of this program (format 2; this one, "
         f"{hy3d_rocm.__version__}, reads 1): restore it with that one"
@@ -231,14 +231,14 @@ def test_a_backup_of_another_format_names_both_and_nothing_is_restored(
 def test_restore_does_not_write_through_a_link(home: Path, tmp_path: Path) -> None:
     make_tree(home)
     found = found_in(home)
-    made = changes.clear(found, target(tmp_path)).backup
+    made = backup.clear(found, target(tmp_path)).backup
     assert made is not None
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (home / ".cache/miopen").mkdir(parents=True, exist_ok=True)
     (home / ".cache/miopen/3.3.0.a85ca8a54").symlink_to(elsewhere)
     with pytest.raises(ArchiveError, match="is or has a link"):
-        changes.restore(made.path, found, target(tmp_path, "c.zip"))
+        backup.restore(made.path, found, target(tmp_path, "c.zip"))
     assert everything(elsewhere) == []
 
 
@@ -246,12 +246,12 @@ def test_restore_asks_for_room_first(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_tree(home)
-    made = changes.clear(found_in(home), target(tmp_path)).backup
+    made = backup.clear(found_in(home), target(tmp_path)).backup
     assert made is not None
-    usage = changes.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(changes.shutil, "disk_usage", lambda _: usage._replace(free=10))
+    usage = backup.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(backup.shutil, "disk_usage", lambda _: usage._replace(free=10))
     with pytest.raises(ArchiveError, match="10 B are free"):
-        changes.restore(made.path, found_in(home), target(tmp_path, "c.zip"))
+        backup.restore(made.path, found_in(home), target(tmp_path, "c.zip"))
     assert snapshot(home) == {}
 
 
@@ -260,10 +260,10 @@ def test_a_disk_that_fills_up_while_restoring_is_said_with_what_there_is(
 ) -> None:
     before = make_tree(home)
     found = found_in(home)
-    made = archive.write_backup(found, tmp_path / "b.zip")
+    made = backup.write_backup(found, tmp_path / "b.zip")
     (home / ".config/miopen" / FIND_DB).write_bytes(b"later=1\n")
     later = snapshot(home)
-    real, calls = changes._copy, 0
+    real, calls = backup._copy, 0
 
     def copy(source: Any, file: Any) -> str:
         nonlocal calls
@@ -273,11 +273,11 @@ def test_a_disk_that_fills_up_while_restoring_is_said_with_what_there_is(
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(source, file)
 
-    monkeypatch.setattr(changes, "_copy", copy)
+    monkeypatch.setattr(backup, "_copy", copy)
     with pytest.raises(
         ArchiveError, match=r"2 of 4 files were put back, then: .*No space left"
     ) as e:
-        changes.restore(made.path, found, target(tmp_path))
+        backup.restore(made.path, found, target(tmp_path))
     assert str(tmp_path / "kept" / "backup.tar.gz") in str(e.value)
     assert all(content in (before[name], later[name]) for name, content in snapshot(home).items())
     assert snapshot(home).keys() == before.keys()

@@ -23,19 +23,19 @@ from miopen_support import (  # noqa: F401
 )
 
 from hy3d_rocm import files
-from hy3d_rocm.diagnose.miopen import archive, changes, places
-from hy3d_rocm.diagnose.miopen.archive import ArchiveError
+from hy3d_rocm.diagnose.miopen import backup, places
+from hy3d_rocm.diagnose.miopen.backup import ArchiveError
 
 
 @pytest.mark.parametrize("name", ["a.tar.gz", "a.tgz", "A.ZIP"])
 def test_a_cleared_cache_comes_back_byte_for_byte(home: Path, tmp_path: Path, name: str) -> None:
     before = make_tree(home)
     found = found_in(home)
-    done = changes.clear(found, target(tmp_path, name))
+    done = backup.clear(found, target(tmp_path, name))
     assert done.backup is not None
     assert done.count == len(before) == len(done.backup.files)
     assert snapshot(home) == {}
-    again = changes.restore(done.backup.path, found, target(tmp_path, f"second_{name}"))
+    again = backup.restore(done.backup.path, found, target(tmp_path, f"second_{name}"))
     assert again.backup is None  # nothing was there
     assert snapshot(home) == before
 
@@ -44,15 +44,15 @@ def test_a_backup_is_not_written_over_anything(home: Path, tmp_path: Path) -> No
     make_tree(home)
     (tmp_path / "a.zip").write_text("mine")
     with pytest.raises(ArchiveError, match="is there already"):
-        archive.write_backup(found_in(home), tmp_path / "a.zip")
+        backup.write_backup(found_in(home), tmp_path / "a.zip")
     with pytest.raises(ArchiveError, match=r"no \.tar\.gz and no \.zip"):
-        archive.write_backup(found_in(home), tmp_path / "a.rar")
+        backup.write_backup(found_in(home), tmp_path / "a.rar")
     assert (tmp_path / "a.zip").read_text() == "mine"
 
 
 def test_a_backup_inside_of_the_cache_does_not_hold_itself(home: Path) -> None:
     before = make_tree(home)
-    made = archive.write_backup(found_in(home), home / ".cache/miopen/b.tar.gz")
+    made = backup.write_backup(found_in(home), home / ".cache/miopen/b.tar.gz")
     assert len(made.files) == len(before)
 
 
@@ -74,11 +74,11 @@ def test_of_two_places_one_in_the_other_each_file_is_saved_once(
     before = snapshot(home)
     given = [path for place in found for path in places.files_of(place)]
     assert len(given) == len(set(given)) >= 4
-    done = changes.clear(found, target(tmp_path))
+    done = backup.clear(found, target(tmp_path))
     assert done.backup is not None
     assert done.count == len(given)
     assert len(snapshot(home)) == len(before) - len(given)
-    changes.restore(done.backup.path, found, target(tmp_path, "second.zip"))
+    backup.restore(done.backup.path, found, target(tmp_path, "second.zip"))
     assert snapshot(home) == before
 
 
@@ -92,7 +92,7 @@ def test_where_the_backup_fails_nothing_is_cleared(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ArchiveError, match="No space left on device; nothing was changed"):
-        changes.clear(found_in(home), target(tmp_path))
+        backup.clear(found_in(home), target(tmp_path))
     assert snapshot(home) == before
     assert everything(tmp_path / "kept") == []
 
@@ -101,10 +101,10 @@ def test_a_backup_that_reads_back_differently_is_none(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = make_tree(home)
-    real = archive.read_backup
-    monkeypatch.setattr(archive, "read_backup", lambda *a, **k: real(*a, **k)[1:])
+    real = backup.read_backup
+    monkeypatch.setattr(backup, "read_backup", lambda *a, **k: real(*a, **k)[1:])
     with pytest.raises(ArchiveError, match="not what was written"):
-        changes.clear(found_in(home), target(tmp_path))
+        backup.clear(found_in(home), target(tmp_path))
     assert snapshot(home) == before
     assert everything(tmp_path / "kept") == []
 
@@ -114,7 +114,7 @@ def test_what_is_written_meanwhile_stays(
 ) -> None:
     make_tree(home)
     changed = home / ".config/miopen" / FIND_DB
-    real = changes.write_backup
+    real = backup.write_backup
 
     def write_then_change(*arguments: Any) -> Any:
         made = real(*arguments)
@@ -122,8 +122,8 @@ def test_what_is_written_meanwhile_stays(
         (home / ".config/miopen/new.ufdb.txt").write_text("new=1\n")
         return made
 
-    monkeypatch.setattr(changes, "write_backup", write_then_change)
-    done = changes.clear(found_in(home), target(tmp_path))
+    monkeypatch.setattr(backup, "write_backup", write_then_change)
+    done = backup.clear(found_in(home), target(tmp_path))
     assert [path for path, _ in done.left] == [changed]
     assert {p.name for p in everything(home)} == {FIND_DB, "new.ufdb.txt"}
 
@@ -158,7 +158,7 @@ def test_what_a_program_has_open_is_told_and_stays_and_the_rest_goes(
     home: Path, tmp_path: Path, held: Path
 ) -> None:
     before = snapshot(home)
-    done = changes.clear(found_in(home), target(tmp_path))
+    done = backup.clear(found_in(home), target(tmp_path))
     assert done.backup is not None
     assert len(done.backup.files) == len(before) == done.count + 1
     assert [(path, bool(why)) for path, why in done.left] == [(held, True)]
@@ -168,10 +168,10 @@ def test_what_a_program_has_open_is_told_and_stays_and_the_rest_goes(
 def test_what_a_program_has_open_is_not_half_restored(
     home: Path, tmp_path: Path, held: Path
 ) -> None:
-    made = archive.write_backup(found_in(home), tmp_path / "first.zip")
+    made = backup.write_backup(found_in(home), tmp_path / "first.zip")
     before = snapshot(home)
     with pytest.raises(ArchiveError, match=r"3 of 4 files were put back, then: .*kept"):
-        changes.restore(made.path, found_in(home), target(tmp_path))
+        backup.restore(made.path, found_in(home), target(tmp_path))
     assert snapshot(home) == before
 
 
@@ -206,7 +206,7 @@ def test_killed_while_clearing_everything_is_in_the_backup(
         f"""
         import os
         from pathlib import Path
-        from hy3d_rocm.diagnose.miopen import changes, places
+        from hy3d_rocm.diagnose.miopen import backup, places
         calls, real = 0, Path.unlink
         def unlink(path, *rest):
             global calls
@@ -215,13 +215,13 @@ def test_killed_while_clearing_everything_is_in_the_backup(
                 os._exit(9)
             real(path, *rest)
         Path.unlink = unlink
-        changes.clear(places.places(), lambda: Path({str(out)!r}))
+        backup.clear(places.places(), lambda: Path({str(out)!r}))
         """,
         home,
     )
     assert done.returncode == 9, done.stderr
     assert len(snapshot(home)) == len(before) - call + 1
-    changes.restore(out, found_in(home), target(tmp_path))
+    backup.restore(out, found_in(home), target(tmp_path))
     assert snapshot(home) == before
 
 
@@ -231,7 +231,7 @@ def test_killed_while_restoring_no_file_is_half_written(
 ) -> None:
     before = make_tree(home)
     out = tmp_path / "b.tar.gz"
-    archive.write_backup(found_in(home), out)
+    backup.write_backup(found_in(home), out)
     (home / ".config/miopen" / FIND_DB).write_bytes(b"later=1\n")
     later = snapshot(home)
     kept = tmp_path / "kept.tar.gz"
@@ -239,8 +239,8 @@ def test_killed_while_restoring_no_file_is_half_written(
         f"""
         import os
         from pathlib import Path
-        from hy3d_rocm.diagnose.miopen import changes, places
-        calls, real = 0, changes._copy
+        from hy3d_rocm.diagnose.miopen import backup, places
+        calls, real = 0, backup._copy
         def copy(source, file):
             global calls
             calls += 1
@@ -249,13 +249,13 @@ def test_killed_while_restoring_no_file_is_half_written(
                 file.flush()
                 os._exit(9)
             return real(source, file)
-        changes._copy = copy
-        changes.restore(Path({str(out)!r}), places.places(), lambda: Path({str(kept)!r}))
+        backup._copy = copy
+        backup.restore(Path({str(out)!r}), places.places(), lambda: Path({str(kept)!r}))
         """,
         home,
     )
     assert done.returncode == 9, done.stderr
     now = {n: c for n, c in snapshot(home).items() if not n.endswith(".part")}
     assert all(content in (before[name], later[name]) for name, content in now.items())
-    changes.restore(kept, found_in(home), target(tmp_path))
+    backup.restore(kept, found_in(home), target(tmp_path))
     assert {n: c for n, c in snapshot(home).items() if not n.endswith(".part")} == later

@@ -24,7 +24,7 @@ from miopen_support import (  # noqa: F401
 )
 
 from hy3d_rocm import cli
-from hy3d_rocm.diagnose.miopen import changes, contents, places
+from hy3d_rocm.diagnose.miopen import backup, places
 
 
 def test_the_folders_are_those_of_the_platform(tmp_path: Path) -> None:
@@ -83,13 +83,13 @@ def test_where_a_variable_names_the_kernels_folder_all_of_miopens_files_are_seen
         variables["MIOPEN_CUSTOM_CACHE_DIR"] = str(cache)
     [place] = found_in(home, **variables)
     assert {p.relative_to(cache).as_posix() for p in places.files_of(place)} == own
-    facts = contents.collect({**at_home(home), **variables})
+    facts = places.collect({**at_home(home), **variables})
     assert (facts["find_entries"], facts["compiled_entries"]) == (1, 2)
     before = snapshot(cache)
-    done = changes.clear([place], target(tmp_path))
+    done = backup.clear([place], target(tmp_path))
     assert done.backup is not None
     assert snapshot(cache).keys() == foreign
-    changes.restore(done.backup.path, [place], target(tmp_path, "second.zip"))
+    backup.restore(done.backup.path, [place], target(tmp_path, "second.zip"))
     assert snapshot(cache) == before
 
 
@@ -108,7 +108,7 @@ def test_links_are_neither_given_nor_followed(home: Path) -> None:
 
 def test_entries_versions_and_sizes_are_told(home: Path) -> None:
     make_tree(home)
-    facts = contents.collect(at_home(home))
+    facts = places.collect(at_home(home))
     assert json.loads(json.dumps(facts)) == facts
     assert (facts["find_entries"], facts["compiled_entries"]) == (3, 2)
     databases, kernels = facts["places"]
@@ -124,13 +124,13 @@ def test_entries_versions_and_sizes_are_told(home: Path) -> None:
      ("gfx103048.ukdb", "gfx1030"), ("other.ukdb", "")],
 )  # fmt: skip
 def test_the_architecture_is_read_from_the_name(name: str, architecture: str) -> None:
-    assert contents.architecture_of(name) == architecture
+    assert places.architecture_of(name) == architecture
 
 
 def test_what_cannot_be_read_is_a_fact(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_tree(home)
     (home / ".cache/miopen/3.3.0.a85ca8a54/broken.ukdb").write_bytes(b"no database at all")
-    facts = contents.collect(at_home(home))
+    facts = places.collect(at_home(home))
     [broken] = [f for f in facts["places"][1]["files"] if f["path"].endswith("broken.ukdb")]
     assert broken["entries"] is None
 
@@ -138,13 +138,13 @@ def test_what_cannot_be_read_is_a_fact(home: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "scandir", refuse)
-    assert contents.collect(at_home(home))["places"][0]["error"] == "Permission denied"
+    assert places.collect(at_home(home))["places"][0]["error"] == "Permission denied"
 
 
 def test_counting_leaves_the_database_as_it_is(home: Path) -> None:
     make_tree(home)
     before = snapshot(home)
-    contents.collect(at_home(home))
+    places.collect(at_home(home))
     assert snapshot(home) == before
 
 
@@ -157,20 +157,20 @@ def test_counting_a_wal_database_makes_no_files_beside_it(
         database.execute("PRAGMA journal_mode=WAL")
     before = snapshot(home)
     seen = set[str]()
-    real = contents.closing
+    real = places.closing
 
     def watched(database: Any) -> Any:
         database.execute("SELECT count(*) FROM kern_db").fetchone()
         seen.update(snapshot(home))
         return real(database)
 
-    monkeypatch.setattr(contents, "closing", watched)
-    assert contents.entries_in(path) == 2
+    monkeypatch.setattr(places, "closing", watched)
+    assert places.entries_in(path) == 2
     assert seen == before.keys()
     assert snapshot(home) == before
     path.with_name(path.name + "-wal").write_bytes(b"")
     before = snapshot(home)
-    facts = contents.collect(at_home(home))
+    facts = places.collect(at_home(home))
     assert snapshot(home) == before
     file = next(f for f in facts["places"][1]["files"] if f["path"] == KERNELS)
     assert (file["entries"], file["in_use"]) == (None, ["-wal"])

@@ -15,7 +15,7 @@ from miopen_support import (  # noqa: F401
 )
 
 from hy3d_rocm import cli
-from hy3d_rocm.diagnose.miopen import users
+from hy3d_rocm.diagnose.miopen import command
 
 
 def fake_process(proc: Path, pid: int, line: str, maps: str = "", file: str = "") -> None:
@@ -36,7 +36,7 @@ def test_processes_that_use_the_files_are_told(home: Path, tmp_path: Path) -> No
     fake_process(proc, 11, "/usr/bin/python other.py", file=f"{cache}/x.ukdb")
     fake_process(proc, 12, "/bin/bash", file=f"{cache}-not/x")
     fake_process(proc, 13, "/bin/own", "libMIOpen.so")
-    found = users.users_of([cache], proc, own=13)
+    found = command.users_of([cache], proc, own=13)
     assert [(u.pid, u.name) for u in found] == [(10, "python main.py"), (11, "python other.py")]
     assert "has x.ukdb open" in str(found[1])
 
@@ -47,7 +47,7 @@ def test_the_command_refuses_while_files_are_used(
     before = make_tree(home)
     for name, value in at_home(home).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(users, "users_of", lambda *_: [users.User(7, "python main.py", "uses")])
+    monkeypatch.setattr(command, "users_of", lambda *_: [command.User(7, "python main.py", "uses")])
     out = tmp_path / "b.zip"
     assert cli.main(["miopen", "clear", "--backup", str(out)]) == 1
     assert "python main.py (process 7" in capsys.readouterr().err
@@ -64,7 +64,7 @@ def test_the_command_informs_saves_clears_and_restores(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
     monkeypatch.setenv("LOCALAPPDATA", str(home / "data"))
-    monkeypatch.setattr(users, "users_of", lambda *_: [])
+    monkeypatch.setattr(command, "users_of", lambda *_: [])
     assert cli.main(["miopen", "info"]) == 0
     assert "find results for 3 convolutions, 2 compiled kernels" in capsys.readouterr().out
     assert cli.main(["miopen", "info", "--json"]) == 0
