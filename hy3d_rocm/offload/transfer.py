@@ -1,9 +1,9 @@
 """Moving weights with progress in bytes, and watching others move them (docs/offload.md).
 
-accelerate's CpuOffload has one method that moves, `pre_forward`: it sends the previous component
-to the CPU, then its own to the execution device. While a pipeline is watched, each such hook has
-a `pre_forward` of ours as an instance attribute. diffusers makes new hooks at the end of each call
-(`maybe_free_model_hooks`), so that method is wrapped on the instance too.
+While a pipeline is watched, each of its components has a `to` of ours as an instance attribute:
+what a loader, diffusers and accelerate's CpuOffload (which sends the previous component to the CPU,
+then its own to the execution device) call to move it. diffusers makes new hooks at the end of each
+call (`maybe_free_model_hooks`), so that method is wrapped on the instance too.
 """
 
 from __future__ import annotations
@@ -236,14 +236,22 @@ def _move_by_itself(
     return total
 
 
-@contextmanager
-def reporting_transfers(pipeline: Any, progress: Progress | None) -> Iterator[None]:
-    """While open, transfers made by the pipeline's model offload are reported to `progress`.
+# (module, device, name) -> bytes moved
+Mover = Callable[["torch.nn.Module", "torch.device", str], int]
+_SLOT = "_hy3d_offload_watch"
+_FREE = "maybe_free_model_hooks"
 
-    Each transfer is one sequence of progress calls ("unet to cuda:0"); an exception from progress
-    breaks the transfer off (see move) and goes through the pipeline's call. What moves, and in
-    which order, is as accelerate does it. Sequential offload, other kinds of hooks and pipelines
-    without hooks are left alone.
+
+@contextmanager
+def reporting_moves(pipeline: Any, progress: Progress | None) -> Iterator[None]:
+    """While open, `to(device)` of the pipeline's components is reported to `progress`, whoever
+    calls it: a loader, the pipeline's own `to`, accelerate's hooks of model offload.
+
+    pipeline: anything that components_of() knows, a module alone included. Each transfer is one
+    sequence of progress calls ("unet to cuda:0"). An exception from progress breaks the move off,
+    and what had moved goes back (see move). What moves, and in which order, stays the caller's.
+    Without a report go: modules with a `to` of their own on the instance, moves that change the
+    dtype or the memory format, and non_blocking ones. Scopes nest; the outermost reports.
     """
 
     def mover(module: torch.nn.Module, device: torch.device, name: str) -> int:
@@ -253,18 +261,10 @@ def reporting_transfers(pipeline: Any, progress: Progress | None) -> Iterator[No
         yield
 
 
-# (module, device, name) -> bytes moved
-Mover = Callable[["torch.nn.Module", "torch.device", str], int]
-_SLOT = "_hy3d_offload_watch"
-_FREE = "maybe_free_model_hooks"
-# What pre_forward of the CpuOffload that we know looks up; with another one nothing is replaced.
-_KNOWN_NAMES = {"prev_module_hook", "offload", "execution_device", "to", "send_to_device"}
-
-
 @dataclass(eq=False)
 class Listener:
-    """What watched() calls. mover: moves a module instead of its own `to`; None: no wish. before,
-    after: enclose each transfer, not each forward, also one that an exception breaks off."""
+    """What watched() calls. mover: moves a module before its own `to` does; None: no wish. before,
+    after: enclose each transfer, also one that an exception breaks off."""
 
     mover: Mover | None = None
     before: Callable[[], None] = lambda: None
@@ -273,10 +273,10 @@ class Listener:
 
 @contextmanager
 def watched(pipeline: Any, listener: Listener) -> Iterator[bool]:
-    """Tells `listener` about the transfers of the pipeline's offload hooks while open.
+    """Tells `listener` about the transfers of the pipeline's components while open.
 
-    Yields whether every model offload hook of the pipeline could be watched. Several listeners
-    may watch one pipeline; the last one with a mover moves.
+    Yields whether those of every component are seen. Several listeners may watch one pipeline; the
+    first one with a mover moves.
     """
     pipeline = unwrap(pipeline)
     own = getattr(pipeline, "__dict__", {})
@@ -295,163 +295,65 @@ def watched(pipeline: Any, listener: Listener) -> Iterator[bool]:
 
 
 class _Watch:
-    """The replaced methods of one pipeline and its hooks."""
+    """The replaced methods of one pipeline and its components."""
 
     def __init__(self, pipeline: Any) -> None:
         self.pipeline = pipeline
         self.listeners: list[Listener] = []
         self.complete = True
-        self._hooks: list[Any] = []
         self._free: Callable[..., Any] | None = None
 
     def attach(self) -> None:
         for name, module in components_of(self.pipeline).items():
-            for hook in flat_hooks(module):
-                if not is_kind(hook, "CpuOffload"):
-                    continue
-                difference = _difference(hook)
-                if difference is None:
-                    self._hooks.append(hook)
-                    hook.pre_forward = functools.partial(
-                        self._pre_forward, hook, hook.pre_forward, name
-                    )
-                else:
-                    self.complete = False
-                    logger.debug("transfers of %s are not watched: %s", name, difference)
+            found = vars(module).setdefault("to", functools.partial(self._to, module, name))
+            self.complete &= self._is_ours(found)
         free = getattr(self.pipeline, _FREE, None)
         if self._free is None and callable(free) and _FREE not in vars(self.pipeline):
             self._free = free
             vars(self.pipeline)[_FREE] = self._free_hooks
 
     def detach(self) -> None:
-        self._release_hooks()
+        for module in components_of(self.pipeline).values():
+            if self._is_ours(vars(module).get("to")):
+                del vars(module)["to"]
         if self._free is not None:
             vars(self.pipeline).pop(_FREE, None)
-            self._free = None
 
-    def _release_hooks(self) -> None:
-        for hook in self._hooks:
-            replaced = vars(hook).get("pre_forward")
-            if isinstance(replaced, functools.partial) and replaced.func == self._pre_forward:
-                del hook.pre_forward
-        self._hooks = []
+    def _is_ours(self, found: Any) -> bool:
+        return isinstance(found, functools.partial) and found.func == self._to
 
-    def _pre_forward(
-        self, hook: Any, original: Any, name: str, module: Any, /, *args: Any, **kwargs: Any
-    ) -> Any:
-        previous: Any = getattr(hook.prev_module_hook, "model", None)
-        target = _device_of(hook)
-        leaves = previous is not None and not _at(previous, indexed("cpu"))
-        arrives = target is not None and not _at(module, target)
-        if not leaves and not arrives:
-            return original(module, *args, **kwargs)
-        with self._transfer() as mover:
-            if mover is None or target is None:
-                return original(module, *args, **kwargs)
-            if leaves:
-                mover(previous, indexed("cpu"), self._name_of(previous))
-                components.empty_cache(target)
-            if not arrives:
-                return args, kwargs
-            mover(module, target, name)
-        # As accelerate: inputs follow where the module has moved, and only there.
-        from accelerate.utils import send_to_device
-
-        return send_to_device(args, target), send_to_device(kwargs, target)
+    def _to(self, module: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """module.to(*args, **kwargs), its transfer told."""
+        mine = vars(module).pop("to")  # move() must see the module as it is
+        try:
+            device = _destination(module, args, kwargs)
+            if device is None or not _groups_elsewhere(module, device):
+                return module.to(*args, **kwargs)
+            for listener in self.listeners:
+                listener.before()
+            try:
+                movers = (one.mover for one in self.listeners if one.mover is not None)
+                mover = next(movers, None)
+                if mover is not None:
+                    mover(module, device, name)
+                return module.to(*args, **kwargs)
+            finally:
+                for listener in self.listeners:
+                    listener.after()
+        finally:
+            vars(module)["to"] = mine
 
     def _free_hooks(self, *args: Any, **kwargs: Any) -> Any:
-        """maybe_free_model_hooks: everything to the CPU, and new hooks."""
+        """maybe_free_model_hooks: everything to the CPU, and new hooks, for which accelerate takes
+        a module's `to` away."""
         assert self._free is not None  # set where this was put in place
-        hooked = [hook for hook in self._hooks if vars(hook).get("pre_forward") is not None]
-        if not hooked:
-            return self._free(*args, **kwargs)
-        with self._transfer() as mover:
-            if mover is not None:
-                for name, module in components_of(self.pipeline).items():
-                    if any(is_kind(hook, "CpuOffload") for hook in flat_hooks(module)):
-                        mover(module, indexed("cpu"), name)
-            self._release_hooks()
-            try:
-                return self._free(*args, **kwargs)
-            finally:
-                self.attach()
-
-    @contextmanager
-    def _transfer(self) -> Iterator[Mover | None]:
-        for listener in self.listeners:
-            listener.before()
+        for module in components_of(self.pipeline).values():
+            if any(is_kind(hook, "CpuOffload") for hook in flat_hooks(module)):
+                module.to("cpu")
         try:
-            movers = [listener.mover for listener in self.listeners if listener.mover is not None]
-            yield movers[-1] if movers else None
+            return self._free(*args, **kwargs)
         finally:
-            for listener in self.listeners:
-                listener.after()
-
-    def _name_of(self, module: Any) -> str:
-        names = components_of(self.pipeline).items()
-        return next((name for name, known in names if known is module), type(module).__name__)
-
-
-def _difference(hook: Any) -> str | None:
-    """What is different about a hook from accelerate's CpuOffload as we know it; None: nothing."""
-    if type(hook).__name__ != "CpuOffload" or "pre_forward" in vars(hook):
-        return f"its hook is a changed CpuOffload ({type(hook).__qualname__})"
-    if not {"prev_module_hook", "execution_device"} <= set(vars(hook)):
-        return "its hook lacks prev_module_hook or execution_device"
-    function = type(hook).pre_forward
-    function = getattr(function, "__wrapped__", function)
-    missing = _KNOWN_NAMES - set(getattr(getattr(function, "__code__", None), "co_names", ()))
-    return f"its hook's pre_forward does not use {', '.join(sorted(missing))}" if missing else None
-
-
-def _device_of(hook: Any) -> torch.device | None:
-    from hy3d_rocm.device import as_device
-
-    found = as_device(hook.execution_device)
-    return None if found is None else indexed(found)
-
-
-def _at(module: Any, device: torch.device) -> bool:
-    """accelerate's own test: where the first parameter is. A module without any is everywhere."""
-    first = next(iter(module.parameters()), None)
-    return first is None or components.is_on(first, device)
-
-
-@contextmanager
-def reporting_moves(pipeline: Any, progress: Progress | None) -> Iterator[None]:
-    """While open, `to(device)` of the pipeline's components is reported to `progress`.
-
-    pipeline: anything that components_of() knows, a module alone included. An exception from
-    progress breaks the move off, and what had moved goes back (see move). In one step and without
-    a report go: quantised modules and those with a `to` of their own, moves that change the dtype
-    or the memory format, and non_blocking ones. Scopes nest; the outermost reports.
-    """
-    replaced: list[torch.nn.Module] = []
-    try:
-        for name, module in components_of(pipeline).items():
-            if "to" not in vars(module):
-                vars(module)["to"] = functools.partial(_to, module, name, progress)
-                replaced.append(module)
-        yield
-    finally:
-        for module in replaced:
-            found = vars(module).get("to")
-            if isinstance(found, functools.partial) and found.func is _to:
-                del vars(module)["to"]
-
-
-def _to(
-    module: torch.nn.Module, name: str, progress: Progress | None, /, *args: Any, **kwargs: Any
-) -> Any:
-    """module.to(*args, **kwargs), its transfer reported."""
-    mine = vars(module).pop("to")  # move() must see the module as it is
-    try:
-        device = _destination(module, args, kwargs)
-        if device is not None and is_plain(module):
-            move(module, device, progress, name)
-        return module.to(*args, **kwargs)
-    finally:
-        vars(module)["to"] = mine
+            self.attach()
 
 
 def _destination(

@@ -127,7 +127,7 @@ def wrapper(fake_comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> Any:
 
         return scope
 
-    for name in ("reporting_transfers", "measuring"):
+    for name in ("reporting_moves", "measuring"):
         monkeypatch.setattr(offload, name, noting(name))
     monkeypatch.setattr(offload, "diffusers_changes", list)
     return load_upstream(DOUBLE)

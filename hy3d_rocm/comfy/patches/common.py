@@ -281,7 +281,7 @@ def sampling(
     with ExitStack() as stack:
         transfers = stack.enter_context(Transfers(call.patch.node))
         stack.enter_context(cuda_literals(device))
-        stack.enter_context(offload.reporting_transfers(real, transfers))
+        stack.enter_context(offload.reporting_moves(real, transfers))
         stack.enter_context(offload.measuring(real, device, size))
         if mode != "legacy":
             stack.enter_context(proxy.batch())
