@@ -123,27 +123,10 @@ class _Axis:
                 return next_count
         return count
 
-    def all_decoded(self, count: int) -> float:
-        """Output units that all tiles decode together; in float, step by step as the core does."""
-        before, after = min(self.reach_before, self.latent), min(self.reach_after, self.latent)
-        starts = range(count + 1)
-        uncut = bisect_left(starts, before, key=lambda i: self.start(count, i))
-        latents = float(self.latent) + self._starts(count, uncut)
-        latents += (float(count) - float(uncut)) * float(before)
-        if after > 0:  # tile i ends where tile i + 1 begins
-            cut = bisect_left(starts, self.latent - after + 1, key=lambda i: self.start(count, i))
-            behind = self._starts(count, count + 1) - self._starts(count, cut)
-            latents += (
-                float(count + 1 - cut) * float(self.latent) - behind + float(cut - 1) * float(after)
-            )
-        decoded = latents * float(self.factor)
-        return decoded - float(count) * float(self.factor - 1) if self.causal else decoded
-
-    def _starts(self, count: int, tiles: int) -> float:
-        """Sum of the starts of the first tiles."""
-        core, long_cores = divmod(self.latent, count)
-        n, m, longs = float(tiles), float(min(tiles, long_cores + 1)), float(long_cores)
-        return float(core) * (n * (n - 1.0) / 2.0) + (m * (m - 1.0) / 2.0 + (n - m) * longs)
+    def all_decoded(self, count: int) -> int:
+        """Output units that all tiles decode together."""
+        inputs = (self.input(count, tile) for tile in range(count))
+        return sum(self.decoded(stop - start) for start, stop in inputs)
 
 
 def schedule_plan(**fields: Any) -> dict[str, Any]:
@@ -186,7 +169,7 @@ def schedule_plan(**fields: Any) -> dict[str, Any]:
         "levels": len(levels),
         "in_flight": in_flight,
         "decoded_voxels": prod(
-            (axis.all_decoded(n) for axis, n in zip(axes, count, strict=True)), start=1.0
+            (float(axis.all_decoded(n)) for axis, n in zip(axes, count, strict=True)), start=1.0
         ),
     }
 

@@ -225,13 +225,13 @@ def test_refused_plans_and_tiles_are_named() -> None:
             )
 
 
-@both
-def test_levels_end_at_62_whatever_is_left_to_halve(side: Any) -> None:
+def test_levels_end_at_62_whatever_is_left_to_halve() -> None:
     longest = {"latent": (2**63 - 1, 1, 1), "factor": (1, 1, 1)}
-    plan = side.schedule_plan(**longest, level=62)
+    plan = _native.schedule_plan(**longest, level=62)
     assert (plan["level"], plan["levels"]) == (62, 63)
-    assert side.schedule_tile(plan, 0)["in_start"] == (0, 0, 0)
-    assert side.schedule_tile(plan, plan["tiles"] - 1)["in_stop"] == (2**63 - 1, 1, 1)
+    assert _native.schedule_tile(plan, 0)["in_start"] == (0, 0, 0)
+    assert _native.schedule_tile(plan, plan["tiles"] - 1)["in_stop"] == (2**63 - 1, 1, 1)
+    assert twin.schedule_plan(**longest, level=0)["levels"] == 63  # it goes through all tiles
 
 
 @both
