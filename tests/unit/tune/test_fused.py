@@ -19,7 +19,7 @@ OutOfResources = pytest.importorskip("triton.runtime.errors").OutOfResources
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv.triton import configs, launch  # noqa: E402
 from hy3d_rocm.conv.triton.configs import Config  # noqa: E402
-from hy3d_rocm.conv.verdict_store.machine import Machine as Versions  # noqa: E402
+from hy3d_rocm.conv.verdict_store.records import Machine as Versions  # noqa: E402
 from hy3d_rocm.conv.verdict_store.records import Record  # noqa: E402
 from hy3d_rocm.conv.verdict_store.store import Store  # noqa: E402
 from hy3d_rocm.decoding.backends.triton import backend as backends  # noqa: E402
