@@ -23,8 +23,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.conv.verdict_store.machine import amd_driver
-from hy3d_rocm.conv.verdict_store.place import IN_MEMORY, default_path, own_path
+from hy3d_rocm.conv.verdict_store.database import IN_MEMORY, default_path, own_path
+from hy3d_rocm.conv.verdict_store.records import amd_driver
 from hy3d_rocm.diagnose.env.gpu import entries, link_name, number, text
 from hy3d_rocm.diagnose.miopen.contents import quiet_address, sides_of
 from hy3d_rocm.diagnose.miopen.places import existing, home_of, places

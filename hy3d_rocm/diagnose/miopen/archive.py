@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from hy3d_rocm.conv.verdict_store.place import default_path
+from hy3d_rocm.conv.verdict_store.database import default_path
 from hy3d_rocm.diagnose.miopen.places import (
     DATABASES,
     KERNELS,

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hy3d_rocm.conv.verdict_store import place as disks
+from hy3d_rocm import files
 
 KERNELS, DATABASES = "kernels", "databases"
 VARIABLES = {DATABASES: "MIOPEN_USER_DB_PATH", KERNELS: "MIOPEN_CUSTOM_CACHE_DIR"}
@@ -105,7 +105,7 @@ def _place(kind: str, variable: str, environ: Mapping[str, str], windows: bool) 
 
 def network_disk(path: Path) -> str:
     """The kind of network disk for which MIOpen does not use this folder, "" for any other."""
-    kind = disks.network_disk(existing(path))
+    kind = files.network_disk(existing(path))
     return kind if kind in NETWORK_DISKS else ""
 
 

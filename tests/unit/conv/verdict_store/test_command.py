@@ -12,8 +12,7 @@ from verdict_store_fixtures import patience  # noqa: F401
 
 from hy3d_rocm.cli import main
 from hy3d_rocm.conv.verdict_store import command
-from hy3d_rocm.conv.verdict_store.machine import Machine
-from hy3d_rocm.conv.verdict_store.records import VERDICTS, Row
+from hy3d_rocm.conv.verdict_store.records import VERDICTS, Machine, Row
 from hy3d_rocm.conv.verdict_store.store import Store
 
 WIDE = key(
