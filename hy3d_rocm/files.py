@@ -103,20 +103,29 @@ def network_disk(folder: Path) -> str | None:
 def file_system(mountinfo: str, path: str) -> str:
     """The file system type of an absolute `path` by the kernel's table; "" if it isn't in it.
 
-    Of mounts at one place the last hides the others. Format: man 5 proc_pid_mountinfo.
+    Of mounts at one place the last hides the others.
     """
     best, kind = -1, ""
-    for line in mountinfo.splitlines():
-        left, separator, right = line.partition(" - ")
-        fields = left.split(" ")
-        if not separator or len(fields) < 5:
-            continue
-        # The kernel writes blank, tab, newline and backslash as three octal digits.
-        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])
+    for point, _, its_kind, _ in mounts(mountinfo):
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= best:
-            best, kind = len(point), right.split(" ")[0]
+            best, kind = len(point), its_kind
     return kind
+
+
+def mounts(mountinfo: str) -> Iterator[tuple[str, str, str, str]]:
+    """Of each line of the kernel's table: where it is mounted, which part of the file system it
+    shows, the type and the options of that. Format: man 5 proc_pid_mountinfo."""
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(" "), right.split(" ")
+        if len(fields) >= 5 and len(kind) >= 3:
+            # The kernel writes blank, tab, newline and backslash as three octal digits.
+            shown, point = (
+                re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+                for text in fields[3:5]
+            )
+            yield point, shown, kind[0], kind[2]
 
 
 def is_network(kind: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hy3d_rocm.conv.choice import TIERS, Candidate, Policy, Setting, choose
+from hy3d_rocm.conv.choice import HEALTHY, TIERS, Candidate, Policy, Setting, choose
 from hy3d_rocm.conv.verdict_store.records import Record
 from hy3d_rocm.tune.session import TuneReport
 from hy3d_rocm.tune.shapes import Shape
@@ -30,10 +30,7 @@ class Line:
     def seconds(self, tier: str | None) -> float | None:
         """Of one call, where a healthy one was measured."""
         record = None if tier is None else self.records.get(tier)
-        return record.seconds if record is not None and record.verdict in _HEALTHY else None
-
-
-_HEALTHY = ("ok", "slow-find")
+        return record.seconds if record is not None and record.verdict in HEALTHY else None
 
 
 def lines_of(report: TuneReport) -> list[Line]:
@@ -42,7 +39,7 @@ def lines_of(report: TuneReport) -> list[Line]:
     for shape, records in zip(report.shapes, report.records, strict=True):
         reasons = {tier: why for (s, tier), why in report.reasons.items() if s == shape}
         healthy = {t: r.seconds for t, r in records.items()
-                   if r.seconds is not None and r.verdict in _HEALTHY}  # fmt: skip
+                   if r.seconds is not None and r.verdict in HEALTHY}  # fmt: skip
         fastest = min(healthy, key=lambda tier: healthy[tier], default=None)
         chosen = _chosen(report.setting, records, reasons)
         found.append(Line(shape, records, reasons, chosen, fastest))

@@ -68,8 +68,6 @@ def main() -> NoReturn:
     report: Report = functools.partial(_report, out, header["nonce"])
     if header["keeper"]:
         _split(control, report)
-    elif os.name == "posix":
-        _watch_host()
     version = list(sys.version_info[:2])
     if version != header["version"]:
         raise SystemExit(
@@ -107,20 +105,6 @@ def _no_core_dumps() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     except (ImportError, OSError, ValueError):
         pass
-
-
-def _watch_host() -> None:
-    """Where there is no keeper: ends the group when the host is gone (POSIX)."""
-    import threading
-
-    host = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == host:
-            time.sleep(0.5)
-        os.killpg(0, 9)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 # The worker.

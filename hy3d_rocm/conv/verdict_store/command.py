@@ -22,6 +22,7 @@ from hy3d_rocm.conv.verdict_store.records import (
     machines_here,
 )
 from hy3d_rocm.conv.verdict_store.store import WHOLE_S, Store
+from hy3d_rocm.diagnose.env.shown import printable  # error texts come from drivers
 from hy3d_rocm.files import write_whole
 
 _WIDTH = 100
@@ -214,7 +215,7 @@ def _show_text(key: Key, records: Sequence[Record]) -> str:
     for record, line in zip(records, lines, strict=True):
         text.append(line)
         if record.detail:
-            text += _wrapped(" ".join(_printable(record.detail).split()), "      ")
+            text += _wrapped(printable(" ".join(record.detail.split())), "      ")
     return "\n".join(text)
 
 
@@ -240,7 +241,7 @@ def _table(records: Iterable[Record]) -> list[str]:
 
 def _cells(record: Record) -> tuple[str, ...]:
     return (
-        _printable(record.tier)[:16],  # as long as a tile
+        printable(record.tier)[:16],  # as long as a tile
         record.verdict,
         _seconds_text(record.seconds),
         _seconds_text(record.first_seconds),
@@ -257,8 +258,3 @@ def _seconds_text(seconds: float | None) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     return f"{seconds:.2f} s" if seconds < 1e4 else f"{seconds:.3g} s"
-
-
-def _printable(text: str) -> str:
-    """Without what a terminal would obey: error texts come from drivers."""
-    return "".join(c if c.isprintable() else " " for c in text)
