@@ -221,34 +221,26 @@ def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out
     """out += tile * ((window_t * window_h) * window_w), (N, C, T, H, W), sums in float32, in
     float64 where tile or out is float64.
 
-    torch tensors on any device, else NumPy arrays; a window may be None (ones).
+    torch tensors on any device; a window may be None (ones).
     """
     if len(tile.shape) != 5 or tuple(tile.shape) != tuple(out.shape):
         raise ValueError(
             f"tile is {tuple(tile.shape)} and out {tuple(out.shape)}: both must be (N, C, T, H, W) "
             "and equal; pass the slice of the output that the tile covers."
         )
-    import numpy as np
+    import torch
 
-    is_wide = "float64" in (str(tile.dtype)[-7:], str(out.dtype)[-7:])
-    wide = np.float64 if is_wide else np.float32
+    wide = torch.float64 if torch.float64 in (tile.dtype, out.dtype) else torch.float32
     weights = []
     for size, window in zip(tile.shape[2:], (window_t, window_h, window_w), strict=True):
-        row = np.ones(size, wide) if window is None else np.array(window, wide)
+        row = torch.ones(size) if window is None else torch.as_tensor(window)
         if row.shape != (size,):
-            raise ValueError(f"a window has shape {row.shape}; the tile needs ({size},)")
-        weights.append(row)
+            raise ValueError(f"a window has shape {tuple(row.shape)}; the tile needs ({size},)")
+        weights.append(row.to(wide))
     for frame in range(tile.shape[2]):
-        plane = (weights[0][frame] * weights[1])[:, None] * weights[2]
-        source, target = tile[:, :, frame], out[:, :, frame]
-        if isinstance(out, np.ndarray):
-            product = np.asarray(source, wide) * plane
-            target[...] = np.asarray(target, wide) + product
-        else:
-            import torch
-
-            on_device = torch.from_numpy(plane).to(out.device)
-            target.copy_(target.to(on_device.dtype) + source.to(on_device.dtype) * on_device)
+        plane = ((weights[0][frame] * weights[1])[:, None] * weights[2]).to(out.device)
+        target = out[:, :, frame]
+        target.copy_(target.to(wide) + tile[:, :, frame].to(wide) * plane)
 
 
 def _read_desc(fields: Mapping[str, Any]) -> dict[str, Any]:
