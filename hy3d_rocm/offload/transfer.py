@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -76,10 +76,6 @@ class Reporter:
         )  # fmt: skip
 
 
-# A module's table that holds a tensor, and the tensor's name there.
-_Place = tuple[dict[str, Any], str]
-
-
 def move(
     module: torch.nn.Module, device: torch.device | str, progress: Progress | None = None,
     what: str | None = None,
@@ -88,7 +84,7 @@ def move(
 
     As module.to(device), with these differences: progress(done, total, "<what> to <device>") is
     called at most ten times a second and at the end; tensors that share memory still share it
-    afterwards; at no time is more than one tensor in both places; if anything raises (out of
+    afterwards; no more than one parameter is in both places at a time; if anything raises (out of
     memory, progress itself), what had moved goes back before the exception goes on.
     Modules that have their own idea of moving (quantised ones, tensor subclasses, an own `to`,
     gradients) are moved by their own `to` in one step. what: the module's name for people.
@@ -96,25 +92,33 @@ def move(
     target, name = indexed(device), what or type(module).__name__
     if not is_plain(module):
         return _move_by_itself(module, target, progress, name)
-    groups = _groups_elsewhere(module, target)
-    total = sum(size_bytes(table[key]) for (table, key), *_ in groups)
-    if not groups:
+    tensors = distinct_tensors([module])
+    stay = {memory_key(t) for t in tensors if components.is_on(t, target)}
+    total = sum(size_bytes(t) for t in tensors if not components.is_on(t, target))
+    if len(stay) == len(tensors):
         return 0
+    del tensors  # they would keep the old memory alive
     reporter = Reporter(progress, total, name, target)
-    moved: list[tuple[list[_Place], torch.device]] = []
+    moved: dict[object, torch.Tensor] = {}
+    homes: dict[object, torch.device] = {}
+
+    def there(tensor: torch.Tensor) -> torch.Tensor:
+        if components.is_on(tensor, target):
+            return tensor
+        key = memory_key(tensor)
+        if key not in moved:
+            moved[key] = _copy(tensor, target)
+            homes[memory_key(moved[key])] = components.device_of(tensor)
+            reporter.add(size_bytes(tensor))
+        return moved[key]
+
     try:
-        while groups:
-            places = groups.popleft()
-            table, key = places[0]
-            # No name for the tensor: it would live until the next one is moved.
-            origin, count = components.device_of(table[key]), size_bytes(table[key])
-            _move_group(places, target)
-            moved.append((places, origin))
-            reporter.add(count)
-        _refresh(module, target)
+        module._apply(there)  # type: ignore[no-untyped-call]
         reporter.finish()
-    except BaseException:
-        _move_back(module, moved, name)
+    except BaseException as error:
+        moved.clear()
+        traceback.clear_frames(error.__traceback__)  # torch's has the last tensor that was moved
+        _move_back(module, target, stay, homes, name)
         raise
     return total
 
@@ -141,75 +145,38 @@ def is_plain(module: torch.nn.Module) -> bool:
     return True
 
 
-def _groups_elsewhere(module: torch.nn.Module, device: torch.device) -> deque[list[_Place]]:
-    """The places of each piece of memory that is not on `device` yet, in the module's order."""
-    groups: dict[object, list[_Place]] = {}
-    for part in module.modules():
-        for table in (part._parameters, part._buffers):
-            for name, tensor in table.items():
-                if tensor is not None and not components.is_on(tensor, device):
-                    groups.setdefault(memory_key(tensor), []).append((table, name))
-    return deque(groups.values())
-
-
 def _copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.detach().to(device)
 
 
-def _move_group(places: list[_Place], device: torch.device) -> None:
-    """Puts a copy on `device` into every place; the old memory dies with the last of them."""
-    import torch
-
-    with torch.no_grad():
-        table, name = places[0]
-        moved = _copy(table[name], device)
-        replaced: dict[int, torch.nn.Parameter] = {}
-        for table, name in places:
-            old = table[name]
-            if not isinstance(old, torch.nn.Parameter):
-                table[name] = moved
-            elif torch._has_compatible_shallow_copy_type(old, moved):
-                old.data = moved  # the Parameter object stays, and who else holds it follows
-            else:
-                if id(old) not in replaced:
-                    replaced[id(old)] = torch.nn.Parameter(moved, old.requires_grad)
-                table[name] = replaced[id(old)]
-
-
-def _refresh(module: torch.nn.Module, device: torch.device) -> None:
-    """Lets modules with an `_apply` of their own act: they move or view more than their tables.
-
-    RNNs keep a list of views of their weights there, others plain tensors that are no buffers.
-    """
-    import torch
-
-    for part in module.modules():
-        if type(part)._apply is not torch.nn.Module._apply:
-            part._apply(lambda t: t.to(device))  # type: ignore[no-untyped-call]
-
-
 def _move_back(
-    module: torch.nn.Module, moved: list[tuple[list[_Place], torch.device]], name: str
-) -> None:
-    """Undoes a move that raised. What cannot go back stays where it is: whole, and said so."""
-    failed: Exception | None = None
-    origins = {str(origin): origin for _, origin in moved}
-    while moved:
-        places, origin = moved.pop()
+    module: torch.nn.Module, device: torch.device, stay: Container[object],
+    homes: Mapping[object, torch.device], name: str,
+) -> None:  # fmt: skip
+    """Undoes a move to `device` that raised, but for what was there before. What cannot go back
+    stays where it is: whole, and said so."""
+    failed: list[Exception] = []
+
+    def back(tensor: torch.Tensor) -> torch.Tensor:
+        key = memory_key(tensor)
+        # Of memory that an RNN has made anew for its weights there nobody knows more.
+        home = homes.get(key) or next(iter(homes.values()), None)
+        if home is None or key in stay or not components.is_on(tensor, device):
+            return tensor
         try:
-            _move_group(places, origin)
+            if key not in returned:
+                returned[key] = _copy(tensor, home)
         except Exception as error:  # noqa: BLE001  # the first exception is the one to go on
-            failed = error
-    try:
-        if len(origins) == 1:
-            _refresh(module, *origins.values())
-    except Exception as error:  # noqa: BLE001
-        failed = error
-    if failed is not None:
+            failed.append(error)
+        return returned.get(key, tensor)
+
+    returned: dict[object, torch.Tensor] = {}
+    module._apply(back)  # type: ignore[no-untyped-call]
+    if failed:
         logger.warning(
             "%s: the move was broken off and could not be undone in full (%s); "
             "move it to one device before it is used again",
-            name, failed,
+            name, failed[-1],
         )  # fmt: skip
 
 
@@ -327,7 +294,9 @@ class _Watch:
         mine = vars(module).pop("to")  # move() must see the module as it is
         try:
             device = _destination(module, args, kwargs)
-            if device is None or not _groups_elsewhere(module, device):
+            if device is None or all(
+                components.is_on(t, device) for t in distinct_tensors([module])
+            ):
                 return module.to(*args, **kwargs)
             for listener in self.listeners:
                 listener.before()
