@@ -221,10 +221,9 @@ def reporting_moves(pipeline: Any, progress: Progress | None) -> Iterator[None]:
     dtype or the memory format, and non_blocking ones. Scopes nest; the outermost reports.
     """
 
-    def mover(module: torch.nn.Module, device: torch.device, name: str) -> int:
-        return move(module, device, progress, name)
-
-    with watched(pipeline, Listener(mover)):
+    with watched(
+        pipeline, Listener(lambda module, device, name: move(module, device, progress, name))
+    ):
         yield
 
 
