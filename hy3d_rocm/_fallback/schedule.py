@@ -228,12 +228,13 @@ def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out
             f"tile is {tuple(tile.shape)} and out {tuple(out.shape)}: both must be (N, C, T, H, W) "
             "and equal; pass the slice of the output that the tile covers."
         )
+    import numpy as np
     import torch
 
     wide = torch.float64 if torch.float64 in (tile.dtype, out.dtype) else torch.float32
     weights = []
     for size, window in zip(tile.shape[2:], (window_t, window_h, window_w), strict=True):
-        row = torch.ones(size) if window is None else torch.as_tensor(window)
+        row = torch.ones(size) if window is None else torch.from_numpy(np.array(window))
         if row.shape != (size,):
             raise ValueError(f"a window has shape {tuple(row.shape)}; the tile needs ({size},)")
         weights.append(row.to(wide))
