@@ -27,12 +27,12 @@ from torch import Tensor
 from hy3d_rocm.decoding.precision import name_of
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeReport
 from hy3d_rocm.decoding.stages import stage_of
+from hy3d_rocm.diagnose.doctor.basic import machine_facts
 from hy3d_rocm.diagnose.env.shown import anonymous
 from hy3d_rocm.files import (
     DEBUG,
     formats_text,
     let_go,
-    machine_facts,
     plain,
     replacing,
     stamped,

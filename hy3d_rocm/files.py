@@ -1,5 +1,5 @@
-"""Files with time stamps under test_data/, JSON that any reader takes, and facts of the machine
-that name neither it nor its user. Imports no torch at module level."""
+"""Files that are complete or not there, with time stamps under test_data/, JSON that any reader
+takes, names and disks that are not like others. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ import json
 import math
 import ntpath
 import os
-import platform
 import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import IO, Any, TypeVar
 
 from hy3d_rocm import __version__
-from hy3d_rocm.diagnose.env.shown import anonymous, printable
+from hy3d_rocm.diagnose.env.shown import printable
 
 T = TypeVar("T")
 
@@ -37,6 +36,18 @@ _LONG = 200
 _DEVICE = re.compile(
     r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[1-9\xb9\xb2\xb3])\s*(?:[.].*)?", re.IGNORECASE
 )
+
+# Write-ahead logging needs memory that all processes share: SQLite's documentation rules out
+# network file systems (https://sqlite.org/wal.html). virtiofs and 9p are another machine's disk.
+_NETWORK = frozenset(
+    "9p afs beegfs ceph cifs coda fhgfs fuse gfs gfs2 glusterfs gpfs lustre ncpfs nfs nfs4 ocfs2 "
+    "orangefs panfs prl_fs pvfs2 smb2 smb3 smbfs vboxsf virtiofs vmhgfs".split()
+)
+# A file system in user space may be anything; these keep their data on a local disk.
+_LOCAL_FUSE = frozenset(
+    "bindfs encfs exfat ext2 fuse-overlayfs gocryptfs lowntfs-3g mergerfs ntfs ntfs-3g".split()
+)
+_DRIVE_REMOTE = 4  # GetDriveTypeW
 
 
 def is_held(error: BaseException | None) -> bool:
@@ -75,6 +86,74 @@ def reachable(path: Path) -> Path:
         if len(full) > _LONG and not full.startswith((r"\\?", r"\\.")):
             return Path(r"\\?\UNC" + full[1:] if full.startswith(r"\\") else r"\\?" + "\\" + full)
     return path
+
+
+def network_disk(folder: Path) -> str | None:
+    """The kind of network file system that the existing `folder` is on, None for a local one."""
+    if sys.platform == "win32":
+        return "a network drive" if _is_remote_drive(str(folder)) else None
+    try:
+        table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        kind = file_system(table, str(folder.resolve()))
+    except OSError:
+        return None
+    return kind if is_network(kind) else None
+
+
+def file_system(mountinfo: str, path: str) -> str:
+    """The file system type of an absolute `path` by the kernel's table; "" if it isn't in it.
+
+    Of mounts at one place the last hides the others.
+    """
+    best, kind = -1, ""
+    for point, _, its_kind, _ in mounts(mountinfo):
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best:
+            best, kind = len(point), its_kind
+    return kind
+
+
+def mounts(mountinfo: str) -> Iterator[tuple[str, str, str, str]]:
+    """Of each line of the kernel's table: where it is mounted, which part of the file system it
+    shows, the type and the options of that. Format: man 5 proc_pid_mountinfo."""
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(" "), right.split(" ")
+        if len(fields) >= 5 and len(kind) >= 3:
+            # The kernel writes blank, tab, newline and backslash as three octal digits.
+            shown, point = (
+                re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+                for text in fields[3:5]
+            )
+            yield point, shown, kind[0], kind[2]
+
+
+def is_network(kind: str) -> bool:
+    """Whether that type is on another machine, or may be (unknown ones in user space)."""
+    if kind.startswith("fuse."):
+        return kind.removeprefix("fuse.") not in _LOCAL_FUSE
+    return kind in _NETWORK
+
+
+def is_unc(path: str) -> bool:
+    r"""Whether a Windows path names a server: \\server\share, //server/share, \\?\UNC\server\...
+
+    \\?\C:\x and \\.\device are local.
+    """
+    text = path.replace("/", "\\")
+    if text.startswith("\\\\?\\"):
+        return text[4:8].upper() == "UNC\\"
+    return text.startswith("\\\\") and not text.startswith("\\\\.\\")
+
+
+def _is_remote_drive(path: str) -> bool:
+    """Windows: a server's path, or a letter that is connected to one."""
+    if sys.platform == "win32" and not is_unc(path):
+        import ctypes
+
+        root = PureWindowsPath(path).drive + "\\"
+        return int(ctypes.windll.kernel32.GetDriveTypeW(root)) == _DRIVE_REMOTE
+    return is_unc(path)
 
 
 def formats_text(found: object, known: int) -> str:
@@ -185,23 +264,3 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float)):
         return value
     return str(value)
-
-
-def machine_facts() -> dict[str, Any]:
-    """Versions, CPU, GPUs and memory. JSON-able; no host name, no user, no path."""
-    from hy3d_rocm.diagnose.doctor import basic
-    from hy3d_rocm.memory import host_total_bytes
-
-    facts = basic.collect()
-    kept = {key: facts[key] for key in ("versions", "torch", "driver", "rules")}
-    kept["system"] = {
-        "os": f"{platform.system()} {platform.release()}",
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "cpus": facts["system"]["cpus"],
-        "memory_bytes": host_total_bytes(),
-    }
-    kept["core"] = {key: facts["core"].get(key) for key in ("available", "cpu", "blas")}
-    kept["variables"] = facts["variables"]
-    found: dict[str, Any] = anonymous(plain(kept))
-    return found

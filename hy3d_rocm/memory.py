@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hy3d_rocm.diagnose.env import gpu
 from hy3d_rocm.diagnose.env.shown import printable
+from hy3d_rocm.files import mounts
 from hy3d_rocm.units import GB, short_text, size_text
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def _groups(root: Path) -> list[tuple[Path, Names]]:
     except OSError:
         return []
     found: list[tuple[Path, Names]] = []
-    mounts = _mounts(root)
+    mounted = _mounts(root)
     for line in lines:
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -174,7 +175,7 @@ def _groups(root: Path) -> list[tuple[Path, Names]]:
             names = _V1
         else:
             continue
-        place, shown = mounts.get(names, _USUAL[names])
+        place, shown = mounted.get(names, _USUAL[names])
         top = root / place.lstrip("/")
         # In a container a mount may show a part of the tree only, and the kernel may tell a path
         # that lies in none of it (or above: "/.."): then the mount's own top is our group.
@@ -193,21 +194,12 @@ def _mounts(root: Path) -> dict[Names, tuple[str, str]]:
     which part of the tree it shows."""
     found: dict[Names, tuple[str, str]] = {}
     with suppress(OSError):
-        for line in (root / "proc/self/mountinfo").read_text().splitlines():
-            before, _, after = line.partition(" - ")
-            fields, kind = before.split(" "), after.split(" ")
-            if len(fields) < 5 or len(kind) < 3:
-                continue
-            if kind[0] == "cgroup2":
-                found.setdefault(_V2, (_plain(fields[4]), _plain(fields[3])))
-            elif kind[0] == "cgroup" and "memory" in kind[2].split(","):
-                found.setdefault(_V1, (_plain(fields[4]), _plain(fields[3])))
+        for place, shown, kind, options in mounts((root / "proc/self/mountinfo").read_text()):
+            if kind == "cgroup2":
+                found.setdefault(_V2, (place, shown))
+            elif kind == "cgroup" and "memory" in options.split(","):
+                found.setdefault(_V1, (place, shown))
     return found
-
-
-def _plain(path: str) -> str:
-    """A path of mountinfo: there a space is \\040, a backslash \\134."""
-    return path.replace("\\040", " ").replace("\\134", "\\")
 
 
 CAP_GB = "HY3D_ROCM_MAX_VRAM_GB"

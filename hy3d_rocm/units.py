@@ -46,9 +46,10 @@ def short_text(count: int) -> str:
 
 
 def brief(value: object) -> str:
-    """repr(value) for a sentence: cut where it is long, and of numbers too long to be written."""
+    """repr(value) for a sentence: one line, cut where it is long, and of numbers too long to be
+    written."""
     try:
-        text = repr(value)
+        text = " ".join(repr(value).split())
     except ValueError:  # Python writes no numbers of more than 4300 digits
         return "a number of thousands of digits"
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."

@@ -96,33 +96,14 @@ rasterize = _refusing("The rasteriser needs")
 interpolate = scatter = vertex_normals = inpaint_vertices = rasterize
 
 
-class PreparedWeights:
-    """Of the core's conv3d_prepare: as all classes here that have no twin, there is never one."""
-
-    __slots__ = ()
-    __init__ = conv3d
+def _absent(name: str, refuse: Callable[..., Any]) -> type:
+    """What stands for a class that exists in C only: there is never one."""
+    return type(name, (), {"__slots__": (), "__init__": refuse})
 
 
-class Admission(PreparedWeights):
-    """Of the core's cache of prepared weights."""
-
-
-class Schedule:
-    """Of the core's compile_schedule."""
-
-    __slots__ = ()
-    __init__ = compile_schedule
-
-
-class Program(Schedule):
-    """As Schedule."""
-
-
-class KnownCalls:
-    """Of calls that the core looks up."""
-
-    __slots__ = ()
-    __init__ = _refusing("Looking calls up needs")
+PreparedWeights, Admission = (_absent(name, conv3d) for name in ("PreparedWeights", "Admission"))
+Schedule, Program = (_absent(name, compile_schedule) for name in ("Schedule", "Program"))
+KnownCalls = _absent("KnownCalls", _refusing("Looking calls up needs"))
 
 
 def cpu_info() -> dict[str, Any]:

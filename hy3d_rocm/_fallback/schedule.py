@@ -123,27 +123,10 @@ class _Axis:
                 return next_count
         return count
 
-    def all_decoded(self, count: int) -> float:
-        """Output units that all tiles decode together; in float, step by step as the core does."""
-        before, after = min(self.reach_before, self.latent), min(self.reach_after, self.latent)
-        starts = range(count + 1)
-        uncut = bisect_left(starts, before, key=lambda i: self.start(count, i))
-        latents = float(self.latent) + self._starts(count, uncut)
-        latents += (float(count) - float(uncut)) * float(before)
-        if after > 0:  # tile i ends where tile i + 1 begins
-            cut = bisect_left(starts, self.latent - after + 1, key=lambda i: self.start(count, i))
-            behind = self._starts(count, count + 1) - self._starts(count, cut)
-            latents += (
-                float(count + 1 - cut) * float(self.latent) - behind + float(cut - 1) * float(after)
-            )
-        decoded = latents * float(self.factor)
-        return decoded - float(count) * float(self.factor - 1) if self.causal else decoded
-
-    def _starts(self, count: int, tiles: int) -> float:
-        """Sum of the starts of the first tiles."""
-        core, long_cores = divmod(self.latent, count)
-        n, m, longs = float(tiles), float(min(tiles, long_cores + 1)), float(long_cores)
-        return float(core) * (n * (n - 1.0) / 2.0) + (m * (m - 1.0) / 2.0 + (n - m) * longs)
+    def all_decoded(self, count: int) -> int:
+        """Output units that all tiles decode together."""
+        inputs = (self.input(count, tile) for tile in range(count))
+        return sum(self.decoded(stop - start) for start, stop in inputs)
 
 
 def schedule_plan(**fields: Any) -> dict[str, Any]:
@@ -186,7 +169,7 @@ def schedule_plan(**fields: Any) -> dict[str, Any]:
         "levels": len(levels),
         "in_flight": in_flight,
         "decoded_voxels": prod(
-            (axis.all_decoded(n) for axis, n in zip(axes, count, strict=True)), start=1.0
+            (float(axis.all_decoded(n)) for axis, n in zip(axes, count, strict=True)), start=1.0
         ),
     }
 
@@ -238,7 +221,7 @@ def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out
     """out += tile * ((window_t * window_h) * window_w), (N, C, T, H, W), sums in float32, in
     float64 where tile or out is float64.
 
-    torch tensors on any device, else NumPy arrays; a window may be None (ones).
+    torch tensors on any device; a window may be None (ones).
     """
     if len(tile.shape) != 5 or tuple(tile.shape) != tuple(out.shape):
         raise ValueError(
@@ -246,26 +229,19 @@ def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out
             "and equal; pass the slice of the output that the tile covers."
         )
     import numpy as np
+    import torch
 
-    is_wide = "float64" in (str(tile.dtype)[-7:], str(out.dtype)[-7:])
-    wide = np.float64 if is_wide else np.float32
+    wide = torch.float64 if torch.float64 in (tile.dtype, out.dtype) else torch.float32
     weights = []
     for size, window in zip(tile.shape[2:], (window_t, window_h, window_w), strict=True):
-        row = np.ones(size, wide) if window is None else np.array(window, wide)
+        row = torch.ones(size) if window is None else torch.from_numpy(np.array(window))
         if row.shape != (size,):
-            raise ValueError(f"a window has shape {row.shape}; the tile needs ({size},)")
-        weights.append(row)
+            raise ValueError(f"a window has shape {tuple(row.shape)}; the tile needs ({size},)")
+        weights.append(row.to(wide))
     for frame in range(tile.shape[2]):
-        plane = (weights[0][frame] * weights[1])[:, None] * weights[2]
-        source, target = tile[:, :, frame], out[:, :, frame]
-        if isinstance(out, np.ndarray):
-            product = np.asarray(source, wide) * plane
-            target[...] = np.asarray(target, wide) + product
-        else:
-            import torch
-
-            on_device = torch.from_numpy(plane).to(out.device)
-            target.copy_(target.to(on_device.dtype) + source.to(on_device.dtype) * on_device)
+        plane = ((weights[0][frame] * weights[1])[:, None] * weights[2]).to(out.device)
+        target = out[:, :, frame]
+        target.copy_(target.to(wide) + tile[:, :, frame].to(wide) * plane)
 
 
 def _read_desc(fields: Mapping[str, Any]) -> dict[str, Any]:

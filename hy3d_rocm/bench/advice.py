@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hy3d_rocm.bench.timing import Measured
-from hy3d_rocm.offload.policy import HEADROOM_BYTES
+from hy3d_rocm.offload.memory import HEADROOM_BYTES
 from hy3d_rocm.units import GB, size_text
 
 # What a guide claims: offload pays on cards below 12 GB and does not from 16 GB on.

@@ -17,6 +17,7 @@ from hy3d_rocm import files
 from hy3d_rocm.arguments import say
 from hy3d_rocm.bench.session import versions
 from hy3d_rocm.bench.terminal import BenchError, Target, ending
+from hy3d_rocm.diagnose.doctor import basic
 from hy3d_rocm.meter import give_back, held_bytes, steady_malloc
 from hy3d_rocm.tools import loading, metrics
 from hy3d_rocm.tools.loading import random_latents
@@ -313,7 +314,7 @@ def run_cases_command(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     report = run_cases(vae, text, is_random, settings, line)
     path = files.stamped(arguments.out or files.BENCHMARKS, "decode_cases", ".json")
-    data = {**cases_dict(report), "machine": files.machine_facts()}
+    data = {**cases_dict(report), "machine": basic.machine_facts()}
     files.write_json(path, data)
     sys.stdout.write(f"{cases_text(report)}{path}\n")
     if plot(report, path.with_suffix(".png")):

@@ -14,7 +14,7 @@ import hy3d_rocm
 from hy3d_rocm._rng import seeded_on
 from hy3d_rocm.bench.terminal import BenchError, Target, ending
 from hy3d_rocm.bench.timing import Measured, Variant, interleave
-from hy3d_rocm.conv.verdict_store.machine import this_machine
+from hy3d_rocm.conv.verdict_store.records import this_machine
 from hy3d_rocm.meter import give_back
 from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB, aligned, size_text

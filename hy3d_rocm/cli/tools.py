@@ -14,6 +14,7 @@ from hy3d_rocm.capture import VARIABLE, capturing
 from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.decoding.executor import decode_with_report
 from hy3d_rocm.decoding.report import DecodeOptions
+from hy3d_rocm.diagnose.doctor import basic
 from hy3d_rocm.meter import steady_malloc
 from hy3d_rocm.tools import loading, optimize, runs, validate
 
@@ -98,7 +99,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
         check_names("--precisions", arguments.precisions, PRECISIONS)
     subject = _subject(arguments)
     path = files.stamped(arguments.out or files.OPTIMIZATION, "decode_sweep", ".json")
-    facts = files.machine_facts()
+    facts = basic.machine_facts()
 
     choices = optimize.Choices(
         arguments.strategies, arguments.precisions, arguments.chunks, arguments.budget
@@ -128,7 +129,7 @@ def _validate(arguments: argparse.Namespace) -> int:
             subject, arguments.strategies, share=arguments.share, budget=arguments.budget,
             options=options, listener=runs.ProgressLine(subject.device, arguments.command),
         )  # fmt: skip
-        facts = {**validate.validation_dict(found), "machine": files.machine_facts()}
+        facts = {**validate.validation_dict(found), "machine": basic.machine_facts()}
         files.write_json(path, facts)
     finally:
         files.let_go(path)

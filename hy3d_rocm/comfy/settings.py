@@ -26,7 +26,7 @@ from hy3d_rocm.diagnose.env.choices import (
     say_once,
     say_wrong,
 )
-from hy3d_rocm.offload.policy import POLICIES, Policy, check_policy
+from hy3d_rocm.offload.memory import POLICIES, Policy, check_policy
 from hy3d_rocm.seed import SEED_MODES, SeedMode, check_mode
 
 SETTING = "setting"  # a node's choice that means: as the settings say

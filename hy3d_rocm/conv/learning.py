@@ -45,9 +45,8 @@ def failed(spec: ConvSpec, tier: str, found: Classified, error: BaseException) -
 
 def worked(spec: ConvSpec, tier: str, took: float) -> None:
     """A first call of the vendor's library that went well here, after `took` seconds."""
-    from hy3d_rocm.conv.probe.cases import (
-        timed_verdict,  # late: importing the router starts nothing
-    )
+    # Late: importing the router imports no probe.
+    from hy3d_rocm.conv.probe.parent import timed_verdict
 
     old = policy.memory_for(spec.device).records(spec).get(tier)
     if old is not None and old.verdict in HEALTHY:
@@ -142,14 +141,13 @@ class ProbeBudget:
     def _heed(self, tier: str, config: Hashable, verdict: str) -> None:
         """Only a verdict holds beyond the scope."""
         # Late: importing the router imports no probe.
-        from hy3d_rocm.conv.probe.cases import HANG, NOT_RUN
-        from hy3d_rocm.conv.probe.cases import VERDICTS as LASTING
+        from hy3d_rocm.conv.probe import parent
 
-        if verdict in LASTING:
+        if verdict in parent.VERDICTS:
             VERDICTS.mark_sound(f"probed {tier}", config)
-        if verdict == HANG:
+        if verdict == parent.HANG:
             self._ended = "one of them hung"
-        elif verdict == NOT_RUN:
+        elif verdict == parent.NOT_RUN:
             self._ended = "none can be started now"
 
 

@@ -62,8 +62,7 @@ class StoreMemory(Memory):
     """A Store (the process's own), for one device. Imported here: it is not for CPU tensors."""
 
     def __init__(self, device: torch.device, store: Store | None = None) -> None:
-        from hy3d_rocm.conv.verdict_store.machine import this_machine
-        from hy3d_rocm.conv.verdict_store.records import Record, make_key
+        from hy3d_rocm.conv.verdict_store.records import Record, make_key, this_machine
         from hy3d_rocm.conv.verdict_store.store import store as own_store
 
         self._record, self._make_key = Record, make_key
@@ -285,18 +284,15 @@ def prove(spec: ConvSpec, tier: str, cancel: Any = None) -> str:
     outcome = probe.probe([probe.Case(tier, spec)], limit_s=PROBE_SECONDS, cancel=cancel)[0]
     if not outcome.is_verdict:
         _LOG.warning("a probe of %s said nothing: %s", tier, outcome.detail or outcome.verdict)
-    keep(spec, outcome, "probe")
+    else:
+        keep(memory_for(spec.device), spec, outcome)
     return outcome.verdict
 
 
-def keep(spec: ConvSpec, outcome: Outcome, measured_by: str) -> None:
-    """Writes a probe's outcome into the store, where it is a verdict. `measured_by`: "probe" or
-    "tune"."""
-    if not outcome.is_verdict:
-        return
-    memory_for(spec.device).put(
+def keep(memory: Memory, spec: ConvSpec, outcome: Outcome) -> None:
+    """Records a probe's verdict."""
+    memory.put(
         spec, outcome.case.tier, outcome.verdict, seconds=outcome.seconds,
-        first_seconds=outcome.first_seconds,
-        peak_bytes=outcome.peak_bytes,
-        detail=outcome.detail, measured_by=measured_by,
+        first_seconds=outcome.first_seconds, peak_bytes=outcome.peak_bytes,
+        detail=outcome.detail, measured_by="probe",
     )  # fmt: skip

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hy3d_rocm.conv.verdict_store.machine import started_architecture
+from hy3d_rocm.conv.verdict_store.records import started_architecture
 from hy3d_rocm.units import brief
 
 if TYPE_CHECKING:

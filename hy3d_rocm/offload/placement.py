@@ -30,8 +30,14 @@ from hy3d_rocm.offload.components import (
     is_kind,
     unwrap,
 )
-from hy3d_rocm.offload.memory import estimate
-from hy3d_rocm.offload.policy import HEADROOM_BYTES, Decision, Policy, check_policy, decide
+from hy3d_rocm.offload.memory import (
+    HEADROOM_BYTES,
+    Decision,
+    Policy,
+    check_policy,
+    decide,
+    estimate,
+)
 from hy3d_rocm.offload.transfer import Progress, move, reporting_moves
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
 """Moving weights with progress in bytes, and watching others move them (docs/offload.md).
 
-accelerate's CpuOffload has one method that moves, `pre_forward`: it sends the previous component
-to the CPU, then its own to the execution device. While a pipeline is watched, each such hook has
-a `pre_forward` of ours as an instance attribute. diffusers makes new hooks at the end of each call
-(`maybe_free_model_hooks`), so that method is wrapped on the instance too.
+While a pipeline is watched, each of its components has a `to` of ours as an instance attribute:
+what a loader, diffusers and accelerate's CpuOffload (which sends the previous component to the CPU,
+then its own to the execution device) call to move it. diffusers makes new hooks at the end of each
+call (`maybe_free_model_hooks`), so that method is wrapped on the instance too.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -76,10 +76,6 @@ class Reporter:
         )  # fmt: skip
 
 
-# A module's table that holds a tensor, and the tensor's name there.
-_Place = tuple[dict[str, Any], str]
-
-
 def move(
     module: torch.nn.Module, device: torch.device | str, progress: Progress | None = None,
     what: str | None = None,
@@ -88,7 +84,7 @@ def move(
 
     As module.to(device), with these differences: progress(done, total, "<what> to <device>") is
     called at most ten times a second and at the end; tensors that share memory still share it
-    afterwards; at no time is more than one tensor in both places; if anything raises (out of
+    afterwards; no more than one parameter is in both places at a time; if anything raises (out of
     memory, progress itself), what had moved goes back before the exception goes on.
     Modules that have their own idea of moving (quantised ones, tensor subclasses, an own `to`,
     gradients) are moved by their own `to` in one step. what: the module's name for people.
@@ -96,25 +92,33 @@ def move(
     target, name = indexed(device), what or type(module).__name__
     if not is_plain(module):
         return _move_by_itself(module, target, progress, name)
-    groups = _groups_elsewhere(module, target)
-    total = sum(size_bytes(table[key]) for (table, key), *_ in groups)
-    if not groups:
+    tensors = distinct_tensors([module])
+    stay = {memory_key(t) for t in tensors if components.is_on(t, target)}
+    total = sum(size_bytes(t) for t in tensors if not components.is_on(t, target))
+    if len(stay) == len(tensors):
         return 0
+    del tensors  # they would keep the old memory alive
     reporter = Reporter(progress, total, name, target)
-    moved: list[tuple[list[_Place], torch.device]] = []
+    moved: dict[object, torch.Tensor] = {}
+    homes: dict[object, torch.device] = {}
+
+    def there(tensor: torch.Tensor) -> torch.Tensor:
+        if components.is_on(tensor, target):
+            return tensor
+        key = memory_key(tensor)
+        if key not in moved:
+            moved[key] = _copy(tensor, target)
+            homes[memory_key(moved[key])] = components.device_of(tensor)
+            reporter.add(size_bytes(tensor))
+        return moved[key]
+
     try:
-        while groups:
-            places = groups.popleft()
-            table, key = places[0]
-            # No name for the tensor: it would live until the next one is moved.
-            origin, count = components.device_of(table[key]), size_bytes(table[key])
-            _move_group(places, target)
-            moved.append((places, origin))
-            reporter.add(count)
-        _refresh(module, target)
+        module._apply(there)  # type: ignore[no-untyped-call]
         reporter.finish()
-    except BaseException:
-        _move_back(module, moved, name)
+    except BaseException as error:
+        moved.clear()
+        traceback.clear_frames(error.__traceback__)  # torch's has the last tensor that was moved
+        _move_back(module, target, stay, homes, name)
         raise
     return total
 
@@ -141,75 +145,38 @@ def is_plain(module: torch.nn.Module) -> bool:
     return True
 
 
-def _groups_elsewhere(module: torch.nn.Module, device: torch.device) -> deque[list[_Place]]:
-    """The places of each piece of memory that is not on `device` yet, in the module's order."""
-    groups: dict[object, list[_Place]] = {}
-    for part in module.modules():
-        for table in (part._parameters, part._buffers):
-            for name, tensor in table.items():
-                if tensor is not None and not components.is_on(tensor, device):
-                    groups.setdefault(memory_key(tensor), []).append((table, name))
-    return deque(groups.values())
-
-
 def _copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.detach().to(device)
 
 
-def _move_group(places: list[_Place], device: torch.device) -> None:
-    """Puts a copy on `device` into every place; the old memory dies with the last of them."""
-    import torch
-
-    with torch.no_grad():
-        table, name = places[0]
-        moved = _copy(table[name], device)
-        replaced: dict[int, torch.nn.Parameter] = {}
-        for table, name in places:
-            old = table[name]
-            if not isinstance(old, torch.nn.Parameter):
-                table[name] = moved
-            elif torch._has_compatible_shallow_copy_type(old, moved):
-                old.data = moved  # the Parameter object stays, and who else holds it follows
-            else:
-                if id(old) not in replaced:
-                    replaced[id(old)] = torch.nn.Parameter(moved, old.requires_grad)
-                table[name] = replaced[id(old)]
-
-
-def _refresh(module: torch.nn.Module, device: torch.device) -> None:
-    """Lets modules with an `_apply` of their own act: they move or view more than their tables.
-
-    RNNs keep a list of views of their weights there, others plain tensors that are no buffers.
-    """
-    import torch
-
-    for part in module.modules():
-        if type(part)._apply is not torch.nn.Module._apply:
-            part._apply(lambda t: t.to(device))  # type: ignore[no-untyped-call]
-
-
 def _move_back(
-    module: torch.nn.Module, moved: list[tuple[list[_Place], torch.device]], name: str
-) -> None:
-    """Undoes a move that raised. What cannot go back stays where it is: whole, and said so."""
-    failed: Exception | None = None
-    origins = {str(origin): origin for _, origin in moved}
-    while moved:
-        places, origin = moved.pop()
+    module: torch.nn.Module, device: torch.device, stay: Container[object],
+    homes: Mapping[object, torch.device], name: str,
+) -> None:  # fmt: skip
+    """Undoes a move to `device` that raised, but for what was there before. What cannot go back
+    stays where it is: whole, and said so."""
+    failed: list[Exception] = []
+
+    def back(tensor: torch.Tensor) -> torch.Tensor:
+        key = memory_key(tensor)
+        # Of memory that an RNN has made anew for its weights there nobody knows more.
+        home = homes.get(key) or next(iter(homes.values()), None)
+        if home is None or key in stay or not components.is_on(tensor, device):
+            return tensor
         try:
-            _move_group(places, origin)
+            if key not in returned:
+                returned[key] = _copy(tensor, home)
         except Exception as error:  # noqa: BLE001  # the first exception is the one to go on
-            failed = error
-    try:
-        if len(origins) == 1:
-            _refresh(module, *origins.values())
-    except Exception as error:  # noqa: BLE001
-        failed = error
-    if failed is not None:
+            failed.append(error)
+        return returned.get(key, tensor)
+
+    returned: dict[object, torch.Tensor] = {}
+    module._apply(back)  # type: ignore[no-untyped-call]
+    if failed:
         logger.warning(
             "%s: the move was broken off and could not be undone in full (%s); "
             "move it to one device before it is used again",
-            name, failed,
+            name, failed[-1],
         )  # fmt: skip
 
 
@@ -236,35 +203,34 @@ def _move_by_itself(
     return total
 
 
-@contextmanager
-def reporting_transfers(pipeline: Any, progress: Progress | None) -> Iterator[None]:
-    """While open, transfers made by the pipeline's model offload are reported to `progress`.
-
-    Each transfer is one sequence of progress calls ("unet to cuda:0"); an exception from progress
-    breaks the transfer off (see move) and goes through the pipeline's call. What moves, and in
-    which order, is as accelerate does it. Sequential offload, other kinds of hooks and pipelines
-    without hooks are left alone.
-    """
-
-    def mover(module: torch.nn.Module, device: torch.device, name: str) -> int:
-        return move(module, device, progress, name)
-
-    with watched(pipeline, Listener(mover)):
-        yield
-
-
 # (module, device, name) -> bytes moved
 Mover = Callable[["torch.nn.Module", "torch.device", str], int]
 _SLOT = "_hy3d_offload_watch"
 _FREE = "maybe_free_model_hooks"
-# What pre_forward of the CpuOffload that we know looks up; with another one nothing is replaced.
-_KNOWN_NAMES = {"prev_module_hook", "offload", "execution_device", "to", "send_to_device"}
+
+
+@contextmanager
+def reporting_moves(pipeline: Any, progress: Progress | None) -> Iterator[None]:
+    """While open, `to(device)` of the pipeline's components is reported to `progress`, whoever
+    calls it: a loader, the pipeline's own `to`, accelerate's hooks of model offload.
+
+    pipeline: anything that components_of() knows, a module alone included. Each transfer is one
+    sequence of progress calls ("unet to cuda:0"). An exception from progress breaks the move off,
+    and what had moved goes back (see move). What moves, and in which order, stays the caller's.
+    Without a report go: modules with a `to` of their own on the instance, moves that change the
+    dtype or the memory format, and non_blocking ones. Scopes nest; the outermost reports.
+    """
+
+    with watched(
+        pipeline, Listener(lambda module, device, name: move(module, device, progress, name))
+    ):
+        yield
 
 
 @dataclass(eq=False)
 class Listener:
-    """What watched() calls. mover: moves a module instead of its own `to`; None: no wish. before,
-    after: enclose each transfer, not each forward, also one that an exception breaks off."""
+    """What watched() calls. mover: moves a module before its own `to` does; None: no wish. before,
+    after: enclose each transfer, also one that an exception breaks off."""
 
     mover: Mover | None = None
     before: Callable[[], None] = lambda: None
@@ -273,10 +239,10 @@ class Listener:
 
 @contextmanager
 def watched(pipeline: Any, listener: Listener) -> Iterator[bool]:
-    """Tells `listener` about the transfers of the pipeline's offload hooks while open.
+    """Tells `listener` about the transfers of the pipeline's components while open.
 
-    Yields whether every model offload hook of the pipeline could be watched. Several listeners
-    may watch one pipeline; the last one with a mover moves.
+    Yields whether those of every component are seen. Several listeners may watch one pipeline; the
+    first one with a mover moves.
     """
     pipeline = unwrap(pipeline)
     own = getattr(pipeline, "__dict__", {})
@@ -295,163 +261,67 @@ def watched(pipeline: Any, listener: Listener) -> Iterator[bool]:
 
 
 class _Watch:
-    """The replaced methods of one pipeline and its hooks."""
+    """The replaced methods of one pipeline and its components."""
 
     def __init__(self, pipeline: Any) -> None:
         self.pipeline = pipeline
         self.listeners: list[Listener] = []
         self.complete = True
-        self._hooks: list[Any] = []
         self._free: Callable[..., Any] | None = None
 
     def attach(self) -> None:
         for name, module in components_of(self.pipeline).items():
-            for hook in flat_hooks(module):
-                if not is_kind(hook, "CpuOffload"):
-                    continue
-                difference = _difference(hook)
-                if difference is None:
-                    self._hooks.append(hook)
-                    hook.pre_forward = functools.partial(
-                        self._pre_forward, hook, hook.pre_forward, name
-                    )
-                else:
-                    self.complete = False
-                    logger.debug("transfers of %s are not watched: %s", name, difference)
+            found = vars(module).setdefault("to", functools.partial(self._to, module, name))
+            self.complete &= self._is_ours(found)
         free = getattr(self.pipeline, _FREE, None)
         if self._free is None and callable(free) and _FREE not in vars(self.pipeline):
             self._free = free
             vars(self.pipeline)[_FREE] = self._free_hooks
 
     def detach(self) -> None:
-        self._release_hooks()
+        for module in components_of(self.pipeline).values():
+            if self._is_ours(vars(module).get("to")):
+                del vars(module)["to"]
         if self._free is not None:
             vars(self.pipeline).pop(_FREE, None)
-            self._free = None
 
-    def _release_hooks(self) -> None:
-        for hook in self._hooks:
-            replaced = vars(hook).get("pre_forward")
-            if isinstance(replaced, functools.partial) and replaced.func == self._pre_forward:
-                del hook.pre_forward
-        self._hooks = []
+    def _is_ours(self, found: Any) -> bool:
+        return isinstance(found, functools.partial) and found.func == self._to
 
-    def _pre_forward(
-        self, hook: Any, original: Any, name: str, module: Any, /, *args: Any, **kwargs: Any
-    ) -> Any:
-        previous: Any = getattr(hook.prev_module_hook, "model", None)
-        target = _device_of(hook)
-        leaves = previous is not None and not _at(previous, indexed("cpu"))
-        arrives = target is not None and not _at(module, target)
-        if not leaves and not arrives:
-            return original(module, *args, **kwargs)
-        with self._transfer() as mover:
-            if mover is None or target is None:
-                return original(module, *args, **kwargs)
-            if leaves:
-                mover(previous, indexed("cpu"), self._name_of(previous))
-                components.empty_cache(target)
-            if not arrives:
-                return args, kwargs
-            mover(module, target, name)
-        # As accelerate: inputs follow where the module has moved, and only there.
-        from accelerate.utils import send_to_device
-
-        return send_to_device(args, target), send_to_device(kwargs, target)
+    def _to(self, module: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """module.to(*args, **kwargs), its transfer told."""
+        mine = vars(module).pop("to")  # move() must see the module as it is
+        try:
+            device = _destination(module, args, kwargs)
+            if device is None or all(
+                components.is_on(t, device) for t in distinct_tensors([module])
+            ):
+                return module.to(*args, **kwargs)
+            for listener in self.listeners:
+                listener.before()
+            try:
+                movers = (one.mover for one in self.listeners if one.mover is not None)
+                mover = next(movers, None)
+                if mover is not None:
+                    mover(module, device, name)
+                return module.to(*args, **kwargs)
+            finally:
+                for listener in self.listeners:
+                    listener.after()
+        finally:
+            vars(module)["to"] = mine
 
     def _free_hooks(self, *args: Any, **kwargs: Any) -> Any:
-        """maybe_free_model_hooks: everything to the CPU, and new hooks."""
+        """maybe_free_model_hooks: everything to the CPU, and new hooks, for which accelerate takes
+        a module's `to` away."""
         assert self._free is not None  # set where this was put in place
-        hooked = [hook for hook in self._hooks if vars(hook).get("pre_forward") is not None]
-        if not hooked:
-            return self._free(*args, **kwargs)
-        with self._transfer() as mover:
-            if mover is not None:
-                for name, module in components_of(self.pipeline).items():
-                    if any(is_kind(hook, "CpuOffload") for hook in flat_hooks(module)):
-                        mover(module, indexed("cpu"), name)
-            self._release_hooks()
-            try:
-                return self._free(*args, **kwargs)
-            finally:
-                self.attach()
-
-    @contextmanager
-    def _transfer(self) -> Iterator[Mover | None]:
-        for listener in self.listeners:
-            listener.before()
+        for module in components_of(self.pipeline).values():
+            if any(is_kind(hook, "CpuOffload") for hook in flat_hooks(module)):
+                module.to("cpu")
         try:
-            movers = [listener.mover for listener in self.listeners if listener.mover is not None]
-            yield movers[-1] if movers else None
+            return self._free(*args, **kwargs)
         finally:
-            for listener in self.listeners:
-                listener.after()
-
-    def _name_of(self, module: Any) -> str:
-        names = components_of(self.pipeline).items()
-        return next((name for name, known in names if known is module), type(module).__name__)
-
-
-def _difference(hook: Any) -> str | None:
-    """What is different about a hook from accelerate's CpuOffload as we know it; None: nothing."""
-    if type(hook).__name__ != "CpuOffload" or "pre_forward" in vars(hook):
-        return f"its hook is a changed CpuOffload ({type(hook).__qualname__})"
-    if not {"prev_module_hook", "execution_device"} <= set(vars(hook)):
-        return "its hook lacks prev_module_hook or execution_device"
-    function = type(hook).pre_forward
-    function = getattr(function, "__wrapped__", function)
-    missing = _KNOWN_NAMES - set(getattr(getattr(function, "__code__", None), "co_names", ()))
-    return f"its hook's pre_forward does not use {', '.join(sorted(missing))}" if missing else None
-
-
-def _device_of(hook: Any) -> torch.device | None:
-    from hy3d_rocm.device import as_device
-
-    found = as_device(hook.execution_device)
-    return None if found is None else indexed(found)
-
-
-def _at(module: Any, device: torch.device) -> bool:
-    """accelerate's own test: where the first parameter is. A module without any is everywhere."""
-    first = next(iter(module.parameters()), None)
-    return first is None or components.is_on(first, device)
-
-
-@contextmanager
-def reporting_moves(pipeline: Any, progress: Progress | None) -> Iterator[None]:
-    """While open, `to(device)` of the pipeline's components is reported to `progress`.
-
-    pipeline: anything that components_of() knows, a module alone included. An exception from
-    progress breaks the move off, and what had moved goes back (see move). In one step and without
-    a report go: quantised modules and those with a `to` of their own, moves that change the dtype
-    or the memory format, and non_blocking ones. Scopes nest; the outermost reports.
-    """
-    replaced: list[torch.nn.Module] = []
-    try:
-        for name, module in components_of(pipeline).items():
-            if "to" not in vars(module):
-                vars(module)["to"] = functools.partial(_to, module, name, progress)
-                replaced.append(module)
-        yield
-    finally:
-        for module in replaced:
-            found = vars(module).get("to")
-            if isinstance(found, functools.partial) and found.func is _to:
-                del vars(module)["to"]
-
-
-def _to(
-    module: torch.nn.Module, name: str, progress: Progress | None, /, *args: Any, **kwargs: Any
-) -> Any:
-    """module.to(*args, **kwargs), its transfer reported."""
-    mine = vars(module).pop("to")  # move() must see the module as it is
-    try:
-        device = _destination(module, args, kwargs)
-        if device is not None and is_plain(module):
-            move(module, device, progress, name)
-        return module.to(*args, **kwargs)
-    finally:
-        vars(module)["to"] = mine
+            self.attach()
 
 
 def _destination(

@@ -7,6 +7,7 @@ global state that is used up. `redrawn` has it draw from a generator instead.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import weakref
@@ -182,36 +183,37 @@ def redrawn(
     if not callable(getattr(type(pipeline), _NAME, None)):
         yield
         return
-    replacement = _install(pipeline)
-    outer = getattr(replacement.local, "draws", None)
-    replacement.local.draws = _Draws(whole, views)
-    try:
-        yield
-    finally:
-        replacement.local.draws = outer
-        _remove(pipeline, replacement)
+    calls = itertools.count()
 
-
-class _Draws:
-    """The generators of one call."""
-
-    def __init__(self, whole: torch.Generator, views: list[torch.Generator] | None) -> None:
-        self.whole = whole
-        self.views = views
-        self.calls = 0
-
-    def encode(self, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-        self.calls += 1
+    def encode(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         images: Any = args[0] if args else kwargs.get("images")
-        views = self.views
-        if views is None or self.calls == 1 or not _has_views(images, len(views)):
-            with global_draws(self.whole):
+        if views is None or next(calls) == 0 or not _has_views(images, len(views)):
+            with global_draws(whole):
                 return original(*args, **kwargs)
         parts = []
         for view, generator in enumerate(views):
             with global_draws(generator):
                 parts.append(original(images[:, view : view + 1]))
         return torch.cat(parts, dim=1)
+
+    own = vars(pipeline)
+    with _lock:
+        found = own.get(_NAME)
+        if not isinstance(found, _Replacement):
+            found = own[_NAME] = _Replacement(getattr(pipeline, _NAME), found)
+        found.users += 1
+    outer = getattr(found.local, "encode", None)
+    found.local.encode = encode
+    try:
+        yield
+    finally:
+        found.local.encode = outer
+        with _lock:
+            found.users -= 1
+            if not found.users and own.get(_NAME) is found:
+                del own[_NAME]
+                if found.kept is not None:
+                    own[_NAME] = found.kept
 
 
 class _Replacement:
@@ -224,32 +226,11 @@ class _Replacement:
         self.local = threading.local()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        draws = getattr(self.local, "draws", None)
-        if draws is None:
+        encode = getattr(self.local, "encode", None)
+        if encode is None:
             return self.original(*args, **kwargs)
-        return draws.encode(self.original, args, kwargs)
+        return encode(self.original, *args, **kwargs)
 
 
 def _has_views(images: Any, count: int) -> bool:
     return isinstance(images, torch.Tensor) and images.dim() == 5 and images.shape[:2] == (1, count)
-
-
-def _install(pipeline: Any) -> _Replacement:
-    with _lock:
-        own = vars(pipeline)
-        found = own.get(_NAME)
-        if not isinstance(found, _Replacement):
-            found = own[_NAME] = _Replacement(getattr(pipeline, _NAME), found)
-        found.users += 1
-        return found
-
-
-def _remove(pipeline: Any, replacement: _Replacement) -> None:
-    with _lock:
-        replacement.users -= 1
-        if replacement.users or vars(pipeline).get(_NAME) is not replacement:
-            return
-        if replacement.kept is None:
-            del vars(pipeline)[_NAME]
-        else:
-            vars(pipeline)[_NAME] = replacement.kept

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hy3d_rocm.conv.functional import default_threads
+from hy3d_rocm.units import brief
 
 MOST_PIXELS_A_SIDE = 32768  # HY3D_RASTER_MOST_PIXELS_A_SIDE
 MOST_THREADS = 1024  # of one call: hy3d_context_desc
@@ -131,12 +132,12 @@ def checked_size(size: Sequence[int]) -> tuple[int, int]:
     try:
         sides = tuple(operator.index(side) for side in size)
     except TypeError:
-        raise TypeError(f"size is {shown(size)}: give two integers, (height, width)") from None
+        raise TypeError(f"size is {brief(size)}: give two integers, (height, width)") from None
     if len(sides) != 2:
-        raise ValueError(f"size is {shown(size)}: give two integers, (height, width)")
+        raise ValueError(f"size is {brief(size)}: give two integers, (height, width)")
     if not all(1 <= side <= MOST_PIXELS_A_SIDE for side in sides):
         raise ValueError(
-            f"size is {shown(sides[0])} x {shown(sides[1])} (height x width): each is 1 to "
+            f"size is {brief(sides[0])} x {brief(sides[1])} (height x width): each is 1 to "
             f"{MOST_PIXELS_A_SIDE}"
         )
     return sides[0], sides[1]
@@ -151,22 +152,13 @@ def checked_threads(threads: Any) -> int:
         number = operator.index(threads)
     except TypeError:
         raise TypeError(
-            f"threads is {shown(threads)}: give an integer of 1 to {MOST_THREADS}, or None"
+            f"threads is {brief(threads)}: give an integer of 1 to {MOST_THREADS}, or None"
         ) from None
     if not 1 <= number <= MOST_THREADS:
         raise ValueError(
-            f"threads is {shown(number)}: it must be at least 1 and at most {MOST_THREADS}, or None"
+            f"threads is {brief(number)}: it must be at least 1 and at most {MOST_THREADS}, or None"
         )
     return number
-
-
-def shown(value: object) -> str:
-    """A value as a sentence can name it: a line, and not a long one."""
-    try:
-        text = " ".join(repr(value).split())
-    except ValueError:  # an integer of more digits than Python turns into text
-        return f"{type(value).__name__} of very many digits"
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def plain(value: Any, name: str) -> Any:

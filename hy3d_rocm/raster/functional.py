@@ -30,8 +30,8 @@ from hy3d_rocm.raster.arrays import (
     checked_threads,
     door_of,
     leading,
-    shown,
 )
+from hy3d_rocm.units import brief
 
 RULES = ("topleft", "compat")
 FILTERS = ("linear", "nearest")
@@ -250,4 +250,4 @@ def _gpu() -> Any:
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} is {shown(value)}: give one of {', '.join(choices)}")
+        raise ValueError(f"{name} is {brief(value)}: give one of {', '.join(choices)}")

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from hy3d_rocm.raster import functional
-from hy3d_rocm.raster.arrays import door_of, plain, shown
+from hy3d_rocm.raster.arrays import door_of, plain
+from hy3d_rocm.units import brief
 
 __all__ = ["meshVerticeInpaint"]
 
@@ -52,7 +53,7 @@ def _array(value: Any, name: str) -> Any:
     try:
         found = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{name} is {shown(value)}: give an array of numbers") from error
+        raise TypeError(f"{name} is {brief(value)}: give an array of numbers") from error
     if found.dtype.kind not in "biuf":
         raise TypeError(f"{name} is of {found.dtype}: give an array of real numbers")
     return found

@@ -12,6 +12,8 @@ import torch
 
 from hy3d_rocm.arguments import check_names, deliver, say
 from hy3d_rocm.conv.tiers import TIER_NAMES
+from hy3d_rocm.decoding.families import family_for
+from hy3d_rocm.tools import loading
 from hy3d_rocm.tune import fused, session, shapes
 from hy3d_rocm.tune.report import tune_dict, tune_text
 
@@ -82,7 +84,8 @@ def _run(arguments: argparse.Namespace, device: torch.device) -> tuple[Any, str,
     check_names("--tiers", tiers, [*(name for name in TIER_NAMES if name != "current"), FUSED])
     dtype = getattr(torch, _DTYPES[arguments.dtype])
     vae = shapes.load_vae(arguments.vae, dtype)
-    latent = shapes.latent_size(vae, arguments.size, arguments.frames)
+    width, height = arguments.size
+    latent = loading.latent_shape(family_for(vae), arguments.frames, height, width)
     decode = session.plan_decode(vae, latent, dtype, device)
     if FUSED in tiers:
         try:

@@ -28,7 +28,7 @@ from hy3d_rocm.decoding.compile_ahead import compile_ahead, dry_run
 from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.dry_run import standing_for
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
-from hy3d_rocm.tune.timing import DeviceWatch, Timed, Watch, attempt, interleave
+from hy3d_rocm.tune.measure import Timed, Watch, attempt, interleave
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -161,7 +161,7 @@ def measure_layers(
             for tile in tiles:
                 for kernel in fused.wanted(layer.with_tile(tile), layer.operands):
                     ahead.want(kernel, device.index or 0)
-            watch = watch or DeviceWatch(device)
+            watch = watch or Watch(device)
             seconds = _measured(layer, tiles, device, watch, look, outcome)
             releasing.release(device)
         guess = layer.tiles[0]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hy3d_rocm.conv.choice import TIERS, Candidate, Policy, Setting, choose
+from hy3d_rocm.conv.choice import HEALTHY, TIERS, Candidate, Policy, Setting, choose
 from hy3d_rocm.conv.verdict_store.records import Record
 from hy3d_rocm.tune.session import TuneReport
 from hy3d_rocm.tune.shapes import Shape
@@ -30,21 +30,18 @@ class Line:
     def seconds(self, tier: str | None) -> float | None:
         """Of one call, where a healthy one was measured."""
         record = None if tier is None else self.records.get(tier)
-        return record.seconds if record is not None and record.verdict in _HEALTHY else None
-
-
-_HEALTHY = ("ok", "slow-find")
+        return record.seconds if record is not None and record.verdict in HEALTHY else None
 
 
 def lines_of(report: TuneReport) -> list[Line]:
     """One a shape, in the report's order."""
     found = []
-    for shape, records in zip(report.settings.shapes, report.records, strict=True):
+    for shape, records in zip(report.shapes, report.records, strict=True):
         reasons = {tier: why for (s, tier), why in report.reasons.items() if s == shape}
         healthy = {t: r.seconds for t, r in records.items()
-                   if r.seconds is not None and r.verdict in _HEALTHY}  # fmt: skip
+                   if r.seconds is not None and r.verdict in HEALTHY}  # fmt: skip
         fastest = min(healthy, key=lambda tier: healthy[tier], default=None)
-        chosen = _chosen(report.settings.setting, records, reasons)
+        chosen = _chosen(report.setting, records, reasons)
         found.append(Line(shape, records, reasons, chosen, fastest))
     return found
 
@@ -106,7 +103,7 @@ def tune_text(report: TuneReport, default: str) -> str:
         text += ["", "Interrupted: what was measured by then is kept."]
     if report.fault:
         text += ["", f"Ended early: {report.fault}", "What was measured by then is kept."]
-    text += ["", *_gain_lines(gain_of(lines, default), default, report.settings.setting)]
+    text += ["", *_gain_lines(gain_of(lines, default), default, report.setting)]
     took = f"{report.measured} new records in {report.seconds:.0f} s"
     text.append(f"{took}; hy3d-rocm db list shows all.")
     return "\n".join(text) + "\n"

@@ -9,16 +9,15 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from hy3d_rocm import meter
 from hy3d_rocm.conv import probe as probing
 from hy3d_rocm.conv.choice import VENDOR_TIERS, Setting
-from hy3d_rocm.conv.policy import Memory, StoreMemory
-from hy3d_rocm.conv.verdict_store.machine import this_machine
-from hy3d_rocm.conv.verdict_store.records import Record
+from hy3d_rocm.conv.policy import Memory, StoreMemory, keep
+from hy3d_rocm.conv.verdict_store.records import Record, this_machine
 from hy3d_rocm.conv.verdict_store.store import store
 from hy3d_rocm.decoding.families import unproven_family
 from hy3d_rocm.decoding.memory.budget import make_budget
@@ -104,30 +103,7 @@ def comfyui_default(architecture: str, *, is_rocm: bool, keeps_miopen: bool) -> 
 _WITH_MIOPEN = ("gfx1030", "gfx1031", "gfx1010", "gfx1011", "gfx1012", "gfx906", "gfx900", "gfx803")
 
 
-class Measuring(Protocol):
-    """What tune.measure.Lab does."""
-
-    running: str
-
-    def measure(self, spec: Any, tiers: Sequence[str]) -> Mapping[str, Measured]:
-        """By tier. If it raises, `running` says whose call that was, if it is known."""
-
-
 Probe = Callable[..., Sequence[probing.Outcome]]
-
-
-@dataclass(frozen=True)
-class TuneSettings:
-    """memory: the verdict store."""
-
-    shapes: Sequence[Shape]
-    wishes: Wishes
-    memory: Memory
-    setting: Setting
-    say: Callable[[str], None] = lambda _: None
-    clock: Callable[[], float] = time.monotonic
-    lab: Measuring | None = None
-    probe: Probe = probing.probe
 
 
 @dataclass
@@ -135,7 +111,8 @@ class TuneReport:
     """records: what is known now, by shape. reasons: why a tier has no record, by (shape, tier).
     left_out: what there was no time for, as lines. fault: the sentence of what ended it early."""
 
-    settings: TuneSettings
+    shapes: Sequence[Shape]
+    setting: Setting
     records: list[Mapping[str, Record]] = field(default_factory=list)
     reasons: dict[tuple[Shape, str], str] = field(default_factory=dict)
     measured: int = 0
@@ -145,27 +122,9 @@ class TuneReport:
     seconds: float = 0.0
 
 
-def run_tune(settings: TuneSettings) -> TuneReport:
-    """Probes, then measures, the shapes with the most work first; Ctrl-C and a lost device end it
-    early. All that was learnt by then is recorded."""
-    report = TuneReport(settings)
-    session = _Session(settings, report)
-    try:
-        session.probe_all()
-        session.measure_all()
-    except KeyboardInterrupt:
-        report.interrupted = True
-    except RuntimeError as error:  # only a lost device gets here: see gpu_timing.attempt
-        said = f"{error}".partition("\n")[0]
-        report.fault = f"{said}; nothing works on the GPU now, so start this command again"
-    report.records = [dict(settings.memory.records(s.spec)) for s in settings.shapes]
-    report.seconds = settings.clock() - session.started
-    return report
-
-
 def tune_shapes(
     shapes: Sequence[Shape], device: Any, wishes: Wishes, say: Callable[[str], None], *,
-    lab: Measuring | None = None, probe: Probe = probing.probe, memory: Memory | None = None,
+    lab: Lab | None = None, probe: Probe = probing.probe, memory: Memory | None = None,
 ) -> tuple[TuneReport, str]:  # fmt: skip
     """The report, and the tier that computes these shapes today ("vendor" or "native").
 
@@ -180,27 +139,49 @@ def tune_shapes(
     )
     setting = Setting(True, is_rocm, default, vendor_on=default == "vendor")
     risky = risky_tiers(wishes.tiers, is_rocm=is_rocm, asked=wishes.probe)
-    settings = TuneSettings(
-        shapes, replace(wishes, risky=risky), StoreMemory(device) if memory is None else memory,
-        setting, say, lab=lab or Lab(), probe=probe,
-    )  # fmt: skip
+    known = StoreMemory(device) if memory is None else memory
+    session = Session(
+        shapes, replace(wishes, risky=risky), known, setting, say, lab or Lab(), probe
+    )
     try:
-        return run_tune(settings), default
+        return session.run(), default
     finally:
         if memory is None and not store().flush():
             say(f"{store().path}: {store().trouble or 'the disk is slow'}; not all of it is kept")
 
 
-class _Session:
-    def __init__(self, settings: TuneSettings, report: TuneReport) -> None:
-        self.settings, self.report = settings, report
-        self.started = settings.clock()
-        wishes, known = settings.wishes, (settings.memory.records(s.spec) for s in settings.shapes)
+class Session:
+    """One run. memory: the verdict store."""
+
+    def __init__(
+        self, shapes: Sequence[Shape], wishes: Wishes, memory: Memory, setting: Setting,
+        say: Callable[[str], None], lab: Lab, probe: Probe,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.shapes, self.wishes, self.memory, self.say = shapes, wishes, memory, say
+        self.lab, self.probe, self.clock = lab, probe, clock
+        self.report, self.started = TuneReport(shapes, setting), clock()
         # Of every shape, and of every tier asked for, in order.
+        known = (memory.records(shape.spec) for shape in shapes)
         self.todo = [{t: task(t, one.get(t), wishes) for t in wishes.tiers} for one in known]
 
+    def run(self) -> TuneReport:
+        """Probes, then measures, the shapes with the most work first; Ctrl-C and a lost device end
+        it early. All that was learnt by then is recorded."""
+        try:
+            self.probe_all()
+            self.measure_all()
+        except KeyboardInterrupt:
+            self.report.interrupted = True
+        except RuntimeError as error:  # only a lost device gets here: see measure.attempt
+            said = f"{error}".partition("\n")[0]
+            self.report.fault = f"{said}; nothing works on the GPU now, so start this command again"
+        self.report.records = [dict(self.memory.records(s.spec)) for s in self.shapes]
+        self.report.seconds = self.clock() - self.started
+        return self.report
+
     def left_s(self) -> float:
-        return self.settings.wishes.limit_s - (self.settings.clock() - self.started)
+        return self.wishes.limit_s - (self.clock() - self.started)
 
     # In child processes.
 
@@ -210,7 +191,7 @@ class _Session:
         until = self.left_s() * (1 - PROBE_SHARE)
         late: dict[float, list[tuple[Shape, str]]] = {}
         for shape, tier in hung:
-            record = self.settings.memory.records(shape.spec).get(tier)
+            record = self.memory.records(shape.spec).get(tier)
             waited = hung_for(record.detail if record is not None else "")
             self._postpone(late, shape, tier, waited)
         if fresh:
@@ -231,7 +212,7 @@ class _Session:
                 self._leave(shape, [tier], f"it hung; another {limit:.0f} s were not left")
 
     def _cases(self, wanted: Task) -> list[tuple[Shape, str]]:
-        pairs = zip(self.settings.shapes, self.todo, strict=True)
+        pairs = zip(self.shapes, self.todo, strict=True)
         return [(s, tier) for s, todo in pairs for tier, what in todo.items() if what is wanted]
 
     @staticmethod
@@ -265,13 +246,13 @@ class _Session:
             first = outcome.first_seconds
             took += "" if first is None else f" (first call {first:.2g} s)"
             why = f": {outcome.detail}" if outcome.detail else ""
-            self.settings.say(
+            self.say(
                 f"[{progress.done}/{progress.total}, in a child process] {shape.line()}:"
                 f" {outcome.case.tier} {outcome.verdict}{took}{why}"
             )
 
         usual = FIRST_LIMIT_S if case_limit_s is None else case_limit_s
-        self.settings.probe(
+        self.probe(
             [probing.Case(tier, shape.spec) for shape, tier in cases],
             limit_s=limit_s, case_limit_s=usual, progress=heard,
         )  # fmt: skip
@@ -285,11 +266,7 @@ class _Session:
                 self._leave(shape, [tier], outcome.detail)
             return
         self.report.measured += 1
-        self.settings.memory.put(
-            shape.spec, tier, outcome.verdict, seconds=outcome.seconds,
-            first_seconds=outcome.first_seconds, peak_bytes=outcome.peak_bytes,
-            detail=outcome.detail, measured_by="probe",
-        )  # fmt: skip
+        keep(self.memory, shape.spec, outcome)
 
     def _leave(self, shape: Shape, tiers: Sequence[str], why: str) -> None:
         self.report.reasons.update({(shape, tier): why for tier in tiers})
@@ -300,8 +277,8 @@ class _Session:
     def measure_all(self) -> None:
         """The tiers that can't hang, shape by shape."""
         total = sum(Task.MEASURE in todo.values() for todo in self.todo)
-        done, begun = 0, self.settings.clock()
-        for shape, todo in zip(self.settings.shapes, self.todo, strict=True):
+        done, begun = 0, self.clock()
+        for shape, todo in zip(self.shapes, self.todo, strict=True):
             wanted = [tier for tier, what in todo.items() if what is Task.MEASURE]
             if not wanted:
                 continue
@@ -312,18 +289,16 @@ class _Session:
             for tier, one in found.items():
                 self._book(shape, tier, one)
             done += 1
-            spent = self.settings.clock() - begun
+            spent = self.clock() - begun
             self._tell(done, total, spent, shape, found)
 
     def _measure(self, shape: Shape, wanted: Sequence[str]) -> Mapping[str, Measured]:
-        lab = self.settings.lab
-        assert lab is not None
         try:
-            return lab.measure(shape.spec, wanted)
+            return self.lab.measure(shape.spec, wanted)
         except RuntimeError as error:
-            if lab.running:
+            if self.lab.running:
                 text = f"the GPU was lost: {error}".partition("\n")[0]
-                self._book(shape, lab.running, Measured("error", detail=text))
+                self._book(shape, self.lab.running, Measured("error", detail=text))
             raise
 
     def _book(self, shape: Shape, tier: str, one: Measured) -> None:
@@ -331,7 +306,7 @@ class _Session:
             self.report.reasons[shape, tier] = one.detail
             return
         self.report.measured += 1
-        self.settings.memory.put(shape.spec, tier, measured_by="tune", **asdict(one))
+        self.memory.put(shape.spec, tier, measured_by="tune", **asdict(one))
 
     def _tell(
         self, done: int, total: int, spent: float, shape: Shape, found: Mapping[str, Measured]
@@ -341,7 +316,7 @@ class _Session:
             for tier, one in found.items()
         ]
         left = min(spent / done * (total - done), max(0.0, self.left_s()))
-        self.settings.say(
+        self.say(
             f"[{done}/{total}] {shape.line()}: {', '.join(parts)}"
             f" ({spent:.0f} s so far, about {left:.0f} s to go)"
         )

@@ -22,7 +22,6 @@ from hy3d_rocm import _native
 from hy3d_rocm.conv.call import ConvSpec, dtype_name, make_spec, size_text
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.compile_ahead import OnShapes
-from hy3d_rocm.decoding.families import family_for
 from hy3d_rocm.decoding.graph import record
 from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.dry_run import predict
@@ -36,10 +35,6 @@ from hy3d_rocm.tools import loading
 logger = logging.getLogger("hy3d_rocm")
 
 _OWN_DECODES = ("AutoencoderKLHunyuanVideo", "AutoencoderKLWan")
-
-
-class TuneError(ValueError):
-    """Tuning is not possible as asked; the text says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -70,29 +65,6 @@ def load_vae(name: str, dtype: torch.dtype) -> Any:
     vae = loading.bare_vae("wan21" if name == "wan" else name)
     # torch's own to(): diffusers' one warns of layers to be kept in float32 even if there are none.
     return torch.nn.Module.to(vae, dtype)
-
-
-def latent_size(vae: Any, size: tuple[int, int], frames: int) -> tuple[int, ...]:
-    """(1, C, T, H, W) of the latents of `size` (width, height); TuneError where there are none."""
-    width, height = size
-    family = family_for(vae)
-    time, space = family.factor
-    if family.is_image and frames != 1:
-        raise TuneError(f"this VAE decodes single pictures, not {frames} frames: give --frames 1")
-    for name, pixels in (("width", width), ("height", height)):
-        if pixels % space or pixels < space:
-            low = max(space, pixels // space * space)
-            raise TuneError(
-                f"a {name} of {pixels} is no multiple of {space}, which this VAE makes of one"
-                f" latent; {low} and {low + space} are"
-            )
-    if (frames - 1) % time or frames < 1:
-        low = (max(frames, 1) - 1) // time * time + 1
-        raise TuneError(
-            f"{frames} frames are not {time} n + 1, which this VAE makes of n + 1 latents;"
-            f" {low} and {low + time} are"
-        )
-    return (1, family.latent_channels, (frames - 1) // time + 1, height // space, width // space)
 
 
 def is_as_diffusers(vae: Any) -> bool:

@@ -238,7 +238,7 @@ def measure(path: Path) -> dict[str, float]:
     import torch
 
     from hy3d_rocm.conv.call import make_spec
-    from hy3d_rocm.conv.verdict_store.machine import this_machine
+    from hy3d_rocm.conv.verdict_store.records import this_machine
 
     store = Store.open(path)
     keys = [key(n) for n in range(2000)]

@@ -37,7 +37,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 from probe_doubles import case, environment, marked, processes  # noqa: E402
 from probe_scenarios import MARK, SCENARIOS, Scenario, play, settle  # noqa: E402
 
-from hy3d_rocm.conv.probe.cases import Outcome  # noqa: E402
+from hy3d_rocm.conv.probe.parent import Outcome  # noqa: E402
 from hy3d_rocm.conv.verdict_store.records import Key, Record  # noqa: E402
 from hy3d_rocm.conv.verdict_store.store import Store  # noqa: E402
 

@@ -375,7 +375,7 @@ BLOCKS: dict[str, tuple[Prepare, Callable[[dict[str, Any]], bool]]] = {
     "docs/offload.md: import hy3d_rocm.offload": (
         a_pipeline, lambda n: bool(n["decision"].reason)
     ),
-    "docs/knowledge.md: from hy3d_rocm.conv.verdict_store.machin": (
+    "docs/knowledge.md: from hy3d_rocm.conv.verdict_store.record": (
         a_spec, lambda n: "vendor" in n["store"]().records(n["key"])
     ),
     "docs/probe.md: from hy3d_rocm.conv.probe import Case, n": (

@@ -42,7 +42,24 @@ class SimulatedAccelerator:
         patch.setattr(transfer_module, "_copy", self.copy)
         patch.setattr(components_module, "is_accelerator", lambda device: device == ACCELERATOR)
         patch.setattr(torch.nn.Module, "to", self._module_to(torch.nn.Module.to))
+        patch.setattr("accelerate.hooks.CpuOffload.pre_forward", self._pre_forward())
         return self
+
+    def _pre_forward(self) -> Callable[..., Any]:
+        """accelerate 1.15's, which asks tensors for their devices: here it asks the simulation."""
+
+        def pre_forward(hook: Any, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            previous = hook.prev_module_hook
+            if previous is not None and self._at(previous.model) != CPU:
+                previous.offload()
+            if self._at(module) != hook.execution_device:
+                module.to(hook.execution_device)
+            return args, kwargs
+
+        return pre_forward
+
+    def _at(self, module: torch.nn.Module) -> torch.device:
+        return self.device_of(next(module.parameters()))
 
     def _module_to(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """nn.Module.to between "cpu" and "cpu:0", which torch takes for one place."""

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -119,16 +119,19 @@ def wrapper(fake_comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> Any:
     noted in fake_comfy.opened; they have tests of their own."""
     from hy3d_rocm import offload
 
-    def noting(name: str) -> Callable[..., Any]:
+    def noting(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         @contextmanager
         def scope(pipeline: Any, *arguments: Any) -> Iterator[None]:
             fake_comfy.opened.append((name, pipeline, *arguments))
-            yield
+            with real(pipeline, *arguments):
+                yield
 
         return scope
 
-    for name in ("reporting_transfers", "measuring"):
-        monkeypatch.setattr(offload, name, noting(name))
+    reporting = noting("reporting_moves", offload.reporting_moves)
+    monkeypatch.setattr(offload, "reporting_moves", reporting)
+    measuring = noting("measuring", lambda *_: nullcontext())
+    monkeypatch.setattr(offload, "measuring", measuring)
     monkeypatch.setattr(offload, "diffusers_changes", list)
     return load_upstream(DOUBLE)
 

@@ -1,4 +1,4 @@
-"""What stands for the probe's measure.Bench in a child without torch."""
+"""What stands for the probe's child.Bench in a child without torch."""
 
 from __future__ import annotations
 

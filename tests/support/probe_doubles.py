@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.conv.probe.cases import Case, Outcome
 from hy3d_rocm.conv.probe.child import TIER_MODULE
-from hy3d_rocm.conv.probe.parent import probe
+from hy3d_rocm.conv.probe.parent import Case, Outcome, probe
 
 TIER = Path(__file__).with_name("probe_tier.py")
 _ids = itertools.count()

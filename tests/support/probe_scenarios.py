@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from probe_doubles import bounded, case, cases, fake_probe, marked, zombies
 
 from hy3d_rocm.conv import faults
-from hy3d_rocm.conv.probe.cases import Case, Outcome
+from hy3d_rocm.conv.probe.parent import Case, Outcome
 
 # A case's own limit, where the scenario is not about the total: ends a hang soon, while a busy
 # machine may take its time to start the child.

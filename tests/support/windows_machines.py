@@ -10,7 +10,7 @@ from typing import Any
 
 from doctor_machines import GB, Change, Facts, torch_says, write
 
-from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
+from hy3d_rocm.conv.verdict_store.records import DISPLAY_DRIVERS
 from hy3d_rocm.diagnose.doctor import windows
 from hy3d_rocm.diagnose.doctor.examination import collect
 from hy3d_rocm.diagnose.doctor.windows import System

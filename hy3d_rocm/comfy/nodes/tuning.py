@@ -23,8 +23,9 @@ from hy3d_rocm.decoding.planning.jobs import Job
 from hy3d_rocm.decoding.planning.planner import Plan
 from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.tune.fused import compile_decode, tune_decode
+from hy3d_rocm.tune.measure import Lab
 from hy3d_rocm.tune.report import tune_text
-from hy3d_rocm.tune.session import Measuring, Wishes, tune_shapes
+from hy3d_rocm.tune.session import Wishes, tune_shapes
 from hy3d_rocm.tune.shapes import Shape, collect_decode
 
 logger = logging.getLogger("hy3d_rocm")
@@ -76,7 +77,7 @@ def tune(vae: Any, wanted: Wanted, wishes: Wishes) -> str:
 
 
 def measure(
-    shapes: Sequence[Shape], device: torch.device, wishes: Wishes, *, lab: Measuring | None = None,
+    shapes: Sequence[Shape], device: torch.device, wishes: Wishes, *, lab: Lab | None = None,
     known: Memory | None = None,
 ) -> str:  # fmt: skip
     """The table of `hy3d-rocm tune`. lab, known: others than the device's own (tests)."""

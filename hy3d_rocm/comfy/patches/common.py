@@ -262,14 +262,16 @@ def node_spec(spec: str, around: Callable[[Call], Any]) -> PatchSpec:
 
 @contextmanager
 def sampling(
-    call: Call, pipeline: Any, images: int = 1, size: tuple[int, int] | None = None
-) -> Iterator[PipelineProxy]:
+    call: Call, pipeline: Any, images: int = 1, size: tuple[int, int] | None = None,
+    bar: bool = False,
+) -> Iterator[PipelineProxy]:  # fmt: skip
     """Yields what the node is given in place of `pipeline`, with everything around it in order.
 
     While open: inputs go to the device where the pipeline computes, "cuda" written out means that
     device, all calls are one batch, transfers and steps are shown, activations are measured. Then
     the global random states are put back, except in "legacy".
-    images: how many calls will come. size: (height, width) of each, for the measurement.
+    images: how many calls will come. size: (height, width) of each, for the measurement. bar: the
+    node's bar shows transfers, too.
     TypeError, in a sentence, for something that is no pipeline.
     """
     real, mode = unwrap(pipeline), seed_mode(call, pipeline)
@@ -279,9 +281,9 @@ def sampling(
     proxy = PipelineProxy(real, default, mode, call.patch.node, first, Steps(images))
     device = resolve_device(real, default).device
     with ExitStack() as stack:
-        transfers = stack.enter_context(Transfers(call.patch.node))
+        transfers = stack.enter_context(Transfers(call.patch.node, bar))
         stack.enter_context(cuda_literals(device))
-        stack.enter_context(offload.reporting_transfers(real, transfers))
+        stack.enter_context(offload.reporting_moves(real, transfers))
         stack.enter_context(offload.measuring(real, device, size))
         if mode != "legacy":
             stack.enter_context(proxy.batch())

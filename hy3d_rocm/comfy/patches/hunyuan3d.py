@@ -96,10 +96,8 @@ def _mesh(call: Call) -> Any:
         replaced["force_offload"] = True
         afterwards = bool(call.argument("force_offload")) and settings.current().offload != "off"
     with (
-        Transfers(call.patch.node, bar=True) as transfers,
         off_the_gpu_after_failure(real),
-        sampling(call, call.argument("pipeline")) as proxy,
-        offload.reporting_moves(real, transfers),
+        sampling(call, call.argument("pipeline"), bar=True) as proxy,
     ):
         result = call.run(pipeline=proxy, **replaced)
     if afterwards:

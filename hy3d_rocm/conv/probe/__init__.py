@@ -1,7 +1,6 @@
 """Unproven shapes of the vendor library, tried in a child process (docs/probe.md)."""
 
-from hy3d_rocm.conv.probe.cases import Case, Outcome, Progress, next_limit
-from hy3d_rocm.conv.probe.parent import probe
+from hy3d_rocm.conv.probe.parent import Case, Outcome, Progress, next_limit, probe
 from hy3d_rocm.conv.probe.process import left_behind
 
 __all__ = ["Case", "Outcome", "Progress", "left_behind", "next_limit", "probe"]

@@ -17,6 +17,7 @@ gets PR_SET_PDEATHSIG, so it dies with the keeper.
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import importlib.util
 import json
@@ -26,12 +27,20 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-# Only for tests: the path of a Python file whose Bench stands for measure.Bench. The child then
+if TYPE_CHECKING:
+    import torch
+
+    from hy3d_rocm.conv.call import ConvCall, ConvSpec
+
+# Only for tests: the path of a Python file whose Bench stands for the one below. The child then
 # never imports torch.
 TIER_MODULE = "HY3D_ROCM_PROBE_TIER_MODULE"
 
+# What the first convolution of a process may take more: the vendor library reads its kernels and
+# data bases (cuDNN's alone are half a gigabyte). That is no find.
+_LOADING_S = 2.0
 _MAX_CALLS = 5
 _REPEAT_S = 1.0
 
@@ -59,8 +68,6 @@ def main() -> NoReturn:
     report: Report = functools.partial(_report, out, header["nonce"])
     if header["keeper"]:
         _split(control, report)
-    elif os.name == "posix":
-        _watch_host()
     version = list(sys.version_info[:2])
     if version != header["version"]:
         raise SystemExit(
@@ -72,7 +79,9 @@ def main() -> NoReturn:
         value = getattr(importlib.import_module(module), function)()
         report({"event": "answer", "value": value})
     else:
-        bench = _bench_class()(header["devices"], header["flags"])
+        stand_in = os.environ.get(TIER_MODULE)
+        made = _loaded("hy3d_probe_bench", stand_in).Bench if stand_in else Bench
+        bench = made(header["devices"], header["flags"])
         report({"event": "ready", "loading_s": bench.loading_s})
         _serve(lines, report, bench)
     # Without the interpreter's and the GPU runtime's teardown, which may hang too.
@@ -98,20 +107,6 @@ def _no_core_dumps() -> None:
         pass
 
 
-def _watch_host() -> None:
-    """Where there is no keeper: ends the group when the host is gone (POSIX)."""
-    import threading
-
-    host = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == host:
-            time.sleep(0.5)
-        os.killpg(0, 9)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 # The worker.
 
 
@@ -133,15 +128,6 @@ def _loaded(name: str, path: str, folders: list[str] | None = None) -> Any:
         sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
-
-
-def _bench_class() -> Any:
-    path = os.environ.get(TIER_MODULE)
-    if path:
-        return _loaded("hy3d_probe_bench", path).Bench
-    from hy3d_rocm.conv.probe.measure import Bench
-
-    return Bench
 
 
 def _serve(lines: Any, report: Report, bench: Any) -> None:
@@ -171,7 +157,7 @@ def _one(report: Report, bench: Any, request: dict[str, Any]) -> tuple[dict[str,
 
 def _failed(error: Exception, was_tried: bool) -> tuple[dict[str, Any], bool]:
     # Not at the top: most children never need the table of errors, and start sooner without.
-    from hy3d_rocm.conv.probe.cases import NOT_RUN, OOM, exception_verdict
+    from hy3d_rocm.conv.probe.parent import NOT_RUN, OOM, exception_verdict
 
     verdict, detail, is_sound = exception_verdict(error)
     if not was_tried:
@@ -194,6 +180,115 @@ def _seconds(run: Callable[[], None]) -> float:
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
+
+
+class WrongResultError(Exception):
+    """A tier's result is not what its inputs give (selfcheck.py)."""
+
+
+class RefusedError(Exception):
+    """The tier can't take the shape, and says so itself: nothing was tried."""
+
+
+class Bench:
+    """Runs tiers of hy3d_rocm on the devices it was made for, with tensors of its own.
+
+    Making it brings each device up (context, one elementwise kernel), so that this is neither
+    counted as a find nor taken for a fault of the first shape. No convolution is run for that:
+    the first one of a process may be what hangs.
+    """
+
+    def __init__(self, devices: list[str], flags: dict[str, bool]) -> None:
+        import torch
+
+        from hy3d_rocm.conv import selfcheck, tiers  # now, and not in the time of a case
+
+        self._selfcheck, self._tiers = selfcheck, tiers
+        self.loading_s = _LOADING_S if any(name != "cpu" for name in devices) else 0.0
+        for name, value in flags.items():
+            try:
+                getattr(torch._C, f"_set_{name}")(value)
+            except (AttributeError, RuntimeError):
+                continue
+        for name in devices:
+            device = torch.device(name)
+            torch.zeros(1, device=device).add_(1)
+            self._synchronise(device)
+
+    def prepare(
+        self, tier: str, spec: Any, check: bool
+    ) -> tuple[Callable[[], None], Callable[[], int | None]]:
+        """(one synchronised call, peak bytes of the calls so far). check: see Case."""
+        import torch
+
+        from hy3d_rocm.conv.call import ConvSpec
+
+        conv = ConvSpec.from_json(spec)
+        call = make_call(conv)
+        chosen = self._tiers.make_tier(tier)
+        refused = chosen.refusal(call, self._tiers.Limits())
+        if refused is not None:
+            raise RefusedError(refused)
+        device, is_unchecked = conv.device, check
+        self._synchronise(device)
+        before = 0
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # Triton launches on the current one
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+
+        def run() -> None:
+            nonlocal is_unchecked
+            with torch.inference_mode():
+                result = chosen.run(call)
+            self._synchronise(device)
+            if is_unchecked:
+                is_unchecked = False
+                finding = self._selfcheck.check(tier, call, result)
+                if finding.fault:
+                    raise WrongResultError(finding.detail)
+
+        def peak() -> int | None:
+            if device.type != "cuda":
+                return None
+            most = int(torch.cuda.max_memory_allocated(device))
+            return int(max(most - before - conv.out_bytes, 0))
+
+        return run, peak
+
+    @staticmethod
+    def _synchronise(device: torch.device) -> None:
+        import torch
+
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    @staticmethod
+    def release() -> None:
+        """The next shape finds the memory that this one found."""
+        import torch
+
+        gc.collect()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
+
+
+def make_call(spec: ConvSpec) -> ConvCall:
+    """A call of this spec on numbers in [-1, 1)."""
+    import torch
+
+    from hy3d_rocm.conv.call import ConvCall
+    from hy3d_rocm.conv.tiers.current import run_current
+
+    def numbers(size: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty(size, dtype=spec.dtype, device=spec.device).uniform_(-1, 1)
+
+    x = numbers(spec.x_size if spec.batched else spec.x_size[1:])
+    weight = numbers(spec.weight_size)
+    bias = numbers(spec.weight_size[:1]) if spec.has_bias else None
+    if spec.channels_last and spec.batched:
+        x = x.contiguous(memory_format=spec.memory_format)
+    return ConvCall(spec, x, weight, bias, lambda: run_current(spec, x, weight, bias))
 
 
 # The keeper.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import queue
 import re
 import secrets
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -16,8 +18,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
-
-from hy3d_rocm.conv.probe.windows import Job
 
 CHILD = Path(__file__).resolve().with_name("child.py")
 HAS_KEEPER = sys.platform == "linux"
@@ -52,6 +52,11 @@ _CHUNK = 65536
 _MAX_LINE = 16384
 # Of stderr the end is kept: that is where a dying process says why.
 _TAIL_BYTES = 65536
+
+# Of Windows' Job Objects.
+_EXTENDED_LIMIT_INFORMATION = 9  # JobObjectExtendedLimitInformation
+_KILL_ON_JOB_CLOSE = 0x00002000
+_DIE_ON_UNHANDLED_EXCEPTION = 0x00000400  # no error dialogue that waits for a click
 
 _left: list[Child] = []
 _left_lock = threading.Lock()
@@ -379,3 +384,49 @@ class Tail:
 
     def lines(self) -> list[str]:
         return self._data.decode("utf-8", "replace").splitlines()
+
+
+# On Windows.
+
+
+class Job:
+    """A Job Object for one child, which ends its processes when its handle closes, so also when the
+    host dies. OSError where Windows refuses: then no probe is made.
+
+    Run under wine, not tried on Windows by its authors (the calls are tested against a double).
+    https://learn.microsoft.com/en-us/windows/win32/procthread/job-objects
+    """
+
+    def __init__(self, kernel32: Any = None) -> None:
+        if kernel32 is None:
+            kernel32 = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined,unused-ignore]
+        self._kernel32 = kernel32
+        kernel32.CreateJobObjectW.restype = ctypes.c_void_p
+        self._handle = ctypes.c_void_p(kernel32.CreateJobObjectW(None, None))
+        if not self._handle:
+            raise OSError("CreateJobObject failed")
+        # JOBOBJECT_EXTENDED_LIMIT_INFORMATION of 64-bit Windows: LimitFlags are at byte 16.
+        limits = ctypes.create_string_buffer(144)
+        struct.pack_into("<I", limits, 16, _KILL_ON_JOB_CLOSE | _DIE_ON_UNHANDLED_EXCEPTION)
+        done = kernel32.SetInformationJobObject(
+            self._handle, _EXTENDED_LIMIT_INFORMATION, limits, len(limits)
+        )
+        if not done:
+            self.close()
+            raise OSError("SetInformationJobObject failed")
+
+    def add(self, process_handle: int) -> None:
+        """Before the child has been told anything, so before it can start processes."""
+        handle = ctypes.c_void_p(process_handle)
+        if not self._kernel32.AssignProcessToJobObject(self._handle, handle):
+            raise OSError("AssignProcessToJobObject failed")
+
+    def kill(self) -> None:
+        if self._handle:
+            self._kernel32.TerminateJobObject(self._handle, 1)
+
+    def close(self) -> None:
+        """Also ends what is still in the job."""
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        if handle:
+            self._kernel32.CloseHandle(handle)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from hy3d_rocm.conv.verdict_store.machine import started_architecture, triton_versions
+from hy3d_rocm.conv.verdict_store.records import started_architecture, triton_versions
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.triton.plan import Launch

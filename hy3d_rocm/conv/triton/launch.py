@@ -21,8 +21,7 @@ from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.first_use import Facts
 from hy3d_rocm.conv.triton.layout import Layout, is_points
 from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
-from hy3d_rocm.conv.verdict_store.machine import Machine, this_machine
-from hy3d_rocm.conv.verdict_store.records import Key, make_key
+from hy3d_rocm.conv.verdict_store.records import Key, Machine, make_key, this_machine
 from hy3d_rocm.conv.verdict_store.store import Store, store
 
 if TYPE_CHECKING:

@@ -12,10 +12,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hy3d_rocm import __version__, units
 from hy3d_rocm.arguments import say
-from hy3d_rocm.conv.verdict_store import database, place
-from hy3d_rocm.conv.verdict_store.machine import machines_here
-from hy3d_rocm.conv.verdict_store.records import Filters, Key, Record, Row, clock_text
+from hy3d_rocm.conv.verdict_store import database
+from hy3d_rocm.conv.verdict_store.records import (
+    Filters,
+    Key,
+    Record,
+    Row,
+    clock_text,
+    machines_here,
+)
 from hy3d_rocm.conv.verdict_store.store import WHOLE_S, Store
+from hy3d_rocm.diagnose.env.shown import printable  # error texts come from drivers
 from hy3d_rocm.files import write_whole
 
 _WIDTH = 100
@@ -42,7 +49,7 @@ def _list(arguments: argparse.Namespace) -> None:
     filters = _filters(arguments)
     with _opened(arguments) as store:
         if store is None:
-            _print(f"Nothing is known yet: there is no {place.own_path(arguments.path)}.")
+            _print(f"Nothing is known yet: there is no {database.own_path(arguments.path)}.")
             return
         rows = _rows(store)
     found = blocks(filter(filters.matches, rows))
@@ -86,7 +93,7 @@ def _forget(arguments: argparse.Namespace) -> None:
         )
     with _opened(arguments) as store:
         if store is None:
-            _print(f"Nothing is known yet: there is no {place.own_path(arguments.path)}.")
+            _print(f"Nothing is known yet: there is no {database.own_path(arguments.path)}.")
             return
         before = _rows(store)
         if store.trouble is not None:
@@ -105,7 +112,7 @@ def _export(arguments: argparse.Namespace) -> None:
     filters = _filters(arguments)
     with _opened(arguments) as store:
         if store is None:
-            path = place.own_path(arguments.path)
+            path = database.own_path(arguments.path)
             raise DatabaseError(f"nothing is known yet: there is no {path}")
         rows = [row.as_dict() for row in filter(filters.matches, _rows(store))]
     facts = {"made_by": f"hy3d_rocm {__version__}", "schema": database.VERSION, "rows": rows}
@@ -126,8 +133,8 @@ def _opened(arguments: argparse.Namespace) -> Iterator[Store | None]:
 
     A file that can be read and not written is a store with trouble.
     """
-    path = place.own_path(arguments.path)
-    if path == place.IN_MEMORY or not os.path.lexists(path):
+    path = database.own_path(arguments.path)
+    if path == database.IN_MEMORY or not os.path.lexists(path):
         yield None
         return
     with contextlib.closing(Store.open(path, patience_s=WHOLE_S, announce=False)) as store:
@@ -208,7 +215,7 @@ def _show_text(key: Key, records: Sequence[Record]) -> str:
     for record, line in zip(records, lines, strict=True):
         text.append(line)
         if record.detail:
-            text += _wrapped(" ".join(_printable(record.detail).split()), "      ")
+            text += _wrapped(printable(" ".join(record.detail.split())), "      ")
     return "\n".join(text)
 
 
@@ -234,7 +241,7 @@ def _table(records: Iterable[Record]) -> list[str]:
 
 def _cells(record: Record) -> tuple[str, ...]:
     return (
-        _printable(record.tier)[:16],  # as long as a tile
+        printable(record.tier)[:16],  # as long as a tile
         record.verdict,
         _seconds_text(record.seconds),
         _seconds_text(record.first_seconds),
@@ -251,8 +258,3 @@ def _seconds_text(seconds: float | None) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     return f"{seconds:.2f} s" if seconds < 1e4 else f"{seconds:.3g} s"
-
-
-def _printable(text: str) -> str:
-    """Without what a terminal would obey: error texts come from drivers."""
-    return "".join(c if c.isprintable() else " " for c in text)

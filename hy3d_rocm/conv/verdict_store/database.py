@@ -1,14 +1,21 @@
-"""The SQLite file: how it is opened, and its tables. A damaged one is renamed and replaced; one
-that is not ours is left as it is. A connection is of the calling thread.
+"""The SQLite file: where it lies, how it is opened, its tables. A damaged one is renamed and
+replaced; one that is not ours is left as it is. A connection is of the calling thread.
 
 One process at a time opens it (_alone): else the second one would move what the first has made.
+
+In-flight markers: first calls that may take the process, or the machine, with them. A marker is a
+row of the table `trying`, on the disk before the call and gone after it. One whose process has
+ended becomes the verdict "hang". Process numbers are given again, so a process is known by its
+number and its start time, within one boot and one numbering (container).
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import hashlib
+import importlib
 import itertools
 import logging
 import math
@@ -16,13 +23,13 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import NamedTuple
 
 from hy3d_rocm import __version__
-from hy3d_rocm.conv.verdict_store import place
-from hy3d_rocm.conv.verdict_store.records import RECORD_FIELDS, Key, Record, Row
-from hy3d_rocm.files import patiently
+from hy3d_rocm.conv.verdict_store.records import RECORD_FIELDS, Key, Record, Row, clock_text
+from hy3d_rocm.files import network_disk, patiently
 
 _log = logging.getLogger("hy3d_rocm")
 
@@ -32,6 +39,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = ()
 VERSION = 1 + len(MIGRATIONS)
 APPLICATION_ID = 0x68793364  # "hy3d", at byte 68 of the file
 
+FILE_NAME = "knowledge.db"
+VARIABLE = "HY3D_ROCM_DB"
+IN_MEMORY = ":memory:"
+
 # 20,000 rows of 600 bytes, and room for free pages: 64 MiB in pages of 4 KiB.
 MOST_PAGES = 16384
 _BUSY_S = 5.0
@@ -39,20 +50,23 @@ _PATIENCE_S = 10.0  # of two hosts that make the file at once, one waits for the
 _HEADER = b"SQLite format 3\0"
 _SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
-# SQLite's result codes.
-_PERM, _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT = 3, 5, 6, 8, 10, 11
-_FULL, _CANTOPEN, _NOTADB = 13, 14, 26
-_DAMAGED = (_CORRUPT, _NOTADB)
-_NO_WRITING = (_PERM, _READONLY, _CANTOPEN)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NO_WRITING = (sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 _REASONS = {
-    _PERM: "it may not be opened",
-    _READONLY: "it or its folder is read-only",
-    _IOERR: "the disk reports an error",
-    _CORRUPT: "it is damaged",
-    _FULL: "the disk is full",
-    _CANTOPEN: "it can't be opened or made there (is the folder read-only?)",
-    _NOTADB: "it is damaged",
+    sqlite3.SQLITE_PERM: "it may not be opened",
+    sqlite3.SQLITE_READONLY: "it or its folder is read-only",
+    sqlite3.SQLITE_IOERR: "the disk reports an error",
+    sqlite3.SQLITE_CORRUPT: "it is damaged",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_CANTOPEN: "it can't be opened or made there (is the folder read-only?)",
+    sqlite3.SQLITE_NOTADB: "it is damaged",
 }
+
+PROC = Path("/proc")
+# A first call takes seconds, a find step minutes. What another container began longer ago and has
+# not finished has hung, whether or not that container still runs.
+_LONG_AGO_S = 600.0
+_LINES = 5
 
 _KEY = ", ".join(Key._fields)
 _KEY_COLUMNS = ", ".join(f"{name} TEXT NOT NULL" for name in Key._fields)
@@ -89,7 +103,38 @@ class ReadOnlyError(UnusableError):
         self.rows = rows
 
 
-# How it is opened.
+# Where it lies, and how it is opened.
+
+
+def default_path(environ: Mapping[str, str], home: str, *, windows: bool | None = None) -> str:
+    """$HY3D_ROCM_DB, else %LOCALAPPDATA% or $XDG_DATA_HOME (~/.local/share), hy3d_rocm/.
+
+    `home` is the user's folder; environ's empty values count as missing.
+    """
+    chosen = environ.get(VARIABLE, "")
+    if chosen:
+        return chosen
+    if sys.platform == "win32" if windows is None else windows:
+        local = environ.get("LOCALAPPDATA", "")
+        folder = PureWindowsPath(local) if local else PureWindowsPath(home, "AppData", "Local")
+        return str(folder / "hy3d_rocm" / FILE_NAME)
+    data = environ.get("XDG_DATA_HOME", "")
+    # The specification: a path that is not absolute is to be ignored.
+    if not data.startswith("/"):
+        data = str(PurePosixPath(home, ".local", "share"))
+    return str(PurePosixPath(data, "hy3d_rocm", FILE_NAME))
+
+
+def own_path(chosen: str | os.PathLike[str] | None = None) -> str:
+    """Where `chosen` (None: the default) is, also after the host has changed its folder; "~" is the
+    user's."""
+    path = os.fspath(chosen or default_path(os.environ, os.path.expanduser("~")))
+    if path == IN_MEMORY:
+        return path
+    try:
+        return os.path.abspath(os.path.expanduser(path))
+    except OSError:  # the current folder was deleted
+        return path
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
@@ -102,7 +147,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UnusableError(f"its folder can't be made ({reason})") from error
-    disk = place.network_disk(path.parent)
+    disk = network_disk(path.parent)
     if disk is not None:
         raise UnusableError(f"it is on a network disk ({disk}), where SQLite's log can't work")
     with _alone(path.parent):
@@ -118,7 +163,10 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 
 
 def is_busy(error: BaseException) -> bool:
-    return isinstance(error, sqlite3.OperationalError) and _code(error) in (_BUSY, _LOCKED)
+    return isinstance(error, sqlite3.OperationalError) and _code(error) in (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+    )
 
 
 def reason_of(error: BaseException) -> str:
@@ -323,7 +371,7 @@ def check_version(connection: sqlite3.Connection) -> int:
     if version > VERSION:
         raise UnusableError(
             f"it was made by a newer version of hy3d_rocm (schema {version}, this one,"
-            f" {__version__}, knows {VERSION}): update hy3d_rocm, or let {place.VARIABLE} name"
+            f" {__version__}, knows {VERSION}): update hy3d_rocm, or let {VARIABLE} name"
             " another file"
         )
     if version < 1:
@@ -374,3 +422,139 @@ def evict(connection: sqlite3.Connection, most: int) -> bool:
             (count - most * 19 // 20,),
         )
     return count > most
+
+
+# In-flight markers.
+
+
+class Process(NamedTuple):
+    """start: clock ticks since the boot on Linux, else Unix time; boot: the kernel's id of this
+    boot; numbering: the process-number namespace, so the container. "" where unknown."""
+
+    pid: int
+    start: str
+    boot: str
+    numbering: str
+
+
+class Marker(NamedTuple):
+    """A first call of `tier` at `key` that has not come back yet. `when`: Unix time."""
+
+    token: str
+    key: Key
+    tier: str
+    when: float
+    process: Process
+
+    def verdict(self) -> Record:
+        """Of one whose process has ended."""
+        detail = (
+            f"process {self.process.pid} ended during its first call here, at"
+            f" {clock_text(self.when)}: a driver reset, a crash, or somebody ended it"
+        )
+        return Record(self.tier, "hang", detail=detail, when=self.when).bounded()
+
+
+def write_marker(connection: sqlite3.Connection, marker: Marker) -> None:
+    values = (marker.token, *marker.key, marker.tier, marker.when, *marker.process)
+    connection.execute(f"INSERT INTO trying VALUES ({', '.join('?' * len(values))})", values)
+
+
+def clear_marker(connection: sqlite3.Connection, token: str) -> bool:
+    """Whether it was there."""
+    return bool(connection.execute("DELETE FROM trying WHERE token = ?", (token,)).rowcount)
+
+
+def read_markers(connection: sqlite3.Connection) -> list[Marker]:
+    """The oldest first."""
+    count = len(Key._fields)
+    return [
+        Marker(token, Key(*rest[:count]), rest[count], rest[count + 1], Process(*rest[-4:]))
+        for token, *rest in connection.execute('SELECT * FROM trying ORDER BY "when"')
+    ]
+
+
+def take_dead(connection: sqlite3.Connection) -> tuple[list[Marker], bool]:
+    """Clears the markers of dead processes, with a line in the log for each. Whether there are
+    others of processes that can't be asked for: later, perhaps."""
+    me, now = this_process(), time.time()
+    is_unclear = False
+    found: list[Marker] = []
+    for marker in read_markers(connection):
+        gone = is_gone(marker.process, me)
+        if gone is None:
+            gone = now - marker.when > _LONG_AGO_S
+            is_unclear |= not gone
+        if gone and clear_marker(connection, marker.token):  # else another process has concluded it
+            found.append(marker)
+    for marker in found[:_LINES]:
+        _log.warning(
+            "%s %s, %s: the process that first tried %s for it, at %s, ended during the call;"
+            " it is not tried there again (hy3d-rocm db forget --shape ... lets it)",
+            marker.key.op, marker.key.shape, marker.key.dtype, marker.tier,
+            clock_text(marker.when),
+        )  # fmt: skip
+    if len(found) > _LINES:
+        left = len(found) - _LINES
+        _log.warning("and %d more such shapes: hy3d-rocm db list --verdict hang", left)
+    return found, is_unclear
+
+
+def this_process() -> Process:
+    """Not cached without its number: after a fork it is another one."""
+    return _process(os.getpid())
+
+
+@functools.lru_cache(maxsize=2)
+def _process(pid: int) -> Process:
+    try:
+        boot = (PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    try:
+        numbering = os.readlink(PROC / "self" / "ns" / "pid")
+    except OSError:
+        numbering = ""
+    return Process(pid, start_time(pid) or "", boot, numbering)
+
+
+def is_gone(other: Process, me: Process) -> bool | None:
+    """Whether that process has ended; None where it can't be told from here (another container
+    of this boot, or no way to ask for a process's start time)."""
+    if other.boot != me.boot:
+        return True
+    if other.numbering != me.numbering or not other.start:
+        return None
+    now = start_time(other.pid)
+    return None if now == "" else now != other.start
+
+
+def start_time(pid: int, proc: Path = PROC) -> str | None:
+    """When process `pid` started, None if there is none (one that ended and was not reaped is
+    none), "" if that can't be found out."""
+    if not (proc / "self" / "stat").exists():
+        return _start_by_psutil(pid)
+    try:
+        text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except OSError:
+        return ""
+    # The name, in brackets, may hold spaces and brackets: fields are counted from the last one.
+    fields = text.rpartition(")")[2].split()
+    if not fields or fields[0] in ("Z", "X"):
+        return None
+    return fields[19] if len(fields) > 19 else ""
+
+
+def _start_by_psutil(pid: int) -> str | None:
+    try:
+        psutil = importlib.import_module("psutil")
+    except ImportError:
+        return ""
+    try:
+        return f"{psutil.Process(pid).create_time():.2f}"
+    except psutil.NoSuchProcess:
+        return None
+    except psutil.Error:
+        return ""

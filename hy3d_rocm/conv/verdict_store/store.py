@@ -25,9 +25,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hy3d_rocm.conv.verdict_store import database, markers, place
-from hy3d_rocm.conv.verdict_store.machine import Machine
-from hy3d_rocm.conv.verdict_store.records import Key, Record, Row
+from hy3d_rocm.conv.verdict_store import database
+from hy3d_rocm.conv.verdict_store.records import Key, Machine, Record, Row
 
 _log = logging.getLogger("hy3d_rocm")
 
@@ -85,14 +84,14 @@ class Store:
         patience_s: float | None = None,
         announce: bool = True,
     ) -> Store:
-        """The store at `path` (None: the default, see place.default_path; ":memory:": no file).
+        """The store at `path` (None: the default, see database.default_path; ":memory:": no file).
 
         Waits at most `patience_s` (None: OPEN_S) for the disk; a file that takes longer comes in
         when it is ready.
         Without `announce`, what goes wrong is only in `trouble`.
         """
-        new = cls(place.own_path(path), announce)
-        if new.path != place.IN_MEMORY:
+        new = cls(database.own_path(path), announce)
+        if new.path != database.IN_MEMORY:
             new._next_poll = time.monotonic() + POLL_S
             _OPEN.add(new)
             connect = functools.partial(database.open_for_writing, Path(new.path))
@@ -147,15 +146,15 @@ class Store:
         """Around the first call of a shape: the file says so first (fsync), waiting at most TRY_S,
         and no longer afterwards. If the process ends within, the next one knows."""
         token = secrets.token_hex(8)
-        marker = markers.Marker(token, key, tier, time.time(), markers.this_process())
+        marker = database.Marker(token, key, tier, time.time(), database.this_process())
         try:
-            job = self._write(lambda c: markers.write_marker(c, marker), durable=True)
+            job = self._write(lambda c: database.write_marker(c, marker), durable=True)
             if job is not None and not job.done.wait(TRY_S):
                 self._say("the disk is slow: a reset during a first call may go unnoticed")
             yield
         finally:
             # Durable too: a machine that is reset later must not bring the row back.
-            self._write(lambda c: markers.clear_marker(c, token), durable=True)
+            self._write(lambda c: database.clear_marker(c, token), durable=True)
 
     def rows(self) -> list[Row]:
         """All rows, the newest first."""
@@ -297,7 +296,7 @@ class Store:
 
     def _conclude_dead(self, connection: sqlite3.Connection) -> None:
         """What the markers of dead processes say, unless the shape was measured since."""
-        found, self._is_unclear = markers.take_dead(connection)
+        found, self._is_unclear = database.take_dead(connection)
         for marker in found:
             known = self._known.get(marker.key, {}).get(marker.tier)
             if known is None or known.when <= marker.when:

@@ -8,7 +8,7 @@ against one budget and spilling gains nothing.
 Headroom is what no prediction counts and others may take meanwhile:
 
 * GPU: 400 MB for what the allocator takes beyond live tensors (segments of 2 and 20 MB and their
-  rests, see offload/policy.py) and 100 MB for kernels that the driver loads when first called.
+  rests, see offload/memory.py) and 100 MB for kernels that the driver loads when first called.
 * host: 256 MB for the rest of the process (code, thread stacks, other threads' small needs).
 """
 

@@ -20,7 +20,9 @@ from typing import Any
 from hy3d_rocm import __version__
 from hy3d_rocm.diagnose.env import gpu, rules
 from hy3d_rocm.diagnose.env.machine import Machine, detect
-from hy3d_rocm.memory import gpu_bytes
+from hy3d_rocm.diagnose.env.shown import anonymous
+from hy3d_rocm.files import plain
+from hy3d_rocm.memory import gpu_bytes, host_total_bytes
 
 _CALL = f"{__name__}:here"
 PACKAGES = (
@@ -146,7 +148,7 @@ def here() -> dict[str, Any]:
         return facts
     import torch
 
-    from hy3d_rocm.conv.verdict_store.machine import library_version
+    from hy3d_rocm.conv.verdict_store.records import library_version
 
     facts.update(architectures=[], library="", triton=triton())
     # One answer less where it fails; what matters is in "error" already.
@@ -177,3 +179,20 @@ def triton() -> dict[str, str]:
     except Exception as error:  # noqa: BLE001  (its libraries may miss anything: that is the fact)
         return {"version": "", "error": f"{type(error).__name__}: {error}"}
     return {"version": str(getattr(triton, "__version__", "unknown")), "error": ""}
+
+
+def machine_facts() -> dict[str, Any]:
+    """Versions, CPU, GPUs and memory. JSON-able; no host name, no user, no path."""
+    facts = collect()
+    kept = {key: facts[key] for key in ("versions", "torch", "driver", "rules")}
+    kept["system"] = {
+        "os": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "cpus": facts["system"]["cpus"],
+        "memory_bytes": host_total_bytes(),
+    }
+    kept["core"] = {key: facts["core"].get(key) for key in ("available", "cpu", "blas")}
+    kept["variables"] = facts["variables"]
+    found: dict[str, Any] = anonymous(plain(kept))
+    return found

@@ -23,8 +23,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.conv.verdict_store.machine import amd_driver
-from hy3d_rocm.conv.verdict_store.place import IN_MEMORY, default_path, own_path
+from hy3d_rocm.conv.verdict_store.database import IN_MEMORY, default_path, own_path
+from hy3d_rocm.conv.verdict_store.records import amd_driver
 from hy3d_rocm.diagnose.env import gpu
 from hy3d_rocm.diagnose.miopen.places import existing, home_of, places, quiet_address, sides_of
 from hy3d_rocm.memory import ROOT, host_free_bytes, host_total_bytes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hy3d_rocm.conv.probe import probe
-from hy3d_rocm.conv.probe.cases import Case, Outcome, Progress
+from hy3d_rocm.conv.probe.parent import Case, Outcome, Progress
 
 # The library last: it is what may hang, and a hang takes a new child and its share of the time.
 GPU_TIERS = ("triton", "gemm", "conv2d", "native", "cpu", "vendor")

@@ -21,12 +21,12 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS, registry_values
-from hy3d_rocm.conv.verdict_store.place import file_system
+from hy3d_rocm.conv.verdict_store.records import DISPLAY_DRIVERS, registry_values
 from hy3d_rocm.diagnose.cards import architecture_of
 from hy3d_rocm.diagnose.env.gpu import entries, text
 from hy3d_rocm.diagnose.env.machine import TARGET, parse_version, rocm_packages
 from hy3d_rocm.diagnose.miopen.places import places
+from hy3d_rocm.files import file_system
 from hy3d_rocm.memory import ROOT
 
 TIME_OUT = r"SYSTEM\CurrentControlSet\Control\GraphicsDrivers"

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from hy3d_rocm.conv.verdict_store.place import default_path
+from hy3d_rocm.conv.verdict_store.database import default_path
 from hy3d_rocm.diagnose.miopen import places as of_miopen
 from hy3d_rocm.diagnose.miopen.places import Place, files_of, is_database
 from hy3d_rocm.files import (

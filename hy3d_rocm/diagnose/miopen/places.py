@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.conv.verdict_store import place as disks
+from hy3d_rocm import files
 from hy3d_rocm.units import size_text
 
 KERNELS, DATABASES = "kernels", "databases"
@@ -119,7 +119,7 @@ def _place(kind: str, variable: str, environ: Mapping[str, str], windows: bool) 
 
 def network_disk(path: Path) -> str:
     """The kind of network disk for which MIOpen does not use this folder, "" for any other."""
-    kind = disks.network_disk(existing(path))
+    kind = files.network_disk(existing(path))
     return kind if kind in NETWORK_DISKS else ""
 
 

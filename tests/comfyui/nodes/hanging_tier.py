@@ -12,7 +12,7 @@ def run(tier: str, spec: dict[str, Any]) -> None:
 
 
 class Bench:
-    """What the child asks in place of the probe's measure.Bench."""
+    """What the child asks in place of the probe's child.Bench."""
 
     loading_s = 0.0
 

@@ -125,8 +125,7 @@ class HarnessKept(Probe):
     def look(self, put: str, captures: str) -> dict[str, Any]:
         from hy3d_rocm import __version__
         from hy3d_rocm.capture import read_capture
-        from hy3d_rocm.conv.verdict_store.machine import this_machine
-        from hy3d_rocm.conv.verdict_store.records import Key, Record
+        from hy3d_rocm.conv.verdict_store.records import Key, Record, this_machine
         from hy3d_rocm.conv.verdict_store.store import store
 
         own = store()

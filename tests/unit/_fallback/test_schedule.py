@@ -162,8 +162,7 @@ def test_every_frame_of_every_length_is_made_by_the_latent_it_belongs_to(side: A
         assert set(made) <= {1, 2}
 
 
-@pytest.mark.parametrize("layout", ["torch", "numpy"])
-def test_blending_the_tiles_of_a_clip_gives_the_clip_back(layout: str) -> None:
+def test_blending_the_tiles_of_a_clip_gives_the_clip_back() -> None:
     torch = pytest.importorskip("torch")
     plan = twin.schedule_plan(
         latent=(5, 9, 8), factor=(4, 2, 2), causal=1, overlap=(1, 2, 3), level=4
@@ -182,10 +181,7 @@ def test_blending_the_tiles_of_a_clip_gives_the_clip_back(layout: str) -> None:
             for i in range(3)
         ]
         tile, target = clip[:, :, *place].clone(), out[:, :, *place]
-        if layout == "numpy":
-            twin.blend_accumulate(tile.numpy(), *windows, target.numpy())
-        else:
-            twin.blend_accumulate(tile, *windows, target)
+        twin.blend_accumulate(tile, *windows, target)
         if _native.available and index == 0:
             other = torch.zeros_like(target)
             _native.blend_accumulate(tile, *windows, other)

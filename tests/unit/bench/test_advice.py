@@ -16,7 +16,7 @@ from hy3d_rocm.bench.advice import (
     resolution_advice,
 )
 from hy3d_rocm.bench.timing import Measured
-from hy3d_rocm.offload.policy import HEADROOM_BYTES
+from hy3d_rocm.offload.memory import HEADROOM_BYTES
 from hy3d_rocm.units import GB
 
 

@@ -22,7 +22,7 @@ from hy3d_rocm.bench.decode_gpu import exact_float32
 from hy3d_rocm.bench.terminal import BenchError, Target
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.probe import Case, Outcome
-from hy3d_rocm.tune.timing import share
+from hy3d_rocm.tune.measure import share
 from tools.dev.bench import gpu_command
 from tools.dev.bench.__main__ import main
 from tools.dev.bench.gpu import GpuReport, GpuSettings, Peak, run_gpu

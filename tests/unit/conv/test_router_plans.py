@@ -170,14 +170,6 @@ def outcome(verdict: str, is_verdict: bool) -> Any:
     )  # fmt: skip
 
 
-def test_only_verdicts_of_a_probe_are_kept(known: ListedMemory) -> None:
-    spec = spec_of()
-    policy.keep(spec, outcome("oom", False), "probe")
-    assert known.rows == {}
-    policy.keep(spec, outcome("ok", True), "tune")
-    assert known.rows == {(spec, "vendor"): Row("ok", 1.0, 2.0, 3, "said", "tune")}
-
-
 @pytest.mark.parametrize(("verdict", "is_verdict"), [("hang", True), ("not-run", False)])
 def test_a_shape_is_proven_by_a_child_within_its_time(
     known: ListedMemory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,

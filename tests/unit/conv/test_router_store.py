@@ -18,9 +18,8 @@ from stored_world import CPU, W, X, world_with
 
 from hy3d_rocm.conv import faults, forget, policy, probe
 from hy3d_rocm.conv.call import make_spec
-from hy3d_rocm.conv.verdict_store import markers
-from hy3d_rocm.conv.verdict_store.machine import this_machine
-from hy3d_rocm.conv.verdict_store.records import make_key
+from hy3d_rocm.conv.verdict_store import database as markers
+from hy3d_rocm.conv.verdict_store.records import make_key, this_machine
 from hy3d_rocm.conv.verdict_store.store import Store
 
 

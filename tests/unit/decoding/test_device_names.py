@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hy3d_rocm.conv.verdict_store.machine import started_architecture  # noqa: E402
+from hy3d_rocm.conv.verdict_store.records import started_architecture  # noqa: E402
 from hy3d_rocm.decoding.device_names import further_devices, parse_devices  # noqa: E402
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hy3d_rocm.offload.policy import HEADROOM_BYTES, Decision, Estimate, check_policy, decide
+from hy3d_rocm.offload.memory import HEADROOM_BYTES, Decision, Estimate, check_policy, decide
 
 GB = 2**30
 PARTS = {"unet": 2 * GB, "vae": GB}

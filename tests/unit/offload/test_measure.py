@@ -218,7 +218,7 @@ def test_weights_that_a_call_moves_itself_give_a_bound(
     assert 2800 <= found <= 2800 + 4 * (500 + 200)
 
 
-def test_hooks_that_cannot_be_watched_give_the_bound(simulated: SimulatedAccelerator) -> None:
+def test_weights_that_move_unseen_give_the_bound(simulated: SimulatedAccelerator) -> None:
     pipeline = chain(simulated, a=(100, 10), b=(500, 700))
     for module in pipeline.components.values():
         hook = module._hf_hook
@@ -230,7 +230,7 @@ def test_hooks_that_cannot_be_watched_give_the_bound(simulated: SimulatedAcceler
 
 
 def _moves_unseen(hook: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    transfer.move(module, ACCELERATOR)
+    module._apply(lambda tensor: transfer._copy(tensor, ACCELERATOR))
     return args, kwargs
 
 
@@ -318,7 +318,7 @@ def test_measuring_and_reporting_work_together_in_either_order(
 
     pipeline, progress = chain(simulated, a=(100, 10), b=(500, 700)), Progress()
     scopes = [
-        lambda: transfer.reporting_transfers(pipeline, progress),
+        lambda: transfer.reporting_moves(pipeline, progress),
         lambda: measuring(pipeline, ACCELERATOR, counters=simulated),
     ]
     with ExitStack() as stack:
@@ -327,7 +327,7 @@ def test_measuring_and_reporting_work_together_in_either_order(
         pipeline(["a", "b"])
     assert progress.finished == ["a to cpu:0", "a to cpu", "b to cpu:0"]
     assert estimate(pipeline).activation_bytes == 2800
-    assert "pre_forward" not in vars(pipeline.components["a"]._hf_hook)
+    assert "to" not in vars(pipeline.components["a"])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or HIP device")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hy3d_rocm.offload.policy import (
+from hy3d_rocm.offload.memory import (
     HEADROOM_BYTES,
     POLICIES,
     Decision,

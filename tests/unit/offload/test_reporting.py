@@ -5,7 +5,6 @@ A real (tiny) pipeline under model offload, on the simulated accelerator of offl
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from offload_doubles import CPU, Progress, SimulatedAccelerator, all_on
 from torch import nn
 
 from examples.demo.delight import tiny_pipeline
-from hy3d_rocm.offload import reporting_transfers
+from hy3d_rocm.offload import reporting_moves
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -46,7 +45,7 @@ def test_the_hooks_transfers_are_reported_in_accelerates_order(
     simulated: SimulatedAccelerator,
 ) -> None:
     pipeline, progress = offloaded_pipeline(), Progress()
-    with reporting_transfers(pipeline, progress):
+    with reporting_moves(pipeline, progress):
         picture(pipeline)
     # The chain is text_encoder -> unet -> vae; the VAE encodes before the U-Net runs and stays.
     assert progress.finished == [
@@ -62,7 +61,7 @@ def test_the_picture_is_the_same_reported_or_not(simulated: SimulatedAccelerator
     expected = picture(tiny_pipeline())
     pipeline = offloaded_pipeline()
     assert torch.equal(picture(pipeline), expected)
-    with reporting_transfers(pipeline, None):
+    with reporting_moves(pipeline, None):
         assert torch.equal(picture(pipeline), expected)
         assert torch.equal(picture(pipeline), expected)
     assert torch.equal(picture(pipeline), expected)
@@ -70,7 +69,7 @@ def test_the_picture_is_the_same_reported_or_not(simulated: SimulatedAccelerator
 
 def test_a_second_call_in_one_scope_is_reported_too(simulated: SimulatedAccelerator) -> None:
     pipeline, progress = offloaded_pipeline(), Progress()
-    with reporting_transfers(pipeline, progress):
+    with reporting_moves(pipeline, progress):
         picture(pipeline)
         first = progress.finished
         progress.calls.clear()
@@ -85,13 +84,13 @@ def test_nothing_of_ours_is_left_when_the_scope_ends(simulated: SimulatedAcceler
     for fails in (False, True):
         progress = Progress(KeyboardInterrupt() if fails else None, at=1)
         try:
-            with reporting_transfers(pipeline, progress):
+            with reporting_moves(pipeline, progress):
                 picture(pipeline)
         except KeyboardInterrupt:
             assert fails
         assert set(vars(pipeline)) == before
         for name in ("vae", "text_encoder", "unet"):
-            assert "pre_forward" not in vars(getattr(pipeline, name)._hf_hook)
+            assert "to" not in vars(getattr(pipeline, name))
 
 
 def test_a_cancel_in_a_transfer_goes_through_the_call_and_the_next_call_works(
@@ -101,43 +100,24 @@ def test_a_cancel_in_a_transfer_goes_through_the_call_and_the_next_call_works(
     pipeline = offloaded_pipeline()
     for at in range(6):
         progress = Progress(KeyboardInterrupt(), at)
-        with reporting_transfers(pipeline, progress), pytest.raises(KeyboardInterrupt):
+        with reporting_moves(pipeline, progress), pytest.raises(KeyboardInterrupt):
             picture(pipeline)
         assert len(progress.calls) == at
         pipeline.maybe_free_model_hooks()
-    with reporting_transfers(pipeline, None):
+    with reporting_moves(pipeline, None):
         assert torch.equal(picture(pipeline), expected)
 
 
 def test_components_move_once_and_not_at_each_step(simulated: SimulatedAccelerator) -> None:
     pipeline, progress = offloaded_pipeline(), Progress()
-    with reporting_transfers(pipeline, progress):
+    with reporting_moves(pipeline, progress):
         picture(pipeline, steps=5)
     assert progress.finished.count("unet to cpu:0") == 1
 
 
-def test_a_hook_of_another_make_is_left_alone_with_one_line(
-    simulated: SimulatedAccelerator, caplog: pytest.LogCaptureFixture
-) -> None:
-    pipeline = offloaded_pipeline()
-    hook = pipeline.unet._hf_hook
-    kind = type(hook)
-    hook.__class__ = type("CpuOffload", (kind,), {"pre_forward": lambda self, m, *a, **k: (a, k)})
-    progress = Progress()
-    with (
-        caplog.at_level(logging.DEBUG, "hy3d_rocm"),
-        reporting_transfers(pipeline, progress),
-    ):
-        assert "pre_forward" not in vars(hook)
-        picture(pipeline)
-    lines = [line for line in caplog.messages if "are not watched" in line]
-    assert len(lines) == 1
-    assert lines[0].startswith("transfers of unet are not watched: its hook's pre_forward does not")
-
-
 def test_a_resident_pipeline_reports_nothing(simulated: SimulatedAccelerator) -> None:
     pipeline, progress = tiny_pipeline(), Progress()
-    with reporting_transfers(pipeline, progress):
+    with reporting_moves(pipeline, progress):
         picture(pipeline)
     assert progress.calls == []
 
@@ -148,12 +128,12 @@ def test_sequential_hooks_are_not_touched() -> None:
     pipeline.enable_sequential_cpu_offload(device="cpu")
     hooks = [part._hf_hook for part in pipeline.unet.modules() if hasattr(part, "_hf_hook")]
     before = [set(vars(hook)) for hook in hooks]
-    with reporting_transfers(pipeline, Progress()):
+    with reporting_moves(pipeline, Progress()):
         assert [set(vars(hook)) for hook in hooks] == before
     assert len(hooks) > 10
 
 
 def test_a_strange_pipeline_can_be_watched_without_harm() -> None:
     for strange in (object(), 3, nn.Linear(2, 2), type("P", (), {"components": {}})()):
-        with reporting_transfers(strange, Progress()):
+        with reporting_moves(strange, Progress()):
             pass

@@ -306,10 +306,10 @@ DOOR: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "threads beyond text": (
         lambda: raster.interpolate(CLIP, FACES, INTS[0], CLIP[:, :3], threads=10**5000), ValueError,
-        "threads is int of very many digits",
+        "threads is a number of thousands of digits",
     ),
     "a size beyond text": (
-        lambda: raster.rasterize(CLIP, FACES, (10**5000, 4)), ValueError, "very many digits x 4",
+        lambda: raster.rasterize(CLIP, FACES, (10**5000, 4)), ValueError, "thousands of digits x 4",
     ),
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ from hy3d_rocm.conv.probe import Case, Outcome, Progress
 from hy3d_rocm.tune import session as tuning
 from hy3d_rocm.tune.measure import Measured
 from hy3d_rocm.tune.report import gain_of, lines_of, tune_dict, tune_text
-from hy3d_rocm.tune.session import Task, TuneReport, TuneSettings, Wishes, run_tune
+from hy3d_rocm.tune.session import Session, Task, TuneReport, Wishes
 from hy3d_rocm.tune.shapes import Shape
 
 ROCM = Setting(on_gpu=True, is_rocm=True, current="native", vendor_on=False)
@@ -79,11 +79,11 @@ class World:
     def run(self, count: int = 1, setting: Setting = ROCM, **options: Any) -> TuneReport:
         usual = {"tiers": ("vendor", "triton", "native"),
                  "risky": RISKY if setting.is_rocm else frozenset()}  # fmt: skip
-        settings = TuneSettings(
-            shapes(count), Wishes(**{**usual, **options}), self.memory, setting,
-            clock=lambda: self.now, lab=self, probe=self.probe, say=self.said.append,
+        session = Session(
+            shapes(count), Wishes(**{**usual, **options}), self.memory, setting, self.said.append,
+            self, self.probe, lambda: self.now,
         )  # fmt: skip
-        return run_tune(settings)
+        return session.run()
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,14 @@ from hy3d_rocm import cli
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.tiers import make_tier
 from hy3d_rocm.conv.verdict_store.store import Store
+from hy3d_rocm.decoding.families import family_for
 from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.planning.compiled import plan_job
 from hy3d_rocm.decoding.planning.jobs import Job, MakeBackend
+from hy3d_rocm.tools import loading
 from hy3d_rocm.tune import command, fused, session
 from hy3d_rocm.tune.measure import Lab, Measured
-from hy3d_rocm.tune.shapes import Shape, TuneError, collect, latent_size, load_vae
+from hy3d_rocm.tune.shapes import Shape, collect, load_vae
 from tools.dev.bench.gpu_layers import SHIPPED
 
 TINY = {
@@ -50,7 +52,7 @@ def test_shapes_are_those_recorded_from_real_decodes(
 ) -> None:
     pytest.importorskip("diffusers")
     vae = load_vae(name, torch.bfloat16)
-    latent = latent_size(vae, size, frames)
+    latent = loading.latent_shape(family_for(vae), frames, *reversed(size))
     found = collect(vae, latent, torch.bfloat16, "cuda:0")
     data = json.loads(SHIPPED.read_text())[recorded]
     assert list(latent) == data["latent"]
@@ -87,23 +89,6 @@ def test_shapes_are_those_that_a_protected_decode_meets(folder: Path) -> None:
         sizes = "x".join(map(str, shape.spec.x_size)) + f" -> {shape.spec.weight_size[0]}"
         mine[shape.spec.op, sizes] += shape.count
     assert mine == seen
-
-
-@pytest.mark.parametrize(
-    ("size", "frames", "said"),
-    [
-        ((604, 640), 33, "600 and 608 are"),
-        ((608, 4), 33, "8 and 16 are"),
-        ((608, 640), 34, "33 and 37 are"),
-    ],
-)
-def test_sizes_that_no_latents_have_are_said(
-    folder: Path, size: tuple[int, int], frames: int, said: str
-) -> None:
-    pytest.importorskip("diffusers")
-    vae = load_vae(str(folder), torch.float32)
-    with pytest.raises(TuneError, match=said):
-        latent_size(vae, size, frames)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +270,7 @@ def test_the_fused_kernels_of_a_decode_are_compiled_too(monkeypatch: pytest.Monk
     """Those of the plan, waited for; nothing where the decode has none, or is computed on the
     CPU."""
     vae = load_vae("wan", torch.bfloat16)
-    latent = latent_size(vae, (64, 64), 5)
+    latent = loading.latent_shape(family_for(vae), 5, 64, 64)
     gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
     family = session.plan_decode(vae, latent, torch.float32, cpu)[0].family
     budget = Budget(4 << 30, 1 << 40, False, "")

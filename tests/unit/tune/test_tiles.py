@@ -12,11 +12,9 @@ from tier_calls import make_call
 from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.triton import configs, launch
 from hy3d_rocm.conv.triton.steps import Target
-from hy3d_rocm.conv.verdict_store.machine import Machine
-from hy3d_rocm.conv.verdict_store.records import Record, make_key
+from hy3d_rocm.conv.verdict_store.records import Machine, Record, make_key
 from hy3d_rocm.conv.verdict_store.store import Store
-from hy3d_rocm.tune.measure import MORE_TILES, triton_tiles
-from hy3d_rocm.tune.timing import DeviceWatch
+from hy3d_rocm.tune.measure import MORE_TILES, Watch, triton_tiles
 from tools.dev.bench.gpu_cells import Cell
 from tools.dev.bench.gpu_layers import Layer
 from tools.dev.bench.gpu_sweep import sweep, sweep_text
@@ -120,7 +118,7 @@ def test_a_sweep_times_every_tile_and_names_the_guess(
     one = call(16, 32, 3)
     cell = Cell(Layer("s", *[(1,)] * 5, 1, 1), "bf16", "NCDHW")
     with one_thread():
-        sweep(cell, one, DeviceWatch(torch.device("cpu")), 1e-3)
+        sweep(cell, one, Watch(torch.device("cpu")), 1e-3)
     guess, others = launch.candidates(one)
     every = (*guess, *others)
     assert set(cell.sweep) == {"", *map(str, every)}

@@ -14,7 +14,7 @@ from hy3d_rocm import memory
 from hy3d_rocm.bench.decode_gpu import exact_float32, machine_facts
 from hy3d_rocm.conv.tiers import Tier, make_tier
 from hy3d_rocm.diagnose.env.shown import first_line
-from hy3d_rocm.tune.timing import DeviceWatch, Watch
+from hy3d_rocm.tune.measure import Watch
 from tools.dev.bench.gpu_cells import DTYPES, Banned, Cell, measure_layer
 from tools.dev.bench.gpu_layers import Layer
 from tools.dev.bench.gpu_prove import unproven
@@ -90,7 +90,7 @@ class _Pace:
 def run_gpu(settings: GpuSettings) -> GpuReport:
     """Measures until all is done, the time is over or Ctrl-C comes; what there is, is kept."""
     started = settings.clock()
-    watch = settings.watch or DeviceWatch(settings.device)
+    watch = settings.watch or Watch(settings.device)
     with torch.no_grad(), exact_float32():
         report = GpuReport(
             machine_facts(settings.device), measure_peak(settings.dtypes, settings.device, watch)

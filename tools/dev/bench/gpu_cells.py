@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from hy3d_rocm.conv import releasing
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, make_spec
 from hy3d_rocm.conv.tiers import Tier
-from hy3d_rocm.tune.timing import Timed, Watch, attempt, interleave
+from hy3d_rocm.tune.measure import Timed, Watch, attempt, interleave
 from tools.dev.bench.gpu_errors import Reference, reference
 from tools.dev.bench.gpu_layers import Layer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from hy3d_rocm.conv.call import ConvCall
-from hy3d_rocm.tune.timing import Timed, Watch, attempt, interleave
+from hy3d_rocm.tune.measure import Timed, Watch, attempt, interleave
 from tools.dev.bench.gpu_cells import Cell
 
 # The name under which the tier's own choice takes part.

@@ -213,7 +213,7 @@ def test_delight_asks_before_it_runs_and_before_it_is_measured(
             height=4, cfg_image=1.0, steps=1, seed=1,
         )  # fmt: skip
     assert order[0] == (2 * GB + HEADROOM_BYTES, GPU)
-    assert [entry[0] for entry in order[1:]] == ["reporting_transfers", "measuring"]
+    assert [entry[0] for entry in order[1:]] == ["reporting_moves", "measuring"]
 
 
 @pytest.mark.parametrize(("device", "times"), [(GPU, 1), (torch.device("cpu"), 0)])

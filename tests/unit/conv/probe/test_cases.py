@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from places import ROOT
 
 from hy3d_rocm.conv import faults
-from hy3d_rocm.conv.probe import cases
+from hy3d_rocm.conv.probe import parent as cases
 from hy3d_rocm.conv.probe.parent import probe
 
 OUT_OF_MEMORY = {"hip_oom", "cuda_oom", "cpu_oom", "block_allocator"}

@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from probe_doubles import bounded
 
 from hy3d_rocm.conv.call import ConvSpec, make_spec
-from hy3d_rocm.conv.probe import measure, process
-from hy3d_rocm.conv.probe.cases import Case
-from hy3d_rocm.conv.probe.parent import probe
+from hy3d_rocm.conv.probe import child, process
+from hy3d_rocm.conv.probe.parent import Case, probe
 
 
 def spec(device: str = "cpu", padding: Any = 1, **changes: Any) -> ConvSpec:
@@ -80,7 +79,7 @@ def test_on_a_gpu_the_vendor_library_is_tried_and_memory_measured() -> None:
 )  # fmt: skip
 def test_the_childs_call_is_the_one_described(changes: dict[str, Any]) -> None:
     wanted = spec(**changes)
-    call = measure.make_call(wanted)
+    call = child.make_call(wanted)
     assert tuple(call.run_current().shape) == wanted.result_size
     assert (call.bias is not None) == wanted.has_bias
     if wanted.channels_last:
@@ -89,7 +88,7 @@ def test_the_childs_call_is_the_one_described(changes: dict[str, Any]) -> None:
 
 def test_causal_padding_is_that_of_f_pad() -> None:
     wanted = spec(pad_before=(2, 1, 1), pad_after=(0, 1, 1))
-    call = measure.make_call(wanted)
+    call = child.make_call(wanted)
     padded = F.pad(call.x, [0, 0, 0, 0, 2, 0])
     assert torch.equal(
         call.run_current(), F.conv3d(padded, call.weight, call.bias, padding=(0, 1, 1))
@@ -103,7 +102,7 @@ def test_the_hosts_switches_travel(monkeypatch: pytest.MonkeyPatch) -> None:
         flags = process.flags()
         assert flags["cudnn_benchmark"] is not before
         torch.backends.cudnn.benchmark = before
-        measure._set_flags(flags)
+        child.Bench([], flags)
         assert torch.backends.cudnn.benchmark is not before
     finally:
         torch.backends.cudnn.benchmark = before

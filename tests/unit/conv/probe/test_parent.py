@@ -18,9 +18,8 @@ from probe_doubles import TIER, FakeSpec, bounded, case, cases, environment, fak
 from probe_scenarios import MARK, SCENARIOS, Scenario, play, settle
 
 from hy3d_rocm.conv.probe import process
-from hy3d_rocm.conv.probe.cases import Case, Progress
 from hy3d_rocm.conv.probe.child import TIER_MODULE
-from hy3d_rocm.conv.probe.parent import probe
+from hy3d_rocm.conv.probe.parent import Case, Progress, probe
 from hy3d_rocm.conv.probe.process import left_behind
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

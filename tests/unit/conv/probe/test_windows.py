@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import pytest
 
-from hy3d_rocm.conv.probe import windows
-
-
-# JOBOBJECT_EXTENDED_LIMIT_INFORMATION of 64-bit Windows: sizes and offsets of winnt.h.
-@pytest.mark.skipif(ctypes.sizeof(ctypes.c_void_p) != 8, reason="the offsets are those of 64 bits")
-def test_the_jobs_structure_has_the_layout_of_windows() -> None:
-    basic, extended = windows.BasicLimits, windows.ExtendedLimits
-    assert ctypes.sizeof(basic) == 64
-    assert ctypes.sizeof(extended) == 144
-    assert basic.LimitFlags.offset == 16
-    assert basic.MinimumWorkingSetSize.offset == 24
-    assert basic.Affinity.offset == 48
-    assert basic.SchedulingClass.offset == 60
-    assert extended.IoInfo.offset == 64
-    assert extended.ProcessMemoryLimit.offset == 112
+from hy3d_rocm.conv.probe import process
 
 
 class Kernel32:
@@ -33,7 +18,9 @@ class Kernel32:
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any) -> int:
-            self.calls.append((name, args))
+            self.calls.append(
+                (name, tuple(getattr(one, "raw", getattr(one, "value", one)) for one in args))
+            )
             return 0 if name == self.failing else 77
 
         return call
@@ -41,7 +28,7 @@ class Kernel32:
 
 def test_the_job_kills_when_its_handle_closes() -> None:
     double = Kernel32()
-    job = windows.Job(double)
+    job = process.Job(double)
     job.add(5)
     job.kill()
     job.close()
@@ -50,8 +37,11 @@ def test_the_job_kills_when_its_handle_closes() -> None:
         "CreateJobObjectW", "SetInformationJobObject", "AssignProcessToJobObject",
         "TerminateJobObject", "CloseHandle",
     ]  # fmt: skip
-    handle, kind, _, size = double.calls[1][1]
+    handle, kind, limits, size = double.calls[1][1]
     assert (handle, kind, size) == (77, 9, 144)
+    # JOBOBJECT_EXTENDED_LIMIT_INFORMATION of 64-bit Windows: LimitFlags, by winnt.h.
+    assert limits[:16] == b"\0" * 16
+    assert limits[16:20] == (0x2400).to_bytes(4, "little")
     assert double.calls[2][1] == (77, 5)
 
 
@@ -59,6 +49,6 @@ def test_the_job_kills_when_its_handle_closes() -> None:
 def test_without_a_job_no_child_is_started(failing: str) -> None:
     double = Kernel32(failing)
     with pytest.raises(OSError, match=failing.removesuffix("W")):
-        windows.Job(double)
+        process.Job(double)
     closed = [name for name, _ in double.calls].count("CloseHandle")
     assert closed == (failing != "CreateJobObjectW")

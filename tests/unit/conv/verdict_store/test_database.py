@@ -20,7 +20,7 @@ import pytest
 from verdict_store_doubles import finish, key, record, start, tables
 from verdict_store_fixtures import lines, patience  # noqa: F401
 
-from hy3d_rocm.conv.verdict_store import database, place
+from hy3d_rocm.conv.verdict_store import database
 from hy3d_rocm.conv.verdict_store.store import Store
 
 
@@ -45,7 +45,7 @@ def expect_one_line(path: Path, words: str, caplog: pytest.LogCaptureFixture) ->
 def test_network_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(place, "network_disk", lambda folder: "nfs4")
+    monkeypatch.setattr(database, "network_disk", lambda folder: "nfs4")
     path = tmp_path / "knowledge.db"
     expect_one_line(path, "it is on a network disk (nfs4)", caplog)
     assert not path.exists()

@@ -15,9 +15,8 @@ import torch
 from verdict_store_doubles import spec
 
 from hy3d_rocm import __version__
-from hy3d_rocm.conv.verdict_store import machine
-from hy3d_rocm.conv.verdict_store.machine import Machine, this_machine
-from hy3d_rocm.conv.verdict_store.records import make_key
+from hy3d_rocm.conv.verdict_store import records as machine
+from hy3d_rocm.conv.verdict_store.records import Machine, make_key, this_machine
 
 
 def test_the_cpu_is_a_machine() -> None:
@@ -99,7 +98,7 @@ def test_another_triton_starts_new_rows_of_a_gpu(gpu: None, installed: Any) -> N
 
 def test_triton_is_not_imported_for_its_version() -> None:
     code = (
-        "import sys, types; from hy3d_rocm.conv.verdict_store import machine;"
+        "import sys, types; from hy3d_rocm.conv.verdict_store import records as machine;"
         "sys.modules['triton'] = types.ModuleType('triton');"  # a stub, as some packages leave
         "print(machine.triton_versions(), len([m for m in sys.modules if m.startswith('triton')]))"
     )

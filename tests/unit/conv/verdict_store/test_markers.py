@@ -13,7 +13,7 @@ import pytest
 from verdict_store_doubles import finish, key, record, start, tables
 from verdict_store_fixtures import lines, new_path, open_store, patience  # noqa: F401
 
-from hy3d_rocm.conv.verdict_store import markers
+from hy3d_rocm.conv.verdict_store import database as markers
 from hy3d_rocm.conv.verdict_store.store import Store
 
 

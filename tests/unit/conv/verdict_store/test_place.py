@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hy3d_rocm.conv.verdict_store import place
+from hy3d_rocm import files
+from hy3d_rocm.conv.verdict_store import database
 
 MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
@@ -34,14 +35,14 @@ a line that makes no sense
     ],
 )
 def test_the_kernels_table_tells_the_file_system(folder: str, kind: str) -> None:
-    assert place.file_system(MOUNTS, folder) == kind
+    assert files.file_system(MOUNTS, folder) == kind
 
 
 def test_network_disks_are_told_from_local_ones() -> None:
     remote = "nfs nfs4 cifs smb3 9p virtiofs ceph lustre afs fuse fuse.sshfs fuse.rclone fuse.s3fs"
     local = "ext4 xfs btrfs tmpfs overlay zfs f2fs vfat fuseblk fuse.gocryptfs fuse.mergerfs"
-    assert all(map(place.is_network, remote.split()))
-    assert not any(map(place.is_network, [*local.split(), ""]))
+    assert all(map(files.is_network, remote.split()))
+    assert not any(map(files.is_network, [*local.split(), ""]))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_network_disks_are_told_from_local_ones() -> None:
     ],
 )
 def test_windows_servers_are_known_by_their_path(path: str, remote: bool) -> None:
-    assert place.is_unc(path) is remote
+    assert files.is_unc(path) is remote
 
 
 @pytest.mark.parametrize(
@@ -75,4 +76,4 @@ def test_windows_servers_are_known_by_their_path(path: str, remote: bool) -> Non
     ],
 )
 def test_default_path(environ: dict[str, str], windows: bool, expected: str) -> None:
-    assert place.default_path(environ, "/home/me", windows=windows) == expected
+    assert database.default_path(environ, "/home/me", windows=windows) == expected

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verdict_store_doubles import spec
 
-from hy3d_rocm.conv.verdict_store.machine import Machine
-from hy3d_rocm.conv.verdict_store.records import Key, make_key, shape_text
+from hy3d_rocm.conv.verdict_store.records import Key, Machine, make_key, shape_text
 
 HERE = Machine("gfx1100", "amdgpu 6.10.5", "2.9.0", "hip 6.4, miopen 3.4.0", "0.1.0")
 

@@ -15,8 +15,7 @@ from verdict_store_fixtures import lines, new_path, open_store, patience  # noqa
 
 from hy3d_rocm.conv.verdict_store import database
 from hy3d_rocm.conv.verdict_store import store as store_module
-from hy3d_rocm.conv.verdict_store.machine import Machine
-from hy3d_rocm.conv.verdict_store.records import Row
+from hy3d_rocm.conv.verdict_store.records import Machine, Row
 from hy3d_rocm.conv.verdict_store.store import Store
 
 

@@ -16,8 +16,7 @@ from verdict_store_fixtures import lines, patience  # noqa: F401
 
 import hy3d_rocm
 from hy3d_rocm.conv.verdict_store import database
-from hy3d_rocm.conv.verdict_store.machine import Machine
-from hy3d_rocm.conv.verdict_store.records import Filters, Record, Row
+from hy3d_rocm.conv.verdict_store.records import Filters, Machine, Record, Row
 from hy3d_rocm.conv.verdict_store.store import Store
 
 DUMPS = {int(p.stem[-1]): p for p in (ROOT / "tests" / "data").glob("verdicts_schema_*.sql")}

@@ -26,7 +26,7 @@ from doctor_machines import (
 )
 
 from hy3d_rocm.conv.call import ConvSpec
-from hy3d_rocm.conv.probe import measure
+from hy3d_rocm.conv.probe import child
 from hy3d_rocm.conv.probe.child import TIER_MODULE
 from hy3d_rocm.conv.probe.parent import NoAnswerError, ask
 from hy3d_rocm.diagnose.doctor import basic, examination, kernel, selftest
@@ -309,12 +309,12 @@ def test_a_wrong_result_is_found(
 ) -> None:
     torch.manual_seed(1)
     random.seed(1)
-    monkeypatch.setattr(measure, "make_tier", lambda name: LyingTier(scale))
+    monkeypatch.setattr("hy3d_rocm.conv.tiers.make_tier", lambda name: LyingTier(scale))
     spec = selftest.Shape("cpu", "f32", 4, (3, 6, 6)).to_json()
     assert ConvSpec.from_json(spec).to_json() == spec
-    run, _ = measure.Bench(["cpu"], {}).prepare("gemm", spec, check=True)
+    run, _ = child.Bench(["cpu"], {}).prepare("gemm", spec, check=True)
     if is_wrong:
-        with pytest.raises(measure.WrongResultError, match="outputs are wrong"):
+        with pytest.raises(child.WrongResultError, match="outputs are wrong"):
             run()
     else:
         run()

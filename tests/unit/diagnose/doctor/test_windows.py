@@ -29,7 +29,7 @@ from windows_machines import (
     split,
 )
 
-from hy3d_rocm.conv.verdict_store.machine import DISPLAY_DRIVERS
+from hy3d_rocm.conv.verdict_store.records import DISPLAY_DRIVERS
 from hy3d_rocm.diagnose import cards as all_cards
 from hy3d_rocm.diagnose.doctor import examination, windows
 from hy3d_rocm.diagnose.doctor.examination import (

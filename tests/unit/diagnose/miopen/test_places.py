@@ -47,9 +47,9 @@ def test_the_variables_choose_the_folders(home: Path) -> None:
 
 
 def test_a_home_on_a_network_disk_is_not_used(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places.disks, "network_disk", lambda folder: "nfs4")
+    monkeypatch.setattr(places.files, "network_disk", lambda folder: "nfs4")
     assert {p.chosen_by for p in found_in(home)} == {"network"}
-    monkeypatch.setattr(places.disks, "network_disk", lambda folder: "virtiofs")
+    monkeypatch.setattr(places.files, "network_disk", lambda folder: "virtiofs")
     assert {p.chosen_by for p in found_in(home)} == {"default"}
 
 
