@@ -37,7 +37,6 @@ from hy3d_rocm.conv.call import SIGNATURES, ConvCall, make_spec, read_arguments,
 from hy3d_rocm.conv.tiers import TIER_NAMES
 
 _LOG = logging.getLogger("hy3d_rocm")
-ENVIRONMENT = "HY3D_FAULTS"
 
 # Texts as users reported them; the links are in errors.toml beside the rule that knows each.
 MIOPEN_NO_ALGORITHM = (
@@ -66,20 +65,12 @@ TYPE_MISMATCH = (
     "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same"
 )
 
-TEXTS = {
-    "no_algorithm": MIOPEN_NO_ALGORITHM,
-    "unknown": MIOPEN_UNKNOWN,
-    "internal": MIOPEN_INTERNAL,
-    "no_engine": NO_ENGINE,
-    "hip_oom": HIP_OOM,
-    "cuda_oom": CUDA_OOM,
-    "cpu_oom": CPU_OOM,
-    "block_allocator": BLOCK_ALLOCATOR,
-    "illegal_access": ILLEGAL_ACCESS,
-    "device_assert": DEVICE_ASSERT,
-    "device_mismatch": DEVICE_MISMATCH,
-    "type_mismatch": TYPE_MISMATCH,
+TEXTS = {  # "no_algorithm" and so on
+    name.removeprefix("MIOPEN_").lower(): text
+    for name, text in dict(globals()).items()
+    if name.isupper() and isinstance(text, str)
 }
+ENVIRONMENT = "HY3D_FAULTS"
 
 _OPS = ("conv2d", "conv3d", "conv2d_backward", "conv3d_backward", "*")
 _EFFECTS = ("raise", "wrong", "nan", "slow")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hy3d_rocm")
 
+_SOURCES = (".py", ".toml")
 _here: set[str] = set()
 _locks: dict[str, threading.Lock] = {}
 _guard = threading.Lock()
@@ -55,7 +56,9 @@ def _source(kernels: str) -> str:
     assert found is not None, kernels
     assert found.origin is not None, kernels
     folders = {Path(found.origin).parent, Path(__file__).parent}
-    files = sorted(path for folder in folders for path in folder.glob("*.py"))
+    files = sorted(
+        path for folder in folders for path in folder.iterdir() if path.suffix in _SOURCES
+    )
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
