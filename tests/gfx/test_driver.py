@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hy3d_rocm.conv.triton import configs, jit, launch, plan, steps
-from hy3d_rocm.conv.triton.layout import Layout
+from hy3d_rocm.conv.triton.plan import Layout
 from tools.dev.gfx import driver, host, machine
 
 ARCHES = ("gfx1100", "gfx1201", "gfx942")

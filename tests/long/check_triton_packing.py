@@ -117,7 +117,7 @@ def check(case: Case, seed: int, watch: Watch) -> str | None:
     """What is wrong with one case, or None."""
     import torch
 
-    from hy3d_rocm.conv.triton import configs, layout, plan
+    from hy3d_rocm.conv.triton import configs, plan
 
     ones, pads = (1, 1, 1), (case.pad,) * 3
     weight = make_weight(case, seed)
@@ -135,7 +135,7 @@ def check(case: Case, seed: int, watch: Watch) -> str | None:
     convolve(p, x, weight, out, configs.Config.parse("32x32x64w4s2g8"))
     narrow = "add_columns" in watch.kernels
     packs = [kernel for kernel in watch.kernels if "pack" in kernel]
-    lies = layout.is_packed(p, narrow, weight.stride()) and weight.data_ptr() % 16 == 0
+    lies = plan.is_packed(p, narrow, weight.stride()) and weight.data_ptr() % 16 == 0
     flat = watch.weight.as_strided((expected(weight, p, narrow).numel(),), (1,))
     if not torch.equal(flat, expected(weight, p, narrow)):
         return "is not the permuted weight"

@@ -112,8 +112,8 @@ def prepare_interpreter() -> Addresses:
 
 def convolve(p: Any, x: Any, weight: Any, out: Any, config: Any, arch: str = "gfx1100") -> None:
     """out = x * weight, by the launches of one compute unit."""
-    from hy3d_rocm.conv.triton import launch, layout, steps
+    from hy3d_rocm.conv.triton import launch, plan, steps
 
-    lies, target = layout.Layout.of(x, out, weight), launch.Target(arch, 1)
+    lies, target = plan.Layout.of(x, out, weight), launch.Target(arch, 1)
     made = steps.make_steps(p, lies, launch._NAMES[out.dtype], False, target, config)
     launch._carry_out(made, x, weight, None, out)

@@ -17,13 +17,14 @@ from typing import Any, TypeVar
 
 from hy3d_rocm.conv.triton import configs, steps
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.layout import (
+from hy3d_rocm.conv.triton.plan import (
+    Launch,
     Layout,
+    Problem,
     Strides,
     packed_strides,
     rows_strides,
-)
-from hy3d_rocm.conv.triton.plan import Launch, Problem
+)  # fmt: skip
 
 V = TypeVar("V")
 S = TypeVar("S")

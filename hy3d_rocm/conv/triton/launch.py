@@ -19,7 +19,7 @@ from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import configs, first_use, jit, plan
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.first_use import Facts
-from hy3d_rocm.conv.triton.layout import Layout, is_points
+from hy3d_rocm.conv.triton.plan import Layout
 from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
 from hy3d_rocm.conv.verdict_store.machine import Machine, this_machine
 from hy3d_rocm.conv.verdict_store.records import Key, make_key
@@ -324,7 +324,7 @@ def candidates(call: ConvCall) -> tuple[tuple[Config, ...], tuple[Config, ...]]:
     made = make_steps(p, layout, _NAMES[spec.dtype], call.bias is not None, target)
     every = configs.offered(target.arch, _NAMES[spec.dtype])
     outputs = p.outputs * p.kernel[2] if made.narrow else p.outputs
-    if is_points(p, layout):
+    if plan.is_points(p, layout):
         ranked = configs.ranked_points(every, outputs, p.channels)
     else:
         length = p.row_channels if made.narrow else p.tap_length

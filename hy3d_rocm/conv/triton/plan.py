@@ -1,4 +1,5 @@
-"""How one convolution is cut into launches. Pure integers: no torch, no triton.
+"""How one convolution is cut into launches, and how its tensors lie. Pure integers: no torch, no
+triton.
 
 A `Problem` is the convolution with time, height and width always present; a conv2d's batch is its
 time, which has a kernel of 1. A `Plan` says where rows come from: the input itself where it already
@@ -15,6 +16,8 @@ from operator import neg
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
+
     from hy3d_rocm.conv.call import ConvSpec
 
 Triple = tuple[int, int, int]
@@ -339,3 +342,122 @@ def splits(tiles: int, steps: int, outputs: int, positions: int, units: int) -> 
 def _triple(values: Iterable[int]) -> Triple:
     t, h, w = values
     return (t, h, w)
+
+
+# How the tensors lie in memory, which kernel can read that in place, and how a weight is packed: as
+# (outputs, taps, channels), for a narrow convolution as (kw, outputs, kt * kh, channels), channels
+# innermost and a multiple of 8.
+
+Strides = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Strides of x and out (n, c, t, h, w); aligned: x starts at a multiple of 16 bytes.
+
+    weight: its strides (o, c, t, h, w), None for those of a dense one; weight_aligned: as of x.
+    """
+
+    x: Strides
+    out: Strides
+    aligned: bool
+    weight: Strides | None = None
+    weight_aligned: bool = True
+
+    @classmethod
+    def of(cls, x: torch.Tensor, out: torch.Tensor, weight: torch.Tensor | None = None) -> Layout:
+        """That of the tensors; the batch of a 4-dimensional one is the time."""
+        strides, aligned = (_strides_of(x), _strides_of(out)), x.data_ptr() % 16 == 0
+        if weight is None:
+            return cls(*strides, aligned)
+        o, c, *rest = weight.stride()
+        t, h, w = rest if len(rest) == 3 else (0, *rest)
+        return cls(*strides, aligned, (o, c, t, h, w), weight.data_ptr() % 16 == 0)
+
+
+def is_points(p: Problem, layout: Layout) -> bool:
+    """Whether `conv_points` computes this: 1x1x1, dense NCDHW, whole vectors."""
+    if p.batch > GRID_LIMIT:
+        return False
+    t, h, w = p.size
+    dense = all(
+        s[2:] == (h * w, w, 1) or (t == 1 and s[3:] == (w, 1)) for s in (layout.x, layout.out)
+    )
+    plain = p.kernel == (1, 1, 1) and p.is_flat and not p.is_padded and p.groups == 1
+    whole = p.channels % 8 == 0 and t * h * w % 8 == 0 and t * h * w < 2**31 - 512
+    strided = all(s[1] % 8 == 0 and (p.batch == 1 or s[0] % 8 == 0) for s in (layout.x, layout.out))
+    return dense and plain and whole and strided and layout.aligned
+
+
+def is_rows(p: Problem, layout: Layout) -> bool:
+    """Whether x lies in memory as rows that the kernel can read."""
+    c = p.row_channels
+    if c != p.channels * p.groups or not layout.aligned or c * p.itemsize % 16:
+        return False
+    return _lies((p.batch, c, *p.size), layout.x, rows_strides(p.size, c))
+
+
+def _lies(sizes: tuple[int, ...], strides: Strides, wanted: Strides) -> bool:
+    """Whether strides are those wanted, wherever they matter."""
+    return all(n == 1 or a == b for n, a, b in zip(sizes, strides, wanted, strict=True))
+
+
+def _strides_of(tensor: torch.Tensor) -> Strides:
+    """In the order n, c, t, h, w."""
+    if tensor.dim() == 5:
+        n, c, t, h, w = tensor.stride()
+        return (n, c, t, h, w)
+    n, c, h, w = tensor.stride()
+    return (0, c, n, h, w)
+
+
+def rows_strides(size: Triple, channels: int) -> Strides:
+    """Strides of a dense (n, t, h, w, c) tensor in the order n, c, t, h, w."""
+    t, h, w = size
+    return (t * h * w * channels, 1, h * w * channels, w * channels, channels)
+
+
+# Taps and channels of one program. Taps lie together in memory, so a tile reads stretches of all
+# taps of its channels; as few tiles as there are kernels to be checked on each architecture.
+TILES = ((4, 512), (16, 256), (32, 128))
+
+
+def channels_of(p: Problem) -> int:
+    """Channels of one tap of a packed weight."""
+    return p.channels if p.groups > 1 else p.row_channels
+
+
+def plain_strides(p: Problem) -> Strides:
+    """Those of a dense weight in PyTorch's order, (o, c, t, h, w)."""
+    kt, kh, kw = p.kernel
+    return (p.channels * kt * kh * kw, kt * kh * kw, kh * kw, kw, 1)
+
+
+def packed_strides(p: Problem, narrow: bool) -> Strides:
+    """Those of the packed weight, in the order o, c, t, h, w."""
+    (kt, kh, _), c = p.kernel, channels_of(p)
+    if narrow:
+        return (kt * kh * c, 1, kh * c, c, p.outputs * p.groups * kt * kh * c)
+    return rows_strides(p.kernel, c)
+
+
+def is_packed(p: Problem, narrow: bool, strides: Strides) -> bool:
+    """Whether a weight with these strides lies as a packed one does."""
+    if channels_of(p) != p.channels:
+        return False
+    sizes = (p.outputs * p.groups, p.channels, *p.kernel)
+    return _lies(sizes, strides, packed_strides(p, narrow))
+
+
+def make_packing(p: Problem, narrow: bool, strides: Strides) -> Launch:
+    """Packs a weight with these strides."""
+    kt, kh, kw = p.kernel
+    taps, c = kt * kh * kw, channels_of(p)
+    to = packed_strides(p, narrow)
+    lie = zip(p.kernel, strides[2:], (kh * kw, kw, 1), strict=True)
+    dense = taps > 1 and all(n == 1 or a == b for n, a, b in lie)
+    block_t, block_c = next((t for t in TILES if t[0] >= taps), TILES[-1])
+    programs = p.outputs * p.groups * -(-taps // block_t) * -(-c // block_c)
+    numbers = (p.channels, c // 8, taps, kh, kw, to[0] // c, to[3] // c, to[4] // c, *strides)
+    operands, constants = (("unpacked", 0), ("weight", 0)), (dense, block_t, block_c)
+    return Launch("pack_weight", (programs, 1, 1), operands, numbers, constants, 4, 1)

@@ -1,4 +1,4 @@
-"""A convolution as a list of launches, made once for a call signature and kept.
+"""A convolution as a list of launches; `make_steps` gives the same object for the same question.
 
 Which kernels: `conv_points` for 1x1x1 on NCDHW; else `conv_rows` over rows, which are the input
 itself or boxes of it that `to_rows` copies. Two forms go through a float32 workspace: sums in parts
@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.jit import is_small
-from hy3d_rocm.conv.triton.layout import (
+from hy3d_rocm.conv.triton.plan import (
+    Call,
+    Launch,
     Layout,
-    Packing,
-    is_packed,
-    is_points,
-    is_rows,
-    make_packing,
+    Problem,
+    Triple,
     plain_strides,
     rows_strides,
-)
-from hy3d_rocm.conv.triton.plan import Call, Launch, Problem, Triple
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,111 +35,76 @@ class Target:
     tf32: bool = False
 
 
-@dataclass(frozen=True)
 class Steps:
     """launches in order. Elements of the packed weight (0: it is read as it lies), of the rows and
     of the f32 sums, which share one workspace in this order.
 
     narrow: the weight is packed column by column. far: operands that reach beyond 2 GiB. calls: all
     launches ready to be called, by device and what of the addresses a compiled kernel depends on.
+    config: instead of the guessed tile.
     """
-
-    launches: tuple[Launch, ...]
-    itemsize: int
-    packed_elems: int
-    rows_elems: int
-    sums_elems: int
-    narrow: bool
-    far: frozenset[str]
-    calls: dict[Hashable, tuple[Call, ...]] = field(default_factory=dict, compare=False)
-
-    @functools.cached_property
-    def offsets(self) -> tuple[int, int, int]:
-        """Bytes from the workspace's start to the rows and to the sums, and to its end."""
-        rows = plan.whole_lines(self.packed_elems * self.itemsize)
-        sums = rows + plan.whole_lines(self.rows_elems * self.itemsize)
-        return rows, sums, sums + plan.whole_lines(self.sums_elems * 4)
-
-
-@functools.lru_cache(maxsize=1024)
-def make_steps(
-    p: Problem, layout: Layout, dtype: str, has_bias: bool, target: Target,
-    config: Config | None = None, limit_bytes: int = plan.WORKSPACE_BYTES,
-) -> Steps:  # fmt: skip
-    """All launches of the convolution."""
-    return _Maker(p, layout, dtype, has_bias, target, config, limit_bytes).steps()
-
-
-class _Maker:
-    """Makes the steps of one convolution."""
 
     def __init__(
         self, p: Problem, layout: Layout, dtype: str, has_bias: bool, target: Target,
-        config: Config | None, limit_bytes: int,
+        config: Config | None = None, limit_bytes: int = plan.WORKSPACE_BYTES,
     ) -> None:  # fmt: skip
         self.p, self.layout, self.dtype, self.has_bias = p, layout, dtype, has_bias
-        self.target, self.config, self.limit = target, config, limit_bytes
+        self.target, self.config = target, config
+        self.calls: dict[Hashable, tuple[Call, ...]] = {}
         total = p.outputs * p.groups
         few = total * p.kernel[2] <= plan.NARROW
         self.narrow = p.is_flat and p.merged and p.kernel[2] > 1 and few
         self.precision = configs.precision(target.arch, dtype, target.tf32)
         self.channels_last = layout.out[1] == 1 and total > 1
-        self.sums = 0
         strides = layout.weight or plain_strides(p)
-        lies = is_packed(p, self.narrow, strides) and layout.weight_aligned
+        lies = plan.is_packed(p, self.narrow, strides) and layout.weight_aligned
         # An own copy is also below 2 GiB, whatever storage the weight is a part of.
-        self.packing = None if lies else make_packing(p, self.narrow, strides)
+        self.packing = () if lies else (plan.make_packing(p, self.narrow, strides),)
+        self.packed_elems = 0 if lies else p.weight_bytes // p.itemsize
+        self.rows_elems = self.sums_elems = 0
         self.chosen: dict[int, Config] = {}
+        self.launches = tuple(self._launches(limit_bytes))
+        rows = plan.whole_lines(self.packed_elems * p.itemsize)
+        sums = rows + plan.whole_lines(self.rows_elems * p.itemsize)
+        #: Bytes from the workspace's start to the rows and to the sums, and to its end
+        self.offsets = rows, sums, sums + plan.whole_lines(self.sums_elems * 4)
+        self.far = self._far()
 
-    def steps(self) -> Steps:
+    def _launches(self, limit_bytes: int) -> Iterator[Launch]:
         p = self.p
         # Three TF32 products split both operands; those of rows are split at less cost.
-        if self.precision != "tf32x3" and is_points(p, self.layout):
-            return self._made((*self._pack(), self._points()), 0)
-        room = plan.rows_room(p, self.limit)
+        if self.precision != "tf32x3" and plan.is_points(p, self.layout):
+            yield from (*self.packing, self._points())
+            return
+        room = plan.rows_room(p, limit_bytes)
         if self.narrow:
             sums, row = 4 * p.outputs * p.kernel[2], p.row_channels * p.itemsize
             room = min(room * row // (row + sums), plan.SPLIT_BYTES // sums * row)
-        made = plan.make_plan(p, is_rows(p, self.layout), room, self._tiling())
-        launches = (*self._pack(), *self._direct(made)) if made.direct else tuple(self._boxes(made))
-        return self._made(launches, made.workspace_bytes // p.itemsize)
+        made = plan.make_plan(p, plan.is_rows(p, self.layout), room, self._tiling())
+        self.rows_elems = made.workspace_bytes // p.itemsize
+        if made.direct:
+            yield from (*self.packing, *self._direct(made))
+        else:
+            yield from self._boxes(made)
 
-    def _made(self, launches: tuple[Launch, ...], rows: int) -> Steps:
-        p, packed = self.p, self.packing is not None
-        steps = Steps(
-            launches, p.itemsize, p.weight_bytes // p.itemsize if packed else 0, rows, self.sums,
-            self.narrow, frozenset(),
-        )  # fmt: skip
-        sizes = {name: n * p.itemsize for name, n in self._reaches().items()}
-        sizes |= dict.fromkeys(("rows", "sums"), steps.offsets[-1])
-        sizes["weight"] = steps.offsets[-1] if packed else sizes["unpacked"]
-        if not self.has_bias:
-            sizes["bias"] = sizes["weight"]
-        return replace(steps, far=frozenset(n for n, size in sizes.items() if not is_small(size)))
-
-    def _reaches(self) -> dict[str, int]:
-        """Elements from the first to the last of each tensor that the call comes with."""
+    def _far(self) -> frozenset[str]:
         p, layout = self.p, self.layout
         total = p.outputs * p.groups
-        weight = layout.weight or plain_strides(p)
         sides = {
             "x": ((p.batch, p.channels * p.groups, *p.size), layout.x),
             "out": ((p.batch, total, *p.out), layout.out),
-            "unpacked": ((total, p.channels, *p.kernel), weight),
+            "unpacked": ((total, p.channels, *p.kernel), layout.weight or plain_strides(p)),
             "bias": ((total,), (1,)),
         }
-        return {
-            name: sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) + 1
-            for name, (sizes, strides) in sides.items()
+        sizes = {  # from the first to the last of each tensor that the call comes with
+            name: (sum((n - 1) * s for n, s in zip(many, strides, strict=True)) + 1) * p.itemsize
+            for name, (many, strides) in sides.items()
         }
-
-    def _pack(self) -> Iterator[Launch]:
-        """Packs the weight, by itself."""
-        if self.packing is not None:
-            yield Launch(
-                "pack_weight", (self.packing.programs, 1, 1), (("unpacked", 0), ("weight", 0)),
-                self.packing.numbers, self.packing.constants, 4, 1,
-            )  # fmt: skip
+        sizes |= dict.fromkeys(("rows", "sums"), self.offsets[-1])
+        sizes["weight"] = self.offsets[-1] if self.packing else sizes["unpacked"]
+        if not self.has_bias:
+            sizes["bias"] = sizes["weight"]
+        return frozenset(name for name, size in sizes.items() if not is_small(size))
 
     def _tiling(self) -> plan.Tiling:
         """What a box of the plan is cut into: the tile of all positions at once, while boxes have
@@ -175,14 +138,14 @@ class _Maker:
         p, out = self.p, self.layout.out
         for number, box in enumerate(made.boxes()):
             frames, lines = box.lines(p)
-            yield self._fill(box, frames, lines, None if number else self.packing)
+            yield self._fill(box, frames, lines, () if number else self.packing)
             at = box.n * out[0] + box.t0 * out[2] + box.h0 * out[3]
             size = (frames, lines, p.padded[2])
             yield from self._conv(
                 "rows", 0, 1, size, (box.t1 - box.t0, box.h1 - box.h0, p.out[2]), at
             )
 
-    def _fill(self, box: plan.Box, frames: int, lines: int, pack: Packing | None) -> Launch:
+    def _fill(self, box: plan.Box, frames: int, lines: int, pack: Sequence[Launch]) -> Launch:
         """Copies the box's padded input into rows, and packs the weight beside."""
         p, x = self.p, self.layout.x
         wide = p.padded[2]
@@ -200,12 +163,12 @@ class _Maker:
             x[1], *(s // vector for s in x[2:]),
         )  # fmt: skip
         constants = (p.is_padded, x[4] == 1, vector, block_w, block_c)
-        if pack is None:
+        if not pack:
             return Launch("to_rows", (programs, 1, 1), operands, numbers, constants, 4, 1)
         return Launch(
-            "to_rows_and_pack", (programs + pack.programs, 1, 1),
-            (*operands, ("unpacked", 0), ("weight", 0)),
-            (programs, *numbers, *pack.numbers), (*constants, *pack.constants), 4, 1,
+            "to_rows_and_pack", (programs + pack[0].grid[0], 1, 1),
+            (*operands, *pack[0].operands), (programs, *numbers, *pack[0].numbers),
+            (*constants, *pack[0].constants), 4, 1,
         )  # fmt: skip
 
     def _conv(
@@ -217,7 +180,7 @@ class _Maker:
         if self.narrow:
             columns, wide = total * p.kernel[2], size[2]
             rows = self._positions(batch, size, (to, ho, wide))
-            self.sums = max(self.sums, rows * columns)
+            self.sums_elems = max(self.sums_elems, rows * columns)
             strides = (*rows_strides(size, columns), 0)
             config = self._choose(rows)
             yield self._rows(
@@ -238,7 +201,7 @@ class _Maker:
             strides = (*self.layout.out, 0)
             yield self._rows(config, source, start, batch, size, out_size, "out", at, strides, 1)
             return
-        self.sums = max(self.sums, parts * stored * total)
+        self.sums_elems = max(self.sums_elems, parts * stored * total)
         strides = (*rows_strides(out_size, total), stored * total)
         yield self._rows(config, source, start, batch, size, out_size, "sums", 0, strides, parts)
         block_p, block_n = 32, 64
@@ -343,6 +306,9 @@ class _Maker:
             ),
             c.num_warps, c.num_stages,
         )  # fmt: skip
+
+
+make_steps = functools.lru_cache(maxsize=1024)(Steps)
 
 
 def copy_block(p: Problem, is_channels_last: bool) -> tuple[int, int]:

@@ -174,7 +174,7 @@ def _watch(device: Device, changes: host.Changes) -> None:
 
     def noted_carry(made: Any, x: Any, weight: Any, bias: Any, out: Any) -> None:
         def spans_of(addresses: Sequence[int]) -> Sequence[Span | None]:
-            packed, item = made.packed_elems, made.itemsize
+            packed, item = made.packed_elems, made.p.itemsize
             of_weight = Span(addresses[2], packed * item) if packed else _span(weight)
             of_bias = of_weight
             if bias is not None:  # it may have been made contiguous

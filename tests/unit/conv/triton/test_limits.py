@@ -18,7 +18,7 @@ from places import TESTS
 from tier_calls import make_call
 
 from hy3d_rocm.conv.tiers import vendor
-from hy3d_rocm.conv.triton import configs, layout, plan, steps
+from hy3d_rocm.conv.triton import configs, plan, steps
 from hy3d_rocm.conv.triton.plan import Launch, Problem
 from tools.dev import variants
 
@@ -225,16 +225,16 @@ def test_every_output_of_a_few_is_written_once() -> None:
     assert len(seen) == 33 * 768
 
 
-def layout_of(x: torch.Tensor) -> tuple[Problem, layout.Layout]:
+def layout_of(x: torch.Tensor) -> tuple[Problem, plan.Layout]:
     weight = torch.zeros(16, x.shape[1], 1, 1, 1, dtype=x.dtype)
     call = make_call(x, weight)
     out = torch.empty(call.spec.out_size, dtype=x.dtype)
     aligned = x.data_ptr() % 16 == 0
-    return plan.problem(call.spec), layout.Layout(x.stride(), out.stride(), aligned)  # type: ignore[arg-type]
+    return plan.problem(call.spec), plan.Layout(x.stride(), out.stride(), aligned)  # type: ignore[arg-type]
 
 
 def points(x: torch.Tensor) -> bool:
-    return layout.is_points(*layout_of(x))
+    return plan.is_points(*layout_of(x))
 
 
 def test_a_1x1x1_is_read_in_place_only_where_whole_vectors_are_aligned() -> None:
