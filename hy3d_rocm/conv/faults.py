@@ -134,8 +134,11 @@ class Fault:
             return True
 
 
-class _Local(threading.local):
-    scopes = 0  # of protect(), entered on this thread
+class Local(threading.local):
+    """What belongs to a thread."""
+
+    def __init__(self) -> None:
+        self.modes: list[Any] = []  # router.RouterMode of each protect(), innermost last
 
 
 @dataclass(eq=False)
@@ -147,7 +150,7 @@ class _Source:
     is_environment: bool = False
 
 
-_local = _Local()
+LOCAL = Local()
 #: Where faults come from now, on any thread
 SOURCES: list[_Source] = []
 _sources_lock = threading.Lock()
@@ -164,11 +167,6 @@ def _here() -> list[_Source]:
 def active() -> bool:
     """Whether any fault could hit this thread now."""
     return bool(SOURCES) and bool(_here())
-
-
-def entered(change: int) -> None:
-    """Told by the router: one scope of protect() more or less on this thread."""
-    _local.scopes += change
 
 
 def _due(tier: str, call: ConvCall, protected: bool, lies: bool, op: str = "") -> Iterator[Fault]:
@@ -211,7 +209,7 @@ class _FaultMode(TorchFunctionMode):
     ) -> Any:
         signature = SIGNATURES.get(func)
         values = None
-        if signature is not None and not _local.scopes:
+        if signature is not None and not LOCAL.modes:
             values = read_arguments(signature, args, kwargs or {})
         if signature is None or values is None:
             return func(*args, **(kwargs or {}))

@@ -129,10 +129,7 @@ class _BackwardChain(fallback.Attempts):
     def run(self, strategies: dict[str, Callable[[], Gradients]]) -> Gradients:
         # Stable: what failed before is the last resort.
         for name in sorted(strategies, key=self._is_left_out):
-            label = functools.partial(_WORDS.__getitem__, name)
-            found = self.attempt(
-                name, functools.partial(self._compute, name, strategies[name]), label
-            )
+            found = self.attempt(name, functools.partial(self._compute, name, strategies[name]))
             if found is None:
                 spec = self.call.spec
                 self.remember(max(self.call.x.numel() * spec.dtype.itemsize, spec.out_bytes))
@@ -154,6 +151,9 @@ class _BackwardChain(fallback.Attempts):
     def _compute(self, name: str, strategy: Callable[[], Gradients]) -> Gradients:
         faults.check(name, self.call, op=self.what.op)
         return strategy()
+
+    def label(self, name: str) -> str:
+        return _WORDS[name]
 
     def _is_left_out(self, name: str) -> bool:
         is_last = name == "current" and not self.is_trusted

@@ -7,6 +7,7 @@ all_tiers (which tiers there are), setting_of (what the machine is), memory_for 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import time
@@ -43,41 +44,33 @@ _MAY_RECOVER = frozenset({Kind.NO_ALGORITHM, Kind.BACKEND, Kind.UNSUPPORTED})
 
 
 class Memory:
-    """What is known beyond this process about a device's convolutions: nothing here, for a CPU,
-    where nothing hangs."""
+    """What is known beyond this process about a device's convolutions: what the store has, the
+    process's own if none is given; without a device, for a CPU, where nothing hangs, nothing."""
+
+    def __init__(self, device: torch.device | None = None, store: Store | None = None) -> None:
+        self._store = store
+        if device is not None:  # imported here: it is not for CPU tensors
+            from hy3d_rocm.conv.verdict_store.machine import this_machine
+            from hy3d_rocm.conv.verdict_store.records import Record, make_key
+            from hy3d_rocm.conv.verdict_store.store import store as own_store
+
+            self._record, self._store = Record, own_store() if store is None else store
+            self._key = functools.partial(make_key, machine=this_machine(device))
 
     def records(self, spec: ConvSpec) -> Mapping[str, Record]:
         """By tier."""
-        return {}
+        return {} if self._store is None else self._store.records(self._key(spec))
 
     def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
         """Adds a record; fields as in verdict_store.records.Record."""
+        if self._store is not None:
+            self._store.put(self._key(spec), self._record(tier, verdict, **fields))
 
     def in_flight(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
         """Around the first call of a tier that may take the process with it."""
-        return contextlib.nullcontext()
-
-
-class StoreMemory(Memory):
-    """A Store (the process's own), for one device. Imported here: it is not for CPU tensors."""
-
-    def __init__(self, device: torch.device, store: Store | None = None) -> None:
-        from hy3d_rocm.conv.verdict_store.machine import this_machine
-        from hy3d_rocm.conv.verdict_store.records import Record, make_key
-        from hy3d_rocm.conv.verdict_store.store import store as own_store
-
-        self._record, self._make_key = Record, make_key
-        self._machine = this_machine(device)
-        self._store = own_store() if store is None else store
-
-    def records(self, spec: ConvSpec) -> Mapping[str, Record]:
-        return self._store.records(self._make_key(spec, self._machine))
-
-    def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
-        self._store.put(self._make_key(spec, self._machine), self._record(tier, verdict, **fields))
-
-    def in_flight(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
-        return self._store.in_flight(self._make_key(spec, self._machine), tier)
+        if self._store is None:
+            return contextlib.nullcontext()
+        return self._store.in_flight(self._key(spec), tier)
 
 
 _NO_MEMORY = Memory()
@@ -90,7 +83,7 @@ def memory_for(device: torch.device) -> Memory:
     if device.type != "cuda":
         return _NO_MEMORY
     if device not in _memories:
-        _memories[device] = StoreMemory(device)
+        _memories[device] = Memory(device)
     return _memories[device]
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -48,6 +47,7 @@ from hy3d_rocm.conv.fallback import (
     needs_trying,
     translate,
 )
+from hy3d_rocm.conv.faults import LOCAL
 from hy3d_rocm.conv.learning import OverheadBudget, ProbeBudget, Watching
 from hy3d_rocm.conv.policy import Plan, Planner
 from hy3d_rocm.conv.recording import recorder
@@ -83,16 +83,6 @@ def _requires_grad(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     return x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
 
 
-class Local(threading.local):
-    """What belongs to a thread."""
-
-    def __init__(self) -> None:
-        self.modes: list[RouterMode] = []  # innermost last
-
-
-LOCAL = Local()
-
-
 class Guard:
     """What protect() returns: a re-entrant context manager. `stats` may be read at any time.
 
@@ -115,7 +105,6 @@ class Guard:
                 stats.sources.append(mode.collect)
             mode.__enter__()  # type: ignore[no-untyped-call]  # torch has no annotation
             LOCAL.modes.append(mode)
-            faults.entered(+1)
         return self
 
     def __exit__(
@@ -134,8 +123,7 @@ class Guard:
             mode.collect()
             for stats in mode.audience.stats:
                 stats.sources.remove(mode.collect)
-            faults.entered(-1)
-            mode.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]  # as above
+            mode.__exit__(kind, error, trace)
 
 
 class RouterMode(TorchFunctionMode):

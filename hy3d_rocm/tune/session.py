@@ -16,7 +16,7 @@ import torch
 from hy3d_rocm import meter
 from hy3d_rocm.conv import probe as probing
 from hy3d_rocm.conv.choice import VENDOR_TIERS, Setting
-from hy3d_rocm.conv.policy import Memory, StoreMemory
+from hy3d_rocm.conv.policy import Memory
 from hy3d_rocm.conv.verdict_store.machine import this_machine
 from hy3d_rocm.conv.verdict_store.records import Record
 from hy3d_rocm.conv.verdict_store.store import store
@@ -181,7 +181,7 @@ def tune_shapes(
     setting = Setting(True, is_rocm, default, vendor_on=default == "vendor")
     risky = risky_tiers(wishes.tiers, is_rocm=is_rocm, asked=wishes.probe)
     settings = TuneSettings(
-        shapes, replace(wishes, risky=risky), StoreMemory(device) if memory is None else memory,
+        shapes, replace(wishes, risky=risky), Memory(device) if memory is None else memory,
         setting, say, lab=lab or Lab(), probe=probe,
     )  # fmt: skip
     try:
