@@ -117,25 +117,19 @@ def _kernel(body: Callable[..., Any]) -> Callable[..., Any]:
             after = numbers_of(tuple(padding_after), "padding_after", 3)
         pairs = tuple(zip(padding, after, strict=True))
         modes = tuple(padding_mode.split(",")) if "," in padding_mode else padding_mode
-        return body(x, weight, bias, stride, pairs, dilation, groups, modes, **options)
+        return body(x, weight, bias, stride, pairs, dilation, groups, padding_mode=modes, **options)
 
     return kernel
 
 
-def _compute(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int,
-    modes: Any, **options: Any,
-) -> Any:  # fmt: skip
-    """The one kernel, of every device: the public function refuses what is not the CPU's."""
-    with torch.no_grad():  # who asked for gradients is told by _refuse_gradients
-        return functional.conv3d(
-            x, weight, bias, stride, padding, dilation, groups, padding_mode=modes, **options
-        )
+#: The one kernel, of every device: the public function refuses what is not the CPU's. Who asked for
+#: gradients is told by _refuse_gradients.
+_compute = torch.no_grad()(functional.conv3d)
 
 
 def _shape(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int,
-    modes: Any, *, accuracy: str | None = None, threads: int | None = None,
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, *,
+    padding_mode: Any, accuracy: str | None = None, threads: int | None = None,
     workspace_limit: int | None = None,
 ) -> Any:  # fmt: skip
     """The result without numbers; refuses in the order and the words of `functional.conv3d`."""
@@ -149,7 +143,7 @@ def _shape(
     source = x if batched else x.unsqueeze(0)
     kernel = tuple(weight.shape[2:])
     geometry = geometry_of(3, kernel, stride, padding, dilation)
-    modes_of(modes, 3)
+    modes_of(padding_mode, 3)
     space = _space(tuple(source.shape[2:]), kernel, geometry)
     _check_limits(threads, workspace_limit)
     _check_channels(source, weight, bias, groups)

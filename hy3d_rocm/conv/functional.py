@@ -7,11 +7,11 @@ bounded memory: a blocked implicit GEMM or Winograd, never a whole im2col. Forwa
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from hy3d_rocm import _fallback, _native
@@ -144,15 +144,12 @@ def fused_conv3d(
         target = filters.new_empty((1, filters.shape[0], *space))
     else:
         target = TorchTensors.target(out)
-    fusion = {
-        "frames": given, "scale": taken["scale"], "shift": taken["shift"], "upsample": repeats,
-        "activation": activation, "residual": taken["residual"], "pairs": _pairs_of(frames),
-    }  # fmt: skip
-    Call(
-        filters, taken["bias"], geometry, modes_of(padding_mode, 3), 1,
+    _compute(
+        None, target, filters, taken["bias"], geometry, modes_of(padding_mode, 3), 1,
         accuracy_of(accuracy, first), size, 1, default_threads(threads), workspace_limit, cancel,
-        weight, fusion,
-    ).run(None, target)  # fmt: skip
+        weight, frames=given, scale=taken["scale"], shift=taken["shift"], upsample=repeats,
+        activation=activation, residual=taken["residual"], pairs=_pairs_of(frames),
+    )  # fmt: skip
     return target if out is None else out
 
 
@@ -206,12 +203,11 @@ def _convolve(
         target = kind.empty((source.shape[0], filters.shape[0], *space), source)
     else:
         target = lift(kind.target(out))
-    Call(
-        filters, addend, geometry, modes, groups, words, tuple(source.shape[2:]), source.shape[0],
-        default_threads(threads), workspace_limit, cancel,
-        # NumPy's arrays as a rule live for a call.
-        weight if kind is TorchTensors else None,
-    ).run(source, target)  # fmt: skip
+    _compute(
+        source, target, filters, addend, geometry, modes, groups, words, tuple(source.shape[2:]),
+        source.shape[0], default_threads(threads), workspace_limit, cancel,
+        weight if kind is TorchTensors else None,  # NumPy's arrays as a rule live for a call
+    )  # fmt: skip
     if out is not None:
         return out
     result = target if ndim == 3 else target.squeeze(2)
@@ -472,66 +468,41 @@ def accuracy_of(accuracy: str | None, x: Any) -> str:
     return accuracy
 
 
-@dataclass
-class Call:
-    """Arguments in the core's words, all of them checked but for what the core checks.
+def _compute(
+    x: Any, out: Any, weight: Any, bias: Any, geometry: Geometry, modes: tuple[str, ...],
+    groups: int, accuracy: str, size: tuple[int, ...], batch: int, threads: int,
+    workspace_limit: int | None, cancel: Any, owner: Any, **fusion: Any,
+) -> None:  # fmt: skip
+    """Into out, from arguments in the core's words, all of them checked but for what it checks.
 
-    weight: (Cout, C / groups, kT, kH, kW), ready to be read. owner: the caller's own tensor behind
-    it where prepared weights may be kept for it, else None. geometry: stride, dilation, padding
-    before and after. size, batch: of the input, up-sampled. fusion: keyword arguments of
-    `_core.conv3d`.
+    x: None where there are frames in the fusion, keyword arguments of `_core.conv3d`. weight:
+    (Cout, C / groups, kT, kH, kW), ready to be read. owner: the caller's own tensor behind it where
+    prepared weights may be kept for it, else None. size, batch: of the input, up-sampled.
     """
-
-    weight: Any
-    bias: Any
-    geometry: Geometry
-    modes: tuple[str, ...]
-    groups: int
-    accuracy: str
-    size: tuple[int, ...]
-    batch: int
-    threads: int
-    workspace_limit: int | None
-    cancel: Any
-    owner: Any = None
-    fusion: dict[str, Any] = field(default_factory=dict)
-
-    def run(self, x: Any, out: Any) -> None:
-        """Into out; x is None where there are frames in the fusion."""
-        ready = self._ready()
-        for is_last in (False, True):
-            try:
-                _native.conv3d(
-                    x, self.weight, self.bias, out, *self.geometry, self.modes, self.groups,
-                    self.threads, self.workspace_limit, self.cancel, self.accuracy, ready,
-                    **self.fusion,
-                )  # fmt: skip
-            except MemoryError:
-                # Nothing has been written yet: a running convolution allocates nothing.
-                ready = None
-                if is_last or not prepared.give_back():
-                    raise
-            else:
-                return
-
-    def _ready(self) -> Any:
-        """The weights prepared, or None: exact, no layout of their own, or no room for them."""
-        if self.accuracy == "exact" or self.owner is None or not self.batch:
-            return None
-        weight = self.weight
+    ready, number, nbytes = None, 0, 0
+    if accuracy == "fast" and owner is not None and batch:
         word = _NAMES[str(weight.dtype).rpartition(".")[2]]
-        try:
+        with contextlib.suppress(ValueError):  # of no convolution: the call says so
             number, _, nbytes = format_of(
-                self.size, weight.shape[1] * self.groups, weight.shape[0], tuple(weight.shape[2:]),
-                *self.geometry, self.modes, self.groups, word, self.accuracy,
-                self.fusion.get("upsample", _ONE), self.batch, self.fusion.get("pairs", 0),
+                size, weight.shape[1] * groups, weight.shape[0], tuple(weight.shape[2:]),
+                *geometry, modes, groups, word, accuracy, fusion.get("upsample", _ONE), batch,
+                fusion.get("pairs", 0),
             )  # fmt: skip
-        except ValueError:
-            return None  # no such convolution: the call itself knows x, and says what is wrong
-        if number == 0:
-            return None
-        return prepared.cache().get(
-            weight, number, nbytes,
-            lambda: _native.conv3d_prepare(weight, number, self.threads, self.cancel),
-            owner=self.owner, threads=self.threads,
+    if number:
+        ready = prepared.cache().get(
+            weight, number, nbytes, lambda: _native.conv3d_prepare(weight, number, threads, cancel),
+            owner=owner, threads=threads,
         )  # fmt: skip
+    for is_last in (False, True):
+        try:
+            _native.conv3d(
+                x, weight, bias, out, *geometry, modes, groups, threads, workspace_limit, cancel,
+                accuracy, ready, **fusion,
+            )  # fmt: skip
+        except MemoryError:
+            # Nothing has been written yet: a running convolution allocates nothing.
+            ready = None
+            if is_last or not prepared.give_back():
+                raise
+        else:
+            return
