@@ -13,7 +13,7 @@ from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.tiers import windows
 from hy3d_rocm.conv.tiers.base import allowance, empty_result, shortage
-from hy3d_rocm.conv.tiers.windows import Sizes, geometry
+from hy3d_rocm.conv.tiers.windows import Range, Sizes, geometry
 from hy3d_rocm.units import size_text
 
 _HOST = torch.device("cpu")
@@ -27,24 +27,13 @@ class CpuTier:
     """Our C conv3d on the host. GPU tensors are copied there in pieces, and the results back: that
     takes some hundredths of the time that computing does.
 
-    `conv3d` replaces hy3d_rocm.conv.functional.conv3d (tests); the rest is passed on to it.
+    options: threads, workspace_limit, cancel and accuracy for it. conv3d: stands for it (tests).
     """
 
     name = "cpu"
 
-    def __init__(
-        self,
-        *,
-        threads: int | None = None,
-        workspace_limit: int | None = None,
-        cancel: object = None,
-        accuracy: str = "fast",
-        conv3d: Callable[..., Any] | None = None,
-    ) -> None:
-        self._options = {
-            "threads": threads, "workspace_limit": workspace_limit, "cancel": cancel,
-            "accuracy": accuracy,
-        }  # fmt: skip
+    def __init__(self, *, conv3d: Callable[..., Any] | None = None, **options: Any) -> None:
+        self._options = {"accuracy": "fast", **options}
         self._conv3d = conv3d
 
     def label(self, call: ConvCall) -> str:
@@ -54,7 +43,7 @@ class CpuTier:
         if spec.device.type != "cpu":
             steps = _steps_within(spec, _PIECE_BYTES)
             return 0 if steps is None else device_bytes(spec, steps)
-        limit = self._options["workspace_limit"]
+        limit = self._options.get("workspace_limit")
         return limit if isinstance(limit, int) else 0
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
@@ -88,7 +77,9 @@ class CpuTier:
         filters = windows.lifted(weight.cpu())
         addend = None if bias is None else bias.cpu()
         if spec.device.type == "cpu":
-            self._compute(spec, filters, addend, source, whole, padded=True)
+            shape = geometry(spec)
+            pads = tuple(zip(shape.before, shape.after, strict=True))
+            self._compute(spec, filters, addend, source, whole, pads)
         elif out.numel():
             steps = _steps(spec, call.limits) or (1, 1, 1)
             self._compute_pieces(spec, filters, addend, source, whole, steps)
@@ -102,20 +93,16 @@ class CpuTier:
         kept = torch.channels_last_3d if spec.channels_last else torch.contiguous_format
         for window, place in windows.pieces(x, out, geometry(spec), steps):
             made = torch.empty(place.shape, dtype=spec.dtype, device=_HOST, memory_format=kept)
-            self._compute(spec, weight, bias, window.to(_HOST), made, padded=False)
+            self._compute(spec, weight, bias, window.to(_HOST), made, 0)
             place.copy_(made)
 
     def _compute(
         self, spec: ConvSpec, weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor,
-        out: torch.Tensor, *, padded: bool,
+        out: torch.Tensor, pads: int | tuple[Range, ...],
     ) -> None:  # fmt: skip
         """One call of the C conv3d on host tensors (N, C, T, H, W)."""
         assert self._conv3d is not None
         shape = geometry(spec)
-        pads: Any = 0
-        if padded:
-            pairs = tuple(zip(shape.before, shape.after, strict=True))
-            pads = shape.before if shape.before == shape.after else pairs
         self._conv3d(
             x, weight, bias, shape.stride, pads, shape.dilation, shape.groups, out=out,
             **self._options,
