@@ -396,25 +396,28 @@ class FallbackChain(Attempts):
 
     @contextlib.contextmanager
     def _around(self, tier: Tier) -> Iterator[None]:
-        """A first call of the vendor's library, or one that compiles on ROCm: a marker in the store
-        says so until the device is done, since a driver's reset or LLVM may end the process."""
+        """A first call of the vendor's library, and of a kernel that is compiled on ROCm: a marker
+        in the store says so until the device is done, since a driver's reset or LLVM may end the
+        process."""
         setting, spec = self.plan.setting, self.call.spec
-        is_vendor = needs_trying(tier, self.config, self.plan)
-        is_risky = is_vendor or (setting.is_rocm and base.compiles(tier, spec))
-        if not is_risky or is_capturing(spec.device):
-            yield
-            return
         name = policy.known_as(tier.name, setting)
-        start = time.perf_counter()
-        with policy.memory_for(spec.device).in_flight(spec, name):
+        is_vendor = needs_trying(tier, self.config, self.plan)
+        if not (is_vendor or setting.is_rocm) or is_capturing(spec.device):
             yield
-            if spec.device.type == "cuda":
-                torch.cuda.synchronize(spec.device)
-        took = time.perf_counter() - start
-        VERDICTS.mark_sound(f"tried {tier.name}", self.config)
-        # A kernel's compilation is no slow find: it is kept on disk.
-        if is_vendor and not faults.active():
-            learning.worked(spec, name, took)
+        elif is_vendor:
+            start = time.perf_counter()
+            with _marked(spec, name):
+                yield
+            took = time.perf_counter() - start
+            VERDICTS.mark_sound(f"tried {tier.name}", self.config)
+            if not faults.active():
+                learning.worked(spec, name, took)
+        else:
+            base.THREAD.around = functools.partial(_marked, spec, name)
+            try:
+                yield
+            finally:
+                del base.THREAD.around
 
     def _announce(self, tier: Tier) -> None:
         """One line for each new event, after the tier that works is known."""
@@ -449,6 +452,14 @@ class FallbackChain(Attempts):
         if VERDICTS.first_time(("all", self.config)):
             self.audience.say(f"{self.what}: {first.found.reason}; nothing else worked: {detail}")
         return first.error
+
+
+@contextlib.contextmanager
+def _marked(spec: ConvSpec, name: str) -> Iterator[None]:
+    with policy.memory_for(spec.device).in_flight(spec, name):
+        yield
+        if spec.device.type == "cuda":
+            torch.cuda.synchronize(spec.device)
 
 
 def needs_check(tier: Tier, config: Hashable, plan: Plan) -> bool:

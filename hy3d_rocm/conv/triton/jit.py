@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from hy3d_rocm.conv.tiers import base
 from hy3d_rocm.conv.triton import ahead, first_use
 from hy3d_rocm.conv.triton.first_use import Facts
 from hy3d_rocm.conv.triton.plan import Call, Launch
@@ -218,7 +219,8 @@ def _shown(kernel: str, name: str, compile_and_launch: Callable[[], Any]) -> Any
     try:
         look()
         ahead.wait_for(name, look)
-        return compile_and_launch()
+        with base.THREAD.around():
+            return compile_and_launch()
     finally:
         _progress.after(time.perf_counter() - start)
 

@@ -8,7 +8,6 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ from hy3d_rocm.conv.tiers.base import empty_result
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import configs, first_use, jit, plan
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.first_use import Facts
 from hy3d_rocm.conv.triton.plan import Layout
 from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
 from hy3d_rocm.conv.verdict_store.machine import Machine, this_machine
@@ -27,7 +25,6 @@ from hy3d_rocm.conv.verdict_store.store import Store, store
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvCall, ConvSpec
-    from hy3d_rocm.conv.triton.plan import Launch
 
 _KERNELS = "hy3d_rocm.conv.triton.kernel"
 # "unpacked" is the weight as the call has it, "weight" that which the kernels read: the same, or
@@ -105,54 +102,6 @@ def _units(device: torch.device) -> int:
 def target_of(device: torch.device) -> Target:
     """The Target of a GPU, with PyTorch's switch for TF32 as it is now."""
     return Target(architecture(device), _units(device), allows_tf32())
-
-
-def is_new_kernel(spec: ConvSpec) -> bool:
-    """Whether a first call like this would compile a kernel: none in this process or noted beside
-    Triton's cache. LLVM ends the process on some errors, so a caller may want a `trying` row first.
-
-    As far as one can tell: of an input dense in the layout of the call and aligned. False for what
-    the tier refuses or does not launch anything for.
-    """
-    if refusal(spec) is not None or not min(spec.out_size):
-        return False
-    made = _noted_steps(spec) or _likely_steps(spec)
-    return any(
-        first_use.is_new(_kernel_name(item, steps.far, spec))
-        for steps in made
-        for item in steps.launches
-    )
-
-
-def _noted_steps(spec: ConvSpec) -> list[Steps]:
-    """Those of the calls that there were."""
-    # A list at once: another thread may note more.
-    return [noted[0] for key, noted in list(spec.notes.items()) if isinstance(key, tuple)]
-
-
-def _likely_steps(spec: ConvSpec) -> list[Steps]:
-    """Those of a first call, on meta tensors (whose address is 0: aligned)."""
-    x = torch.empty(spec.x_size, device="meta").to(memory_format=spec.memory_format)
-    out = torch.empty(spec.out_size, device="meta", memory_format=spec.memory_format)
-    weight = torch.empty(spec.weight_size, device="meta")
-    target, name = target_of(spec.device), _NAMES[spec.dtype]
-    config = config_for(spec)
-    # A call is in channels-last if its input or its weight is: the weight may lie in either way.
-    layouts = [
-        Layout.of(x, out, weight.to(memory_format=lies))
-        for lies in {torch.contiguous_format, spec.memory_format}
-    ]
-    p = plan.problem(spec)
-    return [make_steps(p, lies, name, spec.has_bias, target, config) for lies in layouts]
-
-
-def _kernel_name(item: Launch, far: Collection[str], spec: ConvSpec) -> str:
-    """What first_use calls the kernel of `item`."""
-    facts = []
-    for name, offset in item.operands:
-        dtype = torch.float32 if name == "sums" else spec.dtype
-        facts.append(Facts(dtype, name not in far, offset * dtype.itemsize % 16 == 0))
-    return first_use.name_of(_KERNELS, item, facts, spec.device.index)
 
 
 def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
