@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -11,6 +12,7 @@ import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
+from hy3d_rocm.conv.problem import Problem, triple
 
 _Ints = tuple[int, ...]
 PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -108,6 +110,17 @@ class ConvSpec:
     notes: dict[Hashable, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False, hash=False
     )
+
+    @functools.cached_property
+    def problem(self) -> Problem:
+        """In three dimensions: of a 2D one T is 1."""
+        ones = self.kernel, self.stride, self.dilation
+        kernel, stride, dilation = (triple(numbers) for numbers in ones)
+        return Problem(
+            self.x_size[0], self.weight_size[1], self.weight_size[0] // self.groups, self.groups,
+            triple(self.x_size[2:]), kernel, stride, dilation, triple(self.pad_before, 0),
+            triple(self.pad_after, 0), self.dtype.itemsize,
+        )  # fmt: skip
 
     @property
     def op(self) -> str:

@@ -117,13 +117,14 @@ def check(case: Case, seed: int, watch: Watch) -> str | None:
     """What is wrong with one case, or None."""
     import torch
 
+    from hy3d_rocm.conv.problem import Problem
     from hy3d_rocm.conv.triton import configs, plan
 
     ones, pads = (1, 1, 1), (case.pad,) * 3
     weight = make_weight(case, seed)
     kt, kh, kw = (max(1, k - 2 * case.pad) for k in case.kernel)
     size = (kt, kh, -(-kw // 8) * 8)  # whole vectors, so that 1x1x1 is read as it lies
-    p = plan.Problem(
+    p = Problem(
         1, case.channels, case.outputs, case.groups, size, case.kernel, (case.stride,) * 3, ones,
         pads, pads, weight.element_size(),
     )  # fmt: skip

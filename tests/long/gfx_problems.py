@@ -12,7 +12,8 @@ from typing import Any
 import check_triton_numerics as numerics
 import differential_conv3d as differential
 
-from hy3d_rocm.conv.triton.plan import Problem, plain_strides
+from hy3d_rocm.conv.problem import Problem
+from hy3d_rocm.conv.triton.plan import plain_strides
 from tools.dev import variants
 from tools.dev.variants import Source, Variant
 

@@ -11,9 +11,9 @@ import torch
 from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
+from hy3d_rocm.conv.problem import Range, Triple
 from hy3d_rocm.conv.tiers import windows
 from hy3d_rocm.conv.tiers.base import allowance, empty_result, shortage
-from hy3d_rocm.conv.tiers.windows import Range, Sizes, geometry
 from hy3d_rocm.units import size_text
 
 _HOST = torch.device("cpu")
@@ -77,8 +77,8 @@ class CpuTier:
         filters = windows.lifted(weight.cpu())
         addend = None if bias is None else bias.cpu()
         if spec.device.type == "cpu":
-            shape = geometry(spec)
-            pads = tuple(zip(shape.before, shape.after, strict=True))
+            shape = spec.problem
+            pads = tuple(zip(shape.pad_before, shape.pad_after, strict=True))
             self._compute(spec, filters, addend, source, whole, pads)
         elif out.numel():
             steps = _steps(spec, call.limits) or (1, 1, 1)
@@ -87,11 +87,11 @@ class CpuTier:
 
     def _compute_pieces(
         self, spec: ConvSpec, weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor,
-        out: torch.Tensor, steps: Sizes,
+        out: torch.Tensor, steps: Triple,
     ) -> None:  # fmt: skip
         """Of tensors anywhere: each piece by way of the host."""
         kept = torch.channels_last_3d if spec.channels_last else torch.contiguous_format
-        for window, place in windows.pieces(x, out, geometry(spec), steps):
+        for window, place in windows.pieces(x, out, spec.problem, steps):
             made = torch.empty(place.shape, dtype=spec.dtype, device=_HOST, memory_format=kept)
             self._compute(spec, weight, bias, window.to(_HOST), made, 0)
             place.copy_(made)
@@ -102,14 +102,14 @@ class CpuTier:
     ) -> None:  # fmt: skip
         """One call of the C conv3d on host tensors (N, C, T, H, W)."""
         assert self._conv3d is not None
-        shape = geometry(spec)
+        shape = spec.problem
         self._conv3d(
             x, weight, bias, shape.stride, pads, shape.dilation, shape.groups, out=out,
             **self._options,
         )  # fmt: skip
 
 
-def _steps(spec: ConvSpec, limits: Limits) -> Sizes | None:
+def _steps(spec: ConvSpec, limits: Limits) -> Triple | None:
     """The boxes that the host has room for, smaller ones where the device, too, is short: this tier
     comes last, often after an out of memory."""
     only_free = Limits(None, limits.memory_threshold)
@@ -120,29 +120,29 @@ def _steps(spec: ConvSpec, limits: Limits) -> Sizes | None:
     return _steps_within(spec, most, device) or _steps_within(spec, most)
 
 
-def piece_bytes(spec: ConvSpec, steps: Sizes) -> int:
+def piece_bytes(spec: ConvSpec, steps: Triple) -> int:
     """Host bytes of the input and the result of a box."""
     return sum(_elems(spec, steps)) * spec.dtype.itemsize
 
 
-def device_bytes(spec: ConvSpec, steps: Sizes) -> int:
+def device_bytes(spec: ConvSpec, steps: Triple) -> int:
     """What is copied is made dense on the device, and a padded window is one more."""
     read, made = _elems(spec, steps)
-    padded = read if geometry(spec).is_padded else 0
+    padded = read if spec.problem.is_padded else 0
     return (read + made + padded) * spec.dtype.itemsize
 
 
-def _elems(spec: ConvSpec, steps: Sizes) -> tuple[int, int]:
-    shape = geometry(spec)
+def _elems(spec: ConvSpec, steps: Triple) -> tuple[int, int]:
+    shape = spec.problem
     return shape.cin * math.prod(shape.window_sizes(steps)), shape.cout * math.prod(steps)
 
 
-def _steps_within(spec: ConvSpec, host: int, device: int | None = None) -> Sizes | None:
+def _steps_within(spec: ConvSpec, host: int, device: int | None = None) -> Triple | None:
     """The largest boxes that take at most `host` bytes there and `device` bytes on the device, or
     None."""
 
-    def excess(steps: Sizes) -> int:
+    def excess(steps: Triple) -> int:
         over = piece_bytes(spec, steps) - host
         return over if device is None else max(over, device_bytes(spec, steps) - device)
 
-    return windows.steps_that_fit(geometry(spec), excess, 0, cut_width=True)
+    return windows.steps_that_fit(spec.problem.out, excess, 0, cut_width=True)

@@ -59,7 +59,7 @@ def run_current(
 ) -> torch.Tensor:
     """What PyTorch as it is set up would be asked for."""
     x = x if spec.batched else x.unsqueeze(0)
-    shape = windows.geometry(spec)
+    shape = spec.problem
     padding = spec.pad_before
     if not spec.is_padded_plainly:
         x, padding = windows.window(windows.lifted(x), shape, shape.box), (0,) * spec.ndim

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
+from hy3d_rocm.conv.problem import Triple
 from hy3d_rocm.conv.tiers import base, windows
 from hy3d_rocm.conv.tiers.base import allowance, empty_result, shortage
-from hy3d_rocm.conv.tiers.windows import Sizes, geometry
 
 # What pieces are cut to where more would fit: past this size a larger one is no faster.
 _PIECE_BYTES = 2 << 30
@@ -51,7 +51,7 @@ class NativeTier:
         steps = _steps(spec, _piece_limit(spec, allowance(limits, spec.device)))
         if steps is not None:
             return None
-        need = _need(spec, (1, 1, geometry(spec).out[2])) + spec.out_bytes
+        need = _need(spec, (1, 1, spec.problem.out[2])) + spec.out_bytes
         what = "the im2col buffer of one output row, and the output,"
         return shortage(need, limits, spec.device, what)
 
@@ -78,7 +78,7 @@ class _Facts:
     is_small: what it takes always fits. roomy_until: it fits _ROOMY times over, as was found; by
     time.monotonic()."""
 
-    out: Sizes
+    out: Triple
     is_whole: bool
     is_uncut: bool
     workspace_bytes: int
@@ -90,7 +90,7 @@ def _facts_of(spec: ConvSpec) -> _Facts:
     """Worked out once: that takes longer than a small convolution."""
     facts: _Facts | None = spec.notes.get("native")
     if facts is None:
-        out, steps = geometry(spec).out, _steps(spec, _PIECE_BYTES)
+        out, steps = spec.problem.out, _steps(spec, _PIECE_BYTES)
         need = _need(spec, out if steps is None else steps)
         is_small = steps == out and need + spec.out_bytes <= base.SMALL_BYTES
         facts = _Facts(out, _is_whole(spec, out), steps == out, need, is_small)
@@ -98,7 +98,7 @@ def _facts_of(spec: ConvSpec) -> _Facts:
     return facts
 
 
-def _steps_of(facts: _Facts, spec: ConvSpec, limits: Limits) -> Sizes:
+def _steps_of(facts: _Facts, spec: ConvSpec, limits: Limits) -> Triple:
     """The box that a call computes at once. What is free is asked at each call only where it is
     scarce: reading it takes longer than a small convolution on a GPU."""
     need, now = facts.workspace_bytes + spec.out_bytes, time.monotonic()
@@ -117,19 +117,19 @@ def _is_depthwise(spec: ConvSpec) -> bool:
     return spec.device.type == "cuda" and spec.groups == spec.x_size[1] > 1
 
 
-def _is_whole(spec: ConvSpec, steps: Sizes) -> bool:
+def _is_whole(spec: ConvSpec, steps: Triple) -> bool:
     """One operator call on the operands as they are."""
     parts = 1 if _is_depthwise(spec) else spec.groups * spec.x_size[0]
-    return steps == geometry(spec).out and parts == 1 and spec.is_padded_plainly
+    return steps == spec.problem.out and parts == 1 and spec.is_padded_plainly
 
 
-def _need(spec: ConvSpec, steps: Sizes) -> int:
+def _need(spec: ConvSpec, steps: Triple) -> int:
     """Predicted bytes of a call cut into boxes of `steps`."""
     if _is_whole(spec, steps):
         return _whole_need(spec)
-    shape = geometry(spec)
-    channels, outputs = spec.weight_size[1], shape.cout // shape.groups
-    columns = spec.weight_size[1] * shape.taps * math.prod(steps)
+    shape = spec.problem
+    channels, outputs = spec.weight_size[1], shape.outputs
+    columns = spec.weight_size[1] * math.prod(shape.kernel) * math.prod(steps)
     if _is_depthwise(spec):
         channels, outputs, columns = shape.cin, shape.cout, 0
     # The operator makes what it is given contiguous: a window, padded or not.
@@ -155,13 +155,13 @@ def _whole_need(spec: ConvSpec) -> int:
     return elems * spec.dtype.itemsize
 
 
-def _steps(spec: ConvSpec, limit: int) -> Sizes | None:
-    shape = geometry(spec)
+def _steps(spec: ConvSpec, limit: int) -> Triple | None:
+    shape = spec.problem
     if min(spec.out_size) == 0:
         return shape.out
     if _need(spec, shape.out) <= limit:
         return shape.out
-    return windows.steps_that_fit(shape, lambda steps: _need(spec, steps), limit)
+    return windows.steps_that_fit(shape.out, lambda steps: _need(spec, steps), limit)
 
 
 def _piece_limit(spec: ConvSpec, allowed: int | None) -> int:
@@ -171,13 +171,13 @@ def _piece_limit(spec: ConvSpec, allowed: int | None) -> int:
 
 def _write_pieces(
     spec: ConvSpec,
-    steps: Sizes,
+    steps: Triple,
     out: torch.Tensor,
     operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
 ) -> None:
     """One operator call for each sample, group and box."""
     x, weight, bias = operands
-    shape, x = geometry(spec), windows.lifted(x)
+    shape, x = spec.problem, windows.lifted(x)
     groups = 1 if _is_depthwise(spec) else spec.groups
     cin, cout = shape.cin // groups, shape.cout // groups
     for g in range(groups):

@@ -7,9 +7,9 @@ import math
 import torch
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
+from hy3d_rocm.conv.problem import Triple
 from hy3d_rocm.conv.tiers import products, windows
 from hy3d_rocm.conv.tiers.base import empty_result, shortage
-from hy3d_rocm.conv.tiers.windows import Sizes, geometry
 
 # Both libraries have kernels that count in 32 bits; larger tensors are cut.
 _MAX_ELEMS = (1 << 31) - 1
@@ -68,7 +68,7 @@ class VendorTier:
         assert steps is not None, "refusal() is asked first"
         out = empty_result(spec)
         x, whole = windows.lifted(x), windows.lifted(out)
-        for piece, place in windows.pieces(x, whole, geometry(spec), steps):
+        for piece, place in windows.pieces(x, whole, spec.problem, steps):
             piece = piece.squeeze(2) if spec.ndim == 2 else piece
             got = _biased(_operator(spec, piece, weight, (0,) * spec.ndim), bias)
             place.copy_(windows.lifted(got))
@@ -96,27 +96,27 @@ def _padded(count: int, lanes: int) -> int:
     return -(-count // lanes) * lanes
 
 
-def _steps(spec: ConvSpec) -> Sizes | None:
+def _steps(spec: ConvSpec) -> Triple | None:
     """The largest box whose input and output stay below 2^31 elements."""
-    shape = geometry(spec)
+    shape = spec.problem
 
-    def need(steps: Sizes) -> int:
+    def need(steps: Triple) -> int:
         read = shape.cin * math.prod(shape.window_sizes(steps))
         return max(read, shape.cout * math.prod(steps))
 
-    return windows.steps_that_fit(shape, need, _MAX_ELEMS)
+    return windows.steps_that_fit(shape.out, need, _MAX_ELEMS)
 
 
-def _is_whole(spec: ConvSpec, steps: Sizes | None) -> bool:
+def _is_whole(spec: ConvSpec, steps: Triple | None) -> bool:
     sizes = (math.prod(spec.x_size), math.prod(spec.out_size))
-    return steps == geometry(spec).out and max(sizes) <= _MAX_ELEMS and spec.is_padded_plainly
+    return steps == spec.problem.out and max(sizes) <= _MAX_ELEMS and spec.is_padded_plainly
 
 
-def _copied_elems(spec: ConvSpec, steps: Sizes | None) -> int:
+def _copied_elems(spec: ConvSpec, steps: Triple | None) -> int:
     """Elements of one padded window and its result, where the call is cut or padded by index."""
     if steps is None or _is_whole(spec, steps):
         return 0
-    shape = geometry(spec)
+    shape = spec.problem
     read = shape.cin * math.prod(shape.window_sizes(steps)) if shape.is_padded else 0
     return read + shape.cout * math.prod(steps)
 

@@ -1,26 +1,24 @@
 """How one convolution is cut into launches, and how its tensors lie. Pure integers: no torch, no
 triton.
 
-A `Problem` is the convolution with time, height and width always present; a conv2d's batch is its
-time, which has a kernel of 1. A `Plan` says where rows come from: the input itself where it already
+A `Plan` says where rows come from: the input itself where it already
 is rows ("direct"), or a workspace that `to_rows` fills box by box.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from operator import neg
 from typing import TYPE_CHECKING, Any
+
+from hy3d_rocm.conv.problem import Problem, Triple
 
 if TYPE_CHECKING:
     import torch
 
     from hy3d_rocm.conv.call import ConvSpec
-
-Triple = tuple[int, int, int]
 
 # Bytes of the rows in flight and of the packed weight. Last-level caches of the cards this is for
 # are 32 to 96 MB (a wave of programs reads each row 27 times); a larger box would only save halo.
@@ -36,92 +34,9 @@ _LINE_BYTES = 256  # parts of the workspace share no cache line
 Call = Callable[[Sequence[int], int], None]  # of Operands.addresses and a stream
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Sizes as (t, h, w). `channels` and `outputs` are those of one group."""
-
-    batch: int
-    channels: int
-    outputs: int
-    groups: int
-    size: Triple
-    kernel: Triple
-    stride: Triple
-    dilation: Triple
-    pad_before: Triple
-    pad_after: Triple
-    itemsize: int
-
-    @cached_property
-    def padded(self) -> Triple:
-        """Input size with its padding."""
-        sides = zip(self.size, self.pad_before, self.pad_after, strict=True)
-        return _triple(n + a + b for n, a, b in sides)
-
-    @cached_property
-    def out(self) -> Triple:
-        """Output size."""
-        parts = zip(self.padded, self.kernel, self.stride, self.dilation, strict=True)
-        return _triple((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in parts)
-
-    @property
-    def is_padded(self) -> bool:
-        return any(self.pad_before) or any(self.pad_after)
-
-    @property
-    def row_channels(self) -> int:
-        """Channels of a row: a multiple of 8, so that 16-byte loads of half types fit."""
-        return -(-self.channels * self.groups // 8) * 8
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether an output position and a tap are a constant number of rows apart."""
-        return self.stride == (1, 1, 1)
-
-    @property
-    def merged(self) -> bool:
-        """Whether the taps along w are one tap of contiguous memory."""
-        return self.dilation[2] == 1 and self.groups == 1
-
-    @property
-    def tap_length(self) -> int:
-        """Contiguous elements of one tap."""
-        if self.groups > 1:
-            return self.channels
-        return self.row_channels * (self.kernel[2] if self.merged else 1)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the packed weight."""
-        return self.outputs * self.groups * self.taps * self.tap_length * self.itemsize
-
-    @property
-    def taps(self) -> int:
-        kt, kh, kw = self.kernel
-        return kt * kh * (1 if self.merged else kw)
-
-
 def problem(spec: ConvSpec) -> Problem:
-    """The Problem of a conv2d or conv3d."""
-    flat = spec.ndim == 2
-    n, c = spec.x_size[:2]
-
-    def triple(values: tuple[int, ...], fill: int) -> Triple:
-        return _triple((fill, *values) if flat else values)
-
-    return Problem(
-        batch=1 if flat else n,
-        channels=c // spec.groups,
-        outputs=spec.weight_size[0] // spec.groups,
-        groups=spec.groups,
-        size=triple(spec.x_size[2:], n),
-        kernel=triple(spec.kernel, 1),
-        stride=triple(spec.stride, 1),
-        dilation=triple(spec.dilation, 1),
-        pad_before=triple(spec.pad_before, 0),
-        pad_after=triple(spec.pad_after, 0),
-        itemsize=spec.dtype.itemsize,
-    )
+    """The Problem of a conv2d or conv3d; the batch of a conv2d is its time."""
+    return spec.problem.folded if spec.ndim == 2 else spec.problem
 
 
 @dataclass(frozen=True)
@@ -136,7 +51,7 @@ class Box:
 
     def lines(self, problem: Problem) -> tuple[int, int]:
         """Frames and lines of padded input that the box reads."""
-        return _reach(self.t1 - self.t0, problem, 0), _reach(self.h1 - self.h0, problem, 1)
+        return problem.reach(0, self.t1 - self.t0), problem.reach(1, self.h1 - self.h0)
 
 
 @dataclass(frozen=True)
@@ -206,7 +121,7 @@ def refusal(p: Problem) -> str | None:
 
 def smallest_box_rows(p: Problem) -> int:
     """Rows that one frame and one line of output need."""
-    return _reach(1, p, 0) * _reach(1, p, 1) * p.padded[2]
+    return p.reach(0, 1) * p.reach(1, 1) * p.padded[2]
 
 
 def rows_room(p: Problem, limit_bytes: int = WORKSPACE_BYTES) -> int:
@@ -218,7 +133,7 @@ def rows_room(p: Problem, limit_bytes: int = WORKSPACE_BYTES) -> int:
 def most_bytes(p: Problem) -> int:
     """Bytes of rows, packed weight and sums: no plan takes more, whatever the input's strides."""
     row = p.row_channels * p.itemsize
-    whole = _reach(p.out[0], p, 0) * _reach(p.out[1], p, 1) * p.padded[2] * row
+    whole = p.reach(0, p.out[0]) * p.reach(1, p.out[1]) * p.padded[2] * row
     rows = max(smallest_box_rows(p) * row, min(whole, rows_room(p)))
     line_sums = 4 * NARROW * p.padded[2]
     parts = (rows, p.weight_bytes, max(SPLIT_BYTES, line_sums))
@@ -282,9 +197,9 @@ def _cheapest(p: Problem, budget: int, tiling: Tiling) -> tuple[float, int, int]
     least = p.out[0] * p.out[1] * wide
     best = (float("inf"), 1, 1)
     lengths = _even(p.out[1])
-    step, beyond = p.stride[1], _reach(1, p, 1) - p.stride[1]
+    step, beyond = p.stride[1], p.reach(1, 1) - p.stride[1]
     for th in _even(p.out[0]):
-        reach, copied = _reach(th, p, 0), _copied(p.out[0], th, p, 0)
+        reach, copied = p.reach(0, th), _copied(p.out[0], th, p, 0)
         frames, boxes = _parts(p.out[0], th), -(-p.out[0] // th)
         longest = (budget // reach - beyond) // step
         for hh in lengths[bisect_left(lengths, -longest, key=neg) :]:
@@ -298,7 +213,7 @@ def _cheapest(p: Problem, budget: int, tiling: Tiling) -> tuple[float, int, int]
             computed = 0.0
             for t, times in frames:
                 for h, several in _parts(p.out[1], hh):
-                    rows = (t - 1) * _reach(h, p, 1) + h if is_flat else t * h
+                    rows = (t - 1) * p.reach(1, h) + h if is_flat else t * h
                     blocks = -(-rows * wide // block_p)
                     waves = -(-blocks * blocks_n // units)
                     # Half a wave stands for what a launch costs.
@@ -320,12 +235,7 @@ def _parts(length: int, step: int) -> list[tuple[int, int]]:
 def _copied(length: int, step: int, p: Problem, axis: int) -> int:
     """Input lines along `axis` that are copied in all."""
     full, rest = divmod(length, step)
-    return full * _reach(step, p, axis) + (_reach(rest, p, axis) if rest else 0)
-
-
-def _reach(outputs: int, p: Problem, axis: int) -> int:
-    """Input lines along `axis` that `outputs` output lines read."""
-    return (outputs - 1) * p.stride[axis] + p.dilation[axis] * (p.kernel[axis] - 1) + 1
+    return full * p.reach(axis, step) + (p.reach(axis, rest) if rest else 0)
 
 
 def splits(tiles: int, steps: int, outputs: int, positions: int, units: int) -> int:
@@ -337,11 +247,6 @@ def splits(tiles: int, steps: int, outputs: int, positions: int, units: int) -> 
         return 1
     room = SPLIT_BYTES // max(1, 4 * outputs * positions)
     return max(1, min(units // tiles, steps // 8, room))
-
-
-def _triple(values: Iterable[int]) -> Triple:
-    t, h, w = values
-    return (t, h, w)
 
 
 # How the tensors lie in memory, which kernel can read that in place, and how a weight is packed: as

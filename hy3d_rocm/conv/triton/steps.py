@@ -12,18 +12,11 @@ import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
+from hy3d_rocm.conv.problem import Problem, Triple
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.jit import is_small
-from hy3d_rocm.conv.triton.plan import (
-    Call,
-    Launch,
-    Layout,
-    Problem,
-    Triple,
-    plain_strides,
-    rows_strides,
-)  # fmt: skip
+from hy3d_rocm.conv.triton.plan import Call, Launch, Layout, plain_strides, rows_strides
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def test_a_window_is_the_padded_input_cut_out() -> None:
         x, weight, _ = tier_cases.make_tensors(case, SEED, whole=True)
         x = x if x.dim() == 5 else x[None]
         spec = make_call(x, weight, None, case.stride, case.pads, case.dilation, case.groups).spec
-        shape = windows.geometry(spec)
+        shape = spec.problem
         whole = x
         for axis, pair in enumerate(case.pads):
             pad = [0] * 6

@@ -17,9 +17,10 @@ import torch
 from places import TESTS
 from tier_calls import make_call
 
+from hy3d_rocm.conv.problem import Problem
 from hy3d_rocm.conv.tiers import vendor
 from hy3d_rocm.conv.triton import configs, plan, steps
-from hy3d_rocm.conv.triton.plan import Launch, Problem
+from hy3d_rocm.conv.triton.plan import Launch
 from tools.dev import variants
 
 pytest.importorskip("triton", reason="no triton in this environment")

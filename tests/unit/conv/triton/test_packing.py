@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from hy3d_rocm.conv.problem import Problem
 from hy3d_rocm.conv.triton import plan, steps
 from hy3d_rocm.conv.triton.plan import Layout
 from tools.dev import variants
@@ -17,11 +18,11 @@ pytest.importorskip("triton", reason="no triton in this environment")
 TARGET = steps.Target("gfx1100", 1)
 
 
-def problem(**changes: Any) -> plan.Problem:
+def problem(**changes: Any) -> Problem:
     return dataclasses.replace(variants._base("bf16"), **changes)
 
 
-def kernels(p: plan.Problem, **layout: Any) -> list[str]:
+def kernels(p: Problem, **layout: Any) -> list[str]:
     lies = dataclasses.replace(variants._layout(p, False, False), **layout)
     return [item.kernel for item in steps.make_steps(p, lies, "bf16", True, TARGET).launches]
 
