@@ -79,7 +79,7 @@ class CpuTier:
         if spec.device.type == "cpu":
             shape = spec.problem
             pads = tuple(zip(shape.pad_before, shape.pad_after, strict=True))
-            self._compute(spec, filters, addend, source, whole, pads)
+            self._compute(spec, filters, addend, source, pads, whole)
         elif out.numel():
             steps = _steps(spec, call.limits) or (1, 1, 1)
             self._compute_pieces(spec, filters, addend, source, whole, steps)
@@ -90,23 +90,22 @@ class CpuTier:
         out: torch.Tensor, steps: Triple,
     ) -> None:  # fmt: skip
         """Of tensors anywhere: each piece by way of the host."""
-        kept = torch.channels_last_3d if spec.channels_last else torch.contiguous_format
-        for window, place in windows.pieces(x, out, spec.problem, steps):
-            made = torch.empty(place.shape, dtype=spec.dtype, device=_HOST, memory_format=kept)
-            self._compute(spec, weight, bias, window.to(_HOST), made, 0)
-            place.copy_(made)
+        windows.in_pieces(
+            spec, x, out, steps, lambda piece: self._compute(spec, weight, bias, piece.to(_HOST))
+        )
 
     def _compute(
         self, spec: ConvSpec, weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor,
-        out: torch.Tensor, pads: int | tuple[Range, ...],
-    ) -> None:  # fmt: skip
+        pads: int | tuple[Range, ...] = 0, out: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         """One call of the C conv3d on host tensors (N, C, T, H, W)."""
         assert self._conv3d is not None
         shape = spec.problem
-        self._conv3d(
+        made: torch.Tensor = self._conv3d(
             x, weight, bias, shape.stride, pads, shape.dilation, shape.groups, out=out,
             **self._options,
         )  # fmt: skip
+        return made
 
 
 def _steps(spec: ConvSpec, limits: Limits) -> Triple | None:

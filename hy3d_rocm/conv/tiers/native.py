@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -67,7 +68,7 @@ class NativeTier:
             out = out.contiguous(memory_format=spec.memory_format)
         else:
             out = empty_result(spec)
-            _write_pieces(spec, steps, windows.lifted(out), (x, weight, bias))
+            _write_pieces(spec, steps, out, x, weight, bias)
         return windows.lowered(out, spec)
 
 
@@ -170,33 +171,26 @@ def _piece_limit(spec: ConvSpec, allowed: int | None) -> int:
 
 
 def _write_pieces(
-    spec: ConvSpec,
-    steps: Triple,
-    out: torch.Tensor,
-    operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
-) -> None:
+    spec: ConvSpec, steps: Triple, out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> None:  # fmt: skip
     """One operator call for each sample, group and box."""
-    x, weight, bias = operands
-    shape, x = spec.problem, windows.lifted(x)
     groups = 1 if _is_depthwise(spec) else spec.groups
-    cin, cout = shape.cin // groups, shape.cout // groups
+    cin, cout = x.shape[1] // groups, weight.shape[0] // groups
     for g in range(groups):
         rows = slice(g * cout, (g + 1) * cout)
-        part = (weight[rows], None if bias is None else bias[rows])
+        compute = functools.partial(
+            _operator, spec, weight=weight[rows], bias=None if bias is None else bias[rows],
+            padding=(0,) * spec.ndim,
+        )  # fmt: skip
         source = x[:, g * cin : (g + 1) * cin]
-        for piece, place in windows.pieces(source, out[:, rows], shape, steps):
-            piece = piece.squeeze(2) if spec.ndim == 2 else piece
-            place.copy_(windows.lifted(_operator(spec, piece, *part, (0,) * spec.ndim)))
-            del piece
+        windows.in_pieces(spec, source, out[:, rows], steps, compute)
 
 
 def _operator(
-    spec: ConvSpec,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    spec: ConvSpec, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     padding: tuple[int, ...],
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """One operator call: one group (or all of a depthwise one), padding the same on both sides."""
     aten = torch.ops.aten
     # self, weight, kernel_size, bias, stride, padding: the order that all of them share.

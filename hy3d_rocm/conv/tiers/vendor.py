@@ -67,12 +67,10 @@ class VendorTier:
             return windows.lowered(out.contiguous(memory_format=spec.memory_format), spec)
         assert steps is not None, "refusal() is asked first"
         out = empty_result(spec)
-        x, whole = windows.lifted(x), windows.lifted(out)
-        for piece, place in windows.pieces(x, whole, spec.problem, steps):
-            piece = piece.squeeze(2) if spec.ndim == 2 else piece
-            got = _biased(_operator(spec, piece, weight, (0,) * spec.ndim), bias)
-            place.copy_(windows.lifted(got))
-            del piece, got
+        windows.in_pieces(
+            spec, x, out, steps,
+            lambda piece: _biased(_operator(spec, piece, weight, (0,) * spec.ndim), bias),
+        )  # fmt: skip
         return windows.lowered(out, spec)
 
 

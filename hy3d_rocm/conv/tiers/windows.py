@@ -90,14 +90,20 @@ def fill(into: torch.Tensor, x: torch.Tensor, shape: Problem, box: Box) -> None:
     into.copy_(x)
 
 
-def pieces(
-    x: torch.Tensor, out: torch.Tensor, shape: Problem, steps: Triple
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The padded input and the place for the result of each sample and box, one at a time: who lets
-    go of an input before the next one is made keeps to one of them."""
-    for n in range(shape.batch):
-        for box in boxes(shape.box, steps):
-            yield window(x[n : n + 1], shape, box), target(out[n : n + 1], box)
+def in_pieces(
+    spec: ConvSpec, x: torch.Tensor, out: torch.Tensor, steps: Triple,
+    compute: Callable[[torch.Tensor], torch.Tensor],
+) -> None:  # fmt: skip
+    """out by compute(), which is given the padded input of each sample and box, one at a time.
+
+    x, out: of 4 or 5 dimensions, as what compute() is given, and gives."""
+    is_flat, x, out = x.dim() == 4, lifted(x), lifted(out)
+    for n in range(x.shape[0]):
+        for box in boxes(spec.problem.box, steps):
+            piece = window(x[n : n + 1], spec.problem, box)
+            made = compute(piece.squeeze(2) if is_flat else piece)
+            target(out[n : n + 1], box).copy_(lifted(made))
+            del piece, made  # before the next ones are made
 
 
 def cut(count: int, step: int) -> Iterator[Range]:
