@@ -207,18 +207,15 @@ class _FaultMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        signature = SIGNATURES.get(func)
-        values = None
+        signature, kwargs, values, spec = SIGNATURES.get(func), kwargs or {}, None, None
         if signature is not None and not LOCAL.modes:
-            values = read_arguments(signature, args, kwargs or {})
-        if signature is None or values is None:
-            return func(*args, **(kwargs or {}))
-        spec = make_spec(values, signature.ndim or 3)
-        if spec is None:
-            return func(*args, **(kwargs or {}))
+            values = read_arguments(signature, args, kwargs)
+            spec = None if values is None else make_spec(values, signature.ndim or 3)
+        if values is None or spec is None:
+            return func(*args, **kwargs)
         call = ConvCall(spec, values[0], values[1], values[2], lambda: func(*args))
         check("current", call, protected=False)
-        return distort("current", call, func(*args, **(kwargs or {})), protected=False)
+        return distort("current", call, func(*args, **kwargs), protected=False)
 
 
 @contextmanager

@@ -169,7 +169,9 @@ class Planner:
         setting, spec = setting_of(call), call.spec
         if self.policy is None:
             return Plan(self.tiers, setting, self.tiers[0].name, is_fixed=True)
-        if not in_full and self._needs_no_other(self.policy, setting, config):
+        is_healthy = setting.current == "vendor" and is_trusted("current", setting)
+        is_healthy = is_healthy and VERDICTS.failing("current", config) is None
+        if not in_full and is_healthy and self.policy.name in ("auto", "vendor-first"):
             current = tuple(tier for tier in self.tiers if tier.name == "current")
             return Plan(current, setting, "current", is_brief=True)
         work = work_of(spec)
@@ -179,11 +181,20 @@ class Planner:
             if record.seconds is not None and record.verdict == "ok":
                 rates.learn(name, work, record.seconds)
         room = _Room(spec, self._limits)
-        known = {
-            tier.name: self._candidate(tier, call, config, setting, records,
-                                       rates.seconds(tier.name, work), room)
-            for tier in self.tiers
-        }  # fmt: skip
+        known: dict[str, Candidate] = {}
+        for tier in self.tiers:
+            refused = base.refusal_of(tier, call, self._limits)
+            own = records.get(known_as(tier.name, setting))
+            # The host's memory is another one; what it lacks is asked for at each call.
+            lacks = isinstance(refused, base.Shortage)
+            fits = not lacks if tier.name == "cpu" else room.has_room(tier, own)
+            failed = VERDICTS.failing(tier.name, config)
+            known[tier.name] = Candidate(
+                tier.name, refused, own, rates.seconds(tier.name, work), fits,
+                None if failed is None else failed.reason,
+                failed is not None and failed.kind in _MAY_RECOVER,
+                base.workspace_of(tier, spec),
+            )  # fmt: skip
         choice = choose(self.policy, [*known.values()], setting, work.column_bytes)
         by_name = {tier.name: tier for tier in self.tiers}
         order = tuple(by_name[name] for name in choice.order)
@@ -199,32 +210,6 @@ class Planner:
             is_roomy=bool(order) and room.has_room(order[0], None, _ROOMY),
             expires=time.monotonic() + _CRAMPED_SECONDS if choice.cramped else math.inf,
         )
-
-    @staticmethod
-    def _needs_no_other(policy: Policy, setting: Setting, config: Hashable) -> bool:
-        return (
-            policy.name in ("auto", "vendor-first")
-            and setting.current == "vendor"
-            and is_trusted("current", setting)
-            and VERDICTS.failing("current", config) is None
-        )
-
-    def _candidate(
-        self, tier: Tier, call: ConvCall, config: Hashable, setting: Setting,
-        records: Mapping[str, Record], estimate: float | None, room: _Room,
-    ) -> Candidate:  # fmt: skip
-        refused = base.refusal_of(tier, call, self._limits)
-        record = records.get(known_as(tier.name, setting))
-        # The host's memory is another one; what it lacks is asked for at each call.
-        lacks = isinstance(refused, base.Shortage)
-        fits = not lacks if tier.name == "cpu" else room.has_room(tier, record)
-        failed = VERDICTS.failing(tier.name, config)
-        return Candidate(
-            tier.name, refused, record, estimate, fits,
-            None if failed is None else failed.reason,
-            failed is not None and failed.kind in _MAY_RECOVER,
-            base.workspace_of(tier, call.spec),
-        )  # fmt: skip
 
 
 def expected_seconds(spec: ConvSpec, tier: str) -> float | None:

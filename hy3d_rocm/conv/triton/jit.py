@@ -54,9 +54,6 @@ class _Direct:
         self.usable = True
         self.misfits: tuple[type[Exception], ...] = _FIRST_MISFITS
 
-    def succeeded(self) -> None:
-        self.misfits = _MISFITS
-
     def give_up(self, error: Exception) -> None:
         if self.usable:
             self.usable = False
@@ -101,8 +98,7 @@ def launch_ready(calls: Sequence[Call], addresses: Sequence[int], device: int | 
     except _direct.misfits as error:
         _direct.give_up(error)
     else:
-        if _direct.misfits is not _MISFITS:
-            _direct.succeeded()
+        _direct.misfits = _MISFITS
     return done
 
 
@@ -135,7 +131,7 @@ def launch(
         given.append(_view(tensor, offset))
     key = (kernels, *item.compiled_for, *facts, operands.device)
     compiled = _compiled.get(key)
-    call = _bound(item, compiled, at)
+    call = bind(item, compiled, at)
     if call is not None and launch_ready((call,), operands.addresses, operands.device):
         return call
     module = importlib.import_module(kernels)
@@ -167,27 +163,23 @@ def is_small(size_bytes: int) -> bool:
     return size_bytes < _SMALL_BYTES
 
 
-def _bound(item: Launch, compiled: Any, at: Sequence[tuple[int, int]]) -> Call | None:
-    """bind(); None where nothing is compiled yet, or it is not this Triton's way."""
-    if compiled is None or not _direct.usable:
-        return None
-    try:
-        return bind(item, compiled, at)
-    except _direct.misfits as error:
-        _direct.give_up(error)
-        return None
-
-
-def bind(item: Launch, compiled: Any, at: Sequence[tuple[int, int]]) -> Call:
+def bind(item: Launch, compiled: Any, at: Sequence[tuple[int, int]]) -> Call | None:
     """A compiled kernel as a function of addresses and stream, which calls it as Triton's
-    JITFunction.run does. at: number and offset in bytes of each operand.
+    JITFunction.run does. at: number and offset in bytes of each operand. None where nothing is
+    compiled yet, or it is not this Triton's way.
 
     CompiledKernel.run takes (grid x, y, z, stream, function, packed_metadata, launch_metadata, two
     hooks, *all arguments, constants among them) in Triton 3.3 and 3.6, read in their sources;
     HIPLauncher and CudaLauncher differ in what they put in between for the driver, not in what they
     are called with, and both take a pointer as an int.
     """
-    run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
+    if compiled is None or not _direct.usable:
+        return None
+    try:
+        run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
+    except _direct.misfits as error:
+        _direct.give_up(error)
+        return None
     (x, y, z), rest = item.grid, (*item.numbers, *item.constants)
 
     def call(addresses: Sequence[int], stream: int) -> None:

@@ -159,6 +159,8 @@ def _watch(device: Device, changes: host.Changes) -> None:
 
     def noted_bind(item: Any, compiled: Any, at: Sequence[tuple[int, int]]) -> Any:
         call = plain_bind(item, compiled, at)
+        if call is None:
+            return None
 
         def noted_call(addresses: Sequence[int], stream: int) -> None:
             if device.spans_of is None:

@@ -128,7 +128,7 @@ def test_a_window_is_the_padded_input_cut_out() -> None:
         expected = whole
         for axis, part in enumerate(box):
             first, last = shape.span(axis, part)
-            expected = expected.narrow(axis + 2, first + shape.before[axis], last - first)
+            expected = expected.narrow(axis + 2, first + shape.pad_before[axis], last - first)
         assert torch.equal(windows.window(x, shape, box), expected), (index, case, box)
 
 
