@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import torch
 
 from hy3d_rocm.conv.tiers import base
-from hy3d_rocm.conv.triton import ahead, first_use
-from hy3d_rocm.conv.triton.first_use import Facts
+from hy3d_rocm.conv.triton import ahead
+from hy3d_rocm.conv.triton.ahead import Facts
 from hy3d_rocm.conv.triton.plan import Call, Launch
 
 logger = logging.getLogger("hy3d_rocm")
@@ -32,7 +32,7 @@ logger = logging.getLogger("hy3d_rocm")
 # a host's progress bar, and its cancel: what it raises passes to the convolution's caller, nothing
 # is launched, and the next call tries again. None: nobody listens.
 on_compile: Callable[[str, int], None] | None = None
-_progress = first_use.Progress()
+_progress = ahead.Progress()
 # As in HIPBackend.is_within_2gb.
 _SMALL_BYTES = 2**31
 # What a launcher of another signature raises before it has launched anything. What a device says
@@ -138,10 +138,10 @@ def launch(
     if compiled is not None:  # it is launched this way for good
         by_triton(module, item, given)()
         return None
-    name = first_use.name_of(kernels, item, facts, operands.device)
-    with first_use.lock_of(name):  # two threads need not compile the same
+    name = ahead.name_of(kernels, item, facts, operands.device)
+    with ahead.lock_of(name):  # two threads need not compile the same
         compile_and_launch = by_triton(module, item, given)
-        is_new = first_use.is_new(name)
+        is_new = ahead.is_new(name)
         try:
             launched = (
                 _shown(item.kernel, name, compile_and_launch) if is_new else compile_and_launch()
@@ -154,7 +154,7 @@ def launch(
         is_compiled = hasattr(launched, "metadata")  # the interpreter returns none
         if is_compiled:
             _compiled[key] = launched
-        first_use.note(name, on_disk=is_compiled)
+        ahead.note(name, on_disk=is_compiled)
     return None
 
 

@@ -15,7 +15,7 @@ import torch
 
 from hy3d_rocm.conv.tiers.base import empty_result
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
-from hy3d_rocm.conv.triton import configs, first_use, jit, plan
+from hy3d_rocm.conv.triton import ahead, configs, jit, plan
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.plan import Layout
 from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
@@ -89,9 +89,7 @@ def kernel_problem() -> str | None:
 
 def architecture(device: torch.device) -> str:
     """ "gfx1100" or "sm_90"."""
-    return first_use.architecture(
-        torch.cuda.current_device() if device.index is None else device.index
-    )
+    return ahead.architecture(torch.cuda.current_device() if device.index is None else device.index)
 
 
 @functools.cache

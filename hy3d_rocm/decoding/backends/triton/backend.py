@@ -18,7 +18,7 @@ from hy3d_rocm.conv.protection import note
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import ahead, configs, jit
 from hy3d_rocm.conv.triton import launch as tier
-from hy3d_rocm.conv.triton.first_use import Facts
+from hy3d_rocm.conv.triton.ahead import Facts
 from hy3d_rocm.decoding import geometry
 from hy3d_rocm.decoding.backends import statistics, torch_ops
 from hy3d_rocm.decoding.backends.statistics import NAMES, Affine

@@ -21,8 +21,8 @@ from tier_calls import make_call
 
 from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.tiers import base
-from hy3d_rocm.conv.triton import first_use, jit, launch, steps
-from hy3d_rocm.conv.triton.first_use import Progress
+from hy3d_rocm.conv.triton import ahead, jit, launch, steps
+from hy3d_rocm.conv.triton.ahead import Progress
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
@@ -100,8 +100,8 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
 
 def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     steps.make_steps.cache_clear()
-    monkeypatch.setattr(first_use, "_here", set())
-    monkeypatch.setattr(first_use, "_locks", {})
+    monkeypatch.setattr(ahead, "_here", set())
+    monkeypatch.setattr(ahead, "_locks", {})
     monkeypatch.setattr(jit, "_direct", jit._Direct())
     monkeypatch.setattr(jit, "_compiled", {})
     monkeypatch.setattr(jit, "_progress", Progress())
@@ -181,7 +181,7 @@ def test_another_triton_card_or_source_is_another_kernel(
         ("_source", lambda kernels: "other"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
-            patch.setattr(first_use, name, value)
+            patch.setattr(ahead, name, value)
             patch.setattr(jit, "_compiled", {})
             assert compiled(world), name
     assert not compiled(world)
