@@ -47,12 +47,9 @@ class Conv2dTier:
         if spec.ndim != 3:
             return "it is a way to compute conv3d"
         if spec.device.type != "cpu":
-            reason = vendor.library_refusal(spec.device, spec.dtype)
+            reason = vendor.library_refusal(spec, spec.dilation[1:])
             if reason is not None:
                 return reason
-            spread = any(d != 1 for d in spec.dilation[1:])
-            if torch.version.hip is not None and spec.groups > 1 and spread:
-                return "MIOpen has no dilated convolution in groups"
         if min(spec.out_size) > 0 and _steps(spec) is None:
             return "not even one output row's frames fit its workspace"
         need = self.workspace_bytes(spec) + spec.out_bytes

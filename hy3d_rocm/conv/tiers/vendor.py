@@ -44,12 +44,9 @@ class VendorTier:
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         spec = call.spec
-        reason = library_refusal(spec.device, spec.dtype)
+        reason = library_refusal(spec, spec.dilation)
         if reason is not None or min(spec.out_size) == 0:
             return reason
-        dilated = any(d != 1 for d in spec.dilation)
-        if torch.version.hip is not None and spec.groups > 1 and dilated:
-            return "MIOpen has no dilated convolution in groups"
         steps = _steps(spec)
         if steps is None:
             return "one output row of it is more than 2^31 elements"
@@ -78,15 +75,17 @@ def library_name() -> str:
     return "MIOpen" if torch.version.hip is not None else "cuDNN"
 
 
-def library_refusal(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why the vendor's library can't be used on this device with this dtype at all, or None."""
-    if device.type != "cuda":
-        return f"MIOpen and cuDNN run on GPUs, and the call is on {device.type}"
+def library_refusal(spec: ConvSpec, dilation: tuple[int, ...]) -> str | None:
+    """Why the vendor's library can't be used for this call, so dilated, at all, or None."""
+    if spec.device.type != "cuda":
+        return f"MIOpen and cuDNN run on GPUs, and the call is on {spec.device.type}"
     # MIOpen answers to this name, too. torch leaves it unannotated.
     if not torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
         return f"this PyTorch was built without {library_name()}"
-    if torch.version.hip is not None and dtype is torch.float64:
+    if torch.version.hip is not None and spec.dtype is torch.float64:
         return "MIOpen has no float64"
+    if torch.version.hip is not None and spec.groups > 1 and any(d != 1 for d in dilation):
+        return "MIOpen has no dilated convolution in groups"
     return None
 
 

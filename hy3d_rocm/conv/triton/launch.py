@@ -270,13 +270,11 @@ def candidates(call: ConvCall) -> tuple[tuple[Config, ...], tuple[Config, ...]]:
     layout = Layout.of(x, out)
     made = make_steps(p, layout, _NAMES[spec.dtype], call.bias is not None, target)
     every = configs.offered(target.arch, _NAMES[spec.dtype])
-    outputs = p.outputs * p.kernel[2] if made.narrow else p.outputs
     if plan.is_points(p, layout):
-        ranked = configs.ranked_points(every, outputs, p.channels)
+        ranked = configs.ranked_points(every, p.outputs, p.channels)
     else:
-        length = p.row_channels if made.narrow else p.tap_length
         positions = p.batch * p.out[0] * p.padded[1] * p.padded[2]
-        ranked = configs.ranked(every, positions, outputs, length, target.units, p.taps)
+        ranked = configs.ranked(every, positions, made.outputs, made.length, target.units, p.taps)
     guess = tiles_of(made)
     return guess, tuple(config for config in ranked if config not in guess)
 

@@ -190,7 +190,7 @@ def _cheapest(p: Problem, budget: int, tiling: Tiling) -> tuple[float, int, int]
     operations of a position, its frames and lines. Boxes that can't be cheaper are left out: plans
     ask for hundreds of boxes."""
     kt, kh, kw = p.kernel
-    operations = 2 * kt * kh * kw * p.channels * p.outputs * p.groups
+    operations = 2 * kt * kh * kw * p.channels * p.cout
     wide, is_flat, itemsize = p.padded[2], p.is_flat, p.row_channels * p.itemsize
     units, block_p, blocks_n = tiling.units, tiling.block_p, tiling.blocks_n
     wave = units * block_p / blocks_n
@@ -297,7 +297,7 @@ def is_points(p: Problem, layout: Layout) -> bool:
 def is_rows(p: Problem, layout: Layout) -> bool:
     """Whether x lies in memory as rows that the kernel can read."""
     c = p.row_channels
-    if c != p.channels * p.groups or not layout.aligned or c * p.itemsize % 16:
+    if c != p.cin or not layout.aligned or c * p.itemsize % 16:
         return False
     return _lies((p.batch, c, *p.size), layout.x, rows_strides(p.size, c))
 
@@ -342,7 +342,7 @@ def packed_strides(p: Problem, narrow: bool) -> Strides:
     """Those of the packed weight, in the order o, c, t, h, w."""
     (kt, kh, _), c = p.kernel, channels_of(p)
     if narrow:
-        return (kt * kh * c, 1, kh * c, c, p.outputs * p.groups * kt * kh * c)
+        return (kt * kh * c, 1, kh * c, c, p.cout * kt * kh * c)
     return rows_strides(p.kernel, c)
 
 
@@ -350,7 +350,7 @@ def is_packed(p: Problem, narrow: bool, strides: Strides) -> bool:
     """Whether a weight with these strides lies as a packed one does."""
     if channels_of(p) != p.channels:
         return False
-    sizes = (p.outputs * p.groups, p.channels, *p.kernel)
+    sizes = (p.cout, p.channels, *p.kernel)
     return _lies(sizes, strides, packed_strides(p, narrow))
 
 
@@ -362,7 +362,7 @@ def make_packing(p: Problem, narrow: bool, strides: Strides) -> Launch:
     lie = zip(p.kernel, strides[2:], (kh * kw, kw, 1), strict=True)
     dense = taps > 1 and all(n == 1 or a == b for n, a, b in lie)
     block_t, block_c = next((t for t in TILES if t[0] >= taps), TILES[-1])
-    programs = p.outputs * p.groups * -(-taps // block_t) * -(-c // block_c)
+    programs = p.cout * -(-taps // block_t) * -(-c // block_c)
     numbers = (p.channels, c // 8, taps, kh, kw, to[0] // c, to[3] // c, to[4] // c, *strides)
     operands, constants = (("unpacked", 0), ("weight", 0)), (dense, block_t, block_c)
     return Launch("pack_weight", (programs, 1, 1), operands, numbers, constants, 4, 1)

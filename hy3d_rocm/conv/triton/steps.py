@@ -44,9 +44,12 @@ class Steps:
         self.p, self.layout, self.dtype, self.has_bias = p, layout, dtype, has_bias
         self.target, self.config = target, config
         self.calls: dict[Hashable, tuple[Call, ...]] = {}
-        total = p.outputs * p.groups
+        total = p.cout
         few = total * p.kernel[2] <= plan.NARROW
         self.narrow = p.is_flat and p.merged and p.kernel[2] > 1 and few
+        #: Of the product of a tap: columns of the weight, elements
+        self.outputs = p.outputs * p.kernel[2] if self.narrow else p.outputs
+        self.length = p.row_channels if self.narrow else p.tap_length
         self.precision = configs.precision(target.arch, dtype, target.tf32)
         self.channels_last = layout.out[1] == 1 and total > 1
         strides = layout.weight or plain_strides(p)
@@ -82,9 +85,9 @@ class Steps:
 
     def _far(self) -> frozenset[str]:
         p, layout = self.p, self.layout
-        total = p.outputs * p.groups
+        total = p.cout
         sides = {
-            "x": ((p.batch, p.channels * p.groups, *p.size), layout.x),
+            "x": ((p.batch, p.cin, *p.size), layout.x),
             "out": ((p.batch, total, *p.out), layout.out),
             "unpacked": ((total, p.channels, *p.kernel), layout.weight or plain_strides(p)),
             "bias": ((total,), (1,)),
@@ -105,8 +108,7 @@ class Steps:
         """
         p = self.p
         c = self._choose(p.batch * p.out[0] * p.padded[1] * p.padded[2])
-        outputs = p.outputs * p.kernel[2] if self.narrow else p.outputs
-        return plan.Tiling(c.block_p, -(-outputs // c.block_n) * p.groups, self.target.units)
+        return plan.Tiling(c.block_p, -(-self.outputs // c.block_n) * p.groups, self.target.units)
 
     def _direct(self, made: plan.Plan) -> Iterator[Launch]:
         p = self.p
@@ -143,7 +145,7 @@ class Steps:
         p, x = self.p, self.layout.x
         wide = p.padded[2]
         block_w, block_c = copy_block(p, x[1] == 1)
-        whole = p.row_channels == p.channels * p.groups
+        whole = p.row_channels == p.cin
         vector = 8 if x[1] == 1 and whole and all(s % 8 == 0 for s in (x[0], *x[2:])) else 1
         programs = frames * lines * -(-wide // block_w) * -(-p.row_channels // block_c)
         origin = (
@@ -152,7 +154,7 @@ class Steps:
         )  # fmt: skip
         operands = (("x", box.n * x[0]), ("rows", 0))
         numbers = (
-            p.channels * p.groups, p.row_channels // 8, *p.size, lines, wide, *origin,
+            p.cin, p.row_channels // 8, *p.size, lines, wide, *origin,
             x[1], *(s // vector for s in x[2:]),
         )  # fmt: skip
         constants = (p.is_padded, x[4] == 1, vector, block_w, block_c)
@@ -169,7 +171,7 @@ class Steps:
     ) -> Iterator[Launch]:
         """Launches over rows of `size` (t, h, w) from `start` on, for out[at:] of out_size."""
         p, (to, ho, wo) = self.p, out_size
-        total = p.outputs * p.groups
+        total = p.cout
         if self.narrow:
             columns, wide = total * p.kernel[2], size[2]
             rows = self._positions(batch, size, (to, ho, wide))
@@ -220,17 +222,15 @@ class Steps:
 
     def _guess(self, positions: int) -> Config:
         p, units = self.p, self.target.units
-        every = configs.offered(self.target.arch, self.dtype)
-        if self.narrow:
-            outputs = p.outputs * p.kernel[2]
-            return configs.guess(every, positions, outputs, p.row_channels, units, p.taps)
 
         def parts(config: Config, tiles: int) -> int:
             steps = p.taps * -(-p.tap_length // config.block_k)
-            total = p.outputs * p.groups
-            return plan.splits(tiles * p.groups, steps, total, positions, units)
+            return plan.splits(tiles * p.groups, steps, p.cout, positions, units)
 
-        return configs.guess(every, positions, p.outputs, p.tap_length, units, p.taps, parts)
+        return configs.guess(
+            configs.offered(self.target.arch, self.dtype), positions, self.outputs, self.length,
+            units, p.taps, None if self.narrow else parts,
+        )  # fmt: skip
 
     def _rows(
         self, c: Config, source: str, start: int, batch: int, size: Triple, out_size: Triple,
@@ -238,9 +238,7 @@ class Steps:
     ) -> Launch:  # fmt: skip
         """conv_rows with the tile c, which is what `parts` was counted with."""
         p, (ti, hi, wi), (to, ho, wo) = self.p, size, out_size
-        narrow, split = self.narrow, target == "sums"
-        outputs = p.outputs * p.kernel[2] if narrow else p.outputs
-        length = p.row_channels if narrow else p.tap_length
+        narrow, split, outputs, length = self.narrow, target == "sums", self.outputs, self.length
         positions = self._positions(batch, size, out_size)
         chunks = -(-length // c.block_k)
         per = -(-p.taps * chunks // parts)
