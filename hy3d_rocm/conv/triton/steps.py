@@ -135,10 +135,8 @@ class Steps:
             frames, lines = box.lines(p)
             yield self._fill(box, frames, lines, () if number else self.packing)
             at = box.n * out[0] + box.t0 * out[2] + box.h0 * out[3]
-            size = (frames, lines, p.padded[2])
-            yield from self._conv(
-                "rows", 0, 1, size, (box.t1 - box.t0, box.h1 - box.h0, p.out[2]), at
-            )
+            out_size = (box.t1 - box.t0, box.h1 - box.h0, p.out[2])
+            yield from self._conv("rows", 0, 1, (frames, lines, p.padded[2]), out_size, at)
 
     def _fill(self, box: plan.Box, frames: int, lines: int, pack: Sequence[Launch]) -> Launch:
         """Copies the box's padded input into rows, and packs the weight beside."""
@@ -170,17 +168,14 @@ class Steps:
         self, source: str, start: int, batch: int, size: Triple, out_size: Triple, at: int
     ) -> Iterator[Launch]:
         """Launches over rows of `size` (t, h, w) from `start` on, for out[at:] of out_size."""
-        p, (to, ho, wo) = self.p, out_size
-        total = p.cout
+        p, (to, ho, wo), total = self.p, out_size, self.p.cout
         if self.narrow:
-            columns, wide = total * p.kernel[2], size[2]
-            rows = self._positions(batch, size, (to, ho, wide))
+            columns, wide = total * p.kernel[2], (to, ho, size[2])
+            rows = self._positions(batch, size, wide)
             self.sums_elems = max(self.sums_elems, rows * columns)
             strides = (*rows_strides(size, columns), 0)
             config = self._choose(rows)
-            yield self._rows(
-                config, source, start, batch, size, (to, ho, wide), "sums", 0, strides, 1
-            )
+            yield self._rows(config, source, start, batch, size, wide, "sums", 0, strides, 1)
             yield self._columns(size, out_size, batch, at)
             return
         stored = batch * to * ho * wo
@@ -216,21 +211,19 @@ class Steps:
 
     def _choose(self, positions: int) -> Config:
         """The tile for boxes of `positions`: the same for all boxes of a size."""
-        if positions not in self.chosen:
-            self.chosen[positions] = self.config or self._guess(positions)
-        return self.chosen[positions]
-
-    def _guess(self, positions: int) -> Config:
         p, units = self.p, self.target.units
 
         def parts(config: Config, tiles: int) -> int:
             steps = p.taps * -(-p.tap_length // config.block_k)
             return plan.splits(tiles * p.groups, steps, p.cout, positions, units)
 
-        return configs.guess(
-            configs.offered(self.target.arch, self.dtype), positions, self.outputs, self.length,
-            units, p.taps, None if self.narrow else parts,
-        )  # fmt: skip
+        if positions not in self.chosen:
+            every = configs.offered(self.target.arch, self.dtype)
+            self.chosen[positions] = self.config or configs.guess(
+                every, positions, self.outputs, self.length, units, p.taps,
+                None if self.narrow else parts,
+            )  # fmt: skip
+        return self.chosen[positions]
 
     def _rows(
         self, c: Config, source: str, start: int, batch: int, size: Triple, out_size: Triple,
@@ -253,9 +246,7 @@ class Steps:
             (
                 positions, outputs // vector, p.row_channels // 8, length // 8, wo, ho, to,
                 wi, hi, ti, p.stride[2], p.stride[1], p.stride[0],
-                p.dilation[0] * hi * wi, p.dilation[1] * wi, p.dilation[2],
-                *strides, per,
-                p.taps,
+                p.dilation[0] * hi * wi, p.dilation[1] * wi, p.dilation[2], *strides, per, p.taps,
             ),
             (
                 chunks, p.kernel[1], 1 if p.merged else p.kernel[2],
