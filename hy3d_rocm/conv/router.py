@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from time import perf_counter
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import torch
@@ -107,12 +106,7 @@ class Guard:
             LOCAL.modes.append(mode)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         if self.active:
             if not LOCAL.modes:
                 raise RuntimeError(
@@ -123,7 +117,7 @@ class Guard:
             mode.collect()
             for stats in mode.audience.stats:
                 stats.sources.remove(mode.collect)
-            mode.__exit__(kind, error, trace)
+            mode.__exit__(*raised)
 
 
 class RouterMode(TorchFunctionMode):

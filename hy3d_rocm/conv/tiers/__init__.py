@@ -9,7 +9,7 @@ from hy3d_rocm.conv.call import Limits
 from hy3d_rocm.conv.tiers.base import Tier
 from hy3d_rocm.conv.tiers.conv2d import Conv2dTier
 from hy3d_rocm.conv.tiers.cpu import CpuTier
-from hy3d_rocm.conv.tiers.current import CurrentTier, backend_label, select_backend
+from hy3d_rocm.conv.tiers.current import CurrentTier, select_backend
 from hy3d_rocm.conv.tiers.gemm import GemmTier
 from hy3d_rocm.conv.tiers.native import NativeTier
 from hy3d_rocm.conv.tiers.triton import TritonTier
@@ -17,7 +17,7 @@ from hy3d_rocm.conv.tiers.vendor import VendorTier
 
 __all__ = [
     "TIER_NAMES", "Conv2dTier", "CpuTier", "CurrentTier", "GemmTier", "Limits", "NativeTier",
-    "Tier", "TritonTier", "VendorTier", "backend_label", "make_tier", "select_backend",
+    "Tier", "TritonTier", "VendorTier", "make_tier", "select_backend",
 ]  # fmt: skip
 
 _TIERS = (CurrentTier, VendorTier, TritonTier, GemmTier, Conv2dTier, NativeTier, CpuTier)

@@ -142,7 +142,9 @@ class Steps:
         """Copies the box's padded input into rows, and packs the weight beside."""
         p, x = self.p, self.layout.x
         wide = p.padded[2]
-        block_w, block_c = copy_block(p, x[1] == 1)
+        # Positions along w and channels of one program.
+        block_c = next((n for n in (16, 32, 64) if n >= p.row_channels), 128)
+        block_w = (2048 if x[1] == 1 else 4096) // block_c
         whole = p.row_channels == p.cin
         vector = 8 if x[1] == 1 and whole and all(s % 8 == 0 for s in (x[0], *x[2:])) else 1
         programs = frames * lines * -(-wide // block_w) * -(-p.row_channels // block_c)
@@ -291,11 +293,3 @@ class Steps:
 
 
 make_steps = functools.lru_cache(maxsize=1024)(Steps)
-
-
-def copy_block(p: Problem, is_channels_last: bool) -> tuple[int, int]:
-    """Positions along w and channels of one program of to_rows."""
-    channels = 16
-    while channels < p.row_channels and channels < 128:
-        channels *= 2
-    return (2048 if is_channels_last else 4096) // channels, channels
