@@ -413,11 +413,11 @@ class FallbackChain(Attempts):
             if not faults.active():
                 learning.worked(spec, name, took)
         else:
-            base.THREAD.around = functools.partial(_marked, spec, name)
+            before, base.THREAD.around = base.THREAD.around, functools.partial(_marked, spec, name)
             try:
                 yield
             finally:
-                del base.THREAD.around
+                base.THREAD.around = before
 
     def _announce(self, tier: Tier) -> None:
         """One line for each new event, after the tier that works is known."""
