@@ -18,7 +18,7 @@ import torch
 
 from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import ConvSpec
-from hy3d_rocm.conv.choice import HEALTHY, Setting
+from hy3d_rocm.conv.choice import HEALTHY
 from hy3d_rocm.conv.errors import Classified, Kind, is_lasting
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.stats import Audience, Named
@@ -162,15 +162,13 @@ _SAMPLES = 3
 class OverheadBudget:
     """What one scope may still spend on measuring, over all its layers."""
 
-    def __init__(self, clock: Callable[[], float], share: float = SHARE) -> None:
-        self._clock = clock
-        self._share = share
-        self._start = clock()
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._start = clock, clock()
         self.spent = 0.0
 
     def allows(self, seconds: float) -> bool:
         """Whether an outlay of `seconds` stays within the share of the time so far."""
-        return self.spent + seconds <= self._share * (self._clock() - self._start)
+        return self.spent + seconds <= SHARE * (self._clock() - self._start)
 
     def spend(self, seconds: float) -> None:
         """Books an outlay; a negative one gives back what was reserved in vain."""
@@ -199,22 +197,18 @@ class Watching:
     overheads stay within a share of the time that it has lasted. Not shared between threads.
     """
 
-    def __init__(self, spec: ConvSpec, budget: OverheadBudget) -> None:
-        self.chosen = ""
+    def __init__(self, spec: ConvSpec, budget: OverheadBudget, plan: Plan) -> None:
         self._spec, self._budget = spec, budget
-        self._setting: Setting | None = None
-        self._known: float | None = None
-        self._worth: tuple[str, ...] = ()
         self._trials: dict[str, _Trial] = {}
         self._calls = 0
         self._late: list[tuple[str, Any, Any]] = []  # a GPU's events that have not passed yet
+        self.follow(plan)
 
     def follow(self, plan: Plan) -> None:
-        """First of all, and whenever the tiers are chosen anew: what is measured, under way or
-        failed stays so. With none to choose from, nothing is measured."""
+        """Whenever the tiers are chosen anew: what is measured, under way or failed stays so. With
+        none to choose from, nothing is measured."""
+        self._plan, self.chosen = plan, plan.tiers[0].name
         worth = plan.unmeasured if len(plan.tiers) > 1 else ()
-        self.chosen, self._known = plan.tiers[0].name, plan.first_seconds
-        self._setting = plan.setting
         self._worth = tuple(tier for tier, _ in worth)
         for tier, guess in worth:
             self._trials.setdefault(tier, _Trial(guess))
@@ -278,7 +272,7 @@ class Watching:
         trial = self._trials.get(tier)
         if trial is not None and trial.times:
             return statistics.median(trial.times)
-        return self._known if tier == self.chosen else None
+        return self._plan.first_seconds if tier == self.chosen else None
 
     @contextlib.contextmanager
     def timing(self, tier: str) -> Iterator[None]:
@@ -312,7 +306,6 @@ class Watching:
         new = [(tier, trial) for tier, trial in done if not trial.written]
         for tier, trial in new:
             trial.written = True
-            assert self._setting is not None  # follow() comes first
-            name = policy.known_as(tier, self._setting)
+            name = policy.known_as(tier, self._plan.setting)
             measured(self._spec, name, statistics.median(trial.times))
         return bool(new)

@@ -398,10 +398,10 @@ class RouterMode(TorchFunctionMode):
                 entry.plan = plan = self._make_plan(entry, call)
                 entry.expires = plan.expires
                 entry.recovers = bool(plan.tiers and plan.tiers[0].name != plan.preferred)
-                if plan.unmeasured and entry.watching is None:
-                    entry.watching = Watching(call.spec, self.overhead)
                 if plan.tiers and entry.watching is not None:
                     entry.watching.follow(plan)
+                elif plan.unmeasured:
+                    entry.watching = Watching(call.spec, self.overhead, plan)
             entry.generation, entry.standing = generation, standing
             self._look_for_fast(entry)
         except Exception as error:  # noqa: BLE001  # raises again what is not ours
