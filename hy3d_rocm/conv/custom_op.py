@@ -27,13 +27,17 @@ from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.call import dtype_name
 from hy3d_rocm.conv.functional import (
     Geometry,
-    TorchTensors,
     accuracy_of,
     check_dims,
+    check_grad,
+    check_recorded,
+    check_tensor,
     default_threads,
+    empty,
     geometry_of,
     modes_of,
     numbers_of,
+    refuse_grad,
 )
 
 __all__ = ["NAME", "conv3d_op"]
@@ -79,9 +83,9 @@ def conv3d_op(
             raise TypeError(f"{name} is {type(tensor).__name__}: conv3d_op takes torch tensors")
     check_dims(3, named)
     for name, tensor in named.items():
-        TorchTensors.check_grad(tensor, name)  # before anything is computed
+        check_grad(tensor, name)  # before anything is computed
         if not torch.compiler.is_compiling():
-            TorchTensors.check_recorded(tensor, name, graphs=False)
+            check_recorded(tensor, name, graphs=False)
     kernel = tuple(weight.shape[2:])
     step, spread, before, after = geometry_of(3, kernel, stride, padding, dilation)
     made: torch.Tensor = torch.ops.hy3d_rocm.conv3d(
@@ -139,7 +143,7 @@ def _shape(
     accuracy_of(accuracy, x)
     batched = check_dims(3, named)
     for name, tensor in named.items():
-        TorchTensors.check(tensor, name, ("cpu", "meta"))
+        check_tensor(tensor, name, ("cpu", "meta"))
     source = x if batched else x.unsqueeze(0)
     kernel = tuple(weight.shape[2:])
     geometry = geometry_of(3, kernel, stride, padding, dilation)
@@ -147,7 +151,7 @@ def _shape(
     space = _space(tuple(source.shape[2:]), kernel, geometry)
     _check_limits(threads, workspace_limit)
     _check_channels(source, weight, bias, groups)
-    made = TorchTensors.empty((source.shape[0], weight.shape[0], *space), source, x.device)
+    made = empty((source.shape[0], weight.shape[0], *space), source, x.device)
     return made if batched else made.squeeze(0)
 
 
@@ -206,7 +210,7 @@ def _refuse_gradients(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: A
     """Called once the operator has run with gradients on and an input that requires them."""
     for name, needed in zip(("x", "weight", "bias"), ctx.needs_input_grad[:3], strict=True):
         if needed:
-            TorchTensors.refuse_grad(name)
+            refuse_grad(name)
 
 
 def _no_backward(ctx: Any, grad: Any) -> Any:
