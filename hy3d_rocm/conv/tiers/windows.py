@@ -51,17 +51,11 @@ def counts(box: Box) -> Triple:
     return t1 - t0, h1 - h0, w1 - w0
 
 
-def is_inside(shape: Problem, box: Box) -> bool:
-    """Whether the box reads no padding."""
-    spans = [shape.span(axis, part) for axis, part in enumerate(box)]
-    return all(a >= 0 and b <= n for (a, b), n in zip(spans, shape.size, strict=True))
-
-
 def window(x: torch.Tensor, shape: Problem, box: Box) -> torch.Tensor:
     """The input of a box, x being (N, C, T, H, W): a view where it reads no padding, else a copy
     with the padding in it, in the memory format of x."""
     spans = [shape.span(axis, part) for axis, part in enumerate(box)]
-    if is_inside(shape, box):
+    if all(a >= 0 and b <= n for (a, b), n in zip(spans, shape.size, strict=True)):
         for axis, (first, last) in enumerate(spans):
             x = x.narrow(axis + 2, first, last - first)
         return x

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import neg
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hy3d_rocm.conv.problem import Problem, Triple
 
@@ -145,18 +145,15 @@ def whole_lines(size_bytes: int) -> int:
     return -(-size_bytes // _LINE_BYTES) * _LINE_BYTES
 
 
-@dataclass(frozen=True)
-class Tiling:
+class Tiling(NamedTuple):
     """Positions of a tile, tiles for each block of positions, tiles that run at once."""
 
-    block_p: int = 128
-    blocks_n: int = 1
-    units: int = 1
+    block_p: int
+    blocks_n: int
+    units: int
 
 
-def make_plan(
-    p: Problem, is_rows: bool, limit_bytes: int = WORKSPACE_BYTES, tiling: Tiling | None = None
-) -> Plan:
+def make_plan(p: Problem, is_rows: bool, limit_bytes: int, tiling: Tiling) -> Plan:
     """The plan. is_rows: the input lies as rows in memory (channels-last, dense, aligned).
 
     Of the box shapes that fit the limit, the cheapest: rows copied (those in a halo twice), and
@@ -168,8 +165,8 @@ def make_plan(
         return Plan(p, True, p.out[0], p.out[1])
     line_bytes = p.padded[2] * p.row_channels * p.itemsize
     budget = max(1, min(limit_bytes // line_bytes, _ROW_LIMIT // p.padded[2]))
-    best = _cheapest(p, budget, tiling or Tiling())
-    return Plan(p, False, best[1], best[2])
+    _, th, hh = _cheapest(p, budget, tiling)
+    return Plan(p, False, th, hh)
 
 
 def _even(length: int) -> list[int]:
@@ -192,7 +189,7 @@ def _cheapest(p: Problem, budget: int, tiling: Tiling) -> tuple[float, int, int]
     kt, kh, kw = p.kernel
     operations = 2 * kt * kh * kw * p.channels * p.cout
     wide, is_flat, itemsize = p.padded[2], p.is_flat, p.row_channels * p.itemsize
-    units, block_p, blocks_n = tiling.units, tiling.block_p, tiling.blocks_n
+    block_p, blocks_n, units = tiling
     wave = units * block_p / blocks_n
     least = p.out[0] * p.out[1] * wide
     best = (float("inf"), 1, 1)
