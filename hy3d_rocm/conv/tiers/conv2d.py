@@ -35,12 +35,12 @@ class Conv2dTier:
         return f"2D convolutions of {vendor.library_name() if gpu else 'PyTorch'}"
 
     def workspace_bytes(self, spec: ConvSpec) -> int:
-        shape = spec.problem
-        steps = _steps(spec)
+        steps, itemsize = _steps(spec), _itemsize(spec)
         if min(spec.out_size) == 0 or steps is None:
             return 0
         own = _OWN_BYTES if spec.device.type == "cuda" else 0
-        return _piece_bytes(shape, _itemsize(spec), steps) + _weight_bytes(spec) + own
+        weights = 3 * math.prod(spec.weight_size)  # folded, and the library's copy of that
+        return _piece_bytes(spec.problem, itemsize, steps) + weights * itemsize + own
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         spec = call.spec
@@ -80,11 +80,6 @@ class Conv2dTier:
 
 def _itemsize(spec: ConvSpec) -> int:
     return products.work_dtype(spec.device, spec.dtype).itemsize
-
-
-def _weight_bytes(spec: ConvSpec) -> int:
-    """The folded weight, and the library's copy of it."""
-    return 3 * math.prod(spec.weight_size) * _itemsize(spec)
 
 
 def _piece_bytes(shape: Problem, itemsize: int, steps: Triple) -> int:

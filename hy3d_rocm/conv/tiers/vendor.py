@@ -58,16 +58,19 @@ class VendorTier:
         if min(spec.out_size) == 0:
             return empty_result(spec) if spec.batched else empty_result(spec).squeeze(0)
         x, weight, bias = call.values()
+
+        def compute(x: torch.Tensor, padding: tuple[int, ...] = (0,) * spec.ndim) -> torch.Tensor:
+            out = convolution(x, weight, spec.stride, padding, spec.dilation, spec.groups)
+            # In place, as PyTorch's own entry point does it.
+            return out if bias is None else out.add_(bias.view(-1, *(1,) * spec.ndim))
+
         steps = _steps(spec)
         if _is_whole(spec, steps):
-            out = _biased(_operator(spec, x, weight, spec.pad_before), bias)
-            return windows.lowered(out.contiguous(memory_format=spec.memory_format), spec)
-        assert steps is not None, "refusal() is asked first"
-        out = empty_result(spec)
-        windows.in_pieces(
-            spec, x, out, steps,
-            lambda piece: _biased(_operator(spec, piece, weight, (0,) * spec.ndim), bias),
-        )  # fmt: skip
+            out = compute(x, spec.pad_before).contiguous(memory_format=spec.memory_format)
+        else:
+            assert steps is not None, "refusal() is asked first"
+            out = empty_result(spec)
+            windows.in_pieces(spec, x, out, steps, compute)
         return windows.lowered(out, spec)
 
 
@@ -143,14 +146,3 @@ def convolution(
         result = aten.miopen_convolution(x, weight, None, *shared)
     assert isinstance(result, torch.Tensor)
     return result
-
-
-def _operator(
-    spec: ConvSpec, x: torch.Tensor, weight: torch.Tensor, padding: tuple[int, ...]
-) -> torch.Tensor:
-    return convolution(x, weight, spec.stride, padding, spec.dilation, spec.groups)
-
-
-def _biased(out: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """In place, as PyTorch's own entry point does it."""
-    return out if bias is None else out.add_(bias.view(-1, *(1,) * (out.dim() - 2)))
