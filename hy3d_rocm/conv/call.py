@@ -216,22 +216,19 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _prefers_channels_last(x: torch.Tensor, weight: torch.Tensor, ndim: int) -> bool:
-    def last(tensor: torch.Tensor) -> bool:
-        if tensor.dim() != ndim + 2 or tensor.is_contiguous():
-            return False
-        return tensor.is_contiguous(memory_format=_CHANNELS_LAST[ndim])
-
-    return last(x) or last(weight)
+    kept = _CHANNELS_LAST[ndim]
+    plain = (t for t in (x, weight) if t.dim() == ndim + 2 and not t.is_contiguous())
+    return any(t.is_contiguous(memory_format=kept) for t in plain)
 
 
 def _compute_dtype(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.dtype | None:
     """The dtype that PyTorch would compute in, or None where it would refuse, or is not a float
     that a tier knows."""
-    dtype, others = tensors[0].dtype, tensors[1:]
+    dtype = tensors[0].dtype
     is_autocast = torch.is_autocast_enabled(device.type)
     if is_autocast and all(t.is_floating_point() and t.dtype != torch.float64 for t in tensors):
         dtype = torch.get_autocast_dtype(device.type)
-    elif any(t.dtype != dtype for t in others):
+    elif any(t.dtype != dtype for t in tensors):
         return None
     return dtype if dtype in _DTYPE_NAMES else None
 
