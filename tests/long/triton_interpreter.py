@@ -91,9 +91,9 @@ def prepare_interpreter() -> Addresses:
             return handle(_f32_as_bf16(source.data), dtype.scalar)
         return cast(self, source, dtype)
 
-    def give(kernels: str, item: Any, operands: Any, tensors: Any) -> Any:
-        addresses.give(*(tensors[operands.names.index(name)] for name, _ in item.operands))
-        return launch(kernels, item, operands, tensors)
+    def give(kernels: str, item: Any, operands: Any) -> Any:
+        addresses.give(*(operands.tensors[operands.names.index(name)] for name, _ in item.operands))
+        return launch(kernels, item, operands)
 
     def patch_tensor(tensor: Any, scope: Any) -> None:
         before(tensor, scope)

@@ -73,15 +73,15 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 class Operands(NamedTuple):
     """The operands of one call as its launches see them, by number.
 
-    small: whether 32-bit offsets reach all of each (is_small). tensors: makes them, for a first
-    launch; None for one that no launch of this call has.
+    small: whether 32-bit offsets reach all of each (is_small). tensors: None for one that no launch
+    of this call has.
     """
 
     names: Sequence[str]
     addresses: Sequence[int]
     small: Sequence[bool]
     device: int | None  # None, without a GPU, for the interpreter and doubles
-    tensors: Callable[[], Sequence[torch.Tensor | None]]
+    tensors: Sequence[torch.Tensor | None]
 
 
 def launch_ready(calls: Sequence[Call], addresses: Sequence[int], device: int | None) -> int:
@@ -107,22 +107,19 @@ def launch_all(
 ) -> tuple[Call, ...] | None:
     """Runs `items`, kernels of the module called `kernels`, of which not all are ready; all their
     calls for launch_ready, if they are ready now."""
-    tensors = operands.tensors()
-    calls = [launch(kernels, item, operands, tensors) for item in items]
+    calls = [launch(kernels, item, operands) for item in items]
     found = tuple(call for call in calls if call is not None)
     return found if len(found) == len(calls) else None
 
 
-def launch(
-    kernels: str, item: Launch, operands: Operands, tensors: Sequence[torch.Tensor | None]
-) -> Call | None:
+def launch(kernels: str, item: Launch, operands: Operands) -> Call | None:
     """Runs one launch; its call for the next time, None where it went through Triton."""
     at: list[tuple[int, int]] = []
     facts: list[Facts] = []
     given: list[torch.Tensor] = []
     for name, offset in item.operands:
         number = operands.names.index(name)
-        tensor = tensors[number]
+        tensor = operands.tensors[number]
         assert tensor is not None, f"a launch without its operand {name}"
         distance = offset * tensor.element_size()
         is_aligned = (operands.addresses[number] + distance) % 16 == 0

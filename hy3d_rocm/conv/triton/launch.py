@@ -166,32 +166,20 @@ def _carry_out(
     if ready is not None and done == len(ready):
         return
 
-    def tensors() -> list[torch.Tensor | None]:
-        found = {"x": x, "unpacked": weight, "out": out, "weight": weight}
-        if workspace is not None:
-            found |= _parts(made, workspace, x.dtype)
-        found["bias"] = found["weight"] if bias is None else bias
-        return [found.get(name) for name in _OPERANDS]
-
+    every = {"x": x, "unpacked": weight, "out": out, "weight": weight}
+    for name, at, elements, dtype in (
+        ("weight", 0, made.packed_elems, x.dtype), ("rows", rows_at, made.rows_elems, x.dtype),
+        ("sums", sums_at, made.sums_elems, torch.float32),
+    ):  # fmt: skip
+        if elements and workspace is not None:
+            every[name] = workspace[at : at + elements * dtype.itemsize].view(dtype)
+    every["bias"] = every["weight"] if bias is None else bias
     small = [name not in made.far for name in _OPERANDS]
+    tensors = [every.get(name) for name in _OPERANDS]
     operands = jit.Operands(_OPERANDS, addresses, small, device, tensors)
     found = jit.launch_all(_KERNELS, made.launches[done:], operands)
     if found is not None and not done:
         made.calls[device, ends] = found
-
-
-def _parts(made: Steps, workspace: torch.Tensor, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """The tensors that share the workspace."""
-    rows_at, sums_at, _ = made.offsets
-    every = {
-        "weight": (0, made.packed_elems, dtype), "rows": (rows_at, made.rows_elems, dtype),
-        "sums": (sums_at, made.sums_elems, torch.float32),
-    }  # fmt: skip
-    return {
-        name: workspace[at : at + elements * of.itemsize].view(of)
-        for name, (at, elements, of) in every.items()
-        if elements
-    }
 
 
 # Tiles that `hy3d-rocm tune` found best here: a record's detail names one.

@@ -148,12 +148,12 @@ def _watch(device: Device, changes: host.Changes) -> None:
     plain_launch, plain_bind = jit.launch, jit.bind
     plain_carry, plain_run = launch._carry_out, backend.run_launches
 
-    def noted_launch(kernels: str, item: Any, operands: Any, tensors: Any) -> Any:
-        spans, before = [_span(tensor) for tensor in tensors], device.spans_of
+    def noted_launch(kernels: str, item: Any, operands: Any) -> Any:
+        spans, before = [_span(tensor) for tensor in operands.tensors], device.spans_of
         device.spans_of = lambda _: spans
         device.given = [spans[operands.names.index(name)] for name, _ in item.operands]
         try:
-            return plain_launch(kernels, item, operands, tensors)
+            return plain_launch(kernels, item, operands)
         finally:
             device.spans_of, device.given = before, None
 

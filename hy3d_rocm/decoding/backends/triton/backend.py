@@ -529,7 +529,7 @@ def run_launches(part: Part, tensors: Sequence[Tensor | None], device: int | Non
     done = 0 if calls is None else jit.launch_ready(calls, addresses, device)
     if done == len(launches):
         return
-    operands = jit.Operands(_names(len(tensors)), addresses, part.small, device, lambda: tensors)
+    operands = jit.Operands(_names(len(tensors)), addresses, part.small, device, tensors)
     made = jit.launch_all(KERNELS, launches[done:], operands)
     if made is not None and not done:
         part.work.calls[form] = made

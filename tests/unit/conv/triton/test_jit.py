@@ -23,7 +23,7 @@ ITEM = Launch("conv_rows", (1, 1, 1), (("x", 0), ("weight", 0), ("out", 0)), (),
 def operands(tensors: dict[str, torch.Tensor]) -> jit.Operands:
     made = [tensors[name] for name in NAMES]
     small = [jit.is_small(t.numel() * t.element_size()) for t in made]
-    return jit.Operands(NAMES, [t.data_ptr() for t in made], small, None, lambda: made)
+    return jit.Operands(NAMES, [t.data_ptr() for t in made], small, None, made)
 
 
 @pytest.fixture
