@@ -126,19 +126,12 @@ def fitting(configs: tuple[Config, ...], channels: int, length: int) -> tuple[Co
     return tuple(even or narrow)
 
 
-def guess(
-    configs: tuple[Config, ...], positions: int, channels: int, length: int, units: int,
-    taps: int = 1, parts: Callable[[Config, int], int] | None = None,
-) -> Config:  # fmt: skip
-    """The configuration with the least predicted time: the first that is ranked."""
-    return ranked(configs, positions, channels, length, units, taps, parts)[0]
-
-
 def ranked(
     configs: tuple[Config, ...], positions: int, channels: int, length: int, units: int,
     taps: int = 1, parts: Callable[[Config, int], int] | None = None,
 ) -> list[Config]:  # fmt: skip
-    """Those that make sense, by predicted time: waves of tiles, times the time of one.
+    """Those that make sense, by predicted time, the guess first: waves of tiles, times the time
+    of one.
 
     length: elements of a tap; units: compute units (or multiprocessors); parts(config, tiles): in
     how many parts the sum would be cut.

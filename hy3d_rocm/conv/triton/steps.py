@@ -221,10 +221,10 @@ class Steps:
 
         if positions not in self.chosen:
             every = configs.offered(self.target.arch, self.dtype)
-            self.chosen[positions] = self.config or configs.guess(
+            self.chosen[positions] = self.config or configs.ranked(
                 every, positions, self.outputs, self.length, units, p.taps,
                 None if self.narrow else parts,
-            )  # fmt: skip
+            )[0]  # fmt: skip
         return self.chosen[positions]
 
     def _rows(

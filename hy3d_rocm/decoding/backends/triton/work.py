@@ -225,7 +225,7 @@ def _tile_of(machine: Machine, dtype: str, *sizes: int) -> Config:
     every = configs.offered(machine.arch, dtype)
     if machine.measured is not None:
         every = machine.measured.tiles.get((dtype, outputs, length, taps), every)
-    return configs.guess(every, positions, outputs, length, machine.units, taps)
+    return configs.ranked(every, positions, outputs, length, machine.units, taps)[0]
 
 
 class _Product(NamedTuple):

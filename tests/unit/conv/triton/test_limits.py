@@ -171,13 +171,13 @@ def test_layers_of_the_video_vaes_take_what_is_foreseen_and_what_the_docs_say() 
 
 def test_boxes_of_one_size_have_one_tile_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    guess = configs.guess
+    ranked = configs.ranked
 
-    def counted(every: Any, positions: int, *rest: Any) -> configs.Config:
+    def counted(every: Any, positions: int, *rest: Any) -> list[configs.Config]:
         asked.append(positions)
-        return guess(every, positions, *rest)
+        return ranked(every, positions, *rest)
 
-    monkeypatch.setattr(configs, "guess", counted)
+    monkeypatch.setattr(configs, "ranked", counted)
     maker, boxes = steps.make_steps.__wrapped__, 0
     for (p, dtype), last in itertools.product(layers(), (False, True)):
         asked.clear()
