@@ -25,7 +25,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 
 from hy3d_rocm import _native
-from hy3d_rocm.conv import errors, faults, gradients
+from hy3d_rocm.conv import errors, fallback, faults, gradients
 from hy3d_rocm.conv.call import (
     PLAIN,
     PLAIN_DEFAULTS,
@@ -37,15 +37,7 @@ from hy3d_rocm.conv.call import (
     read_arguments,
 )
 from hy3d_rocm.conv.errors import DeviceLostError, Kind, described, is_cancel, is_lost
-from hy3d_rocm.conv.fallback import (
-    Entry,
-    FallbackChain,
-    Settings,
-    is_capturing,
-    needs_check,
-    needs_trying,
-    translate,
-)
+from hy3d_rocm.conv.fallback import Entry, Settings
 from hy3d_rocm.conv.faults import LOCAL
 from hy3d_rocm.conv.learning import OverheadBudget, ProbeBudget, Watching
 from hy3d_rocm.conv.policy import Plan, Planner
@@ -362,7 +354,7 @@ class RouterMode(TorchFunctionMode):
         widen = None
         if plan.is_brief:
             widen = functools.partial(self.planner.plan, call, entry.config, in_full=True)
-        chain = FallbackChain(self, call, entry, plan, widen)
+        chain = fallback.FallbackChain(self, call, entry, plan, widen)
         try:
             result = chain.run(failed)
         except RuntimeError as error:  # of a question to the device; else it is translated already
@@ -412,7 +404,7 @@ class RouterMode(TorchFunctionMode):
 
     def _make_plan(self, entry: Entry, call: ConvCall) -> Plan:
         plan = self.planner.plan(call, entry.config)
-        if plan.probe is None or is_capturing(call.spec.device):
+        if plan.probe is None or fallback.is_capturing(call.spec.device):
             return plan
         probe = (call.spec, plan.probe, entry.config, entry.what, self.audience)
         return self.planner.plan(call, entry.config) if self.budget.probe(*probe) else plan
@@ -429,7 +421,7 @@ class RouterMode(TorchFunctionMode):
             return
         if any(VERDICTS.standing((first.name,), config)) or first.name == "cpu":
             return
-        if needs_check(first, config, plan) or needs_trying(first, config, plan):
+        if fallback.needs_check(first, config, plan) or fallback.needs_trying(first, config, plan):
             return
         if not (is_current or plan.is_roomy):
             return  # it is asked at each call whether it still fits
@@ -444,7 +436,7 @@ class RouterMode(TorchFunctionMode):
     def _to_time(self, entry: Entry, spec: ConvSpec) -> str | None:
         """The tier to time at this call of a layer that is measured in passing; mostly none."""
         watching = entry.watching
-        if watching is None or is_capturing(spec.device):
+        if watching is None or fallback.is_capturing(spec.device):
             return None
         try:
             if watching.collect():
@@ -505,6 +497,6 @@ class RouterMode(TorchFunctionMode):
             found = errors.Classified(Kind.DEVICE_MISMATCH, found.reason)
         places = ", ".join(f"{name} on {device}" for name, device in tensors.items())
         try:
-            raise (found and translate(raised, found, entry.what, places)) or raised
+            raise (found and fallback.translate(raised, found, entry.what, places)) or raised
         finally:
             del raised  # a frame that names the exception it raises is a cycle
