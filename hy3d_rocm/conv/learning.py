@@ -42,9 +42,8 @@ def failed(spec: ConvSpec, tier: str, found: Classified, error: BaseException) -
 
 def worked(spec: ConvSpec, tier: str, took: float) -> None:
     """A first call of the vendor's library that went well here, after `took` seconds."""
-    from hy3d_rocm.conv.probe.cases import (
-        timed_verdict,  # late: importing the router starts nothing
-    )
+    # Late: importing the router imports no probe.
+    from hy3d_rocm.conv.probe.cases import timed_verdict
 
     old = _known(spec, tier)
     if old is not None and old.verdict in HEALTHY:

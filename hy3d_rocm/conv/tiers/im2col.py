@@ -95,7 +95,8 @@ def _views(draft: Plan) -> Plan | None:
     samples = 1
     if steps == shape.out:
         samples = windows.largest(shape.batch, lambda n: excess(n, shape.out) <= 0)
-    return _with(draft, samples, steps, need(samples, steps))
+    size = need(samples, steps)
+    return dataclasses.replace(draft, samples=samples, steps=steps, bytes=size)
 
 
 def _small(draft: Plan, dtype: torch.dtype) -> Plan | None:
@@ -114,11 +115,7 @@ def _small(draft: Plan, dtype: torch.dtype) -> Plan | None:
     held += draft.sum_bytes(samples, positions)
     if columns > _COLUMN_BYTES or held > _MOST_BYTES:
         return None
-    return _with(draft, samples, shape.out, held)
-
-
-def _with(draft: Plan, samples: int, steps: Triple, size: int) -> Plan:
-    return dataclasses.replace(draft, samples=samples, steps=steps, bytes=size)
+    return dataclasses.replace(draft, samples=samples, steps=shape.out, bytes=held)
 
 
 def run(

@@ -24,14 +24,7 @@ from hy3d_rocm.decoding.backends import statistics, torch_ops
 from hy3d_rocm.decoding.backends.statistics import NAMES, Affine
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.backends.triton import work
-from hy3d_rocm.decoding.backends.triton.work import (
-    ITEMSIZE,
-    ONES,
-    Job,
-    Machine,
-    Piece,
-    last_strides,
-)
+from hy3d_rocm.decoding.backends.triton.work import ONES, Job, Machine, Piece, last_strides
 from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Weights
 
 # Results of fewer channels lie as NCDHW, since a position of them is less than one store.
@@ -179,7 +172,7 @@ class TritonBackend(TorchBackend):
         job = self._job(layer, source, frames, affine, False, True)
         if isinstance(job, str):
             return total + super().workspace(layer, source, frames, into=into)[0], False
-        parts, item = _parts(layer, job), ITEMSIZE[job.dtype]
+        parts, item = _parts(layer, job), work.ITEMSIZE[job.dtype]
         for part in parts:
             made = work.work_of(part, self.target(), last_strides(part.outputs, part.out_size))
             total += whole(made.rows_elems * item) + whole(made.parts_elems * 4)
@@ -206,7 +199,7 @@ class TritonBackend(TorchBackend):
         """Of packed weights and biases."""
         total = 0
         for part in parts:
-            view, item = work.view_of(part), ITEMSIZE[part.dtype]
+            view, item = work.view_of(part), work.ITEMSIZE[part.dtype]
             outputs = part.outputs * math.prod(view.phases)
             if view.phases == ONES:  # all that the weight has
                 outputs = len(self._weight(layer))
