@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -111,16 +110,20 @@ class ConvSpec:
         default_factory=dict, init=False, repr=False, compare=False, hash=False
     )
 
-    @functools.cached_property
+    @property
     def problem(self) -> Problem:
         """In three dimensions: of a 2D one T is 1."""
-        ones = self.kernel, self.stride, self.dilation
-        kernel, stride, dilation = (triple(numbers) for numbers in ones)
-        return Problem(
-            self.x_size[0], self.weight_size[1], self.weight_size[0] // self.groups, self.groups,
-            triple(self.x_size[2:]), kernel, stride, dilation, triple(self.pad_before, 0),
-            triple(self.pad_after, 0), self.dtype.itemsize,
-        )  # fmt: skip
+        # No cached_property: that makes all other attributes slower to read.
+        found: Problem | None = self.notes.get("problem")
+        if found is None:
+            ones = self.kernel, self.stride, self.dilation
+            kernel, stride, dilation = (triple(numbers) for numbers in ones)
+            found = self.notes["problem"] = Problem(
+                self.x_size[0], self.weight_size[1], self.weight_size[0] // self.groups,
+                self.groups, triple(self.x_size[2:]), kernel, stride, dilation,
+                triple(self.pad_before, 0), triple(self.pad_after, 0), self.dtype.itemsize,
+            )  # fmt: skip
+        return found
 
     @property
     def op(self) -> str:
