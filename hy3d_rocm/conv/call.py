@@ -9,7 +9,9 @@ from typing import Any, Self
 
 import torch
 
+from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
+from hy3d_rocm.conv.problem import Problem, triple
 
 _Ints = tuple[int, ...]
 PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -109,6 +111,21 @@ class ConvSpec:
     )
 
     @property
+    def problem(self) -> Problem:
+        """In three dimensions: of a 2D one T is 1."""
+        # No cached_property: that makes all other attributes slower to read.
+        found: Problem | None = self.notes.get("problem")
+        if found is None:
+            ones = self.kernel, self.stride, self.dilation
+            kernel, stride, dilation = (triple(numbers) for numbers in ones)
+            found = self.notes["problem"] = Problem(
+                self.x_size[0], self.weight_size[1], self.weight_size[0] // self.groups,
+                self.groups, triple(self.x_size[2:]), kernel, stride, dilation,
+                triple(self.pad_before, 0), triple(self.pad_after, 0), self.dtype.itemsize,
+            )  # fmt: skip
+        return found
+
+    @property
     def op(self) -> str:
         return f"conv{self.ndim}d"
 
@@ -178,35 +195,23 @@ def size_text(size: Sequence[int]) -> str:
     return "x".join(map(str, size))
 
 
-def _geometry(
-    stride: Any, padding: Any, dilation: Any, kernel: _Ints
-) -> tuple[_Ints, _Ints, _Ints, _Ints] | None:
-    """Stride, dilation, padding before and after; None where PyTorch would refuse them."""
+def _geometry(values: Sequence[Any], x_size: _Ints, w_size: _Ints) -> tuple[_Ints, ...] | None:
+    """Stride, dilation, padding before and after, and the output's size; None where PyTorch would
+    refuse them."""
+    stride, padding, dilation = values[3:6]
     if not isinstance(padding, (int, str)) and not all(isinstance(n, int) for n in padding):
         return None
-    ndim, whole = len(kernel), (1,) * (3 - len(kernel)) + kernel
+    ndim = len(x_size) - 2
+    flat = (1,) * (3 - ndim)
+    size, kernel = flat + x_size[2:], flat + w_size[2:]
     try:
-        found = functional.geometry_of(ndim, whole, stride, padding, dilation)
-    except (TypeError, ValueError):
+        found = functional.geometry_of(ndim, kernel, stride, padding, dilation)
+        if min(*found[0], *found[1]) < 1 or min(found[2]) < 0:
+            return None
+        out = _native.conv3d_out_size(size, kernel, *found)
+    except (TypeError, ValueError, OverflowError):
         return None
-    step, spread, before, after = (numbers[3 - ndim :] for numbers in found)
-    is_sound = min(step) > 0 and min(spread) > 0 and min(before) >= 0
-    return (step, spread, before, after) if is_sound else None
-
-
-def _autocast_dtype(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.dtype | None:
-    """The dtype that autocast would compute in, or None where it leaves this call alone."""
-    if not torch.is_autocast_enabled(device.type):
-        return None
-    eligible = all(t.is_floating_point() and t.dtype != torch.float64 for t in tensors)
-    return torch.get_autocast_dtype(device.type) if eligible else None
-
-
-def _out_size(
-    x_size: _Ints, kernel: _Ints, pads: Sequence[_Ints], stride: _Ints, dilation: _Ints
-) -> list[int]:
-    sides = zip(x_size, kernel, pads[0], pads[1], stride, dilation, strict=True)
-    return [(n + a + b - d * (k - 1) - 1) // s + 1 for n, k, a, b, s, d in sides]
+    return tuple(numbers[3 - ndim :] for numbers in (*found, out))
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -214,22 +219,20 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _prefers_channels_last(x: torch.Tensor, weight: torch.Tensor, ndim: int) -> bool:
-    def last(tensor: torch.Tensor) -> bool:
-        if tensor.dim() != ndim + 2 or tensor.is_contiguous():
-            return False
-        return tensor.is_contiguous(memory_format=_CHANNELS_LAST[ndim])
-
-    return last(x) or last(weight)
+    kept = _CHANNELS_LAST[ndim]
+    plain = (t for t in (x, weight) if t.dim() == ndim + 2 and not t.is_contiguous())
+    return any(t.is_contiguous(memory_format=kept) for t in plain)
 
 
 def _compute_dtype(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.dtype | None:
     """The dtype that PyTorch would compute in, or None where it would refuse, or is not a float
     that a tier knows."""
-    dtype = _autocast_dtype(tensors, device)
-    if dtype is None:
-        dtype = tensors[0].dtype
-        if any(t.dtype != dtype for t in tensors):
-            return None
+    dtype = tensors[0].dtype
+    is_autocast = torch.is_autocast_enabled(device.type)
+    if is_autocast and all(t.is_floating_point() and t.dtype != torch.float64 for t in tensors):
+        dtype = torch.get_autocast_dtype(device.type)
+    elif any(t.dtype != dtype for t in tensors):
+        return None
     return dtype if dtype in _DTYPE_NAMES else None
 
 
@@ -255,25 +258,19 @@ def make_spec(values: Sequence[Any], ndim: int) -> ConvSpec | None:
     None for everything that PyTorch would refuse (shape, dtype or device that do not fit), so
     that the caller sees PyTorch's own error, and for tensors that are not plain dense floats.
     """
-    x, weight, bias, stride, padding, dilation, groups = values
+    x, weight, bias = values[:3]
     tensors = [t for t in (x, weight, bias) if t is not None]
     if not all(_is_dense(t) and t.device == x.device for t in tensors):
         return None
     dtype, sizes = _compute_dtype(tensors, x.device), _sizes(values, ndim)
-    if dtype is None or sizes is None:
+    geometry = sizes and _geometry(values, *sizes)
+    if dtype is None or not sizes or not geometry:
         return None
-    x_size, w_size = sizes
-    geometry = _geometry(stride, padding, dilation, w_size[2:])
-    if geometry is None:
-        return None
-    steps, spread, *pads = geometry
-    out = _out_size(x_size[2:], w_size[2:], pads, steps, spread)
-    if min(out) < 1:
-        return None
+    (x_size, w_size), (stride, dilation, before, after, out) = sizes, geometry
     return ConvSpec(
         ndim=ndim, batched=x.dim() == ndim + 2, x_size=x_size, weight_size=w_size,
-        has_bias=bias is not None, stride=steps, pad_before=pads[0], pad_after=pads[1],
-        dilation=spread, groups=groups, out_size=(x_size[0], w_size[0], *out), dtype=dtype,
+        has_bias=bias is not None, stride=stride, pad_before=before, pad_after=after,
+        dilation=dilation, groups=values[6], out_size=(x_size[0], w_size[0], *out), dtype=dtype,
         device=x.device, channels_last=_prefers_channels_last(x, weight, ndim),
     )  # fmt: skip
 

@@ -25,16 +25,6 @@ import torch
 from hy3d_rocm import _fallback, _native
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.call import dtype_name
-from hy3d_rocm.conv.functional import (
-    Geometry,
-    TorchTensors,
-    accuracy_of,
-    check_dims,
-    default_threads,
-    geometry_of,
-    modes_of,
-    numbers_of,
-)
 
 __all__ = ["NAME", "conv3d_op"]
 
@@ -77,17 +67,17 @@ def conv3d_op(
     for name, tensor in named.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} is {type(tensor).__name__}: conv3d_op takes torch tensors")
-    check_dims(3, named)
+    functional.check_dims(3, named)
     for name, tensor in named.items():
-        TorchTensors.check_grad(tensor, name)  # before anything is computed
+        functional.check_grad(tensor, name)  # before anything is computed
         if not torch.compiler.is_compiling():
-            TorchTensors.check_recorded(tensor, name, graphs=False)
+            functional.check_recorded(tensor, name, graphs=False)
     kernel = tuple(weight.shape[2:])
-    step, spread, before, after = geometry_of(3, kernel, stride, padding, dilation)
+    step, spread, before, after = functional.geometry_of(3, kernel, stride, padding, dilation)
     made: torch.Tensor = torch.ops.hy3d_rocm.conv3d(
         x, weight, bias, step, before, spread, groups, padding_after=after,
-        padding_mode=",".join(modes_of(padding_mode, 3)), accuracy=accuracy, threads=threads,
-        workspace_limit=workspace_limit,
+        padding_mode=",".join(functional.modes_of(padding_mode, 3)), accuracy=accuracy,
+        threads=threads, workspace_limit=workspace_limit,
     )  # fmt: skip
     return made
 
@@ -114,50 +104,46 @@ def _kernel(body: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         after = padding
         if padding_after is not None:
-            after = numbers_of(tuple(padding_after), "padding_after", 3)
+            after = functional.numbers_of(tuple(padding_after), "padding_after", 3)
         pairs = tuple(zip(padding, after, strict=True))
         modes = tuple(padding_mode.split(",")) if "," in padding_mode else padding_mode
-        return body(x, weight, bias, stride, pairs, dilation, groups, modes, **options)
+        return body(x, weight, bias, stride, pairs, dilation, groups, padding_mode=modes, **options)
 
     return kernel
 
 
-def _compute(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int,
-    modes: Any, **options: Any,
-) -> Any:  # fmt: skip
-    """The one kernel, of every device: the public function refuses what is not the CPU's."""
-    with torch.no_grad():  # who asked for gradients is told by _refuse_gradients
-        return functional.conv3d(
-            x, weight, bias, stride, padding, dilation, groups, padding_mode=modes, **options
-        )
+#: The one kernel, of every device: the public function refuses what is not the CPU's. Who asked for
+#: gradients is told by _refuse_gradients.
+_compute = torch.no_grad()(functional.conv3d)
 
 
 def _shape(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int,
-    modes: Any, *, accuracy: str | None = None, threads: int | None = None,
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, *,
+    padding_mode: Any, accuracy: str | None = None, threads: int | None = None,
     workspace_limit: int | None = None,
 ) -> Any:  # fmt: skip
     """The result without numbers; refuses in the order and the words of `functional.conv3d`."""
     if not _native.available:
         _fallback.conv3d()
     named = _named(x, weight, bias)
-    accuracy_of(accuracy, x)
-    batched = check_dims(3, named)
+    functional.accuracy_of(accuracy, x)
+    batched = functional.check_dims(3, named)
     for name, tensor in named.items():
-        TorchTensors.check(tensor, name, ("cpu", "meta"))
+        functional.check_tensor(tensor, name, ("cpu", "meta"))
     source = x if batched else x.unsqueeze(0)
     kernel = tuple(weight.shape[2:])
-    geometry = geometry_of(3, kernel, stride, padding, dilation)
-    modes_of(modes, 3)
+    geometry = functional.geometry_of(3, kernel, stride, padding, dilation)
+    functional.modes_of(padding_mode, 3)
     space = _space(tuple(source.shape[2:]), kernel, geometry)
     _check_limits(threads, workspace_limit)
     _check_channels(source, weight, bias, groups)
-    made = TorchTensors.empty((source.shape[0], weight.shape[0], *space), source, x.device)
+    made = functional.empty((source.shape[0], weight.shape[0], *space), source, x.device)
     return made if batched else made.squeeze(0)
 
 
-def _space(size: tuple[Any, ...], kernel: tuple[Any, ...], geometry: Geometry) -> tuple[Any, ...]:
+def _space(
+    size: tuple[Any, ...], kernel: tuple[Any, ...], geometry: functional.Geometry
+) -> tuple[Any, ...]:
     """(T, H, W) of the result. Sizes may be symbols, of which the C core would make numbers: it
     is asked where there are none, and where it will refuse."""
     if all(type(number) is int for number in (*size, *kernel)):
@@ -175,7 +161,7 @@ def _space(size: tuple[Any, ...], kernel: tuple[Any, ...], geometry: Geometry) -
 
 def _check_limits(threads: int | None, workspace_limit: int | None) -> None:
     """What the C core says of these."""
-    default_threads(threads)
+    functional.default_threads(threads)
     if workspace_limit is not None and workspace_limit < 0:
         raise ValueError(f"workspace_limit is {workspace_limit}: it must be from 0 to 2**64 - 1.")
     if threads is not None and threads >= 2**32:
@@ -212,7 +198,7 @@ def _refuse_gradients(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: A
     """Called once the operator has run with gradients on and an input that requires them."""
     for name, needed in zip(("x", "weight", "bias"), ctx.needs_input_grad[:3], strict=True):
         if needed:
-            TorchTensors.refuse_grad(name)
+            functional.refuse_grad(name)
 
 
 def _no_backward(ctx: Any, grad: Any) -> Any:

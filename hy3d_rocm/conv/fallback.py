@@ -47,7 +47,6 @@ class Failure:
     """A tier's exception, without the frames that would keep its tensors alive."""
 
     name: str
-    label: Callable[[], str]
     found: Classified
     error: Exception
 
@@ -106,9 +105,7 @@ class Attempts:
         self.settings, self.audience, self.budget = mode.settings, mode.audience, mode.budget
         self.failures: list[Failure] = []
 
-    def attempt(
-        self, name: str, compute: Callable[[], _T], label: Callable[[], str], predicted: int = 0
-    ) -> _T | None:
+    def attempt(self, name: str, compute: Callable[[], _T], predicted: int = 0) -> _T | None:
         """What compute() gives, or None after a failure that may be tried elsewhere."""
         rows = self.audience.rows(self.what, name, predicted)
         failed: list[Exception] = []
@@ -125,13 +122,13 @@ class Attempts:
             return result
         outcome, detail = "raised", errors.first_line(failed[0])
         try:
-            self.take(name, failed, label)
+            self.take(name, failed)
             outcome = "failed"
         finally:
             self.audience.tell(start, name, self.what, seconds, outcome, detail)
         return None
 
-    def take(self, name: str, failed: list[Exception], label: Callable[[], str]) -> None:
+    def take(self, name: str, failed: list[Exception]) -> None:
         """Books a failure, or raises what the caller has to see. Called outside `except`."""
         error = failed.pop()
         try:
@@ -146,10 +143,10 @@ class Attempts:
                 self.raise_(translate(error, found, self.what, places) or error)
             elif found is None or self.is_for_the_caller(name, found):
                 if history := self.history():
-                    error.add_note(f"hy3d_rocm: raised by {label()}{history}")
+                    error.add_note(f"hy3d_rocm: raised by {self.label(name)}{history}")
                 self.raise_(error)
             else:
-                self.failures.append(Failure(name, label, found, strip(error)))
+                self.failures.append(Failure(name, found, strip(error)))
                 self.audience.add("failures")
         finally:
             del error  # a frame that names the exception it raises is a cycle
@@ -173,6 +170,10 @@ class Attempts:
         """Why it is left out now, as far as that is remembered."""
         free = functools.partial(base.free_bytes, self.call.spec.device)
         return VERDICTS.get(name, self.config, self.budget, free)
+
+    def label(self, name: str) -> str:
+        """What a user reads for it."""
+        return name
 
     def classify(self, name: str, error: Exception) -> Classified | None:
         return None if is_cancel(error) else errors.classify(error)
@@ -199,8 +200,8 @@ class FallbackChain(Attempts):
         """widen: the whole plan, for a brief one whose tier has failed."""
         super().__init__(mode, call, entry.what, entry.config)
         self.plan, self.widen = plan, widen
-        self.skipped: list[tuple[Tier, str]] = []
-        self.refused: list[tuple[Tier, str]] = []
+        self.skipped: list[tuple[str, str]] = []  # names and reasons
+        self.refused: list[tuple[str, str]] = []  # those of them that said so themselves
         self.postponed: list[Tier] = []
         self.relieved = False
         self.winner: Tier | None = None
@@ -214,7 +215,7 @@ class FallbackChain(Attempts):
         """
         for tier in self._tiers():
             if failed:
-                self.take(tier.name, failed, functools.partial(base.label_of, tier, self.call))
+                self.take(tier.name, failed)
                 result = self._after_failure(tier)
             else:
                 result = None if self._is_left_out(tier) else self._try(tier)
@@ -256,11 +257,8 @@ class FallbackChain(Attempts):
         return self._after_failure(tier) if result is None else result
 
     def _attempt(self, tier: Tier) -> torch.Tensor | None:
-        result = self.attempt(
-            tier.name, functools.partial(self._compute, tier),
-            functools.partial(base.label_of, tier, self.call),  # of self it would be a cycle
-            base.workspace_of(tier, self.call.spec),
-        )  # fmt: skip
+        predicted = base.workspace_of(tier, self.call.spec)
+        result = self.attempt(tier.name, functools.partial(self._compute, tier), predicted)
         if result is not None:
             self.winner = tier
             self._announce(tier)
@@ -281,7 +279,8 @@ class FallbackChain(Attempts):
         if breaks_tier(tier.name, self.config, last.found, last.error):
             self.broken.add(tier.name)
             self.audience.say(
-                f"{last.label()} is left out until the process ends: {errors.described(last.error)}"
+                f"{self.label(tier.name)} is left out until the process ends:"
+                f" {errors.described(last.error)}"
             )
         return None
 
@@ -319,11 +318,13 @@ class FallbackChain(Attempts):
 
     def history(self) -> str:
         return "".join(
-            f"; before that {f.label()} failed: {errors.first_line(f.error)}" for f in self.failures
+            f"; before that {self.label(f.name)} failed: {errors.first_line(f.error)}"
+            for f in self.failures
         )
 
-    def _label(self, tier: Tier) -> str:
-        return base.label_of(tier, self.call)
+    def label(self, name: str) -> str:
+        every = (*self.plan.tiers, *self.plan.spare)
+        return base.label_of(next(t for t in every if t.name == name), self.call)
 
     def _is_left_out(self, tier: Tier) -> bool:
         """Whether the tier is not tried now: remembered failure, or it says it can't."""
@@ -336,21 +337,19 @@ class FallbackChain(Attempts):
 
     def _refusal(self, tier: Tier) -> str | None:
         reason = base.refusal_of(tier, self.call, self.settings.limits)
-        if reason is None and tier.name == "native" and self._is_same_as_failed():
-            reason = "it is the current back-end, which has just run out of memory"
+        if reason is None and tier.name == "native":
+            full = any(
+                f.name == "current" and f.found.kind is Kind.OUT_OF_MEMORY for f in self.failures
+            )
+            if full and select_backend(self.call).startswith("Slow"):
+                reason = "it is the current back-end, which has just run out of memory"
         if reason is not None:
-            self.refused.append((tier, reason))
+            self.refused.append((tier.name, reason))
             self._skip(tier, reason)
         return reason
 
-    def _is_same_as_failed(self) -> bool:
-        full = any(
-            f.name == "current" and f.found.kind is Kind.OUT_OF_MEMORY for f in self.failures
-        )
-        return full and select_backend(self.call).startswith("Slow")
-
     def _skip(self, tier: Tier, reason: str) -> None:
-        self.skipped.append((tier, reason))
+        self.skipped.append((tier.name, reason))
         predicted = base.workspace_of(tier, self.call.spec)
         with_row = self.audience.rows(self.what, tier.name, predicted)
         with LOCK:
@@ -386,7 +385,7 @@ class FallbackChain(Attempts):
                 VERDICTS.mark_sound(tier.name, self.config)
             if VERDICTS.first_time(("unchecked", tier.name, self.config)):
                 self.audience.say(
-                    f"{self.what}: the result of {self._label(tier)} was not checked, since the"
+                    f"{self.what}: the result of {self.label(tier.name)} was not checked, since the"
                     f" check itself failed ({errors.described(error)})"
                 )
             return
@@ -397,25 +396,28 @@ class FallbackChain(Attempts):
 
     @contextlib.contextmanager
     def _around(self, tier: Tier) -> Iterator[None]:
-        """A first call of the vendor's library, or one that compiles on ROCm: a marker in the store
-        says so until the device is done, since a driver's reset or LLVM may end the process."""
+        """A first call of the vendor's library, and of a kernel that is compiled on ROCm: a marker
+        in the store says so until the device is done, since a driver's reset or LLVM may end the
+        process."""
         setting, spec = self.plan.setting, self.call.spec
-        is_vendor = needs_trying(tier, self.config, self.plan)
-        is_risky = is_vendor or (setting.is_rocm and base.compiles(tier, spec))
-        if not is_risky or is_capturing(spec.device):
-            yield
-            return
         name = policy.known_as(tier.name, setting)
-        start = time.perf_counter()
-        with policy.memory_for(spec.device).in_flight(spec, name):
+        is_vendor = needs_trying(tier, self.config, self.plan)
+        if not (is_vendor or setting.is_rocm) or is_capturing(spec.device):
             yield
-            if spec.device.type == "cuda":
-                torch.cuda.synchronize(spec.device)
-        took = time.perf_counter() - start
-        VERDICTS.mark_sound(f"tried {tier.name}", self.config)
-        # A kernel's compilation is no slow find: it is kept on disk.
-        if is_vendor and not faults.active():
-            learning.worked(spec, name, took)
+        elif is_vendor:
+            start = time.perf_counter()
+            with _marked(spec, name):
+                yield
+            took = time.perf_counter() - start
+            VERDICTS.mark_sound(f"tried {tier.name}", self.config)
+            if not faults.active():
+                learning.worked(spec, name, took)
+        else:
+            before, base.THREAD.around = base.THREAD.around, functools.partial(_marked, spec, name)
+            try:
+                yield
+            finally:
+                base.THREAD.around = before
 
     def _announce(self, tier: Tier) -> None:
         """One line for each new event, after the tier that works is known."""
@@ -429,27 +431,35 @@ class FallbackChain(Attempts):
                 continue
             memory_only = kind is Kind.OUT_OF_MEMORY
             when = "until this protect() ends" if memory_only else "from now on"
-            others = "".join(f"; {self._label(t)} left out: {reason}" for t, reason in self.refused)
+            others = "".join(f"; {self.label(t)} left out: {why}" for t, why in self.refused)
             reason = failure.found.reason
             if memory_only:
-                reason += f" ({failure.label()})"
-            self.audience.say(f"{self.what}: {reason}; {when}: {self._label(tier)}{others}")
+                reason += f" ({self.label(failure.name)})"
+            self.audience.say(f"{self.what}: {reason}; {when}: {self.label(tier.name)}{others}")
 
     def _give_up(self) -> Exception:
         """The exception of the first tier that failed, with a note on the others."""
         self.audience.add("raised")
-        reasons = dict.fromkeys(f"{self._label(t)} was left out: {r}" for t, r in self.skipped)
+        reasons = dict.fromkeys(f"{self.label(t)} was left out: {r}" for t, r in self.skipped)
         reasons |= dict.fromkeys(f"{t} was left out: {r}" for t, r in self.plan.left_out.items())
         if not self.failures:
             return RuntimeError(f"{self.what}: no tier could run it. " + "; ".join(reasons))
         first, *others = self.failures
-        said = [f"{f.label()}: {errors.first_line(f.error)}" for f in others]
+        said = [f"{self.label(f.name)}: {errors.first_line(f.error)}" for f in others]
         detail = "; ".join((*said, *reasons)) or "there was no other tier"
         first.error.add_note(f"hy3d_rocm tried every tier for {self.what}. {detail}")
         self.failures.clear()  # run() raises it: no cycle through this object
         if VERDICTS.first_time(("all", self.config)):
             self.audience.say(f"{self.what}: {first.found.reason}; nothing else worked: {detail}")
         return first.error
+
+
+@contextlib.contextmanager
+def _marked(spec: ConvSpec, name: str) -> Iterator[None]:
+    with policy.memory_for(spec.device).in_flight(spec, name):
+        yield
+        if spec.device.type == "cuda":
+            torch.cuda.synchronize(spec.device)
 
 
 def needs_check(tier: Tier, config: Hashable, plan: Plan) -> bool:

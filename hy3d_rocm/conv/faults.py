@@ -37,7 +37,6 @@ from hy3d_rocm.conv.call import SIGNATURES, ConvCall, make_spec, read_arguments,
 from hy3d_rocm.conv.tiers import TIER_NAMES
 
 _LOG = logging.getLogger("hy3d_rocm")
-ENVIRONMENT = "HY3D_FAULTS"
 
 # Texts as users reported them; the links are in errors.toml beside the rule that knows each.
 MIOPEN_NO_ALGORITHM = (
@@ -66,20 +65,12 @@ TYPE_MISMATCH = (
     "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same"
 )
 
-TEXTS = {
-    "no_algorithm": MIOPEN_NO_ALGORITHM,
-    "unknown": MIOPEN_UNKNOWN,
-    "internal": MIOPEN_INTERNAL,
-    "no_engine": NO_ENGINE,
-    "hip_oom": HIP_OOM,
-    "cuda_oom": CUDA_OOM,
-    "cpu_oom": CPU_OOM,
-    "block_allocator": BLOCK_ALLOCATOR,
-    "illegal_access": ILLEGAL_ACCESS,
-    "device_assert": DEVICE_ASSERT,
-    "device_mismatch": DEVICE_MISMATCH,
-    "type_mismatch": TYPE_MISMATCH,
+TEXTS = {  # "no_algorithm" and so on
+    name.removeprefix("MIOPEN_").lower(): text
+    for name, text in dict(globals()).items()
+    if name.isupper() and isinstance(text, str)
 }
+ENVIRONMENT = "HY3D_FAULTS"
 
 _OPS = ("conv2d", "conv3d", "conv2d_backward", "conv3d_backward", "*")
 _EFFECTS = ("raise", "wrong", "nan", "slow")
@@ -143,8 +134,11 @@ class Fault:
             return True
 
 
-class _Local(threading.local):
-    scopes = 0  # of protect(), entered on this thread
+class Local(threading.local):
+    """What belongs to a thread."""
+
+    def __init__(self) -> None:
+        self.modes: list[Any] = []  # router.RouterMode of each protect(), innermost last
 
 
 @dataclass(eq=False)
@@ -156,7 +150,7 @@ class _Source:
     is_environment: bool = False
 
 
-_local = _Local()
+LOCAL = Local()
 #: Where faults come from now, on any thread
 SOURCES: list[_Source] = []
 _sources_lock = threading.Lock()
@@ -173,11 +167,6 @@ def _here() -> list[_Source]:
 def active() -> bool:
     """Whether any fault could hit this thread now."""
     return bool(SOURCES) and bool(_here())
-
-
-def entered(change: int) -> None:
-    """Told by the router: one scope of protect() more or less on this thread."""
-    _local.scopes += change
 
 
 def _due(tier: str, call: ConvCall, protected: bool, lies: bool, op: str = "") -> Iterator[Fault]:
@@ -218,18 +207,15 @@ class _FaultMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        signature = SIGNATURES.get(func)
-        values = None
-        if signature is not None and not _local.scopes:
-            values = read_arguments(signature, args, kwargs or {})
-        if signature is None or values is None:
-            return func(*args, **(kwargs or {}))
-        spec = make_spec(values, signature.ndim or 3)
-        if spec is None:
-            return func(*args, **(kwargs or {}))
+        signature, kwargs, values, spec = SIGNATURES.get(func), kwargs or {}, None, None
+        if signature is not None and not LOCAL.modes:
+            values = read_arguments(signature, args, kwargs)
+            spec = None if values is None else make_spec(values, signature.ndim or 3)
+        if values is None or spec is None:
+            return func(*args, **kwargs)
         call = ConvCall(spec, values[0], values[1], values[2], lambda: func(*args))
         check("current", call, protected=False)
-        return distort("current", call, func(*args, **(kwargs or {})), protected=False)
+        return distort("current", call, func(*args, **kwargs), protected=False)
 
 
 @contextmanager

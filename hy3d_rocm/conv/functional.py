@@ -7,11 +7,11 @@ bounded memory: a blocked implicit GEMM or Winograd, never a whole im2col. Forwa
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from hy3d_rocm import _fallback, _native
@@ -131,8 +131,8 @@ def fused_conv3d(
         _fallback.conv3d()  # refuses with a sentence
     given = _frames_of(frames)
     names = {"bias": bias, "residual": residual, "scale": scale, "shift": shift}
-    taken = {n: None if v is None else TorchTensors.operand(v, n) for n, v in names.items()}
-    filters = TorchTensors.operand(weight, "weight")
+    taken = {n: None if v is None else _operand(v, n) for n, v in names.items()}
+    filters = _operand(weight, "weight")
     filters = filters.unsqueeze(2) if filters.dim() == 4 else filters
     kernel = tuple(filters.shape[2:])
     first = next(frame for frame in given if frame is not None)
@@ -143,16 +143,13 @@ def fused_conv3d(
         space = _native.conv3d_out_size(size, kernel, *geometry)
         target = filters.new_empty((1, filters.shape[0], *space))
     else:
-        target = TorchTensors.target(out)
-    fusion = {
-        "frames": given, "scale": taken["scale"], "shift": taken["shift"], "upsample": repeats,
-        "activation": activation, "residual": taken["residual"], "pairs": _pairs_of(frames),
-    }  # fmt: skip
-    Call(
-        filters, taken["bias"], geometry, modes_of(padding_mode, 3), 1,
+        target = _target(out)
+    _compute(
+        None, target, filters, taken["bias"], geometry, modes_of(padding_mode, 3), 1,
         accuracy_of(accuracy, first), size, 1, default_threads(threads), workspace_limit, cancel,
-        weight, fusion,
-    ).run(None, target)  # fmt: skip
+        weight, frames=given, scale=taken["scale"], shift=taken["shift"], upsample=repeats,
+        activation=activation, residual=taken["residual"], pairs=_pairs_of(frames),
+    )  # fmt: skip
     return target if out is None else out
 
 
@@ -168,8 +165,7 @@ def _pairs_of(frames: Sequence[Any]) -> int:
 def _frames_of(frames: Sequence[Any]) -> tuple[Any, ...]:
     """Each ready to be read, or None."""
     given = tuple(
-        None if frame is None else TorchTensors.operand(frame, f"frames[{i}]")
-        for i, frame in enumerate(frames)
+        None if frame is None else _operand(frame, f"frames[{i}]") for i, frame in enumerate(frames)
     )
     wrong = [tuple(frame.shape) for frame in given if frame is not None and frame.dim() != 3]
     if wrong or all(frame is None for frame in given):
@@ -187,7 +183,7 @@ def _convolve(
         _fallback.conv3d()  # refuses with a sentence
     optional = {name: value for name, value in (("bias", bias), ("out", out)) if value is not None}
     named = {"x": x, "weight": weight, **optional}
-    kind = kind_of(named)
+    is_torch = check_kinds(named)
     words = accuracy_of(accuracy, x)
     batched = check_dims(ndim, named)
 
@@ -196,154 +192,133 @@ def _convolve(
         whole = array if array.ndim == ndim + 2 else array[None]
         return whole if ndim == 3 else whole[:, :, None]
 
-    source, filters = lift(kind.operand(x, "x")), lift(kind.operand(weight, "weight"))
-    addend = None if bias is None else kind.operand(bias, "bias")
+    source, filters = lift(_operand(x, "x")), lift(_operand(weight, "weight"))
+    addend = None if bias is None else _operand(bias, "bias")
     kernel = tuple(int(size) for size in filters.shape[2:])
     geometry = geometry_of(ndim, kernel, stride, padding, dilation)
     modes = ("zeros",) * (3 - ndim) + modes_of(padding_mode, ndim)
     if out is None:
         space = _native.conv3d_out_size(tuple(source.shape[2:]), kernel, *geometry)
-        target = kind.empty((source.shape[0], filters.shape[0], *space), source)
+        target = empty((source.shape[0], filters.shape[0], *space), source)
     else:
-        target = lift(kind.target(out))
-    Call(
-        filters, addend, geometry, modes, groups, words, tuple(source.shape[2:]), source.shape[0],
-        default_threads(threads), workspace_limit, cancel,
-        # NumPy's arrays as a rule live for a call.
-        weight if kind is TorchTensors else None,
-    ).run(source, target)  # fmt: skip
+        target = lift(_target(out))
+    _compute(
+        source, target, filters, addend, geometry, modes, groups, words, tuple(source.shape[2:]),
+        source.shape[0], default_threads(threads), workspace_limit, cancel,
+        weight if is_torch else None,  # NumPy's arrays as a rule live for a call
+    )  # fmt: skip
     if out is not None:
         return out
     result = target if ndim == 3 else target.squeeze(2)
     return result if batched else result.squeeze(0)
 
 
-# What the convolution needs of torch tensors and NumPy arrays, the same words for both.
+# What the convolution needs of torch tensors and NumPy arrays.
 
 
-class NumpyArrays:
-    """What the convolution needs of NumPy arrays."""
-
-    @staticmethod
-    def owns(value: object) -> bool:
-        numpy = sys.modules.get("numpy")
-        return numpy is not None and isinstance(value, numpy.ndarray)
-
-    @staticmethod
-    def operand(value: Any, name: str) -> Any:
-        if value.dtype.kind != "f" or value.dtype.itemsize not in (2, 4, 8):
-            raise ValueError(
-                f"{name} is {value.dtype}: conv3d takes float32, float64 and float16 arrays "
-                "(bfloat16 as torch tensors); convert it with .astype"
-            )
-        whole = all(step % value.itemsize == 0 for step in value.strides)
-        if value.flags.aligned and value.dtype.isnative and whole:
-            return value
-        return value.astype(value.dtype.newbyteorder("="), order="C", copy=True)
-
-    @staticmethod
-    def target(value: Any) -> Any:
-        return value  # never a copy: what the core cannot write to, it refuses
-
-    @staticmethod
-    def empty(size: tuple[int, ...], like: Any) -> Any:
-        import numpy as np
-
-        return np.empty(size, dtype=like.dtype)
-
-
-class TorchTensors:
-    """The same of torch tensors."""
-
-    @staticmethod
-    def owns(value: object) -> bool:
-        torch = sys.modules.get("torch")
-        return torch is not None and isinstance(value, torch.Tensor)
-
-    @classmethod
-    def operand(cls, value: Any, name: str) -> Any:
-        cls.check(value, name)
-        cls.check_grad(value, name)
-        cls.check_recorded(value, name)
-        return value.detach().resolve_neg()
-
-    @staticmethod
-    def check(value: Any, name: str, devices: tuple[str, ...] = ("cpu",)) -> None:
-        """Refuses other devices, layouts and types of numbers."""
-        import torch
-
-        if value.device.type not in devices or value.layout is not torch.strided:
-            raise ValueError(
-                f"{name} is a {value.layout} tensor on {value.device}: conv3d computes on the CPU "
-                f"with dense tensors; pass {name}.cpu(), or let hy3d_rocm.protect() choose"
-            )
-        if value.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
-            raise ValueError(
-                f"{name} is {value.dtype}: conv3d takes float32, float64, float16 and bfloat16"
-            )
-
-    @classmethod
-    def check_grad(cls, value: Any, name: str) -> None:
-        """Refuses what gradients are wanted of."""
-        import torch
-
-        if value.requires_grad and torch.is_grad_enabled():
-            cls.refuse_grad(name)
-
-    @staticmethod
-    def check_recorded(value: Any, name: str, *, graphs: bool = True) -> None:
-        """Refuses what is more than its numbers: those alone would come out."""
-        from hy3d_rocm.conv.recording import loses
-
-        lost = loses(value, graphs=graphs)
-        if lost:
-            raise ValueError(
-                f"{name} is more than numbers ({lost}), and this conv3d computes numbers alone: "
-                "call torch.nn.functional.conv3d there, or hy3d_rocm.conv.conv3d_op for a graph"
-            )
-
-    @staticmethod
-    def refuse_grad(name: str) -> NoReturn:
-        raise ValueError(
-            f"{name} requires grad, and this conv3d has no backward pass: call it under "
-            f"torch.no_grad(), or pass {name}.detach()"
-        )
-
-    @classmethod
-    def target(cls, value: Any) -> Any:
-        if value.is_neg():
-            raise ValueError("out is a lazily negated view: pass an ordinary tensor")
-        return cls.operand(value, "out")
-
-    @staticmethod
-    def empty(size: tuple[int, ...], like: Any, device: Any = "cpu") -> Any:
-        import torch
-
-        last = like.is_contiguous(memory_format=torch.channels_last_3d)
-        kept = torch.channels_last_3d if last and not like.is_contiguous() else None
-        return torch.empty(
-            size, dtype=like.dtype, device=device, memory_format=kept or torch.contiguous_format
-        )
-
-
-Kind = type[NumpyArrays] | type[TorchTensors]
-
-
-def kind_of(named: dict[str, Any]) -> Kind:
-    """The one kind that all arrays are of."""
+def check_kinds(named: dict[str, Any]) -> bool:
+    """Whether the arrays, which are all of one kind, are torch tensors."""
     x = named["x"]
-    kind: Kind | None = (
-        TorchTensors if TorchTensors.owns(x) else NumpyArrays if NumpyArrays.owns(x) else None
-    )
-    if kind is None:
+    for module, kind in (("torch", "Tensor"), ("numpy", "ndarray")):
+        found = getattr(sys.modules.get(module), kind, None)  # if anybody has imported it
+        if found is not None and isinstance(x, found):
+            break
+    else:
         raise TypeError(f"x must be a torch tensor or a NumPy array, not {type(x).__name__}")
     for name, value in named.items():
-        if not kind.owns(value):
+        if not isinstance(value, found):
             raise TypeError(
                 f"{name} is {type(value).__name__} but x is {type(x).__name__}: pass all as torch "
                 "tensors or all as NumPy arrays"
             )
-    return kind
+    return module == "torch"
+
+
+def _is_tensor(value: Any) -> bool:
+    """Of torch; else it is an array."""
+    return hasattr(value, "detach")
+
+
+def _operand(value: Any, name: str) -> Any:
+    """Ready to be read."""
+    if _is_tensor(value):
+        check_tensor(value, name)
+        check_grad(value, name)
+        check_recorded(value, name)
+        return value.detach().resolve_neg()
+    if value.dtype.kind != "f" or value.dtype.itemsize not in (2, 4, 8):
+        raise ValueError(
+            f"{name} is {value.dtype}: conv3d takes float32, float64 and float16 arrays "
+            "(bfloat16 as torch tensors); convert it with .astype"
+        )
+    whole = all(step % value.itemsize == 0 for step in value.strides)
+    if value.flags.aligned and value.dtype.isnative and whole:
+        return value
+    return value.astype(value.dtype.newbyteorder("="), order="C", copy=True)
+
+
+def _target(value: Any) -> Any:
+    """To be written; never a copy: what the core cannot write to, it refuses."""
+    if not _is_tensor(value):
+        return value
+    if value.is_neg():
+        raise ValueError("out is a lazily negated view: pass an ordinary tensor")
+    return _operand(value, "out")
+
+
+def empty(size: tuple[int, ...], like: Any, device: Any = "cpu") -> Any:
+    """A result. like: what is convolved."""
+    if not _is_tensor(like):
+        import numpy as np
+
+        return np.empty(size, dtype=like.dtype)
+    import torch
+
+    last = like.is_contiguous(memory_format=torch.channels_last_3d) and not like.is_contiguous()
+    kept = torch.channels_last_3d if last else torch.contiguous_format
+    return torch.empty(size, dtype=like.dtype, device=device, memory_format=kept)
+
+
+def check_tensor(value: Any, name: str, devices: tuple[str, ...] = ("cpu",)) -> None:
+    """Refuses other devices, layouts and types of numbers."""
+    import torch
+
+    if value.device.type not in devices or value.layout is not torch.strided:
+        raise ValueError(
+            f"{name} is a {value.layout} tensor on {value.device}: conv3d computes on the CPU "
+            f"with dense tensors; pass {name}.cpu(), or let hy3d_rocm.protect() choose"
+        )
+    if value.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        raise ValueError(
+            f"{name} is {value.dtype}: conv3d takes float32, float64, float16 and bfloat16"
+        )
+
+
+def check_grad(value: Any, name: str) -> None:
+    """Refuses what gradients are wanted of."""
+    import torch
+
+    if value.requires_grad and torch.is_grad_enabled():
+        refuse_grad(name)
+
+
+def refuse_grad(name: str) -> NoReturn:
+    raise ValueError(
+        f"{name} requires grad, and this conv3d has no backward pass: call it under "
+        f"torch.no_grad(), or pass {name}.detach()"
+    )
+
+
+def check_recorded(value: Any, name: str, *, graphs: bool = True) -> None:
+    """Refuses what is more than its numbers: those alone would come out."""
+    from hy3d_rocm.conv.recording import loses
+
+    lost = loses(value, graphs=graphs)
+    if lost:
+        raise ValueError(
+            f"{name} is more than numbers ({lost}), and this conv3d computes numbers alone: "
+            "call torch.nn.functional.conv3d there, or hy3d_rocm.conv.conv3d_op for a graph"
+        )
 
 
 # Arguments as torch takes them, put into the C core's words.
@@ -472,66 +447,41 @@ def accuracy_of(accuracy: str | None, x: Any) -> str:
     return accuracy
 
 
-@dataclass
-class Call:
-    """Arguments in the core's words, all of them checked but for what the core checks.
+def _compute(
+    x: Any, out: Any, weight: Any, bias: Any, geometry: Geometry, modes: tuple[str, ...],
+    groups: int, accuracy: str, size: tuple[int, ...], batch: int, threads: int,
+    workspace_limit: int | None, cancel: Any, owner: Any, **fusion: Any,
+) -> None:  # fmt: skip
+    """Into out, from arguments in the core's words, all of them checked but for what it checks.
 
-    weight: (Cout, C / groups, kT, kH, kW), ready to be read. owner: the caller's own tensor behind
-    it where prepared weights may be kept for it, else None. geometry: stride, dilation, padding
-    before and after. size, batch: of the input, up-sampled. fusion: keyword arguments of
-    `_core.conv3d`.
+    x: None where there are frames in the fusion, keyword arguments of `_core.conv3d`. weight:
+    (Cout, C / groups, kT, kH, kW), ready to be read. owner: the caller's own tensor behind it where
+    prepared weights may be kept for it, else None. size, batch: of the input, up-sampled.
     """
-
-    weight: Any
-    bias: Any
-    geometry: Geometry
-    modes: tuple[str, ...]
-    groups: int
-    accuracy: str
-    size: tuple[int, ...]
-    batch: int
-    threads: int
-    workspace_limit: int | None
-    cancel: Any
-    owner: Any = None
-    fusion: dict[str, Any] = field(default_factory=dict)
-
-    def run(self, x: Any, out: Any) -> None:
-        """Into out; x is None where there are frames in the fusion."""
-        ready = self._ready()
-        for is_last in (False, True):
-            try:
-                _native.conv3d(
-                    x, self.weight, self.bias, out, *self.geometry, self.modes, self.groups,
-                    self.threads, self.workspace_limit, self.cancel, self.accuracy, ready,
-                    **self.fusion,
-                )  # fmt: skip
-            except MemoryError:
-                # Nothing has been written yet: a running convolution allocates nothing.
-                ready = None
-                if is_last or not prepared.give_back():
-                    raise
-            else:
-                return
-
-    def _ready(self) -> Any:
-        """The weights prepared, or None: exact, no layout of their own, or no room for them."""
-        if self.accuracy == "exact" or self.owner is None or not self.batch:
-            return None
-        weight = self.weight
+    ready, number, nbytes = None, 0, 0
+    if accuracy == "fast" and owner is not None and batch:
         word = _NAMES[str(weight.dtype).rpartition(".")[2]]
-        try:
+        with contextlib.suppress(ValueError):  # of no convolution: the call says so
             number, _, nbytes = format_of(
-                self.size, weight.shape[1] * self.groups, weight.shape[0], tuple(weight.shape[2:]),
-                *self.geometry, self.modes, self.groups, word, self.accuracy,
-                self.fusion.get("upsample", _ONE), self.batch, self.fusion.get("pairs", 0),
+                size, weight.shape[1] * groups, weight.shape[0], tuple(weight.shape[2:]),
+                *geometry, modes, groups, word, accuracy, fusion.get("upsample", _ONE), batch,
+                fusion.get("pairs", 0),
             )  # fmt: skip
-        except ValueError:
-            return None  # no such convolution: the call itself knows x, and says what is wrong
-        if number == 0:
-            return None
-        return prepared.cache().get(
-            weight, number, nbytes,
-            lambda: _native.conv3d_prepare(weight, number, self.threads, self.cancel),
-            owner=self.owner, threads=self.threads,
+    if number:
+        ready = prepared.cache().get(
+            weight, number, nbytes, lambda: _native.conv3d_prepare(weight, number, threads, cancel),
+            owner=owner, threads=threads,
         )  # fmt: skip
+    for is_last in (False, True):
+        try:
+            _native.conv3d(
+                x, weight, bias, out, *geometry, modes, groups, threads, workspace_limit, cancel,
+                accuracy, ready, **fusion,
+            )  # fmt: skip
+        except MemoryError:
+            # Nothing has been written yet: a running convolution allocates nothing.
+            ready = None
+            if is_last or not prepared.give_back():
+                raise
+        else:
+            return

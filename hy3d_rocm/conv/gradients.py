@@ -14,7 +14,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -107,13 +107,12 @@ def backward(
     """Gradients of input, weight and bias, those that are wanted, of a call that was computed."""
     spec = entry.spec
     assert spec is not None
-    own = functools.partial(_pytorchs, spec, grad, x, weight, wanted)
+    asked = _Asked(mode, spec, grad, x, weight, wanted)
     if recorder() or fallback.is_capturing(spec.device):
-        return own()
-    strategies: dict[str, Callable[[], Gradients]] = {"current": own}
-    strategies["gemm"] = functools.partial(_otherwise, mode, spec, grad, x, weight, wanted)
+        return asked.by_pytorch()
+    strategies = {"current": asked.by_pytorch, "gemm": asked.otherwise}
     if spec.device.type != "cpu":
-        strategies["cpu"] = functools.partial(_on_the_host, spec, grad, x, weight, wanted)
+        strategies["cpu"] = asked.on_the_host
     call = ConvCall(spec, x, weight, None, lambda: grad, mode.settings.limits)
     return _BackwardChain(mode, entry, call).run(strategies)
 
@@ -129,10 +128,7 @@ class _BackwardChain(fallback.Attempts):
     def run(self, strategies: dict[str, Callable[[], Gradients]]) -> Gradients:
         # Stable: what failed before is the last resort.
         for name in sorted(strategies, key=self._is_left_out):
-            label = functools.partial(_WORDS.__getitem__, name)
-            found = self.attempt(
-                name, functools.partial(self._compute, name, strategies[name]), label
-            )
+            found = self.attempt(name, functools.partial(self._compute, name, strategies[name]))
             if found is None:
                 spec = self.call.spec
                 self.remember(max(self.call.x.numel() * spec.dtype.itemsize, spec.out_bytes))
@@ -155,6 +151,9 @@ class _BackwardChain(fallback.Attempts):
         faults.check(name, self.call, op=self.what.op)
         return strategy()
 
+    def label(self, name: str) -> str:
+        return _WORDS[name]
+
     def _is_left_out(self, name: str) -> bool:
         is_last = name == "current" and not self.is_trusted
         return is_last or self.verdict_on(name) is not None
@@ -167,95 +166,91 @@ _WORDS = {
 }
 
 
-def _pytorchs(
-    spec: ConvSpec, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
-    wanted: tuple[bool, ...],
-) -> Gradients:  # fmt: skip
-    """What plain autograd calls."""
-    sizes = [weight.shape[0]] if spec.has_bias else None
-    none = (0,) * spec.ndim
-    found: Gradients = torch.ops.aten.convolution_backward(
-        grad, x, weight, sizes, spec.stride, spec.pad_before, spec.dilation, False, none,
-        spec.groups, list(wanted),
-    )  # fmt: skip
-    return found
+class _Asked(NamedTuple):
+    """One backward, and what gives its gradients."""
 
+    mode: Mode
+    spec: ConvSpec
+    grad: torch.Tensor
+    x: torch.Tensor
+    weight: torch.Tensor
+    wanted: tuple[bool, ...]
 
-def _on_the_host(
-    spec: ConvSpec, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
-    wanted: tuple[bool, ...],
-) -> Gradients:  # fmt: skip
-    wide = torch.float64 if spec.dtype is torch.float64 else torch.float32
-    there = [t.to("cpu", wide) for t in (grad, x, weight)]
-    found = _pytorchs(spec, there[0], there[1], there[2], wanted)
-    to_input, to_weight, to_bias = (
-        None if t is None else t.to(spec.device, spec.dtype) for t in found
-    )
-    return to_input, to_weight, to_bias
+    def by_pytorch(self) -> Gradients:
+        """What plain autograd calls."""
+        spec = self.spec
+        sizes = [self.weight.shape[0]] if spec.has_bias else None
+        found: Gradients = torch.ops.aten.convolution_backward(
+            self.grad, self.x, self.weight, sizes, spec.stride, spec.pad_before, spec.dilation,
+            False, (0,) * spec.ndim, spec.groups, list(self.wanted),
+        )  # fmt: skip
+        return found
 
+    def on_the_host(self) -> Gradients:
+        spec = self.spec
+        wide = torch.float64 if spec.dtype is torch.float64 else torch.float32
+        grad, x, weight = (t.to("cpu", wide) for t in (self.grad, self.x, self.weight))
+        found = self._replace(grad=grad, x=x, weight=weight).by_pytorch()
+        to_input, to_weight, to_bias = (
+            None if t is None else t.to(spec.device, spec.dtype) for t in found
+        )
+        return to_input, to_weight, to_bias
 
-def _otherwise(
-    mode: Mode, spec: ConvSpec, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
-    wanted: tuple[bool, ...],
-) -> Gradients:  # fmt: skip
-    """No library's backward: what the gradients are, in other operators."""
-    with torch.autocast(spec.device.type, enabled=False):
-        to_input = _of_input(mode, spec, grad, x, weight) if wanted[0] else None
-        to_weight = _of_weight(spec, grad, x, weight) if wanted[1] else None
-    to_bias = grad.sum((0, *range(2, grad.dim()))) if wanted[2] else None
-    return to_input, to_weight, to_bias
+    def otherwise(self) -> Gradients:
+        """No library's backward: what the gradients are, in other operators."""
+        with torch.autocast(self.spec.device.type, enabled=False):
+            to_input = self.of_input() if self.wanted[0] else None
+            to_weight = self.of_weight() if self.wanted[1] else None
+        to_bias = self.grad.sum((0, *range(2, self.grad.dim()))) if self.wanted[2] else None
+        return to_input, to_weight, to_bias
 
+    def of_input(self) -> torch.Tensor:
+        """The input's gradient: the convolution of the gradient, spread by the stride, with the
+        weights of each group turned round."""
+        spec, grad, weight, groups = self.spec, self.grad, self.weight, self.spec.groups
+        sizes, taken, into = [], [], []
+        for n, k, s, p, d, count in zip(
+            self.x.shape[2:], spec.kernel, spec.stride, spec.pad_before, spec.dilation,
+            grad.shape[2:], strict=True,
+        ):  # fmt: skip
+            reach = d * (k - 1)
+            size, start = n + reach, reach - p
+            first = max(0, -(start // s))  # gradients before it and from `last` on meet padding
+            last = min(count, -((start - size) // s))
+            at = start + first * s
+            sizes.append(size)
+            taken.append(slice(first, max(last, first)))
+            into.append(slice(at, at + s * max(last - first, 0), s))
+        spread = grad.new_zeros((*grad.shape[:2], *sizes))
+        spread[_inside(into)] = grad[_inside(taken)]
+        cout, cin = weight.shape[0] // groups, weight.shape[1]
+        turned = weight.reshape(groups, cout, cin, *spec.kernel).transpose(1, 2)
+        turned = turned.reshape(groups * cin, cout, *spec.kernel).flip(*range(2, 2 + spec.ndim))
+        values = (spread, turned, None, (1,) * spec.ndim, (0,) * spec.ndim, spec.dilation, groups)
+        mode = self.mode.for_backward()
+        entry = mode.entry_of(values, spec.ndim)
+        wants_grad = torch.is_grad_enabled() and (grad.requires_grad or weight.requires_grad)
+        run = functools.partial(convolve, mode) if wants_grad else mode.run
+        found = run(entry, values, _operator(spec.ndim), values, {})
+        assert isinstance(found, torch.Tensor)
+        return found
 
-def _of_input(
-    mode: Mode, spec: ConvSpec, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
-) -> torch.Tensor:
-    """The input's gradient: the convolution of the gradient, spread by the stride, with the
-    weights of each group turned round."""
-    groups = spec.groups
-    sizes, taken, into = [], [], []
-    for n, k, s, p, d, count in zip(
-        x.shape[2:], spec.kernel, spec.stride, spec.pad_before, spec.dilation, grad.shape[2:],
-        strict=True,
-    ):  # fmt: skip
-        reach = d * (k - 1)
-        size, start = n + reach, reach - p
-        first = max(0, -(start // s))  # gradients before it and from `last` on meet padding alone
-        last = min(count, -((start - size) // s))
-        at = start + first * s
-        sizes.append(size)
-        taken.append(slice(first, max(last, first)))
-        into.append(slice(at, at + s * max(last - first, 0), s))
-    spread = grad.new_zeros((*grad.shape[:2], *sizes))
-    spread[_inside(into)] = grad[_inside(taken)]
-    cout, cin = weight.shape[0] // groups, weight.shape[1]
-    turned = weight.reshape(groups, cout, cin, *spec.kernel).transpose(1, 2)
-    turned = turned.reshape(groups * cin, cout, *spec.kernel).flip(*range(2, 2 + spec.ndim))
-    values = (spread, turned, None, (1,) * spec.ndim, (0,) * spec.ndim, spec.dilation, groups)
-    mode = mode.for_backward()
-    entry = mode.entry_of(values, spec.ndim)
-    if torch.is_grad_enabled() and (grad.requires_grad or weight.requires_grad):
-        found = convolve(mode, entry, values, _operator(spec.ndim), values, {})
-    else:
-        found = mode.run(entry, values, _operator(spec.ndim), values, {})
-    assert isinstance(found, torch.Tensor)
-    return found
-
-
-def _of_weight(
-    spec: ConvSpec, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
-) -> torch.Tensor:
-    """The weight's gradient: for each tap the product of the gradient with what the tap reads."""
-    padded = F.pad(x, [p for pad in reversed(spec.pad_before) for p in (pad, pad)])
-    rows = _by_group(grad, spec.groups)
-    taps = []
-    for tap in itertools.product(*(range(k) for k in spec.kernel)):
-        parts: Sequence[slice] = [
-            slice(at * d, at * d + s * (count - 1) + 1, s)
-            for at, d, s, count in zip(tap, spec.dilation, spec.stride, grad.shape[2:], strict=True)
-        ]
-        read = _by_group(padded[_inside(parts)], spec.groups)
-        taps.append(torch.bmm(rows, read.transpose(1, 2)))
-    return torch.stack(taps, -1).reshape(weight.shape)
+    def of_weight(self) -> torch.Tensor:
+        """The weight's gradient: for each tap the product of the gradient with what it reads."""
+        spec, grad = self.spec, self.grad
+        padded = F.pad(self.x, [p for pad in reversed(spec.pad_before) for p in (pad, pad)])
+        rows = _by_group(grad, spec.groups)
+        taps = []
+        for tap in itertools.product(*(range(k) for k in spec.kernel)):
+            parts = [
+                slice(at * d, at * d + s * (count - 1) + 1, s)
+                for at, d, s, count in zip(
+                    tap, spec.dilation, spec.stride, grad.shape[2:], strict=True
+                )
+            ]
+            read = _by_group(padded[_inside(parts)], spec.groups)
+            taps.append(torch.bmm(rows, read.transpose(1, 2)))
+        return torch.stack(taps, -1).reshape(self.weight.shape)
 
 
 def _inside(parts: Sequence[slice]) -> tuple[slice, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import re
 import statistics
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import torch
 
 from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import ConvSpec
-from hy3d_rocm.conv.choice import HEALTHY, Setting
+from hy3d_rocm.conv.choice import HEALTHY
 from hy3d_rocm.conv.errors import Classified, Kind, is_lasting
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.stats import Audience, Named
@@ -35,12 +34,10 @@ _TILE = re.compile(r"\btile \S+")  # triton/launch.py writes it
 
 def failed(spec: ConvSpec, tier: str, found: Classified, error: BaseException) -> None:
     """Keeps the failure, if the next process would meet it too."""
-    if not is_lasting(found, error):
-        return
-    verdict = "wrong" if found.kind is Kind.WRONG_RESULT else "error"
-    old = policy.memory_for(spec.device).records(spec).get(tier)
-    detail = "; ".join((found.reason, *_tile_of(old)))
-    _put(spec, tier, verdict, old, detail=detail, measured_by="decode")
+    if is_lasting(found, error):
+        verdict = "wrong" if found.kind is Kind.WRONG_RESULT else "error"
+        old = _known(spec, tier)
+        _put(spec, tier, verdict, old, detail="; ".join((found.reason, *_tile_of(old))))
 
 
 def worked(spec: ConvSpec, tier: str, took: float) -> None:
@@ -48,33 +45,30 @@ def worked(spec: ConvSpec, tier: str, took: float) -> None:
     # Late: importing the router imports no probe.
     from hy3d_rocm.conv.probe.parent import timed_verdict
 
-    old = policy.memory_for(spec.device).records(spec).get(tier)
+    old = _known(spec, tier)
     if old is not None and old.verdict in HEALTHY:
         return
     later = policy.expected_seconds(spec, tier) or 0.0
     verdict = timed_verdict(took, later, SLOW_SECONDS)
-    _put(spec, tier, verdict, old, first_seconds=took, detail=_said(old), measured_by="decode")
+    _put(spec, tier, verdict, old, first_seconds=took)
 
 
 def recovered(spec: ConvSpec, tier: str) -> None:
     """A tier that a record of an error kept away has computed the shape."""
-    old = policy.memory_for(spec.device).records(spec).get(tier)
+    old = _known(spec, tier)
     if old is not None and old.verdict == "error":
-        _put(spec, tier, "ok", old, detail=_said(old), measured_by="decode")
+        _put(spec, tier, "ok", old)
 
 
 def measured(spec: ConvSpec, tier: str, seconds: float) -> None:
     """The time of a call, measured in passing."""
-    old = policy.memory_for(spec.device).records(spec).get(tier)
+    old = _known(spec, tier)
     verdict = old.verdict if old is not None and old.verdict in HEALTHY else "ok"
-    _put(spec, tier, verdict, old, seconds=seconds, detail=_said(old), measured_by="passing")
+    _put(spec, tier, verdict, old, seconds=seconds, measured_by="passing")
 
 
-def _said(old: Record | None) -> str:
-    """The detail of a row that is healthy from now on."""
-    if old is None:
-        return ""
-    return old.detail if old.verdict in HEALTHY else "".join(_tile_of(old))
+def _known(spec: ConvSpec, tier: str) -> Record | None:
+    return policy.memory_for(spec.device).records(spec).get(tier)
 
 
 def _tile_of(old: Record | None) -> list[str]:
@@ -82,10 +76,12 @@ def _tile_of(old: Record | None) -> list[str]:
 
 
 def _put(spec: ConvSpec, tier: str, verdict: str, old: Record | None, **fields: Any) -> None:
-    kept: dict[str, Any] = {}
+    """What the old row has stays, unless `fields` say otherwise; of a failure's words its tile."""
+    kept: dict[str, Any] = {"measured_by": "decode"}
     if old is not None:
         for name in ("seconds", "first_seconds", "peak_bytes"):
             kept[name] = getattr(old, name)
+        kept["detail"] = old.detail if old.verdict in HEALTHY else "".join(_tile_of(old))
     policy.memory_for(spec.device).put(spec, tier, verdict, **{**kept, **fields})
 
 
@@ -162,25 +158,19 @@ _SAMPLES = 3
 
 
 class OverheadBudget:
-    """What one scope may still spend on measuring, over all its layers. Thread-safe."""
+    """What one scope may still spend on measuring, over all its layers."""
 
-    def __init__(self, clock: Callable[[], float], share: float = SHARE) -> None:
-        self._clock = clock
-        self._share = share
-        self._start = clock()
-        self._lock = threading.Lock()
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._start = clock, clock()
         self.spent = 0.0
 
     def allows(self, seconds: float) -> bool:
         """Whether an outlay of `seconds` stays within the share of the time so far."""
-        with self._lock:
-            lasted = self._clock() - self._start
-            return self.spent + seconds <= self._share * lasted
+        return self.spent + seconds <= SHARE * (self._clock() - self._start)
 
     def spend(self, seconds: float) -> None:
         """Books an outlay; a negative one gives back what was reserved in vain."""
-        with self._lock:
-            self.spent += seconds
+        self.spent += seconds
 
 
 @dataclass
@@ -205,22 +195,18 @@ class Watching:
     overheads stay within a share of the time that it has lasted. Not shared between threads.
     """
 
-    def __init__(self, spec: ConvSpec, budget: OverheadBudget) -> None:
-        self.chosen = ""
+    def __init__(self, spec: ConvSpec, budget: OverheadBudget, plan: Plan) -> None:
         self._spec, self._budget = spec, budget
-        self._setting: Setting | None = None
-        self._known: float | None = None
-        self._worth: tuple[str, ...] = ()
         self._trials: dict[str, _Trial] = {}
         self._calls = 0
         self._late: list[tuple[str, Any, Any]] = []  # a GPU's events that have not passed yet
+        self.follow(plan)
 
     def follow(self, plan: Plan) -> None:
-        """First of all, and whenever the tiers are chosen anew: what is measured, under way or
-        failed stays so. With none to choose from, nothing is measured."""
+        """Whenever the tiers are chosen anew: what is measured, under way or failed stays so. With
+        none to choose from, nothing is measured."""
+        self._plan, self.chosen = plan, plan.tiers[0].name
         worth = plan.unmeasured if len(plan.tiers) > 1 else ()
-        self.chosen, self._known = plan.tiers[0].name, plan.first_seconds
-        self._setting = plan.setting
         self._worth = tuple(tier for tier, _ in worth)
         for tier, guess in worth:
             self._trials.setdefault(tier, _Trial(guess))
@@ -284,7 +270,7 @@ class Watching:
         trial = self._trials.get(tier)
         if trial is not None and trial.times:
             return statistics.median(trial.times)
-        return self._known if tier == self.chosen else None
+        return self._plan.first_seconds if tier == self.chosen else None
 
     @contextlib.contextmanager
     def timing(self, tier: str) -> Iterator[None]:
@@ -318,7 +304,6 @@ class Watching:
         new = [(tier, trial) for tier, trial in done if not trial.written]
         for tier, trial in new:
             trial.written = True
-            assert self._setting is not None  # follow() comes first
-            name = policy.known_as(tier, self._setting)
+            name = policy.known_as(tier, self._plan.setting)
             measured(self._spec, name, statistics.median(trial.times))
         return bool(new)

@@ -7,6 +7,7 @@ all_tiers (which tiers there are), setting_of (what the machine is), memory_for 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import time
@@ -43,40 +44,32 @@ _MAY_RECOVER = frozenset({Kind.NO_ALGORITHM, Kind.BACKEND, Kind.UNSUPPORTED})
 
 
 class Memory:
-    """What is known beyond this process about a device's convolutions: nothing here, for a CPU,
-    where nothing hangs."""
+    """What is known beyond this process about a device's convolutions: what the store has, the
+    process's own if none is given; without a device, for a CPU, where nothing hangs, nothing."""
+
+    def __init__(self, device: torch.device | None = None, store: Store | None = None) -> None:
+        self._store = store
+        if device is not None:  # imported here: it is not for CPU tensors
+            from hy3d_rocm.conv.verdict_store.records import Record, make_key, this_machine
+            from hy3d_rocm.conv.verdict_store.store import store as own_store
+
+            self._record, self._store = Record, own_store() if store is None else store
+            self._key = functools.partial(make_key, machine=this_machine(device))
 
     def records(self, spec: ConvSpec) -> Mapping[str, Record]:
         """By tier."""
-        return {}
+        return {} if self._store is None else self._store.records(self._key(spec))
 
     def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
         """Adds a record; fields as in verdict_store.records.Record."""
+        if self._store is not None:
+            self._store.put(self._key(spec), self._record(tier, verdict, **fields))
 
     def in_flight(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
         """Around the first call of a tier that may take the process with it."""
-        return contextlib.nullcontext()
-
-
-class StoreMemory(Memory):
-    """A Store (the process's own), for one device. Imported here: it is not for CPU tensors."""
-
-    def __init__(self, device: torch.device, store: Store | None = None) -> None:
-        from hy3d_rocm.conv.verdict_store.records import Record, make_key, this_machine
-        from hy3d_rocm.conv.verdict_store.store import store as own_store
-
-        self._record, self._make_key = Record, make_key
-        self._machine = this_machine(device)
-        self._store = own_store() if store is None else store
-
-    def records(self, spec: ConvSpec) -> Mapping[str, Record]:
-        return self._store.records(self._make_key(spec, self._machine))
-
-    def put(self, spec: ConvSpec, tier: str, verdict: str, **fields: Any) -> None:
-        self._store.put(self._make_key(spec, self._machine), self._record(tier, verdict, **fields))
-
-    def in_flight(self, spec: ConvSpec, tier: str) -> AbstractContextManager[None]:
-        return self._store.in_flight(self._make_key(spec, self._machine), tier)
+        if self._store is None:
+            return contextlib.nullcontext()
+        return self._store.in_flight(self._key(spec), tier)
 
 
 _NO_MEMORY = Memory()
@@ -89,7 +82,7 @@ def memory_for(device: torch.device) -> Memory:
     if device.type != "cuda":
         return _NO_MEMORY
     if device not in _memories:
-        _memories[device] = StoreMemory(device)
+        _memories[device] = Memory(device)
     return _memories[device]
 
 
@@ -175,7 +168,9 @@ class Planner:
         setting, spec = setting_of(call), call.spec
         if self.policy is None:
             return Plan(self.tiers, setting, self.tiers[0].name, is_fixed=True)
-        if not in_full and self._needs_no_other(self.policy, setting, config):
+        is_healthy = setting.current == "vendor" and is_trusted("current", setting)
+        is_healthy = is_healthy and VERDICTS.failing("current", config) is None
+        if not in_full and is_healthy and self.policy.name in ("auto", "vendor-first"):
             current = tuple(tier for tier in self.tiers if tier.name == "current")
             return Plan(current, setting, "current", is_brief=True)
         work = work_of(spec)
@@ -185,11 +180,20 @@ class Planner:
             if record.seconds is not None and record.verdict == "ok":
                 rates.learn(name, work, record.seconds)
         room = _Room(spec, self._limits)
-        known = {
-            tier.name: self._candidate(tier, call, config, setting, records,
-                                       rates.seconds(tier.name, work), room)
-            for tier in self.tiers
-        }  # fmt: skip
+        known: dict[str, Candidate] = {}
+        for tier in self.tiers:
+            refused = base.refusal_of(tier, call, self._limits)
+            own = records.get(known_as(tier.name, setting))
+            # The host's memory is another one; what it lacks is asked for at each call.
+            lacks = isinstance(refused, base.Shortage)
+            fits = not lacks if tier.name == "cpu" else room.has_room(tier, own)
+            failed = VERDICTS.failing(tier.name, config)
+            known[tier.name] = Candidate(
+                tier.name, refused, own, rates.seconds(tier.name, work), fits,
+                None if failed is None else failed.reason,
+                failed is not None and failed.kind in _MAY_RECOVER,
+                base.workspace_of(tier, spec),
+            )  # fmt: skip
         choice = choose(self.policy, [*known.values()], setting, work.column_bytes)
         by_name = {tier.name: tier for tier in self.tiers}
         order = tuple(by_name[name] for name in choice.order)
@@ -205,32 +209,6 @@ class Planner:
             is_roomy=bool(order) and room.has_room(order[0], None, _ROOMY),
             expires=time.monotonic() + _CRAMPED_SECONDS if choice.cramped else math.inf,
         )
-
-    @staticmethod
-    def _needs_no_other(policy: Policy, setting: Setting, config: Hashable) -> bool:
-        return (
-            policy.name in ("auto", "vendor-first")
-            and setting.current == "vendor"
-            and is_trusted("current", setting)
-            and VERDICTS.failing("current", config) is None
-        )
-
-    def _candidate(
-        self, tier: Tier, call: ConvCall, config: Hashable, setting: Setting,
-        records: Mapping[str, Record], estimate: float | None, room: _Room,
-    ) -> Candidate:  # fmt: skip
-        refused = base.refusal_of(tier, call, self._limits)
-        record = records.get(known_as(tier.name, setting))
-        # The host's memory is another one; what it lacks is asked for at each call.
-        lacks = isinstance(refused, base.Shortage)
-        fits = not lacks if tier.name == "cpu" else room.has_room(tier, record)
-        failed = VERDICTS.failing(tier.name, config)
-        return Candidate(
-            tier.name, refused, record, estimate, fits,
-            None if failed is None else failed.reason,
-            failed is not None and failed.kind in _MAY_RECOVER,
-            base.workspace_of(tier, call.spec),
-        )  # fmt: skip
 
 
 def expected_seconds(spec: ConvSpec, tier: str) -> float | None:

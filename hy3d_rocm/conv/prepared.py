@@ -22,8 +22,9 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hy3d_rocm import _native, memory
@@ -80,14 +81,6 @@ _REUSE_WINDOW = 16
 
 
 @dataclass
-class _Making:
-    """Weights that one thread is making and others wait for."""
-
-    done: threading.Event = field(default_factory=threading.Event)
-    value: Any = None
-
-
-@dataclass
 class _Owner:
     """A storage that weights were made from or found for: what it led to, how often, when last."""
 
@@ -113,7 +106,7 @@ class WeightCache:
         self._limit = limit_bytes
         self._admission = _native.Admission(limit_bytes)
         self._values: dict[Key, Any] = {}
-        self._making: dict[Key, _Making] = {}
+        self._making: dict[Key, Future[Any]] = {}  # by one thread; others wait for them
         self._owners: dict[int, _Owner] = {}
         self._dead: deque[tuple[int, weakref.ref[Any]]] = deque()
         self._hits = self._misses = self._made = self._refused = 0
@@ -138,12 +131,18 @@ class WeightCache:
         None; what else it raises passes to the caller that made it, and the others get None.
         """
         source = weight if owner is None else owner
-        found = self._print_of(weight, source, threads) if 0 < nbytes <= self._limit else None
+        try:
+            found = self._print_of(weight, source, threads) if 0 < nbytes <= self._limit else None
+        except MemoryError:
+            found = None
         if found is None:
             return self._refuse()
         key = (found, format)
         with self._locked():
-            value = self._request(key)
+            try:
+                value = self._values[key] if self._admission.request(key) else None
+            except MemoryError:  # a request that there is no memory to note is none
+                value = None
             waiting = self._making.get(key)
             if value is not None or waiting is not None:
                 self._hits += 1
@@ -153,21 +152,19 @@ class WeightCache:
                 if not self._reserve(key, nbytes):
                     self._refused += 1
                     return None
-                making = self._making[key] = _Making()
+                making = self._making[key] = Future()
         if value is not None:
             return value
         if waiting is not None:
-            waiting.done.wait()
-            return waiting.value if waiting.value is not None else self._refuse(after_hit=True)
-        unchanged: Callable[[], bool] = lambda: self._fingerprint(weight, threads) == found  # noqa: E731
-        return self._make(key, making, make, unchanged, source)
+            value = waiting.result()
+            return self._refuse(after_hit=True) if value is None else value
 
-    def _request(self, key: Key) -> Any:
-        """The weights, where they are here; a request that there is no memory to note is none."""
-        try:
-            return self._values[key] if self._admission.request(key) else None
-        except MemoryError:
-            return None
+        def made() -> Any:
+            """Where they were written to while they were read: neither these weights nor those."""
+            value = make()
+            return value if self._fingerprint(weight, threads) == found else None
+
+        return self._make(key, making, made, source)
 
     def _reserve(self, key: Key, nbytes: int) -> bool:
         """Room for weights that were requested just now; then put or cancel must follow."""
@@ -211,13 +208,7 @@ class WeightCache:
             self._refused += 1
 
     def _print_of(self, weight: Any, source: Any, threads: int) -> Print | None:
-        """What the weights are known by, None for those with gaps and where memory is short."""
-        try:
-            return self._print_now(weight, source, threads)
-        except MemoryError:
-            return None
-
-    def _print_now(self, weight: Any, source: Any, threads: int) -> Print | None:
+        """What the weights are known by, None for those with gaps."""
         memo, version = _SCOPE.memo, _version(source)
         if memo is None or version is None:
             return self._fingerprint(weight, threads)
@@ -229,21 +220,11 @@ class WeightCache:
         memo[id(source)] = (weakref.ref(source), state, found)
         return found
 
-    def _make(
-        self,
-        key: Key,
-        making: _Making,
-        make: Callable[[], Any],
-        unchanged: Callable[[], bool],
-        source: Any,
-    ) -> Any:
+    def _make(self, key: Key, making: Future[Any], make: Callable[[], Any], source: Any) -> Any:
         value = None
         try:
             value = make()
-            # Written to while they were read: neither these weights nor those.
-            value = value if unchanged() else None
         except MemoryError:
-            value = None
             freed = self.clear()
             _LOG.info("No memory for prepared weights: %s of others given back.", size_text(freed))
         finally:
@@ -257,8 +238,7 @@ class WeightCache:
                         self._own(key, source)
                 if self._making.get(key) is making:
                     del self._making[key]
-                making.value = value
-            making.done.set()
+            making.set_result(value)
         return value
 
     @contextmanager
@@ -383,17 +363,13 @@ _made_lock = threading.Lock()
 
 def stats_now() -> CacheStats:
     """The figures of the process's cache, all 0 while there is none; makes none."""
-    with _made_lock:
-        made = _made
-    return CacheStats(0, 0, 0, 0, 0, 0, 0, 0) if made is None else made.stats()
+    return CacheStats(*[0] * 8) if _made is None else _made.stats()
 
 
 def give_back() -> int:
     """Empties the cache of this process where there is one: for when an allocation has failed.
     The bytes that were held."""
-    with _made_lock:
-        made = _made
-    return 0 if made is None else made.clear()
+    return 0 if _made is None else _made.clear()
 
 
 def cache() -> WeightCache:

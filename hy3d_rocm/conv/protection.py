@@ -111,12 +111,12 @@ def note(size: Sequence[int], outputs: int, dtype: torch.dtype, tier: str, secon
 
 
 def _check_words(when: str, on_oom: str, accuracy: str, memory_threshold: Any, budget: Any) -> None:
-    if when not in ("always", "amd"):
-        raise ValueError(f"protect: when={when!r} is neither 'always' nor 'amd'")
-    if on_oom not in ("retry", "raise"):
-        raise ValueError(f"protect: on_oom={on_oom!r} is neither 'retry' nor 'raise'")
-    if accuracy not in ("fast", "exact"):
-        raise ValueError(f"protect: accuracy={accuracy!r} is neither 'fast' nor 'exact'")
+    for name, word, one, other in (
+        ("when", when, "always", "amd"), ("on_oom", on_oom, "retry", "raise"),
+        ("accuracy", accuracy, "fast", "exact"),
+    ):  # fmt: skip
+        if word not in (one, other):
+            raise ValueError(f"protect: {name}={word!r} is neither {one!r} nor {other!r}")
     if not isinstance(memory_threshold, Real) or not 0 < float(memory_threshold) <= 1:
         raise ValueError(f"protect: memory_threshold={memory_threshold!r} is not in (0, 1]")
     if budget is not None and (not isinstance(budget, Real) or float(budget) < 0):

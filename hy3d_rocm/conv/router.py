@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from time import perf_counter
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import torch
@@ -27,7 +25,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 
 from hy3d_rocm import _native
-from hy3d_rocm.conv import errors, faults, gradients
+from hy3d_rocm.conv import errors, fallback, faults, gradients
 from hy3d_rocm.conv.call import (
     PLAIN,
     PLAIN_DEFAULTS,
@@ -39,15 +37,8 @@ from hy3d_rocm.conv.call import (
     read_arguments,
 )
 from hy3d_rocm.conv.errors import DeviceLostError, Kind, described, is_cancel, is_lost
-from hy3d_rocm.conv.fallback import (
-    Entry,
-    FallbackChain,
-    Settings,
-    is_capturing,
-    needs_check,
-    needs_trying,
-    translate,
-)
+from hy3d_rocm.conv.fallback import Entry, Settings
+from hy3d_rocm.conv.faults import LOCAL
 from hy3d_rocm.conv.learning import OverheadBudget, ProbeBudget, Watching
 from hy3d_rocm.conv.policy import Plan, Planner
 from hy3d_rocm.conv.recording import recorder
@@ -83,16 +74,6 @@ def _requires_grad(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     return x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
 
 
-class Local(threading.local):
-    """What belongs to a thread."""
-
-    def __init__(self) -> None:
-        self.modes: list[RouterMode] = []  # innermost last
-
-
-LOCAL = Local()
-
-
 class Guard:
     """What protect() returns: a re-entrant context manager. `stats` may be read at any time.
 
@@ -115,15 +96,9 @@ class Guard:
                 stats.sources.append(mode.collect)
             mode.__enter__()  # type: ignore[no-untyped-call]  # torch has no annotation
             LOCAL.modes.append(mode)
-            faults.entered(+1)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         if self.active:
             if not LOCAL.modes:
                 raise RuntimeError(
@@ -134,8 +109,7 @@ class Guard:
             mode.collect()
             for stats in mode.audience.stats:
                 stats.sources.remove(mode.collect)
-            faults.entered(-1)
-            mode.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]  # as above
+            mode.__exit__(*raised)
 
 
 class RouterMode(TorchFunctionMode):
@@ -380,7 +354,7 @@ class RouterMode(TorchFunctionMode):
         widen = None
         if plan.is_brief:
             widen = functools.partial(self.planner.plan, call, entry.config, in_full=True)
-        chain = FallbackChain(self, call, entry, plan, widen)
+        chain = fallback.FallbackChain(self, call, entry, plan, widen)
         try:
             result = chain.run(failed)
         except RuntimeError as error:  # of a question to the device; else it is translated already
@@ -416,10 +390,10 @@ class RouterMode(TorchFunctionMode):
                 entry.plan = plan = self._make_plan(entry, call)
                 entry.expires = plan.expires
                 entry.recovers = bool(plan.tiers and plan.tiers[0].name != plan.preferred)
-                if plan.unmeasured and entry.watching is None:
-                    entry.watching = Watching(call.spec, self.overhead)
                 if plan.tiers and entry.watching is not None:
                     entry.watching.follow(plan)
+                elif plan.unmeasured:
+                    entry.watching = Watching(call.spec, self.overhead, plan)
             entry.generation, entry.standing = generation, standing
             self._look_for_fast(entry)
         except Exception as error:  # noqa: BLE001  # raises again what is not ours
@@ -430,7 +404,7 @@ class RouterMode(TorchFunctionMode):
 
     def _make_plan(self, entry: Entry, call: ConvCall) -> Plan:
         plan = self.planner.plan(call, entry.config)
-        if plan.probe is None or is_capturing(call.spec.device):
+        if plan.probe is None or fallback.is_capturing(call.spec.device):
             return plan
         probe = (call.spec, plan.probe, entry.config, entry.what, self.audience)
         return self.planner.plan(call, entry.config) if self.budget.probe(*probe) else plan
@@ -447,7 +421,7 @@ class RouterMode(TorchFunctionMode):
             return
         if any(VERDICTS.standing((first.name,), config)) or first.name == "cpu":
             return
-        if needs_check(first, config, plan) or needs_trying(first, config, plan):
+        if fallback.needs_check(first, config, plan) or fallback.needs_trying(first, config, plan):
             return
         if not (is_current or plan.is_roomy):
             return  # it is asked at each call whether it still fits
@@ -462,7 +436,7 @@ class RouterMode(TorchFunctionMode):
     def _to_time(self, entry: Entry, spec: ConvSpec) -> str | None:
         """The tier to time at this call of a layer that is measured in passing; mostly none."""
         watching = entry.watching
-        if watching is None or is_capturing(spec.device):
+        if watching is None or fallback.is_capturing(spec.device):
             return None
         try:
             if watching.collect():
@@ -523,6 +497,6 @@ class RouterMode(TorchFunctionMode):
             found = errors.Classified(Kind.DEVICE_MISMATCH, found.reason)
         places = ", ".join(f"{name} on {device}" for name, device in tensors.items())
         try:
-            raise (found and translate(raised, found, entry.what, places)) or raised
+            raise (found and fallback.translate(raised, found, entry.what, places)) or raised
         finally:
             del raised  # a frame that names the exception it raises is a cycle

@@ -60,7 +60,6 @@ class Verdicts:
         self._lock = threading.Lock()
         self._known: _Recent[tuple[str, Hashable], Verdict] = _Recent()
         self._said: _Recent[Hashable, None] = _Recent()
-        self._sound: _Recent[tuple[str, Hashable], None] = _Recent()
         self._broken: dict[str, Verdict] = {}
         self._symptoms: _Recent[tuple[str, str], Hashable] = _Recent()
         self.generation = 0
@@ -121,11 +120,10 @@ class Verdicts:
 
     def is_sound(self, tier: str, config: Hashable) -> bool:
         """Whether the tier's first result for this configuration has been checked."""
-        return (tier, config) in self._sound
+        return ("sound", tier, config) in self._said
 
     def mark_sound(self, tier: str, config: Hashable) -> None:
-        with self._lock:
-            self._sound[tier, config] = None
+        self.first_time(("sound", tier, config))
 
     def first_time(self, event: Hashable) -> bool:
         """True once for each event: what was logged is not logged again."""
@@ -139,7 +137,7 @@ class Verdicts:
         """Drops everything; how many verdicts there were."""
         with self._lock:
             count = len(self._known)
-            for each in (self._known, self._said, self._sound, self._broken, self._symptoms):
+            for each in (self._known, self._said, self._broken, self._symptoms):
                 each.clear()
             self.generation += 1
             return count

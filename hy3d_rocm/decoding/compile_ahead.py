@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hy3d_rocm.conv.triton import ahead, first_use
+from hy3d_rocm.conv.triton import ahead
 from hy3d_rocm.decoding.backends.triton import backend as fused
 from hy3d_rocm.decoding.graph import GROUP
 from hy3d_rocm.decoding.layers import ModuleWeights
@@ -45,8 +45,8 @@ def compile_ahead(job: Job, compiled: Compiled) -> list[str]:
     candidate = program.candidate
     taken = tuple(candidate[field] for field in _DECIDES)
     asked = job.shape, job.dtype, graph.nodes, taken, backend.target()
-    name = first_use.name_of_all(fused.KERNELS, index, *asked)
-    if not first_use.is_new(name):
+    name = ahead.name_of_all(fused.KERNELS, index, *asked)
+    if not ahead.is_new(name):
         return []
 
     def wanted(kernel: ahead.Wanted) -> None:
@@ -58,7 +58,7 @@ def compile_ahead(job: Job, compiled: Compiled) -> list[str]:
     except Exception as error:  # noqa: BLE001 - a VAE's own functions may want real values
         logger.debug("not all kernels are foreseen: %s: %s", type(error).__name__, error)
     if not new:
-        first_use.note(name, on_disk=True)
+        ahead.note(name, on_disk=True)
     return new
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.conv import errors, releasing
-from hy3d_rocm.conv.triton import ahead, configs, first_use, launch
+from hy3d_rocm.conv.triton import ahead, configs, launch
 from hy3d_rocm.conv.triton.configs import Config, Kind
 from hy3d_rocm.conv.verdict_store.records import Record
 from hy3d_rocm.conv.verdict_store.store import store
@@ -203,7 +203,7 @@ def compile_decode(job: Job, plan: Plan | None, look: Callable[[], object] = lam
     began, whose = time.monotonic(), f"of the decode {plan.variant.name}"
     new = compile_ahead(job, plan.compiled)
     ahead.finish(look)
-    left = sum(map(first_use.is_new, new))
+    left = sum(map(ahead.is_new, new))
     done = len(new) - left
     if not new:
         return f"the GPU kernels {whose} are compiled already"

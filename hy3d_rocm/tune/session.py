@@ -16,7 +16,7 @@ import torch
 from hy3d_rocm import meter
 from hy3d_rocm.conv import probe as probing
 from hy3d_rocm.conv.choice import VENDOR_TIERS, Setting
-from hy3d_rocm.conv.policy import Memory, StoreMemory, keep
+from hy3d_rocm.conv.policy import Memory, keep
 from hy3d_rocm.conv.verdict_store.records import Record, this_machine
 from hy3d_rocm.conv.verdict_store.store import store
 from hy3d_rocm.decoding.families import unproven_family
@@ -139,7 +139,7 @@ def tune_shapes(
     )
     setting = Setting(True, is_rocm, default, vendor_on=default == "vendor")
     risky = risky_tiers(wishes.tiers, is_rocm=is_rocm, asked=wishes.probe)
-    known = StoreMemory(device) if memory is None else memory
+    known = Memory(device) if memory is None else memory
     session = Session(
         shapes, replace(wishes, risky=risky), known, setting, say, lab or Lab(), probe
     )

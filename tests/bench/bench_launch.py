@@ -50,7 +50,7 @@ class Kernel:
 
 def prepare(arch: str) -> None:
     """A GPU of `arch` that isn't there."""
-    from hy3d_rocm.conv.triton import first_use, launch
+    from hy3d_rocm.conv.triton import ahead, launch
     from hy3d_rocm.conv.verdict_store.store import Store
 
     kernel: Any = importlib.import_module("hy3d_rocm.conv.triton.kernel")
@@ -65,7 +65,7 @@ def prepare(arch: str) -> None:
             "architecture": lambda _: arch,
             "store": lambda: store,
         },
-        first_use: {"is_new": lambda _: False, "note": lambda *_, **options: None},
+        ahead: {"is_new": lambda _: False, "note": lambda *_, **options: None},
         torch.cuda: {"current_device": lambda: None},
         torch._C: {"_cuda_getCurrentRawStream": lambda _: 0},
     }

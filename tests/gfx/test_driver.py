@@ -13,8 +13,9 @@ import launch_kernels
 import pytest
 import torch
 
-from hy3d_rocm.conv.triton import configs, jit, launch, plan, steps
-from hy3d_rocm.conv.triton.layout import Layout
+from hy3d_rocm.conv.problem import Problem
+from hy3d_rocm.conv.triton import configs, jit, launch, steps
+from hy3d_rocm.conv.triton.plan import Layout
 from tools.dev.gfx import driver, host, machine
 
 ARCHES = ("gfx1100", "gfx1201", "gfx942")
@@ -141,14 +142,14 @@ def test_lds_is_what_the_launch_asks_for(device: driver.Device, noted: Noted) ->
     assert 0 < noted.programs[0].lds_bytes <= 65536
 
 
-def problem(**fields: Any) -> plan.Problem:
+def problem(**fields: Any) -> Problem:
     """A 3x3x3 with padding, whose weight is packed, in half precision."""
     base: dict[str, Any] = {
         "batch": 1, "channels": 8, "outputs": 16, "groups": 1, "size": (2, 4, 5),
         "kernel": (3, 3, 3), "stride": (1, 1, 1), "dilation": (1, 1, 1), "pad_before": (1, 1, 1),
         "pad_after": (1, 1, 1), "itemsize": 2,
     }  # fmt: skip
-    return plan.Problem(**(base | fields))
+    return Problem(**(base | fields))
 
 
 def convolve(times: int) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from decode_doubles import EVERY_KIND, relative_error, tiny_latents, tiny_vae, u
 from program_doubles import by_layers, compiled, family_of, graph_of, never  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.conv.triton import ahead, first_use, jit  # noqa: E402
+from hy3d_rocm.conv.triton import ahead, jit  # noqa: E402
 from hy3d_rocm.decoding import DecodeOptions, decode_with_report, placing  # noqa: E402
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend  # noqa: E402
 from hy3d_rocm.decoding.backends.triton import work  # noqa: E402
@@ -144,13 +144,13 @@ def test_what_a_first_decode_compiles_was_foretold(
     """With an empty cache; what this process then asks Triton for lies there."""
     pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(first_use, "_here", set())
+    monkeypatch.setattr(ahead, "_here", set())
     monkeypatch.setattr(jit, "_compiled", {})
     work.work_of.cache_clear()
     foretold, want = set(), ahead.want
 
     def noted(kernel: Any, index: int) -> bool:
-        foretold.add(first_use.name_of(kernel.kernels, kernel.item, kernel.facts, index))
+        foretold.add(ahead.name_of(kernel.kernels, kernel.item, kernel.facts, index))
         return want(kernel, index)
 
     monkeypatch.setattr(ahead, "want", noted)
@@ -160,7 +160,7 @@ def test_what_a_first_decode_compiles_was_foretold(
     ahead.finish(lambda: None)
     assert len(jit._compiled) > 3
     assert len(foretold) >= len(jit._compiled)
-    assert first_use._here == foretold
+    assert ahead._here == foretold
     work.work_of.cache_clear()
 
 

@@ -21,7 +21,7 @@ from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import ConvCall, make_spec
 from hy3d_rocm.conv.errors import DeviceMismatchError
 from hy3d_rocm.conv.faults import Fault, inject_faults
-from hy3d_rocm.conv.policy import StoreMemory
+from hy3d_rocm.conv.policy import Memory
 from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.selfcheck import SOUND, check
 from hy3d_rocm.conv.tiers import NativeTier
@@ -51,7 +51,7 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 
 @pytest.fixture(autouse=True)
 def empty_store(monkeypatch: pytest.MonkeyPatch, nothing_remembered: None) -> None:
-    known = StoreMemory(GPU, Store.open(":memory:"))
+    known = Memory(GPU, Store.open(":memory:"))
     monkeypatch.setattr(policy, "_memories", {GPU: known})
 
 

@@ -74,7 +74,7 @@ def test_random_convolutions_are_right(name: str) -> None:
 
 def spot_check(call: ConvCall, out: torch.Tensor, points: int = 200) -> None:
     """Random outputs, a tenth of them at the end, against exact whole-number sums."""
-    shape = windows.geometry(call.spec)
+    shape = call.spec.problem
     x, out = windows.lifted(call.x), windows.lifted(out)
     weight = windows.lifted(call.weight)
     rows = weight.reshape(shape.groups, shape.cout // shape.groups, -1).double()

@@ -297,8 +297,8 @@ def differing_far_apart(device: str = INTERPRETER) -> int:
     """Values that differ where x and out reach beyond 2^31 elements (4 GiB, not touched)."""
     import torch
 
+    from hy3d_rocm.conv.problem import Problem
     from hy3d_rocm.conv.triton import configs
-    from hy3d_rocm.conv.triton.plan import Problem
 
     differing, arch = 0, architecture(device)
     small = configs.Config.parse("16x16x16w4s2g8")

@@ -108,7 +108,7 @@ class Watch:
         def watched(kernels: str, items: Any, operands: Any) -> None:
             self.kernels = [item.kernel for item in items]
             launch_all(kernels, items, operands)
-            self.weight = operands.tensors()[operands.names.index("weight")]
+            self.weight = operands.tensors[operands.names.index("weight")]
 
         torch.empty, jit.launch_all = counted, watched
 
@@ -117,13 +117,14 @@ def check(case: Case, seed: int, watch: Watch) -> str | None:
     """What is wrong with one case, or None."""
     import torch
 
-    from hy3d_rocm.conv.triton import configs, layout, plan
+    from hy3d_rocm.conv.problem import Problem
+    from hy3d_rocm.conv.triton import configs, plan
 
     ones, pads = (1, 1, 1), (case.pad,) * 3
     weight = make_weight(case, seed)
     kt, kh, kw = (max(1, k - 2 * case.pad) for k in case.kernel)
     size = (kt, kh, -(-kw // 8) * 8)  # whole vectors, so that 1x1x1 is read as it lies
-    p = plan.Problem(
+    p = Problem(
         1, case.channels, case.outputs, case.groups, size, case.kernel, (case.stride,) * 3, ones,
         pads, pads, weight.element_size(),
     )  # fmt: skip
@@ -135,7 +136,7 @@ def check(case: Case, seed: int, watch: Watch) -> str | None:
     convolve(p, x, weight, out, configs.Config.parse("32x32x64w4s2g8"))
     narrow = "add_columns" in watch.kernels
     packs = [kernel for kernel in watch.kernels if "pack" in kernel]
-    lies = layout.is_packed(p, narrow, weight.stride()) and weight.data_ptr() % 16 == 0
+    lies = plan.is_packed(p, narrow, weight.stride()) and weight.data_ptr() % 16 == 0
     flat = watch.weight.as_strided((expected(weight, p, narrow).numel(),), (1,))
     if not torch.equal(flat, expected(weight, p, narrow)):
         return "is not the permuted weight"

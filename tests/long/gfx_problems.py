@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import check_triton_numerics as numerics
 import differential_conv3d as differential
 
-from hy3d_rocm.conv.triton.layout import plain_strides
-from hy3d_rocm.conv.triton.plan import Problem
+from hy3d_rocm.conv.problem import Problem
+from hy3d_rocm.conv.triton.plan import plain_strides
 from tools.dev import variants
 from tools.dev.variants import Source, Variant
 
@@ -159,6 +160,7 @@ def _carried_out(
     made = source.steps(arch, variant.dtype)
     far = {name for name, text in letters.items() if "S" not in text}
     # The launches of a call whose tensors are as large as their memory says.
-    made = replace(made, far=made.far | far, calls={})
+    made = copy(made)
+    made.far, made.calls = made.far | far, {}
     launch._carry_out(made, x, weight, bias, out)
     return x, weight, bias, out

@@ -30,7 +30,7 @@ def one_thread() -> Iterator[None]:
 
 def fake_conv3d(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Any, padding: Any,
-    dilation: Any, groups: int, *, out: torch.Tensor, **options: Any,
+    dilation: Any, groups: int, *, out: torch.Tensor | None = None, **options: Any,
 ) -> torch.Tensor:  # fmt: skip
     """Stands for the C core where that is not built: PyTorch in float64, rounded once.
 
@@ -40,8 +40,8 @@ def fake_conv3d(
     if not isinstance(padding, int) and not isinstance(padding[0], int):
         wide[0] = F.pad(wide[0], [n for pair in reversed(padding) for n in pair])
         padding = 0
-    out.copy_(F.conv3d(*wide, stride, padding, dilation, groups))
-    return out
+    made = F.conv3d(*wide, stride, padding, dilation, groups)
+    return made.to(x.dtype) if out is None else out.copy_(made)
 
 
 def cpu_tier() -> Tier:

@@ -15,15 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from hy3d_rocm.conv.problem import Problem
 from hy3d_rocm.conv.triton import configs, steps
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.layout import (
-    Layout,
-    Strides,
-    packed_strides,
-    rows_strides,
-)
-from hy3d_rocm.conv.triton.plan import Launch, Problem
+from hy3d_rocm.conv.triton.plan import Launch, Layout, Strides, packed_strides, rows_strides
 
 V = TypeVar("V")
 S = TypeVar("S")

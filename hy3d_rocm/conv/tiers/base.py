@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 import torch
@@ -13,6 +16,15 @@ from hy3d_rocm.conv.errors import described, is_cancel, is_lost
 from hy3d_rocm.units import size_text
 
 _T = TypeVar("_T")
+
+
+class _Thread(threading.local):
+    """around: entered by this thread around the first use of a kernel that a tier compiles."""
+
+    around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+
+
+THREAD = _Thread()
 
 # Reading the free memory takes 0.2 ms on Linux: not worth it for a buffer that always fits.
 SMALL_BYTES = 1 << 20
@@ -75,12 +87,6 @@ def workspace_of(tier: Tier, spec: ConvSpec) -> int:
 def label_of(tier: Tier, call: ConvCall) -> str:
     """What a user reads, its name where it can't say."""
     return _answer(lambda: tier.label(call), lambda error: tier.name)
-
-
-def compiles(tier: Tier, spec: ConvSpec) -> bool:
-    """Whether the tier's call would compile a kernel."""
-    ask = getattr(tier, "compiles", None)
-    return ask is not None and _answer(lambda: bool(ask(spec)), lambda error: False)
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import torch
 
 from hy3d_rocm.conv.call import ConvSpec
+from hy3d_rocm.conv.problem import Box, Problem, Triple
 from hy3d_rocm.conv.tiers import products, windows
-from hy3d_rocm.conv.tiers.windows import Box, Geometry, Sizes
 
 # Bytes at most, together below 256 MB with the BLAS library's own workspace (32 MiB on Hopper).
 _WEIGHT_BYTES = 48 << 20
@@ -53,7 +53,7 @@ class Plan:
     into channels-last order at once; inner: that of a product. bytes: all that a run takes.
     """
 
-    shape: Geometry
+    shape: Problem
     channels: int
     elems: int
     rows: int
@@ -62,14 +62,14 @@ class Plan:
     phases: int = 1
     line: int = 0
     copied: int = 0
-    outer: Sizes = (0, 0, 0)
-    inner: Sizes = (0, 0, 0)
+    outer: Triple = (0, 0, 0)
+    inner: Triple = (0, 0, 0)
     bytes: int = 0
 
     @property
     def cin(self) -> int:
         """Channels of a group."""
-        return self.shape.cin // self.shape.groups
+        return self.shape.channels
 
     @property
     def step(self) -> int:
@@ -86,35 +86,35 @@ class Plan:
         """Positions of the input held for a line."""
         return self.line * (self.shape.stride[2] if self.free_width else 1)
 
-    def planes(self, steps: Sizes) -> int:
+    def planes(self, steps: Triple) -> int:
         """Frames of columns that a box needs."""
         return self.shape.window_sizes((steps[0], 1, 1))[0] if self.turns > 1 else steps[0]
 
-    def sums(self, steps: Sizes) -> int:
+    def sums(self, steps: Triple) -> int:
         """Positions of each phase that a box is computed for."""
         return windows.aligned(-(-steps[0] * steps[1] * self.line // self.phases))
 
-    def column_elems(self, inner: Sizes) -> int:
+    def column_elems(self, inner: Triple) -> int:
         """The last rows of the overlapping matrix reach past the last position, and those that
         round their number up lie past it: elements for them, whose results are not stored."""
         slack = self.phases * windows.ALIGNED * self.step + self.depth
         return self.planes(inner) * inner[1] * self.width * self.copied + slack
 
-    def sum_elems(self, inner: Sizes) -> int:
+    def sum_elems(self, inner: Triple) -> int:
         return self.phases * self.sums(inner) * self.rows
 
-    def copy_sizes(self, steps: Sizes) -> Sizes:
+    def copy_sizes(self, steps: Triple) -> Triple:
         """T, H, W of the copy of a box's input. Its lines are as long as those of the columns, so
         that a gather has one dimension less; what is beyond the window is not written."""
         t, h, w = self.shape.window_sizes(steps)
         return t, h, max(w, self.width)
 
-    def copy_strides(self, box: Box) -> Sizes:
+    def copy_strides(self, box: Box) -> Triple:
         """T, H, W of the copy of that box, channels being adjacent."""
         _, h, w = self.copy_sizes(windows.counts(box))
         return h * w * self.channels, w * self.channels, self.channels
 
-    def copy_elems(self, outer: Sizes) -> int:
+    def copy_elems(self, outer: Triple) -> int:
         return math.prod(self.copy_sizes(outer)) * self.channels
 
 
@@ -122,15 +122,15 @@ def plan(spec: ConvSpec) -> Plan | None:
     """The cut of a convolution, or None where not even the smallest piece is small enough."""
     work = products.work_dtype(spec.device, spec.dtype)
     total = products.sum_dtype(spec.device, spec.dtype)
-    return _plan(windows.folded(spec), work, total)
+    return _plan(spec.problem.folded, work, total)
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(shape: Geometry, work: torch.dtype, total: torch.dtype) -> Plan | None:
-    cin, is_half = shape.cin // shape.groups, products.is_half(work)
+def _plan(shape: Problem, work: torch.dtype, total: torch.dtype) -> Plan | None:
+    cin, is_half = shape.channels, products.is_half(work)
     unit = 16 // work.itemsize if is_half and cin > _FEW_CHANNELS else 1
     channels = -(-cin // unit) * unit
-    rows = min(shape.cout // shape.groups, _WEIGHT_BYTES // (channels * shape.taps * work.itemsize))
+    rows = min(shape.outputs, _WEIGHT_BYTES // (channels * math.prod(shape.kernel) * work.itemsize))
     if rows == 0 or min(shape.out) == 0:
         return None
     units = (unit // work.itemsize for unit in _WIDER)
@@ -150,10 +150,10 @@ def _cut(draft: Plan, work: torch.dtype, total: torch.dtype) -> Plan | None:
         width = -(-shape.out[2] // parts)
         one = _with_line(draft, width)
 
-        def copy(steps: Sizes, one: Plan = one) -> int:
+        def copy(steps: Triple, one: Plan = one) -> int:
             return one.copy_elems(steps) * work.itemsize
 
-        def piece(steps: Sizes, one: Plan = one) -> int:
+        def piece(steps: Triple, one: Plan = one) -> int:
             return one.column_elems(steps) * work.itemsize + one.sum_elems(steps) * total.itemsize
 
         outer = windows.least_halo(shape, width, copy, _COPY_BYTES, shape.out)
@@ -161,7 +161,7 @@ def _cut(draft: Plan, work: torch.dtype, total: torch.dtype) -> Plan | None:
             shape, width, piece, _PIECE_BYTES, outer, frames=one.turns > 1, rows=False
         )
         if outer is not None and inner is not None:
-            weights = one.rows * one.channels * shape.taps * work.itemsize
+            weights = one.rows * one.channels * math.prod(shape.kernel) * work.itemsize
             size = weights + copy(outer) + piece(inner)
             return dataclasses.replace(one, outer=outer, inner=inner, bytes=size)
     return None
@@ -209,7 +209,7 @@ def _pieces(plan: Plan, x: Ints, out: Ints) -> Iterator[Piece]:
 
 
 def _piece(
-    plan: Plan, counts: Sizes, box: Box | None, strides: Sizes, start: int, out: Ints, place: int
+    plan: Plan, counts: Triple, box: Box | None, strides: Triple, start: int, out: Ints, place: int
 ) -> Piece:
     """Columns are (plane, row, position, taps, channel)."""
     shape, (_, h, w) = plan.shape, counts
@@ -239,7 +239,7 @@ def _piece(
 
 
 def _parts(
-    plan: Plan, counts: Sizes, last: bool, out: Ints, place: int
+    plan: Plan, counts: Triple, last: bool, out: Ints, place: int
 ) -> Iterator[tuple[View, View]]:
     """Whole groups of phases, and what is left of a row of the output."""
     (t, h, w), m, rows = counts, plan.phases, plan.rows
@@ -270,7 +270,7 @@ def run(
     given, made = windows.strides_of(x, shape), windows.strides_of(out, shape)
     known: dict[int, tuple[Piece, ...]] = spec.notes.setdefault(("columns", x.stride()), {})
     one = _Run(plan, spec, x, given, out)
-    outputs = shape.cout // shape.groups
+    outputs = shape.outputs
     for group in range(shape.groups):
         for first, stop in windows.cut(outputs, plan.rows):
             row, rows = group * outputs + first, stop - first

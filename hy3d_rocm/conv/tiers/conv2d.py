@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
+from hy3d_rocm.conv.problem import Box, Problem, Triple
 from hy3d_rocm.conv.tiers import products, vendor, windows
 from hy3d_rocm.conv.tiers.base import empty_result, shortage
-from hy3d_rocm.conv.tiers.windows import Box, Geometry, Sizes, geometry
 
 _PIECE_BYTES = 512 << 20
 _OWN_BYTES = 64 << 20
@@ -35,24 +35,21 @@ class Conv2dTier:
         return f"2D convolutions of {vendor.library_name() if gpu else 'PyTorch'}"
 
     def workspace_bytes(self, spec: ConvSpec) -> int:
-        shape = geometry(spec)
-        steps = _steps(spec)
+        steps, itemsize = _steps(spec), _itemsize(spec)
         if min(spec.out_size) == 0 or steps is None:
             return 0
         own = _OWN_BYTES if spec.device.type == "cuda" else 0
-        return _piece_bytes(shape, _itemsize(spec), steps) + _weight_bytes(spec) + own
+        weights = 3 * math.prod(spec.weight_size)  # folded, and the library's copy of that
+        return _piece_bytes(spec.problem, itemsize, steps) + weights * itemsize + own
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         spec = call.spec
         if spec.ndim != 3:
             return "it is a way to compute conv3d"
         if spec.device.type != "cpu":
-            reason = vendor.library_refusal(spec.device, spec.dtype)
+            reason = vendor.library_refusal(spec, spec.dilation[1:])
             if reason is not None:
                 return reason
-            spread = any(d != 1 for d in spec.dilation[1:])
-            if torch.version.hip is not None and spec.groups > 1 and spread:
-                return "MIOpen has no dilated convolution in groups"
         if min(spec.out_size) > 0 and _steps(spec) is None:
             return "not even one output row's frames fit its workspace"
         need = self.workspace_bytes(spec) + spec.out_bytes
@@ -68,7 +65,7 @@ class Conv2dTier:
             addend = None if bias is None else bias.to(work).view(-1, 1, 1)
             steps = _steps(spec)
             assert steps is not None, "refusal() is asked first"
-            shape = geometry(spec)
+            shape = spec.problem
             for n in range(shape.batch):
                 for box in windows.boxes(shape.box, steps):
                     frames = _frames(spec, shape, x[n], box, work)
@@ -85,23 +82,18 @@ def _itemsize(spec: ConvSpec) -> int:
     return products.work_dtype(spec.device, spec.dtype).itemsize
 
 
-def _weight_bytes(spec: ConvSpec) -> int:
-    """The folded weight, and the library's copy of it."""
-    return 3 * math.prod(spec.weight_size) * _itemsize(spec)
-
-
-def _piece_bytes(shape: Geometry, itemsize: int, steps: Sizes) -> int:
+def _piece_bytes(shape: Problem, itemsize: int, steps: Triple) -> int:
     """Frames and result of a box, and the library's copies of both in a layout of its own."""
     _, h, w = shape.window_sizes(steps)
     frames = steps[0] * shape.kernel[0] * shape.cin * h * w
     return 2 * (frames + shape.cout * math.prod(steps)) * itemsize
 
 
-def _steps(spec: ConvSpec) -> Sizes | None:
-    shape, itemsize = geometry(spec), _itemsize(spec)
+def _steps(spec: ConvSpec) -> Triple | None:
+    shape, itemsize = spec.problem, _itemsize(spec)
     # With a stride in time the frames of a box are no range of the input: one at a time.
     frames = 1 if shape.stride[0] > 1 else shape.out[0]
-    most = dataclasses.replace(shape, out=(frames, *shape.out[1:]))
+    most = (frames, *shape.out[1:])
     limit = min(_PIECE_BYTES, 2 * _MAX_ELEMS * itemsize)
     return windows.steps_that_fit(
         most, lambda steps: _piece_bytes(shape, itemsize, steps), limit, cut_width=True
@@ -117,12 +109,12 @@ def _fold(spec: ConvSpec, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _frames(
-    spec: ConvSpec, shape: Geometry, x: torch.Tensor, box: Box, work: torch.dtype
+    spec: ConvSpec, shape: Problem, x: torch.Tensor, box: Box, work: torch.dtype
 ) -> torch.Tensor:
     """(T, groups x kT x C, H, W) of a box, padded, from x (groups x C, T, H, W)."""
     counts = windows.counts(box)
     _, h, w = shape.window_sizes(counts)
-    groups, kt, cin = shape.groups, shape.kernel[0], shape.cin // shape.groups
+    groups, kt, cin = shape.groups, shape.kernel[0], shape.channels
     if spec.channels_last:
         sizes, order, tap_axis = (counts[0], h, w, groups, kt, cin), (3, 4, 0, 1, 2), 4
     else:
@@ -130,9 +122,9 @@ def _frames(
     frames = torch.empty(sizes, dtype=work, device=x.device)
     source = x.view(groups, cin, *x.shape[1:])
     for tap in range(kt):
-        first = shape.before[0] - tap * shape.dilation[0]
+        first = shape.pad_before[0] - tap * shape.dilation[0]
         one = dataclasses.replace(
-            shape, kernel=(1, *shape.kernel[1:]), before=(first, *shape.before[1:])
+            shape, kernel=(1, *shape.kernel[1:]), pad_before=(first, *shape.pad_before[1:])
         )
         windows.fill(frames.select(tap_axis, tap).permute(order), source, one, box)
     if spec.channels_last:

@@ -11,9 +11,9 @@ import torch
 from hy3d_rocm import _native
 from hy3d_rocm.conv import functional
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
+from hy3d_rocm.conv.problem import Range, Triple
 from hy3d_rocm.conv.tiers import windows
 from hy3d_rocm.conv.tiers.base import allowance, empty_result, shortage
-from hy3d_rocm.conv.tiers.windows import Sizes, geometry
 from hy3d_rocm.units import size_text
 
 _HOST = torch.device("cpu")
@@ -27,24 +27,13 @@ class CpuTier:
     """Our C conv3d on the host. GPU tensors are copied there in pieces, and the results back: that
     takes some hundredths of the time that computing does.
 
-    `conv3d` replaces hy3d_rocm.conv.functional.conv3d (tests); the rest is passed on to it.
+    options: threads, workspace_limit, cancel and accuracy for it. conv3d: stands for it (tests).
     """
 
     name = "cpu"
 
-    def __init__(
-        self,
-        *,
-        threads: int | None = None,
-        workspace_limit: int | None = None,
-        cancel: object = None,
-        accuracy: str = "fast",
-        conv3d: Callable[..., Any] | None = None,
-    ) -> None:
-        self._options = {
-            "threads": threads, "workspace_limit": workspace_limit, "cancel": cancel,
-            "accuracy": accuracy,
-        }  # fmt: skip
+    def __init__(self, *, conv3d: Callable[..., Any] | None = None, **options: Any) -> None:
+        self._options = {"accuracy": "fast", **options}
         self._conv3d = conv3d
 
     def label(self, call: ConvCall) -> str:
@@ -54,7 +43,7 @@ class CpuTier:
         if spec.device.type != "cpu":
             steps = _steps_within(spec, _PIECE_BYTES)
             return 0 if steps is None else device_bytes(spec, steps)
-        limit = self._options["workspace_limit"]
+        limit = self._options.get("workspace_limit")
         return limit if isinstance(limit, int) else 0
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
@@ -88,7 +77,9 @@ class CpuTier:
         filters = windows.lifted(weight.cpu())
         addend = None if bias is None else bias.cpu()
         if spec.device.type == "cpu":
-            self._compute(spec, filters, addend, source, whole, padded=True)
+            shape = spec.problem
+            pads = tuple(zip(shape.pad_before, shape.pad_after, strict=True))
+            self._compute(spec, filters, addend, source, pads, whole)
         elif out.numel():
             steps = _steps(spec, call.limits) or (1, 1, 1)
             self._compute_pieces(spec, filters, addend, source, whole, steps)
@@ -96,33 +87,28 @@ class CpuTier:
 
     def _compute_pieces(
         self, spec: ConvSpec, weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor,
-        out: torch.Tensor, steps: Sizes,
+        out: torch.Tensor, steps: Triple,
     ) -> None:  # fmt: skip
         """Of tensors anywhere: each piece by way of the host."""
-        kept = torch.channels_last_3d if spec.channels_last else torch.contiguous_format
-        for window, place in windows.pieces(x, out, geometry(spec), steps):
-            made = torch.empty(place.shape, dtype=spec.dtype, device=_HOST, memory_format=kept)
-            self._compute(spec, weight, bias, window.to(_HOST), made, padded=False)
-            place.copy_(made)
+        windows.in_pieces(
+            spec, x, out, steps, lambda piece: self._compute(spec, weight, bias, piece.to(_HOST))
+        )
 
     def _compute(
         self, spec: ConvSpec, weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor,
-        out: torch.Tensor, *, padded: bool,
-    ) -> None:  # fmt: skip
+        pads: int | tuple[Range, ...] = 0, out: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         """One call of the C conv3d on host tensors (N, C, T, H, W)."""
         assert self._conv3d is not None
-        shape = geometry(spec)
-        pads: Any = 0
-        if padded:
-            pairs = tuple(zip(shape.before, shape.after, strict=True))
-            pads = shape.before if shape.before == shape.after else pairs
-        self._conv3d(
+        shape = spec.problem
+        made: torch.Tensor = self._conv3d(
             x, weight, bias, shape.stride, pads, shape.dilation, shape.groups, out=out,
             **self._options,
         )  # fmt: skip
+        return made
 
 
-def _steps(spec: ConvSpec, limits: Limits) -> Sizes | None:
+def _steps(spec: ConvSpec, limits: Limits) -> Triple | None:
     """The boxes that the host has room for, smaller ones where the device, too, is short: this tier
     comes last, often after an out of memory."""
     only_free = Limits(None, limits.memory_threshold)
@@ -133,29 +119,29 @@ def _steps(spec: ConvSpec, limits: Limits) -> Sizes | None:
     return _steps_within(spec, most, device) or _steps_within(spec, most)
 
 
-def piece_bytes(spec: ConvSpec, steps: Sizes) -> int:
+def piece_bytes(spec: ConvSpec, steps: Triple) -> int:
     """Host bytes of the input and the result of a box."""
     return sum(_elems(spec, steps)) * spec.dtype.itemsize
 
 
-def device_bytes(spec: ConvSpec, steps: Sizes) -> int:
+def device_bytes(spec: ConvSpec, steps: Triple) -> int:
     """What is copied is made dense on the device, and a padded window is one more."""
     read, made = _elems(spec, steps)
-    padded = read if geometry(spec).is_padded else 0
+    padded = read if spec.problem.is_padded else 0
     return (read + made + padded) * spec.dtype.itemsize
 
 
-def _elems(spec: ConvSpec, steps: Sizes) -> tuple[int, int]:
-    shape = geometry(spec)
+def _elems(spec: ConvSpec, steps: Triple) -> tuple[int, int]:
+    shape = spec.problem
     return shape.cin * math.prod(shape.window_sizes(steps)), shape.cout * math.prod(steps)
 
 
-def _steps_within(spec: ConvSpec, host: int, device: int | None = None) -> Sizes | None:
+def _steps_within(spec: ConvSpec, host: int, device: int | None = None) -> Triple | None:
     """The largest boxes that take at most `host` bytes there and `device` bytes on the device, or
     None."""
 
-    def excess(steps: Sizes) -> int:
+    def excess(steps: Triple) -> int:
         over = piece_bytes(spec, steps) - host
         return over if device is None else max(over, device_bytes(spec, steps) - device)
 
-    return windows.steps_that_fit(geometry(spec), excess, 0, cut_width=True)
+    return windows.steps_that_fit(spec.problem.out, excess, 0, cut_width=True)

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.tiers import windows
 
+_LABELS = {"Miopen": "MIOpen", "Cudnn": "cuDNN", "Mkldnn": "oneDNN", "Slow": "PyTorch native"}
+
 
 class CurrentTier:
     """PyTorch as it is set up: MIOpen, cuDNN, oneDNN, or its native code where those are off."""
@@ -15,7 +17,9 @@ class CurrentTier:
     name = "current"
 
     def label(self, call: ConvCall) -> str:
-        return backend_label(call)
+        chosen = select_backend(call)
+        found = (label for part, label in _LABELS.items() if part in chosen)
+        return next(found, "the current back-end")
 
     def workspace_bytes(self, spec: ConvSpec) -> int:
         return 0
@@ -41,25 +45,12 @@ def select_backend(call: ConvCall) -> str:
     return str(chosen.name)
 
 
-def backend_label(call: ConvCall) -> str:
-    chosen = select_backend(call)
-    for part, label in (
-        ("Miopen", "MIOpen"),
-        ("Cudnn", "cuDNN"),
-        ("Mkldnn", "oneDNN"),
-        ("Slow", "PyTorch native"),
-    ):
-        if part in chosen:
-            return label
-    return "the current back-end"
-
-
 def run_current(
     spec: ConvSpec, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
     """What PyTorch as it is set up would be asked for."""
     x = x if spec.batched else x.unsqueeze(0)
-    shape = windows.geometry(spec)
+    shape = spec.problem
     padding = spec.pad_before
     if not spec.is_padded_plainly:
         x, padding = windows.window(windows.lifted(x), shape, shape.box), (0,) * spec.ndim

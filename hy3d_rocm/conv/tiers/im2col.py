@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 
 from hy3d_rocm.conv.call import ConvSpec
+from hy3d_rocm.conv.problem import Box, Problem, Triple
 from hy3d_rocm.conv.tiers import products, windows
-from hy3d_rocm.conv.tiers.windows import Box, Geometry, Sizes, geometry
 
 # Larger ones cost the GPU more than twice as many operators cost the host
 # (paint_unet_512_b1 and seven other sets on an H200).
@@ -39,24 +39,24 @@ class Plan:
     else all at once. work: dtype of the operands; total: of the sums; is_direct: they are made in
     the result. bytes: all that a run takes."""
 
-    shape: Geometry
+    shape: Problem
     is_view: bool
     work: torch.dtype
     total: torch.dtype
     is_direct: bool
     samples: int = 0
-    steps: Sizes = (0, 0, 0)
+    steps: Triple = (0, 0, 0)
     bytes: int = 0
 
     @property
     def outputs(self) -> int:
         """Output channels of a group."""
-        return self.shape.cout // self.shape.groups
+        return self.shape.outputs
 
     @property
     def depth(self) -> int:
         """Products of an output."""
-        return self.shape.cin // self.shape.groups * self.shape.taps
+        return self.shape.channels * math.prod(self.shape.kernel)
 
     def sum_bytes(self, samples: int, positions: int) -> int:
         """Of sums whose rows are aligned."""
@@ -70,7 +70,7 @@ def plan(spec: ConvSpec) -> Plan | None:
     too large."""
     work = products.work_dtype(spec.device, spec.dtype)
     total = products.sum_dtype(spec.device, spec.dtype)
-    draft = Plan(geometry(spec), spec.is_view, work, total, total is spec.dtype)
+    draft = Plan(spec.problem, spec.is_view, work, total, total is spec.dtype)
     if min(spec.out_size) == 0:
         return None
     return _views(draft) if draft.is_view else _small(draft, spec.dtype)
@@ -81,21 +81,22 @@ def _views(draft: Plan) -> Plan | None:
     """Where the input does not lie as BLAS wants it, or is of another type, it is copied."""
     shape, weights = draft.shape, 2 * draft.outputs * draft.depth * draft.work.itemsize
 
-    def need(samples: int, steps: Sizes) -> int:
+    def need(samples: int, steps: Triple) -> int:
         copy = samples * draft.depth * math.prod(steps) * draft.work.itemsize
         return weights + copy + draft.sum_bytes(samples, math.prod(steps))
 
-    def excess(samples: int, steps: Sizes) -> int:
+    def excess(samples: int, steps: Triple) -> int:
         sums = draft.sum_bytes(samples, math.prod(steps))
         return max(need(samples, steps) - _MOST_BYTES, sums - _SUM_BYTES)
 
-    steps = windows.steps_that_fit(shape, lambda steps: excess(1, steps), 0, cut_width=True)
+    steps = windows.steps_that_fit(shape.out, lambda steps: excess(1, steps), 0, cut_width=True)
     if steps is None:
         return None
     samples = 1
     if steps == shape.out:
         samples = windows.largest(shape.batch, lambda n: excess(n, shape.out) <= 0)
-    return _with(draft, samples, steps, need(samples, steps))
+    size = need(samples, steps)
+    return dataclasses.replace(draft, samples=samples, steps=steps, bytes=size)
 
 
 def _small(draft: Plan, dtype: torch.dtype) -> Plan | None:
@@ -103,7 +104,7 @@ def _small(draft: Plan, dtype: torch.dtype) -> Plan | None:
     if shape.groups > 1 or min(shape.batch, shape.out[0]) > 1 or samples > _MOST_SAMPLES:
         return None
     # im2col pads H and W, as much before as after.
-    if draft.work is not dtype or shape.before[0] or shape.before != shape.after:
+    if draft.work is not dtype or shape.pad_before[0] or shape.pad_before != shape.pad_after:
         return None
     positions = math.prod(shape.out[1:])
     columns = samples * positions * draft.depth * dtype.itemsize
@@ -114,11 +115,7 @@ def _small(draft: Plan, dtype: torch.dtype) -> Plan | None:
     held += draft.sum_bytes(samples, positions)
     if columns > _COLUMN_BYTES or held > _MOST_BYTES:
         return None
-    return _with(draft, samples, shape.out, held)
-
-
-def _with(draft: Plan, samples: int, steps: Sizes, size: int) -> Plan:
-    return dataclasses.replace(draft, samples=samples, steps=steps, bytes=size)
+    return dataclasses.replace(draft, samples=samples, steps=shape.out, bytes=held)
 
 
 def run(
@@ -192,7 +189,7 @@ def _columns(found: Plan, x: torch.Tensor, out: torch.Tensor) -> Iterator[_Piece
     """All of a small layer."""
     shape, samples = found.shape, found.samples
     columns = torch._C._nn.im2col(
-        _frames(shape, samples, x), shape.kernel[1:], shape.dilation[1:], shape.before[1:],
+        _frames(shape, samples, x), shape.kernel[1:], shape.dilation[1:], shape.pad_before[1:],
         shape.stride[1:],
     )  # fmt: skip
     each = out.stride(2 if shape.out[0] > 1 else 0) if samples > 1 else 0
@@ -201,7 +198,7 @@ def _columns(found: Plan, x: torch.Tensor, out: torch.Tensor) -> Iterator[_Piece
     yield columns, out.as_strided(sizes, (each, out.stride(1), step))
 
 
-def _frames(shape: Geometry, samples: int, x: torch.Tensor) -> torch.Tensor:
+def _frames(shape: Problem, samples: int, x: torch.Tensor) -> torch.Tensor:
     """x as (samples, C x kT, H, W)."""
     if x.dim() == 4:
         return x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -11,9 +12,9 @@ from typing import Any
 import torch
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
+from hy3d_rocm.conv.problem import Triple
 from hy3d_rocm.conv.tiers import base, windows
 from hy3d_rocm.conv.tiers.base import allowance, empty_result, shortage
-from hy3d_rocm.conv.tiers.windows import Sizes, geometry
 
 # What pieces are cut to where more would fit: past this size a larger one is no faster.
 _PIECE_BYTES = 2 << 30
@@ -51,7 +52,7 @@ class NativeTier:
         steps = _steps(spec, _piece_limit(spec, allowance(limits, spec.device)))
         if steps is not None:
             return None
-        need = _need(spec, (1, 1, geometry(spec).out[2])) + spec.out_bytes
+        need = _need(spec, (1, 1, spec.problem.out[2])) + spec.out_bytes
         what = "the im2col buffer of one output row, and the output,"
         return shortage(need, limits, spec.device, what)
 
@@ -67,7 +68,7 @@ class NativeTier:
             out = out.contiguous(memory_format=spec.memory_format)
         else:
             out = empty_result(spec)
-            _write_pieces(spec, steps, windows.lifted(out), (x, weight, bias))
+            _write_pieces(spec, steps, out, x, weight, bias)
         return windows.lowered(out, spec)
 
 
@@ -78,7 +79,7 @@ class _Facts:
     is_small: what it takes always fits. roomy_until: it fits _ROOMY times over, as was found; by
     time.monotonic()."""
 
-    out: Sizes
+    out: Triple
     is_whole: bool
     is_uncut: bool
     workspace_bytes: int
@@ -90,7 +91,7 @@ def _facts_of(spec: ConvSpec) -> _Facts:
     """Worked out once: that takes longer than a small convolution."""
     facts: _Facts | None = spec.notes.get("native")
     if facts is None:
-        out, steps = geometry(spec).out, _steps(spec, _PIECE_BYTES)
+        out, steps = spec.problem.out, _steps(spec, _PIECE_BYTES)
         need = _need(spec, out if steps is None else steps)
         is_small = steps == out and need + spec.out_bytes <= base.SMALL_BYTES
         facts = _Facts(out, _is_whole(spec, out), steps == out, need, is_small)
@@ -98,7 +99,7 @@ def _facts_of(spec: ConvSpec) -> _Facts:
     return facts
 
 
-def _steps_of(facts: _Facts, spec: ConvSpec, limits: Limits) -> Sizes:
+def _steps_of(facts: _Facts, spec: ConvSpec, limits: Limits) -> Triple:
     """The box that a call computes at once. What is free is asked at each call only where it is
     scarce: reading it takes longer than a small convolution on a GPU."""
     need, now = facts.workspace_bytes + spec.out_bytes, time.monotonic()
@@ -117,19 +118,19 @@ def _is_depthwise(spec: ConvSpec) -> bool:
     return spec.device.type == "cuda" and spec.groups == spec.x_size[1] > 1
 
 
-def _is_whole(spec: ConvSpec, steps: Sizes) -> bool:
+def _is_whole(spec: ConvSpec, steps: Triple) -> bool:
     """One operator call on the operands as they are."""
     parts = 1 if _is_depthwise(spec) else spec.groups * spec.x_size[0]
-    return steps == geometry(spec).out and parts == 1 and spec.is_padded_plainly
+    return steps == spec.problem.out and parts == 1 and spec.is_padded_plainly
 
 
-def _need(spec: ConvSpec, steps: Sizes) -> int:
+def _need(spec: ConvSpec, steps: Triple) -> int:
     """Predicted bytes of a call cut into boxes of `steps`."""
     if _is_whole(spec, steps):
         return _whole_need(spec)
-    shape = geometry(spec)
-    channels, outputs = spec.weight_size[1], shape.cout // shape.groups
-    columns = spec.weight_size[1] * shape.taps * math.prod(steps)
+    shape = spec.problem
+    channels, outputs = spec.weight_size[1], shape.outputs
+    columns = spec.weight_size[1] * math.prod(shape.kernel) * math.prod(steps)
     if _is_depthwise(spec):
         channels, outputs, columns = shape.cin, shape.cout, 0
     # The operator makes what it is given contiguous: a window, padded or not.
@@ -155,13 +156,13 @@ def _whole_need(spec: ConvSpec) -> int:
     return elems * spec.dtype.itemsize
 
 
-def _steps(spec: ConvSpec, limit: int) -> Sizes | None:
-    shape = geometry(spec)
+def _steps(spec: ConvSpec, limit: int) -> Triple | None:
+    shape = spec.problem
     if min(spec.out_size) == 0:
         return shape.out
     if _need(spec, shape.out) <= limit:
         return shape.out
-    return windows.steps_that_fit(shape, lambda steps: _need(spec, steps), limit)
+    return windows.steps_that_fit(shape.out, lambda steps: _need(spec, steps), limit)
 
 
 def _piece_limit(spec: ConvSpec, allowed: int | None) -> int:
@@ -170,33 +171,26 @@ def _piece_limit(spec: ConvSpec, allowed: int | None) -> int:
 
 
 def _write_pieces(
-    spec: ConvSpec,
-    steps: Sizes,
-    out: torch.Tensor,
-    operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
-) -> None:
+    spec: ConvSpec, steps: Triple, out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> None:  # fmt: skip
     """One operator call for each sample, group and box."""
-    x, weight, bias = operands
-    shape, x = geometry(spec), windows.lifted(x)
     groups = 1 if _is_depthwise(spec) else spec.groups
-    cin, cout = shape.cin // groups, shape.cout // groups
+    cin, cout = x.shape[1] // groups, weight.shape[0] // groups
     for g in range(groups):
         rows = slice(g * cout, (g + 1) * cout)
-        part = (weight[rows], None if bias is None else bias[rows])
+        compute = functools.partial(
+            _operator, spec, weight=weight[rows], bias=None if bias is None else bias[rows],
+            padding=(0,) * spec.ndim,
+        )  # fmt: skip
         source = x[:, g * cin : (g + 1) * cin]
-        for piece, place in windows.pieces(source, out[:, rows], shape, steps):
-            piece = piece.squeeze(2) if spec.ndim == 2 else piece
-            place.copy_(windows.lifted(_operator(spec, piece, *part, (0,) * spec.ndim)))
-            del piece
+        windows.in_pieces(spec, source, out[:, rows], steps, compute)
 
 
 def _operator(
-    spec: ConvSpec,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    spec: ConvSpec, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     padding: tuple[int, ...],
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """One operator call: one group (or all of a depthwise one), padding the same on both sides."""
     aten = torch.ops.aten
     # self, weight, kernel_size, bias, stride, padding: the order that all of them share.

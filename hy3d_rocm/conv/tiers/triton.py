@@ -32,12 +32,6 @@ class TritonTier:
         need = launch.workspace_bytes(spec) + spec.out_bytes
         return shortage(need, limits, spec.device, "its workspace and output")
 
-    def compiles(self, spec: ConvSpec) -> bool:
-        """Whether a first call like this would compile a kernel."""
-        from hy3d_rocm.conv.triton import launch
-
-        return launch.is_new_kernel(spec)
-
     def run(self, call: ConvCall) -> torch.Tensor:
         from hy3d_rocm.conv.triton import launch
 

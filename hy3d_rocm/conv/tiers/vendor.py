@@ -7,9 +7,9 @@ import math
 import torch
 
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
+from hy3d_rocm.conv.problem import Triple
 from hy3d_rocm.conv.tiers import products, windows
 from hy3d_rocm.conv.tiers.base import empty_result, shortage
-from hy3d_rocm.conv.tiers.windows import Sizes, geometry
 
 # Both libraries have kernels that count in 32 bits; larger tensors are cut.
 _MAX_ELEMS = (1 << 31) - 1
@@ -44,12 +44,9 @@ class VendorTier:
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         spec = call.spec
-        reason = library_refusal(spec.device, spec.dtype)
+        reason = library_refusal(spec, spec.dilation)
         if reason is not None or min(spec.out_size) == 0:
             return reason
-        dilated = any(d != 1 for d in spec.dilation)
-        if torch.version.hip is not None and spec.groups > 1 and dilated:
-            return "MIOpen has no dilated convolution in groups"
         steps = _steps(spec)
         if steps is None:
             return "one output row of it is more than 2^31 elements"
@@ -61,18 +58,19 @@ class VendorTier:
         if min(spec.out_size) == 0:
             return empty_result(spec) if spec.batched else empty_result(spec).squeeze(0)
         x, weight, bias = call.values()
+
+        def compute(x: torch.Tensor, padding: tuple[int, ...] = (0,) * spec.ndim) -> torch.Tensor:
+            out = convolution(x, weight, spec.stride, padding, spec.dilation, spec.groups)
+            # In place, as PyTorch's own entry point does it.
+            return out if bias is None else out.add_(bias.view(-1, *(1,) * spec.ndim))
+
         steps = _steps(spec)
         if _is_whole(spec, steps):
-            out = _biased(_operator(spec, x, weight, spec.pad_before), bias)
-            return windows.lowered(out.contiguous(memory_format=spec.memory_format), spec)
-        assert steps is not None, "refusal() is asked first"
-        out = empty_result(spec)
-        x, whole = windows.lifted(x), windows.lifted(out)
-        for piece, place in windows.pieces(x, whole, geometry(spec), steps):
-            piece = piece.squeeze(2) if spec.ndim == 2 else piece
-            got = _biased(_operator(spec, piece, weight, (0,) * spec.ndim), bias)
-            place.copy_(windows.lifted(got))
-            del piece, got
+            out = compute(x, spec.pad_before).contiguous(memory_format=spec.memory_format)
+        else:
+            assert steps is not None, "refusal() is asked first"
+            out = empty_result(spec)
+            windows.in_pieces(spec, x, out, steps, compute)
         return windows.lowered(out, spec)
 
 
@@ -80,15 +78,17 @@ def library_name() -> str:
     return "MIOpen" if torch.version.hip is not None else "cuDNN"
 
 
-def library_refusal(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why the vendor's library can't be used on this device with this dtype at all, or None."""
-    if device.type != "cuda":
-        return f"MIOpen and cuDNN run on GPUs, and the call is on {device.type}"
+def library_refusal(spec: ConvSpec, dilation: tuple[int, ...]) -> str | None:
+    """Why the vendor's library can't be used for this call, so dilated, at all, or None."""
+    if spec.device.type != "cuda":
+        return f"MIOpen and cuDNN run on GPUs, and the call is on {spec.device.type}"
     # MIOpen answers to this name, too. torch leaves it unannotated.
     if not torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
         return f"this PyTorch was built without {library_name()}"
-    if torch.version.hip is not None and dtype is torch.float64:
+    if torch.version.hip is not None and spec.dtype is torch.float64:
         return "MIOpen has no float64"
+    if torch.version.hip is not None and spec.groups > 1 and any(d != 1 for d in dilation):
+        return "MIOpen has no dilated convolution in groups"
     return None
 
 
@@ -96,27 +96,27 @@ def _padded(count: int, lanes: int) -> int:
     return -(-count // lanes) * lanes
 
 
-def _steps(spec: ConvSpec) -> Sizes | None:
+def _steps(spec: ConvSpec) -> Triple | None:
     """The largest box whose input and output stay below 2^31 elements."""
-    shape = geometry(spec)
+    shape = spec.problem
 
-    def need(steps: Sizes) -> int:
+    def need(steps: Triple) -> int:
         read = shape.cin * math.prod(shape.window_sizes(steps))
         return max(read, shape.cout * math.prod(steps))
 
-    return windows.steps_that_fit(shape, need, _MAX_ELEMS)
+    return windows.steps_that_fit(shape.out, need, _MAX_ELEMS)
 
 
-def _is_whole(spec: ConvSpec, steps: Sizes | None) -> bool:
+def _is_whole(spec: ConvSpec, steps: Triple | None) -> bool:
     sizes = (math.prod(spec.x_size), math.prod(spec.out_size))
-    return steps == geometry(spec).out and max(sizes) <= _MAX_ELEMS and spec.is_padded_plainly
+    return steps == spec.problem.out and max(sizes) <= _MAX_ELEMS and spec.is_padded_plainly
 
 
-def _copied_elems(spec: ConvSpec, steps: Sizes | None) -> int:
+def _copied_elems(spec: ConvSpec, steps: Triple | None) -> int:
     """Elements of one padded window and its result, where the call is cut or padded by index."""
     if steps is None or _is_whole(spec, steps):
         return 0
-    shape = geometry(spec)
+    shape = spec.problem
     read = shape.cin * math.prod(shape.window_sizes(steps)) if shape.is_padded else 0
     return read + shape.cout * math.prod(steps)
 
@@ -146,14 +146,3 @@ def convolution(
         result = aten.miopen_convolution(x, weight, None, *shared)
     assert isinstance(result, torch.Tensor)
     return result
-
-
-def _operator(
-    spec: ConvSpec, x: torch.Tensor, weight: torch.Tensor, padding: tuple[int, ...]
-) -> torch.Tensor:
-    return convolution(x, weight, spec.stride, padding, spec.dilation, spec.groups)
-
-
-def _biased(out: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """In place, as PyTorch's own entry point does it."""
-    return out if bias is None else out.add_(bias.view(-1, *(1,) * (out.dim() - 2)))

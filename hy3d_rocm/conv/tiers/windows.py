@@ -6,102 +6,19 @@ so no tier needs a padded copy of the whole input.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 
 from hy3d_rocm.conv.call import ConvSpec
+from hy3d_rocm.conv.problem import Box, Problem, Range, Triple
 
 # Sums of products start at multiples of so many positions (64 bytes of f32): where rows are no
 # multiples of 16 bytes cuBLAS has slow kernels only. What rounding adds is computed, not stored.
 ALIGNED = 16
 
-Range = tuple[int, int]  # first, one past the last
-Box = tuple[Range, Range, Range]  # T, H, W of the output
-Sizes = tuple[int, int, int]
 
-
-@dataclass(frozen=True)
-class Geometry:
-    """A ConvSpec in three dimensions; triples are (T, H, W)."""
-
-    batch: int
-    cin: int
-    cout: int
-    groups: int
-    size: Sizes
-    out: Sizes
-    kernel: Sizes
-    stride: Sizes
-    dilation: Sizes
-    before: Sizes
-    after: Sizes
-
-    @property
-    def taps(self) -> int:
-        return math.prod(self.kernel)
-
-    @property
-    def box(self) -> Box:
-        """The whole output."""
-        t, h, w = self.out
-        return (0, t), (0, h), (0, w)
-
-    def span(self, axis: int, part: Range) -> Range:
-        """The input that outputs `part` of an axis read; outside of 0 .. size is padding."""
-        first = part[0] * self.stride[axis] - self.before[axis]
-        last = (part[1] - 1) * self.stride[axis] - self.before[axis]
-        return first, last + (self.kernel[axis] - 1) * self.dilation[axis] + 1
-
-    def window_sizes(self, counts: Sizes) -> Sizes:
-        """T, H, W of the input window of a box of so many outputs."""
-        t, h, w = (
-            (c - 1) * s + (k - 1) * d + 1
-            for c, s, k, d in zip(counts, self.stride, self.kernel, self.dilation, strict=True)
-        )
-        return t, h, w
-
-    @property
-    def is_padded(self) -> bool:
-        return any(self.before) or any(self.after)
-
-
-@functools.lru_cache(maxsize=4096)
-def geometry(spec: ConvSpec) -> Geometry:
-    """The same for every call of a shape, so remembered."""
-
-    def three(values: tuple[int, ...], fill: int) -> Sizes:
-        t, h, w = values if len(values) == 3 else (fill, *values)
-        return t, h, w
-
-    return Geometry(
-        batch=spec.x_size[0], cin=spec.x_size[1], cout=spec.weight_size[0], groups=spec.groups,
-        size=three(spec.x_size[2:], 1), out=three(spec.out_size[2:], 1),
-        kernel=three(spec.kernel, 1), stride=three(spec.stride, 1),
-        dilation=three(spec.dilation, 1), before=three(spec.pad_before, 0),
-        after=three(spec.pad_after, 0),
-    )  # fmt: skip
-
-
-def folded(spec: ConvSpec) -> Geometry:
-    """The geometry, in which the samples of a batch of single frames are frames of one sample."""
-    shape = geometry(spec)
-    if shape.batch == 1 or (shape.size[0], shape.kernel[0], shape.out[0]) != (1, 1, 1):
-        return shape
-    if shape.before[0] or shape.after[0]:
-        return shape
-    size, out = (shape.batch, *shape.size[1:]), (shape.batch, *shape.out[1:])
-    stride, dilation = (1, *shape.stride[1:]), (1, *shape.dilation[1:])
-    return dataclasses.replace(
-        shape, batch=1, size=size, out=out, stride=stride, dilation=dilation
-    )  # fmt: skip
-
-
-def strides_of(tensor: torch.Tensor, shape: Geometry) -> tuple[int, ...]:
+def strides_of(tensor: torch.Tensor, shape: Problem) -> tuple[int, ...]:
     """Of (N, C, T, H, W), where the samples of a batch of frames may be T (`folded`)."""
     n, c, *rest = tensor.stride()
     t, h, w = rest if len(rest) == 3 else (0, *rest)
@@ -128,23 +45,17 @@ def lowered(tensor: torch.Tensor, spec: ConvSpec) -> torch.Tensor:
     return tensor if spec.batched else tensor.squeeze(0)
 
 
-def counts(box: Box) -> Sizes:
+def counts(box: Box) -> Triple:
     """How many outputs: T, H, W."""
     (t0, t1), (h0, h1), (w0, w1) = box
     return t1 - t0, h1 - h0, w1 - w0
 
 
-def is_inside(shape: Geometry, box: Box) -> bool:
-    """Whether the box reads no padding."""
-    spans = [shape.span(axis, part) for axis, part in enumerate(box)]
-    return all(a >= 0 and b <= n for (a, b), n in zip(spans, shape.size, strict=True))
-
-
-def window(x: torch.Tensor, shape: Geometry, box: Box) -> torch.Tensor:
+def window(x: torch.Tensor, shape: Problem, box: Box) -> torch.Tensor:
     """The input of a box, x being (N, C, T, H, W): a view where it reads no padding, else a copy
     with the padding in it, in the memory format of x."""
     spans = [shape.span(axis, part) for axis, part in enumerate(box)]
-    if is_inside(shape, box):
+    if all(a >= 0 and b <= n for (a, b), n in zip(spans, shape.size, strict=True)):
         for axis, (first, last) in enumerate(spans):
             x = x.narrow(axis + 2, first, last - first)
         return x
@@ -156,7 +67,7 @@ def window(x: torch.Tensor, shape: Geometry, box: Box) -> torch.Tensor:
     return into
 
 
-def fill(into: torch.Tensor, x: torch.Tensor, shape: Geometry, box: Box) -> None:
+def fill(into: torch.Tensor, x: torch.Tensor, shape: Problem, box: Box) -> None:
     """Writes the input of a box, padding included, into `into` (N, C, T, H, W of any strides)."""
     for axis, part in enumerate(box):
         first, last = shape.span(axis, part)
@@ -173,14 +84,20 @@ def fill(into: torch.Tensor, x: torch.Tensor, shape: Geometry, box: Box) -> None
     into.copy_(x)
 
 
-def pieces(
-    x: torch.Tensor, out: torch.Tensor, shape: Geometry, steps: Sizes
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The padded input and the place for the result of each sample and box, one at a time: who lets
-    go of an input before the next one is made keeps to one of them."""
-    for n in range(shape.batch):
-        for box in boxes(shape.box, steps):
-            yield window(x[n : n + 1], shape, box), target(out[n : n + 1], box)
+def in_pieces(
+    spec: ConvSpec, x: torch.Tensor, out: torch.Tensor, steps: Triple,
+    compute: Callable[[torch.Tensor], torch.Tensor],
+) -> None:  # fmt: skip
+    """out by compute(), which is given the padded input of each sample and box, one at a time.
+
+    x, out: of 4 or 5 dimensions, as what compute() is given, and gives."""
+    is_flat, x, out = x.dim() == 4, lifted(x), lifted(out)
+    for n in range(x.shape[0]):
+        for box in boxes(spec.problem.box, steps):
+            piece = window(x[n : n + 1], spec.problem, box)
+            made = compute(piece.squeeze(2) if is_flat else piece)
+            target(out[n : n + 1], box).copy_(lifted(made))
+            del piece, made  # before the next ones are made
 
 
 def cut(count: int, step: int) -> Iterator[Range]:
@@ -190,7 +107,7 @@ def cut(count: int, step: int) -> Iterator[Range]:
         yield index * count // parts, (index + 1) * count // parts
 
 
-def boxes(box: Box, steps: Sizes) -> Iterator[Box]:
+def boxes(box: Box, steps: Triple) -> Iterator[Box]:
     """The box in smaller ones of at most `steps` outputs."""
     for t in cut(box[0][1] - box[0][0], steps[0]):
         for h in cut(box[1][1] - box[1][0], steps[1]):
@@ -211,11 +128,11 @@ def largest(count: int, fits: Callable[[int], bool]) -> int:
 
 
 def steps_that_fit(
-    shape: Geometry, need: Callable[[Sizes], int], limit: int, *, cut_width: bool = False
-) -> Sizes | None:
-    """The largest boxes whose need(T, H, W of the box) stays within limit, cut over T first, then H
-    (then W); None where not even the smallest box does."""
-    t, h, w = shape.out
+    out: Triple, need: Callable[[Triple], int], limit: int, *, cut_width: bool = False
+) -> Triple | None:
+    """The largest boxes of an output whose need(T, H, W of the box) stays within limit, cut over T
+    first, then H (then W); None where not even the smallest box does."""
+    t, h, w = out
     steps = largest(t, lambda n: need((n, h, w)) <= limit)
     if steps:
         return steps, h, w
@@ -227,13 +144,13 @@ def steps_that_fit(
 
 
 def least_halo(
-    shape: Geometry, width: int, need: Callable[[Sizes], int], limit: int, within: Sizes, *,
+    shape: Problem, width: int, need: Callable[[Triple], int], limit: int, within: Triple, *,
     frames: bool = True, rows: bool = True,
-) -> Sizes | None:  # fmt: skip
+) -> Triple | None:  # fmt: skip
     """The box of at most `limit` bytes whose window is smallest for what it gives.
 
     frames, rows: whether a box reads more of them than it gives."""
-    best: tuple[float, Sizes] | None = None
+    best: tuple[float, Triple] | None = None
     for t in range(1, within[0] + 1):
         count = largest(within[1], lambda h, t=t: need((t, h, width)) <= limit)  # type: ignore[misc]
         if count == 0:

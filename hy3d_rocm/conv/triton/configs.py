@@ -8,8 +8,10 @@ it stays if nobody tunes.
 from __future__ import annotations
 
 import functools
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -72,58 +74,14 @@ class Measured:
     tiles: Mapping[Kind, tuple[Config, ...]]
 
 
-# NVIDIA with tensor cores of Ampere and later (the stand-in). The rate: TFLOP/s of a full machine,
-# rounded from first trials on an H200, where the kernel was not yet what it is; only their ratios
-# matter. `bench gpu --sweep` (tools/dev) shows what a guess by them loses; `tune` needs none.
-_NVIDIA_HALF = _tiles(
-    """
-    256x128x64w8s4@740 256x128x64w8s3@730 128x256x64w8s4@690 128x128x64w8s4@690
-    256x192x64w8s3@670 128x192x64w8s3@630 128x96x64w4s4@660 128x96x32w4s4@570
-    128x128x64w4s3@630 256x128x32w8s4@650 256x64x64w4s4@520 128x64x64w4s4@450 64x128x64w4s4@450
-    64x64x64w4s4@400 128x128x16w4s3@400 128x64x16w4s3@300 256x16x64w8s3@170 256x16x32w4s4@150
-    256x16x16w4s3@110
-    """
-)
-_NVIDIA_FLOAT = _tiles(
-    """
-    128x64x32w4s3@80 128x128x32w8s3@72 64x64x32w4s3@70 128x64x16w4s3@60 128x16x32w4s3@45
-    128x16x16w4s3@35
-    """
-)
-# AMD: what compiles there without spilling in every variant (docs/triton.md has what did not).
-# RDNA: waves of 32, WMMA 16x16x16, 256 VGPRs a lane. Its sums alone take 64 of them in a 128 x 128
-# tile of eight waves; twice that spills on RDNA3.
-_RDNA_HALF = _tiles(
-    """
-    128x128x32w8s2 128x96x32w8s2 128x64x32w4s2 64x64x32w4s2 64x128x32w4s2 128x16x32w4s2
-    64x64x16w4s2 128x16x16w4s2
-    """
-)
-# Plain FMA. Eight waves halve the registers of four, which came close to all 256.
-_RDNA_FLOAT = _tiles("64x64x16w8s2 64x32x16w4s2 64x16x16w4s2")
-# RDNA2 has no matrix units: v_dot2 for f16, plain FMA for f32, and for bf16 after widening it.
-_RDNA2_HALF = _RDNA_FLOAT
-# CDNA: waves of 64, MFMA.
-_CDNA_HALF = _tiles(
-    """
-    128x128x32w8s2 128x128x64w8s2 256x128x32w8s2 128x96x32w8s2 128x64x32w4s2 64x64x32w4s2
-    128x16x32w4s2 64x64x16w4s2 128x16x16w4s2
-    """
-)
-_CDNA_FLOAT = _tiles("128x128x16w8s2 128x64x16w4s2 64x64x16w4s2 64x16x16w4s2")
-_CDNA = ("gfx908", "gfx90a", "gfx942", "gfx950")
-_RDNA2 = ("gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036")
-# gfx1100, 1101, 1151, 1200 and 1201 were checked; the others have the same instructions.
-_WMMA = (
-    "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153",
-    "gfx1200", "gfx1201",
-)  # fmt: skip
+_KINDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_KIND_OF = {card: kind for kind, row in _KINDS.items() for card in row["cards"]}
 
 
 def is_known(arch: str) -> bool:
     """Whether the kernels were checked for `arch` or for one with its instructions. Nothing is
     guessed from how a name begins: gfx1250's matrix instructions are not those of gfx1200."""
-    return arch.startswith("sm_") or arch in (*_CDNA, *_RDNA2, *_WMMA)
+    return arch.startswith("sm_") or arch in _KIND_OF
 
 
 def wave_size(arch: str) -> int:
@@ -141,19 +99,10 @@ def offered(arch: str, dtype: str) -> tuple[Config, ...]:
 
     Empty where there is none: the tier then says that it can't.
     """
-    half = dtype in ("f16", "bf16")
-    if not half and dtype != "f32":
-        return ()
-    if arch.startswith("sm_"):
-        modern = int(arch[3:]) >= 80
-        return (_NVIDIA_HALF if half else _NVIDIA_FLOAT) if modern else ()
-    if arch in _CDNA:
-        return _CDNA_HALF if half else _CDNA_FLOAT
-    if arch in _WMMA:
-        return _RDNA_HALF if half else _RDNA_FLOAT
-    if arch in _RDNA2:
-        return _RDNA2_HALF if half else _RDNA_FLOAT
-    return ()
+    column = {"f16": "half", "bf16": "half", "f32": "float"}.get(dtype)
+    is_nvidia = arch.startswith("sm_") and int(arch[3:]) >= 80
+    kind = "nvidia" if is_nvidia else _KIND_OF.get(arch)
+    return () if column is None or kind is None else _tiles(_KINDS[kind][column])
 
 
 def precision(arch: str, dtype: str, tf32_allowed: bool) -> str:
@@ -177,19 +126,12 @@ def fitting(configs: tuple[Config, ...], channels: int, length: int) -> tuple[Co
     return tuple(even or narrow)
 
 
-def guess(
-    configs: tuple[Config, ...], positions: int, channels: int, length: int, units: int,
-    taps: int = 1, parts: Callable[[Config, int], int] | None = None,
-) -> Config:  # fmt: skip
-    """The configuration with the least predicted time: the first that is ranked."""
-    return ranked(configs, positions, channels, length, units, taps, parts)[0]
-
-
 def ranked(
     configs: tuple[Config, ...], positions: int, channels: int, length: int, units: int,
     taps: int = 1, parts: Callable[[Config, int], int] | None = None,
 ) -> list[Config]:  # fmt: skip
-    """Those that make sense, by predicted time: waves of tiles, times the time of one.
+    """Those that make sense, by predicted time, the guess first: waves of tiles, times the time
+    of one.
 
     length: elements of a tap; units: compute units (or multiprocessors); parts(config, tiles): in
     how many parts the sum would be cut.

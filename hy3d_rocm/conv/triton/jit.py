@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hy3d_rocm.conv.triton import ahead, first_use
-from hy3d_rocm.conv.triton.first_use import Facts
+from hy3d_rocm.conv.tiers import base
+from hy3d_rocm.conv.triton import ahead
+from hy3d_rocm.conv.triton.ahead import Facts
 from hy3d_rocm.conv.triton.plan import Call, Launch
 
 logger = logging.getLogger("hy3d_rocm")
@@ -31,7 +32,7 @@ logger = logging.getLogger("hy3d_rocm")
 # a host's progress bar, and its cancel: what it raises passes to the convolution's caller, nothing
 # is launched, and the next call tries again. None: nobody listens.
 on_compile: Callable[[str, int], None] | None = None
-_progress = first_use.Progress()
+_progress = ahead.Progress()
 # As in HIPBackend.is_within_2gb.
 _SMALL_BYTES = 2**31
 # What a launcher of another signature raises before it has launched anything. What a device says
@@ -53,9 +54,6 @@ class _Direct:
         self.usable = True
         self.misfits: tuple[type[Exception], ...] = _FIRST_MISFITS
 
-    def succeeded(self) -> None:
-        self.misfits = _MISFITS
-
     def give_up(self, error: Exception) -> None:
         if self.usable:
             self.usable = False
@@ -75,15 +73,15 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 class Operands(NamedTuple):
     """The operands of one call as its launches see them, by number.
 
-    small: whether 32-bit offsets reach all of each (is_small). tensors: makes them, for a first
-    launch; None for one that no launch of this call has.
+    small: whether 32-bit offsets reach all of each (is_small). tensors: None for one that no launch
+    of this call has.
     """
 
     names: Sequence[str]
     addresses: Sequence[int]
     small: Sequence[bool]
     device: int | None  # None, without a GPU, for the interpreter and doubles
-    tensors: Callable[[], Sequence[torch.Tensor | None]]
+    tensors: Sequence[torch.Tensor | None]
 
 
 def launch_ready(calls: Sequence[Call], addresses: Sequence[int], device: int | None) -> int:
@@ -100,8 +98,7 @@ def launch_ready(calls: Sequence[Call], addresses: Sequence[int], device: int | 
     except _direct.misfits as error:
         _direct.give_up(error)
     else:
-        if _direct.misfits is not _MISFITS:
-            _direct.succeeded()
+        _direct.misfits = _MISFITS
     return done
 
 
@@ -110,22 +107,19 @@ def launch_all(
 ) -> tuple[Call, ...] | None:
     """Runs `items`, kernels of the module called `kernels`, of which not all are ready; all their
     calls for launch_ready, if they are ready now."""
-    tensors = operands.tensors()
-    calls = [launch(kernels, item, operands, tensors) for item in items]
+    calls = [launch(kernels, item, operands) for item in items]
     found = tuple(call for call in calls if call is not None)
     return found if len(found) == len(calls) else None
 
 
-def launch(
-    kernels: str, item: Launch, operands: Operands, tensors: Sequence[torch.Tensor | None]
-) -> Call | None:
+def launch(kernels: str, item: Launch, operands: Operands) -> Call | None:
     """Runs one launch; its call for the next time, None where it went through Triton."""
     at: list[tuple[int, int]] = []
     facts: list[Facts] = []
     given: list[torch.Tensor] = []
     for name, offset in item.operands:
         number = operands.names.index(name)
-        tensor = tensors[number]
+        tensor = operands.tensors[number]
         assert tensor is not None, f"a launch without its operand {name}"
         distance = offset * tensor.element_size()
         is_aligned = (operands.addresses[number] + distance) % 16 == 0
@@ -134,17 +128,17 @@ def launch(
         given.append(_view(tensor, offset))
     key = (kernels, *item.compiled_for, *facts, operands.device)
     compiled = _compiled.get(key)
-    call = _bound(item, compiled, at)
+    call = bind(item, compiled, at)
     if call is not None and launch_ready((call,), operands.addresses, operands.device):
         return call
     module = importlib.import_module(kernels)
     if compiled is not None:  # it is launched this way for good
         by_triton(module, item, given)()
         return None
-    name = first_use.name_of(kernels, item, facts, operands.device)
-    with first_use.lock_of(name):  # two threads need not compile the same
+    name = ahead.name_of(kernels, item, facts, operands.device)
+    with ahead.lock_of(name):  # two threads need not compile the same
         compile_and_launch = by_triton(module, item, given)
-        is_new = first_use.is_new(name)
+        is_new = ahead.is_new(name)
         try:
             launched = (
                 _shown(item.kernel, name, compile_and_launch) if is_new else compile_and_launch()
@@ -157,7 +151,7 @@ def launch(
         is_compiled = hasattr(launched, "metadata")  # the interpreter returns none
         if is_compiled:
             _compiled[key] = launched
-        first_use.note(name, on_disk=is_compiled)
+        ahead.note(name, on_disk=is_compiled)
     return None
 
 
@@ -166,27 +160,23 @@ def is_small(size_bytes: int) -> bool:
     return size_bytes < _SMALL_BYTES
 
 
-def _bound(item: Launch, compiled: Any, at: Sequence[tuple[int, int]]) -> Call | None:
-    """bind(); None where nothing is compiled yet, or it is not this Triton's way."""
-    if compiled is None or not _direct.usable:
-        return None
-    try:
-        return bind(item, compiled, at)
-    except _direct.misfits as error:
-        _direct.give_up(error)
-        return None
-
-
-def bind(item: Launch, compiled: Any, at: Sequence[tuple[int, int]]) -> Call:
+def bind(item: Launch, compiled: Any, at: Sequence[tuple[int, int]]) -> Call | None:
     """A compiled kernel as a function of addresses and stream, which calls it as Triton's
-    JITFunction.run does. at: number and offset in bytes of each operand.
+    JITFunction.run does. at: number and offset in bytes of each operand. None where nothing is
+    compiled yet, or it is not this Triton's way.
 
     CompiledKernel.run takes (grid x, y, z, stream, function, packed_metadata, launch_metadata, two
     hooks, *all arguments, constants among them) in Triton 3.3 and 3.6, read in their sources;
     HIPLauncher and CudaLauncher differ in what they put in between for the driver, not in what they
     are called with, and both take a pointer as an int.
     """
-    run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
+    if compiled is None or not _direct.usable:
+        return None
+    try:
+        run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
+    except _direct.misfits as error:
+        _direct.give_up(error)
+        return None
     (x, y, z), rest = item.grid, (*item.numbers, *item.constants)
 
     def call(addresses: Sequence[int], stream: int) -> None:
@@ -218,7 +208,8 @@ def _shown(kernel: str, name: str, compile_and_launch: Callable[[], Any]) -> Any
     try:
         look()
         ahead.wait_for(name, look)
-        return compile_and_launch()
+        with base.THREAD.around():
+            return compile_and_launch()
     finally:
         _progress.after(time.perf_counter() - start)
 

@@ -8,7 +8,6 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,17 +15,15 @@ import torch
 
 from hy3d_rocm.conv.tiers.base import empty_result
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
-from hy3d_rocm.conv.triton import configs, first_use, jit, plan
+from hy3d_rocm.conv.triton import ahead, configs, jit, plan
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.first_use import Facts
-from hy3d_rocm.conv.triton.layout import Layout, is_points
+from hy3d_rocm.conv.triton.plan import Layout
 from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
 from hy3d_rocm.conv.verdict_store.records import Key, Machine, make_key, this_machine
 from hy3d_rocm.conv.verdict_store.store import Store, store
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvCall, ConvSpec
-    from hy3d_rocm.conv.triton.plan import Launch
 
 _KERNELS = "hy3d_rocm.conv.triton.kernel"
 # "unpacked" is the weight as the call has it, "weight" that which the kernels read: the same, or
@@ -91,9 +88,7 @@ def kernel_problem() -> str | None:
 
 def architecture(device: torch.device) -> str:
     """ "gfx1100" or "sm_90"."""
-    return first_use.architecture(
-        torch.cuda.current_device() if device.index is None else device.index
-    )
+    return ahead.architecture(torch.cuda.current_device() if device.index is None else device.index)
 
 
 @functools.cache
@@ -104,54 +99,6 @@ def _units(device: torch.device) -> int:
 def target_of(device: torch.device) -> Target:
     """The Target of a GPU, with PyTorch's switch for TF32 as it is now."""
     return Target(architecture(device), _units(device), allows_tf32())
-
-
-def is_new_kernel(spec: ConvSpec) -> bool:
-    """Whether a first call like this would compile a kernel: none in this process or noted beside
-    Triton's cache. LLVM ends the process on some errors, so a caller may want a `trying` row first.
-
-    As far as one can tell: of an input dense in the layout of the call and aligned. False for what
-    the tier refuses or does not launch anything for.
-    """
-    if refusal(spec) is not None or not min(spec.out_size):
-        return False
-    made = _noted_steps(spec) or _likely_steps(spec)
-    return any(
-        first_use.is_new(_kernel_name(item, steps.far, spec))
-        for steps in made
-        for item in steps.launches
-    )
-
-
-def _noted_steps(spec: ConvSpec) -> list[Steps]:
-    """Those of the calls that there were."""
-    # A list at once: another thread may note more.
-    return [noted[0] for key, noted in list(spec.notes.items()) if isinstance(key, tuple)]
-
-
-def _likely_steps(spec: ConvSpec) -> list[Steps]:
-    """Those of a first call, on meta tensors (whose address is 0: aligned)."""
-    x = torch.empty(spec.x_size, device="meta").to(memory_format=spec.memory_format)
-    out = torch.empty(spec.out_size, device="meta", memory_format=spec.memory_format)
-    weight = torch.empty(spec.weight_size, device="meta")
-    target, name = target_of(spec.device), _NAMES[spec.dtype]
-    config = config_for(spec)
-    # A call is in channels-last if its input or its weight is: the weight may lie in either way.
-    layouts = [
-        Layout.of(x, out, weight.to(memory_format=lies))
-        for lies in {torch.contiguous_format, spec.memory_format}
-    ]
-    p = plan.problem(spec)
-    return [make_steps(p, lies, name, spec.has_bias, target, config) for lies in layouts]
-
-
-def _kernel_name(item: Launch, far: Collection[str], spec: ConvSpec) -> str:
-    """What first_use calls the kernel of `item`."""
-    facts = []
-    for name, offset in item.operands:
-        dtype = torch.float32 if name == "sums" else spec.dtype
-        facts.append(Facts(dtype, name not in far, offset * dtype.itemsize % 16 == 0))
-    return first_use.name_of(_KERNELS, item, facts, spec.device.index)
 
 
 def run(call: ConvCall, config: Config | None = None) -> torch.Tensor:
@@ -218,32 +165,20 @@ def _carry_out(
     if ready is not None and done == len(ready):
         return
 
-    def tensors() -> list[torch.Tensor | None]:
-        found = {"x": x, "unpacked": weight, "out": out, "weight": weight}
-        if workspace is not None:
-            found |= _parts(made, workspace, x.dtype)
-        found["bias"] = found["weight"] if bias is None else bias
-        return [found.get(name) for name in _OPERANDS]
-
+    every = {"x": x, "unpacked": weight, "out": out, "weight": weight}
+    for name, at, elements, dtype in (
+        ("weight", 0, made.packed_elems, x.dtype), ("rows", rows_at, made.rows_elems, x.dtype),
+        ("sums", sums_at, made.sums_elems, torch.float32),
+    ):  # fmt: skip
+        if elements and workspace is not None:
+            every[name] = workspace[at : at + elements * dtype.itemsize].view(dtype)
+    every["bias"] = every["weight"] if bias is None else bias
     small = [name not in made.far for name in _OPERANDS]
+    tensors = [every.get(name) for name in _OPERANDS]
     operands = jit.Operands(_OPERANDS, addresses, small, device, tensors)
     found = jit.launch_all(_KERNELS, made.launches[done:], operands)
     if found is not None and not done:
         made.calls[device, ends] = found
-
-
-def _parts(made: Steps, workspace: torch.Tensor, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """The tensors that share the workspace."""
-    rows_at, sums_at, _ = made.offsets
-    every = {
-        "weight": (0, made.packed_elems, dtype), "rows": (rows_at, made.rows_elems, dtype),
-        "sums": (sums_at, made.sums_elems, torch.float32),
-    }  # fmt: skip
-    return {
-        name: workspace[at : at + elements * of.itemsize].view(of)
-        for name, (at, elements, of) in every.items()
-        if elements
-    }
 
 
 # Tiles that `hy3d-rocm tune` found best here: a record's detail names one.
@@ -322,13 +257,11 @@ def candidates(call: ConvCall) -> tuple[tuple[Config, ...], tuple[Config, ...]]:
     layout = Layout.of(x, out)
     made = make_steps(p, layout, _NAMES[spec.dtype], call.bias is not None, target)
     every = configs.offered(target.arch, _NAMES[spec.dtype])
-    outputs = p.outputs * p.kernel[2] if made.narrow else p.outputs
-    if is_points(p, layout):
-        ranked = configs.ranked_points(every, outputs, p.channels)
+    if plan.is_points(p, layout):
+        ranked = configs.ranked_points(every, p.outputs, p.channels)
     else:
-        length = p.row_channels if made.narrow else p.tap_length
         positions = p.batch * p.out[0] * p.padded[1] * p.padded[2]
-        ranked = configs.ranked(every, positions, outputs, length, target.units, p.taps)
+        ranked = configs.ranked(every, positions, made.outputs, made.length, target.units, p.taps)
     guess = tiles_of(made)
     return guess, tuple(config for config in ranked if config not in guess)
 

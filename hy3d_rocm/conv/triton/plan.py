@@ -1,23 +1,24 @@
-"""How one convolution is cut into launches. Pure integers: no torch, no triton.
+"""How one convolution is cut into launches, and how its tensors lie. Pure integers: no torch, no
+triton.
 
-A `Problem` is the convolution with time, height and width always present; a conv2d's batch is its
-time, which has a kernel of 1. A `Plan` says where rows come from: the input itself where it already
+A `Plan` says where rows come from: the input itself where it already
 is rows ("direct"), or a workspace that `to_rows` fills box by box.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from operator import neg
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hy3d_rocm.conv.problem import Problem, Triple
 
 if TYPE_CHECKING:
-    from hy3d_rocm.conv.call import ConvSpec
+    import torch
 
-Triple = tuple[int, int, int]
+    from hy3d_rocm.conv.call import ConvSpec
 
 # Bytes of the rows in flight and of the packed weight. Last-level caches of the cards this is for
 # are 32 to 96 MB (a wave of programs reads each row 27 times); a larger box would only save halo.
@@ -33,92 +34,9 @@ _LINE_BYTES = 256  # parts of the workspace share no cache line
 Call = Callable[[Sequence[int], int], None]  # of Operands.addresses and a stream
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Sizes as (t, h, w). `channels` and `outputs` are those of one group."""
-
-    batch: int
-    channels: int
-    outputs: int
-    groups: int
-    size: Triple
-    kernel: Triple
-    stride: Triple
-    dilation: Triple
-    pad_before: Triple
-    pad_after: Triple
-    itemsize: int
-
-    @cached_property
-    def padded(self) -> Triple:
-        """Input size with its padding."""
-        sides = zip(self.size, self.pad_before, self.pad_after, strict=True)
-        return _triple(n + a + b for n, a, b in sides)
-
-    @cached_property
-    def out(self) -> Triple:
-        """Output size."""
-        parts = zip(self.padded, self.kernel, self.stride, self.dilation, strict=True)
-        return _triple((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in parts)
-
-    @property
-    def is_padded(self) -> bool:
-        return any(self.pad_before) or any(self.pad_after)
-
-    @property
-    def row_channels(self) -> int:
-        """Channels of a row: a multiple of 8, so that 16-byte loads of half types fit."""
-        return -(-self.channels * self.groups // 8) * 8
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether an output position and a tap are a constant number of rows apart."""
-        return self.stride == (1, 1, 1)
-
-    @property
-    def merged(self) -> bool:
-        """Whether the taps along w are one tap of contiguous memory."""
-        return self.dilation[2] == 1 and self.groups == 1
-
-    @property
-    def tap_length(self) -> int:
-        """Contiguous elements of one tap."""
-        if self.groups > 1:
-            return self.channels
-        return self.row_channels * (self.kernel[2] if self.merged else 1)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the packed weight."""
-        return self.outputs * self.groups * self.taps * self.tap_length * self.itemsize
-
-    @property
-    def taps(self) -> int:
-        kt, kh, kw = self.kernel
-        return kt * kh * (1 if self.merged else kw)
-
-
 def problem(spec: ConvSpec) -> Problem:
-    """The Problem of a conv2d or conv3d."""
-    flat = spec.ndim == 2
-    n, c = spec.x_size[:2]
-
-    def triple(values: tuple[int, ...], fill: int) -> Triple:
-        return _triple((fill, *values) if flat else values)
-
-    return Problem(
-        batch=1 if flat else n,
-        channels=c // spec.groups,
-        outputs=spec.weight_size[0] // spec.groups,
-        groups=spec.groups,
-        size=triple(spec.x_size[2:], n),
-        kernel=triple(spec.kernel, 1),
-        stride=triple(spec.stride, 1),
-        dilation=triple(spec.dilation, 1),
-        pad_before=triple(spec.pad_before, 0),
-        pad_after=triple(spec.pad_after, 0),
-        itemsize=spec.dtype.itemsize,
-    )
+    """The Problem of a conv2d or conv3d; the batch of a conv2d is its time."""
+    return spec.problem.folded if spec.ndim == 2 else spec.problem
 
 
 @dataclass(frozen=True)
@@ -133,7 +51,7 @@ class Box:
 
     def lines(self, problem: Problem) -> tuple[int, int]:
         """Frames and lines of padded input that the box reads."""
-        return _reach(self.t1 - self.t0, problem, 0), _reach(self.h1 - self.h0, problem, 1)
+        return problem.reach(0, self.t1 - self.t0), problem.reach(1, self.h1 - self.h0)
 
 
 @dataclass(frozen=True)
@@ -203,7 +121,7 @@ def refusal(p: Problem) -> str | None:
 
 def smallest_box_rows(p: Problem) -> int:
     """Rows that one frame and one line of output need."""
-    return _reach(1, p, 0) * _reach(1, p, 1) * p.padded[2]
+    return p.reach(0, 1) * p.reach(1, 1) * p.padded[2]
 
 
 def rows_room(p: Problem, limit_bytes: int = WORKSPACE_BYTES) -> int:
@@ -215,7 +133,7 @@ def rows_room(p: Problem, limit_bytes: int = WORKSPACE_BYTES) -> int:
 def most_bytes(p: Problem) -> int:
     """Bytes of rows, packed weight and sums: no plan takes more, whatever the input's strides."""
     row = p.row_channels * p.itemsize
-    whole = _reach(p.out[0], p, 0) * _reach(p.out[1], p, 1) * p.padded[2] * row
+    whole = p.reach(0, p.out[0]) * p.reach(1, p.out[1]) * p.padded[2] * row
     rows = max(smallest_box_rows(p) * row, min(whole, rows_room(p)))
     line_sums = 4 * NARROW * p.padded[2]
     parts = (rows, p.weight_bytes, max(SPLIT_BYTES, line_sums))
@@ -227,18 +145,15 @@ def whole_lines(size_bytes: int) -> int:
     return -(-size_bytes // _LINE_BYTES) * _LINE_BYTES
 
 
-@dataclass(frozen=True)
-class Tiling:
+class Tiling(NamedTuple):
     """Positions of a tile, tiles for each block of positions, tiles that run at once."""
 
-    block_p: int = 128
-    blocks_n: int = 1
-    units: int = 1
+    block_p: int
+    blocks_n: int
+    units: int
 
 
-def make_plan(
-    p: Problem, is_rows: bool, limit_bytes: int = WORKSPACE_BYTES, tiling: Tiling | None = None
-) -> Plan:
+def make_plan(p: Problem, is_rows: bool, limit_bytes: int, tiling: Tiling) -> Plan:
     """The plan. is_rows: the input lies as rows in memory (channels-last, dense, aligned).
 
     Of the box shapes that fit the limit, the cheapest: rows copied (those in a halo twice), and
@@ -250,8 +165,8 @@ def make_plan(
         return Plan(p, True, p.out[0], p.out[1])
     line_bytes = p.padded[2] * p.row_channels * p.itemsize
     budget = max(1, min(limit_bytes // line_bytes, _ROW_LIMIT // p.padded[2]))
-    best = _cheapest(p, budget, tiling or Tiling())
-    return Plan(p, False, best[1], best[2])
+    _, th, hh = _cheapest(p, budget, tiling)
+    return Plan(p, False, th, hh)
 
 
 def _even(length: int) -> list[int]:
@@ -272,16 +187,16 @@ def _cheapest(p: Problem, budget: int, tiling: Tiling) -> tuple[float, int, int]
     operations of a position, its frames and lines. Boxes that can't be cheaper are left out: plans
     ask for hundreds of boxes."""
     kt, kh, kw = p.kernel
-    operations = 2 * kt * kh * kw * p.channels * p.outputs * p.groups
+    operations = 2 * kt * kh * kw * p.channels * p.cout
     wide, is_flat, itemsize = p.padded[2], p.is_flat, p.row_channels * p.itemsize
-    units, block_p, blocks_n = tiling.units, tiling.block_p, tiling.blocks_n
+    block_p, blocks_n, units = tiling
     wave = units * block_p / blocks_n
     least = p.out[0] * p.out[1] * wide
     best = (float("inf"), 1, 1)
     lengths = _even(p.out[1])
-    step, beyond = p.stride[1], _reach(1, p, 1) - p.stride[1]
+    step, beyond = p.stride[1], p.reach(1, 1) - p.stride[1]
     for th in _even(p.out[0]):
-        reach, copied = _reach(th, p, 0), _copied(p.out[0], th, p, 0)
+        reach, copied = p.reach(0, th), _copied(p.out[0], th, p, 0)
         frames, boxes = _parts(p.out[0], th), -(-p.out[0] // th)
         longest = (budget // reach - beyond) // step
         for hh in lengths[bisect_left(lengths, -longest, key=neg) :]:
@@ -295,7 +210,7 @@ def _cheapest(p: Problem, budget: int, tiling: Tiling) -> tuple[float, int, int]
             computed = 0.0
             for t, times in frames:
                 for h, several in _parts(p.out[1], hh):
-                    rows = (t - 1) * _reach(h, p, 1) + h if is_flat else t * h
+                    rows = (t - 1) * p.reach(1, h) + h if is_flat else t * h
                     blocks = -(-rows * wide // block_p)
                     waves = -(-blocks * blocks_n // units)
                     # Half a wave stands for what a launch costs.
@@ -317,12 +232,7 @@ def _parts(length: int, step: int) -> list[tuple[int, int]]:
 def _copied(length: int, step: int, p: Problem, axis: int) -> int:
     """Input lines along `axis` that are copied in all."""
     full, rest = divmod(length, step)
-    return full * _reach(step, p, axis) + (_reach(rest, p, axis) if rest else 0)
-
-
-def _reach(outputs: int, p: Problem, axis: int) -> int:
-    """Input lines along `axis` that `outputs` output lines read."""
-    return (outputs - 1) * p.stride[axis] + p.dilation[axis] * (p.kernel[axis] - 1) + 1
+    return full * p.reach(axis, step) + (p.reach(axis, rest) if rest else 0)
 
 
 def splits(tiles: int, steps: int, outputs: int, positions: int, units: int) -> int:
@@ -336,6 +246,120 @@ def splits(tiles: int, steps: int, outputs: int, positions: int, units: int) -> 
     return max(1, min(units // tiles, steps // 8, room))
 
 
-def _triple(values: Iterable[int]) -> Triple:
-    t, h, w = values
-    return (t, h, w)
+# How the tensors lie in memory, which kernel can read that in place, and how a weight is packed: as
+# (outputs, taps, channels), for a narrow convolution as (kw, outputs, kt * kh, channels), channels
+# innermost and a multiple of 8.
+
+Strides = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Strides of x and out (n, c, t, h, w); aligned: x starts at a multiple of 16 bytes.
+
+    weight: its strides (o, c, t, h, w), None for those of a dense one; weight_aligned: as of x.
+    """
+
+    x: Strides
+    out: Strides
+    aligned: bool
+    weight: Strides | None = None
+    weight_aligned: bool = True
+
+    @classmethod
+    def of(cls, x: torch.Tensor, out: torch.Tensor, weight: torch.Tensor | None = None) -> Layout:
+        """That of the tensors; the batch of a 4-dimensional one is the time."""
+        strides, aligned = (_strides_of(x), _strides_of(out)), x.data_ptr() % 16 == 0
+        if weight is None:
+            return cls(*strides, aligned)
+        o, c, *rest = weight.stride()
+        t, h, w = rest if len(rest) == 3 else (0, *rest)
+        return cls(*strides, aligned, (o, c, t, h, w), weight.data_ptr() % 16 == 0)
+
+
+def is_points(p: Problem, layout: Layout) -> bool:
+    """Whether `conv_points` computes this: 1x1x1, dense NCDHW, whole vectors."""
+    if p.batch > GRID_LIMIT:
+        return False
+    t, h, w = p.size
+    dense = all(
+        s[2:] == (h * w, w, 1) or (t == 1 and s[3:] == (w, 1)) for s in (layout.x, layout.out)
+    )
+    plain = p.kernel == (1, 1, 1) and p.is_flat and not p.is_padded and p.groups == 1
+    whole = p.channels % 8 == 0 and t * h * w % 8 == 0 and t * h * w < 2**31 - 512
+    strided = all(s[1] % 8 == 0 and (p.batch == 1 or s[0] % 8 == 0) for s in (layout.x, layout.out))
+    return dense and plain and whole and strided and layout.aligned
+
+
+def is_rows(p: Problem, layout: Layout) -> bool:
+    """Whether x lies in memory as rows that the kernel can read."""
+    c = p.row_channels
+    if c != p.cin or not layout.aligned or c * p.itemsize % 16:
+        return False
+    return _lies((p.batch, c, *p.size), layout.x, rows_strides(p.size, c))
+
+
+def _lies(sizes: tuple[int, ...], strides: Strides, wanted: Strides) -> bool:
+    """Whether strides are those wanted, wherever they matter."""
+    return all(n == 1 or a == b for n, a, b in zip(sizes, strides, wanted, strict=True))
+
+
+def _strides_of(tensor: torch.Tensor) -> Strides:
+    """In the order n, c, t, h, w."""
+    if tensor.dim() == 5:
+        n, c, t, h, w = tensor.stride()
+        return (n, c, t, h, w)
+    n, c, h, w = tensor.stride()
+    return (0, c, n, h, w)
+
+
+def rows_strides(size: Triple, channels: int) -> Strides:
+    """Strides of a dense (n, t, h, w, c) tensor in the order n, c, t, h, w."""
+    t, h, w = size
+    return (t * h * w * channels, 1, h * w * channels, w * channels, channels)
+
+
+# Taps and channels of one program. Taps lie together in memory, so a tile reads stretches of all
+# taps of its channels; as few tiles as there are kernels to be checked on each architecture.
+TILES = ((4, 512), (16, 256), (32, 128))
+
+
+def channels_of(p: Problem) -> int:
+    """Channels of one tap of a packed weight."""
+    return p.channels if p.groups > 1 else p.row_channels
+
+
+def plain_strides(p: Problem) -> Strides:
+    """Those of a dense weight in PyTorch's order, (o, c, t, h, w)."""
+    kt, kh, kw = p.kernel
+    return (p.channels * kt * kh * kw, kt * kh * kw, kh * kw, kw, 1)
+
+
+def packed_strides(p: Problem, narrow: bool) -> Strides:
+    """Those of the packed weight, in the order o, c, t, h, w."""
+    (kt, kh, _), c = p.kernel, channels_of(p)
+    if narrow:
+        return (kt * kh * c, 1, kh * c, c, p.cout * kt * kh * c)
+    return rows_strides(p.kernel, c)
+
+
+def is_packed(p: Problem, narrow: bool, strides: Strides) -> bool:
+    """Whether a weight with these strides lies as a packed one does."""
+    if channels_of(p) != p.channels:
+        return False
+    sizes = (p.cout, p.channels, *p.kernel)
+    return _lies(sizes, strides, packed_strides(p, narrow))
+
+
+def make_packing(p: Problem, narrow: bool, strides: Strides) -> Launch:
+    """Packs a weight with these strides."""
+    kt, kh, kw = p.kernel
+    taps, c = kt * kh * kw, channels_of(p)
+    to = packed_strides(p, narrow)
+    lie = zip(p.kernel, strides[2:], (kh * kw, kw, 1), strict=True)
+    dense = taps > 1 and all(n == 1 or a == b for n, a, b in lie)
+    block_t, block_c = next((t for t in TILES if t[0] >= taps), TILES[-1])
+    programs = p.cout * -(-taps // block_t) * -(-c // block_c)
+    numbers = (p.channels, c // 8, taps, kh, kw, to[0] // c, to[3] // c, to[4] // c, *strides)
+    operands, constants = (("unpacked", 0), ("weight", 0)), (dense, block_t, block_c)
+    return Launch("pack_weight", (programs, 1, 1), operands, numbers, constants, 4, 1)

@@ -1,4 +1,4 @@
-"""A convolution as a list of launches, made once for a call signature and kept.
+"""A convolution as a list of launches; `make_steps` gives the same object for the same question.
 
 Which kernels: `conv_points` for 1x1x1 on NCDHW; else `conv_rows` over rows, which are the input
 itself or boxes of it that `to_rows` copies. Two forms go through a float32 workspace: sums in parts
@@ -9,23 +9,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 
+from hy3d_rocm.conv.problem import Problem, Triple
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.jit import is_small
-from hy3d_rocm.conv.triton.layout import (
-    Layout,
-    Packing,
-    is_packed,
-    is_points,
-    is_rows,
-    make_packing,
-    plain_strides,
-    rows_strides,
-)
-from hy3d_rocm.conv.triton.plan import Call, Launch, Problem, Triple
+from hy3d_rocm.conv.triton.plan import Call, Launch, Layout, plain_strides, rows_strides
 
 
 @dataclass(frozen=True)
@@ -37,111 +28,79 @@ class Target:
     tf32: bool = False
 
 
-@dataclass(frozen=True)
 class Steps:
     """launches in order. Elements of the packed weight (0: it is read as it lies), of the rows and
     of the f32 sums, which share one workspace in this order.
 
     narrow: the weight is packed column by column. far: operands that reach beyond 2 GiB. calls: all
     launches ready to be called, by device and what of the addresses a compiled kernel depends on.
+    config: instead of the guessed tile.
     """
-
-    launches: tuple[Launch, ...]
-    itemsize: int
-    packed_elems: int
-    rows_elems: int
-    sums_elems: int
-    narrow: bool
-    far: frozenset[str]
-    calls: dict[Hashable, tuple[Call, ...]] = field(default_factory=dict, compare=False)
-
-    @functools.cached_property
-    def offsets(self) -> tuple[int, int, int]:
-        """Bytes from the workspace's start to the rows and to the sums, and to its end."""
-        rows = plan.whole_lines(self.packed_elems * self.itemsize)
-        sums = rows + plan.whole_lines(self.rows_elems * self.itemsize)
-        return rows, sums, sums + plan.whole_lines(self.sums_elems * 4)
-
-
-@functools.lru_cache(maxsize=1024)
-def make_steps(
-    p: Problem, layout: Layout, dtype: str, has_bias: bool, target: Target,
-    config: Config | None = None, limit_bytes: int = plan.WORKSPACE_BYTES,
-) -> Steps:  # fmt: skip
-    """All launches of the convolution."""
-    return _Maker(p, layout, dtype, has_bias, target, config, limit_bytes).steps()
-
-
-class _Maker:
-    """Makes the steps of one convolution."""
 
     def __init__(
         self, p: Problem, layout: Layout, dtype: str, has_bias: bool, target: Target,
-        config: Config | None, limit_bytes: int,
+        config: Config | None = None, limit_bytes: int = plan.WORKSPACE_BYTES,
     ) -> None:  # fmt: skip
         self.p, self.layout, self.dtype, self.has_bias = p, layout, dtype, has_bias
-        self.target, self.config, self.limit = target, config, limit_bytes
-        total = p.outputs * p.groups
+        self.target, self.config = target, config
+        self.calls: dict[Hashable, tuple[Call, ...]] = {}
+        total = p.cout
         few = total * p.kernel[2] <= plan.NARROW
         self.narrow = p.is_flat and p.merged and p.kernel[2] > 1 and few
+        #: Of the product of a tap: columns of the weight, elements
+        self.outputs = p.outputs * p.kernel[2] if self.narrow else p.outputs
+        self.length = p.row_channels if self.narrow else p.tap_length
         self.precision = configs.precision(target.arch, dtype, target.tf32)
         self.channels_last = layout.out[1] == 1 and total > 1
-        self.sums = 0
         strides = layout.weight or plain_strides(p)
-        lies = is_packed(p, self.narrow, strides) and layout.weight_aligned
+        lies = plan.is_packed(p, self.narrow, strides) and layout.weight_aligned
         # An own copy is also below 2 GiB, whatever storage the weight is a part of.
-        self.packing = None if lies else make_packing(p, self.narrow, strides)
+        self.packing = () if lies else (plan.make_packing(p, self.narrow, strides),)
+        self.packed_elems = 0 if lies else p.weight_bytes // p.itemsize
+        self.rows_elems = self.sums_elems = 0
         self.chosen: dict[int, Config] = {}
+        self.launches = tuple(self._launches(limit_bytes))
+        rows = plan.whole_lines(self.packed_elems * p.itemsize)
+        sums = rows + plan.whole_lines(self.rows_elems * p.itemsize)
+        #: Bytes from the workspace's start to the rows and to the sums, and to its end
+        self.offsets = rows, sums, sums + plan.whole_lines(self.sums_elems * 4)
+        self.far = self._far()
 
-    def steps(self) -> Steps:
+    def _launches(self, limit_bytes: int) -> Iterator[Launch]:
         p = self.p
         # Three TF32 products split both operands; those of rows are split at less cost.
-        if self.precision != "tf32x3" and is_points(p, self.layout):
-            return self._made((*self._pack(), self._points()), 0)
-        room = plan.rows_room(p, self.limit)
+        if self.precision != "tf32x3" and plan.is_points(p, self.layout):
+            yield from (*self.packing, self._points())
+            return
+        room = plan.rows_room(p, limit_bytes)
         if self.narrow:
             sums, row = 4 * p.outputs * p.kernel[2], p.row_channels * p.itemsize
             room = min(room * row // (row + sums), plan.SPLIT_BYTES // sums * row)
-        made = plan.make_plan(p, is_rows(p, self.layout), room, self._tiling())
-        launches = (*self._pack(), *self._direct(made)) if made.direct else tuple(self._boxes(made))
-        return self._made(launches, made.workspace_bytes // p.itemsize)
+        made = plan.make_plan(p, plan.is_rows(p, self.layout), room, self._tiling())
+        self.rows_elems = made.workspace_bytes // p.itemsize
+        if made.direct:
+            yield from (*self.packing, *self._direct(made))
+        else:
+            yield from self._boxes(made)
 
-    def _made(self, launches: tuple[Launch, ...], rows: int) -> Steps:
-        p, packed = self.p, self.packing is not None
-        steps = Steps(
-            launches, p.itemsize, p.weight_bytes // p.itemsize if packed else 0, rows, self.sums,
-            self.narrow, frozenset(),
-        )  # fmt: skip
-        sizes = {name: n * p.itemsize for name, n in self._reaches().items()}
-        sizes |= dict.fromkeys(("rows", "sums"), steps.offsets[-1])
-        sizes["weight"] = steps.offsets[-1] if packed else sizes["unpacked"]
-        if not self.has_bias:
-            sizes["bias"] = sizes["weight"]
-        return replace(steps, far=frozenset(n for n, size in sizes.items() if not is_small(size)))
-
-    def _reaches(self) -> dict[str, int]:
-        """Elements from the first to the last of each tensor that the call comes with."""
+    def _far(self) -> frozenset[str]:
         p, layout = self.p, self.layout
-        total = p.outputs * p.groups
-        weight = layout.weight or plain_strides(p)
+        total = p.cout
         sides = {
-            "x": ((p.batch, p.channels * p.groups, *p.size), layout.x),
+            "x": ((p.batch, p.cin, *p.size), layout.x),
             "out": ((p.batch, total, *p.out), layout.out),
-            "unpacked": ((total, p.channels, *p.kernel), weight),
+            "unpacked": ((total, p.channels, *p.kernel), layout.weight or plain_strides(p)),
             "bias": ((total,), (1,)),
         }
-        return {
-            name: sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) + 1
-            for name, (sizes, strides) in sides.items()
+        sizes = {  # from the first to the last of each tensor that the call comes with
+            name: (sum((n - 1) * s for n, s in zip(many, strides, strict=True)) + 1) * p.itemsize
+            for name, (many, strides) in sides.items()
         }
-
-    def _pack(self) -> Iterator[Launch]:
-        """Packs the weight, by itself."""
-        if self.packing is not None:
-            yield Launch(
-                "pack_weight", (self.packing.programs, 1, 1), (("unpacked", 0), ("weight", 0)),
-                self.packing.numbers, self.packing.constants, 4, 1,
-            )  # fmt: skip
+        sizes |= dict.fromkeys(("rows", "sums"), self.offsets[-1])
+        sizes["weight"] = self.offsets[-1] if self.packing else sizes["unpacked"]
+        if not self.has_bias:
+            sizes["bias"] = sizes["weight"]
+        return frozenset(name for name, size in sizes.items() if not is_small(size))
 
     def _tiling(self) -> plan.Tiling:
         """What a box of the plan is cut into: the tile of all positions at once, while boxes have
@@ -149,8 +108,7 @@ class _Maker:
         """
         p = self.p
         c = self._choose(p.batch * p.out[0] * p.padded[1] * p.padded[2])
-        outputs = p.outputs * p.kernel[2] if self.narrow else p.outputs
-        return plan.Tiling(c.block_p, -(-outputs // c.block_n) * p.groups, self.target.units)
+        return plan.Tiling(c.block_p, -(-self.outputs // c.block_n) * p.groups, self.target.units)
 
     def _direct(self, made: plan.Plan) -> Iterator[Launch]:
         p = self.p
@@ -175,19 +133,19 @@ class _Maker:
         p, out = self.p, self.layout.out
         for number, box in enumerate(made.boxes()):
             frames, lines = box.lines(p)
-            yield self._fill(box, frames, lines, None if number else self.packing)
+            yield self._fill(box, frames, lines, () if number else self.packing)
             at = box.n * out[0] + box.t0 * out[2] + box.h0 * out[3]
-            size = (frames, lines, p.padded[2])
-            yield from self._conv(
-                "rows", 0, 1, size, (box.t1 - box.t0, box.h1 - box.h0, p.out[2]), at
-            )
+            out_size = (box.t1 - box.t0, box.h1 - box.h0, p.out[2])
+            yield from self._conv("rows", 0, 1, (frames, lines, p.padded[2]), out_size, at)
 
-    def _fill(self, box: plan.Box, frames: int, lines: int, pack: Packing | None) -> Launch:
+    def _fill(self, box: plan.Box, frames: int, lines: int, pack: Sequence[Launch]) -> Launch:
         """Copies the box's padded input into rows, and packs the weight beside."""
         p, x = self.p, self.layout.x
         wide = p.padded[2]
-        block_w, block_c = copy_block(p, x[1] == 1)
-        whole = p.row_channels == p.channels * p.groups
+        # Positions along w and channels of one program.
+        block_c = next((n for n in (16, 32, 64) if n >= p.row_channels), 128)
+        block_w = (2048 if x[1] == 1 else 4096) // block_c
+        whole = p.row_channels == p.cin
         vector = 8 if x[1] == 1 and whole and all(s % 8 == 0 for s in (x[0], *x[2:])) else 1
         programs = frames * lines * -(-wide // block_w) * -(-p.row_channels // block_c)
         origin = (
@@ -196,33 +154,30 @@ class _Maker:
         )  # fmt: skip
         operands = (("x", box.n * x[0]), ("rows", 0))
         numbers = (
-            p.channels * p.groups, p.row_channels // 8, *p.size, lines, wide, *origin,
+            p.cin, p.row_channels // 8, *p.size, lines, wide, *origin,
             x[1], *(s // vector for s in x[2:]),
         )  # fmt: skip
         constants = (p.is_padded, x[4] == 1, vector, block_w, block_c)
-        if pack is None:
+        if not pack:
             return Launch("to_rows", (programs, 1, 1), operands, numbers, constants, 4, 1)
         return Launch(
-            "to_rows_and_pack", (programs + pack.programs, 1, 1),
-            (*operands, ("unpacked", 0), ("weight", 0)),
-            (programs, *numbers, *pack.numbers), (*constants, *pack.constants), 4, 1,
+            "to_rows_and_pack", (programs + pack[0].grid[0], 1, 1),
+            (*operands, *pack[0].operands), (programs, *numbers, *pack[0].numbers),
+            (*constants, *pack[0].constants), 4, 1,
         )  # fmt: skip
 
     def _conv(
         self, source: str, start: int, batch: int, size: Triple, out_size: Triple, at: int
     ) -> Iterator[Launch]:
         """Launches over rows of `size` (t, h, w) from `start` on, for out[at:] of out_size."""
-        p, (to, ho, wo) = self.p, out_size
-        total = p.outputs * p.groups
+        p, (to, ho, wo), total = self.p, out_size, self.p.cout
         if self.narrow:
-            columns, wide = total * p.kernel[2], size[2]
-            rows = self._positions(batch, size, (to, ho, wide))
-            self.sums = max(self.sums, rows * columns)
+            columns, wide = total * p.kernel[2], (to, ho, size[2])
+            rows = self._positions(batch, size, wide)
+            self.sums_elems = max(self.sums_elems, rows * columns)
             strides = (*rows_strides(size, columns), 0)
             config = self._choose(rows)
-            yield self._rows(
-                config, source, start, batch, size, (to, ho, wide), "sums", 0, strides, 1
-            )
+            yield self._rows(config, source, start, batch, size, wide, "sums", 0, strides, 1)
             yield self._columns(size, out_size, batch, at)
             return
         stored = batch * to * ho * wo
@@ -238,7 +193,7 @@ class _Maker:
             strides = (*self.layout.out, 0)
             yield self._rows(config, source, start, batch, size, out_size, "out", at, strides, 1)
             return
-        self.sums = max(self.sums, parts * stored * total)
+        self.sums_elems = max(self.sums_elems, parts * stored * total)
         strides = (*rows_strides(out_size, total), stored * total)
         yield self._rows(config, source, start, batch, size, out_size, "sums", 0, strides, parts)
         block_p, block_n = 32, 64
@@ -258,23 +213,19 @@ class _Maker:
 
     def _choose(self, positions: int) -> Config:
         """The tile for boxes of `positions`: the same for all boxes of a size."""
-        if positions not in self.chosen:
-            self.chosen[positions] = self.config or self._guess(positions)
-        return self.chosen[positions]
-
-    def _guess(self, positions: int) -> Config:
         p, units = self.p, self.target.units
-        every = configs.offered(self.target.arch, self.dtype)
-        if self.narrow:
-            outputs = p.outputs * p.kernel[2]
-            return configs.guess(every, positions, outputs, p.row_channels, units, p.taps)
 
         def parts(config: Config, tiles: int) -> int:
             steps = p.taps * -(-p.tap_length // config.block_k)
-            total = p.outputs * p.groups
-            return plan.splits(tiles * p.groups, steps, total, positions, units)
+            return plan.splits(tiles * p.groups, steps, p.cout, positions, units)
 
-        return configs.guess(every, positions, p.outputs, p.tap_length, units, p.taps, parts)
+        if positions not in self.chosen:
+            every = configs.offered(self.target.arch, self.dtype)
+            self.chosen[positions] = self.config or configs.ranked(
+                every, positions, self.outputs, self.length, units, p.taps,
+                None if self.narrow else parts,
+            )[0]  # fmt: skip
+        return self.chosen[positions]
 
     def _rows(
         self, c: Config, source: str, start: int, batch: int, size: Triple, out_size: Triple,
@@ -282,9 +233,7 @@ class _Maker:
     ) -> Launch:  # fmt: skip
         """conv_rows with the tile c, which is what `parts` was counted with."""
         p, (ti, hi, wi), (to, ho, wo) = self.p, size, out_size
-        narrow, split = self.narrow, target == "sums"
-        outputs = p.outputs * p.kernel[2] if narrow else p.outputs
-        length = p.row_channels if narrow else p.tap_length
+        narrow, split, outputs, length = self.narrow, target == "sums", self.outputs, self.length
         positions = self._positions(batch, size, out_size)
         chunks = -(-length // c.block_k)
         per = -(-p.taps * chunks // parts)
@@ -299,9 +248,7 @@ class _Maker:
             (
                 positions, outputs // vector, p.row_channels // 8, length // 8, wo, ho, to,
                 wi, hi, ti, p.stride[2], p.stride[1], p.stride[0],
-                p.dilation[0] * hi * wi, p.dilation[1] * wi, p.dilation[2],
-                *strides, per,
-                p.taps,
+                p.dilation[0] * hi * wi, p.dilation[1] * wi, p.dilation[2], *strides, per, p.taps,
             ),
             (
                 chunks, p.kernel[1], 1 if p.merged else p.kernel[2],
@@ -345,9 +292,4 @@ class _Maker:
         )  # fmt: skip
 
 
-def copy_block(p: Problem, is_channels_last: bool) -> tuple[int, int]:
-    """Positions along w and channels of one program of to_rows."""
-    channels = 16
-    while channels < p.row_channels and channels < 128:
-        channels *= 2
-    return (2048 if is_channels_last else 4096) // channels, channels
+make_steps = functools.lru_cache(maxsize=1024)(Steps)

@@ -17,7 +17,7 @@ REFUSED = "could not be tried: RefusedError"
 
 @dataclass(frozen=True)
 class Shape:
-    """A layer as a VAE has them, told without torch: for probe.cases.Spec."""
+    """A layer as a VAE has them, told without torch: for probe.parent.Spec."""
 
     device: str
     dtype: str

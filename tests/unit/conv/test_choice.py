@@ -255,9 +255,8 @@ def watch_of(budget: OverheadBudget, others: list[tuple[str, float | None]]) -> 
     worth = (("triton", None), *others)
     tiers: Any = tuple(SimpleNamespace(name=name) for name, _ in worth)
     spec: Any = None  # nothing is written to the store
-    watch = Watching(spec, budget)
-    watch.follow(Plan(tiers, Setting(on_gpu=True), "triton", unmeasured=worth))
-    return watch
+    plan = Plan(tiers, Setting(on_gpu=True), "triton", unmeasured=worth)
+    return Watching(spec, budget, plan)
 
 
 def decode(watches: list[Watching], clock: Clock, times: dict[str, float], calls: int) -> list[str]:

@@ -98,9 +98,8 @@ def test_current_is_known_as_what_it_calls() -> None:
 def test_knowledge_is_for_gpus_alone_and_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[torch.device] = []
     monkeypatch.setattr(policy, "_memories", {})
-    monkeypatch.setattr(policy, "StoreMemory", lambda device: made.append(device) or object())
+    monkeypatch.setattr(policy, "Memory", lambda device: made.append(device) or object())
     none = policy.memory_for(torch.device("cpu"))
-    assert isinstance(none, policy.Memory)
     assert none.records(spec_of()) == {}
     assert none.put(spec_of(), "gemm", "ok") is None  # type: ignore[func-returns-value]
     with none.in_flight(spec_of(), "gemm"):

@@ -200,8 +200,7 @@ def test_a_gpus_events_are_read_when_they_have_passed_and_nothing_waits(
     spec = replace(spec, device=torch.device("cuda:1"))
     tiers = (world.tiers["triton"], world.tiers["gemm"])
     plan = Plan(tiers, ROCM, "triton", unmeasured=(("triton", 1.0), ("gemm", 1.0)))
-    watching = Watching(spec, OverheadBudget(lambda: 1e6 * Event.now))
-    watching.follow(plan)
+    watching = Watching(spec, OverheadBudget(lambda: 1e6 * Event.now), plan)
     ran = []
     while not watching.is_done and len(ran) < 100:
         watching.collect()
@@ -312,8 +311,7 @@ def test_a_watch_goes_on_under_a_new_plan_and_no_reserve_is_lost(world: World) -
     tiers = {name: world.tiers[name] for name in ("triton", "gemm", "native")}
     worth: tuple[tuple[str, float | None], ...] = (("triton", 1.0), ("gemm", 2.0))
     plan = Plan((tiers["triton"], tiers["gemm"]), ROCM, "triton", unmeasured=worth)
-    watch = Watching(spec, budget)
-    watch.follow(plan)
+    watch = Watching(spec, budget, plan)
     assert [watch.to_time() for _ in range(3)] == [None] * 3
     for _ in range(3):
         assert watch.to_time() == "triton"

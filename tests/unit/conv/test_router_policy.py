@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import subprocess
 import time
@@ -15,12 +16,13 @@ from router_doubles import integers, raising
 from router_world import Row, World
 
 from hy3d_rocm.conv import faults, forget, releasing
-from hy3d_rocm.conv.call import ConvCall, ConvSpec
+from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.errors import DeviceLostError
 from hy3d_rocm.conv.faults import Fault, inject_faults
 from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.stats import Event
+from hy3d_rocm.conv.tiers import base
 
 X, W = integers(1, 2, 4, 6, 6), integers(3, 2, 3, 3, 3)
 ROCM = Setting(on_gpu=True, is_rocm=True, current="vendor")
@@ -219,34 +221,37 @@ def test_injected_faults_are_no_knowledge(world: World) -> None:
     assert world.memory.verdicts() == {}
 
 
-def test_a_first_call_that_compiles_on_rocm_is_on_record_and_no_slow_find(world: World) -> None:
-    fresh = [True]
-    computed = world.tiers["triton"].act
+def compiling(world: World) -> None:
+    """Has the tier `triton` compile at its first call, as triton/jit.py does."""
+    fresh, computed = [True], world.tiers["triton"].act
 
-    def slow(call: ConvCall) -> torch.Tensor:
-        fresh[:] = [False]
-        time.sleep(0.01)
+    def act(call: ConvCall) -> torch.Tensor:
+        with base.THREAD.around() if fresh else contextlib.nullcontext():
+            time.sleep(0.01 * len(fresh))
+            world.memory.log += ["compile"] * len(fresh)
+        fresh.clear()
         return computed(call)
 
-    world.tiers["triton"].act = slow
-    world.tiers["triton"].compiles = lambda spec: fresh[0]  # type: ignore[attr-defined]
+    world.tiers["triton"].act = act
+
+
+def test_a_first_call_that_compiles_on_rocm_is_on_record_and_no_slow_find(world: World) -> None:
+    compiling(world)
     with world.protect("pin:triton"):
         for _ in range(2):
             F.conv3d(X, W)
-    assert world.memory.log[:3] == ["trying triton", "run triton", "tried triton"]
+    assert world.memory.log[:4] == ["trying triton", "compile", "tried triton", "run triton"]
     assert world.memory.log.count("trying triton") == 1
     assert "slow-find" not in world.memory.verdicts().values()
 
 
-def test_nobody_asks_what_compiles_where_rocm_is_not(world: World) -> None:
-    def asked(spec: ConvSpec) -> bool:
-        raise AssertionError("asked")
-
+def test_what_compiles_is_not_on_record_where_rocm_is_not(world: World) -> None:
     world.setting = NVIDIA_OFF
-    world.tiers["triton"].compiles = asked  # type: ignore[attr-defined]
+    compiling(world)
     with world.protect("pin:triton"):
         F.conv3d(X, W)
     assert world.calls() == {"triton": 1}
+    assert world.memory.log[:2] == ["compile", "run triton"]
 
 
 def test_vendor_first_lets_a_child_try_once(world: World) -> None:

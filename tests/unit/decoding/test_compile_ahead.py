@@ -25,7 +25,7 @@ from program_doubles import (  # noqa: E402
 )
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.conv.triton import ahead, first_use  # noqa: E402
+from hy3d_rocm.conv.triton import ahead  # noqa: E402
 from hy3d_rocm.decoding import compile_ahead  # noqa: E402
 from hy3d_rocm.decoding.backends import attention  # noqa: E402
 from hy3d_rocm.decoding.backends.triton import backend as fused  # noqa: E402
@@ -72,7 +72,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
             for name, offset in item.operands:
                 x = tensors[fused._names(len(tensors)).index(name)]
                 address = x.data_ptr() + offset * x.element_size()
-                facts.append(first_use.Facts(x.dtype, True, address % 16 == 0))
+                facts.append(ahead.Facts(x.dtype, True, address % 16 == 0))
             found.add((item.compiled_for, tuple(facts)))
         for number in (0, 6, 7):  # out, parts, moments
             if tensors[number] is not None:

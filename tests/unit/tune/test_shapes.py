@@ -278,7 +278,7 @@ def test_the_fused_kernels_of_a_decode_are_compiled_too(monkeypatch: pytest.Monk
     monkeypatch.setattr(fused, "compile_ahead", lambda *job: asked.append(job) or new.pop())
     monkeypatch.setattr(fused.ahead, "finish", lambda look: look())
     new, looks = [[], ["left", *map(str, range(26))]], []  # taken from the end
-    monkeypatch.setattr(fused.first_use, "is_new", lambda name: name == "left")
+    monkeypatch.setattr(fused.ahead, "is_new", lambda name: name == "left")
     for backend, device, strategy, sentence in (
         ("fused", gpu, "streamed", "compiled 26 GPU kernels of the decode streamed"),
         ("fused", gpu, "streamed", "the GPU kernels of the decode streamed"),

@@ -148,17 +148,19 @@ def _watch(device: Device, changes: host.Changes) -> None:
     plain_launch, plain_bind = jit.launch, jit.bind
     plain_carry, plain_run = launch._carry_out, backend.run_launches
 
-    def noted_launch(kernels: str, item: Any, operands: Any, tensors: Any) -> Any:
-        spans, before = [_span(tensor) for tensor in tensors], device.spans_of
+    def noted_launch(kernels: str, item: Any, operands: Any) -> Any:
+        spans, before = [_span(tensor) for tensor in operands.tensors], device.spans_of
         device.spans_of = lambda _: spans
         device.given = [spans[operands.names.index(name)] for name, _ in item.operands]
         try:
-            return plain_launch(kernels, item, operands, tensors)
+            return plain_launch(kernels, item, operands)
         finally:
             device.spans_of, device.given = before, None
 
     def noted_bind(item: Any, compiled: Any, at: Sequence[tuple[int, int]]) -> Any:
         call = plain_bind(item, compiled, at)
+        if call is None:
+            return None
 
         def noted_call(addresses: Sequence[int], stream: int) -> None:
             if device.spans_of is None:
@@ -174,7 +176,7 @@ def _watch(device: Device, changes: host.Changes) -> None:
 
     def noted_carry(made: Any, x: Any, weight: Any, bias: Any, out: Any) -> None:
         def spans_of(addresses: Sequence[int]) -> Sequence[Span | None]:
-            packed, item = made.packed_elems, made.itemsize
+            packed, item = made.packed_elems, made.p.itemsize
             of_weight = Span(addresses[2], packed * item) if packed else _span(weight)
             of_bias = of_weight
             if bias is not None:  # it may have been made contiguous

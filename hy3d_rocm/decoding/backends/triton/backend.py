@@ -18,20 +18,13 @@ from hy3d_rocm.conv.protection import note
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import ahead, configs, jit
 from hy3d_rocm.conv.triton import launch as tier
-from hy3d_rocm.conv.triton.first_use import Facts
+from hy3d_rocm.conv.triton.ahead import Facts
 from hy3d_rocm.decoding import geometry
 from hy3d_rocm.decoding.backends import statistics, torch_ops
 from hy3d_rocm.decoding.backends.statistics import NAMES, Affine
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.backends.triton import work
-from hy3d_rocm.decoding.backends.triton.work import (
-    ITEMSIZE,
-    ONES,
-    Job,
-    Machine,
-    Piece,
-    last_strides,
-)
+from hy3d_rocm.decoding.backends.triton.work import ONES, Job, Machine, Piece, last_strides
 from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Weights
 
 # Results of fewer channels lie as NCDHW, since a position of them is less than one store.
@@ -193,7 +186,7 @@ class TritonBackend(TorchBackend):
         job = self._job(layer, source, frames, affine, False, True)
         if isinstance(job, str):
             return total + super().workspace(layer, source, frames, into=into)[0], False
-        parts, item = _parts(layer, job), ITEMSIZE[job.dtype]
+        parts, item = _parts(layer, job), work.ITEMSIZE[job.dtype]
         for part in parts:
             made = work.work_of(part, self.target(), last_strides(part.outputs, part.out_size))
             total += whole(made.rows_elems * item) + whole(made.parts_elems * 4)
@@ -220,7 +213,7 @@ class TritonBackend(TorchBackend):
         """Of packed weights and biases."""
         total = 0
         for part in parts:
-            view, item = work.view_of(part), ITEMSIZE[part.dtype]
+            view, item = work.view_of(part), work.ITEMSIZE[part.dtype]
             outputs = part.outputs * math.prod(view.phases)
             if view.phases == ONES:  # all that the weight has
                 outputs = len(self._weight(layer))
@@ -575,7 +568,7 @@ def run_launches(part: Part, tensors: Sequence[Tensor | None], device: int | Non
     done = 0 if calls is None else jit.launch_ready(calls, addresses, device)
     if done == len(launches):
         return
-    operands = jit.Operands(_names(len(tensors)), addresses, part.small, device, lambda: tensors)
+    operands = jit.Operands(_names(len(tensors)), addresses, part.small, device, tensors)
     made = jit.launch_all(KERNELS, launches[done:], operands)
     if made is not None and not done:
         part.work.calls[form] = made

@@ -11,9 +11,10 @@ import math
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
+from hy3d_rocm.conv.problem import Problem, Triple
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config, Kind, Measured
-from hy3d_rocm.conv.triton.plan import Box, Call, Launch, Problem, Tiling, Triple
+from hy3d_rocm.conv.triton.plan import Box, Call, Launch, Tiling
 
 Range = tuple[int, int]
 Strides = tuple[int, int, int, int]  # c, t, h, w
@@ -224,7 +225,7 @@ def _tile_of(machine: Machine, dtype: str, *sizes: int) -> Config:
     every = configs.offered(machine.arch, dtype)
     if machine.measured is not None:
         every = machine.measured.tiles.get((dtype, outputs, length, taps), every)
-    return configs.guess(every, positions, outputs, length, machine.units, taps)
+    return configs.ranked(every, positions, outputs, length, machine.units, taps)[0]
 
 
 class _Product(NamedTuple):

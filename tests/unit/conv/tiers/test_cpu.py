@@ -29,9 +29,10 @@ def test_pieces_by_way_of_the_host_are_the_whole_result() -> None:
     out = torch.full(call.spec.out_size, float("nan"))
     sizes = []
 
-    def conv3d(x: torch.Tensor, *rest: Any, out: torch.Tensor, **more: Any) -> None:
-        sizes.append(x.numel() + out.numel())
-        fake_conv3d(x, *rest, out=out)
+    def conv3d(x: torch.Tensor, *rest: Any, **more: Any) -> torch.Tensor:
+        made = fake_conv3d(x, *rest)
+        sizes.append(x.numel() + made.numel())
+        return made
 
     steps = (2, 8, 9)
     CpuTier(conv3d=conv3d)._compute_pieces(call.spec, weight, None, x, out, steps)

@@ -117,7 +117,7 @@ def test_a_window_is_the_padded_input_cut_out() -> None:
         x, weight, _ = tier_cases.make_tensors(case, SEED, whole=True)
         x = x if x.dim() == 5 else x[None]
         spec = make_call(x, weight, None, case.stride, case.pads, case.dilation, case.groups).spec
-        shape = windows.geometry(spec)
+        shape = spec.problem
         whole = x
         for axis, pair in enumerate(case.pads):
             pad = [0] * 6
@@ -128,7 +128,7 @@ def test_a_window_is_the_padded_input_cut_out() -> None:
         expected = whole
         for axis, part in enumerate(box):
             first, last = shape.span(axis, part)
-            expected = expected.narrow(axis + 2, first + shape.before[axis], last - first)
+            expected = expected.narrow(axis + 2, first + shape.pad_before[axis], last - first)
         assert torch.equal(windows.window(x, shape, box), expected), (index, case, box)
 
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from hy3d_rocm.conv.probe import process
-from hy3d_rocm.conv.triton import ahead, first_use
-from hy3d_rocm.conv.triton.first_use import Facts
+from hy3d_rocm.conv.triton import ahead
+from hy3d_rocm.conv.triton.ahead import Facts
 from hy3d_rocm.conv.triton.plan import Launch
 
 KERNELS = "hy3d_rocm.decoding.backends.triton.kernels"
@@ -42,10 +42,10 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A machine of eight cores, one GPU and an empty cache; nothing is left running."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv(process.INSIDE, raising=False)
-    monkeypatch.setattr(first_use, "architecture", lambda index: "gfx1100")
+    monkeypatch.setattr(ahead, "architecture", lambda index: "gfx1100")
     monkeypatch.setattr(ahead, "_target", lambda index: ("hip", "gfx1100", 32))
     monkeypatch.setattr(ahead, "_most", lambda: 7)
-    monkeypatch.setattr(first_use, "_here", set())
+    monkeypatch.setattr(ahead, "_here", set())
     monkeypatch.setattr(ahead, "_unstartable", set())
     yield tmp_path
     until(lambda: not ahead._children)
@@ -61,7 +61,7 @@ def until(is_so: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def name_of(wanted: ahead.Wanted) -> str:
-    return first_use.name_of(wanted.kernels, wanted.item, wanted.facts, 0)
+    return ahead.name_of(wanted.kernels, wanted.item, wanted.facts, 0)
 
 
 def child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
@@ -92,7 +92,7 @@ def test_what_a_child_compiles_is_what_this_process_asks_for(
     kernels = [kernel(0), kernel(1, is_aligned=False)]
     assert [ahead.want(each, 0) for each in kernels] == [name_of(each) for each in kernels]
     ahead.want(kernel(2), 0)  # the first is left to this process until more are wanted
-    until(lambda: all(not first_use.is_new(name_of(each)) for each in kernels))
+    until(lambda: all(not ahead.is_new(name_of(each)) for each in kernels))
     until(lambda: not ahead._children)
 
     class Driver:
@@ -124,7 +124,7 @@ def test_what_a_child_compiles_is_what_this_process_asks_for(
 
 def test_what_is_known_is_not_compiled_again(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "CHILD", world / "none.py")
-    first_use.note(name_of(kernel(0)), on_disk=True)
+    ahead.note(name_of(kernel(0)), on_disk=True)
     assert not ahead.want(kernel(0), 0)
     assert not ahead._children
 
@@ -142,7 +142,7 @@ def test_a_kernel_that_no_child_has_begun_is_left_to_the_caller(
     ahead.want(kernel(3), 0)
     until(lambda: not ahead._children)
     assert {n for n in range(5) if (world / str(16 << n)).exists()} == {0, 2, 3}
-    assert [first_use.is_new(name_of(kernel(n))) for n in range(4)] == [False, True, False, False]
+    assert [ahead.is_new(name_of(kernel(n))) for n in range(4)] == [False, True, False, False]
 
 
 def test_a_kernel_that_a_child_is_at_is_waited_for(
@@ -175,7 +175,7 @@ def test_a_kernel_that_a_child_is_at_is_waited_for(
     go.touch()
     waiting.join(30)
     assert not waiting.is_alive()
-    assert not first_use.is_new(name_of(kernel(0)))
+    assert not ahead.is_new(name_of(kernel(0)))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_child_that_fails_holds_nobody_up(
     for number in range(4):
         ahead.wait_for(name_of(kernel(number)), lambda: None)
     until(lambda: not ahead._children)
-    found = {first_use.is_new(name_of(kernel(number))) for number in range(4)}
+    found = {ahead.is_new(name_of(kernel(number))) for number in range(4)}
     assert noted or found == {True}
 
 
@@ -209,7 +209,7 @@ def test_a_child_that_hangs_ends_itself(world: Path, monkeypatch: pytest.MonkeyP
     until(lambda: name_of(hanging) in ahead._running)
     ahead.wait_for(name_of(hanging), lambda: None)
     until(lambda: not ahead._children)
-    assert first_use.is_new(name_of(hanging))
+    assert ahead.is_new(name_of(hanging))
 
 
 @pytest.mark.parametrize("python", [None, "/nonexistent/python"])
@@ -248,7 +248,7 @@ def test_all_that_is_wanted_is_compiled_at_the_end(
     looks: list[int] = []
     ahead.finish(lambda: looks.append(1))
     assert looks
-    assert not first_use.is_new(name_of(kernel(0)))
+    assert not ahead.is_new(name_of(kernel(0)))
 
 
 def test_a_child_compiles_for_the_gpu_that_it_was_told(

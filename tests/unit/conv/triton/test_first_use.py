@@ -5,6 +5,7 @@ No GPU: the kernels are doubles that return what Triton returns.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import logging
@@ -19,8 +20,9 @@ import torch
 from tier_calls import make_call
 
 from hy3d_rocm.conv.call import ConvCall
-from hy3d_rocm.conv.triton import first_use, jit, launch, steps
-from hy3d_rocm.conv.triton.first_use import Progress
+from hy3d_rocm.conv.tiers import base
+from hy3d_rocm.conv.triton import ahead, jit, launch, steps
+from hy3d_rocm.conv.triton.ahead import Progress
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
@@ -98,8 +100,8 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
 
 def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     steps.make_steps.cache_clear()
-    monkeypatch.setattr(first_use, "_here", set())
-    monkeypatch.setattr(first_use, "_locks", {})
+    monkeypatch.setattr(ahead, "_here", set())
+    monkeypatch.setattr(ahead, "_locks", {})
     monkeypatch.setattr(jit, "_direct", jit._Direct())
     monkeypatch.setattr(jit, "_compiled", {})
     monkeypatch.setattr(jit, "_progress", Progress())
@@ -125,63 +127,64 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_will_be_compiled_is_foreseen_and_not_again(
+def test_what_is_compiled_is_told_and_not_again(
     name: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = CALLS[name]()
-    assert launch.is_new_kernel(one.spec)
     launch.run(one)
     hooks = [event for event in world.events if event[0] == "hook"]
-    assert hooks, "the prediction was right"
     assert [number for _, _, number in hooks] == list(range(1, len(hooks) + 1))
-    assert not launch.is_new_kernel(one.spec), "what was foreseen is what was launched"
     launch.run(one)
     new_process(monkeypatch)
-    again = CALLS[name]()
-    assert not launch.is_new_kernel(again.spec), "the note beside Triton's cache"
-    launch.run(again)
+    launch.run(CALLS[name]())  # there is a note beside Triton's cache
     assert [event for event in world.events if event[0] == "hook"] == hooks
 
 
 @pytest.mark.parametrize("x_last", [False, True])
 @pytest.mark.parametrize("weight_last", [False, True])
-def test_channels_last_is_foreseen_however_the_weight_lies(
+def test_weights_in_channels_last_need_no_packing(
     x_last: bool, weight_last: bool, world: World
 ) -> None:
     formats = {False: torch.contiguous_format, True: torch.channels_last_3d}
     one = call()
     x = one.x.to(memory_format=formats[x_last])
     one = make_call(x, one.weight.to(memory_format=formats[weight_last]), one.bias)
-    assert launch.is_new_kernel(one.spec)
     launch.run(one)
     hooks = [event for event in world.events if event[0] == "hook"]
     assert [k for _, k, _ in hooks if "pack" in k] == ([] if weight_last else [hooks[0][1]])
-    assert not launch.is_new_kernel(one.spec), "the call has shown how its weight lies"
     launch.run(one)
     assert [event for event in world.events if event[0] == "hook"] == hooks
+
+
+def compiled(world: World) -> int:
+    """Kernels that a call compiles now."""
+    world.events.clear()
+    launch.run(call())
+    return sum(event[0] == "hook" for event in world.events)
 
 
 def test_who_deletes_tritons_cache_deletes_the_notes(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    launch.run(call())
+    assert compiled(world)
     new_process(monkeypatch)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "another"))
-    assert launch.is_new_kernel(call().spec)
+    assert compiled(world)
 
 
 def test_another_triton_card_or_source_is_another_kernel(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch.run(call())
+    compiled(world)
     for name, value in (
         ("triton_versions", lambda: ("triton 9.9",)), ("architecture", lambda index: "gfx1201"),
         ("_source", lambda kernels: "other"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
-            patch.setattr(first_use, name, value)
-            assert launch.is_new_kernel(call().spec), name
-    assert not launch.is_new_kernel(call().spec)
+            patch.setattr(ahead, name, value)
+            patch.setattr(jit, "_compiled", {})
+            assert compiled(world), name
+    assert not compiled(world)
 
 
 def test_notes_that_cant_be_written_hurt_nobody(
@@ -189,15 +192,31 @@ def test_notes_that_cant_be_written_hurt_nobody(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file"))
-    launch.run(call())
-    assert not launch.is_new_kernel(call().spec)
+    assert compiled(world)
+    assert not compiled(world)
 
 
-def test_nothing_is_new_where_nothing_is_launched(world: World, monkeypatch: Any) -> None:
-    empty = make_call(torch.zeros(0, 8, 3, 4, 5), torch.zeros(4, 8, 1, 1, 1))
-    assert not launch.is_new_kernel(empty.spec)
-    monkeypatch.setattr(launch, "refusal", lambda spec: "no")
-    assert not launch.is_new_kernel(call().spec)
+def test_what_a_tier_enters_around_a_compilation_is_entered_for_each_kernel(world: World) -> None:
+    """And not by another thread."""
+    entered: list[str] = []
+
+    @contextlib.contextmanager
+    def around() -> Iterator[None]:
+        entered.append("in")
+        yield
+        entered.append("out")
+
+    base.THREAD.around = around
+    try:
+        thread = threading.Thread(target=lambda: launch.run(call(kernel=1)))
+        thread.start()
+        thread.join()
+        assert not entered
+        kernels = compiled(world)
+    finally:
+        del base.THREAD.around
+    assert entered == ["in", "out"] * kernels
+    assert compiled(world) == 0
 
 
 def test_the_hook_comes_before_the_compiler_and_its_cancel_compiles_nothing(

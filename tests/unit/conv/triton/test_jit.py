@@ -13,7 +13,7 @@ import pytest
 import torch
 from places import ROOT
 
-from hy3d_rocm.conv.triton import first_use, jit
+from hy3d_rocm.conv.triton import ahead, jit
 from hy3d_rocm.conv.triton.plan import Launch
 
 KERNELS, NAMES = "hy3d_rocm.conv.triton.kernel", ("x", "weight", "out")
@@ -23,14 +23,14 @@ ITEM = Launch("conv_rows", (1, 1, 1), (("x", 0), ("weight", 0), ("out", 0)), (),
 def operands(tensors: dict[str, torch.Tensor]) -> jit.Operands:
     made = [tensors[name] for name in NAMES]
     small = [jit.is_small(t.numel() * t.element_size()) for t in made]
-    return jit.Operands(NAMES, [t.data_ptr() for t in made], small, None, lambda: made)
+    return jit.Operands(NAMES, [t.data_ptr() for t in made], small, None, made)
 
 
 @pytest.fixture
 def key_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What the kernel of a first launch is kept under; the launch itself is a double's."""
     monkeypatch.setattr(jit, "by_triton", lambda *_: lambda: types.SimpleNamespace(metadata=()))
-    monkeypatch.setattr(first_use, "note", lambda *_, **options: None)
+    monkeypatch.setattr(ahead, "note", lambda *_, **options: None)
 
     def key(item: Launch = ITEM, **tensors: torch.Tensor) -> Any:
         half = torch.zeros(64, dtype=torch.float16)
@@ -147,7 +147,7 @@ def through_triton(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
 
 def start(compiled: Any) -> Any:
     """A launch where `compiled` is known since an earlier one; the call that is ready then."""
-    fact = first_use.Facts(torch.float16, True, True)
+    fact = ahead.Facts(torch.float16, True, True)
     jit._compiled[KERNELS, *ITEM.compiled_for, fact, fact, fact, None] = compiled
     half = torch.zeros(64, dtype=torch.float16)
     assert half.data_ptr() % 16 == 0

@@ -17,9 +17,10 @@ import torch
 from places import TESTS
 from tier_calls import make_call
 
+from hy3d_rocm.conv.problem import Problem
 from hy3d_rocm.conv.tiers import vendor
-from hy3d_rocm.conv.triton import configs, layout, plan, steps
-from hy3d_rocm.conv.triton.plan import Launch, Problem
+from hy3d_rocm.conv.triton import configs, plan, steps
+from hy3d_rocm.conv.triton.plan import Launch
 from tools.dev import variants
 
 pytest.importorskip("triton", reason="no triton in this environment")
@@ -170,13 +171,13 @@ def test_layers_of_the_video_vaes_take_what_is_foreseen_and_what_the_docs_say() 
 
 def test_boxes_of_one_size_have_one_tile_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    guess = configs.guess
+    ranked = configs.ranked
 
-    def counted(every: Any, positions: int, *rest: Any) -> configs.Config:
+    def counted(every: Any, positions: int, *rest: Any) -> list[configs.Config]:
         asked.append(positions)
-        return guess(every, positions, *rest)
+        return ranked(every, positions, *rest)
 
-    monkeypatch.setattr(configs, "guess", counted)
+    monkeypatch.setattr(configs, "ranked", counted)
     maker, boxes = steps.make_steps.__wrapped__, 0
     for (p, dtype), last in itertools.product(layers(), (False, True)):
         asked.clear()
@@ -225,16 +226,16 @@ def test_every_output_of_a_few_is_written_once() -> None:
     assert len(seen) == 33 * 768
 
 
-def layout_of(x: torch.Tensor) -> tuple[Problem, layout.Layout]:
+def layout_of(x: torch.Tensor) -> tuple[Problem, plan.Layout]:
     weight = torch.zeros(16, x.shape[1], 1, 1, 1, dtype=x.dtype)
     call = make_call(x, weight)
     out = torch.empty(call.spec.out_size, dtype=x.dtype)
     aligned = x.data_ptr() % 16 == 0
-    return plan.problem(call.spec), layout.Layout(x.stride(), out.stride(), aligned)  # type: ignore[arg-type]
+    return plan.problem(call.spec), plan.Layout(x.stride(), out.stride(), aligned)  # type: ignore[arg-type]
 
 
 def points(x: torch.Tensor) -> bool:
-    return layout.is_points(*layout_of(x))
+    return plan.is_points(*layout_of(x))
 
 
 def test_a_1x1x1_is_read_in_place_only_where_whole_vectors_are_aligned() -> None:

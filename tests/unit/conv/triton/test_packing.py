@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from hy3d_rocm.conv.triton import layout, plan, steps
-from hy3d_rocm.conv.triton.layout import Layout
+from hy3d_rocm.conv.problem import Problem
+from hy3d_rocm.conv.triton import plan, steps
+from hy3d_rocm.conv.triton.plan import Layout
 from tools.dev import variants
 
 pytest.importorskip("triton", reason="no triton in this environment")
@@ -17,11 +18,11 @@ pytest.importorskip("triton", reason="no triton in this environment")
 TARGET = steps.Target("gfx1100", 1)
 
 
-def problem(**changes: Any) -> plan.Problem:
+def problem(**changes: Any) -> Problem:
     return dataclasses.replace(variants._base("bf16"), **changes)
 
 
-def kernels(p: plan.Problem, **layout: Any) -> list[str]:
+def kernels(p: Problem, **layout: Any) -> list[str]:
     lies = dataclasses.replace(variants._layout(p, False, False), **layout)
     return [item.kernel for item in steps.make_steps(p, lies, "bf16", True, TARGET).launches]
 
@@ -32,7 +33,7 @@ POINT: Any = {"kernel": (1, 1, 1), "size": (4, 8, 8)}
 def test_a_weight_that_lies_as_it_is_read_is_not_copied() -> None:
     assert kernels(problem(**POINT)) == ["conv_points"]
     p = problem()
-    last = layout.packed_strides(p, False)
+    last = plan.packed_strides(p, False)
     assert kernels(p, weight=last) == ["to_rows", "conv_rows"]
     assert kernels(p) == ["to_rows_and_pack", "conv_rows"]
     # Padded channels make it another order.
@@ -42,7 +43,7 @@ def test_a_weight_that_lies_as_it_is_read_is_not_copied() -> None:
 def test_a_weight_that_is_not_aligned_is_copied_even_so() -> None:
     assert kernels(problem(**POINT), weight_aligned=False) == ["pack_weight", "conv_points"]
     p = problem()
-    last = layout.packed_strides(p, False)
+    last = plan.packed_strides(p, False)
     found = kernels(p, weight=last, weight_aligned=False)
     assert found == ["to_rows_and_pack", "conv_rows"]
 
@@ -70,7 +71,7 @@ def test_parts_of_the_workspace_do_not_overlap_and_begin_at_whole_lines() -> Non
 
 def test_a_weight_that_reaches_beyond_2_gib_is_known_to() -> None:
     p = problem()
-    far = (2**25, *layout.plain_strides(p)[1:])
+    far = (2**25, *plan.plain_strides(p)[1:])
     made = steps.make_steps(
         p, dataclasses.replace(variants._layout(p, False, False), weight=far), "bf16", True, TARGET
     )

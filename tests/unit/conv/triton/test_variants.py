@@ -10,9 +10,9 @@ import check_triton_numerics as numerics
 import how_much
 import pytest
 
+from hy3d_rocm.conv.problem import Problem
 from hy3d_rocm.conv.triton import configs, steps
-from hy3d_rocm.conv.triton.layout import packed_strides
-from hy3d_rocm.conv.triton.plan import Problem
+from hy3d_rocm.conv.triton.plan import packed_strides
 from tools.dev import compile as compiling
 from tools.dev import variants
 
