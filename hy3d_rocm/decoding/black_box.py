@@ -14,12 +14,14 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.decoding.copies import copied_family, tensors_of
-from hy3d_rocm.decoding.faults import attempt
+from hy3d_rocm.decoding.faults import Failure, Recover, attempt
+from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.memory.dry_run import (
     CPU_ALLOWANCE_BYTES,
     Prediction,
@@ -27,22 +29,13 @@ from hy3d_rocm.decoding.memory.dry_run import (
     predict,
 )
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
-from hy3d_rocm.decoding.plan import DecodePlan, plan_decode
+from hy3d_rocm.decoding.plan import DecodePlan, Tile, plan_decode
 from hy3d_rocm.decoding.planning.jobs import Job
 from hy3d_rocm.decoding.planning.jobs import is_opaque as is_opaque
-from hy3d_rocm.decoding.planning.planner import Need, Variant
-from hy3d_rocm.decoding.report import Step
+from hy3d_rocm.decoding.planning.planner import Need, Plan, Variant
+from hy3d_rocm.decoding.report import DecodeOptions, Step
+from hy3d_rocm.decoding.stages import Counter
 from hy3d_rocm.decoding.tiled_run import blend
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hy3d_rocm.decoding.faults import Failure, Recover
-    from hy3d_rocm.decoding.memory.budget import Budget
-    from hy3d_rocm.decoding.plan import Tile
-    from hy3d_rocm.decoding.planning.planner import Plan
-    from hy3d_rocm.decoding.report import DecodeOptions
-    from hy3d_rocm.decoding.stages import Counter
 
 ENGINE = "own tiles"
 # A level of tiles is by one part in so many smaller than the one before (tiles.h): so close that a

@@ -4,45 +4,39 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm import meter
 from hy3d_rocm.conv.prepared import give_back, stats_now, steady
 from hy3d_rocm.decoding import black_box, faults, precision, stages, together
 from hy3d_rocm.decoding.backends.native import NativeBackend
+from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 from hy3d_rocm.decoding.compile_ahead import compile_ahead
 from hy3d_rocm.decoding.copies import converted_family
 from hy3d_rocm.decoding.graph import record
-from hy3d_rocm.decoding.group import GroupLostError, RankFailedError, is_settled
-from hy3d_rocm.decoding.layers import ModuleWeights
+from hy3d_rocm.decoding.group import Group, GroupLostError, RankFailedError, is_settled
+from hy3d_rocm.decoding.layers import ModuleWeights, Range
+from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.placing import Placing
 from hy3d_rocm.decoding.planning.compiled import Compiled, plan_job
 from hy3d_rocm.decoding.planning.jobs import Job, resume_key_of, unused_sizes
+from hy3d_rocm.decoding.planning.planner import Plan, Variant
+from hy3d_rocm.decoding.precision import Precision
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
 from hy3d_rocm.decoding.run import Run
 from hy3d_rocm.decoding.sent_source import sent_rows
 from hy3d_rocm.decoding.shared_run import SharedRun
 from hy3d_rocm.decoding.tiled_run import TiledRun
 from hy3d_rocm.decoding.transfers import Transfers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
-
-    from torch import Tensor
-
-    from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
-    from hy3d_rocm.decoding.group import Group
-    from hy3d_rocm.decoding.layers import Range
-    from hy3d_rocm.decoding.memory.budget import Budget
-    from hy3d_rocm.decoding.planning.planner import Plan, Variant
-    from hy3d_rocm.decoding.precision import Precision
-    from hy3d_rocm.frames.output import Sink
+from hy3d_rocm.frames.output import Sink
 
 logger = logging.getLogger("hy3d_rocm")
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm import _native, meter
 from hy3d_rocm.capture import around
@@ -25,13 +27,7 @@ from hy3d_rocm.decoding.planning.jobs import Job, best_backend, resume_key_of, t
 from hy3d_rocm.decoding.report import DecodeOptions, DecodeReport, Progress
 from hy3d_rocm.decoding.sent_source import sent_samples
 from hy3d_rocm.device import resolve_device
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch import Tensor
-
-    from hy3d_rocm.frames.output import Sink
+from hy3d_rocm.frames.output import Sink
 
 logger = logging.getLogger("hy3d_rocm")
 

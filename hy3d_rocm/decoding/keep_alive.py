@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from hy3d_rocm.decoding.group import Group
 from hy3d_rocm.decoding.layers import Range
-
-if TYPE_CHECKING:
-    from hy3d_rocm.decoding.group import Group
 
 _GOES_ON, _MEETS = 0, 1
 # What other messages of the group do not have.

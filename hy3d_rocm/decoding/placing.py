@@ -6,19 +6,15 @@ that made them, and into the result when the next ones come.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm import meter
 from hy3d_rocm.decoding.precision import NonFiniteError
 from hy3d_rocm.decoding.transfers import pinned
-from hy3d_rocm.frames.output import scratch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hy3d_rocm.frames.output import Sink
+from hy3d_rocm.frames.output import Sink, scratch
 
 _AT_ONCE = 32  # frames handed to a sink at a time from what was put together beside it
 #: of the frames that are on their way at a time, but one frame at least

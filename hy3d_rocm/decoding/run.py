@@ -17,16 +17,16 @@ from torch import Tensor
 from hy3d_rocm import _native, meter
 from hy3d_rocm.decoding.backends.attention import Streams, is_fused, shaped, tokens_of, weigh
 from hy3d_rocm.decoding.backends.statistics import channel_moments, combine, group_affine
+from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.faults import Attempts, Recover, Result, attempt, retry_out_of_memory
+from hy3d_rocm.decoding.graph import Graph
 from hy3d_rocm.decoding.layers import Attention, Conv, Local, Moments, Norm, Pieces, Range
 from hy3d_rocm.decoding.report import Step
+from hy3d_rocm.decoding.stages import Counter
+from hy3d_rocm.decoding.transfers import Ticket, Transfers
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program
-    from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
-    from hy3d_rocm.decoding.graph import Graph
-    from hy3d_rocm.decoding.stages import Counter
-    from hy3d_rocm.decoding.transfers import Ticket, Transfers
 
 Made = tuple[Tensor, Moments | None]
 

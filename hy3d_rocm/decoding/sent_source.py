@@ -4,15 +4,12 @@ its samples, in host memory."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from hy3d_rocm.decoding.group import Group
 from hy3d_rocm.decoding.layers import Range
-
-if TYPE_CHECKING:
-    from hy3d_rocm.decoding.group import Group
 
 #: of the frames that are on their way at a time, but one frame at least
 AT_ONCE_BYTES = 32 << 20

@@ -10,15 +10,14 @@ from torch import Tensor
 
 from hy3d_rocm import _native
 from hy3d_rocm.decoding.backends.statistics import combine
-from hy3d_rocm.decoding.group import GroupLostError
+from hy3d_rocm.decoding.group import Group, GroupLostError, Meeting, Parts, Pending
 from hy3d_rocm.decoding.keep_alive import KeepAlive
 from hy3d_rocm.decoding.layers import Moments, Range
+from hy3d_rocm.decoding.report import Step
 from hy3d_rocm.decoding.run import OPS, ProgramStep, Run
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program
-    from hy3d_rocm.decoding.group import Group, Meeting, Parts, Pending
-    from hy3d_rocm.decoding.report import Step
 
 # Of these, and fewer, each is a message of its own.
 _FEW_FRAMES = 4

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from hy3d_rocm import _native
 from hy3d_rocm.decoding.backends.statistics import (
     Statistics,
@@ -27,8 +29,6 @@ from hy3d_rocm.decoding.plan import Tile, Tiles
 from hy3d_rocm.decoding.run import TRIM, Made, ProgramStep, Run, joined
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from hy3d_rocm._core import Program
 
 logger = logging.getLogger("hy3d_rocm")

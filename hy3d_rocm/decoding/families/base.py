@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm import _native
+from hy3d_rocm.decoding.families.changes import Examined
 from hy3d_rocm.decoding.families.original import Processing, View, inner_vae, view_of
 from hy3d_rocm.decoding.families.parts import (
     FixedWeight,
@@ -39,14 +41,9 @@ from hy3d_rocm.decoding.layers import (
     ModuleWeights,
     Norm,
     StrangeModuleError,
+    Weights,
 )
 from hy3d_rocm.decoding.precision import computed_in
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hy3d_rocm.decoding.families.changes import Examined
-    from hy3d_rocm.decoding.layers import Weights
 
 _ROWS = 8  # the latent that facts are read off is so high and wide
 # How ComfyUI's attention function is called whose memory can be told beforehand.

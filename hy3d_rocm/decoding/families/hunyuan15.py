@@ -9,17 +9,15 @@ video's first frame is packed in space only and takes half the repeats.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.decoding.backends.torch_ops import by_phase
 from hy3d_rocm.decoding.families.base import StructuredFamily
 from hy3d_rocm.decoding.families.parts import conv_of, framewise, packed, packed_in_space
 from hy3d_rocm.decoding.layers import Engine, Handle, Local, Shuffle
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _ORDER = "factor first"
 

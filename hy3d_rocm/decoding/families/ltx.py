@@ -8,10 +8,11 @@ decoder is conditioned on one; channels are unpacked to space and time.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from hy3d_rocm.decoding.backends.statistics import wide_type
 from hy3d_rocm.decoding.families.base import StructuredFamily
@@ -28,9 +29,6 @@ from hy3d_rocm.decoding.families.parts import (
     unpacking,
 )
 from hy3d_rocm.decoding.layers import Conv, Engine, Handle, Norm, Shuffle, StrangeModuleError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class LtxFamily(StructuredFamily):

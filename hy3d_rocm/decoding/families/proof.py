@@ -7,9 +7,10 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv.errors import Kind, classify, described, is_cancel
@@ -19,9 +20,6 @@ from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.families.original import inner_vae
 from hy3d_rocm.decoding.graph import graph_of
 from hy3d_rocm.decoding.run import at_once
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 #: What code that was written for other input raises
 CALL_ERRORS = (

@@ -9,15 +9,14 @@ first one would make the first stays.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from hy3d_rocm.decoding.families.base import StructuredFamily
 from hy3d_rocm.decoding.families.parts import conv_of, norm_of
 from hy3d_rocm.decoding.families.proof import unsplit
 from hy3d_rocm.decoding.layers import Engine, Handle, Norm, Shuffle, StrangeModuleError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class SeedVr2Family(StructuredFamily):

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property, partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.conv.errors import described, is_out_of_memory
 from hy3d_rocm.conv.protection import aside
@@ -33,9 +34,6 @@ from hy3d_rocm.decoding.families.proof import (
 from hy3d_rocm.decoding.memory.dry_run import apart
 from hy3d_rocm.decoding.precision import computed_in, only_stores
 from hy3d_rocm.device import resolve_device
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 logger = logging.getLogger("hy3d_rocm")
 

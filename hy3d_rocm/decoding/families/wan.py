@@ -11,9 +11,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.decoding.families.base import StructuredFamily
 from hy3d_rocm.decoding.families.parts import (
@@ -29,9 +30,6 @@ from hy3d_rocm.decoding.families.parts import (
 )
 from hy3d_rocm.decoding.layers import Attention, Engine, Handle, Local, Shuffle, StrangeModuleError
 from hy3d_rocm.decoding.memory.dry_run import in_turn
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _CHUNK = 4  # frames of the video that the VAE encodes at a time
 

@@ -18,17 +18,14 @@ Each rule gives the bytes beside operands and results, for the operator on one d
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.units import MB
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
 
 __all__ = [
     "BLAS_BYTES", "CODE_LIMIT", "OperatorWorkspace", "conv_backend", "instead_of_im2col",

@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hy3d_rocm.decoding.backends import native
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.graph import Graph, record
+from hy3d_rocm.decoding.layers import Weights
 from hy3d_rocm.decoding.memory.dry_run import modelled
 from hy3d_rocm.decoding.placing import on_their_way
+from hy3d_rocm.decoding.planning.planner import Variant
 from hy3d_rocm.decoding.precision import name_of
-
-if TYPE_CHECKING:
-    from hy3d_rocm.decoding.layers import Weights
-    from hy3d_rocm.decoding.planning.planner import Variant
-    from hy3d_rocm.decoding.report import DecodeOptions
+from hy3d_rocm.decoding.report import DecodeOptions
 
 Shape = tuple[int, ...]  # (B, C, T, H, W)
 _HOST = torch.device("cpu")
