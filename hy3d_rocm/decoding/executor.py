@@ -25,7 +25,7 @@ from hy3d_rocm.decoding.group import GroupLostError, group_of, settling
 from hy3d_rocm.decoding.memory.budget import make_budget, parse_budget
 from hy3d_rocm.decoding.planning.jobs import Job, best_backend, resume_key_of, torch_backend
 from hy3d_rocm.decoding.report import DecodeOptions, DecodeReport, Progress
-from hy3d_rocm.decoding.sent_source import sent_samples
+from hy3d_rocm.decoding.shared_run import sent_samples
 from hy3d_rocm.device import resolve_device
 from hy3d_rocm.frames.output import Sink
 

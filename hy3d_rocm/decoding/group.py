@@ -88,7 +88,7 @@ class _Word(NamedTuple):
 
 class Pending:
     """Tensors on their way to and from other ranks: not to be touched before wait(). A Ticket
-    (transfers.py) of what they fill.
+    (placing.py) of what they fill.
 
     works: torch.distributed's. held: the memory that they use. copies: (place, what came for it),
     in order.

@@ -21,9 +21,9 @@ from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.faults import Attempts, Recover, Result, attempt, retry_out_of_memory
 from hy3d_rocm.decoding.graph import Graph
 from hy3d_rocm.decoding.layers import Attention, Conv, Local, Moments, Norm, Pieces, Range
+from hy3d_rocm.decoding.placing import Ticket, Transfers
 from hy3d_rocm.decoding.report import Step
 from hy3d_rocm.decoding.stages import Counter
-from hy3d_rocm.decoding.transfers import Ticket, Transfers
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program

@@ -14,12 +14,15 @@ from typing import Any
 from hy3d_rocm.conv.protection import aside
 from hy3d_rocm.decoding.families import proof
 from hy3d_rocm.decoding.families.base import StructuredFamily
-from hy3d_rocm.decoding.families.blocks import HunyuanFamily, ImageFamily
+from hy3d_rocm.decoding.families.blocks import (
+    Hunyuan15Family,
+    HunyuanFamily,
+    ImageFamily,
+    SeedVr2Family,
+)
 from hy3d_rocm.decoding.families.changes import examined, is_as_built
-from hy3d_rocm.decoding.families.hunyuan15 import Hunyuan15Family
 from hy3d_rocm.decoding.families.ltx import LtxFamily
 from hy3d_rocm.decoding.families.original import inner_vae, view_of
-from hy3d_rocm.decoding.families.seedvr2 import SeedVr2Family
 from hy3d_rocm.decoding.families.unknown import UnknownFamily
 from hy3d_rocm.decoding.families.wan import WanFamily
 from hy3d_rocm.decoding.faults import retried
