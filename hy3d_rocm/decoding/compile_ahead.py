@@ -114,7 +114,6 @@ class OnShapes(Run):
                 self.affines[n] = factor, factor
 
     def through(self, program: Program, number: int, section: dict[str, Any]) -> None:
-        """All of a section."""
         first = ProgramStep._make(next(iter(program.steps(number))))
         size = 1, self.graph.nodes[first.node].channels, *section["size"]
         x = torch.empty(size, dtype=self.dtype, device=_META)

@@ -96,7 +96,6 @@ class Execution:
 
     @property
     def device(self) -> torch.device:
-        """Where the plan computes."""
         return self.job.device_of(self.plan.variant)
 
     def run(self) -> None:
@@ -199,7 +198,6 @@ class Execution:
             raise failure.final(failed.variant.name, error) from None
 
     def _next_program(self, plan: Plan, failure: faults.Failure) -> Plan:
-        """The one that the C core gives."""
         if self.resume_key is not None:  # now others can be had than those that could go on
             self.resume_key, failed = None, black_box.key_of(plan.variant)
             plan = self._chosen()
@@ -412,7 +410,6 @@ class Execution:
         )  # fmt: skip
 
     def _in_tiles(self, job: Job, sample: int, backend: TorchBackend | None) -> None:
-        """All frames of one sample to their place."""
         here, compiled = slice(sample, sample + 1), self.plan.compiled
         z, whole = self.z[here], self.placing.whole()[here]
         if backend is None:

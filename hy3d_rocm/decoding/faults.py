@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from hy3d_rocm.conv.errors import Kind, classify, is_out_of_memory
+from hy3d_rocm.conv.errors import Kind, classify, described, is_out_of_memory
 
 Result = TypeVar("Result")
 #: recover(step, attempts, error): whether a step that failed so often is to be made again
@@ -57,13 +57,12 @@ class Failure:
 
 def failure_of(error: BaseException, on_cpu: bool) -> Failure:
     """What another way may cure; all else is raised again. on_cpu: the way computes there."""
-    known, message = classify(error), str(error)
+    known, text = classify(error), described(error, 1000)
     if known is None or known.kind is Kind.DEVICE_LOST:
         raise error
-    text = f"{type(error).__name__}: {message.splitlines()[0] if message else ''}"
     if known.kind is not Kind.OUT_OF_MEMORY:
         return Failure(CONVOLUTION, text)
-    on_host = on_cpu or isinstance(error, MemoryError) or "DefaultCPUAllocator" in message
+    on_host = on_cpu or isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
     return Failure(OUT_OF_MEMORY, text, on_host)
 
 

@@ -45,7 +45,6 @@ class Placing:
         self._on_their_way = None
 
     def first_wanted(self, sample: int) -> int:
-        """The first frame that is not there yet."""
         return 0 if self.sink is None else self.sink.first_wanted(sample)
 
     def put(self, sample: int, first: int, frames: Tensor) -> None:
@@ -173,13 +172,10 @@ class Transfers:
 
 
 class Ticket:
-    """A copy under way."""
-
     def __init__(self, event: torch.cuda.Event, device: torch.device) -> None:
         self._event, self._device = event, device
 
     def wait(self) -> None:
-        """Blocks this thread until it is over."""
         self._event.synchronize()
 
     def join(self) -> None:

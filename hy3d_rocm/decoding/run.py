@@ -100,7 +100,6 @@ class _Slice:
         return self.tensor
 
     def settle(self) -> None:
-        """Waits for its copies."""
         for copy in (self.leaving, self.coming, self.filling):
             if copy is not None:
                 copy.wait()
@@ -200,7 +199,6 @@ class Run:
         return 0, (0, rows), (0, columns)
 
     def _tell(self, done: Step) -> None:
-        """Who counts steps is told of one."""
         assert self.counter is not None
         self.counter.tick(done)
 
@@ -249,7 +247,6 @@ class Run:
         self.affines[step.node] = self._affine(step.node, source, self._combined[source])
 
     def _affine(self, node: int, source: int, moments: Moments) -> tuple[Tensor, Tensor]:
-        """Of a node's GroupNorm, by the moments of its source."""
         return group_affine(self._norm(node), moments, self.backend.weights, self.dtype)
 
     # Steps: each gives (what it made, its moments or None), or None where no slice is made

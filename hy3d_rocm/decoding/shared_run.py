@@ -111,7 +111,6 @@ class SharedRun(Run):
         self._reduced: set[int] = set()  # values
 
     def fail(self, error: BaseException) -> None:
-        """This rank can't go on."""
         if self._error is None:
             self._error = error
             if self._filling is not None:
@@ -234,7 +233,6 @@ class SharedRun(Run):
         return [a.view(p.shape) for a, p in zip(parts, places, strict=True)], places
 
     def _empty(self, step: ProgramStep) -> Tensor:
-        """Memory for the frames and rows of a SEND or RECV."""
         frames, rows = self._spans[step.slice], self._rows[step.slice]
         lines = (frames[1] - frames[0]) * (rows[1] - rows[0])
         wanted = (step.frames[1] - step.frames[0]) * (step.rows[1] - step.rows[0])

@@ -94,7 +94,6 @@ class TiledRun(Run):
             del frames
 
     def _fetch(self, frames: Range) -> Tensor:
-        """Frames of the prefix's output."""
         return joined(self._grid, frames)
 
     def _counted_as(self) -> tuple[int, Range, Range]:

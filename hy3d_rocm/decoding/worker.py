@@ -129,7 +129,6 @@ class Worker:
         self._vae, self._host = vae.to(self.device), host
 
     def drop(self) -> None:
-        """Nothing is held any more."""
         from hy3d_rocm import meter
 
         self._vae = None

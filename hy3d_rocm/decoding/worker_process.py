@@ -103,7 +103,6 @@ class WorkerProcess:
         return said[1]
 
     def has_ended(self) -> bool:
-        """Whether nothing will be heard of it any more."""
         return self._is_gone
 
     def fate(self) -> str:

@@ -26,6 +26,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed
+import torch.nn.functional as F
 from torch import Tensor
 
 from hy3d_rocm.conv.errors import first_line
@@ -394,23 +395,12 @@ def _sums(tensor: Tensor) -> tuple[Any, ...]:
     told = (tensor.dtype, tuple(tensor.shape))
     if tensor.is_meta or not tensor.numel():
         return told
-    data = tensor.detach().contiguous()
-    if data.storage_offset() * data.itemsize % 8:
-        data = data.clone()
-    flat = data.reshape(-1).view(torch.uint8)
-    whole = flat.numel() // (8 * _COLUMNS) * 8 * _COLUMNS
-    rest = torch.zeros(8 * _COLUMNS, dtype=torch.uint8, device=flat.device)
-    rest[: flat.numel() - whole] = flat[whole:]
-    total = torch.zeros(3, dtype=torch.int64, device=flat.device)
-    for part in (flat[:whole], rest):
-        words = part.view(torch.int64).view(-1, _COLUMNS)
-        rows, columns = words.sum(1), words.sum(0)
-        weights = torch.arange(1, _COLUMNS + 1, device=flat.device)
-        numbers = torch.arange(1, len(rows) + 1, device=flat.device)
-        total = total * 31 + torch.stack(
-            [rows.sum(), (rows * numbers).sum(), (columns * weights).sum()]
-        )
-    return (*told, *total.tolist())
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    words = F.pad(flat, (0, -flat.numel() % (8 * _COLUMNS))).view(torch.int64).view(-1, _COLUMNS)
+    rows, columns = words.sum(1), words.sum(0)
+    numbers = torch.arange(1, max(len(rows), _COLUMNS) + 1, device=flat.device)
+    sums = rows.sum(), (rows * numbers[: len(rows)]).sum(), (columns * numbers[:_COLUMNS]).sum()
+    return (*told, *torch.stack(sums).tolist())
 
 
 # Process groups

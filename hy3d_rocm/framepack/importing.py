@@ -14,7 +14,8 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
+from functools import partial
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -71,17 +72,18 @@ class Hook(MetaPathFinder):
             return None
         if not (Path(spec.origin).parent / SIBLING).is_file():
             return None
-        spec.loader = Loading(spec.loader, self.run)
+        # The loader is this module's alone.
+        vars(spec.loader)["exec_module"] = partial(self.run, spec.loader.exec_module)
         return spec
 
-    def run(self, inner: Loader, module: ModuleType) -> None:
+    def run(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
         """Runs FramePack's memory module, with the query answered meanwhile if need be."""
         reason = why_not_asked() if self._allowed() else ""
         if not reason:
-            inner.exec_module(module)
+            execute(module)
             return
         with answered(module.__name__):
-            inner.exec_module(module)
+            execute(module)
         place(module, self.device())
         logger.info(
             "hy3d_rocm: %s: torch.cuda has no current device here (%s), so it computes on %s",
@@ -94,23 +96,6 @@ class Hook(MetaPathFinder):
         except Exception as error:  # noqa: BLE001  (a setting must not cost the import)
             logger.debug("whether imports may be corrected is not known: %s", error)
             return True
-
-
-class Loading(Loader):
-    """Another loader, with `run(inner, module)` in place of its running the module."""
-
-    def __init__(self, inner: Loader, run: Callable[[Loader, ModuleType], None]) -> None:
-        self._inner = inner
-        self._run = run
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._run(self._inner, module)
-
-    def __getattr__(self, name: str) -> Any:  # get_source and so on, for tracebacks
-        return getattr(self._inner, name)
 
 
 def why_not_asked() -> str:

@@ -104,11 +104,9 @@ class Card:
         return max(gpu_bytes(self.device)[0] if self._free is None else self._free(), 0)
 
     def empty(self) -> None:
-        """Give the allocator's cache back."""
         torch.cuda.empty_cache()
 
     def start(self) -> None:
-        """Begin to measure."""
         torch.cuda.reset_peak_memory_stats(self.device)
         self._base = int(torch.cuda.memory_allocated(self.device))
         self._retries = self._retries_so_far()

@@ -136,7 +136,6 @@ class Family(ABC):
 
     @property
     def result_dtype(self) -> torch.dtype:
-        """Type of what its own code makes."""
         return self.facts.dtype or self.dtype
 
     @property
@@ -202,7 +201,6 @@ class StructuredFamily(Family):
         return parts.norm_of(module)
 
     def attention(self, module: Any) -> Attention:
-        """Of the middle block."""
         return parts.attention_of(module, self.span, self.norm)
 
     def resnets(self, engine: Engine, block: Any, x: Handle) -> Handle:
@@ -229,7 +227,6 @@ class StructuredFamily(Family):
         return x
 
     def last(self, engine: Engine, coder: Any) -> Conv:
-        """A coder's last convolution, with its norm."""
         return parts.last_of(coder, self.norm)
 
     def around_first(self, engine: Engine, z: Handle) -> Handle | None:
@@ -371,7 +368,6 @@ class StructuredFamily(Family):
 
     @property
     def has_global_norms(self) -> bool:
-        """Whether the decoder takes moments over the whole video."""
         return self.facts.has_global_norms
 
     def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:

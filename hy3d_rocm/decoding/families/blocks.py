@@ -150,7 +150,6 @@ class SeedVr2Family(StructuredFamily):
         return made
 
     def own_encode(self, pixels: Tensor) -> Tensor:
-        """Moments by the VAE's own code, its slices of time off."""
         made: Tensor = unsplit(self.vae)._encode(pixels)
         return made
 

@@ -212,7 +212,6 @@ def unpacking(shuffle: Shuffle, repeated: Callable[[Tensor], Tensor]) -> Local:
 
 
 def packed_in_space(factor: int, mean_of: int = 1, order: str = "channel first") -> Local:
-    """packed() as a layer."""
     return framewise(lambda frames: packed(frames, factor, mean_of, order))
 
 

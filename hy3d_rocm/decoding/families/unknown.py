@@ -92,7 +92,6 @@ class UnknownFamily(Family):
 
     @property
     def is_image(self) -> bool:
-        """Whether it takes (B, C, H, W)."""
         return self.facts.planar
 
     @cached_property

@@ -153,7 +153,6 @@ class WanFamily(StructuredFamily):
 
 
 def _cache_of(coder: Any) -> list[None]:
-    """At least as long as is needed."""
     return [None for m in coder.modules() if isinstance(m, torch.nn.Conv3d)]
 
 

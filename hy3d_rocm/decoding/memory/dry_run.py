@@ -45,8 +45,6 @@ _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 _CONVOLUTION, _COPY, _ALL = _aten.convolution.default, _aten.copy_.default, _aten.all.default
 _SCALAR = _aten._local_scalar_dense.default
 _MOVE = _aten._to_copy.default
-# Whose rules torch has in Python: 0.2 ms a shape, and 1.3 ms of a clamp.
-_POINTWISE = frozenset(map(id, (_aten.add.Tensor, _aten.mul.Tensor, _aten.clamp.default)))
 _here = threading.local()  # rules: of the device that "meta" stands for; live: of a dry run
 
 
@@ -184,7 +182,6 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tensor.is_meta and self._places.get(key, ("device", 0))[0] == "host"
 
     def freed(self, key: int) -> None:
-        """The storage of this address is no more."""
         self._true.discard(key)
         place, size = self._places.pop(key, ("device", 0))
         self.live[place] -= size
@@ -235,8 +232,6 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self._made.get(key)
         except TypeError:  # an argument has no hash
             key = known = None
-        if known is None and key is not None and id(func) in _POINTWISE and _leads(*args):
-            known = self._made[key] = False, [(args[0].shape, args[0].stride(), args[0].dtype)], 0
         if known is not None:
             several, made, inside = known
             again = [torch.empty_strided(*m[:2], dtype=m[2], device="meta") for m in made]
@@ -300,19 +295,6 @@ def _part(value: Any) -> Any:
     if isinstance(value, (torch.Tensor, list, tuple)):
         raise TypeError
     return kind, value  # 1, 1.0 and True are equal
-
-
-def _leads(x: Tensor, *others: Any) -> bool:
-    """Whether the result of a pointwise operator is as x is, since the other operands are numbers
-    or contiguous, of its type and no larger."""
-    if not x.is_floating_point() or not x.is_contiguous():
-        return False
-    return all(
-        other.dtype == x.dtype and other.dim() <= x.dim() and other.is_contiguous()
-        and all(n in (1, m) for n, m in zip(other.shape[::-1], x.shape[::-1], strict=False))
-        if isinstance(other, torch.Tensor) else not isinstance(other, complex)
-        for other in others
-    )  # fmt: skip
 
 
 def _is_plain(out: Tensor) -> bool:

@@ -137,7 +137,6 @@ class OperatorWorkspace:
         return _attention_is_composed(*kind, _fused_attention())
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> int:
-        """Of F.scaled_dot_product_attention."""
         dense = tuple(t.stride(-1) == 1 or t.shape[-1] == 1 for t in (q, k, v))
         heads = q.shape[-1], k.shape[-1], v.shape[-1]
         kind = self.device.type, q.dtype, q.dim(), heads, dense, mask is not None

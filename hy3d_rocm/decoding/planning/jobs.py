@@ -43,11 +43,9 @@ class MakeBackend:
 
     @property
     def computes_natively(self) -> bool:
-        """Whether it is the C convolution on the host."""
         return self.on_host == "native" and native.refusal(_HOST, torch.float32) is None
 
     def __call__(self, weights: Weights, device: torch.device) -> TorchBackend:
-        """The backend for this device."""
         on_host = modelled(device).type == "cpu"
         if on_host or self.on_gpu == "torch":
             is_native = on_host and self.computes_natively
@@ -134,7 +132,6 @@ class Job:
 
     @property
     def result_bytes(self) -> int:
-        """Of the result in host memory."""
         return math.prod(self.out_shape) * self.result_dtype.itemsize * self.keeps_result
 
     @property
@@ -144,7 +141,6 @@ class Job:
         return self.result_bytes + there * on_their_way(self.out_shape, self.result_dtype)[1]
 
     def device_of(self, variant: Variant) -> torch.device:
-        """Where the variant computes."""
         return _HOST if variant.strategy == "cpu" else self.device
 
     def runs_own_code(self, variant: Variant) -> bool:
@@ -152,7 +148,6 @@ class Job:
         return variant.strategy == "whole" or is_opaque(self.family)
 
     def is_native(self, variant: Variant) -> bool:
-        """Whether the C convolution computes the variant's layers."""
         on_host = self.device_of(variant).type == "cpu"
         return on_host and not self.runs_own_code(variant) and self.make_backend.computes_natively
 

@@ -113,26 +113,6 @@ def test_a_norm_of_channels_takes_what_its_operators_take(shape: tuple[int, ...]
         assert p.predict(lambda x=last: F.normalize(x) * x, known=[x], workspace=CPU) == wanted
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
-def test_sums_products_and_clamps_are_as_torchs_own_rules_say(dtype: torch.dtype) -> None:
-    x, transposed = meta(2, 3, 4, dtype=dtype), meta(2, 4, 3, dtype=dtype).transpose(1, 2)
-    others = [
-        x, 2, 0.5, 1j, True, transposed, meta(3, 1, dtype=dtype), meta(1, 4, dtype=dtype),
-        meta(5, 2, 3, 4, dtype=dtype), meta(2, 3, 4, dtype=torch.float64), meta(dtype=dtype),
-    ]  # fmt: skip
-    calls = [lambda a=a, b=b, f=f: f(a, b)
-             for f in (torch.add, torch.mul)
-             for a in (x, transposed, meta(3, 1, dtype=dtype)) for b in others]  # fmt: skip
-    calls += [lambda a=a, b=b: a.clamp(*b) for a in (x, transposed)
-              for b in ((-1.0, 1.0), (0,), (None, 1))]  # fmt: skip
-    for call in calls:
-        wanted = call()
-        with Live([], CPU):
-            made = call()
-        layout = made.shape, made.stride(), made.dtype
-        assert layout == (wanted.shape, wanted.stride(), wanted.dtype)
-
-
 def test_what_was_there_before_does_not_count() -> None:
     x = meta(1000)
     assert p.predict(lambda: x.view(10, 100)[3:], known=[x], workspace=CPU).device_bytes == 0
