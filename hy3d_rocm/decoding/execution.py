@@ -240,7 +240,20 @@ class Execution:
                 job, backend = self._together("its first step", self._begin)
                 for sample in range(self.z.shape[0]):
                     if black_box.is_tiled(self.plan.variant):
-                        self._in_tiles(job, sample, backend)
+                        here, compiled = slice(sample, sample + 1), self.plan.compiled
+                        z, whole = self.z[here], self.placing.whole()[here]
+                        if backend is None:
+                            black_box.in_own_tiles(
+                                job, self.plan.variant, z, whole, self._recover(), self.counter,
+                                sample,
+                            )  # fmt: skip
+                        else:  # here, in one frame of Python less
+                            run = self._interpreter(TiledRun, compiled, backend, sample)
+                            run.tiles(compiled.program, z, whole)
+                            self._note_error(compiled, run)
+                        with DisableTorchFunction():
+                            self.placing.put_whole(sample)
+                        self._clean_up(self.asked.options.cleanup_frequency or 1)
                     else:
                         self._place(sample, *self._frames(job, sample, backend))
                 self._together("its end", self._settle)
@@ -409,24 +422,10 @@ class Execution:
             transfers=Transfers(self.device) if stores else None,
         )  # fmt: skip
 
-    def _in_tiles(self, job: Job, sample: int, backend: TorchBackend | None) -> None:
-        here, compiled = slice(sample, sample + 1), self.plan.compiled
-        z, whole = self.z[here], self.placing.whole()[here]
-        if backend is None:
-            plan = black_box.plan_own_tiles(job.family, job.shape, self.plan.variant.parameters)
-            black_box.in_own_tiles(
-                job.family, plan, z, whole, self.device, job.dtype, self._recover(), self.counter,
-                sample,
-            )  # fmt: skip
-        else:
-            run = self._interpreter(TiledRun, compiled, backend, sample)
-            run.tiles(compiled.program, z, whole)
-            if not compiled.cuts_norms:
-                error = max(run.estimate_error, self.report.estimate_error or 0.0)
-                self.report.estimate_error = error
-        with DisableTorchFunction():
-            self.placing.put_whole(sample)
-        self._clean_up(self.asked.options.cleanup_frequency or 1)
+    def _note_error(self, compiled: Any, run: TiledRun) -> None:
+        if not compiled.cuts_norms:
+            error = max(run.estimate_error, self.report.estimate_error or 0.0)
+            self.report.estimate_error = error
 
     def _clean_up(self, number: int) -> None:
         """After each result the host's heap, or glibc's fragments add up (2 MB a chunk measured);

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -72,8 +72,7 @@ class Hook(MetaPathFinder):
             return None
         if not (Path(spec.origin).parent / SIBLING).is_file():
             return None
-        # The loader is this module's alone.
-        vars(spec.loader)["exec_module"] = partial(self.run, spec.loader.exec_module)
+        run_by(spec.loader, self.run)
         return spec
 
     def run(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
@@ -96,6 +95,11 @@ class Hook(MetaPathFinder):
         except Exception as error:  # noqa: BLE001  (a setting must not cost the import)
             logger.debug("whether imports may be corrected is not known: %s", error)
             return True
+
+
+def run_by(loader: Loader, run: Callable[[Callable[[ModuleType], None], ModuleType], None]) -> None:
+    """Has a module's own loader run it by run(how it runs modules, the module)."""
+    vars(loader)["exec_module"] = partial(run, loader.exec_module)
 
 
 def why_not_asked() -> str:

@@ -34,11 +34,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hy3d_rocm import _native
 from hy3d_rocm.diagnose.env.shown import printable
 from hy3d_rocm.files import (
     formats_text,
@@ -60,7 +58,6 @@ _FORMAT = 2
 _FRAME = re.compile(r"frame_\d{6,}\.png(?:\.partial)?")
 _PART = re.compile(r"(?:whole\..*|frames\.npy|joined\..*|segment_.*)(?:\.partial)?")
 _NO_LINKS = {*NO_LOCKS, errno.EPERM, errno.EXDEV, errno.EMLINK, errno.EACCES}
-_PIECE_BYTES = 64 << 20  # of a file, read at a time
 # A file that was written so shortly before may be written once more within one tick of its time.
 _SETTLED_NS = 2_000_000_000
 
@@ -413,19 +410,9 @@ def tensor_fingerprint(tensor: Tensor) -> str:
 
 
 def file_fingerprint(file: Path) -> str:
-    """Of all bytes of a file: sha256 over the C core's fingerprints of its pieces, whose chance to
-    be equal for other bytes is below 2^-63 each (without the core: sha256 of the bytes)."""
-    digest = hashlib.sha256(str(file.stat().st_size).encode())
-    piece = np.empty(_PIECE_BYTES, np.uint8)
+    """sha256 of all bytes of a file."""
     with open(file, "rb") as opened:
-        while count := opened.readinto(piece.data):
-            if _native.available:
-                piece[count : count + 4] = 0  # whole words; the size tells their end
-                words = piece[: -(-count // 4) * 4].view(np.float32)
-                digest.update(repr(_native.fingerprint(words)).encode())
-            else:
-                digest.update(piece[:count].data)
-    return ("core " if _native.available else "sha256 ") + digest.hexdigest()
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 class FileFingerprints:
