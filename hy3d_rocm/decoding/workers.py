@@ -31,7 +31,7 @@ from torch import Tensor
 
 from hy3d_rocm.conv.errors import first_line
 from hy3d_rocm.conv.probe import process
-from hy3d_rocm.decoding import together, wire
+from hy3d_rocm.decoding import together, worker_process
 from hy3d_rocm.decoding.copies import tensors_of
 from hy3d_rocm.decoding.families.base import StructuredFamily
 from hy3d_rocm.decoding.families.changes import examined
@@ -39,12 +39,7 @@ from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, VARIABLES, Group
 from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
 from hy3d_rocm.decoding.report import DecodeCancelled
 from hy3d_rocm.decoding.stages import asked_to_stop, stage_of, warn_alone
-from hy3d_rocm.decoding.worker_process import (
-    START_SECONDS,
-    RefusedError,
-    WorkerError,
-    WorkerProcess,
-)
+from hy3d_rocm.decoding.worker_process import WorkerError, WorkerProcess
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -78,7 +73,7 @@ class Workers:
     def __init__(
         self, device: torch.device, others: Sequence[torch.device],
         prepare: Callable[[], None] | None = None, *, timeout: float = TIMEOUT_SECONDS,
-        start_seconds: float = START_SECONDS, idle_seconds: float = IDLE_SECONDS,
+        start_seconds: float = worker_process.START_SECONDS, idle_seconds: float = IDLE_SECONDS,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:  # fmt: skip
         for other in others:
@@ -166,10 +161,10 @@ class Workers:
         try:
             self._cancel = cancel
             group = self._ready(family, source, wishes)
-        except wire.UnsendableError as error:
+        except worker_process.UnsendableError as error:
             self._refuse(family, f"this VAE can't be sent to another process: {error}")
             return work(None)
-        except RefusedError as error:
+        except worker_process.RefusedError as error:
             self._end()
             self._refuse(family, str(error))
             return work(None)
@@ -217,12 +212,12 @@ class Workers:
             "shape": tuple(source.shape), "dtype": source.dtype, "wishes": dict(wishes),
             "timestep": family.timestep, "encode": self._encodes,
         }  # fmt: skip
-        part = wire.packed(("carry_out", wanted))
+        part = worker_process.packed(("carry_out", wanted))
         if any(worker.has_ended() for worker in self._workers):
             self._end()
         if not _is(self._held, family.vae, now):
             self._held = None
-            vae = wire.packed(("hold", {"vae": family.vae, "host": _host_of(family)}))
+            vae = worker_process.packed(("hold", {"vae": family.vae, "host": _host_of(family)}))
             if not self._workers:
                 self._start()
             for worker in self._workers:
@@ -408,7 +403,7 @@ def _sums(tensor: Tensor) -> tuple[Any, ...]:
 
 def _store(port: int, is_first: bool) -> Any:
     more = {"use_libuv": False} if sys.platform == "win32" else {}
-    limit = timedelta(seconds=START_SECONDS)
+    limit = timedelta(seconds=worker_process.START_SECONDS)
     return _dist.TCPStore(
         _LOCALHOST, port, is_master=is_first, wait_for_workers=False, timeout=limit, **more
     )

@@ -31,7 +31,8 @@ from warm_start import Server  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv.probe import process  # noqa: E402
-from hy3d_rocm.decoding import wire, workers  # noqa: E402
+from hy3d_rocm.decoding import worker_process as wire  # noqa: E402
+from hy3d_rocm.decoding import workers  # noqa: E402
 from hy3d_rocm.decoding.executor import decode, encode  # noqa: E402
 from hy3d_rocm.decoding.families.base import Host  # noqa: E402
 from hy3d_rocm.decoding.families.unknown import UnknownFamily  # noqa: E402
