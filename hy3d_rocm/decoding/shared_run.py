@@ -100,8 +100,14 @@ class SharedRun(Run):
         super().__init__(*given, **more)
         self.group = group
         self._first_row = first_row
-        self._alive = KeepAlive(group)
-        self._check = _both(self._alive.goes_on, self._check)
+        self._alive = alive = KeepAlive(group)
+        check = self._check or (lambda: None)
+
+        def checked() -> None:
+            alive.goes_on()
+            check()
+
+        self._check = checked
         self._error: BaseException | None = None
         self._behind: list[ProgramStep] = []  # SENDs and RECVs behind one step
         self._filling: Pending | None = None
@@ -338,17 +344,6 @@ class SharedRun(Run):
             for rank, (first, stop) in enumerate(self._shares) if rank and stop > first
         ]  # fmt: skip
         return made, comes
-
-
-def _both(first: Callable[[], object], second: Callable[[], object] | None) -> Callable[[], None]:
-    """What calls one after the other."""
-
-    def call() -> None:
-        first()
-        if second is not None:
-            second()
-
-    return call
 
 
 def _put_together(
