@@ -29,7 +29,6 @@ import os
 import re
 import stat
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -58,8 +57,6 @@ _FORMAT = 2
 _FRAME = re.compile(r"frame_\d{6,}\.png(?:\.partial)?")
 _PART = re.compile(r"(?:whole\..*|frames\.npy|joined\..*|segment_.*)(?:\.partial)?")
 _NO_LINKS = {*NO_LOCKS, errno.EPERM, errno.EXDEV, errno.EMLINK, errno.EACCES}
-# A file that was written so shortly before may be written once more within one tick of its time.
-_SETTLED_NS = 2_000_000_000
 
 Identity = list[int]  # device, inode, bytes (of a file)
 
@@ -72,8 +69,8 @@ class Claim:
     on. OutputError from take(): the name cannot be had, is taken, or somebody else is writing it.
 
     job: what makes the frames, JSON-able (fingerprints, precision, versions, output settings), or
-    a function that gives it once the lock is held, from fingerprints of files that are kept, too;
-    the decode can be killed and go on then. A job that differs from the recorded one is an
+    a function that gives it once the lock is held, from `files`; the decode can be killed and go on
+    then. A job that differs from the recorded one is an
     OutputError that says in what. restart: what is there is thrown away instead. Without a job,
     nothing is left of a decode that ends early.
 
@@ -154,7 +151,6 @@ class Claim:
         found = self._read()
         if self._make_job is None:
             return
-        self.files.known = found.get("files", {})
         self.job = plain(self._make_job(self.files) if callable(self._make_job) else self._make_job)
         if found:
             self._compare(found.get("job", {}), self.job)
@@ -248,10 +244,7 @@ class Claim:
         was made in another way."""
         now = {"shape": list(shape), "dtype": stored, "plan": plain(plan or {})}
         if not self.manifest:
-            self.manifest = {
-                "format": _FORMAT, "job": self.job, **now, "done": 0,
-                "files": self.files.as_dict(),
-            }  # fmt: skip
+            self.manifest = {"format": _FORMAT, "job": self.job, **now, "done": 0}
             self._write()
         for name, value in now.items():
             if self.manifest[name] != value:
@@ -416,51 +409,25 @@ def file_fingerprint(file: Path) -> str:
 
 
 class FileFingerprints:
-    """Fingerprints of files. known: what as_dict() gave in an earlier process; a file whose size,
-    times and place on the disk are those of then is not read again, but for Windows, where all
-    times can be set back."""
+    """Fingerprints of files, and whether these have stayed as they were then."""
 
     def __init__(self) -> None:
-        self.known: Mapping[str, Any] = {}
-        self._found: dict[str, dict[str, Any]] = {}
+        self._states: dict[Path, list[int]] = {}
 
     def of(self, files: list[Path]) -> str:
         """One fingerprint of several files, by name and content."""
         digest = hashlib.sha256()
         for file in sorted(files, key=lambda f: f.name):
-            digest.update(f"{file.name} {self._one(file)}\n".encode())
+            self._states[file] = _state(file)
+            digest.update(f"{file.name} {file_fingerprint(file)}\n".encode())
         return digest.hexdigest()
-
-    def _one(self, file: Path) -> str:
-        key = os.path.abspath(file)
-        state = _state(file)
-        then = self.known.get(key)
-        if not isinstance(then, dict) or then.get("state") != state or not _is_settled(then):
-            began = time.time_ns()
-            then = {"state": state, "read": began, "fingerprint": file_fingerprint(file)}
-        self._found[key] = then
-        return str(then["fingerprint"])
 
     def changed(self) -> Path | None:
         """A file that is another one now than when its fingerprint was taken."""
-        for name, then in self._found.items():
-            if _state(Path(name)) != then["state"]:
-                return Path(name)
-        return None
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return dict(self._found)
+        return next((file for file, then in self._states.items() if _state(file) != then), None)
 
 
 def _state(file: Path) -> list[int]:
     """Also what nobody can set back: the time of the last change of anything of the file."""
     found = file.stat()
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev]
-
-
-def _is_settled(then: Mapping[str, Any]) -> bool:
-    if sys.platform == "win32":
-        return False
-    changed = max(then["state"][1:3])
-    return isinstance(then.get("read"), int) and then["read"] - changed > _SETTLED_NS
