@@ -14,11 +14,10 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -151,7 +150,6 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._places = {s._cdata: ("device", 0) for s in self._known}
         self._once: set[int] = set()
         self._true: set[int] = set()  # storages of what `all` said
-        self._made: dict[Hashable, Any] = {}  # by operators, on shapes
         self.live = {"device": 0, "host": 0}
         self.device_peak = self.host_peak = self.both_peak = 0
         self.macs = 0
@@ -195,7 +193,9 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = ""
         if "device" in kwargs or "pin_memory" in kwargs:
             place, kwargs = self._placed(func, args, kwargs)
-        out, inside = self._out(func, args, kwargs)
+        out = func(*args, **kwargs)
+        self.stays(self.workspace.once(func))
+        inside = self.workspace.of(func, args, out)
         for leaf in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
                 self._born(leaf, place)
@@ -223,28 +223,6 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _place_of(self, device: torch.device) -> str:
         return "host" if device.type == "cpu" and not self.on_cpu else "device"
 
-    def _out(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, int]:
-        """What the operator makes, and the bytes that it takes inside; where it was called on such
-        operands before, and made tensors with storages of their own, those once more: rules, most
-        of all torch's, take most of a run."""
-        key = _key_of(func, args, kwargs)
-        try:
-            known = self._made.get(key)
-        except TypeError:  # an argument has no hash
-            key = known = None
-        if known is not None:
-            several, made, inside = known
-            again = [torch.empty_strided(*m[:2], dtype=m[2], device="meta") for m in made]
-            return tuple(again) if several else again[0], inside
-        out = func(*args, **kwargs)
-        self.stays(self.workspace.once(func))
-        inside = self.workspace.of(func, args, out)
-        several = type(out) is tuple
-        made = out if several else (out,)
-        if key is not None and all(type(t) is torch.Tensor and _is_plain(t) for t in made):
-            self._made[key] = several, [(t.shape, t.stride(), t.dtype) for t in made], inside
-        return out, inside
-
     def _placed(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """Where a tensor made with `device=` counts; large ones are made on "meta"."""
         kwargs = dict(kwargs)
@@ -262,47 +240,6 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.dtype == torch.bool:
             return tensor.untyped_storage()._cdata in self._true
         return 1.0 if tensor.is_floating_point() else 1
-
-
-@lru_cache(maxsize=1024)
-def _makes_anew(func: Any) -> bool:
-    """Whether an operator writes to none of its operands and returns none, nor a view of one."""
-    schema = func._schema
-    return all(a.alias_info is None for a in (*schema.arguments, *schema.returns))
-
-
-def _key_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Hashable:
-    """What the shape of an operator's result depends on; None where that can't be told."""
-    if not _makes_anew(func):
-        return None
-    try:  # operators stay, and take long to hash
-        named = tuple((k, _part(kwargs[k])) for k in sorted(kwargs)) if kwargs else ()
-        return id(func), tuple(map(_part, args)), named
-    except TypeError:
-        return None
-
-
-def _part(value: Any) -> Any:
-    """Of an argument. TypeError for tensors that are no ordinary ones on "meta", and for those
-    without axes, whose types count for less."""
-    kind = type(value)
-    if kind in _ORDINARY:
-        if not value.is_meta or not value.dim():
-            raise TypeError
-        return value.shape, value.stride(), value.dtype
-    if kind is list or kind is tuple:
-        return kind, *map(_part, value)
-    if isinstance(value, (torch.Tensor, list, tuple)):
-        raise TypeError
-    return kind, value  # 1, 1.0 and True are equal
-
-
-def _is_plain(out: Tensor) -> bool:
-    """Whether empty_strided() makes such a tensor, storage and all."""
-    if not out.is_meta or out.storage_offset():
-        return False
-    reach = sum((n - 1) * s for n, s in zip(out.shape, out.stride(), strict=True)) + 1
-    return out.untyped_storage().nbytes() == (reach * out.itemsize if out.numel() else 0)
 
 
 class NoScores(TorchFunctionMode):
