@@ -410,7 +410,15 @@ class Execution:
         self.counter.tick(Step("whole", sample, 0, 0, *sizes))
 
     def _recover(self) -> faults.Recover:
-        return faults.retry_out_of_memory(partial(_relieve, self.device))
+        """Gives back what is kept only to be faster, and tries again."""
+        device = self.device
+
+        def relieve() -> None:
+            if device.type == "cpu":
+                give_back()
+            meter.give_back(device)
+
+        return faults.retry_out_of_memory(relieve)
 
     def _interpreter(
         self, kind: Callable[..., Interpreter], compiled: Any, backend: TorchBackend, sample: int
@@ -435,13 +443,6 @@ class Execution:
             meter.trim_malloc()
         elif frequency and number % frequency == 0:
             meter.give_back(self.device)
-
-
-def _relieve(device: torch.device) -> None:
-    """What is kept only to be faster is given back."""
-    if device.type == "cpu":
-        give_back()
-    meter.give_back(device)
 
 
 _TILED_NORMS = (

@@ -73,7 +73,8 @@ class WorkerProcess:
         self._heard = time.monotonic()
         self._is_gone = False
         threading.Thread(target=self._read, daemon=True, name="hy3d-worker").start()
-        self._written(START_SECONDS, lambda: self._to.write(_path()))
+        path = json.dumps(process.search_path(sys.path)).encode() + b"\n"
+        self._written(START_SECONDS, lambda: self._to.write(path))
 
     def ask(self, name: str, arguments: Mapping[str, Any]) -> None:
         """One of worker.py's Worker's methods."""
@@ -184,10 +185,6 @@ class WorkerProcess:
             lines = [line for line in lines if not line.startswith("[W")]  # torch's warnings
             return f" ({lines[-1].strip()[:300]})" if lines else ""
         return ""
-
-
-def _path() -> bytes:
-    return json.dumps(process.search_path(sys.path)).encode() + b"\n"
 
 
 def _ending(code: int) -> str:

@@ -258,8 +258,6 @@ class NoScores(TorchFunctionMode):
             device, dtype = torch._C._nn._parse_to(*args[1:], **kwargs)[:2]
             if device is not None and device.type == "meta":  # for torch it is there already
                 return torch.empty_like(args[0], dtype=dtype or args[0].dtype)
-        if func is F.normalize and kwargs == _NORMALIZE and len(args) == 1:
-            return self._normalized(args[0])
         if func is not F.scaled_dot_product_attention:
             return func(*args, **kwargs)
         names = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs
@@ -271,15 +269,5 @@ class NoScores(TorchFunctionMode):
         self._live.note(inside)
         return out
 
-    def _normalized(self, x: Tensor) -> Tensor:
-        """Of four operators, Wan's norm: the length, that again but clamped, then x over it."""
-        length = x.nbytes // max(x.shape[1], 1)
-        self._live.note(2 * length)
-        out = torch.empty_like(x)
-        self._live.note(length)
-        return out
 
-
-_SEEN = frozenset((torch.Tensor.to, F.normalize, F.scaled_dot_product_attention))
-# How torch passes on what F.normalize(x, dim=1) was called with.
-_NORMALIZE = {"p": 2.0, "dim": 1, "eps": 1e-12, "out": None}
+_SEEN = frozenset((torch.Tensor.to, F.scaled_dot_product_attention))
