@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from hy3d_rocm.conv.errors import first_line, is_out_of_memory
-from hy3d_rocm.framepack.preservation import Preservation, Section, after, begin
+from hy3d_rocm.framepack.preservation import Preservation, after, begin
 from hy3d_rocm.memory import gpu_bytes
 from hy3d_rocm.units import size_text
 
@@ -245,7 +245,7 @@ class SectionRunner:
             need = self.card.need() if measured else 0
             if not failure:
                 self.sections += 1
-                self.state = after(self.state, Section(need, self.card.retries()))
+                self.state = after(self.state, need, self.card.retries())
                 return answer
             self._again(failure, need)
             restore()
@@ -253,7 +253,7 @@ class SectionRunner:
     def _again(self, failure: str, need: int) -> None:
         self.card.empty()
         self.repeats += 1
-        self.state = after(self.state, Section(need, out_of_memory=True))
+        self.state = after(self.state, need, out_of_memory=True)
         logger.warning(
             "hy3d_rocm: %s %d ran out of memory (%s): it is run again, with %s left free; "
             "what was made before is kept",
