@@ -281,11 +281,15 @@ class Group:
 
     def lose(self, why: str) -> NoReturn:
         self.lost = why
+        self.abort()
+        raise GroupLostError(why)
+
+    def abort(self) -> None:
+        """GPUs wait for ever otherwise."""
         abort = getattr(self.data, "abort", None)
-        if abort is not None:  # GPUs wait for ever otherwise
+        if abort is not None:
             with suppress(RuntimeError):
                 abort()
-        raise GroupLostError(why)
 
 
 class Meeting:

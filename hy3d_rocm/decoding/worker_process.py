@@ -52,7 +52,8 @@ class RefusedError(WorkerError):
 
 
 class WorkerProcess:
-    """One process. WorkerError where it is gone or does not answer."""
+    """One process. WorkerError where it is gone or does not answer. is_gone: nothing will be heard
+    of it any more."""
 
     def __init__(self, device: torch.device) -> None:
         python, reason = process.interpreter()
@@ -71,7 +72,7 @@ class WorkerProcess:
         self._writes = threading.Lock()
         self._answers: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
         self._heard = time.monotonic()
-        self._is_gone = False
+        self.is_gone = False
         threading.Thread(target=self._read, daemon=True, name="hy3d-worker").start()
         path = json.dumps(process.search_path(sys.path)).encode() + b"\n"
         self._written(START_SECONDS, lambda: self._to.write(path))
@@ -89,7 +90,7 @@ class WorkerProcess:
         silent = time.monotonic() - self._heard
         if silent > silent_seconds:
             self._kill(f"it is stopped or hangs (nothing was heard of it for {silent:.0f} s)")
-        elif not self._is_gone:
+        elif not self.is_gone:
             with suppress(OSError, ValueError), self._writes:
                 ping(self._to)
 
@@ -113,14 +114,11 @@ class WorkerProcess:
             raise WorkerError(self.fate() or f"{self.device}: it is gone")
         return said[1]
 
-    def has_ended(self) -> bool:
-        return self._is_gone
-
     def fate(self) -> str:
         """Why it can't be used, "" where it runs."""
         if not self._why:  # it may end just now; one that is gone has not been waited for yet
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(_END_SECONDS if self._is_gone else 0.5)
+                self.process.wait(_END_SECONDS if self.is_gone else 0.5)
         if not self._why:
             while (said := self._next()) is not None:
                 if said[0] == "failed":
@@ -173,7 +171,7 @@ class WorkerProcess:
                 if said[0] != "here":
                     self._answers.put(said)
         finally:
-            self._is_gone = True
+            self.is_gone = True
             self._answers.put(None)
             with suppress(OSError):
                 answers.close()

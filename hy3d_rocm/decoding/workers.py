@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
@@ -142,11 +142,6 @@ class Workers:
             finally:
                 self._lock.release()
 
-    @property
-    def pids(self) -> list[int]:
-        """Of the processes that run now."""
-        return [worker.process.pid for worker in self._workers]
-
     # One decode
 
     def _shared(
@@ -213,7 +208,7 @@ class Workers:
             "timestep": family.timestep, "encode": self._encodes,
         }  # fmt: skip
         part = worker_process.packed(("carry_out", wanted))
-        if any(worker.has_ended() for worker in self._workers):
+        if any(worker.is_gone for worker in self._workers):
             self._end()
         if not _is(self._held, family.vae, now):
             self._held = None
@@ -236,11 +231,8 @@ class Workers:
             while not stop.wait(_PING_SECONDS):
                 for worker in self._workers:
                     worker.ping(self.silent_seconds)
-                if any(worker.has_ended() for worker in self._workers):
-                    abort = getattr(group.data, "abort", None)
-                    if abort is not None:  # this GPU waits for it
-                        with suppress(RuntimeError):
-                            abort()
+                if any(worker.is_gone for worker in self._workers):
+                    group.abort()  # this GPU waits for it
                     return
 
         watcher = threading.Thread(target=watch, daemon=True, name="hy3d-workers")
@@ -327,10 +319,8 @@ class Workers:
 
     def _end(self) -> None:
         atexit.unregister(self.close)
-        abort = getattr(self._group and self._group.data, "abort", None)
-        if abort is not None:  # before the others are gone, and before it is deleted
-            with suppress(RuntimeError):
-                abort()
+        if self._group is not None:  # before the others are gone, and before it is deleted
+            self._group.abort()
         for worker in self._workers:
             worker.end()
         self._workers, self._group, self._held = [], None, None
