@@ -85,23 +85,17 @@ def attempt(
                 raise
 
 
-def retry_out_of_memory(relieve: Callable[[], object] | None) -> Recover:
+def retry_out_of_memory(relieve: Callable[[], object]) -> Recover:
     """What attempt() takes as `recover`: again after an out-of-memory error, twice at most, with
     relieve() before."""
 
     def recover(step: int, attempts: int, error: BaseException) -> bool:
         if attempts >= ATTEMPTS or not is_out_of_memory(error):
             return False
-        if relieve is not None:
-            relieve()
+        relieve()
         return True
 
     return recover
-
-
-def retried(work: Callable[[], Result], on_pressure: Callable[[], object] | None) -> Result:
-    """work(), again up to 2 times after an out-of-memory error, with on_pressure() before each."""
-    return attempt(work, recover=retry_out_of_memory(on_pressure))
 
 
 _LAYERS = frozenset(

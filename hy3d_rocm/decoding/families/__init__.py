@@ -25,7 +25,7 @@ from hy3d_rocm.decoding.families.ltx import LtxFamily
 from hy3d_rocm.decoding.families.original import inner_vae, view_of
 from hy3d_rocm.decoding.families.unknown import UnknownFamily
 from hy3d_rocm.decoding.families.wan import WanFamily
-from hy3d_rocm.decoding.faults import retried
+from hy3d_rocm.decoding.faults import attempt, retry_out_of_memory
 from hy3d_rocm.decoding.layers import StrangeModuleError
 from hy3d_rocm.meter import give_back
 
@@ -166,7 +166,8 @@ def _prove(family: StructuredFamily, encode: bool) -> None:
 
     can_say = not encode or callable(getattr(vae, "encode", None))
     with aside():
-        is_verified = not can_say or retried(lambda: proof.proven(family, encode), give_back)
+        again = retry_out_of_memory(give_back)
+        is_verified = not can_say or attempt(proof.proven, family, encode, recover=again)
     if not is_verified:
         what = "encodes a small image" if encode else "decodes two small latent frames"
         raise TypeError(

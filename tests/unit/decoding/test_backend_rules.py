@@ -25,8 +25,8 @@ from hy3d_rocm.decoding.faults import (  # noqa: E402
     NOT_FINITE,
     OUT_OF_MEMORY,
     Failure,
+    attempt,
     failure_of,
-    retried,
     retry_out_of_memory,
 )
 from hy3d_rocm.decoding.memory.budget import Budget  # noqa: E402
@@ -66,12 +66,12 @@ def test_work_is_tried_three_times_with_pressure_between() -> None:
     assert ATTEMPTS == 3
     for times in range(3):
         pressed: list[int] = []
-        assert retried(failing(times), lambda pressed=pressed: pressed.append(1)) == times + 1
+        again = retry_out_of_memory(lambda pressed=pressed: pressed.append(1))
+        assert attempt(failing(times), recover=again) == times + 1
         assert len(pressed) == times
-        assert retried(failing(times), None) == times + 1
     work = failing(9)
     with pytest.raises(MemoryError):
-        retried(work, None)
+        attempt(work, recover=retry_out_of_memory(lambda: None))
     assert len(work.calls) == 3
 
 
@@ -79,7 +79,7 @@ def test_work_is_tried_three_times_with_pressure_between() -> None:
 def test_other_errors_are_not_tried_again(error: type[Exception]) -> None:
     work = failing(1, error)
     with pytest.raises(error):
-        retried(work, None)
+        attempt(work, recover=retry_out_of_memory(lambda: None))
     assert len(work.calls) == 1
 
 
