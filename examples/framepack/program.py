@@ -14,14 +14,13 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hy3d_rocm.framepack import importing
-from hy3d_rocm.framepack.importing import Loading
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -118,10 +117,10 @@ class AfterImport(MetaPathFinder):
             spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = Loading(spec.loader, self._run)
+                    importing.run_by(spec.loader, self._run)
                 return spec
         return None
 
-    def _run(self, inner: Loader, module: ModuleType) -> None:
-        inner.exec_module(module)
+    def _run(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        execute(module)
         self.changes[module.__name__](module)

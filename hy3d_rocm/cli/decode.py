@@ -29,8 +29,13 @@ from hy3d_rocm.decoding.group import Group
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport, Step
 from hy3d_rocm.diagnose.env.shown import printable
 from hy3d_rocm.files import patiently
-from hy3d_rocm.frames.claim import Claim, check_name, folder_is_left
-from hy3d_rocm.frames.fingerprints import FileFingerprints, tensor_fingerprint
+from hy3d_rocm.frames.claim import (
+    Claim,
+    FileFingerprints,
+    check_name,
+    folder_is_left,
+    tensor_fingerprint,
+)
 from hy3d_rocm.frames.output import OutputError, Shape, Sink, output_errors
 from hy3d_rocm.frames.sinks import sink_for
 from hy3d_rocm.meter import held_bytes

@@ -26,7 +26,7 @@ from hy3d_rocm.decoding.families import proof, unproven_family
 from hy3d_rocm.decoding.families.base import Host, StructuredFamily
 from hy3d_rocm.decoding.families.proof import CALL_ERRORS
 from hy3d_rocm.decoding.families.unknown import UnknownFamily
-from hy3d_rocm.decoding.faults import retried
+from hy3d_rocm.decoding.faults import attempt, retry_out_of_memory
 from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.budget import (
     DEVICE_HEADROOM_BYTES,
@@ -207,7 +207,8 @@ def is_proven(family: StructuredFamily, encode: bool = False) -> bool:
     away = family.host is not None and not family.host.runs_own_code
     asked = family.over(family.vae) if away else family
     with scope, aside(check_finite=True):
-        told = retried(lambda: proof.proven(asked, encode), lambda: meter.give_back(family.device))
+        again = retry_out_of_memory(lambda: meter.give_back(family.device))
+        told = attempt(proof.proven, asked, encode, recover=again)
     if known is not None:
         known.proven = told
     return told

@@ -14,12 +14,14 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.decoding.copies import copied_family, tensors_of
-from hy3d_rocm.decoding.faults import attempt
+from hy3d_rocm.decoding.faults import Failure, Recover, attempt
+from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.memory.dry_run import (
     CPU_ALLOWANCE_BYTES,
     Prediction,
@@ -27,22 +29,13 @@ from hy3d_rocm.decoding.memory.dry_run import (
     predict,
 )
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
-from hy3d_rocm.decoding.plan import DecodePlan, plan_decode
+from hy3d_rocm.decoding.plan import DecodePlan, Tile, plan_decode
 from hy3d_rocm.decoding.planning.jobs import Job
 from hy3d_rocm.decoding.planning.jobs import is_opaque as is_opaque
-from hy3d_rocm.decoding.planning.planner import Need, Variant
-from hy3d_rocm.decoding.report import Step
+from hy3d_rocm.decoding.planning.planner import Need, Plan, Variant
+from hy3d_rocm.decoding.report import DecodeOptions, Step
+from hy3d_rocm.decoding.stages import Counter
 from hy3d_rocm.decoding.tiled_run import blend
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hy3d_rocm.decoding.faults import Failure, Recover
-    from hy3d_rocm.decoding.memory.budget import Budget
-    from hy3d_rocm.decoding.plan import Tile
-    from hy3d_rocm.decoding.planning.planner import Plan
-    from hy3d_rocm.decoding.report import DecodeOptions
-    from hy3d_rocm.decoding.stages import Counter
 
 ENGINE = "own tiles"
 # A level of tiles is by one part in so many smaller than the one before (tiles.h): so close that a
@@ -100,17 +93,18 @@ def own_variants(job: Job, options: DecodeOptions) -> Iterator[Variant]:
     yield Variant("whole")
     if job.encode or no_tiles(job.family, options.halo_pixels):
         return
-    given = _own_parameters(options)
-    least = math.inf
-    for level, plan in own_levels(job.family, job.shape, given):
-        least = math.prod(plan.extent)
-        yield Variant("tiled", tile_words(plan), given | {"level": level}, row="tiles")
+    given, least = _own_parameters(options), math.inf
     smaller = {"halo_pixels": 16, "overlap_pixels": 8, "min_tile_pixels": 16}
     last = given | {name: min(given[name], size) for name, size in smaller.items()}
-    for level, plan in own_levels(job.family, job.shape, last):
-        if math.prod(plan.extent) < least:
-            what = f"{tile_words(plan)} with a halo of {last['halo_pixels']}"
-            yield Variant("tiled", what, last | {"level": level}, again=True, row="smaller tiles")
+    for sizes, row, more in (
+        (given, "tiles", ""),
+        (last, "smaller tiles", f" with a halo of {last['halo_pixels']}"),
+    ):
+        for level, plan in own_levels(job.family, job.shape, sizes):
+            if (extent := math.prod(plan.extent)) < least:
+                what, found = tile_words(plan) + more, sizes | {"level": level}
+                yield Variant("tiled", what, found, again=bool(more), row=row)
+                least = extent
 
 
 def plan_own_tiles(
@@ -204,17 +198,19 @@ def lowered(budget: Budget, failed: Plan, failure: Failure, on_cpu: bool) -> Bud
 
 
 def in_own_tiles(
-    family: Any, plan: DecodePlan, z: Tensor, out: Tensor, device: torch.device,
-    dtype: torch.dtype, recover: Recover, counter: Counter, sample: int = 0,
+    job: Job, variant: Variant, z: Tensor, out: Tensor, recover: Recover, counter: Counter,
+    sample: int = 0,
 ) -> None:  # fmt: skip
-    """One sample's decode along a plan of plan_own_tiles(): z (1, C, T, H, W) -> out (1, C', T',
-    H', W') on the CPU, of any float type."""
+    """One sample's decode: z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float
+    type."""
+    plan = plan_own_tiles(job.family, job.shape, variant.parameters)
     if len(plan.tiles) > 1:
         out.zero_()
     for tile in plan.tiles:
         kept = attempt(
-            _own_tile, family, z, tile, device, dtype, recover=recover, check=counter.check
-        )
+            _own_tile, job.family, z, tile, job.device, job.dtype, recover=recover,
+            check=counter.check,
+        )  # fmt: skip
         blend(kept, out[(..., *tile.out_slices)], tile.windows())
         places = zip(tile.out_start, tile.out_stop, strict=True)
         counter.tick(Step("frames", sample, tile.index, tile.index, *places))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.aliasing import overlaps, shares_memory
 from hy3d_rocm.decoding.planning.planner import STRATEGIES as STRATEGIES
 from hy3d_rocm.units import brief
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

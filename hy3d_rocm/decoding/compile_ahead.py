@@ -9,23 +9,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.conv.triton import ahead
+from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.backends.triton import backend as fused
-from hy3d_rocm.decoding.graph import GROUP
+from hy3d_rocm.decoding.graph import GROUP, Graph
 from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.dry_run import apart, standing_for
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
+from hy3d_rocm.decoding.planning.compiled import Compiled
+from hy3d_rocm.decoding.planning.jobs import Job
 from hy3d_rocm.decoding.run import ProgramStep, Run
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from hy3d_rocm._core import Program
-    from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
-    from hy3d_rocm.decoding.graph import Graph
-    from hy3d_rocm.decoding.planning.compiled import Compiled
-    from hy3d_rocm.decoding.planning.jobs import Job
 
 logger = logging.getLogger("hy3d_rocm")
 _META = torch.device("meta")
@@ -116,7 +114,6 @@ class OnShapes(Run):
                 self.affines[n] = factor, factor
 
     def through(self, program: Program, number: int, section: dict[str, Any]) -> None:
-        """All of a section."""
         first = ProgramStep._make(next(iter(program.steps(number))))
         size = 1, self.graph.nodes[first.node].channels, *section["size"]
         x = torch.empty(size, dtype=self.dtype, device=_META)

@@ -4,52 +4,45 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Generator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
+from torch._C import DisableTorchFunction
 
 from hy3d_rocm import meter
 from hy3d_rocm.conv.prepared import give_back, stats_now, steady
 from hy3d_rocm.decoding import black_box, faults, precision, stages, together
 from hy3d_rocm.decoding.backends.native import NativeBackend
+from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 from hy3d_rocm.decoding.compile_ahead import compile_ahead
 from hy3d_rocm.decoding.copies import converted_family
 from hy3d_rocm.decoding.graph import record
-from hy3d_rocm.decoding.group import GroupLostError, RankFailedError, is_settled
+from hy3d_rocm.decoding.group import Group, GroupLostError, RankFailedError, is_settled
 from hy3d_rocm.decoding.layers import ModuleWeights
-from hy3d_rocm.decoding.placing import Placing
+from hy3d_rocm.decoding.memory.budget import Budget
+from hy3d_rocm.decoding.placing import Placing, Transfers
 from hy3d_rocm.decoding.planning.compiled import Compiled, plan_job
 from hy3d_rocm.decoding.planning.jobs import Job, resume_key_of, unused_sizes
+from hy3d_rocm.decoding.planning.planner import Plan, Variant
+from hy3d_rocm.decoding.precision import Precision
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
 from hy3d_rocm.decoding.run import Run
-from hy3d_rocm.decoding.sent_source import sent_rows
-from hy3d_rocm.decoding.shared_run import SharedRun
+from hy3d_rocm.decoding.shared_run import SharedRun, sent_rows
 from hy3d_rocm.decoding.tiled_run import TiledRun
-from hy3d_rocm.decoding.transfers import Transfers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
-
-    from torch import Tensor
-
-    from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
-    from hy3d_rocm.decoding.group import Group
-    from hy3d_rocm.decoding.layers import Range
-    from hy3d_rocm.decoding.memory.budget import Budget
-    from hy3d_rocm.decoding.planning.planner import Plan, Variant
-    from hy3d_rocm.decoding.precision import Precision
-    from hy3d_rocm.frames.output import Sink
+from hy3d_rocm.frames.output import Sink
 
 logger = logging.getLogger("hy3d_rocm")
 
 Result = TypeVar("Result")
 Interpreter = TypeVar("Interpreter", bound=Run)
 Request = str | int | float | None
-Frames = tuple[int, "Tensor"]  # the first one's number, and (1, C, t, H, W)
+Frames = tuple[int, Tensor]  # the first one's number, and (1, C, t, H, W)
 
 
 @dataclass(frozen=True)
@@ -103,7 +96,6 @@ class Execution:
 
     @property
     def device(self) -> torch.device:
-        """Where the plan computes."""
         return self.job.device_of(self.plan.variant)
 
     def run(self) -> None:
@@ -206,7 +198,6 @@ class Execution:
             raise failure.final(failed.variant.name, error) from None
 
     def _next_program(self, plan: Plan, failure: faults.Failure) -> Plan:
-        """The one that the C core gives."""
         if self.resume_key is not None:  # now others can be had than those that could go on
             self.resume_key, failed = None, black_box.key_of(plan.variant)
             plan = self._chosen()
@@ -245,26 +236,26 @@ class Execution:
 
             pinned = protect(policy="pin:cpu", cancel=stages.native_flag(self.counter.cancel))
         try:
-            with steady(self._most_prepared()), pinned:  # nobody writes to the weights
-                job, backend = self._together("its first step", self._begin, scope)
+            with steady(self._most_prepared()), pinned, scope:  # nobody writes to the weights
+                job, backend = self._together("its first step", self._begin)
                 for sample in range(self.z.shape[0]):
                     if black_box.is_tiled(self.plan.variant):
-                        here = slice(sample, sample + 1)
+                        here, compiled = slice(sample, sample + 1), self.plan.compiled
                         z, whole = self.z[here], self.placing.whole()[here]
-                        with scope:
-                            if backend is None:
-                                self._in_own_tiles(job, sample, z, whole)
-                            else:
-                                compiled = self.plan.compiled
-                                tiled = self._interpreter(TiledRun, compiled, backend, sample)
-                                tiled.tiles(compiled.program, z, whole)
-                                self._note_error(compiled, tiled)
-                        self.placing.put_whole(sample)
+                        if backend is None:
+                            black_box.in_own_tiles(
+                                job, self.plan.variant, z, whole, self._recover(), self.counter,
+                                sample,
+                            )  # fmt: skip
+                        else:  # here, in one frame of Python less
+                            run = self._interpreter(TiledRun, compiled, backend, sample)
+                            run.tiles(compiled.program, z, whole)
+                            self._note_error(compiled, run)
+                        with DisableTorchFunction():
+                            self.placing.put_whole(sample)
                         self._clean_up(self.asked.options.cleanup_frequency or 1)
-                        continue
-                    at, made = self._frames(job, sample, backend)
-                    made = made if scope is not narrowing else _within(scope, made)
-                    self._place(sample, at, made)
+                    else:
+                        self._place(sample, *self._frames(job, sample, backend))
                 self._together("its end", self._settle)
         except precision.NonFiniteError as error:
             return faults.Failure(faults.NOT_FINITE, str(error))
@@ -311,7 +302,8 @@ class Execution:
                     # A file keeps what it got: nothing that NCCL gave up may come into it.
                     stages.synchronize(self.device)
                     self.group.settle()
-                self.placing.put(sample, first + at, frames)
+                with DisableTorchFunction():  # a sink may write frames of another type
+                    self.placing.put(sample, first + at, frames)
             except GroupLostError:
                 raise
             except BaseException as failed:
@@ -329,7 +321,7 @@ class Execution:
         if self.group is not None:
             self.group.settle()
 
-    def _begin(self, scope: Any) -> tuple[Job, TorchBackend | None]:
+    def _begin(self) -> tuple[Job, TorchBackend | None]:
         """The job over weights of its type, and what computes its layers, None for the VAE's own
         code."""
         job, device, backend = self.job, self.device, None
@@ -341,8 +333,7 @@ class Execution:
             if device.type == "cuda" and isinstance(backend, TritonBackend):
                 compile_ahead(job, self.plan.compiled)
             if job.dtype == torch.float64:
-                with scope:
-                    record(job.family, job.encode)  # what a timestep becomes is in the layers
+                record(job.family, job.encode)  # what a timestep becomes is in the layers
         if isinstance(backend, NativeBackend):
             backend.cancel = stages.native_flag(self.counter.cancel)
             backend.check = self.counter.check_cancel
@@ -401,19 +392,16 @@ class Execution:
             z = z[:, :, start:]
         kind: Any = Run
         if self.group is not None:
-            z, row = self._sent_rows(compiled.program.input_rows, sample, z)
+            row = 0
+            if self.job.sends_source:
+                z, row = sent_rows(
+                    self.group, f"the rows of sample {sample} that are sent", z,
+                    compiled.program.input_rows, self.job.dtype, self.counter.check_cancel,
+                )  # fmt: skip
             kind = partial(SharedRun, self.group, row)
         run = self._interpreter(kind, compiled, backend, sample)
         made = run.section(compiled.program, 0, lambda r: z[:, :, slice(*r)])
         return start * job.family.factor[0], made
-
-    def _sent_rows(self, rows: Sequence[Range], sample: int, z: Tensor) -> tuple[Tensor, int]:
-        """z, or what this rank needs of it where rank 0 alone has it; the first row of that."""
-        assert self.group is not None
-        if not self.job.sends_source:
-            return z, 0
-        about, check = f"the rows of sample {sample} that are sent", self.counter.check_cancel
-        return sent_rows(self.group, about, z, rows, self.job.dtype, check)
 
     def _own_code(self, job: Job, sample: int, z: Tensor) -> Generator[Frames]:
         """All frames at once."""
@@ -424,7 +412,15 @@ class Execution:
         self.counter.tick(Step("whole", sample, 0, 0, *sizes))
 
     def _recover(self) -> faults.Recover:
-        return faults.retry_out_of_memory(partial(_relieve, self.device))
+        """Gives back what is kept only to be faster, and tries again."""
+        device = self.device
+
+        def relieve() -> None:
+            if device.type == "cpu":
+                give_back()
+            meter.give_back(device)
+
+        return faults.retry_out_of_memory(relieve)
 
     def _interpreter(
         self, kind: Callable[..., Interpreter], compiled: Any, backend: TorchBackend, sample: int
@@ -435,12 +431,6 @@ class Execution:
             sample=sample, recover=self._recover(),
             transfers=Transfers(self.device) if stores else None,
         )  # fmt: skip
-
-    def _in_own_tiles(self, job: Job, sample: int, z: Tensor, out: Tensor) -> None:
-        plan = black_box.plan_own_tiles(job.family, job.shape, self.plan.variant.parameters)
-        black_box.in_own_tiles(
-            job.family, plan, z, out, self.device, job.dtype, self._recover(), self.counter, sample
-        )
 
     def _note_error(self, compiled: Any, run: TiledRun) -> None:
         if not compiled.cuts_norms:
@@ -455,31 +445,6 @@ class Execution:
             meter.trim_malloc()
         elif frequency and number % frequency == 0:
             meter.give_back(self.device)
-
-
-def _within(scope: Any, made: Generator[Frames]) -> Generator[Frames]:
-    """What is made, each of it made in the scope."""
-    error = None
-    while True:
-        with scope:
-            item = next(made, None) if error is None else made.throw(error)
-        if item is None:
-            return
-        try:
-            error = None
-            yield item
-        except GeneratorExit:
-            raise
-        except BaseException as failed:  # noqa: BLE001 - the caller's, for who makes it
-            error = failed
-        del item  # the caller's alone while the next is made
-
-
-def _relieve(device: torch.device) -> None:
-    """What is kept only to be faster is given back."""
-    if device.type == "cpu":
-        give_back()
-    meter.give_back(device)
 
 
 _TILED_NORMS = (

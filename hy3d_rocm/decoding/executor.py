@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm import _native, meter
 from hy3d_rocm.capture import around
@@ -23,15 +25,9 @@ from hy3d_rocm.decoding.group import GroupLostError, group_of, settling
 from hy3d_rocm.decoding.memory.budget import make_budget, parse_budget
 from hy3d_rocm.decoding.planning.jobs import Job, best_backend, resume_key_of, torch_backend
 from hy3d_rocm.decoding.report import DecodeOptions, DecodeReport, Progress
-from hy3d_rocm.decoding.sent_source import sent_samples
+from hy3d_rocm.decoding.shared_run import sent_samples
 from hy3d_rocm.device import resolve_device
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch import Tensor
-
-    from hy3d_rocm.frames.output import Sink
+from hy3d_rocm.frames.output import Sink
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -163,7 +159,9 @@ def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeRe
                 if isinstance(out, torch.Tensor) and out.ndim == 4:
                     asked = replace(asked, out=out.unsqueeze(2))
             (checks.check_pixels if asked.encode else checks.check_latents)(source, family)
-            device = _device_of(family)
+            host, vae = getattr(family, "host", None), getattr(family, "vae", None)
+            found = resolve_device(vae, default=family.device) if host is None else host
+            device = torch.device(found.device)
             group = group_of(asked.group, device)
             checks.check_is_there(source, group is None or group.rank == 0, asked.encode)
         with around(family, source, asked) as reports:
@@ -246,14 +244,6 @@ def _share_samples(
         return cast("Tensor", part.placing.finish())
 
     together.by_samples(group, placing, decode, asked.encode)
-
-
-def _device_of(family: Any) -> torch.device:
-    """Where the VAE's host computes, or what the VAE itself says."""
-    host = getattr(family, "host", None)
-    if host is not None:
-        return torch.device(host.device)
-    return resolve_device(getattr(family, "vae", None), default=family.device).device
 
 
 def _family_of(vae: Any, source: Any, encode: bool) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from hy3d_rocm.conv.errors import Kind, classify, is_out_of_memory
+from hy3d_rocm.conv.errors import Kind, classify, described, is_out_of_memory
 
 Result = TypeVar("Result")
 #: recover(step, attempts, error): whether a step that failed so often is to be made again
@@ -57,79 +57,45 @@ class Failure:
 
 def failure_of(error: BaseException, on_cpu: bool) -> Failure:
     """What another way may cure; all else is raised again. on_cpu: the way computes there."""
-    known, message = classify(error), str(error)
+    known, text = classify(error), described(error, 1000)
     if known is None or known.kind is Kind.DEVICE_LOST:
         raise error
-    text = f"{type(error).__name__}: {message.splitlines()[0] if message else ''}"
     if known.kind is not Kind.OUT_OF_MEMORY:
         return Failure(CONVOLUTION, text)
-    on_host = on_cpu or isinstance(error, MemoryError) or "DefaultCPUAllocator" in message
+    on_host = on_cpu or isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
     return Failure(OUT_OF_MEMORY, text, on_host)
-
-
-class Attempts:
-    """The loop of attempt(), for a caller that does the work itself, in one frame less:
-
-    for once_more in Attempts(recover):
-        with once_more:
-            made = work()
-    """
-
-    def __init__(self, recover: Recover, step: int = 0) -> None:
-        self._recover, self._step = recover, step
-        self._failed, self._is_done = 0, False
-
-    def __iter__(self) -> Iterator[Attempts]:
-        while not self._is_done:
-            yield self
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: Any
-    ) -> bool:
-        if error is None:
-            self._is_done = True
-            return True
-        if not isinstance(error, RuntimeError | MemoryError):
-            return False
-        traceback.clear_frames(trace)  # they hold the attempt's tensors
-        self._failed += 1
-        return self._recover(self._step, self._failed, error)
 
 
 def attempt(
     work: Callable[..., Result], *given: Any, recover: Recover,
-    check: Callable[[], object] | None = None,
+    check: Callable[[], object] | None = None, step: int = 0,
 ) -> Result:  # fmt: skip
     """work(*given), which must leave no trace when it fails, until it succeeds or `recover` gives
-    up. check: called before each attempt."""
-    for once_more in Attempts(recover):
-        with once_more:
+    up. check: called before each attempt. step: what recover is told of it."""
+    failed = 0
+    while True:
+        try:
             if check is not None:
                 check()
-            made = work(*given)
-    return made
+            return work(*given)
+        except (RuntimeError, MemoryError) as error:
+            traceback.clear_frames(error.__traceback__)  # they hold the attempt's tensors
+            failed += 1
+            if not recover(step, failed, error):
+                raise
 
 
-def retry_out_of_memory(relieve: Callable[[], object] | None) -> Recover:
+def retry_out_of_memory(relieve: Callable[[], object]) -> Recover:
     """What attempt() takes as `recover`: again after an out-of-memory error, twice at most, with
     relieve() before."""
 
     def recover(step: int, attempts: int, error: BaseException) -> bool:
         if attempts >= ATTEMPTS or not is_out_of_memory(error):
             return False
-        if relieve is not None:
-            relieve()
+        relieve()
         return True
 
     return recover
-
-
-def retried(work: Callable[[], Result], on_pressure: Callable[[], object] | None) -> Result:
-    """work(), again up to 2 times after an out-of-memory error, with on_pressure() before each."""
-    return attempt(work, recover=retry_out_of_memory(on_pressure))
 
 
 _LAYERS = frozenset(

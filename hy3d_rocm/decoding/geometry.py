@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from torch import Tensor
 
 from hy3d_rocm.decoding.layers import Conv, Pieces, Range, Shuffle, Triple
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def kernel_size(weight: Tensor) -> Triple:

@@ -88,7 +88,7 @@ class _Word(NamedTuple):
 
 class Pending:
     """Tensors on their way to and from other ranks: not to be touched before wait(). A Ticket
-    (transfers.py) of what they fill.
+    (placing.py) of what they fill.
 
     works: torch.distributed's. held: the memory that they use. copies: (place, what came for it),
     in order.
@@ -281,11 +281,15 @@ class Group:
 
     def lose(self, why: str) -> NoReturn:
         self.lost = why
+        self.abort()
+        raise GroupLostError(why)
+
+    def abort(self) -> None:
+        """GPUs wait for ever otherwise."""
         abort = getattr(self.data, "abort", None)
-        if abort is not None:  # GPUs wait for ever otherwise
+        if abort is not None:
             with suppress(RuntimeError):
                 abort()
-        raise GroupLostError(why)
 
 
 class Meeting:

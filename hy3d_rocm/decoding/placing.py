@@ -1,4 +1,5 @@
-"""Where the frames of a decode go as they are made: a tensor, or a sink (output.py).
+"""What leaves the device: slices that go to host memory and come back, and the frames of a decode,
+which go to a tensor or a sink (output.py) as they are made.
 
 A GPU goes on while its frames are on their way: they are copied to pinned memory behind the work
 that made them, and into the result when that memory is wanted for other ones. Several parts are on
@@ -9,19 +10,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm import meter
 from hy3d_rocm.decoding.precision import NonFiniteError
-from hy3d_rocm.decoding.transfers import pinned
-from hy3d_rocm.frames.output import scratch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hy3d_rocm.frames.output import Sink
+from hy3d_rocm.frames.output import Sink, scratch
 
 _AT_ONCE = 32  # frames handed to a sink at a time from what was put together beside it
 #: of the frames that are on their way at a time, but one frame at least, and in how many parts
@@ -73,7 +70,6 @@ class Placing:
             ).start()
 
     def first_wanted(self, sample: int) -> int:
-        """The first frame that is not there yet."""
         return 0 if self.sink is None else self.sink.first_wanted(sample)
 
     def put(self, sample: int, first: int, frames: Tensor) -> None:
@@ -169,3 +165,52 @@ def check_finite(ends: Tensor, first: int, stop: int) -> None:
     are finite."""
     if not bool(ends.isfinite().all()):
         raise NonFiniteError(f"frames {first} to {stop - 1} hold NaN or infinite values")
+
+
+class Transfers:
+    """Moves tensors between the device and pinned host memory, one stream a direction. Torch's host
+    allocator waits itself for copies from and to a pinned block that is given back."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._out = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._in = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def store(self, tensor: Tensor) -> tuple[Any, Ticket]:
+        """Begins a copy on the host. `tensor` must live until the ticket was waited for."""
+        like: Any = torch.empty_like(tensor, device="meta")
+        host = pinned(like.size(), like.stride(), tensor.dtype)
+        return host, self._copied(self._out, host, tensor)
+
+    def load(self, on_host: Any) -> tuple[Tensor, Ticket]:
+        """Begins a copy back, in the layout it had; not to be read before join or wait."""
+        tensor = torch.empty_strided(
+            on_host.size(), on_host.stride(), dtype=on_host.dtype, device=self.device
+        )
+        return tensor, self._copied(self._in, tensor, on_host)
+
+    def _copied(self, stream: Any, target: Tensor, source: Tensor) -> Ticket:
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            target.copy_(source, non_blocking=True)
+            return Ticket(stream.record_event(), self.device)
+
+
+class Ticket:
+    def __init__(self, event: torch.cuda.Event, device: torch.device) -> None:
+        self._event, self._device = event, device
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+    def join(self) -> None:
+        """Makes the computing stream wait for it; this thread goes on."""
+        torch.cuda.current_stream(self._device).wait_event(self._event)
+
+
+def pinned(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Pinned memory; pageable where the system gives no more of it."""
+    try:
+        return torch.empty_strided(size, stride, dtype=dtype, device="cpu", pin_memory=True)
+    except RuntimeError:
+        return torch.empty_strided(size, stride, dtype=dtype, device="cpu")

@@ -17,16 +17,16 @@ from torch import Tensor
 from hy3d_rocm import _native, meter
 from hy3d_rocm.decoding.backends.attention import Streams, is_fused, shaped, tokens_of, weigh
 from hy3d_rocm.decoding.backends.statistics import channel_moments, combine, group_affine
-from hy3d_rocm.decoding.faults import Attempts, Recover, Result, attempt, retry_out_of_memory
+from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
+from hy3d_rocm.decoding.faults import Recover, Result, attempt, retry_out_of_memory
+from hy3d_rocm.decoding.graph import Graph
 from hy3d_rocm.decoding.layers import Attention, Conv, Local, Moments, Norm, Pieces, Range
+from hy3d_rocm.decoding.placing import Ticket, Transfers
 from hy3d_rocm.decoding.report import Step
+from hy3d_rocm.decoding.stages import Counter
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program
-    from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
-    from hy3d_rocm.decoding.graph import Graph
-    from hy3d_rocm.decoding.stages import Counter
-    from hy3d_rocm.decoding.transfers import Ticket, Transfers
 
 Made = tuple[Tensor, Moments | None]
 
@@ -100,7 +100,6 @@ class _Slice:
         return self.tensor
 
     def settle(self) -> None:
-        """Waits for its copies."""
         for copy in (self.leaving, self.coming, self.filling):
             if copy is not None:
                 copy.wait()
@@ -170,15 +169,11 @@ class Run:
             with torch.no_grad():
                 for at, fields in enumerate(program.steps(number)):
                     step = ProgramStep._make(fields)
-                    made: Any = None
+                    work, recover, made = works[step.op], self.recover, None
                     if self._around is None:
-                        for once_more in Attempts(self.recover, at):
-                            with once_more:
-                                if self._check is not None:
-                                    self._check()
-                                made = works[step.op](step)
+                        made = attempt(work, step, recover=recover, check=self._check, step=at)
                     else:
-                        made = self._around(works[step.op], step)
+                        made = self._around(work, step)
                     if step.op == _EMIT:
                         yield step.frames[0], made
                     elif made is not None:
@@ -200,7 +195,6 @@ class Run:
         return 0, (0, rows), (0, columns)
 
     def _tell(self, done: Step) -> None:
-        """Who counts steps is told of one."""
         assert self.counter is not None
         self.counter.tick(done)
 
@@ -249,7 +243,6 @@ class Run:
         self.affines[step.node] = self._affine(step.node, source, self._combined[source])
 
     def _affine(self, node: int, source: int, moments: Moments) -> tuple[Tensor, Tensor]:
-        """Of a node's GroupNorm, by the moments of its source."""
         return group_affine(self._norm(node), moments, self.backend.weights, self.dtype)
 
     # Steps: each gives (what it made, its moments or None), or None where no slice is made
@@ -315,13 +308,7 @@ class Run:
     def _map(self, step: ProgramStep) -> Made:
         layer = cast("Local", self.graph.layers[step.node])
         part = self._cut(step.sources, step.reads, step.read_rows)
-        made = layer.run(part, step.reads[0])
-        if made.shape[2] != step.frames[1] - step.frames[0]:
-            raise ValueError(
-                f"a function of frames made {made.shape[2]} of frames {step.reads}, not the "
-                f"{step.frames[1] - step.frames[0]} it had said"
-            )
-        room = self._room(step)
+        made, room = layer.run(part, step.reads[0]), self._room(step)
         return self._housed(step, own_memory(made, part) if room is None else made, room), None
 
     def _send(self, step: ProgramStep) -> None:
@@ -412,7 +399,18 @@ class Run:
         """x + out(softmax(q k^T) v) of some frames; there is no mask, a span is a range of keys."""
         layer = cast("Attention", self.graph.layers[step.node])
         x = self._cut(step.sources, step.frames, step.rows)
-        mixed, conv = _video(self._mixed(step, layer, x)), Conv(layer.out)
+        first = 0  # frame of the first key
+        if layer.span == "frame":
+            every = self._cut(step.sources, step.frames, step.read_rows)
+            frames, high, first = int(every.shape[2]), int(every.shape[3]), step.frames[0]
+            keys = self._room_for_keys(step, every, frames, high)
+            self._fill(step, every, shaped(keys, frames, high))
+            del every
+        else:
+            entry = self._slices[step.others[0]]
+            keys, high = entry.ready(), entry.rows[1] - entry.rows[0]
+        mixed, conv = _video(self._mixed(step, x, keys, high, first)), Conv(layer.out)
+        del keys  # a frame's own are memory
         room = self._room(step)
         if layer.rescale != 1:
             made = self.backend.convolve(conv, *mixed)[0].add_(x).div_(layer.rescale)
@@ -425,20 +423,12 @@ class Run:
         made, moments = self.backend.convolve(conv, *mixed, add=x, moments=wants)
         return self._housed(step, made, room), moments
 
-    def _mixed(self, step: ProgramStep, layer: Attention, x: Tensor) -> Tensor:
-        """softmax(q k^T) v, (1, width, t, H, W)."""
+    def _mixed(self, step: ProgramStep, x: Tensor, room: Tensor, high: int, first: int) -> Tensor:
+        """softmax(q k^T) v, (1, width, t, H, W). room: keys and values of rows `high` from frame
+        `first` on."""
+        layer = cast("Attention", self.graph.layers[step.node])
         width = self.graph.nodes[step.node].width
         tokens, frames = int(x.shape[3] * x.shape[4]), int(x.shape[2])
-        first = 0  # frame of the first key
-        if layer.span == "frame":
-            every = self._cut(step.sources, step.frames, step.read_rows)
-            high, first = int(every.shape[3]), step.frames[0]
-            room = self._room_for_keys(step, every, frames, high)
-            self._fill(step, every, shaped(room, frames, high))
-            del every
-        else:
-            entry = self._slices[step.others[0]]
-            room, high = entry.ready(), entry.rows[1] - entry.rows[0]
         keys = high * int(x.shape[4])  # of a frame
         conv, affine = Conv(layer.q, norm=self._norm(step.node)), self.affines.get(step.node)
         q = self.backend.convolve(conv, *_video(x), affine=affine)[0][:, :width]

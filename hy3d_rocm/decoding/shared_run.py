@@ -1,7 +1,9 @@
-"""One rank's part of a program that several ranks carry out: its rows of every value."""
+"""One rank's part of a program that several ranks carry out: its rows of every value, what rank 0
+sends it of the latents, and what it hears while it has no rows."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,19 +12,78 @@ from torch import Tensor
 
 from hy3d_rocm import _native
 from hy3d_rocm.decoding.backends.statistics import combine
-from hy3d_rocm.decoding.group import GroupLostError
-from hy3d_rocm.decoding.keep_alive import KeepAlive
+from hy3d_rocm.decoding.group import Group, GroupLostError, Meeting, Parts, Pending
 from hy3d_rocm.decoding.layers import Moments, Range
+from hy3d_rocm.decoding.report import Step
 from hy3d_rocm.decoding.run import OPS, ProgramStep, Run
 
 if TYPE_CHECKING:
     from hy3d_rocm._core import Program
-    from hy3d_rocm.decoding.group import Group, Meeting, Parts, Pending
-    from hy3d_rocm.decoding.report import Step
 
 # Of these, and fewer, each is a message of its own.
 _FEW_FRAMES = 4
 _SEND, _RECV, _REDUCE, _EMIT = (OPS.index(name) for name in ("send", "recv", "reduce", "emit"))
+_GOES_ON, _MEETS = 0, 1
+# What other messages of the group do not have.
+_TAG = 1
+# Of the time-out passes at most so much, and a step, until a rank without rows hears something.
+_SHARE = 0.1
+#: of the frames that are on their way at a time, but one frame at least
+AT_ONCE_BYTES = 32 << 20
+
+
+class KeepAlive:
+    """What a rank says to those without rows, or hears. Nothing where every rank has some.
+
+    Between two meetings the others may compute for longer than the group's time-out, each step
+    within it. The first rank that has rows tells those without any now and then that it goes on,
+    and when all meet. So each wait has an end: where that rank died or hangs, or lost another,
+    nothing is heard of it any more.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._others: list[int] = []  # that hear of this rank
+        self._heard_of: int | None = None
+        self._last = 0.0
+        self._said: list[tuple[Any, torch.Tensor]] = []
+
+    def begin(self, shares: Sequence[Range]) -> None:
+        """All ranks have just met. shares: each one's rows."""
+        rank, have_rows = self._group.rank, [stop > first for first, stop in shares]
+        speaker = have_rows.index(True)
+        self._heard_of = None if have_rows[rank] else speaker
+        self._others = [n for n, has in enumerate(have_rows) if rank == speaker and not has]
+        self._last = time.monotonic()
+
+    def goes_on(self) -> None:
+        """This rank computes, or waits for another that does: for between steps."""
+        if self._others and time.monotonic() > self._last + _SHARE * self._group.timeout:
+            self._say(_GOES_ON)
+
+    def meets(self) -> None:
+        """Before this rank is where all meet: those without rows come, too, and one of them is back
+        once that is so."""
+        while self._heard_of is not None and self._hear() != _MEETS:
+            pass
+        if self._others:
+            self._say(_MEETS)
+            said, self._said = self._said, []
+            self._group.wait([work for work, _ in said], said, False)
+
+    def _say(self, what: int) -> None:
+        self._last = time.monotonic()
+        for rank in self._others:
+            word = torch.tensor([what], dtype=torch.uint8, device="cpu")
+            with self._group.watched(self._said, word):
+                self._said.append((self._group.control.send([word], rank, _TAG), word))
+
+    def _hear(self) -> int:
+        word, works = torch.empty(1, dtype=torch.uint8, device="cpu"), list[Any]()
+        with self._group.watched(works, word):
+            works.append(self._group.control.recv([word], self._heard_of, _TAG))
+        self._group.wait(works, word, False)
+        return int(word)
 
 
 class SharedRun(Run):
@@ -39,8 +100,14 @@ class SharedRun(Run):
         super().__init__(*given, **more)
         self.group = group
         self._first_row = first_row
-        self._alive = KeepAlive(group)
-        self._check = _both(self._alive.goes_on, self._check)
+        self._alive = alive = KeepAlive(group)
+        check = self._check or (lambda: None)
+
+        def checked() -> None:
+            alive.goes_on()
+            check()
+
+        self._check = checked
         self._error: BaseException | None = None
         self._behind: list[ProgramStep] = []  # SENDs and RECVs behind one step
         self._filling: Pending | None = None
@@ -50,7 +117,6 @@ class SharedRun(Run):
         self._reduced: set[int] = set()  # values
 
     def fail(self, error: BaseException) -> None:
-        """This rank can't go on."""
         if self._error is None:
             self._error = error
             if self._filling is not None:
@@ -173,7 +239,6 @@ class SharedRun(Run):
         return [a.view(p.shape) for a, p in zip(parts, places, strict=True)], places
 
     def _empty(self, step: ProgramStep) -> Tensor:
-        """Memory for the frames and rows of a SEND or RECV."""
         frames, rows = self._spans[step.slice], self._rows[step.slice]
         lines = (frames[1] - frames[0]) * (rows[1] - rows[0])
         wanted = (step.frames[1] - step.frames[0]) * (step.rows[1] - step.rows[0])
@@ -281,17 +346,6 @@ class SharedRun(Run):
         return made, comes
 
 
-def _both(first: Callable[[], object], second: Callable[[], object] | None) -> Callable[[], None]:
-    """What calls one after the other."""
-
-    def call() -> None:
-        first()
-        if second is not None:
-            second()
-
-    return call
-
-
 def _put_together(
     made: Tensor, own: Tensor | None, rows: Sequence[Range], comes: Parts
 ) -> Tensor:  # fmt: skip
@@ -303,4 +357,64 @@ def _put_together(
             place.copy_(own)
         elif stop > first:
             place.copy_(parts[rank].view(place.shape))
+    return made
+
+
+def sent_rows(
+    group: Group, about: str, source: Tensor, rows: Sequence[Range], dtype: torch.dtype,
+    check: Callable[[], object],
+) -> tuple[Tensor, int]:  # fmt: skip
+    """A sample's rows of each rank, of that type, and the first one's number; on rank 0 `source`
+    (1, C, T, H, W), of which the other ranks have nothing but the shape (on "meta")."""
+    parts = [source[:, :, :, slice(*here)] for here in rows]
+    made = _sent(group, about, source, parts, dtype, check)
+    return made, rows[group.rank][0] if group.rank else 0
+
+
+def sent_samples(group: Group, source: Tensor, check: Callable[[], object]) -> Tensor:
+    """Each size-th sample from number `rank` on; on rank 0 `source` (B, C, T, H, W). The other
+    ranks have nothing but its shape."""
+    parts = [source[rank :: group.size] for rank in range(group.size)]
+    return _sent(group, "the samples that are sent", source, parts, source.dtype, check)
+
+
+def _sent(
+    group: Group, about: str, source: Tensor, parts: Sequence[Tensor], dtype: torch.dtype,
+    check: Callable[[], object],
+) -> Tensor:  # fmt: skip
+    """parts: of `source`, by rank. Some frames at a time, to all ranks: so none waits for long. A
+    rank that fails goes on, whatever it sends, to where all meet."""
+    error: BaseException | None = None
+    mine, made, rooms = parts[group.rank], source, dict[int, Tensor]()
+    frames, others = source.shape[2], [n for n, part in enumerate(parts) if n and part.numel()]
+    each = sum(parts[n].numel() for n in others) * dtype.itemsize // frames
+    count = min(max(AT_ONCE_BYTES // max(each, 1), 1), frames)
+    try:
+        if group.rank:
+            made = torch.empty(mine.shape, dtype=dtype, device="cpu")
+        rooms = {
+            n: torch.empty(parts[n].numel() // frames * count, dtype=dtype, device="cpu")
+            for n in others if group.rank in (0, n)
+        }  # fmt: skip
+    except BaseException as failed:  # noqa: BLE001 - all ranks raise
+        error = failed
+    group.meet(about, error)
+    for first in range(0, frames, count):
+        sends, comes, copies = list[tuple[int, Tensor]](), list[tuple[int, Tensor]](), []
+        for n, room in rooms.items():
+            place = (made if group.rank else parts[n])[:, :, first : first + count]
+            part = room[: place.numel()].view(place.shape)
+            try:
+                check()
+                if group.rank == 0:
+                    part.copy_(place)
+            except BaseException as failed:  # noqa: BLE001
+                error = error or failed
+            if group.rank:
+                comes, copies = [(0, part)], [(place, part)]
+            else:
+                sends.append((n, part))
+        group.post(sends, comes, copies).wait()
+    # Who has no part waits here for the others.
+    group.meet(f"the end of {about}", error, timeouts=1 + -(-frames // count))
     return made

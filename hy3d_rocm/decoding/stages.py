@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from hy3d_rocm import _native
+from hy3d_rocm.conv import errors
 from hy3d_rocm.decoding.report import DecodeCancelled, Progress, Step
 
 logger = logging.getLogger("hy3d_rocm")
@@ -89,11 +90,9 @@ def logged(
             made = work()
             synchronize(device)
         except BaseException as error:
-            first = (str(error).strip().splitlines() or [""])[0]
-            _say(
-                encode, "%s ended after %.2f s by %s%s", _what(device, encode),
-                time.perf_counter() - began, type(error).__name__, first and f": {first}",
-            )  # fmt: skip
+            seconds = time.perf_counter() - began
+            _say(encode, "%s ended after %.2f s by %s", _what(device, encode), seconds,
+                 errors.described(error, 1000))  # fmt: skip
             raise
         say_success(device, described(made), time.perf_counter() - began, encode)
         return made
@@ -198,7 +197,6 @@ class Counter:
             logger.debug("[%s] Step %d begins", self._stage, self.done + 1)
 
     def tick(self, step: Step) -> None:
-        """A step is done."""
         if self._waits:
             synchronize(self._device)
             logger.debug(

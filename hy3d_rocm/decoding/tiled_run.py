@@ -13,22 +13,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from hy3d_rocm import _native
-from hy3d_rocm.decoding.backends.statistics import (
-    Statistics,
-    channel_moments,
-    combine,
-    corrected,
-    grouped,
-    reduced,
-)
+from hy3d_rocm.decoding.backends import statistics
+from hy3d_rocm.decoding.backends.statistics import Statistics
 from hy3d_rocm.decoding.layers import Moments, Range
 from hy3d_rocm.decoding.plan import Tile, Tiles
 from hy3d_rocm.decoding.run import TRIM, Made, ProgramStep, Run, joined
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from hy3d_rocm._core import Program
 
 logger = logging.getLogger("hy3d_rocm")
@@ -100,7 +94,6 @@ class TiledRun(Run):
             del frames
 
     def _fetch(self, frames: Range) -> Tensor:
-        """Frames of the prefix's output."""
         return joined(self._grid, frames)
 
     def _counted_as(self) -> tuple[int, Range, Range]:
@@ -127,7 +120,9 @@ class TiledRun(Run):
         rows, columns = (int(n) for n in self._grid[0][1].shape[3:])
         whole = sum(int(t.shape[2]) for _, t in self._grid), rows, columns
         part = self._tried(
-            lambda: reduced(self._fetch, whole, section["size"]).to(self.device, self.dtype)
+            lambda: statistics.reduced(self._fetch, whole, section["size"]).to(
+                self.device, self.dtype
+            )
         )
         for _ in self.section(program, number, lambda r: part[:, :, slice(*r)], section):
             pass  # nothing is given away
@@ -146,12 +141,14 @@ class TiledRun(Run):
         )
         part = tensor[..., rows, columns]
         if part.numel():
-            more, known = self._tried(channel_moments, part), self._seen.get(step.node)
-            self._seen[step.node] = more if known is None else combine([known, more])
+            more, known = self._tried(statistics.channel_moments, part), self._seen.get(step.node)
+            self._seen[step.node] = more if known is None else statistics.combine([known, more])
 
     def _truth(self) -> dict[int, Statistics]:
         return {
-            node: grouped(self._seen[self.graph.nodes[node].source], self._norm(node).groups)
+            node: statistics.grouped(
+                self._seen[self.graph.nodes[node].source], self._norm(node).groups
+            )
             for node in self._used
         }
 
@@ -162,9 +159,9 @@ class TiledRun(Run):
         if self._section["kind"] != _STATISTICS:
             return super()._affine(node, source, moments)
         norm = self._norm(node)
-        found = self._measured[node] = grouped(moments, norm.groups)
+        found = self._measured[node] = statistics.grouped(moments, norm.groups)
         if node in self._before:
-            found = corrected(found, *self._before[node], norm.eps)
+            found = statistics.corrected(found, *self._before[node], norm.eps)
         self._used[node] = found
         channels = self.graph.nodes[source].channels
         return found.affine(norm, self.backend.weights, channels, self.dtype)

@@ -1,8 +1,9 @@
 """A process of Workers (workers.py): a rank with a device of its own. Started as a script, -I.
 
-It reads messages (wire.py) from its standard input and answers on its standard output; the host's
-sys.path comes before them, as a line of JSON. Where the input ends the process ends, whatever it is
-doing: so it outlives nobody. What it logs goes to standard error, which the host keeps in a file.
+It reads messages (worker_process.py) from its standard input and answers on its standard output;
+the host's sys.path comes before them, as a line of JSON. Where the input ends the process ends,
+whatever it is doing: so it outlives nobody. What it logs goes to standard error, which the host
+keeps in a file.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Worker:
     """What the host's messages, (name, arguments), do: a method each."""
 
     def __init__(self, commands: Any, answers: Any) -> None:
-        from hy3d_rocm.decoding import wire
+        from hy3d_rocm.decoding import worker_process as wire
 
         self._wire, self._answers = wire, answers
         self._said = threading.Lock()
@@ -129,7 +130,6 @@ class Worker:
         self._vae, self._host = vae.to(self.device), host
 
     def drop(self) -> None:
-        """Nothing is held any more."""
         from hy3d_rocm import meter
 
         self._vae = None

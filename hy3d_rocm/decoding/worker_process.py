@@ -1,28 +1,36 @@
-"""One of the processes that Workers (workers.py) start: it runs worker.py."""
+"""One of the processes that Workers (workers.py) start: it runs worker.py. And what goes through
+the pipes between them: pickled objects, whose tensors follow as they are in memory.
+
+Both ends are ours and of one version. A message is two numbers, the sizes of its parts, and the
+parts: the pickle, then each tensor's bytes.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import pickle
 import queue
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import torch
 from torch import Tensor
 
 from hy3d_rocm.capture import VARIABLE as CAPTURE
+from hy3d_rocm.conv.errors import first_line
 from hy3d_rocm.conv.probe import process
-from hy3d_rocm.decoding import wire
+from hy3d_rocm.decoding.copies import holds_resource
 from hy3d_rocm.decoding.group import VARIABLES
 
 SCRIPT = Path(__file__).with_name("worker.py")
@@ -30,6 +38,8 @@ SCRIPT = Path(__file__).with_name("worker.py")
 START_SECONDS = 120.0
 _END_SECONDS = 5.0
 _LOOK_SECONDS = 0.25
+_COUNT = struct.Struct("<Q")
+_PLAIN = frozenset((Tensor, torch.nn.Parameter, torch.nn.Buffer))
 _VISIBLE = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
@@ -42,7 +52,8 @@ class RefusedError(WorkerError):
 
 
 class WorkerProcess:
-    """One process. WorkerError where it is gone or does not answer."""
+    """One process. WorkerError where it is gone or does not answer. is_gone: nothing will be heard
+    of it any more."""
 
     def __init__(self, device: torch.device) -> None:
         python, reason = process.interpreter()
@@ -61,26 +72,27 @@ class WorkerProcess:
         self._writes = threading.Lock()
         self._answers: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
         self._heard = time.monotonic()
-        self._is_gone = False
+        self.is_gone = False
         threading.Thread(target=self._read, daemon=True, name="hy3d-worker").start()
-        self._written(START_SECONDS, lambda: self._to.write(_path()))
+        path = json.dumps(process.search_path(sys.path)).encode() + b"\n"
+        self._written(START_SECONDS, lambda: self._to.write(path))
 
     def ask(self, name: str, arguments: Mapping[str, Any]) -> None:
         """One of worker.py's Worker's methods."""
-        self.write(wire.packed((name, dict(arguments))), START_SECONDS)
+        self.write(packed((name, dict(arguments))), START_SECONDS)
 
     def write(self, message: tuple[bytes, list[Tensor]], seconds: float) -> None:
         """Within so many seconds: one that does not read is killed."""
-        self._written(seconds, lambda: wire.send(self._to, message))
+        self._written(seconds, lambda: send(self._to, message))
 
     def ping(self, silent_seconds: float) -> None:
         """It shall say something; killed if it has not for so long."""
         silent = time.monotonic() - self._heard
         if silent > silent_seconds:
             self._kill(f"it is stopped or hangs (nothing was heard of it for {silent:.0f} s)")
-        elif not self._is_gone:
+        elif not self.is_gone:
             with suppress(OSError, ValueError), self._writes:
-                wire.ping(self._to)
+                ping(self._to)
 
     def answer(self, until: float, look: Callable[[], None]) -> Any:
         """To the oldest question that has none. look: called now and then meanwhile."""
@@ -102,15 +114,11 @@ class WorkerProcess:
             raise WorkerError(self.fate() or f"{self.device}: it is gone")
         return said[1]
 
-    def has_ended(self) -> bool:
-        """Whether nothing will be heard of it any more."""
-        return self._is_gone
-
     def fate(self) -> str:
         """Why it can't be used, "" where it runs."""
         if not self._why:  # it may end just now; one that is gone has not been waited for yet
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(_END_SECONDS if self._is_gone else 0.5)
+                self.process.wait(_END_SECONDS if self.is_gone else 0.5)
         if not self._why:
             while (said := self._next()) is not None:
                 if said[0] == "failed":
@@ -157,13 +165,13 @@ class WorkerProcess:
     def _read(self) -> None:
         answers = io.BufferedReader(cast("io.RawIOBase", self.process.stdout))
         try:
-            while (frames := wire.receive(answers)) is not None:
+            while (frames := receive(answers)) is not None:
                 self._heard = time.monotonic()
-                said = wire.unpacked(frames)
+                said = unpacked(frames)
                 if said[0] != "here":
                     self._answers.put(said)
         finally:
-            self._is_gone = True
+            self.is_gone = True
             self._answers.put(None)
             with suppress(OSError):
                 answers.close()
@@ -175,10 +183,6 @@ class WorkerProcess:
             lines = [line for line in lines if not line.startswith("[W")]  # torch's warnings
             return f" ({lines[-1].strip()[:300]})" if lines else ""
         return ""
-
-
-def _path() -> bytes:
-    return json.dumps(process.search_path(sys.path)).encode() + b"\n"
 
 
 def _ending(code: int) -> str:
@@ -202,3 +206,115 @@ def environment(
     every = [one.strip() for one in seen.split(",")] if seen else []
     index = device.index or 0
     return dict.fromkeys(names, every[index] if index < len(every) else str(index))
+
+
+# Messages
+
+
+class UnsendableError(TypeError):
+    """An object can't be sent to another process; the text is a part of a sentence."""
+
+
+class _Pickler(pickle.Pickler):
+    """Puts tensors aside. An attribute of a module that holds a resource of this process
+    (copies.py) is left out."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.tensors: list[Tensor] = []
+        self._known: dict[int, int] = {}
+
+    def persistent_id(self, obj: Any) -> Any:
+        """Of a tensor its number, and what it is."""
+        if not isinstance(obj, Tensor):
+            return None
+        if type(obj) not in _PLAIN or obj.is_meta or obj.layout is not torch.strided:
+            raise UnsendableError(f"it holds a {type(obj).__name__} on {obj.device}")
+        number = self._known.setdefault(id(obj), len(self.tensors))
+        if number == len(self.tensors):
+            self.tensors.append(obj)
+        return number, isinstance(obj, torch.nn.Parameter), obj.dtype, tuple(obj.shape)
+
+    def reducer_override(self, obj: Any) -> Any:
+        """See pickle."""
+        if not isinstance(obj, torch.nn.Module):
+            return NotImplemented
+        made: Any = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        how, arguments, state, *rest = made
+        if isinstance(state, dict):
+            state = {name: value for name, value in state.items() if not holds_resource(value)}
+        return how, arguments, state, *rest
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: IO[bytes], parts: Sequence[bytearray]) -> None:
+        super().__init__(file)
+        self._parts = parts
+        self._made: dict[int, Tensor] = {}
+
+    def persistent_load(self, pid: Any) -> Tensor:
+        number, is_parameter, dtype, shape = pid
+        if number not in self._made:
+            made = torch.empty(shape, dtype=dtype, device="cpu")
+            if self._parts[number]:
+                made = torch.frombuffer(self._parts[number], dtype=dtype).view(shape)
+            self._made[number] = (
+                torch.nn.Parameter(made, requires_grad=False) if is_parameter else made
+            )
+        return self._made[number]
+
+
+def packed(message: Any) -> tuple[bytes, list[Tensor]]:
+    """An object as send() takes it. UnsendableError where it can't be pickled."""
+    pickler = _Pickler(file := io.BytesIO())
+    try:
+        pickler.dump(message)
+    except UnsendableError:
+        raise
+    except Exception as error:  # whatever an object's own code raises
+        raise UnsendableError(f"it can't be pickled: {first_line(error, 500)}") from error
+    return file.getvalue(), pickler.tensors
+
+
+def unpacked(frames: Sequence[bytearray]) -> Any:
+    """The object of a message; its tensors are on the CPU."""
+    return _Unpickler(io.BytesIO(frames[0]), frames[1:]).load()
+
+
+def send(file: IO[bytes], message: tuple[bytes, Sequence[Tensor]]) -> None:
+    """Writes what packed() made. OSError where nobody reads."""
+    text, tensors = message
+    sizes = [len(text), *(tensor.nbytes for tensor in tensors)]
+    file.write(_COUNT.pack(len(sizes)) + b"".join(map(_COUNT.pack, sizes)) + text)
+    for tensor in tensors:
+        if tensor.nbytes:
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            file.write(flat.view(torch.uint8).numpy().data)
+    file.flush()
+
+
+def receive(file: IO[bytes]) -> list[bytearray] | None:
+    """The parts of the next message, none of a ping (an empty one), None at the end of the pipe."""
+    try:
+        count = _COUNT.unpack(_exactly(file, _COUNT.size))[0]
+        sizes = [_COUNT.unpack(_exactly(file, _COUNT.size))[0] for _ in range(count)]
+        return [_exactly(file, size) for size in sizes]
+    except (EOFError, OSError, ValueError):
+        return None
+
+
+def ping(file: IO[bytes]) -> None:
+    """A message of nothing."""
+    file.write(_COUNT.pack(0))
+    file.flush()
+
+
+def _exactly(file: IO[bytes], size: int) -> bytearray:
+    made = bytearray(size)
+    view, at = memoryview(made), 0
+    while at < size:
+        read: int = file.readinto(view[at:])  # type: ignore[attr-defined]
+        if not read:
+            raise EOFError
+        at += read
+    return made

@@ -20,17 +20,18 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed
+import torch.nn.functional as F
 from torch import Tensor
 
 from hy3d_rocm.conv.errors import first_line
 from hy3d_rocm.conv.probe import process
-from hy3d_rocm.decoding import together, wire
+from hy3d_rocm.decoding import together, worker_process
 from hy3d_rocm.decoding.copies import tensors_of
 from hy3d_rocm.decoding.families.base import StructuredFamily
 from hy3d_rocm.decoding.families.changes import examined
@@ -38,12 +39,7 @@ from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, VARIABLES, Group
 from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
 from hy3d_rocm.decoding.report import DecodeCancelled
 from hy3d_rocm.decoding.stages import asked_to_stop, stage_of, warn_alone
-from hy3d_rocm.decoding.worker_process import (
-    START_SECONDS,
-    RefusedError,
-    WorkerError,
-    WorkerProcess,
-)
+from hy3d_rocm.decoding.worker_process import WorkerError, WorkerProcess
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -77,7 +73,7 @@ class Workers:
     def __init__(
         self, device: torch.device, others: Sequence[torch.device],
         prepare: Callable[[], None] | None = None, *, timeout: float = TIMEOUT_SECONDS,
-        start_seconds: float = START_SECONDS, idle_seconds: float = IDLE_SECONDS,
+        start_seconds: float = worker_process.START_SECONDS, idle_seconds: float = IDLE_SECONDS,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:  # fmt: skip
         for other in others:
@@ -146,11 +142,6 @@ class Workers:
             finally:
                 self._lock.release()
 
-    @property
-    def pids(self) -> list[int]:
-        """Of the processes that run now."""
-        return [worker.process.pid for worker in self._workers]
-
     # One decode
 
     def _shared(
@@ -165,10 +156,10 @@ class Workers:
         try:
             self._cancel = cancel
             group = self._ready(family, source, wishes)
-        except wire.UnsendableError as error:
+        except worker_process.UnsendableError as error:
             self._refuse(family, f"this VAE can't be sent to another process: {error}")
             return work(None)
-        except RefusedError as error:
+        except worker_process.RefusedError as error:
             self._end()
             self._refuse(family, str(error))
             return work(None)
@@ -216,12 +207,12 @@ class Workers:
             "shape": tuple(source.shape), "dtype": source.dtype, "wishes": dict(wishes),
             "timestep": family.timestep, "encode": self._encodes,
         }  # fmt: skip
-        part = wire.packed(("carry_out", wanted))
-        if any(worker.has_ended() for worker in self._workers):
+        part = worker_process.packed(("carry_out", wanted))
+        if any(worker.is_gone for worker in self._workers):
             self._end()
         if not _is(self._held, family.vae, now):
             self._held = None
-            vae = wire.packed(("hold", {"vae": family.vae, "host": _host_of(family)}))
+            vae = worker_process.packed(("hold", {"vae": family.vae, "host": _host_of(family)}))
             if not self._workers:
                 self._start()
             for worker in self._workers:
@@ -240,11 +231,8 @@ class Workers:
             while not stop.wait(_PING_SECONDS):
                 for worker in self._workers:
                     worker.ping(self.silent_seconds)
-                if any(worker.has_ended() for worker in self._workers):
-                    abort = getattr(group.data, "abort", None)
-                    if abort is not None:  # this GPU waits for it
-                        with suppress(RuntimeError):
-                            abort()
+                if any(worker.is_gone for worker in self._workers):
+                    group.abort()  # this GPU waits for it
                     return
 
         watcher = threading.Thread(target=watch, daemon=True, name="hy3d-workers")
@@ -331,10 +319,8 @@ class Workers:
 
     def _end(self) -> None:
         atexit.unregister(self.close)
-        abort = getattr(self._group and self._group.data, "abort", None)
-        if abort is not None:  # before the others are gone, and before it is deleted
-            with suppress(RuntimeError):
-                abort()
+        if self._group is not None:  # before the others are gone, and before it is deleted
+            self._group.abort()
         for worker in self._workers:
             worker.end()
         self._workers, self._group, self._held = [], None, None
@@ -394,23 +380,12 @@ def _sums(tensor: Tensor) -> tuple[Any, ...]:
     told = (tensor.dtype, tuple(tensor.shape))
     if tensor.is_meta or not tensor.numel():
         return told
-    data = tensor.detach().contiguous()
-    if data.storage_offset() * data.itemsize % 8:
-        data = data.clone()
-    flat = data.reshape(-1).view(torch.uint8)
-    whole = flat.numel() // (8 * _COLUMNS) * 8 * _COLUMNS
-    rest = torch.zeros(8 * _COLUMNS, dtype=torch.uint8, device=flat.device)
-    rest[: flat.numel() - whole] = flat[whole:]
-    total = torch.zeros(3, dtype=torch.int64, device=flat.device)
-    for part in (flat[:whole], rest):
-        words = part.view(torch.int64).view(-1, _COLUMNS)
-        rows, columns = words.sum(1), words.sum(0)
-        weights = torch.arange(1, _COLUMNS + 1, device=flat.device)
-        numbers = torch.arange(1, len(rows) + 1, device=flat.device)
-        total = total * 31 + torch.stack(
-            [rows.sum(), (rows * numbers).sum(), (columns * weights).sum()]
-        )
-    return (*told, *total.tolist())
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    words = F.pad(flat, (0, -flat.numel() % (8 * _COLUMNS))).view(torch.int64).view(-1, _COLUMNS)
+    rows, columns = words.sum(1), words.sum(0)
+    numbers = torch.arange(1, max(len(rows), _COLUMNS) + 1, device=flat.device)
+    sums = rows.sum(), (rows * numbers[: len(rows)]).sum(), (columns * numbers[:_COLUMNS]).sum()
+    return (*told, *torch.stack(sums).tolist())
 
 
 # Process groups
@@ -418,7 +393,7 @@ def _sums(tensor: Tensor) -> tuple[Any, ...]:
 
 def _store(port: int, is_first: bool) -> Any:
     more = {"use_libuv": False} if sys.platform == "win32" else {}
-    limit = timedelta(seconds=START_SECONDS)
+    limit = timedelta(seconds=worker_process.START_SECONDS)
     return _dist.TCPStore(
         _LOCALHOST, port, is_master=is_first, wait_for_workers=False, timeout=limit, **more
     )

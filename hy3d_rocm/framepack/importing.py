@@ -14,6 +14,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -71,17 +72,17 @@ class Hook(MetaPathFinder):
             return None
         if not (Path(spec.origin).parent / SIBLING).is_file():
             return None
-        spec.loader = Loading(spec.loader, self.run)
+        run_by(spec.loader, self.run)
         return spec
 
-    def run(self, inner: Loader, module: ModuleType) -> None:
+    def run(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
         """Runs FramePack's memory module, with the query answered meanwhile if need be."""
         reason = why_not_asked() if self._allowed() else ""
         if not reason:
-            inner.exec_module(module)
+            execute(module)
             return
         with answered(module.__name__):
-            inner.exec_module(module)
+            execute(module)
         place(module, self.device())
         logger.info(
             "hy3d_rocm: %s: torch.cuda has no current device here (%s), so it computes on %s",
@@ -96,21 +97,9 @@ class Hook(MetaPathFinder):
             return True
 
 
-class Loading(Loader):
-    """Another loader, with `run(inner, module)` in place of its running the module."""
-
-    def __init__(self, inner: Loader, run: Callable[[Loader, ModuleType], None]) -> None:
-        self._inner = inner
-        self._run = run
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._run(self._inner, module)
-
-    def __getattr__(self, name: str) -> Any:  # get_source and so on, for tracebacks
-        return getattr(self._inner, name)
+def run_by(loader: Loader, run: Callable[[Callable[[ModuleType], None], ModuleType], None]) -> None:
+    """Has a module's own loader run it by run(how it runs modules, the module)."""
+    vars(loader)["exec_module"] = partial(run, loader.exec_module)
 
 
 def why_not_asked() -> str:

@@ -31,20 +31,6 @@ BAND_BYTES = 512 * MB  # a change below it isn't worth moving weights for
 
 
 @dataclass(frozen=True)
-class Section:
-    """What one section did.
-
-    need_bytes: the most that was allocated above the weights that were resident at its begin.
-    retries: how often the allocator had to give back its cache to get memory. out_of_memory:
-    whether the section ended by that; need_bytes is then what it had reached.
-    """
-
-    need_bytes: int
-    retries: int = 0
-    out_of_memory: bool = False
-
-
-@dataclass(frozen=True)
 class Preservation:
     """What is to be left free now, and what is known about it.
 
@@ -100,17 +86,24 @@ def begin(
     return Preservation(max(kept, min(LEAST_BYTES, limit)), limit, reason=what)
 
 
-def after(now: Preservation, section: Section) -> Preservation:
-    """The value for the next section, or for the same one again after it ran out of memory."""
-    need = max(now.need_bytes, section.need_bytes)
+def after(
+    now: Preservation, need_bytes: int, retries: int = 0, out_of_memory: bool = False
+) -> Preservation:
+    """The value for the next section, or for the same one again after it ran out of memory.
+
+    need_bytes: the most that the section had allocated above the weights resident at its begin.
+    retries: how often the allocator had to give back its cache to get memory. out_of_memory:
+    whether the section ended by that; need_bytes is then what it had reached.
+    """
+    need = max(now.need_bytes, need_bytes)
     wanted = target_bytes(need)
     seen = replace(now, need_bytes=need)
-    if section.out_of_memory:
+    if out_of_memory:
         # What failed was asked for on top of what it had reached, by how much nobody knows; and
         # each further attempt costs up to a section's time, so the steps are large.
         step = max(now.preserved_bytes // 2, 2 * GB)
         return _grow(seen, max(wanted, now.preserved_bytes + step), "the section ran out of memory")
-    if section.retries:
+    if retries:
         step = max(now.preserved_bytes // 8, BAND_BYTES)
         return _grow(seen, max(wanted, now.preserved_bytes + step), "memory was nearly used up")
     took = f"a section took {size_text(need)}"

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from hy3d_rocm.conv.errors import first_line, is_out_of_memory
-from hy3d_rocm.framepack.preservation import Preservation, Section, after, begin
+from hy3d_rocm.framepack.preservation import Preservation, after, begin
 from hy3d_rocm.memory import gpu_bytes
 from hy3d_rocm.units import size_text
 
@@ -104,11 +104,9 @@ class Card:
         return max(gpu_bytes(self.device)[0] if self._free is None else self._free(), 0)
 
     def empty(self) -> None:
-        """Give the allocator's cache back."""
         torch.cuda.empty_cache()
 
     def start(self) -> None:
-        """Begin to measure."""
         torch.cuda.reset_peak_memory_stats(self.device)
         self._base = int(torch.cuda.memory_allocated(self.device))
         self._retries = self._retries_so_far()
@@ -126,8 +124,7 @@ class Card:
 
 
 def card_of(device: torch.device, free: Callable[[], int] | None = None) -> Card | None:
-    """The card behind `device`; None where there is none that torch.cuda could be asked about,
-    and nothing needs to be moved or measured."""
+    """The card behind `device`; None where torch.cuda knows none: nothing is moved or measured."""
     return Card(device, free) if device.type == "cuda" else None
 
 
@@ -181,33 +178,25 @@ def remember(key: Hashable, state: Preservation) -> None:
         del _known[next(iter(_known))]
 
 
+@dataclass
 class SectionRunner:
     """Runs the sections of one video on one card.
 
     parts: of the transformer (parts_of). state: what to leave free; it is replaced after each
-    section. offload: where weights wait. what: what one of them is called in the log.
+    section. offload: where weights wait. what: what one of them is called in the log. sections,
+    repeats: so many so far.
     """
 
-    def __init__(
-        self,
-        parts: Sequence[Part],
-        device: torch.device,
-        offload: torch.device,
-        card: Card,
-        state: Preservation,
-        move: Callable[[Part, torch.device], None] = move,
-        what: str = "section",
-    ) -> None:
-        self.parts = parts
-        self.device = device
-        self.offload = offload
-        self.card = card
-        self.state = state
-        self.sections = 0
-        self.repeats = 0
-        self._move = move
-        self._what = what
-        self._said = ""
+    parts: Sequence[Part]
+    device: torch.device
+    offload: torch.device
+    card: Card
+    state: Preservation
+    move: Callable[[Part, torch.device], None] = move
+    what: str = "section"
+    sections: int = 0
+    repeats: int = 0
+    _said: str = ""
 
     def place(self, more_bytes: int = 0) -> tuple[int, int]:
         """Has as many weights on the card as the state allows, and says so if it is new; bytes of
@@ -223,11 +212,11 @@ class SectionRunner:
         coming = [part for part in staying if not is_on(part, self.device)]
         leaving = [part for part in others if is_on(part, self.device)]
         for part in leaving:
-            self._move(part, self.offload)
+            self.move(part, self.offload)
         if leaving:
             self.card.empty()
         for part in coming:
-            self._move(part, self.device)
+            self.move(part, self.device)
         resident, total = (sum(p.size_bytes for p in parts) for parts in (staying, self.parts))
         line = (
             f"{self.state.line()}; {size_text(resident)} of the transformer's "
@@ -256,7 +245,7 @@ class SectionRunner:
             need = self.card.need() if measured else 0
             if not failure:
                 self.sections += 1
-                self.state = after(self.state, Section(need, self.card.retries()))
+                self.state = after(self.state, need, self.card.retries())
                 return answer
             self._again(failure, need)
             restore()
@@ -264,9 +253,9 @@ class SectionRunner:
     def _again(self, failure: str, need: int) -> None:
         self.card.empty()
         self.repeats += 1
-        self.state = after(self.state, Section(need, out_of_memory=True))
+        self.state = after(self.state, need, out_of_memory=True)
         logger.warning(
             "hy3d_rocm: %s %d ran out of memory (%s): it is run again, with %s left free; "
             "what was made before is kept",
-            self._what, self.sections + 1, failure, size_text(self.state.preserved_bytes),
+            self.what, self.sections + 1, failure, size_text(self.state.preserved_bytes),
         )  # fmt: skip

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import itertools
 import json
 import logging
@@ -31,6 +32,9 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
+
+import torch
+from torch import Tensor
 
 from hy3d_rocm.diagnose.env.shown import printable
 from hy3d_rocm.files import (
@@ -43,7 +47,6 @@ from hy3d_rocm.files import (
     reachable,
     settle_folder,
 )
-from hy3d_rocm.frames.fingerprints import FileFingerprints
 from hy3d_rocm.frames.lock import NO_LOCKS, Lock
 from hy3d_rocm.frames.output import OutputError, Shape, output_errors, written
 
@@ -66,8 +69,8 @@ class Claim:
     on. OutputError from take(): the name cannot be had, is taken, or somebody else is writing it.
 
     job: what makes the frames, JSON-able (fingerprints, precision, versions, output settings), or
-    a function that gives it once the lock is held, from fingerprints of files that are kept, too;
-    the decode can be killed and go on then. A job that differs from the recorded one is an
+    a function that gives it once the lock is held, from `files`; the decode can be killed and go on
+    then. A job that differs from the recorded one is an
     OutputError that says in what. restart: what is there is thrown away instead. Without a job,
     nothing is left of a decode that ends early.
 
@@ -148,7 +151,6 @@ class Claim:
         found = self._read()
         if self._make_job is None:
             return
-        self.files.known = found.get("files", {})
         self.job = plain(self._make_job(self.files) if callable(self._make_job) else self._make_job)
         if found:
             self._compare(found.get("job", {}), self.job)
@@ -242,10 +244,7 @@ class Claim:
         was made in another way."""
         now = {"shape": list(shape), "dtype": stored, "plan": plain(plan or {})}
         if not self.manifest:
-            self.manifest = {
-                "format": _FORMAT, "job": self.job, **now, "done": 0,
-                "files": self.files.as_dict(),
-            }  # fmt: skip
+            self.manifest = {"format": _FORMAT, "job": self.job, **now, "done": 0}
             self._write()
         for name, value in now.items():
             if self.manifest[name] != value:
@@ -390,3 +389,45 @@ def _remove(folder: Path, names: re.Pattern[str]) -> None:
 
 def _short(value: object) -> str:
     return printable(json.dumps(value), 160)
+
+
+# Fingerprints of latents and files, of every byte: a decode that goes on is known by them.
+
+
+def tensor_fingerprint(tensor: Tensor) -> str:
+    """sha256 of a CPU tensor's type, shape and bytes."""
+    data = tensor.detach().cpu().contiguous()
+    digest = hashlib.sha256(f"{data.dtype} {tuple(data.shape)} ".encode())
+    digest.update(data.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def file_fingerprint(file: Path) -> str:
+    """sha256 of all bytes of a file."""
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+class FileFingerprints:
+    """Fingerprints of files, and whether these have stayed as they were then."""
+
+    def __init__(self) -> None:
+        self._states: dict[Path, list[int]] = {}
+
+    def of(self, files: list[Path]) -> str:
+        """One fingerprint of several files, by name and content."""
+        digest = hashlib.sha256()
+        for file in sorted(files, key=lambda f: f.name):
+            self._states[file] = _state(file)
+            digest.update(f"{file.name} {file_fingerprint(file)}\n".encode())
+        return digest.hexdigest()
+
+    def changed(self) -> Path | None:
+        """A file that is another one now than when its fingerprint was taken."""
+        return next((file for file, then in self._states.items() if _state(file) != then), None)
+
+
+def _state(file: Path) -> list[int]:
+    """Also what nobody can set back: the time of the last change of anything of the file."""
+    found = file.stat()
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev]

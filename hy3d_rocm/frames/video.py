@@ -57,7 +57,6 @@ class VideoSettings:
         return "yuv420p" if self.pixel_format == "auto" else self.pixel_format
 
     def stored_size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width in the file."""
         odd = 1 if self.stored_format == "yuv420p" else 0
         return height + (height & odd), width + (width & odd)
 

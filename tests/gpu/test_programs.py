@@ -33,8 +33,8 @@ from hy3d_rocm.decoding.layers import (  # noqa: E402
 )
 from hy3d_rocm.decoding.memory.steps import StepWorkspace  # noqa: E402
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace  # noqa: E402
+from hy3d_rocm.decoding.placing import Transfers  # noqa: E402
 from hy3d_rocm.decoding.run import Run  # noqa: E402
-from hy3d_rocm.decoding.transfers import Transfers  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA or HIP device here"),

@@ -93,7 +93,7 @@ def test_a_lost_card_ends_in_the_decode_of_one(
     latents = source_of(family, False, 9, 32, 16)
     wanted = decode(family, latents, strategy="streamed")
     shared(pair, family, latents)
-    living = pair.pids
+    living = [worker.process.pid for worker in pair._workers]
 
     def strike(done: int, *_: Any) -> None:
         if done == 3 and living:

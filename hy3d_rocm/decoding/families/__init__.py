@@ -14,15 +14,18 @@ from typing import Any
 from hy3d_rocm.conv.protection import aside
 from hy3d_rocm.decoding.families import proof
 from hy3d_rocm.decoding.families.base import StructuredFamily
-from hy3d_rocm.decoding.families.blocks import HunyuanFamily, ImageFamily
+from hy3d_rocm.decoding.families.blocks import (
+    Hunyuan15Family,
+    HunyuanFamily,
+    ImageFamily,
+    SeedVr2Family,
+)
 from hy3d_rocm.decoding.families.changes import examined, is_as_built
-from hy3d_rocm.decoding.families.hunyuan15 import Hunyuan15Family
 from hy3d_rocm.decoding.families.ltx import LtxFamily
 from hy3d_rocm.decoding.families.original import inner_vae, view_of
-from hy3d_rocm.decoding.families.seedvr2 import SeedVr2Family
 from hy3d_rocm.decoding.families.unknown import UnknownFamily
 from hy3d_rocm.decoding.families.wan import WanFamily
-from hy3d_rocm.decoding.faults import retried
+from hy3d_rocm.decoding.faults import attempt, retry_out_of_memory
 from hy3d_rocm.decoding.layers import StrangeModuleError
 from hy3d_rocm.meter import give_back
 
@@ -163,7 +166,8 @@ def _prove(family: StructuredFamily, encode: bool) -> None:
 
     can_say = not encode or callable(getattr(vae, "encode", None))
     with aside():
-        is_verified = not can_say or retried(lambda: proof.proven(family, encode), give_back)
+        again = retry_out_of_memory(give_back)
+        is_verified = not can_say or attempt(proof.proven, family, encode, recover=again)
     if not is_verified:
         what = "encodes a small image" if encode else "decodes two small latent frames"
         raise TypeError(

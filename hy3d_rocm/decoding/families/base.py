@@ -10,24 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm import _native
+from hy3d_rocm.decoding.families import parts
+from hy3d_rocm.decoding.families.changes import Examined
 from hy3d_rocm.decoding.families.original import Processing, View, inner_vae, view_of
-from hy3d_rocm.decoding.families.parts import (
-    FixedWeight,
-    absent,
-    attention_of,
-    conv_of,
-    last_of,
-    norm_of,
-    packed_in_space,
-    packed_with_first_twice,
-    paired,
-    resnet,
-)
 from hy3d_rocm.decoding.families.proof import on_shapes
 from hy3d_rocm.decoding.graph import GROUP, Graph, graph_of, record
 from hy3d_rocm.decoding.layers import (
@@ -39,14 +30,9 @@ from hy3d_rocm.decoding.layers import (
     ModuleWeights,
     Norm,
     StrangeModuleError,
+    Weights,
 )
 from hy3d_rocm.decoding.precision import computed_in
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hy3d_rocm.decoding.families.changes import Examined
-    from hy3d_rocm.decoding.layers import Weights
 
 _ROWS = 8  # the latent that facts are read off is so high and wide
 # How ComfyUI's attention function is called whose memory can be told beforehand.
@@ -150,7 +136,6 @@ class Family(ABC):
 
     @property
     def result_dtype(self) -> torch.dtype:
-        """Type of what its own code makes."""
         return self.facts.dtype or self.dtype
 
     @property
@@ -187,7 +172,7 @@ class StructuredFamily(Family):
         self.post_quant_conv: Any = getattr(self.view, "post_quant_conv", None)
         self.quant_conv: Any = getattr(self.view, "quant_conv", None)
         self.span = self.span or getattr(self.view, "attention_span", "causal")
-        self._pairs: dict[tuple[Any, ...], FixedWeight] = {}
+        self._pairs: dict[tuple[Any, ...], parts.FixedWeight] = {}
 
     def over(self, vae: Any) -> StructuredFamily:
         """The same of the VAE, or of a copy of it, as it is without a host."""
@@ -213,11 +198,10 @@ class StructuredFamily(Family):
 
     def norm(self, module: Any) -> Norm:
         """A norm of a residual block or before a last convolution."""
-        return norm_of(module)
+        return parts.norm_of(module)
 
     def attention(self, module: Any) -> Attention:
-        """Of the middle block."""
-        return attention_of(module, self.span, self.norm)
+        return parts.attention_of(module, self.span, self.norm)
 
     def resnets(self, engine: Engine, block: Any, x: Handle) -> Handle:
         """x through a block's residual blocks, and what attention stands between them."""
@@ -227,7 +211,7 @@ class StructuredFamily(Family):
         for attn, layer in zip_longest([None, *attentions], block.resnets):
             if attn is not None:
                 x = engine.attention(x, self.attention(attn))
-            x = resnet(engine, layer, x, self.norm)
+            x = parts.resnet(engine, layer, x, self.norm)
         return x
 
     def up_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
@@ -243,8 +227,7 @@ class StructuredFamily(Family):
         return x
 
     def last(self, engine: Engine, coder: Any) -> Conv:
-        """A coder's last convolution, with its norm."""
-        return last_of(coder, self.norm)
+        return parts.last_of(coder, self.norm)
 
     def around_first(self, engine: Engine, z: Handle) -> Handle | None:
         """What is added to what the decoder's first convolution makes of z."""
@@ -258,9 +241,9 @@ class StructuredFamily(Family):
         """What is between the processing before and after it, as the VAE's own code does it with
         its tiles, slices and framewise decoding off."""
         d = self.view.decoder
-        if not absent(self.post_quant_conv):
-            z = engine.conv(z, conv_of(self.post_quant_conv))
-        x = engine.conv(z, conv_of(d.conv_in), add=self.around_first(engine, z))
+        if not parts.absent(self.post_quant_conv):
+            z = engine.conv(z, parts.conv_of(self.post_quant_conv))
+        x = engine.conv(z, parts.conv_of(d.conv_in), add=self.around_first(engine, z))
         x = self.resnets(engine, d.mid_block, x)
         for block in d.up_blocks:
             x = self.up_block(engine, block, x)
@@ -269,17 +252,19 @@ class StructuredFamily(Family):
     def run_encoder(self, engine: Engine, pixels: Handle) -> Handle:
         """The same from pixels to mean and log variance of the latent's distribution."""
         e = self.view.encoder
-        x = engine.conv(pixels, conv_of(e.conv_in))
+        x = engine.conv(pixels, parts.conv_of(e.conv_in))
         for block in e.down_blocks:
             x = self.down_block(engine, block, x)
         x = self.resnets(engine, e.mid_block, x)
         x = engine.conv(x, self.last(engine, e), add=self.around_last(engine, x))
-        return x if absent(self.quant_conv) else engine.conv(x, conv_of(self.quant_conv))
+        return (
+            x if parts.absent(self.quant_conv) else engine.conv(x, parts.conv_of(self.quant_conv))
+        )
 
     def own_decode(self, z: Tensor) -> Tensor:
         """As run_decoder(), by the VAE's own code."""
         x = z[:, :, 0] if self.is_image else z
-        if not absent(self.post_quant_conv):
+        if not parts.absent(self.post_quant_conv):
             x = self.post_quant_conv(x)
         made: Tensor = self.view.decoder(x)
         return made.unsqueeze(2) if self.is_image else made
@@ -287,7 +272,7 @@ class StructuredFamily(Family):
     def own_encode(self, pixels: Tensor) -> Tensor:
         """As run_encoder(), by the VAE's own code."""
         made: Tensor = self.view.encoder(pixels[:, :, 0] if self.is_image else pixels)
-        if not absent(self.quant_conv):
+        if not parts.absent(self.quant_conv):
             made = self.quant_conv(made)
         return made.unsqueeze(2) if self.is_image else made
 
@@ -374,7 +359,7 @@ class StructuredFamily(Family):
 
     @property
     def _first_weight(self) -> Tensor:
-        weight: Tensor = conv_of(self.view.decoder.conv_in).module.weight
+        weight: Tensor = parts.conv_of(self.view.decoder.conv_in).module.weight
         return weight
 
     @property
@@ -383,7 +368,6 @@ class StructuredFamily(Family):
 
     @property
     def has_global_norms(self) -> bool:
-        """Whether the decoder takes moments over the whole video."""
         return self.facts.has_global_norms
 
     def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:
@@ -459,7 +443,7 @@ class StructuredFamily(Family):
         """Two frames of `channels` channels, 0 and 1, 2 and 3 and so on, to one (parts.paired)."""
         key = (channels, mean_of, order, squares, self.dtype, self.device)
         if key not in self._pairs:
-            self._pairs[key] = paired(*key)
+            self._pairs[key] = parts.paired(*key)
         return Conv(self._pairs[key], stride=(2, 1, 1))
 
     def packed_down(
@@ -473,22 +457,22 @@ class StructuredFamily(Family):
         not of that frame twice.
         """
         if time == 1:
-            means = engine.local(x, packed_in_space(side, group, order))
-            x = engine.local(engine.conv(x, conv), packed_in_space(side, order=order))
+            means = engine.local(x, parts.packed_in_space(side, group, order))
+            x = engine.local(engine.conv(x, conv), parts.packed_in_space(side, order=order))
             return engine.add(x, means)
         squares = side * side
         outputs, inputs = (int(n) * squares for n in conv.module.weight.shape[:2])
-        means = engine.local(x, with_first or packed_with_first_twice(side, order))
+        means = engine.local(x, with_first or parts.packed_with_first_twice(side, order))
         pairs = self.pairs(inputs, mean_of=group, order=order, squares=squares)
         means = engine.conv(means, pairs)
         # The VAE repeats the first frame before it convolves; where nothing later is read, that is
         # to repeat what becomes of it.
         if conv.after[0] == 0:
-            x = engine.local(engine.conv(x, conv), packed_with_first_twice(side, order))
+            x = engine.local(engine.conv(x, conv), parts.packed_with_first_twice(side, order))
         else:
             front, *sides = conv.before
             x = engine.conv(x, replace(conv, before=(front + 1, sides[0], sides[1])))
-            x = engine.local(x, packed_in_space(side, order=order))
+            x = engine.local(x, parts.packed_in_space(side, order=order))
         return engine.conv(x, self.pairs(outputs, order=order, squares=squares), add=means)
 
 

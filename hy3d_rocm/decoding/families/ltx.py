@@ -8,29 +8,16 @@ decoder is conditioned on one; channels are unpacked to space and time.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from hy3d_rocm.decoding.backends.statistics import wide_type
+from hy3d_rocm.decoding.families import parts
 from hy3d_rocm.decoding.families.base import StructuredFamily
-from hy3d_rocm.decoding.families.parts import (
-    FixedWeight,
-    act_of,
-    conv_of,
-    framewise,
-    last_of,
-    norm_of,
-    packed_in_space,
-    resnet,
-    unpacked,
-    unpacking,
-)
 from hy3d_rocm.decoding.layers import Conv, Engine, Handle, Norm, Shuffle, StrangeModuleError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class LtxFamily(StructuredFamily):
@@ -69,12 +56,12 @@ class LtxFamily(StructuredFamily):
     def run_decoder(self, engine: Engine, z: Handle) -> Handle:
         patch = _patch(self.view.decoder)
         x = super().run_decoder(engine, z)
-        return engine.local(x, framewise(lambda frames: unpacked(frames, patch)))
+        return engine.local(x, parts.framewise(lambda frames: parts.unpacked(frames, patch)))
 
     def run_encoder(self, engine: Engine, pixels: Handle) -> Handle:
-        packs = packed_in_space(_patch(self.view.encoder), order="width first")
+        packs = parts.packed_in_space(_patch(self.view.encoder), order="width first")
         x = super().run_encoder(engine, engine.local(pixels, packs))
-        return engine.local(x, framewise(_with_variance))
+        return engine.local(x, parts.framewise(_with_variance))
 
     def resnets(self, engine: Engine, block: Any, x: Handle) -> Handle:
         """A block's residual blocks, with its embedding of the timestep."""
@@ -83,14 +70,16 @@ class LtxFamily(StructuredFamily):
             norms: list[Norm] = []
             if embedded is not None:
                 table = _table(layer, embedded)
-                parts = ((layer.norm1, table[:2]), (layer.norm2, table[2:]))
-                norms = [_modulated(norm_of(module), *rows) for module, rows in parts]
-            x = resnet(engine, layer, x, norm_of, norms)
+                norms = [
+                    _modulated(parts.norm_of(module), *rows)
+                    for module, rows in ((layer.norm1, table[:2]), (layer.norm2, table[2:]))
+                ]
+            x = parts.resnet(engine, layer, x, parts.norm_of, norms)
         return x
 
     def up_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
         if block.conv_in is not None:
-            x = resnet(engine, block.conv_in, x, norm_of)
+            x = parts.resnet(engine, block.conv_in, x, parts.norm_of)
         for up in block.upsamplers or ():
             x = self.up(engine, up, x)
         return self.resnets(engine, block, x)
@@ -98,7 +87,7 @@ class LtxFamily(StructuredFamily):
     def down_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
         x = super().down_block(engine, block, x)
         after = getattr(block, "conv_out", None)
-        return x if after is None else resnet(engine, after, x, norm_of)
+        return x if after is None else parts.resnet(engine, after, x, parts.norm_of)
 
     def up(self, engine: Engine, module: Any, x: Handle) -> Handle:
         """The convolution unpacked, less the frames that the first would have more; plus, since
@@ -108,25 +97,27 @@ class LtxFamily(StructuredFamily):
         around = None
         if module.residual:
             repeats = time * height * width // int(module.upscale_factor)
-            around = engine.local(x, unpacking(shuffle, lambda x: x.repeat(1, repeats, 1, 1, 1)))
-        return engine.conv(x, conv_of(module.conv, shuffle=shuffle), add=around)
+            around = engine.local(
+                x, parts.unpacking(shuffle, lambda x: x.repeat(1, repeats, 1, 1, 1))
+            )
+        return engine.conv(x, parts.conv_of(module.conv, shuffle=shuffle), add=around)
 
     def down(self, engine: Engine, module: Any, x: Handle) -> Handle:
         """A convolution with a stride; or, since 0.9.5, one packed, plus means of x packed."""
         if not hasattr(module, "group_size"):
-            return engine.conv(x, conv_of(module))
+            return engine.conv(x, parts.conv_of(module))
         time, side, width = (int(n) for n in module.stride)
         if side != width or time > 2:
             raise StrangeModuleError(f"a down-sampling is by {time}, {side} and {width}")
         group = int(module.group_size)
-        return self.packed_down(engine, x, conv_of(module.conv), group, time, side=side)
+        return self.packed_down(engine, x, parts.conv_of(module.conv), group, time, side=side)
 
     def last(self, engine: Engine, coder: Any) -> Conv:
         embedded = self._embedded(engine, coder)
         if embedded is None:
             return super().last(engine, coder)
         rows = _table(coder, embedded)
-        return last_of(coder, lambda module: _modulated(norm_of(module), *rows))
+        return parts.last_of(coder, lambda module: _modulated(parts.norm_of(module), *rows))
 
     def own_decode(self, z: Tensor) -> Tensor:
         """Frames by the VAE's own code, unsplit; its authors' takes the timestep as a number."""
@@ -159,7 +150,7 @@ class LtxFamily(StructuredFamily):
         scale = scale.to(wide_type(scale.dtype))
         temb = scale * torch.full((1,), self._timestep(), dtype=scale.dtype, device=scale.device)
         layers = embedder.timestep_embedder
-        act_of(layers.act)
+        parts.act_of(layers.act)
         x = embedder.time_proj(temb).to(temb.dtype)
         x = F.silu(F.linear(x, *_beside(layers.linear_1, x)))
         return F.linear(x, *_beside(layers.linear_2, x)).flatten()
@@ -182,7 +173,7 @@ def _modulated(norm: Norm, shift: Tensor, scale: Tensor) -> Norm:
     weight and bias, so that whoever reads weights brings them to where it computes."""
     if norm.weight is not None or norm.bias is not None:
         return replace(norm, scale=scale, shift=shift)
-    return replace(norm, module=FixedWeight(1 + scale, shift), weight="weight", bias="bias")
+    return replace(norm, module=parts.FixedWeight(1 + scale, shift), weight="weight", bias="bias")
 
 
 def _patch(coder: Any) -> int:

@@ -16,16 +16,14 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.decoding.backends.torch_ops import shuffled
 from hy3d_rocm.decoding.families.parts import absent, framewise
 from hy3d_rocm.decoding.layers import Local, Shuffle, StrangeModuleError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _CAUSAL = (1, 1, 1, 1, 2, 0)  # left, right, top, bottom, before, after
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.decoding.backends.torch_ops import shuffled
 from hy3d_rocm.decoding.layers import (
@@ -26,9 +27,6 @@ from hy3d_rocm.decoding.layers import (
     StrangeModuleError,
     Triple,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _L2_EPS = 1e-12  # torch.nn.functional.normalize's
 _SILU_NAMES = ("SiLU", "Swish")
@@ -214,7 +212,6 @@ def unpacking(shuffle: Shuffle, repeated: Callable[[Tensor], Tensor]) -> Local:
 
 
 def packed_in_space(factor: int, mean_of: int = 1, order: str = "channel first") -> Local:
-    """packed() as a layer."""
     return framewise(lambda frames: packed(frames, factor, mean_of, order))
 
 

@@ -7,9 +7,10 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm import _native
 from hy3d_rocm.conv.errors import Kind, classify, described, is_cancel
@@ -19,9 +20,6 @@ from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.families.original import inner_vae
 from hy3d_rocm.decoding.graph import graph_of
 from hy3d_rocm.decoding.run import at_once
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 #: What code that was written for other input raises
 CALL_ERRORS = (
@@ -135,13 +133,14 @@ def proven(family: Any, encode: bool = False) -> bool:
             family = copy.copy(family)
             family.timestep = _TIMESTEP
         x = random((1, family.latent_channels, 1 if family.is_image else 2, _SIDE, _SIDE))
-    if family.device.type == "meta" or _refuses_own_code(family, encode):
+    if family.device.type == "meta":
         return True
+    if not _native.available and encode and family.processing.gives_mean:
+        return True  # there is nothing to compare: whole_encode() says why
     x = x.to(family.device, family.dtype)
     with torch.no_grad():
         try:
-            own = family.whole_encode if encode else family.whole
-            got = _of_layers(family, x, encode) if _native.available else own(x)
+            got = _of_layers(family, x, encode)
             got = got.chunk(2, 1)[0] if encode else got
             wanted = _own_result(family, x, encode)
         except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError) as error:
@@ -155,12 +154,10 @@ def proven(family: Any, encode: bool = False) -> bool:
     return is_same(got, wanted.to(got.device), family.dtype, family.device.type)
 
 
-def _refuses_own_code(family: Any, encode: bool) -> bool:
-    """Whether there is nothing to compare: whole_encode() says why."""
-    return not _native.available and encode and bool(family.processing.gives_mean)
-
-
 def _of_layers(family: Any, x: Tensor, encode: bool) -> Tensor:
+    if not _native.available:
+        made: Tensor = (family.whole_encode if encode else family.whole)(x)
+        return made
     graph = graph_of(family.encode if encode else family.decode, tuple(x.shape[1:]))
     weights = family.make_weights(family.dtype, family.device)
     return at_once(graph, TorchBackend(weights), x)
@@ -177,7 +174,9 @@ def _own_result(family: Any, x: Tensor, encode: bool) -> Tensor:
     call: Any = getattr(shadow, verb, None)
     more: tuple[Tensor, ...] = ()
     if not encode and family.view is not vae:
-        if call is None or family.conditioned or not _takes_latents_only(call):
+        asked = [] if call is None else inspect.signature(call).parameters.values()
+        wanted = [p.kind for p in asked if p.default is inspect.Parameter.empty]
+        if family.conditioned or wanted.count(inspect.Parameter.VAR_KEYWORD) != len(wanted) - 1:
             whole: Tensor = family.whole(x)
             return whole
     elif not encode and family.conditioned:
@@ -186,12 +185,6 @@ def _own_result(family: Any, x: Tensor, encode: bool) -> Tensor:
         lambda x: call(x, *more), moments_of if encode else frames_of, x, family.is_image
     )
     return made.chunk(2, 1)[0] if encode else made
-
-
-def _takes_latents_only(decode: Any) -> bool:
-    empty = inspect.Parameter.empty
-    asked = [p for p in inspect.signature(decode).parameters.values() if p.default is empty]
-    return sum(p.kind is not inspect.Parameter.VAR_KEYWORD for p in asked) == 1
 
 
 def rounding_bound(dtype: torch.dtype, largest: float, device_type: str = "cpu") -> float:

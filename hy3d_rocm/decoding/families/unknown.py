@@ -12,30 +12,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property, partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.conv.errors import described, is_out_of_memory
 from hy3d_rocm.conv.protection import aside
 from hy3d_rocm.decoding.copies import copied_family
+from hy3d_rocm.decoding.families import proof
 from hy3d_rocm.decoding.families.base import UNCUT, Facts, Family, WarmUp
-from hy3d_rocm.decoding.families.proof import (
-    CALL_ERRORS,
-    as_video,
-    frames_of,
-    is_same,
-    moments_of,
-    on_shapes,
-    random,
-    unsplit,
-)
+from hy3d_rocm.decoding.families.proof import CALL_ERRORS
 from hy3d_rocm.decoding.memory.dry_run import apart
 from hy3d_rocm.decoding.precision import computed_in, only_stores
 from hy3d_rocm.device import resolve_device
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -60,7 +50,9 @@ class UnknownFamily(Family):
         self.name = type(vae).__name__
         self.why = why
         self.encoding = encode
-        self._verb, self._read = ("encode", moments_of) if encode else ("decode", frames_of)
+        self._verb, self._read = (
+            ("encode", proof.moments_of) if encode else ("decode", proof.frames_of)
+        )
         self._source = source
         self._shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
 
@@ -100,7 +92,6 @@ class UnknownFamily(Family):
 
     @property
     def is_image(self) -> bool:
-        """Whether it takes (B, C, H, W)."""
         return self.facts.planar
 
     @cached_property
@@ -112,11 +103,11 @@ class UnknownFamily(Family):
             kernels = [p.ndim for p in self.decoder.parameters() if p.ndim >= 4]
             return Facts(image or (bool(kernels) and 5 not in kernels))
 
-        run = partial(as_video, unsplit(self.vae).decode, frames_of)
+        run = partial(proof.as_video, proof.unsplit(self.vae).decode, proof.frames_of)
         message = ""
         with _unnoticed(self.device):
             for planar, side in product((image, not image), _SIDES):
-                z = random((1, self.latent_channels, 3, side, 2 * side))
+                z = proof.random((1, self.latent_channels, 3, side, 2 * side))
                 z = z.to(self.device, self.dtype)
                 try:
                     return _facts(run, z, planar)
@@ -129,9 +120,9 @@ class UnknownFamily(Family):
         """Frames (1, C, T, H, W) by its own decode() of latents, or mean and log variance by its
         own encode() of pixels; of an encoder that gives no variance the log variance is -30, the
         least that diffusers has."""
-        with on_shapes(x):
-            call = getattr(unsplit(self.vae), self._verb)
-            return as_video(call, self._read, x, self.facts.planar)
+        with proof.on_shapes(x):
+            call = getattr(proof.unsplit(self.vae), self._verb)
+            return proof.as_video(call, self._read, x, self.facts.planar)
 
     whole_encode = whole
 
@@ -233,14 +224,14 @@ def _warm_up(run: _Run, z: Tensor, made: list[Tensor]) -> WarmUp:
     time = two.shape[2] - one.shape[2]
 
     def same(got: Tensor, want: Tensor) -> bool:
-        return is_same(got.cpu(), want.cpu(), want.dtype, z.device.type)
+        return proof.is_same(got.cpu(), want.cpu(), want.dtype, z.device.type)
 
     if not all(same(long[:, :, : m.shape[2]], m) for long, m in ((two, one), (three, two))):
         return UNCUT  # later latents change earlier frames, or each decode is new
     with _unnoticed(z.device):
         if one.shape[2] == time and same(three[:, :, time : 2 * time], run(z[:, :, 1:2], False)):
             return WarmUp(0, True)
-        video = random((*z.shape[:2], _VIDEO, *z.shape[3:])).to(z)
+        video = proof.random((*z.shape[:2], _VIDEO, *z.shape[3:])).to(z)
         try:
             last = run(video, False)[:, :, -time:]
             for count in _WARM_UPS:

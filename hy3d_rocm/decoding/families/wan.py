@@ -11,27 +11,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from hy3d_rocm.decoding.families import parts
 from hy3d_rocm.decoding.families.base import StructuredFamily
-from hy3d_rocm.decoding.families.parts import (
-    absent,
-    conv_of,
-    framewise,
-    norm_of,
-    packed,
-    packed_in_space,
-    resnet,
-    unpacked,
-    unpacking,
-)
 from hy3d_rocm.decoding.layers import Attention, Engine, Handle, Local, Shuffle, StrangeModuleError
 from hy3d_rocm.decoding.memory.dry_run import in_turn
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _CHUNK = 4  # frames of the video that the VAE encodes at a time
 
@@ -57,21 +45,23 @@ class WanFamily(StructuredFamily):
         return time, self.factor[1] if residual else self.patch
 
     def run_decoder(self, engine: Engine, z: Handle) -> Handle:
-        return engine.local(super().run_decoder(engine, z), framewise(self._finished))
+        return engine.local(super().run_decoder(engine, z), parts.framewise(self._finished))
 
     def _finished(self, frames: Tensor) -> Tensor:
         """Channels to pixels, clamped where the VAE's own decode does so."""
-        frames = unpacked(frames, self.patch)
+        frames = parts.unpacked(frames, self.patch)
         return frames.clamp(-1.0, 1.0) if getattr(self.view, "clamps", True) else frames
 
     def run_encoder(self, engine: Engine, pixels: Handle) -> Handle:
         """Frames behind the last 1 + 4 k are not read, as by the VAE itself."""
         if self.patch > 1:
-            pixels = engine.local(pixels, packed_in_space(self.patch, order="width first"))
+            pixels = engine.local(pixels, parts.packed_in_space(self.patch, order="width first"))
         return super().run_encoder(engine, pixels)
 
     def attention(self, module: Any) -> Attention:
-        return Attention(norm_of(module.norm), module.to_qkv, None, None, module.proj, "frame")
+        return Attention(
+            parts.norm_of(module.norm), module.to_qkv, None, None, module.proj, "frame"
+        )
 
     def up_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
         """Wan 2.1: `upsamplers`, a list; Wan 2.2: one `upsampler` and a shortcut around all."""
@@ -82,7 +72,7 @@ class WanFamily(StructuredFamily):
         for up in getattr(block, "upsamplers", None) or ():
             x = self.up(engine, up, x)
         around = None if shortcut is None else engine.local(start, _repeated(shortcut))
-        if not absent(getattr(block, "upsampler", None)):
+        if not parts.absent(getattr(block, "upsampler", None)):
             return self.up(engine, block.upsampler, x, around)
         return x if around is None else engine.add(x, around)
 
@@ -91,8 +81,8 @@ class WanFamily(StructuredFamily):
             raise StrangeModuleError(f"an up-sampling is of mode {module.mode!r}")
         if module.mode == "upsample3d":
             twice = Shuffle((2, 1, 1), "time first")
-            x = engine.conv(x, conv_of(module.time_conv, skip_first=1, shuffle=twice))
-        return engine.conv(x, conv_of(module.resample[1], up=(1, 2, 2)), add=add)
+            x = engine.conv(x, parts.conv_of(module.time_conv, skip_first=1, shuffle=twice))
+        return engine.conv(x, parts.conv_of(module.resample[1], up=(1, 2, 2)), add=add)
 
     def down_block(self, engine: Engine, block: Any, x: Handle) -> Handle:
         """Wan 2.1 has resnets, attention and down-samplings in one list; Wan 2.2 blocks of them."""
@@ -100,7 +90,7 @@ class WanFamily(StructuredFamily):
             return self._layer(engine, block, x, self.down)
         start = x
         x = self.resnets(engine, block, x)
-        if not absent(block.downsampler):
+        if not parts.absent(block.downsampler):
             x = self.down(engine, block.downsampler, x)
         return self._averaged(engine, block.avg_shortcut, start, x)
 
@@ -109,16 +99,16 @@ class WanFamily(StructuredFamily):
             return engine.attention(x, self.attention(layer))
         if hasattr(layer, "mode"):
             return resized(engine, layer, x)
-        return resnet(engine, layer, x, self.norm)
+        return parts.resnet(engine, layer, x, self.norm)
 
     def down(self, engine: Engine, module: Any, x: Handle) -> Handle:
         if module.mode not in ("downsample2d", "downsample3d"):
             raise StrangeModuleError(f"a down-sampling is of mode {module.mode!r}")
         left, right, top, bottom = (int(n) for n in module.resample[0].padding)
-        spatial = conv_of(module.resample[1], before=(0, top, left), after=(0, bottom, right))
+        spatial = parts.conv_of(module.resample[1], before=(0, top, left), after=(0, bottom, right))
         x = engine.conv(x, spatial)
         if module.mode == "downsample3d":
-            x = engine.conv(x, conv_of(module.time_conv, skip_first=1, reread=1))
+            x = engine.conv(x, parts.conv_of(module.time_conv, skip_first=1, reread=1))
         return x
 
     def _averaged(self, engine: Engine, shortcut: Any, start: Handle, x: Handle) -> Handle:
@@ -127,10 +117,10 @@ class WanFamily(StructuredFamily):
         rt, rs = int(shortcut.factor_t), int(shortcut.factor_s)
         group, channels = int(shortcut.group_size), int(shortcut.in_channels)
         if rt == 1:
-            return engine.add(x, engine.local(start, packed_in_space(rs, mean_of=group)))
+            return engine.add(x, engine.local(start, parts.packed_in_space(rs, mean_of=group)))
         if rt != 2:
             raise StrangeModuleError(f"a shortcut averages {rt} frames")
-        start = engine.local(start, packed_in_space(rs))
+        start = engine.local(start, parts.packed_in_space(rs))
         pairs = self.pairs(channels * rs * rs, mean_of=group, squares=rs * rs)
         return engine.conv(start, replace(pairs, before=(1, 0, 0)), add=x)
 
@@ -149,7 +139,7 @@ class WanFamily(StructuredFamily):
 
     def own_encode(self, pixels: Tensor) -> Tensor:
         """Moments by the VAE's own code, in its own chunks with a cache of our own."""
-        x = packed(pixels, self.patch, order="width first")
+        x = parts.packed(pixels, self.patch, order="width first")
         cache = _cache_of(self.encoder)
 
         def chunk(i: int) -> Tensor:
@@ -163,7 +153,6 @@ class WanFamily(StructuredFamily):
 
 
 def _cache_of(coder: Any) -> list[None]:
-    """At least as long as is needed."""
     return [None for m in coder.modules() if isinstance(m, torch.nn.Conv3d)]
 
 
@@ -171,4 +160,4 @@ def _repeated(shortcut: Any) -> Local:
     """DupUp3D: channels repeated, then unpacked to space and time; the first frame stays one."""
     rt, rs, repeats = int(shortcut.factor_t), int(shortcut.factor_s), int(shortcut.repeats)
     shuffle = Shuffle((rt, rs, rs), "channel first", drop=rt - 1)
-    return unpacking(shuffle, lambda frames: frames.repeat_interleave(repeats, 1))
+    return parts.unpacking(shuffle, lambda frames: frames.repeat_interleave(repeats, 1))

@@ -156,7 +156,6 @@ def make_budget(
 
 
 def _share_of(free: int, what: str, headroom: int, threshold: float) -> tuple[int, str]:
-    """Bytes, and their rule."""
     count = int(max(free - headroom, 0) * threshold)
     return count, (
         f"{size_text(count, 2)} = {threshold:g} of the {size_text(free, 2)} {what} less "

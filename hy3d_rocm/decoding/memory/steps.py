@@ -7,27 +7,23 @@ shapes. Nothing is computed, and nothing larger than a few numbers is made.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch._C import DisableTorchFunction
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hy3d_rocm.decoding.backends.attention import SCORE_BYTES
 from hy3d_rocm.decoding.backends.native import NativeBackend
 from hy3d_rocm.decoding.backends.statistics import block_elements
+from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.backends.triton.work import FEWEST_SHUFFLED
-from hy3d_rocm.decoding.graph import ATTENTION, CONV
+from hy3d_rocm.decoding.graph import ATTENTION, CONV, Graph
 from hy3d_rocm.decoding.layers import Attention, Conv, Local, Norm, Pieces, Range
 from hy3d_rocm.decoding.memory.dry_run import Live, standing_for
+from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decoding.run import own_memory
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
-    from hy3d_rocm.decoding.graph import Graph
-    from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
 
 __all__ = ["StepWorkspace"]
 

@@ -18,17 +18,14 @@ Each rule gives the bytes beside operands and results, for the operator on one d
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm.units import MB
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
 
 __all__ = [
     "BLAS_BYTES", "CODE_LIMIT", "OperatorWorkspace", "conv_backend", "instead_of_im2col",
@@ -140,7 +137,6 @@ class OperatorWorkspace:
         return _attention_is_composed(*kind, _fused_attention())
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> int:
-        """Of F.scaled_dot_product_attention."""
         dense = tuple(t.stride(-1) == 1 or t.shape[-1] == 1 for t in (q, k, v))
         heads = q.shape[-1], k.shape[-1], v.shape[-1]
         kind = self.device.type, q.dtype, q.dim(), heads, dense, mask is not None

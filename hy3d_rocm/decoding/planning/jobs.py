@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hy3d_rocm.decoding.backends import native
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.graph import Graph, record
+from hy3d_rocm.decoding.layers import Weights
 from hy3d_rocm.decoding.memory.dry_run import modelled
 from hy3d_rocm.decoding.placing import on_their_way
+from hy3d_rocm.decoding.planning.planner import Variant
 from hy3d_rocm.decoding.precision import name_of
-
-if TYPE_CHECKING:
-    from hy3d_rocm.decoding.layers import Weights
-    from hy3d_rocm.decoding.planning.planner import Variant
-    from hy3d_rocm.decoding.report import DecodeOptions
+from hy3d_rocm.decoding.report import DecodeOptions
 
 Shape = tuple[int, ...]  # (B, C, T, H, W)
 _HOST = torch.device("cpu")
@@ -45,11 +43,9 @@ class MakeBackend:
 
     @property
     def computes_natively(self) -> bool:
-        """Whether it is the C convolution on the host."""
         return self.on_host == "native" and native.refusal(_HOST, torch.float32) is None
 
     def __call__(self, weights: Weights, device: torch.device) -> TorchBackend:
-        """The backend for this device."""
         on_host = modelled(device).type == "cpu"
         if on_host or self.on_gpu == "torch":
             is_native = on_host and self.computes_natively
@@ -136,7 +132,6 @@ class Job:
 
     @property
     def result_bytes(self) -> int:
-        """Of the result in host memory."""
         return math.prod(self.out_shape) * self.result_dtype.itemsize * self.keeps_result
 
     @property
@@ -146,7 +141,6 @@ class Job:
         return self.result_bytes + there * on_their_way(self.out_shape, self.result_dtype)[1]
 
     def device_of(self, variant: Variant) -> torch.device:
-        """Where the variant computes."""
         return _HOST if variant.strategy == "cpu" else self.device
 
     def runs_own_code(self, variant: Variant) -> bool:
@@ -154,7 +148,6 @@ class Job:
         return variant.strategy == "whole" or is_opaque(self.family)
 
     def is_native(self, variant: Variant) -> bool:
-        """Whether the C convolution computes the variant's layers."""
         on_host = self.device_of(variant).type == "cpu"
         return on_host and not self.runs_own_code(variant) and self.make_backend.computes_natively
 

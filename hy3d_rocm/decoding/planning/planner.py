@@ -234,25 +234,18 @@ def plan_of(
     looked: list[Candidate], taken: Candidate, budget: Budget, strategy: str, compiled: Any = None
 ) -> Plan:
     """The plan that takes this candidate, of those that were looked at."""
-    assert taken.need is not None
-    plan = Plan(
-        taken.variant,
-        taken.need,
-        budget,
-        tuple(looked),
-        _cheaper(looked, taken.need, budget),
-        compiled,
-    )
+    variant, need, besides = taken.variant, taken.need, tuple[str, ...]()
+    assert need is not None
+    plan = Plan(variant, need, budget, tuple(looked), _cheaper(looked, need, budget), compiled)
     reason, more = _reason([*(c for c in looked if not c.fits), taken], budget, strategy)
-    besides = plan.cheaper
     if plan.prepared_bytes:
         besides = (
             f"{size_text(plan.prepared_bytes, 2)} of prepared weights come on top, which make it "
             "faster and stay for the next time until memory is asked for: "
-            f"{plan.peak.text()} at the peak.", *besides,
-        )  # fmt: skip
-    more = " ".join([more, *besides]).strip()
-    return replace(plan, reason=" ".join([reason, *besides]), more=more)
+            f"{plan.peak.text()} at the peak.",
+        )
+    reason, more = (" ".join([text, *besides, *plan.cheaper]).strip() for text in (reason, more))
+    return replace(plan, reason=reason, more=more)
 
 
 def _cheaper(looked: list[Candidate], taken: Need, budget: Budget) -> tuple[str, ...]:
@@ -301,10 +294,9 @@ def _reason(looked: list[Candidate], budget: Budget, strategy: str) -> tuple[str
 def _notable(refused: list[Candidate]) -> list[Candidate]:
     """The first and the last of each strategy: a row of tiles needs no list."""
     kept = []
-    for i, c in enumerate(refused):
-        others = [d.variant.strategy for d in (refused[i - 1 : i] + refused[i + 1 : i + 2])]
-        if others.count(c.variant.strategy) < 2:
-            kept.append(c)
+    for _, row in groupby(refused, key=lambda c: c.variant.strategy):
+        first, *rest = row
+        kept += [first, *rest[-1:]]
     return kept
 
 

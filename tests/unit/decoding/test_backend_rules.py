@@ -25,8 +25,8 @@ from hy3d_rocm.decoding.faults import (  # noqa: E402
     NOT_FINITE,
     OUT_OF_MEMORY,
     Failure,
+    attempt,
     failure_of,
-    retried,
     retry_out_of_memory,
 )
 from hy3d_rocm.decoding.memory.budget import Budget  # noqa: E402
@@ -66,12 +66,12 @@ def test_work_is_tried_three_times_with_pressure_between() -> None:
     assert ATTEMPTS == 3
     for times in range(3):
         pressed: list[int] = []
-        assert retried(failing(times), lambda pressed=pressed: pressed.append(1)) == times + 1
+        again = retry_out_of_memory(lambda pressed=pressed: pressed.append(1))
+        assert attempt(failing(times), recover=again) == times + 1
         assert len(pressed) == times
-        assert retried(failing(times), None) == times + 1
     work = failing(9)
     with pytest.raises(MemoryError):
-        retried(work, None)
+        attempt(work, recover=retry_out_of_memory(lambda: None))
     assert len(work.calls) == 3
 
 
@@ -79,7 +79,7 @@ def test_work_is_tried_three_times_with_pressure_between() -> None:
 def test_other_errors_are_not_tried_again(error: type[Exception]) -> None:
     work = failing(1, error)
     with pytest.raises(error):
-        retried(work, None)
+        attempt(work, recover=retry_out_of_memory(lambda: None))
     assert len(work.calls) == 1
 
 
@@ -108,11 +108,12 @@ def test_tiles_of_own_code_are_checked_before_each_attempt_and_ticked_once() -> 
         return x * 2
 
     vae = Thing(name="a VAE", facts=facts, whole=whole)
-    plan = plan_own_tiles(vae, tuple(z.shape), {**given, "level": 0})
-    assert len(plan.tiles) == 1
+    job = Thing(family=vae, shape=tuple(z.shape), device=CPU, dtype=F32)
+    variant = Thing(parameters={**given, "level": 0})
+    assert len(plan_own_tiles(vae, job.shape, variant.parameters).tiles) == 1
     again = retry_out_of_memory(lambda: counter.events.append("pressure"))
     out = torch.empty_like(z)
-    in_own_tiles(vae, plan, z, out, CPU, F32, again, counter)  # type: ignore[arg-type]
+    in_own_tiles(job, variant, z, out, again, counter)  # type: ignore[arg-type]
     assert torch.equal(out, z * 2)
     *events, step = counter.events
     assert events == ["check", "pressure", "check"]
@@ -126,7 +127,7 @@ def test_tiles_of_own_code_are_checked_before_each_attempt_and_ticked_once() -> 
          Failure(OUT_OF_MEMORY, "RuntimeError: HIP out of memory")),
         (RuntimeError("HIP out of memory"), True,
          Failure(OUT_OF_MEMORY, "RuntimeError: HIP out of memory", on_host=True)),
-        (MemoryError(), False, Failure(OUT_OF_MEMORY, "MemoryError: ", on_host=True)),
+        (MemoryError(), False, Failure(OUT_OF_MEMORY, "MemoryError", on_host=True)),
         (RuntimeError("x DefaultCPUAllocator: can't allocate memory"), False,
          Failure(OUT_OF_MEMORY, "RuntimeError: x DefaultCPUAllocator: can't allocate memory",
                  on_host=True)),

@@ -22,8 +22,7 @@ from rank_threads import each, groups  # noqa: E402
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decoding.executor import decode  # noqa: E402
 from hy3d_rocm.decoding.group import Group, GroupLostError  # noqa: E402
-from hy3d_rocm.decoding.keep_alive import KeepAlive  # noqa: E402
-from hy3d_rocm.decoding.shared_run import SharedRun  # noqa: E402
+from hy3d_rocm.decoding.shared_run import KeepAlive, SharedRun  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(not _native.available, reason="programs need the C core"),

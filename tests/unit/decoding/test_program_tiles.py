@@ -191,14 +191,14 @@ def test_out_of_memory_in_place_of_any_operator_changes_no_bit(
             in_tiles(graph, x, program, got, recover=recover)
         assert torch.equal(got, wanted), number
     assert len(reliefs) == len(numbers)
-    wants, calls = tiled_run.channel_moments, itertools.count()
+    wants, calls = tiled_run.statistics.channel_moments, itertools.count()
 
     def sometimes(frames: Any) -> Any:
         if next(calls) % 3 == 0:
             raise torch.OutOfMemoryError("the test's, in the true statistics")
         return wants(frames)
 
-    monkeypatch.setattr(tiled_run, "channel_moments", sometimes)
+    monkeypatch.setattr(tiled_run.statistics, "channel_moments", sometimes)
     in_tiles(graph, x, program, got, recover=recover)
     assert next(calls) > 30
     assert torch.equal(got, wanted)

@@ -392,15 +392,3 @@ def test_what_goes_in_is_only_read() -> None:
     carried_out(graph, x, compiled(graph, x).program)
     carried_out(graph, x, compiled(graph, x, input_bytes=4).program)
     assert torch.equal(x, before)
-
-
-def test_a_function_of_frames_that_breaks_its_word_is_an_error() -> None:
-    family = family_of("wan22", tiny_vae("wan22"))
-    x = source_of(family, False, 2)
-    graph = record(family)
-    program = compiled(graph, x).program
-    for layer in graph.layers:
-        if layer is not None and hasattr(layer, "run"):
-            object.__setattr__(layer, "run", lambda frames, first: frames[:, :, :0])
-    with pytest.raises(ValueError, match="made 0 of frames"):
-        carried_out(graph, x, program)

@@ -25,7 +25,7 @@ from sink_doubles import TensorSink  # noqa: E402
 from unknown_vaes import ConvNet  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.decoding import sent_source  # noqa: E402
+from hy3d_rocm.decoding import shared_run  # noqa: E402
 from hy3d_rocm.decoding.executor import (  # noqa: E402
     decode,
     decode_into,
@@ -79,7 +79,7 @@ def test_ranks_get_what_they_would_if_all_had_the_source(
     work = encode_with_report if encode else decode_with_report
     many = groups(ranks)
     want = each(many, lambda g: work(family, source, strategy="streamed", group=g))[0][0]
-    with mock.patch.object(sent_source, "AT_ONCE_BYTES", 1):  # a frame at a time
+    with mock.patch.object(shared_run, "AT_ONCE_BYTES", 1):  # a frame at a time
         ends = each(many, lambda g: work(family, shape_of(source, g), strategy="streamed", group=g))
     assert torch.equal(ends[0][0], want)
     assert [end[0] for end in ends[1:]] == [None] * (ranks - 1)
@@ -131,7 +131,7 @@ def test_a_rank_without_rows_is_sent_none() -> None:
     z = tiny_latents(vae, 2, 2, 2)
     ranks = groups(4)
     counted = Bytes(ranks)
-    with mock.patch.object(sent_source, "AT_ONCE_BYTES", 1):
+    with mock.patch.object(shared_run, "AT_ONCE_BYTES", 1):
         ends = each(ranks, lambda g: decode(vae, shape_of(z, g), group=g))
     assert relative_error(ends[0], decode(vae, z)) < BOUND
     assert counted.come[2] == 0  # of two rows ranks 1 and 3 have one each
@@ -223,7 +223,7 @@ def test_where_there_is_no_memory_for_it_all_ranks_take_the_same(rank: int) -> N
         threads[threading.get_ident()] = group.rank
         return decode_with_report(vae, shape_of(z, group), group=group)
 
-    with mock.patch.object(sent_source, "torch", mock.Mock(wraps=torch, empty=empty)):
+    with mock.patch.object(shared_run, "torch", mock.Mock(wraps=torch, empty=empty)):
         ends = each(pair, decoded)
     assert failed
     assert relative_error(ends[0][0], decode(vae, z)) < BOUND
@@ -234,7 +234,7 @@ def test_where_there_is_no_memory_for_it_all_ranks_take_the_same(rank: int) -> N
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_cancel_or_an_error_meanwhile_ends_all(rank: int) -> None:
     vae, pair = tiny_vae("wan"), groups(2)
-    z, real = tiny_latents(vae, 3, 4, 2), sent_source.sent_rows
+    z, real = tiny_latents(vae, 3, 4, 2), shared_run.sent_rows
 
     def sent(group: Group, about: str, *given: Any) -> Any:
         def check() -> None:
@@ -261,7 +261,7 @@ def test_a_rank_that_is_lost_meanwhile_leaves_rank_0_alone() -> None:
             raise SystemExit
         return real(group, *given)
 
-    real = sent_source.sent_rows
+    real = shared_run.sent_rows
     with mock.patch("hy3d_rocm.decoding.execution.sent_rows", sent):
         ends = each(three, lambda g: decode(vae, shape_of(z, g), group=g))
     assert torch.equal(ends[0], decode(vae, z))

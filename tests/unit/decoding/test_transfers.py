@@ -14,10 +14,14 @@ from program_doubles import CPU, by_layers, carried_out, compiled, graph_of  # n
 from small_decoders import decoders, latent  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.decoding.placing import ON_THEIR_WAY_BYTES, Placing, on_their_way  # noqa: E402
+from hy3d_rocm.decoding.placing import (  # noqa: E402
+    ON_THEIR_WAY_BYTES,
+    Placing,
+    Transfers,
+    on_their_way,
+)
 from hy3d_rocm.decoding.precision import NonFiniteError  # noqa: E402
 from hy3d_rocm.decoding.run import OPS  # noqa: E402
-from hy3d_rocm.decoding.transfers import Transfers  # noqa: E402
 
 
 class World:

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hy3d_rocm.decoding import wire  # noqa: E402
+from hy3d_rocm.decoding import worker_process as wire  # noqa: E402
 
 
 def through(message: object) -> object:

@@ -31,7 +31,8 @@ from warm_start import Server  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv.probe import process  # noqa: E402
-from hy3d_rocm.decoding import wire, workers  # noqa: E402
+from hy3d_rocm.decoding import worker_process as wire  # noqa: E402
+from hy3d_rocm.decoding import workers  # noqa: E402
 from hy3d_rocm.decoding.executor import decode, encode  # noqa: E402
 from hy3d_rocm.decoding.families.base import Host  # noqa: E402
 from hy3d_rocm.decoding.families.unknown import UnknownFamily  # noqa: E402
@@ -54,6 +55,10 @@ SECONDS = 120.0
 
 def made(others: int, **more: Any) -> Workers:
     return Workers(CPU, [CPU] * others, timeout=SECONDS, **more)
+
+
+def pids_of(workers: Workers) -> list[int]:
+    return [worker.process.pid for worker in workers._workers]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -148,7 +153,7 @@ def test_processes_stay_and_a_vae_is_sent_once_until_it_changes(
     for number in (0, 0, 1, 0):
         frames, _ = shared(pair, vaes[number], latents[number])
         assert near(frames, decode(vaes[number], latents[number], strategy="streamed"))
-        pids.append(pair.pids)
+        pids.append(pids_of(pair))
     assert pids == [pids[-1]] * 4
     assert [name for name in sent if name in ("hold", "carry_out")] == [
         "carry_out", "hold", "carry_out", "carry_out", "hold", "carry_out", "hold"
@@ -166,7 +171,7 @@ def test_processes_stay_and_a_vae_is_sent_once_until_it_changes(
     assert sent == ["carry_out"]
     sent.clear()
     pair.drop()
-    assert pair.pids == pids[-1]
+    assert pids_of(pair) == pids[-1]
     shared(pair, vaes[0], latents[0])
     assert sent == ["drop", "carry_out", "hold"]
     sent.clear()
@@ -210,13 +215,13 @@ def test_a_process_that_was_killed_between_decodes_is_replaced(
     pair: Workers, wan: Any, caplog: Any
 ) -> None:
     shared(pair, *wan[:2])
-    before = pair.pids
+    before = pids_of(pair)
     os.kill(before[0], signal.SIGKILL)
     time.sleep(0.5)
     frames, groups = shared(pair, *wan[:2])
     assert near(frames, wan[2])
     assert groups[0] is not None
-    assert pair.pids != before
+    assert pids_of(pair) != before
     assert not lines(caplog)
 
 
@@ -224,7 +229,7 @@ def test_a_process_that_is_killed_in_a_decode_costs_one_line(
     pair: Workers, wan: Any, caplog: Any
 ) -> None:
     shared(pair, *wan[:2])
-    living = pair.pids
+    living = pids_of(pair)
 
     def kill(done: int, *_: Any) -> None:
         if done == 3 and living:  # the decode begins again
@@ -245,7 +250,7 @@ def test_a_process_that_is_stopped_holds_nobody_up(wan: Any, caplog: Any) -> Non
     which = made(1, silent_seconds=2.0)
     try:
         shared(which, *wan[:2])
-        at = which.pids[0]
+        at = pids_of(which)[0]
         time.sleep(2.5)  # nothing is heard of one that has nothing to do
 
         def slowly(group: Any) -> Any:
@@ -253,7 +258,7 @@ def test_a_process_that_is_stopped_holds_nobody_up(wan: Any, caplog: Any) -> Non
             return decode(*wan[:2], strategy="streamed", group=group)
 
         assert near(which.share(*wan[:2], {"strategy": "streamed"}, slowly), wan[2])
-        assert which.pids == [at]
+        assert pids_of(which) == [at]
         os.kill(at, signal.SIGSTOP)
         began = time.monotonic()
         frames, _ = shared(which, *wan[:2])
@@ -261,7 +266,7 @@ def test_a_process_that_is_stopped_holds_nobody_up(wan: Any, caplog: Any) -> Non
         assert near(frames, wan[2])
         assert len(lines(caplog)) == 1
         assert "cpu: it is stopped or hangs" in lines(caplog)[0]
-        assert not which.pids
+        assert not pids_of(which)
         with pytest.raises(ProcessLookupError):
             os.kill(at, 0)
     finally:
@@ -343,7 +348,7 @@ def test_what_has_no_rows_to_share_starts_no_process(
     caplog.set_level(logging.INFO)
     which = Workers(CPU, [CPU])
     assert which.share(*wan[:2], {"strategy": strategy}, lambda group: group) is None
-    assert which.pids == []
+    assert pids_of(which) == []
     assert f'on cpu alone: the strategy "{strategy}" is not shared' in caplog.text
 
 
@@ -370,12 +375,12 @@ def test_of_what_has_no_rows_to_share_samples_are_shared(
 
 def test_a_cancel_ends_all_ranks_and_the_processes_stay(pair: Workers, wan: Any) -> None:
     shared(pair, *wan[:2])
-    before, steps = pair.pids, []
+    before, steps = pids_of(pair), []
     with pytest.raises(DecodeCancelled):
         shared(pair, *wan[:2], progress=lambda *_: steps.append(1), cancel=lambda: len(steps) > 2)
-    assert pair.pids == before
+    assert pids_of(pair) == before
     frames, groups = shared(pair, *wan[:2])
-    assert pair.pids == before
+    assert pids_of(pair) == before
     assert near(frames, wan[2])
     assert groups[0] is not None
 
@@ -383,9 +388,9 @@ def test_a_cancel_ends_all_ranks_and_the_processes_stay(pair: Workers, wan: Any)
 def test_a_cancel_is_seen_while_a_process_starts(wan: Any, caplog: Any) -> None:
     which, began = made(1), time.monotonic()
     with pytest.raises(DecodeCancelled, match="while the processes of other devices got ready"):
-        which.share(*wan[:2], {}, lambda group: group, cancel=lambda: bool(which.pids))
+        which.share(*wan[:2], {}, lambda group: group, cancel=lambda: bool(pids_of(which)))
     assert time.monotonic() - began < 5
-    assert not which.pids
+    assert not pids_of(which)
     assert not lines(caplog)
 
 
@@ -401,7 +406,7 @@ def test_what_ends_this_rank_alone_is_raised_and_the_next_decode_is_shared(
         patched.setattr(pair, "_hear", interrupted)  # while the process starts
         with pytest.raises(KeyboardInterrupt):
             shared(pair, *wan[:2])
-    assert not pair.pids
+    assert not pids_of(pair)
     frames, groups = shared(pair, *wan[:2])
     assert near(frames, wan[2])
     assert groups[0] is not None
@@ -441,9 +446,9 @@ def test_processes_end_when_nobody_needs_them(wan: Any) -> None:
     which = made(1, idle_seconds=0.5)
     shared(which, *wan[:2])
     until = time.monotonic() + 20
-    while which.pids and time.monotonic() < until:
+    while pids_of(which) and time.monotonic() < until:
         time.sleep(0.1)
-    assert not which.pids
+    assert not pids_of(which)
 
 
 def test_a_process_answers_a_ping_and_ends_where_nobody_listens(tmp_path: Path) -> None:
@@ -474,7 +479,7 @@ latents = source_of(family, False, 3, 8, 5)
 cpu = torch.device("cpu")
 which = Workers(cpu, [cpu])
 which.share(family, latents, {}, lambda group: decode(family, latents, group=group))
-print(*which.pids, flush=True)
+print(*(worker.process.pid for worker in which._workers), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -10,7 +10,6 @@ from hy3d_rocm.framepack.preservation import (
     BAND_BYTES,
     LEAST_BYTES,
     Preservation,
-    Section,
     after,
     begin,
     target_bytes,
@@ -75,29 +74,29 @@ def test_a_known_run_begins_with_what_it_took() -> None:
 
 def test_running_out_of_memory_adds_half_or_at_least_2_gb_or_what_was_needed() -> None:
     why = "the section ran out of memory"
-    out = Section(GB, out_of_memory=True)
-    assert after(NOW, out) == replace(NOW, preserved_bytes=12 * GB, grown=True, reason=why)
+    out = (GB, 0, True)
+    assert after(NOW, *out) == replace(NOW, preserved_bytes=12 * GB, grown=True, reason=why)
     small = replace(NOW, preserved_bytes=2 * GB)
-    assert after(small, out) == replace(small, preserved_bytes=4 * GB, grown=True, reason=why)
-    large = after(NOW, Section(13 * GB, out_of_memory=True))
+    assert after(small, *out) == replace(small, preserved_bytes=4 * GB, grown=True, reason=why)
+    large = after(NOW, 13 * GB, out_of_memory=True)
     assert large.preserved_bytes == target_bytes(13 * GB)
     assert large.need_bytes == 13 * GB
-    assert after(NOW, Section(30 * GB, out_of_memory=True)).preserved_bytes == 20 * GB
-    both = after(NOW, Section(GB, retries=1, out_of_memory=True))
+    assert after(NOW, 30 * GB, out_of_memory=True).preserved_bytes == 20 * GB
+    both = after(NOW, GB, retries=1, out_of_memory=True)
     assert (both.preserved_bytes, both.reason) == (12 * GB, why)
 
 
 def test_a_near_miss_adds_an_eighth_or_at_least_a_band_or_what_was_needed() -> None:
     why = "memory was nearly used up"
-    near = Section(GB, retries=1)
-    assert after(NOW, near) == replace(NOW, preserved_bytes=9 * GB, grown=True, reason=why)
+    near = (GB, 1)
+    assert after(NOW, *near) == replace(NOW, preserved_bytes=9 * GB, grown=True, reason=why)
     small = replace(NOW, preserved_bytes=3 * GB)
-    assert after(small, near).preserved_bytes == 3 * GB + BAND_BYTES
-    assert after(NOW, Section(13 * GB, retries=2)).preserved_bytes == target_bytes(13 * GB)
+    assert after(small, *near).preserved_bytes == 3 * GB + BAND_BYTES
+    assert after(NOW, 13 * GB, retries=2).preserved_bytes == target_bytes(13 * GB)
 
 
 def test_a_section_that_took_more_than_is_kept_makes_it_grow() -> None:
-    grown = after(NOW, Section(12 * GB))
+    grown = after(NOW, 12 * GB)
     assert grown == replace(
         NOW, preserved_bytes=target_bytes(12 * GB), need_bytes=12 * GB, grown=True,
         reason="a section took 12.0 GB",
@@ -106,32 +105,32 @@ def test_a_section_that_took_more_than_is_kept_makes_it_grow() -> None:
 
 def test_nothing_grows_beyond_what_there_is_and_then_nothing_is_said() -> None:
     full = replace(NOW, preserved_bytes=20 * GB)
-    assert after(full, Section(GB, out_of_memory=True)) == full
-    assert after(full, Section(30 * GB)) == replace(full, need_bytes=30 * GB)
+    assert after(full, GB, out_of_memory=True) == full
+    assert after(full, 30 * GB) == replace(full, need_bytes=30 * GB)
 
 
 def test_it_shrinks_by_more_than_a_band_and_only_while_it_never_grew() -> None:
     wanted = target_bytes(4 * GB)
-    section = Section(4 * GB)
+    section = (4 * GB,)
     seen = replace(NOW, need_bytes=4 * GB)
-    shrunk = after(NOW, section)
+    shrunk = after(NOW, *section)
     assert shrunk == replace(seen, preserved_bytes=wanted, reason="a section took 4.0 GB")
     just = replace(NOW, preserved_bytes=wanted + BAND_BYTES)
-    assert after(just, section) == replace(just, need_bytes=4 * GB)
+    assert after(just, *section) == replace(just, need_bytes=4 * GB)
     more = replace(NOW, preserved_bytes=wanted + BAND_BYTES + 1)
-    assert after(more, section).preserved_bytes == wanted
+    assert after(more, *section).preserved_bytes == wanted
     equal = replace(NOW, preserved_bytes=wanted)
-    assert after(equal, section) == replace(equal, need_bytes=4 * GB)
-    assert after(replace(NOW, grown=True), section) == replace(seen, grown=True)
+    assert after(equal, *section) == replace(equal, need_bytes=4 * GB)
+    assert after(replace(NOW, grown=True), *section) == replace(seen, grown=True)
     users = replace(NOW, least_bytes=6 * GB)
-    assert after(users, section).preserved_bytes == 6 * GB
+    assert after(users, *section).preserved_bytes == 6 * GB
     above = replace(NOW, least_bytes=9 * GB)
-    assert after(above, section).preserved_bytes == 8 * GB
+    assert after(above, *section).preserved_bytes == 8 * GB
 
 
 def test_the_largest_need_is_remembered() -> None:
-    assert after(NOW, Section(GB)).need_bytes == 2 * GB
-    assert after(NOW, Section(3 * GB)).need_bytes == 3 * GB
+    assert after(NOW, GB).need_bytes == 2 * GB
+    assert after(NOW, 3 * GB).need_bytes == 3 * GB
 
 
 def test_it_is_exhausted_where_no_weight_stays() -> None:

@@ -125,7 +125,7 @@ def test_weights_that_do_not_fit_where_they_should_are_placed_again_with_less() 
             raise torch.OutOfMemoryError("HIP out of memory. Tried to allocate 2.00 GiB.")
         card.move(part, device)
 
-    made._move = move
+    made.move = move
     assert made.run(section(card, 2 * GB), nothing) == 2 * GB
     assert len(refused) == made.repeats >= 1
 

@@ -22,11 +22,7 @@ import how_much  # noqa: E402
 
 import hy3d_rocm  # noqa: E402
 from hy3d_rocm.frames import sinks  # noqa: E402
-from hy3d_rocm.frames.claim import Claim  # noqa: E402
-from hy3d_rocm.frames.fingerprints import (  # noqa: E402
-    file_fingerprint,
-    tensor_fingerprint,
-)
+from hy3d_rocm.frames.claim import Claim, file_fingerprint, tensor_fingerprint  # noqa: E402
 from hy3d_rocm.frames.output import OutputError  # noqa: E402
 from hy3d_rocm.frames.sinks import sink_for  # noqa: E402
 

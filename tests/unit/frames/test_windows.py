@@ -22,7 +22,6 @@ pytest.importorskip("PIL")
 
 from hy3d_rocm import files  # noqa: E402
 from hy3d_rocm.frames import claim as claims  # noqa: E402
-from hy3d_rocm.frames import fingerprints  # noqa: E402
 from hy3d_rocm.frames import lock as locks  # noqa: E402
 from hy3d_rocm.frames.claim import Claim  # noqa: E402
 from hy3d_rocm.frames.output import OutputError, output_errors  # noqa: E402
@@ -36,7 +35,6 @@ WINDOWS = SimpleNamespace(platform="win32")
 @pytest.fixture(autouse=True)
 def windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "sys", WINDOWS)
-    monkeypatch.setattr(fingerprints, "sys", WINDOWS)
     monkeypatch.setattr(files, "_PATIENCE_SECONDS", 0.3)
 
 
@@ -338,21 +336,3 @@ def test_a_lock_that_is_refused_without_a_reason_is_held(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "msvcrt", double)
     monkeypatch.setattr(os, "lseek", lambda *_: 0)
     assert locks._asked(0) is False
-
-
-def test_a_changed_byte_is_seen_though_all_times_are_set_back(tmp_path: Path) -> None:
-    """No time of Windows' is out of a program's reach."""
-    file = tmp_path / "vae.safetensors"
-    file.write_bytes(b"one")
-    os.utime(file, ns=(0, 0))
-    first = fingerprints.FileFingerprints()
-    before = first.of([file])
-    file.write_bytes(b"two")
-    os.utime(file, ns=(0, 0))
-    known = first.as_dict()
-    for one in known.values():
-        one["state"] = fingerprints._state(file)
-        one["read"] = 1 << 62
-    again = fingerprints.FileFingerprints()
-    again.known = known
-    assert again.of([file]) != before

@@ -363,7 +363,7 @@ def test_the_structure_that_is_planned_for_is_ours_in_small() -> None:
     bare.load_state_dict(ours.state_dict())
     from plain_engine import PlainEngine
 
-    from hy3d_rocm.decoding.families.seedvr2 import SeedVr2Family
+    from hy3d_rocm.decoding.families.blocks import SeedVr2Family
 
     assert SeedVr2Family.recognises(bare)
     z, x = randn(1, 4, 3, 3, 4, dtype=torch.float32), tiny_pixels(9, 24, 17)
