@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 
 from hy3d_rocm.decoding.layers import ModuleWeights  # noqa: E402
 from hy3d_rocm.decoding.memory import dry_run as p  # noqa: E402
-from hy3d_rocm.decoding.memory.dry_run import Live, NoScores  # noqa: E402
+from hy3d_rocm.decoding.memory.dry_run import Live, NoScores, _is_plain  # noqa: E402
 from hy3d_rocm.decoding.memory.workspace import BLAS_BYTES, OperatorWorkspace  # noqa: E402
 
 CPU = OperatorWorkspace(torch.device("cpu"))
@@ -60,6 +60,77 @@ def test_storages_count_from_birth_to_death_and_views_never() -> None:
         return y * 2
 
     assert p.predict(run, workspace=CPU).device_bytes == 4000 + 997 * 4
+
+
+def test_operators_that_are_called_again_make_what_they_made_without_a_prediction() -> None:
+    """Results that are made from what was seen before, of operands that look much alike."""
+    whole, halves = meta(1, 4, 5, 6, dtype=torch.int64), meta(1, 4, 5, 6, dtype=torch.float16)
+    last = halves.to(memory_format=torch.channels_last)
+    weight = meta(8, 4, 3, 3, dtype=torch.float16)
+    calls: list[Any] = [
+        *(lambda x=x, s=s: x * s for x in (whole, halves, last) for s in (1, 1.0, True)),
+        *(lambda x=x: x + meta(dtype=torch.float64) for x in (whole, halves)),
+        *(lambda x=x: F.conv2d(x, weight, padding=1) for x in (halves, last)),
+        *(lambda x=x, d=d: x.sum(d) for x in (halves, last) for d in (1, (1, 2), None)),
+        *(lambda x=x, k=k: x.mean(1, keepdim=k) for x in (halves, last) for k in (True, False)),
+        lambda: halves.mT.clone(), lambda: last.contiguous(), lambda: halves[:, :, ::2] + 1,
+        *(lambda x=x: F.group_norm(x, 2) for x in (halves, last)),
+        *(lambda x=x: F.normalize(x, dim=1) for x in (halves, last)),
+        lambda: halves * meta(1, 1, 6, dtype=torch.float16), lambda: halves + last,
+        lambda: halves - meta(1, 4, 5, 6), lambda: halves / weight[0, 0, 0, 0],
+        lambda: F.silu(last), lambda: torch.cat([halves, last]), lambda: torch.cat([last, halves]),
+        lambda: halves.double(), lambda: halves.max(1)[0], lambda: halves.expand(3, 4, 5, 6) * 2,
+        lambda: halves[:, :, :, 1:], lambda: halves.unsqueeze(0), lambda: halves.chunk(2, 1)[1],
+    ]  # fmt: skip
+
+    def made(call: Any) -> tuple[Any, ...]:
+        out = call()
+        of_one = out.untyped_storage()._cdata == halves.untyped_storage()._cdata
+        held = out.untyped_storage().nbytes()
+        return out.shape, out.stride(), out.dtype, out.storage_offset(), held, of_one
+
+    plain = [made(call) for call in calls]
+    rules = OperatorWorkspace(CPU.device)
+    with torch.no_grad(), Live([whole, halves, last, weight], rules) as live:
+        assert [made(call) for _ in range(2) for call in calls] == plain * 2
+        assert len(live._made) > len(calls) // 2
+    plain_ones = [_is_plain(t) for t in (last, halves[:, 1:], halves[:, :1], halves[0, :, 0, 0])]
+    assert plain_ones == [True, False, False, False]
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 5, 4), (1, 1, 5, 4), (2, 3, 7)])
+def test_a_norm_of_channels_takes_what_its_operators_take(shape: tuple[int, ...]) -> None:
+    """With one channel the length once more, clamped, is more than the result beside it."""
+
+    def spelled(x: torch.Tensor) -> torch.Tensor:
+        return x / x.norm(2.0, 1, keepdim=True).clamp_min(1e-12).expand_as(x)
+
+    x = meta(*shape)
+    for last in (x, x.transpose(-1, -2)):
+        wanted = p.predict(lambda x=last: spelled(x), known=[x], workspace=CPU)
+        assert p.predict(lambda x=last: F.normalize(x), known=[x], workspace=CPU) == wanted
+        wanted = p.predict(lambda x=last: spelled(x) * x, known=[x], workspace=CPU)
+        assert p.predict(lambda x=last: F.normalize(x) * x, known=[x], workspace=CPU) == wanted
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+def test_sums_products_and_clamps_are_as_torchs_own_rules_say(dtype: torch.dtype) -> None:
+    x, transposed = meta(2, 3, 4, dtype=dtype), meta(2, 4, 3, dtype=dtype).transpose(1, 2)
+    others = [
+        x, 2, 0.5, 1j, True, transposed, meta(3, 1, dtype=dtype), meta(1, 4, dtype=dtype),
+        meta(5, 2, 3, 4, dtype=dtype), meta(2, 3, 4, dtype=torch.float64), meta(dtype=dtype),
+    ]  # fmt: skip
+    calls = [lambda a=a, b=b, f=f: f(a, b)
+             for f in (torch.add, torch.mul)
+             for a in (x, transposed, meta(3, 1, dtype=dtype)) for b in others]  # fmt: skip
+    calls += [lambda a=a, b=b: a.clamp(*b) for a in (x, transposed)
+              for b in ((-1.0, 1.0), (0,), (None, 1))]  # fmt: skip
+    for call in calls:
+        wanted = call()
+        with Live([], CPU):
+            made = call()
+        layout = made.shape, made.stride(), made.dtype
+        assert layout == (wanted.shape, wanted.stride(), wanted.dtype)
 
 
 def test_what_was_there_before_does_not_count() -> None:
