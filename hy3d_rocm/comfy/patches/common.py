@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -26,7 +26,14 @@ import torch
 from hy3d_rocm import offload
 from hy3d_rocm.comfy import comfy_server, memory, reports, settings
 from hy3d_rocm.comfy.patches.engine import MISSING, Change
-from hy3d_rocm.comfy.patches.upstream import KNOWN, PatchSpec, Upstream, node_differs, written
+from hy3d_rocm.comfy.patches.upstream import (
+    KNOWN,
+    PatchSpec,
+    Upstream,
+    functions_of,
+    node_differs,
+    written,
+)
 from hy3d_rocm.device import main_device, resolve_device
 from hy3d_rocm.offload import components
 from hy3d_rocm.pipeline import PipelineProxy, seed_mode_of, unwrap
@@ -40,24 +47,21 @@ Make = Callable[[Callable[..., Any]], Callable[..., Any]]  # of a Change
 _CHOICES: dict[str, tuple[str, ...]] = {"seed_mode": SEED_MODES, "offload": settings.OFFLOADS}
 
 
-def switched(spec: str) -> Callable[[Make], Make]:
-    """Of a Change's `make`: what it makes is called only while the settings leave the patch `spec`
-    on, else the original."""
+def _switched(spec: str, make: Make) -> Make:
+    """What `make` makes is called only while the settings leave the patch `spec` on, else the
+    original."""
 
-    def decorate(make: Make) -> Make:
-        @wraps(make)
-        def made(original: Callable[..., Any]) -> Callable[..., Any]:
-            ours = make(original)
+    @wraps(make)
+    def made(original: Callable[..., Any]) -> Callable[..., Any]:
+        ours = make(original)
 
-            def function(*args: Any, **kwargs: Any) -> Any:
-                is_off = spec in settings.current().patches_off
-                return (original if is_off else ours)(*args, **kwargs)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            is_off = spec in settings.current().patches_off
+            return (original if is_off else ours)(*args, **kwargs)
 
-            return function
+        return function
 
-        return made
-
-    return decorate
+    return made
 
 
 def by_name(around: Callable[[Callable[[], Any], inspect.BoundArguments], Any]) -> Make:
@@ -132,8 +136,15 @@ class NodePatch:
         sentence = node_differs(upstream, self.node, self.function, self.parameters, self.names)
         return sentence or own_inputs_differ(upstream.node(self.node), self.function, self.inputs)
 
-    def changes(self, node_class: type) -> list[Change]:
-        """The changes that wrap `node_class`."""
+    def changes(self, upstream: Upstream) -> list[Change]:
+        """The changes that wrap it. None for an optional node that is not there, or not as we know
+        it."""
+        if self.optional and (
+            self.node not in upstream.node_ids or self.differs(upstream) is not None
+        ):
+            logger.debug("%s is not as we know it and is left as it is", self.node)
+            return []
+        node_class = upstream.node(self.node)
         changes = [
             Change(node_class, self.function, self.wrapped),
             Change(node_class, "IS_CHANGED", self.is_changed, added=True),
@@ -195,12 +206,13 @@ class NodePatch:
 
 def own_inputs_differ(node_class: type, function: str, inputs: Sequence[str]) -> str | None:
     """A sentence if upstream has an input or a parameter of the same name as one of ours."""
-    parameters = inspect.signature(getattr(node_class, function)).parameters
-    types = node_class.INPUT_TYPES()  # type: ignore[attr-defined]
-    theirs = {name for part in types.values() for name in part} | set(parameters)
-    taken = [name for name in inputs if name in theirs and not _is_ours(types, name)]
-    if taken:
-        return f"{node_class.__name__} has an input {', '.join(taken)} of its own by now"
+    if inputs:
+        parameters = inspect.signature(getattr(node_class, function)).parameters
+        types = node_class.INPUT_TYPES()  # type: ignore[attr-defined]
+        theirs = {name for part in types.values() for name in part} | set(parameters)
+        taken = [name for name in inputs if name in theirs and not _is_ours(types, name)]
+        if taken:
+            return f"{node_class.__name__} has an input {', '.join(taken)} of its own by now"
     if inspect.iscoroutinefunction(getattr(node_class, "IS_CHANGED", None)):
         return f"{node_class.__name__}.IS_CHANGED is asynchronous by now"
     return None
@@ -238,26 +250,41 @@ def _is_ours(types: dict[str, Any], name: str) -> bool:
     return bool(types.get("optional", {}).get(name) == _own_input(name))
 
 
-def node_patches(spec: str, around: Callable[[Call], Any]) -> tuple[NodePatch, ...]:
-    """The nodes that the patch `spec` wraps."""
-    nodes = KNOWN["nodes"].items()
-    return tuple(NodePatch(node, around, **said) for node, said in nodes if said["spec"] == spec)
+def patch_of(
+    spec: str, makes: Mapping[str, Make] | None = None,
+    around: Callable[[Call], Any] | None = None,
+    also: Callable[[Any], str | None] = lambda place: None,
+    wanted: Callable[[], bool] = lambda: True,
+) -> PatchSpec:  # fmt: skip
+    """The patch `spec`, as upstream.toml knows what it relies on.
 
+    makes: by the paths there, a Change's `make` for each function that is replaced; the settings
+    switch it off at each call. around: see NodePatch, for the nodes whose patch it is. also: what
+    else is different, as a sentence. wanted: see PatchSpec.
+    """
+    nodes = [
+        NodePatch(node, around, **said)
+        for node, said in KNOWN["nodes"].items()
+        if around is not None and said["spec"] == spec
+    ]
+    ours = {path: _switched(spec, make) for path, make in (makes or {}).items()}
 
-def differs_first(patches: Sequence[NodePatch], upstream: Upstream) -> str | None:
-    """The first difference of any of the nodes."""
-    return next(filter(None, (patch.differs(upstream) for patch in patches)), None)
+    def expects(place: Any) -> str | None:
+        found = [different for *_, different, alone in functions_of(place, spec) if not alone]
+        told = (node.differs(place) for node in nodes if not node.optional)
+        return next(filter(None, found), None) or also(place) or next(filter(None, told), None)
 
+    def changes(place: Any) -> list[Change]:
+        made = [
+            Change(*at, ours[path])
+            for path, at, different, _ in functions_of(place, spec)
+            if path in ours and at is not None and different is None
+        ]
+        for node in nodes:
+            made += node.changes(place)
+        return made
 
-def node_changes(patches: Sequence[NodePatch], upstream: Upstream) -> list[Change]:
-    """Those of all the nodes."""
-    return [c for patch in patches for c in patch.changes(upstream.node(patch.node))]
-
-
-def node_spec(spec: str, around: Callable[[Call], Any]) -> PatchSpec:
-    """A PatchSpec that wraps nodes and does nothing else."""
-    nodes = node_patches(spec, around)
-    return PatchSpec(spec, partial(differs_first, nodes), partial(node_changes, nodes))
+    return PatchSpec(spec, expects, changes, wanted)
 
 
 @contextmanager

@@ -36,11 +36,9 @@ import torch
 
 from hy3d_rocm.comfy import comfy_server, during, memory
 from hy3d_rocm.comfy.memory import comfy_device
-from hy3d_rocm.comfy.patches import framepack_preview
-from hy3d_rocm.comfy.patches.common import Make, by_name, off_the_gpu, offload_device, switched
-from hy3d_rocm.comfy.patches.engine import Change
-from hy3d_rocm.comfy.patches.framepack_preview import SAMPLERS, samplers_differ, samplers_of
-from hy3d_rocm.comfy.patches.upstream import PatchSpec, Place, names_missing, parameters_missing
+from hy3d_rocm.comfy.patches import framepack_preview as preview
+from hy3d_rocm.comfy.patches.common import Make, by_name, off_the_gpu, offload_device, patch_of
+from hy3d_rocm.comfy.patches.upstream import PatchSpec, Place
 from hy3d_rocm.comfy.patches.vaes import is_untouched
 from hy3d_rocm.framepack import sections
 from hy3d_rocm.framepack.importing import free_memory_gb
@@ -61,31 +59,16 @@ _DONE: dict[Stage, tuple[tuple[Kind, ...], tuple[Kind, ...]]] = {
     "Transformer": (("text encoders", "VAE", "image encoder", "other models"), ()),
     "VAE Decode": (("text encoders", "image encoder", "transformer"), ("VAE",)),
 }
-_MOVE = "move_model_to_device_with_memory_preservation"
 _OFFLOAD = "offload_model_from_device_for_memory_preservation"
-_SAMPLE = "sample_hunyuan"
 _INPUT = "gpu_memory_preservation"
+
+SAMPLERS = ("FramePackSampler", "FramePackSingleFrameSampler")  # the second one came later
 
 _inside: ContextVar[bool] = ContextVar("hy3d_rocm_framepack_stage", default=False)
 
 
-def _device_expects(place: Place) -> str | None:
-    memory = place.part("memory")
-    query = getattr(memory, "get_cuda_free_memory_gb", None)
-    if query is None:
-        return "its memory module has no get_cuda_free_memory_gb"
-    if query.__module__ != memory.__name__:
-        return None  # ours, from the import
-    return names_missing(query, ("memory_stats", "mem_get_info"))
-
-
-@switched("framepack-import")
 def _query(original: Callable[..., float]) -> Callable[..., float]:
     return free_memory_gb(original, comfy_device)
-
-
-def _device_changes(place: Place) -> list[Change]:
-    return [Change(place.part("memory"), "get_cuda_free_memory_gb", _query)]
 
 
 def kind_of(model: Any) -> Kind:
@@ -170,7 +153,6 @@ def prompt_samples() -> bool:
 
 
 def _in_stage(name: Stage) -> Make:
-    @switched("framepack-unload")
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(*args: Any, **kwargs: Any) -> Any:
             # A previewer's VAE decodes at every step of the sampler.
@@ -186,17 +168,6 @@ def _in_stage(name: Stage) -> Make:
     return make
 
 
-_IN_VAE: dict[str, Make] = {
-    "encode": _in_stage("VAE Encode"),
-    "encode_tiled": _in_stage("VAE Encode"),
-    "decode": _in_stage("VAE Decode"),
-    "decode_tiled": _in_stage("VAE Decode"),
-}
-_ENCODE_IMAGE = _in_stage("Image Encode")
-_UNLOADING = switched("framepack-unload")(by_name(_unloading))
-
-
-@switched("framepack-unload")
 def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
     """offload_model_from_device_for_memory_preservation: upstream stops as soon as so much is
     free as it was told, and the VAE then finds what is left of the transformer in its way."""
@@ -205,23 +176,6 @@ def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
         _unload_transformer(model)
 
     return offload
-
-
-def _unload_expects(place: Place) -> str | None:
-    return samplers_differ(place, ("unload_all_models", "unet_offload_device"))
-
-
-def _unload_changes(place: Place) -> list[Change]:
-    import comfy.clip_vision
-    import comfy.sd
-
-    changes = [Change(node, "process", _UNLOADING) for node in samplers_of(place)]
-    changes += [Change(comfy.sd.VAE, name, make) for name, make in _IN_VAE.items()]
-    changes.append(Change(comfy.clip_vision.ClipVisionModel, "encode_image", _ENCODE_IMAGE))
-    for module in (place.part("memory"), place.part("nodes")):
-        if hasattr(module, _OFFLOAD) and not names_missing(getattr(module, _OFFLOAD), ("modules",)):
-            changes.append(Change(module, _OFFLOAD, _whole))
-    return changes
 
 
 @dataclass
@@ -237,18 +191,15 @@ class Sampling:
 _sampling: ContextVar[Sampling | None] = ContextVar("hy3d_rocm_framepack_run", default=None)
 
 
-def _around_sampler(default_gb: float) -> Make:
-    def around(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
-        wanted = users_choice(float(bound.arguments[_INPUT]), default_gb)
-        now = Sampling(_key(bound.arguments), wanted)
-        try:
-            with during(_sampling, now):
-                return run()
-        finally:
-            if now.runner is not None:
-                sections.remember(now.key, now.runner.state)
-
-    return switched("framepack-memory")(by_name(around))
+def _sampled(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
+    default_gb = _default_gb(bound.args[0])
+    now = Sampling(_key(bound.arguments), users_choice(float(bound.arguments[_INPUT]), default_gb))
+    try:
+        with during(_sampling, now):
+            return run()
+    finally:
+        if now.runner is not None:
+            sections.remember(now.key, now.runner.state)
 
 
 def _key(arguments: dict[str, Any]) -> Hashable:
@@ -300,7 +251,6 @@ def _section(original: Callable[..., Any]) -> Callable[..., Any]:
     return sample_hunyuan
 
 
-@switched("framepack-memory")
 def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
     """LoadFramePackModel: "main_device" only where all weights fit beside what a section needs.
 
@@ -343,50 +293,47 @@ def _default_gb(node: Any) -> float:
     return float(node.INPUT_TYPES()["required"][_INPUT][1]["default"])
 
 
-def _memory_expects(place: Place) -> str | None:
-    nodes = place.part("nodes")
-    for name in (_MOVE, _SAMPLE):
-        if not callable(getattr(nodes, name, None)):
-            return f"its module of nodes has no {name}"
-    for node in samplers_of(place):
+def _no_default(place: Place) -> str | None:
+    for name in SAMPLERS:
         try:
-            _default_gb(node)
+            _default_gb(place.parts.get(name, place.part(SAMPLERS[0])))
         except (AttributeError, KeyError, IndexError, TypeError, ValueError):
-            return f"{node.__name__} has no input {_INPUT} with a default"
-    return (
-        samplers_differ(place, (_MOVE, _SAMPLE, "unload_all_models"))
-        or parameters_missing(getattr(nodes, _MOVE), ("model", "target_device"))
-        or parameters_missing(getattr(nodes, _SAMPLE), ("transformer", "generator", "callback"))
-        or _transformer_differs(nodes)
-    )
+            return f"{name} has no input {_INPUT} with a default"
+    return None
 
 
-def _transformer_differs(nodes: Any) -> str | None:
-    kind = getattr(nodes, "HunyuanVideoTransformer3DModel", None)
-    initialize = getattr(kind, "initialize_teacache", None)
-    if initialize is None:
-        return "its transformer has no initialize_teacache"
-    state = ("cnt", "accumulated_rel_l1_distance", "previous_residual")
-    told = ("enable_teacache", "num_steps", "rel_l1_thresh")
-    return parameters_missing(initialize, told) or names_missing(initialize, state)
-
-
-def _memory_changes(place: Place) -> list[Change]:
-    changes = [
-        Change(node, "process", _around_sampler(_default_gb(node))) for node in samplers_of(place)
-    ]
-    nodes = place.part("nodes")
-    changes += [Change(nodes, _MOVE, _moving), Change(nodes, _SAMPLE, _section)]
-    loader = getattr(nodes, "LoadFramePackModel", None)
-    if loader is not None and not parameters_missing(loader.loadmodel, ("model", "load_device")):
-        changes.append(Change(loader, "loadmodel", _loading))
-    return changes
+def _of_samplers(make: Make) -> dict[str, Make]:
+    return {f"{name}.process": make for name in SAMPLERS}
 
 
 # In the order in which they are applied.
 SPECS: tuple[PatchSpec, ...] = (
-    PatchSpec("framepack-import", _device_expects, _device_changes),
-    PatchSpec("framepack-unload", _unload_expects, _unload_changes),
-    PatchSpec("framepack-memory", _memory_expects, _memory_changes),
-    framepack_preview.SPEC,
+    patch_of("framepack-import", {"memory.get_cuda_free_memory_gb": _query}),
+    patch_of(
+        "framepack-unload",
+        {
+            **_of_samplers(by_name(_unloading)),
+            "VAE.encode": _in_stage("VAE Encode"),
+            "VAE.encode_tiled": _in_stage("VAE Encode"),
+            "VAE.decode": _in_stage("VAE Decode"),
+            "VAE.decode_tiled": _in_stage("VAE Decode"),
+            "ClipVisionModel.encode_image": _in_stage("Image Encode"),
+            f"memory.{_OFFLOAD}": _whole,
+            f"nodes.{_OFFLOAD}": _whole,
+        },
+    ),
+    patch_of(
+        "framepack-memory",
+        {
+            **_of_samplers(by_name(_sampled)),
+            "nodes.move_model_to_device_with_memory_preservation": _moving,
+            "nodes.sample_hunyuan": _section,
+            "LoadFramePackModel.loadmodel": _loading,
+        },
+        also=_no_default,
+    ),
+    patch_of(
+        "framepack-preview",
+        {**_of_samplers(by_name(preview.sampling)), "nodes.sample_hunyuan": preview.section},
+    ),
 )

@@ -1,5 +1,4 @@
-"""The preview of FramePack's samplers shows the finished sections under the frame in work; and what
-the patches of these samplers have in common.
+"""The preview of FramePack's samplers shows the finished sections under the frame in work.
 
 Upstream shows one frame of the section that is being made and starts anew with each section. The
 frames come from ComfyUI's own previewer (latents to RGB, or TAEHV), one latent frame at a time.
@@ -19,38 +18,15 @@ import comfy.utils
 
 from hy3d_rocm.comfy import during
 from hy3d_rocm.comfy.memory import comfy_device
-from hy3d_rocm.comfy.patches.common import by_name, switched
-from hy3d_rocm.comfy.patches.engine import Change
-from hy3d_rocm.comfy.patches.upstream import PatchSpec, Place, names_missing, parameters_missing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 logger = logging.getLogger("hy3d_rocm")
 
-SAMPLERS = ("FramePackSampler", "FramePackSingleFrameSampler")
-_PARAMETERS = ("model", "start_latent", "latent_window_size", "cfg", "gpu_memory_preservation")
 _FORMAT = "JPEG"
 MOST_FRAMES = 64  # on one picture; of more, so many are shown, evenly spread
 THUMBNAIL = 96  # longest side of a finished frame, in pixels
-
-
-def samplers_of(place: Place) -> list[type]:
-    """The sampler nodes that this copy has; the second one came later."""
-    first, *later = SAMPLERS
-    return [place.part(first), *(place.parts[name] for name in later if name in place.parts)]
-
-
-def samplers_differ(place: Place, names: Sequence[str] = ()) -> str | None:
-    """A sentence if a sampler's method is not as we know it; names: what it must use."""
-    for node in samplers_of(place):
-        method = getattr(node, "process", None)
-        if getattr(node, "FUNCTION", None) != "process" or method is None:
-            return f"{node.__name__} does not run its method process"
-        different = parameters_missing(method, _PARAMETERS) or names_missing(method, names)
-        if different:
-            return different
-    return None
 
 
 class Preview:
@@ -126,7 +102,8 @@ def sheet(current: Image | None, finished: Sequence[Image]) -> Image | None:
 _running: ContextVar[Preview | None] = ContextVar("hy3d_rocm_framepack_preview", default=None)
 
 
-def _sampling(run: Callable[[], Any], _bound: inspect.BoundArguments) -> Any:
+def sampling(run: Callable[[], Any], _bound: inspect.BoundArguments) -> Any:
+    """Around a sampler's method."""
     with during(_running, _preview()):
         return run()
 
@@ -145,8 +122,9 @@ def _preview() -> Preview | None:
     return None if made is None else Preview(made, most)
 
 
-@switched("framepack-preview")
-def _section(original: Callable[..., Any]) -> Callable[..., Any]:
+def section(original: Callable[..., Any]) -> Callable[..., Any]:
+    """sample_hunyuan, which makes one section."""
+
     def sample_hunyuan(*args: Any, **kwargs: Any) -> Any:
         now = _running.get()
         if now is None or kwargs.get("callback") is None:
@@ -157,23 +135,3 @@ def _section(original: Callable[..., Any]) -> Callable[..., Any]:
         return made
 
     return sample_hunyuan
-
-
-def _expects(place: Place) -> str | None:
-    nodes = place.part("nodes")
-    if not callable(getattr(nodes, "sample_hunyuan", None)):
-        return "its module of nodes has no sample_hunyuan"
-    return samplers_differ(place, ("sample_hunyuan", "prepare_callback")) or (
-        parameters_missing(nodes.sample_hunyuan, ("callback", "num_inference_steps"))
-    )
-
-
-_AROUND_PROCESS = switched("framepack-preview")(by_name(_sampling))
-
-
-def _changes(place: Place) -> list[Change]:
-    changes = [Change(node, "process", _AROUND_PROCESS) for node in samplers_of(place)]
-    return [*changes, Change(place.part("nodes"), "sample_hunyuan", _section)]
-
-
-SPEC = PatchSpec("framepack-preview", _expects, _changes)

@@ -25,7 +25,6 @@ move.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -39,18 +38,14 @@ from hy3d_rocm.comfy.patches import render
 from hy3d_rocm.comfy.patches.common import (
     Call,
     Transfers,
-    differs_first,
     make_room,
-    node_changes,
-    node_patches,
-    node_spec,
     off_the_gpu,
     off_the_gpu_after_failure,
+    patch_of,
     sampling,
-    switched,
 )
 from hy3d_rocm.comfy.patches.engine import Change, PatchSet
-from hy3d_rocm.comfy.patches.upstream import PatchSpec, Upstream
+from hy3d_rocm.comfy.patches.upstream import PatchSpec
 from hy3d_rocm.comfy.running import where_of
 from hy3d_rocm.decoding.stages import logged
 from hy3d_rocm.pipeline import unwrap
@@ -107,10 +102,6 @@ def _mesh(call: Call) -> Any:
     return result
 
 
-_MESH_NODES = node_patches("mesh", _mesh)
-
-
-@switched("mesh")
 def _report(original: Callable[..., Any]) -> Callable[..., Any]:
     """print_memory, which raises for devices that torch.cuda does not know (a CPU, with a GPU in
     the machine), after the mesh has been made."""
@@ -124,16 +115,6 @@ def _report(original: Callable[..., Any]) -> Callable[..., Any]:
             return None
 
     return print_memory
-
-
-def _mesh_changes(upstream: Upstream) -> list[Change]:
-    changes = node_changes(_MESH_NODES, upstream)
-    modules = {upstream.node(patch.node).__module__ for patch in _MESH_NODES}
-    for name in sorted(modules):
-        module = sys.modules.get(name)
-        if hasattr(module, "print_memory"):
-            changes.append(Change(module, "print_memory", _report))
-    return changes
 
 
 def _vae_decode(call: Call) -> Any:
@@ -180,11 +161,10 @@ def _diffusers_changed() -> Iterator[None]:
 
 
 SPECS: tuple[PatchSpec, ...] = (
-    node_spec("delight", _delight),
-    node_spec("multiview", _multiview),
-    PatchSpec("mesh", partial(differs_first, _MESH_NODES), _mesh_changes),
-    node_spec("vae-decode", _vae_decode),
-    node_spec("loaders", _load),
-    render.SPEC,
-    render.INPAINT,
+    patch_of("delight", around=_delight),
+    patch_of("multiview", around=_multiview),
+    patch_of("mesh", {"nodes.print_memory": _report}, _mesh),
+    patch_of("vae-decode", around=_vae_decode),
+    patch_of("loaders", around=_load),
+    *render.SPECS,
 )

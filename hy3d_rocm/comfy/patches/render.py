@@ -25,24 +25,7 @@ import torch
 
 from hy3d_rocm import _native
 from hy3d_rocm.comfy.memory import comfy_device
-from hy3d_rocm.comfy.patches.common import (
-    Call,
-    NodePatch,
-    by_name,
-    differs_first,
-    node_changes,
-    node_patches,
-    switched,
-)
-from hy3d_rocm.comfy.patches.engine import Change
-from hy3d_rocm.comfy.patches.upstream import (
-    PatchSpec,
-    Upstream,
-    UpstreamError,
-    defaults_differ,
-    is_v1,
-    parameters_missing,
-)
+from hy3d_rocm.comfy.patches.common import Call, by_name, patch_of
 from hy3d_rocm.raster import functional
 from hy3d_rocm.scopes import cuda_literals
 
@@ -57,11 +40,6 @@ def _around(call: Call) -> Any:
         return call.run()
 
 
-_ALL_NODES = node_patches("render", _around)
-NODES = tuple(patch for patch in _ALL_NODES if not patch.optional)
-
-
-@switched("render")
 def _on_comfys_device(original: Callable[..., Any]) -> Callable[..., Any]:
     """MeshRender.__init__ with ComfyUI's device unless the caller gives one."""
     signature = inspect.signature(original)
@@ -78,7 +56,6 @@ def _on_comfys_device(original: Callable[..., Any]) -> Callable[..., Any]:
     return __init__
 
 
-@switched("render")
 def _with_copies(original: Callable[..., Any]) -> Callable[..., Any]:
     """MeshRender.set_mesh on copies of arrays: `torch.from_numpy(x).to(device).float()` is x's own
     memory where x is float32 and the device a CPU, and set_mesh writes into it."""
@@ -94,7 +71,6 @@ def _own(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-@switched("render")
 def _of_a_copy(original: Callable[..., Any]) -> Callable[..., Any]:
     """MeshRender.get_mesh on a renderer whose tensors are copies: `.cpu().numpy()` is the tensor's
     own memory where that is the CPU's, and get_mesh writes into it."""
@@ -109,54 +85,7 @@ def _of_a_copy(original: Callable[..., Any]) -> Callable[..., Any]:
     return get_mesh
 
 
-def _expects(upstream: Upstream) -> str | None:
-    renderer = _renderer(upstream)
-    if renderer is None:
-        return f"{MESH_RENDER} has no class MeshRender"
-    return defaults_differ(renderer.__init__, {"device": "cuda"}) or differs_first(NODES, upstream)
-
-
-def _changes(upstream: Upstream) -> list[Change]:
-    changes = [Change(_renderer(upstream), "__init__", _on_comfys_device)]
-    for name, change in (("set_mesh", _with_copies), ("get_mesh", _of_a_copy)):
-        if hasattr(_renderer(upstream), name):
-            changes.append(Change(_renderer(upstream), name, change))
-    changes += node_changes(NODES, upstream)
-    for patch in _ALL_NODES[len(NODES) :]:
-        node_class = _optional(upstream, patch)
-        if node_class is not None:
-            changes += patch.changes(node_class)
-    return changes
-
-
-def _renderer(upstream: Upstream) -> Any:
-    return getattr(upstream.module(MESH_RENDER), "MeshRender", None)
-
-
-def _optional(upstream: Upstream, patch: NodePatch) -> type | None:
-    """The class of a node that upstream may have; None if it has not, or has changed it."""
-    try:
-        found = upstream.node(patch.node)
-    except UpstreamError:
-        try:
-            found = upstream.module("nodes").NODE_CLASS_MAPPINGS.get(patch.node)
-        except (UpstreamError, AttributeError):
-            return None
-    known = (
-        isinstance(found, type)
-        and is_v1(found)
-        and inspect.getattr_static(found, "FUNCTION") == patch.function
-        and hasattr(found, patch.function)
-    )
-    if not known:
-        logger.debug("%s is not as we know it and is left as it is", patch.node)
-    return found if known else None
-
-
-SPEC = PatchSpec("render", _expects, _changes)
-
 PROCESSOR = "hy3dgen.texgen.differentiable_renderer.mesh_processor"
-FUNCTION = "meshVerticeInpaint"
 PARAMETERS = ("texture", "mask", "vtx_pos", "vtx_uv", "pos_idx", "uv_idx", "method")
 
 
@@ -167,11 +96,8 @@ def _inpaint(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
         try:
             return functional.inpaint_vertices(*given)
         except (ValueError, TypeError, _native.Hy3dError) as error:
-            logger.debug("%s is left to upstream: %s", FUNCTION, error)
+            logger.debug("meshVerticeInpaint is left to upstream: %s", error)
     return run()
-
-
-_IN_C = switched("inpaint")(by_name(_inpaint))
 
 
 def _as_compared(texture: Any, mask: Any, *mesh: Any) -> bool:
@@ -187,20 +113,18 @@ def _as_compared(texture: Any, mask: Any, *mesh: Any) -> bool:
     )  # fmt: skip
 
 
-def _inpaint_expects(upstream: Upstream) -> str | None:
-    for name in (MESH_RENDER, PROCESSOR):
-        found = getattr(upstream.module(name), FUNCTION, None)
-        different = (
-            f"{name} has no {FUNCTION}" if found is None else parameters_missing(found, PARAMETERS)
-        )
-        if different is not None:
-            return different
-    return None
-
-
-def _inpaint_changes(upstream: Upstream) -> list[Change]:
-    """The node imports it from the one module when it runs, MeshRender has it from its import."""
-    return [Change(upstream.module(name), FUNCTION, _IN_C) for name in (PROCESSOR, MESH_RENDER)]
-
-
-INPAINT = PatchSpec("inpaint", _inpaint_expects, _inpaint_changes)
+SPECS = (
+    patch_of(
+        "render",
+        {
+            f"{MESH_RENDER}:MeshRender.__init__": _on_comfys_device,
+            f"{MESH_RENDER}:MeshRender.set_mesh": _with_copies,
+            f"{MESH_RENDER}:MeshRender.get_mesh": _of_a_copy,
+        },
+        _around,
+    ),
+    patch_of(
+        "inpaint",
+        {f"{name}.meshVerticeInpaint": by_name(_inpaint) for name in (PROCESSOR, MESH_RENDER)},
+    ),
+)

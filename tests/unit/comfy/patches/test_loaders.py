@@ -226,7 +226,7 @@ def test_nodes_that_upstream_may_have_are_wrapped_too_and_may_be_missing(
         assert torch.equal(out, torch.full((2,), 2.0))
         (out,) = table["Hy3DNvdiffrastRenderer"]().render(torch.ones(2))
         assert torch.equal(out, torch.full((2,), 2.0))
-    del table["Hy3DBakeFromMultiview"]
+    del wrapper.parts["Hy3DBakeFromMultiview"]
     process = bake.process
     with patched(wrapper, "render"):
         assert bake.process is process
