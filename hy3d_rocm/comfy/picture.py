@@ -137,22 +137,24 @@ def _wrapped(line: str, measure: Callable[[str], float], width: float) -> list[s
 def _shortened(sections: Sequence[Section], room: int, aside: int) -> list[Section]:
     """What goes into `room` pixels of height: the longest sections give way first, down to a line
     each; then the last sections."""
-    kept = [section._replace(lines=section.lines[:MAX_LINES]) for section in sections]
 
-    def taken() -> int:
+    def taken(kept: Sequence[Section]) -> int:
         return sum(_height(section, aside) + GAP for section in kept)
 
-    while taken() > room and any(len(section.lines) > 1 for section in kept):
-        long = max(range(len(kept)), key=lambda i: len(kept[i].lines))
-        kept[long] = kept[long]._replace(lines=kept[long].lines[:-1])
-    for i, section in enumerate(kept):
-        left_out = len(sections[i].lines) - len(section.lines)
-        if left_out:
-            more = f"... {left_out + 1} lines more are in the text"
-            kept[i] = section._replace(lines=[*section.lines[:-1], more])
-    if taken() <= room:
-        return kept
+    kept: list[Section] = []
+    for most in range(MAX_LINES, 0, -1):
+        kept = [_cut_lines(section, most) for section in sections]
+        if taken(kept) <= room:
+            return kept
     rest = Section("...", ["more is in the text"])
-    while kept and taken() + _height(rest, aside) + GAP > room:
+    while kept and taken([*kept, rest]) > room:
         kept.pop()
     return [*kept, rest]
+
+
+def _cut_lines(section: Section, most: int) -> Section:
+    left_out = len(section.lines) - most
+    if left_out <= 0:
+        return section
+    more = f"... {left_out + 1} lines more are in the text"
+    return section._replace(lines=[*section.lines[: most - 1], more])
