@@ -19,7 +19,7 @@ from typing import Any
 import comfy.model_management as management
 import torch
 
-from hy3d_rocm.comfy import devices, memory, reports, timeline, vaes
+from hy3d_rocm.comfy import devices, memory, picture, reports, vaes
 from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.comfy.running import (
     ON_CPU,
@@ -78,7 +78,7 @@ def decode_latent(vae: Any, samples: Any, asked: Asked) -> tuple[torch.Tensor, s
         done = replace(done, made=done.made.flatten(0, 1))
     text = done.text(latents)
     waits = asked.options.synchronization
-    return done.made, text, timeline.of_decode(done.report, done.run, done.seconds, waits)
+    return done.made, text, picture.of_decode(done.report, done.run, done.seconds, waits)
 
 
 def encode_pixels(vae: Any, pixels: Any, asked: Asked) -> tuple[dict[str, torch.Tensor], str]:

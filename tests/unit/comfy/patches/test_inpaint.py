@@ -93,7 +93,7 @@ def test_switched_off_or_without_the_core_upstream_is_asked(
 
 
 def test_another_signature_is_left_alone(wrapper: Any) -> None:
-    from hy3d_rocm.comfy.patches.render import SPECS
+    from hy3d_rocm.comfy.patches.hunyuan3d import SPECS
 
     (found,) = [spec for spec in SPECS if spec.name == "inpaint"]
 
