@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from patch_doubles import Core
 
-from hy3d_rocm.comfy.patches.install import uninstall
-
 ON = {"HY3D_ROCM_PATCH": "on"}
 ORIGINAL = (5, "decode")
 PATCHED = ("decode", ORIGINAL)
@@ -18,6 +16,14 @@ SUMMARY = (
     "hy3d_rocm: ComfyUI-Hunyuan3DWrapper: delight, vae-decode, multiview run on the right device "
     "(HY3D_ROCM_PATCH=off leaves them alone)"
 )
+
+
+def uninstall() -> tuple[str, ...]:
+    """Everything taken back, hooks included; what could not be."""
+    from hy3d_rocm.comfy.patches.install import installed
+
+    found = installed()
+    return () if found is None else found.uninstall()
 
 
 @pytest.fixture(name="core")
