@@ -41,7 +41,10 @@ class Report:
         return any(row.first_seconds is not None for row in self.rows)
 
     def as_text(self) -> str:
-        table = [HEADER, *(_cells(row) for row in self.rows)]
+        peaks = [row.peak_bytes for row in self.rows]
+        shown = ["not measured" if peak is None else size_text(peak, 2) for peak in peaks]
+        table = [HEADER]
+        table += [(*row.cells(2), peak) for row, peak in zip(self.rows, shown, strict=True)]
         lines = [f"hy3d-rocm bench {self.bench}", "", *self.facts, ""]
         lines += [
             f"{text}  {self.notes.get(name, '')}".rstrip()
@@ -65,11 +68,6 @@ class Report:
             "reasons": list(self.advice.lines),
             **self.data,
         }
-
-
-def _cells(row: Measured) -> tuple[str, ...]:
-    peak = "not measured" if row.peak_bytes is None else size_text(row.peak_bytes, 2)
-    return (*row.cells(2), peak)
 
 
 def _report(
@@ -367,7 +365,8 @@ def resolution_advice(
     largest, top = pairs[0]
     for size, row in pairs[1:]:
         lines.append(_size_line(largest, top, size, row))
-    fitting = [row for _, row in pairs if _fits(row.peak_bytes, free_bytes)]
+    room = math.inf if free_bytes is None else free_bytes - HEADROOM_BYTES
+    fitting = [row for _, row in pairs if (row.peak_bytes or -math.inf) <= room]
     if not fitting:
         lines.append("None of these sizes fits beside the headroom: offload (bench offload).")
         return Advice(None, tuple(lines))
@@ -384,10 +383,6 @@ def _size_line(largest: int, top: Measured, size: int, row: Measured) -> str:
     if top.peak_bytes is not None and row.peak_bytes is not None:
         line += f" and {gigabytes(top.peak_bytes - row.peak_bytes)} less memory"
     return f"{line}, with {(size / largest) ** 2:.0%} of the pixels."
-
-
-def _fits(peak_bytes: int | None, free_bytes: int | None) -> bool:
-    return peak_bytes is None or free_bytes is None or peak_bytes + HEADROOM_BYTES <= free_bytes
 
 
 def nothing_measured(rows: Sequence[Measured]) -> Advice:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from hy3d_rocm import files
-from hy3d_rocm.arguments import say
 from hy3d_rocm.bench.session import versions
 from hy3d_rocm.bench.terminal import BenchError, Target, ending
 from hy3d_rocm.meter import give_back, held_bytes, steady_malloc
@@ -299,13 +298,13 @@ _CPU_SCALE = 0.25  # of sides and channels where no GPU is: seconds instead of h
 def run_cases_command(arguments: argparse.Namespace) -> int:
     """Exit code: 0; 1 where nothing was measured or a target was missed; 130 after Ctrl-C."""
     steady_malloc()
-    try:
-        device = loading.pick_device("auto" if arguments.device == "cuda" else arguments.device)
-        scale = _scale(arguments.scale, device.type)
-        vae, text, is_random = loading.make_vae(arguments.vae, device, None, scale)
-    except (BenchError, loading.LoadingError) as error:
-        say("bench decode", str(error))
-        return 1
+    device = loading.pick_device("auto" if arguments.device == "cuda" else arguments.device)
+    scale = arguments.scale
+    if scale is None:
+        scale = 1.0 if device.type == "cuda" else _CPU_SCALE
+    if not 0 < scale <= 1:
+        raise BenchError(f"--scale {scale:g}: give a share above 0 and at most 1, such as 0.25")
+    vae, text, is_random = loading.make_vae(arguments.vae, device, None, scale)
     line = ProgressLine(device, "bench decode")
     settings = CaseSettings(
         seconds=arguments.seconds, scale=scale, repeats=min(arguments.repeats, 3),
@@ -324,14 +323,6 @@ def run_cases_command(arguments: argparse.Namespace) -> int:
         return 130
     missed = any(check.verdict == "FAIL" for check in checks(report))
     return 1 if missed or not report.measured else 0
-
-
-def _scale(given: float | None, device: str) -> float:
-    if given is None:
-        return 1.0 if device == "cuda" else _CPU_SCALE
-    if not 0 < given <= 1:
-        raise BenchError(f"--scale {given:g}: give a share above 0 and at most 1, such as 0.25")
-    return given
 
 
 def cases_text(report: CasesReport) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 import hy3d_rocm
-from hy3d_rocm._rng import seeded_on
-from hy3d_rocm.bench.terminal import BenchError, Target, ending
+from hy3d_rocm.bench.terminal import Target, ending
 from hy3d_rocm.bench.timing import Measured, Variant, interleave
 from hy3d_rocm.conv.verdict_store.machine import this_machine
 from hy3d_rocm.meter import give_back
+from hy3d_rocm.tools.loading import make_vae
 from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB, aligned, size_text
 
@@ -29,18 +29,7 @@ _LATENT, _LARGE_LATENT = (9, 80, 76), (9, 96, 160)
 
 def hunyuan_vae(device: torch.device) -> Any:
     """HunyuanVideo's VAE at full width with random weights, without its encoder, in bfloat16."""
-    try:
-        from diffusers import AutoencoderKLHunyuanVideo
-    except ImportError as error:
-        raise BenchError(
-            f"{error.name} is missing; run this with ComfyUI's Python, where diffusers is, or:"
-            " pip install diffusers"
-        ) from error
-    with seeded_on(device, 0):
-        vae = AutoencoderKLHunyuanVideo()
-    vae.encoder = None
-    # torch's own to(): diffusers' one warns of layers to be kept in float32 even if there are none.
-    return torch.nn.Module.to(vae, torch.bfloat16).eval().requires_grad_(False)
+    return make_vae("hunyuan", device, torch.bfloat16)[0]
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,9 @@ def _decode(
     with claim:
         if claim.is_complete:
             beginning.ready(COMPLETE)
-            return _completed(sink, claim)
+            shape, dtype = claim.manifest["shape"], getattr(torch, claim.manifest["dtype"])
+            sink.begin(tuple(shape), dtype, claim.manifest["plan"])
+            return {"out": str(sink.finish()), "out_shape": shape, "resumed_frames": shape[2]}
         return _run(arguments, files, latents, device, sink, claim, cancel, beginning)
 
 
@@ -120,13 +122,6 @@ def _check_report(path: Path | None) -> None:
             patiently(path.unlink)
         elif not os.access(path, os.W_OK):
             raise OutputError(f"{path} does not let this user write; name another --json")
-
-
-def _completed(sink: Sink, claim: Claim) -> dict[str, Any]:
-    """All frames were there already."""
-    shape, plan = claim.manifest["shape"], claim.manifest["plan"]
-    sink.begin(tuple(shape), getattr(torch, claim.manifest["dtype"]), plan)
-    return {"out": str(sink.finish()), "out_shape": shape, "resumed_frames": shape[2]}
 
 
 def _run(

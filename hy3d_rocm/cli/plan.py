@@ -250,7 +250,8 @@ class _Walk:
         self._there.difference_update(step.frees)
         self._copied.difference_update(step.frees)
         return told | {
-            "peak_bytes": peak, "device_bytes": self._device(), "host_bytes": self._on_the_host(),
+            "peak_bytes": peak, "device_bytes": self._device(),
+            "host_bytes": 0 if self._is_one else self._beside(),
         }  # fmt: skip
 
     def _device(self) -> int:
@@ -259,9 +260,6 @@ class _Walk:
 
     def _beside(self) -> int:
         return self._host + self._prefix + sum(self._slices[n][5] for n in self._copied)
-
-    def _on_the_host(self) -> int:
-        return 0 if self._is_one else self._beside()
 
     def _what(self, number: int) -> str:
         """The node in a few words: "conv 3x3x3 512>256", "attention 512"."""

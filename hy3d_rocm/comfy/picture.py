@@ -57,7 +57,10 @@ def draw(title: str, sections: Sequence[Section]) -> torch.Tensor:
     widest = max((fonts[0].getlength(section.title) for section in sections), default=0)
     aside = round(widest) + 2 * PAD if widest <= LABEL else 0
     width = WIDTH - 2 * MARGIN - 2 * PAD - aside
-    wrapped = [_fitted(section, measure, width) for section in sections]
+    wrapped = [
+        one._replace(lines=[part for line in one.lines for part in _wrapped(line, measure, width)])
+        for one in sections
+    ]
     top = MARGIN + LINE + 2 * GAP
     shown = _shortened(wrapped, TALLEST - top - MARGIN + GAP, aside)
     height = top + sum(_height(section, aside) + GAP for section in shown) - GAP + MARGIN
@@ -119,11 +122,6 @@ def _draw_bar(pen: Any, full: float, place: tuple[int, int, int]) -> None:
     if (end := left + round(share * (right - left))) > left:
         colour = WARM if share > 0.9 else ACCENT
         pen.rounded_rectangle((left, top, end, top + BAR), radius=4, fill=colour)
-
-
-def _fitted(section: Section, measure: Callable[[str], float], width: float) -> Section:
-    lines = [part for line in section.lines for part in _wrapped(line, measure, width)]
-    return section._replace(lines=lines)
 
 
 def _wrapped(line: str, measure: Callable[[str], float], width: float) -> list[str]:

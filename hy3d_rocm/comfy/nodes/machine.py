@@ -100,13 +100,14 @@ def report(pipeline: Any = None) -> list[Section]:
     decodes = [line for text in reports.remembered() for line in text.splitlines()]
     pipelines = [_pipeline_line(one) for one in reports.known_pipelines()]
     asked = [] if pipeline is None else [_pipeline_line(pipeline)]
+    facts = sections(basic.collect(), whole=False).items()
     return [
         Section("Device", [f"ComfyUI computes on {memory.comfy_device()}", *asked]),
         _memory_section(),
         Section("Modes", settings.explained()),
         Section("Patches", _patch_lines()),
         Section("Pipelines", pipelines or ["none seen yet"]),
-        *_machine(),
+        *(Section(head[0].upper() + head[1:], told) for head, told in facts),
         Section(f"Decodes and encodes (the last {reports.KEPT})", decodes or ["none yet"]),
     ]
 
@@ -141,9 +142,3 @@ def _patch_lines() -> list[str]:
         return ["not looked at: ComfyUI's server is not running here"]
     lines = [line.removeprefix("hy3d_rocm: ") for line in installation.lines]
     return lines or ["ComfyUI-Hunyuan3DWrapper is not installed: nothing to correct"]
-
-
-def _machine() -> list[Section]:
-    """The doctor's facts, a section for each of their headings."""
-    found = sections(basic.collect(), whole=False).items()
-    return [Section(head[0].upper() + head[1:], lines) for head, lines in found]

@@ -210,7 +210,8 @@ def own_inputs_differ(node_class: type, function: str, inputs: Sequence[str]) ->
         parameters = inspect.signature(getattr(node_class, function)).parameters
         types = node_class.INPUT_TYPES()  # type: ignore[attr-defined]
         theirs = {name for part in types.values() for name in part} | set(parameters)
-        taken = [name for name in inputs if name in theirs and not _is_ours(types, name)]
+        present = types.get("optional", {})  # ours, where it is patched already
+        taken = [n for n in inputs if n in theirs and present.get(n) != _own_input(n)]
         if taken:
             return f"{node_class.__name__} has an input {', '.join(taken)} of its own by now"
     if inspect.iscoroutinefunction(getattr(node_class, "IS_CHANGED", None)):
@@ -244,10 +245,6 @@ def off_the_gpu_after_failure(model: Any) -> Iterator[None]:
 def _own_input(name: str) -> tuple[list[str], dict[str, str]]:
     tooltip = KNOWN["inputs"][name]
     return [settings.SETTING, *_CHOICES[name]], {"default": settings.SETTING, "tooltip": tooltip}
-
-
-def _is_ours(types: dict[str, Any], name: str) -> bool:
-    return bool(types.get("optional", {}).get(name) == _own_input(name))
 
 
 def patch_of(

@@ -76,10 +76,6 @@ SAMPLERS = ("FramePackSampler", "FramePackSingleFrameSampler")  # the second one
 _inside: ContextVar[bool] = ContextVar("hy3d_rocm_framepack_stage", default=False)
 
 
-def _query(original: Callable[..., float]) -> Callable[..., float]:
-    return free_memory_gb(original, comfy_device)
-
-
 def kind_of(model: Any) -> Kind:
     """Which of them a model is, by what it has (ComfyUI's classes have no common names)."""
     if hasattr(model, "encode_token_weights"):
@@ -429,7 +425,10 @@ def _of_samplers(make: Make) -> dict[str, Make]:
 
 # In the order in which they are applied.
 SPECS: tuple[PatchSpec, ...] = (
-    patch_of("framepack-import", {"memory.get_cuda_free_memory_gb": _query}),
+    patch_of(
+        "framepack-import",
+        {"memory.get_cuda_free_memory_gb": lambda query: free_memory_gb(query, comfy_device)},
+    ),
     patch_of(
         "framepack-unload",
         {

@@ -88,7 +88,9 @@ class Work:
         """As the settings say. If what goes in is finite and the result is not, once more with each
         convolution's values looked through."""
         now = settings.current()
-        if now.vae == "off" or _is_inside():
+        # In a protect() of this thread that is not that of a whole node nothing is done.
+        is_inside = any(mode.guards[0] not in AROUND_NODES for mode in LOCAL.modes)
+        if now.vae == "off" or is_inside:
             return self.original()
         stage = stage_of(self.encodes)
         # ComfyUI's own methods load the VAE; a wrapper's node has done that before.
@@ -166,11 +168,6 @@ def tell(what: str, guard: Guard, since: int | None = None) -> None:
     logger.info("hy3d_rocm: %s", line)
     if since is not None or stats.raised:  # who has ended well is told of with what was made
         reports.remember(f"{line}\n{stats.table()}")
-
-
-def _is_inside() -> bool:
-    """Whether this thread is in a protect() that is not that of a whole node."""
-    return any(mode.guards[0] not in AROUND_NODES for mode in LOCAL.modes)
 
 
 def wrapper_in_parts(

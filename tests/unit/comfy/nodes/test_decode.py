@@ -85,8 +85,6 @@ def test_a_number_that_means_none_becomes_none_and_megabytes_bytes() -> None:
     assert decode_options({"cleanup_frequency": 0}).cleanup_frequency == 0
     with pytest.raises(ValueError, match="statistic_passes is -1; give"):
         decode_options({"statistic_passes": -1})
-    with pytest.raises(ValueError, match="'halo' is no option of a decode; known are"):
-        decode_options({"halo": 3})
 
 
 def test_a_prompt_saved_before_the_options_existed_still_runs(
