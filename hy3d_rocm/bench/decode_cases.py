@@ -17,18 +17,9 @@ from hy3d_rocm import files
 from hy3d_rocm.bench.session import versions
 from hy3d_rocm.bench.terminal import BenchError, Target, ending
 from hy3d_rocm.meter import give_back, held_bytes, steady_malloc
-from hy3d_rocm.tools import loading, metrics
+from hy3d_rocm.tools import loading, metrics, runs
 from hy3d_rocm.tools.loading import random_latents
 from hy3d_rocm.tools.planning import plan_of
-from hy3d_rocm.tools.runs import (
-    SILENT,
-    Outcome,
-    ProgressLine,
-    Setting,
-    Subject,
-    exact_frames,
-    run_once,
-)
 from hy3d_rocm.units import GB, MB, aligned, size_text
 
 LOST_DB = 0.5  # against the VAE's own decode in its own type: less is no loss
@@ -68,13 +59,13 @@ class CaseRow:
 
     case: Case
     size: tuple[int, int, int]
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[runs.Outcome] = field(default_factory=list)
     psnr: float = math.nan
     psnr_own: float = math.nan
     note: str = ""
 
     @property
-    def ended(self) -> list[Outcome]:
+    def ended(self) -> list[runs.Outcome]:
         """Decodes that made frames."""
         return [o for o in self.outcomes if o.error is None]
 
@@ -130,10 +121,11 @@ class CaseSettings:
 
 
 def run_cases(
-    vae: Any, text: str, is_random: bool, settings: CaseSettings, line: ProgressLine | None = None
-) -> CasesReport:
+    vae: Any, text: str, is_random: bool, settings: CaseSettings,
+    line: runs.ProgressLine | None = None,
+) -> CasesReport:  # fmt: skip
     """All cases that time allows; Ctrl-C ends it with what there is."""
-    subject = Subject(vae, torch.empty(0, device="cpu"), text, is_random)
+    subject = runs.Subject(vae, torch.empty(0, device="cpu"), text, is_random)
     device = subject.device
     where = f"CPU, torch {torch.__version__}, {torch.get_num_threads()} threads"
     if device.type == "cuda":
@@ -149,12 +141,12 @@ def run_cases(
 
 class _Run:
     def __init__(
-        self, subject: Subject, settings: CaseSettings, report: CasesReport,
-        line: ProgressLine | None,
+        self, subject: runs.Subject, settings: CaseSettings, report: CasesReport,
+        line: runs.ProgressLine | None,
     ) -> None:  # fmt: skip
         self.subject, self.settings, self.report = subject, settings, report
-        self.line = line or SILENT
-        self.setting = Setting("ours", settings.strategy, "auto", settings.budget)
+        self.line = line or runs.SILENT
+        self.setting = runs.Setting("ours", settings.strategy, "auto", settings.budget)
         self.started = settings.clock()
 
     def steps(self) -> None:
@@ -169,7 +161,7 @@ class _Run:
         height, width = (max(round(n * scale / 8), 2) * 8 for n in (case.height, case.width))
         return case.frames, height, width
 
-    def _of(self, case: Case) -> Subject:
+    def _of(self, case: Case) -> runs.Subject:
         vae = self.subject.vae
         return replace(self.subject, latents=random_latents(vae, *self._size(case)))
 
@@ -191,7 +183,8 @@ class _Run:
             if number and self._left() < 0:
                 break
             self.line.begin(case.name)
-            row.outcomes.append(run_once(subject, self.setting, progress=self.line, keep=False))
+            made = runs.run_once(subject, self.setting, progress=self.line, keep=False)
+            row.outcomes.append(made)
         if row.ended:
             self.settings.say(f"{case.name}: {row.best:.2f} s, {row.ended[-1].way}")
         else:
@@ -200,15 +193,15 @@ class _Run:
         if case.checks_quality and row.ended and not self._late(f"{case.name}: quality"):
             self._quality(subject, row)
 
-    def _quality(self, subject: Subject, row: CaseRow) -> None:
+    def _quality(self, subject: runs.Subject, row: CaseRow) -> None:
         try:
-            exact = exact_frames(subject)
+            exact = runs.exact_frames(subject)
         except RuntimeError as error:
             row.note = str(error)
             return
         assert exact.frames is not None
-        for name, setting in (("psnr", self.setting), ("psnr_own", Setting("own", "whole"))):
-            made = run_once(subject, setting)
+        for name, setting in (("psnr", self.setting), ("psnr_own", runs.Setting("own", "whole"))):
+            made = runs.run_once(subject, setting)
             if made.frames is not None:
                 setattr(row, name, metrics.psnr(made.frames, exact.frames))
 
@@ -217,7 +210,7 @@ class _Run:
             return
         subject, device = self._of(case), self.subject.device
         for _ in range(self.settings.leak_repeats):
-            run_once(subject, self.setting, keep=False)
+            runs.run_once(subject, self.setting, keep=False)
             give_back(device)
             self.report.held.append(held_bytes(device))
 
@@ -305,7 +298,7 @@ def run_cases_command(arguments: argparse.Namespace) -> int:
     if not 0 < scale <= 1:
         raise BenchError(f"--scale {scale:g}: give a share above 0 and at most 1, such as 0.25")
     vae, text, is_random = loading.make_vae(arguments.vae, device, None, scale)
-    line = ProgressLine(device, "bench decode")
+    line = runs.ProgressLine(device, "bench decode")
     settings = CaseSettings(
         seconds=arguments.seconds, scale=scale, repeats=min(arguments.repeats, 3),
         budget=arguments.budget, stress=not arguments.no_stress, say=line.say,

@@ -7,20 +7,16 @@ from importlib import import_module
 
 from comfy_api.v0_0_2 import ComfyExtension, io
 
-from hy3d_rocm.comfy.nodes.decode import Hy3DRocmProtectVAE, Hy3DRocmVAEDecode, Hy3DRocmVAEEncode
-from hy3d_rocm.comfy.nodes.hunyuan3d import Hy3DRocmPipeline, Hy3DRocmSeedMode
-from hy3d_rocm.comfy.nodes.machine import Hy3DRocmDoctor, Hy3DRocmFreeMemory, Hy3DRocmStatus
-from hy3d_rocm.comfy.nodes.memory_plan import Hy3DRocmMemoryPlan
-from hy3d_rocm.comfy.nodes.tools import Hy3DRocmCaptureLatent, Hy3DRocmValidateDecode
-from hy3d_rocm.comfy.nodes.tuning import Hy3DRocmTuneVAE
+from hy3d_rocm.comfy.nodes import ahead, decode, machine, tools
 from hy3d_rocm.diagnose.env.streams import guard_log
 
 logger = logging.getLogger("hy3d_rocm")
 
 NODES: tuple[type[io.ComfyNode], ...] = (
-    Hy3DRocmVAEDecode, Hy3DRocmVAEEncode, Hy3DRocmProtectVAE, Hy3DRocmMemoryPlan, Hy3DRocmTuneVAE,
-    Hy3DRocmCaptureLatent, Hy3DRocmValidateDecode, Hy3DRocmDoctor,
-    Hy3DRocmPipeline, Hy3DRocmSeedMode, Hy3DRocmFreeMemory, Hy3DRocmStatus,
+    decode.Hy3DRocmVAEDecode, decode.Hy3DRocmVAEEncode, decode.Hy3DRocmProtectVAE,
+    ahead.Hy3DRocmMemoryPlan, ahead.Hy3DRocmTuneVAE, tools.Hy3DRocmCaptureLatent,
+    tools.Hy3DRocmValidateDecode, machine.Hy3DRocmDoctor, machine.Hy3DRocmPipeline,
+    machine.Hy3DRocmSeedMode, machine.Hy3DRocmFreeMemory, machine.Hy3DRocmStatus,
 )  # fmt: skip
 
 

@@ -1,25 +1,28 @@
-"""The nodes about the machine: examined as `hy3d-rocm doctor` does it, memory given back, and what
-is known of it."""
+"""The nodes about the machine and the pipelines on it: the machine examined as `hy3d-rocm doctor`
+does it, memory given back, what is known of it; a pipeline's seed mode and its offload.
+"""
 
 from __future__ import annotations
 
 import contextvars
+import logging
 import threading
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm import offload
 from hy3d_rocm.comfy import memory, reports, settings
-from hy3d_rocm.comfy.nodes.common import EachTime, text_and_picture
+from hy3d_rocm.comfy.nodes.common import AsSet, EachTime, text_and_picture
 from hy3d_rocm.comfy.patches.install import installed
 from hy3d_rocm.comfy.picture import Section, draw
 from hy3d_rocm.comfy.running import TimeBar, Watcher
 from hy3d_rocm.device import resolve_device
 from hy3d_rocm.diagnose.doctor import basic, examination
 from hy3d_rocm.diagnose.doctor.report import sections
-from hy3d_rocm.pipeline import seed_mode_of, unwrap
+from hy3d_rocm.pipeline import PipelineProxy, seed_mode_of, unwrap
 
 _LOOK_S = 0.1
 _GRACE_S = 20.0  # beyond the time that the self-tests have: for the facts
@@ -142,3 +145,56 @@ def _patch_lines() -> list[str]:
         return ["not looked at: ComfyUI's server is not running here"]
     lines = [line.removeprefix("hy3d_rocm: ") for line in installation.lines]
     return lines or ["ComfyUI-Hunyuan3DWrapper is not installed: nothing to correct"]
+
+
+logger = logging.getLogger("hy3d_rocm")
+
+
+class Hy3DRocmPipeline(AsSet):
+    """Puts Hunyuan3D's diffusers pipelines behind a PipelineProxy."""
+
+    @classmethod
+    def execute(
+        cls, pipeline: Any, seed_mode: str, offload: str = settings.SETTING
+    ) -> io.NodeOutput:
+        made = proxy(pipeline, seed_mode)
+        offload_as_asked(pipeline, offload)
+        return io.NodeOutput(made)
+
+
+class Hy3DRocmSeedMode(AsSet):
+    """Chooses the seed mode of one pipeline, and the number of a batch's first image."""
+
+    @classmethod
+    def execute(cls, pipeline: Any, seed_mode: str, first_index: int) -> io.NodeOutput:
+        return io.NodeOutput(proxy(pipeline, seed_mode, first_index))
+
+
+def proxy(pipeline: Any, seed_mode: str, first_index: int = 0) -> PipelineProxy:
+    """`pipeline` behind a proxy; "setting" is looked up.
+
+    Raises ValueError, in a sentence, for a first_index that the mode cannot use.
+    """
+    reports.know(pipeline)
+    return PipelineProxy(
+        pipeline,
+        default_device=memory.comfy_device(),
+        seed_mode=settings.seed_mode_for(seed_mode),
+        label=type(unwrap(pipeline)).__name__,
+        first_index=first_index,
+    )
+
+
+def offload_as_asked(pipeline: Any, asked: str) -> str:
+    """Puts the offload policy into force on `pipeline`; returns the reason, a sentence.
+
+    "setting" is looked up. Never raises for a pipeline that cannot be offloaded: that is the
+    reason then.
+    """
+    device = memory.comfy_device()
+    free, total = memory.counted_free(device)
+    room = partial(memory.make_room, device=device)
+    policy = settings.offload_for(asked)
+    decision = offload.apply(unwrap(pipeline), policy, device, free, total, room=room)
+    logger.info("Hy3DRocmPipeline: offload %s: %s", policy, decision.reason)
+    return decision.reason

@@ -31,11 +31,7 @@ from hy3d_rocm.comfy import memory, reports, settings, vaes
 from hy3d_rocm.comfy.decode import run_own_code, run_vae
 from hy3d_rocm.comfy.memory import is_managed
 from hy3d_rocm.comfy.patches.common import Make, by_name, patch_of
-from hy3d_rocm.comfy.patches.upstream import (
-    KNOWN,
-    PatchSpec,
-    written,
-)
+from hy3d_rocm.comfy.patches.upstream import KNOWN, PatchSpec, written
 from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.comfy.running import caught, checked, current_device, on_cpu, running, said
 from hy3d_rocm.comfy.settings import Settings

@@ -326,7 +326,8 @@ def test_exact_strategies_pass_and_a_changed_picture_does_not(
         outcome.frames[..., 3, 3] += 1e-2 * float(outcome.frames.abs().max())
         return outcome
 
-    monkeypatch.setattr(validate, "run_once", spoilt)
+    changed = SimpleNamespace(**{**vars(runs), "run_once": spoilt})
+    monkeypatch.setattr(validate, "runs", changed)
     bad = validate.validate(subject, ("streamed",))
     assert not bad.holds
     assert "FAIL  streamed: largest error" in validate.validation_text(bad)
