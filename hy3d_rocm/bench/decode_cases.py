@@ -82,13 +82,13 @@ class CaseRow:
 
 @dataclass
 class CasesReport:
-    """held: bytes in use after each decode of the short video (the first two warm up)."""
+    """held_bytes: in use after each decode of the short video (the first two warm up)."""
 
     subject: str
     device: str
     scale: float
     rows: list[CaseRow] = field(default_factory=list)
-    held: list[int] = field(default_factory=list)
+    held_bytes: list[int] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     interrupted: bool = False
     seconds: float = 0.0
@@ -212,7 +212,7 @@ class _Run:
         for _ in range(self.settings.leak_repeats):
             runs.run_once(subject, self.setting, keep=False)
             give_back(device)
-            self.report.held.append(held_bytes(device))
+            self.report.held_bytes.append(held_bytes(device))
 
     def _stress(self) -> None:
         """The largest picture whose exact decode fits, and that ends in the time that is left."""
@@ -273,7 +273,8 @@ def checks(report: CasesReport) -> list[Target]:
             text = f"{row.case.name}: PSNR lost against the VAE's own decode"
             found.append(Target(text, _lost(row), LOST_DB, " dB"))
     # What is held after the decodes that warm up.
-    leaked = max(report.held[-1] - report.held[1], 0) / MB if len(report.held) > 3 else None
+    held = report.held_bytes
+    leaked = max(held[-1] - held[1], 0) / MB if len(held) > 3 else None
     most = LEAK_BYTES / MB if report.device.startswith("CPU") else 0
     return [*found, Target("memory kept after decodes", leaked, most, " MB")]
 
@@ -363,18 +364,14 @@ def _decibels(value: float) -> str:
 
 def cases_dict(report: CasesReport) -> dict[str, Any]:
     """For JSON."""
+    lists = ("seconds", "planning_seconds", "planned_bytes", "peak_bytes")
     return {
         "bench": "decode cases",
-        "subject": report.subject,
-        "device": report.device,
-        "scale": report.scale,
+        **vars(report),
         "rows": [
             {
                 "case": r.case.name, "frames": r.size[0], "height": r.size[1], "width": r.size[2],
-                "seconds": [o.seconds for o in r.ended],
-                "planning_seconds": [o.planning_seconds for o in r.ended],
-                "planned_bytes": [o.planned_bytes for o in r.ended],
-                "peak_bytes": [o.peak_bytes for o in r.ended],
+                **{name: [getattr(o, name) for o in r.ended] for name in lists},
                 "ways": [o.way for o in r.ended],
                 "errors": [o.error for o in r.outcomes if o.error],
                 "recommendations": _advice([r]),
@@ -382,11 +379,7 @@ def cases_dict(report: CasesReport) -> dict[str, Any]:
             }
             for r in report.rows
         ],
-        "held_bytes": report.held,
         "targets": [c.as_dict() for c in checks(report)],
-        "left_out": report.left_out,
-        "interrupted": report.interrupted,
-        "seconds": report.seconds,
     }  # fmt: skip
 
 

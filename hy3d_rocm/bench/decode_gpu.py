@@ -257,15 +257,10 @@ def decode_dict(report: DecodeReport) -> dict[str, Any]:
     """JSON-able."""
     return {
         "bench": "decode",
-        "facts": report.facts,
-        "base_bytes": report.base_bytes,
+        **{name: value for name, value in vars(report).items() if name != "table"},
         "rows": [row.as_dict() for row in report.rows.values()],
-        "psnr": report.psnr,
         "targets": [c.as_dict() for c in decode_checks(report)],
-        "left_out": report.left_out,
-        "interrupted": report.interrupted,
         "measured": any(row.first_seconds is not None for row in report.rows.values()),
-        "seconds": report.seconds,
     }
 
 

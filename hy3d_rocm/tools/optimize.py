@@ -248,6 +248,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 def sweep_dict(sweep: Sweep) -> dict[str, Any]:
     """For JSON."""
     advice = recommend(sweep)
+    figures = ("way", "planning_seconds", "planned_bytes", "peak_bytes", "kind", "error")
     return {
         "tool": "optimize",
         "subject": sweep.subject,
@@ -257,10 +258,8 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
         "reference": sweep.reference,
         "rows": [
             {
-                "name": r.setting.name, "call": r.setting.call(), "way": r.outcome.way,
-                "seconds": r.seconds, "planning_seconds": r.outcome.planning_seconds,
-                "planned_bytes": r.outcome.planned_bytes, "peak_bytes": r.outcome.peak_bytes,
-                "psnr": r.psnr, "kind": r.outcome.kind, "error": r.outcome.error,
+                "name": r.setting.name, "call": r.setting.call(), "psnr": r.psnr,
+                **r.outcome.figures(*figures), "seconds": r.seconds,
                 "recommendations": r.outcome.report.recommendations if r.outcome.report else [],
             }
             for r in sweep.rows

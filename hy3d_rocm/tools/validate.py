@@ -62,11 +62,11 @@ class Row:
         o, b = self.outcome, self.borders
         names = ("psnr", "ssim", "largest", "seam", "seam_whole", "seam_change", "flicker",
                  "flicker_whole", "flicker_change")  # fmt: skip
-        figures = {name: getattr(self, name) for name in names}
         return {
-            "name": o.setting.name, "call": o.setting.call(), "way": o.way, "error": o.error,
-            "seconds": o.seconds, "planned_bytes": o.planned_bytes, "peak_bytes": o.peak_bytes,
-            **figures, "rows": b.rows, "columns": b.columns, "cuts": b.frames,
+            "name": o.setting.name, "call": o.setting.call(),
+            **o.figures("way", "error", "seconds", "planned_bytes", "peak_bytes"),
+            **{name: getattr(self, name) for name in names},
+            "rows": b.rows, "columns": b.columns, "cuts": b.frames,
             "report": None if o.report is None else o.report.as_dict(),
         }  # fmt: skip
 
@@ -282,10 +282,7 @@ def validation_dict(found: Validation) -> dict[str, Any]:
         "subject": found.subject,
         "random_weights": found.is_random,
         "shape": found.shape,
-        "exact": {
-            "way": found.exact.way, "dtype": found.exact.dtype, "seconds": found.exact.seconds,
-            "planned_bytes": found.exact.planned_bytes, "peak_bytes": found.exact.peak_bytes,
-        },
+        "exact": found.exact.figures("way", "dtype", "seconds", "planned_bytes", "peak_bytes"),
         "rows": [row.as_dict() for row in found.rows],
         "verdicts": [{"holds": good, "text": text} for good, text in found.verdicts],
         "interrupted": found.interrupted,

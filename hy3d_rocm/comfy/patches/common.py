@@ -393,10 +393,6 @@ class Transfers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.summary()
-
-    def summary(self) -> None:
-        """One line with all that was moved, if anything was."""
         if self.count:
             logger.info(
                 "%s: models moved %d times, %s in all",

@@ -15,7 +15,7 @@ import functools
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, TracebackType
@@ -241,27 +241,18 @@ def without_ours(error: BaseException, original: Callable[..., Any]) -> Tracebac
     `raise` of ours has made it; what a function of C raised that we called is not. To be set as
     `error.__traceback__` before a bare `raise`, which adds no frame.
     """
-    kept = list(_entries(error.__traceback__))
-    code = getattr(inspect.unwrap(original), "__code__", None)
-    if not any(entry.tb_frame.f_code is code for entry in kept) or _raised_by_us(kept[-1]):
+    entries = []
+    entry = error.__traceback__
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    codes = [entry.tb_frame.f_code for entry in entries]
+    is_ours = [code.co_filename.startswith(_OURS) for code in codes]
+    raised_by_us = is_ours[-1] and codes[-1].co_code[entries[-1].tb_lasti] == _RAISE
+    if raised_by_us or getattr(inspect.unwrap(original), "__code__", None) not in codes:
         return error.__traceback__
     found: TracebackType | None = None
-    for entry in reversed(kept):
-        if not _is_ours(entry):
+    for entry, ours in zip(reversed(entries), reversed(is_ours), strict=True):
+        if not ours:
             found = TracebackType(found, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return found
-
-
-def _entries(entry: TracebackType | None) -> Iterator[TracebackType]:
-    while entry is not None:
-        yield entry
-        entry = entry.tb_next
-
-
-def _is_ours(entry: TracebackType) -> bool:
-    return entry.tb_frame.f_code.co_filename.startswith(_OURS)
-
-
-def _raised_by_us(last: TracebackType) -> bool:
-    code = last.tb_frame.f_code.co_code
-    return _is_ours(last) and code[last.tb_lasti] == _RAISE

@@ -76,17 +76,16 @@ SAMPLERS = ("FramePackSampler", "FramePackSingleFrameSampler")  # the second one
 _inside: ContextVar[bool] = ContextVar("hy3d_rocm_framepack_stage", default=False)
 
 
+# What a model has by which it is known: ComfyUI's classes have no common names.
+_TRAITS: dict[str, Kind] = {
+    "encode_token_weights": "text encoders", "vision_model": "image encoder",
+    "diffusion_model": "transformer", "decoder": "VAE", "decode": "VAE",
+}  # fmt: skip
+
+
 def kind_of(model: Any) -> Kind:
-    """Which of them a model is, by what it has (ComfyUI's classes have no common names)."""
-    if hasattr(model, "encode_token_weights"):
-        return "text encoders"
-    if hasattr(model, "vision_model"):
-        return "image encoder"
-    if hasattr(model, "diffusion_model"):
-        return "transformer"
-    if hasattr(model, "decoder") or hasattr(model, "decode"):
-        return "VAE"
-    return "other models"
+    """Which of them a model is."""
+    return next((kind for name, kind in _TRAITS.items() if hasattr(model, name)), "other models")
 
 
 def unload(kinds: Sequence[Kind]) -> None:
