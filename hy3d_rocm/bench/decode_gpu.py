@@ -125,7 +125,9 @@ class _Run:
         return Variant(name, lambda: None, call, keep)
 
     def _measure(self, what: str, variants: list[Variant], repeats: int) -> None:
-        if self._is_late(what):
+        """The variants, unless it is late by now."""
+        if self.settings.clock() - self.started > self.settings.seconds:
+            self.report.left_out.append(what)
             return
         rows, is_interrupted = interleave(
             variants, repeats, self.settings.device, self.settings.say
@@ -134,16 +136,10 @@ class _Run:
         if is_interrupted:
             raise KeyboardInterrupt
 
-    def _is_late(self, what: str) -> bool:
-        late = self.settings.clock() - self.started > self.settings.seconds
-        if late:
-            self.report.left_out.append(what)
-        return late
-
     def _compare(self) -> None:
         """PSNR of what was kept against the same weights and latents in float32, without TF32."""
         kept = {name: self.kept[name] for name in (LIBRARY, PROTECTED) if name in self.kept}
-        if not kept or self._is_late("PSNR"):
+        if not kept:
             return
         z, self.z = self.z, self.z.float()
         torch.nn.Module.float(self.vae)
@@ -152,16 +148,11 @@ class _Run:
             is_on = self.settings.has_library
             exact = self._variant(EXACT, is_on, None if is_on else self.guards[PROTECTED])
             with exact_float32():
-                rows, is_interrupted = interleave(
-                    [exact], 0, self.settings.device, self.settings.say
-                )
+                self._measure("PSNR", [exact], 0)
         finally:
             torch.nn.Module.to(self.vae, torch.bfloat16)
             self.z = z
-        self.report.rows[EXACT] = rows[0]
-        give_back(self.settings.device)
-        if is_interrupted:
-            raise KeyboardInterrupt
+            give_back(self.settings.device)
         if EXACT in self.kept:
             for name, frames in kept.items():
                 self.report.psnr[name] = psnr(frames, self.kept[EXACT])

@@ -103,10 +103,6 @@ class Call:
         """The argument `name` of this call; None if the method has no such parameter."""
         return self.arguments.arguments.get(name)
 
-    def has(self, name: str) -> bool:
-        """Whether the method has a parameter `name`."""
-        return name in self.arguments.signature.parameters
-
     def run(self, **replaced: Any) -> Any:
         """Upstream's method with these arguments replaced."""
         given = {**self.arguments.arguments, **replaced}
@@ -133,8 +129,22 @@ class NodePatch:
 
     def differs(self, upstream: Upstream) -> str | None:
         """None if the node is as we know it, else a sentence."""
-        sentence = node_differs(upstream, self.node, self.function, self.parameters, self.names)
-        return sentence or own_inputs_differ(upstream.node(self.node), self.function, self.inputs)
+        different = node_differs(upstream, self.node, self.function, self.parameters, self.names)
+        return different or self._own_inputs_differ(upstream.node(self.node))
+
+    def _own_inputs_differ(self, node_class: Any) -> str | None:
+        """A sentence if upstream has an input or a parameter of the same name as one of ours."""
+        if self.inputs:
+            parameters = inspect.signature(getattr(node_class, self.function)).parameters
+            types = node_class.INPUT_TYPES()
+            theirs = {name for part in types.values() for name in part} | set(parameters)
+            present = types.get("optional", {})  # ours, where it is patched already
+            taken = [n for n in self.inputs if n in theirs and present.get(n) != _own_input(n)]
+            if taken:
+                return f"{self.node} has an input {', '.join(taken)} of its own by now"
+        if inspect.iscoroutinefunction(getattr(node_class, "IS_CHANGED", None)):
+            return f"{self.node}.IS_CHANGED is asynchronous by now"
+        return None
 
     def changes(self, upstream: Upstream) -> list[Change]:
         """The changes that wrap it. None for an optional node that is not there, or not as we know
@@ -202,21 +212,6 @@ class NodePatch:
             return {**types, "optional": {**types.get("optional", {}), **added}}
 
         return extended
-
-
-def own_inputs_differ(node_class: type, function: str, inputs: Sequence[str]) -> str | None:
-    """A sentence if upstream has an input or a parameter of the same name as one of ours."""
-    if inputs:
-        parameters = inspect.signature(getattr(node_class, function)).parameters
-        types = node_class.INPUT_TYPES()  # type: ignore[attr-defined]
-        theirs = {name for part in types.values() for name in part} | set(parameters)
-        present = types.get("optional", {})  # ours, where it is patched already
-        taken = [n for n in inputs if n in theirs and present.get(n) != _own_input(n)]
-        if taken:
-            return f"{node_class.__name__} has an input {', '.join(taken)} of its own by now"
-    if inspect.iscoroutinefunction(getattr(node_class, "IS_CHANGED", None)):
-        return f"{node_class.__name__}.IS_CHANGED is asynchronous by now"
-    return None
 
 
 def offload_device() -> torch.device:

@@ -100,7 +100,7 @@ def _mesh(call: Call) -> Any:
     memory.unload_models(call.device)  # upstream's first lines, before it is measured
     replaced: dict[str, Any] = {}
     afterwards = False
-    if call.has("force_offload"):
+    if "force_offload" in call.arguments.arguments:  # the defaults are among them
         # True leaves the model where it is today, and would move it once upstream acts as its
         # tooltip says. Either way it is right after what follows here.
         replaced["force_offload"] = True

@@ -258,7 +258,7 @@ def _core_in_parts(
     encode = name == "encode"
     try:
         made, report = run_vae(
-            vae, given, encode=encode, budget=budget, strategy=strategy, own=own_noted,
+            vae, given, own=own_noted, encode=encode, budget=budget, strategy=strategy,
             who=f"VAE.{name}",
         )  # fmt: skip
     except management.InterruptProcessingException:

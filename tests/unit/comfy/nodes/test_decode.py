@@ -241,7 +241,7 @@ def test_a_patch_of_vae_decode_gets_the_images_in_the_cores_shape(loads: list[An
     from hy3d_rocm.comfy.decode import run_vae
 
     vae, z = video_vae(), tiny_latents(tiny_vae("hunyuan"), 2, 2, 2)
-    images, report = run_vae(vae, z, strategy="streamed")
+    images, report = run_vae(vae, z, own=vae.decode, strategy="streamed")
     assert images.shape == (1, 5, 16, 16, 3)
     assert report.strategy == "streamed"
     other: Any = object()
