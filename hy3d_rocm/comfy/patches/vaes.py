@@ -59,26 +59,16 @@ class LeftAlone(Exception):  # noqa: N818  (nothing is wrong: the VAE's own code
 class Work:
     """One call of a VAE's method.
 
-    vae: as its class has it. label, name: for the log, "VAE" and "decode". original: its own code.
-    in_parts: None where this call is not to be split. source: what goes in.
+    vae: as its class has it. what: "VAE.decode", for the log. encodes: whether it makes latents.
+    original: its own code. in_parts: None where this call is not to be split. source: what goes in.
     """
 
     vae: Any
-    label: str
-    name: str
+    what: str
+    encodes: bool
     original: Callable[[], Any]
     in_parts: InParts | None
     source: Any
-
-    @property
-    def what(self) -> str:
-        """ "VAE.decode"."""
-        return f"{self.label}.{self.name}"
-
-    @property
-    def encodes(self) -> bool:
-        """Whether it makes latents."""
-        return self.name.startswith("encode")
 
     def run(self) -> Any:
         """As the settings say. If what goes in is finite and the result is not, once more with each
@@ -272,8 +262,8 @@ def _core_in_parts(
     raise LeftAlone(why)
 
 
-def _core_wrapped(path: str, name: str) -> Make:
-    parameter = KNOWN["expects"]["core-vae"][path]["parameters"][0]
+def _core_wrapped(path: str) -> Make:
+    name, parameter = path.split(".")[1], KNOWN["expects"]["core-vae"][path]["parameters"][0]
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -287,7 +277,7 @@ def _core_wrapped(path: str, name: str) -> Make:
                 own = functools.partial(original, self)
                 in_parts = functools.partial(_core_in_parts, name, self, own, given)
             own_way = functools.partial(original, self, *args, **kwargs)
-            return Work(self, "VAE", name, own_way, in_parts, given).run()
+            return Work(self, path, name.startswith("encode"), own_way, in_parts, given).run()
 
         return method
 
@@ -355,11 +345,12 @@ def _named(vae: Any, name: str) -> Any:
     raise LeftAlone(f"{type(vae).__name__} is no {_HUNYUAN_CLASS}")
 
 
-def _wrapped(owner: str, name: str, split: Split) -> Make:
+def _wrapped(path: str, split: Split) -> Make:
+    encode = path.endswith(".encode")
+
     def around(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
         vae, source = list(bound.arguments.values())[:2]
-        in_parts = functools.partial(split, name == "encode", bound)
-        return Work(vae, owner, name, run, in_parts, source).run()
+        return Work(vae, path, encode, run, functools.partial(split, encode, bound), source).run()
 
     return by_name(around)
 
@@ -367,10 +358,10 @@ def _wrapped(owner: str, name: str, split: Split) -> Make:
 def _spec(spec: str, split: Split | None = None) -> PatchSpec:
     """The methods that the patch relies on. split: of a wrapper's VAE, which has encode and
     decode."""
-    makers = {}
-    for path in KNOWN["expects"][spec]:
-        owner, name = path.split(".")
-        makers[path] = _wrapped(owner, name, split) if split else _core_wrapped(path, name)
+    makers = {
+        path: _core_wrapped(path) if split is None else _wrapped(path, split)
+        for path in KNOWN["expects"][spec]
+    }
     return patch_of(spec, makers, wanted=lambda: settings.current().vae != "off")
 
 
