@@ -49,7 +49,9 @@ _LINE_SECONDS = 10.0  # between lines in a log file
 
 def run_decode_command(arguments: argparse.Namespace) -> int:
     """Exit code: see the epilog."""
-    if not are_several():
+    # Whether torchrun has started more than this process. Others set WORLD_SIZE and RANK, too.
+    are_several = os.environ.get("WORLD_SIZE", "1") != "1" and "TORCHELASTIC_RUN_ID" in os.environ
+    if not are_several:
         return _run_rank(arguments, None)
     with joined(arguments) as group:
         code = _run_rank(arguments, group)
@@ -287,11 +289,6 @@ class WatchedSink:
 
 
 COMPLETE = "complete"  # there is nothing to decode
-
-
-def are_several() -> bool:
-    """Whether torchrun has started more than this process. Others set WORLD_SIZE and RANK, too."""
-    return os.environ.get("WORLD_SIZE", "1") != "1" and "TORCHELASTIC_RUN_ID" in os.environ
 
 
 @contextmanager

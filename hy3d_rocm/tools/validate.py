@@ -229,7 +229,13 @@ def _judged(row: Row, exact: runs.Outcome) -> list[tuple[bool, str]]:
 def validation_text(found: Validation) -> str:
     """A table and verdicts."""
     head = ("", "time", "peak", "planned", "PSNR", "SSIM", "largest", "seams", "flicker")
-    lines = ["hy3d-rocm validate", "", found.subject, *_reference(found), ""]
+    frames, height, width = found.shape[2:]
+    lines = ["hy3d-rocm validate", "", found.subject]
+    lines.append(
+        f"{frames} frames of {width}x{height}; exact: {found.exact.told}, planned "
+        f"{size_text(found.exact.planned_bytes)}"
+    )
+    lines += [f"(not {found.exact.instead_of})", ""] if found.exact.instead_of else [""]
     lines += aligned([head, *map(_cells, found.rows)])
     lines += [
         "",
@@ -248,16 +254,6 @@ def validation_text(found: Validation) -> str:
     if found.interrupted:
         lines.append("Interrupted: these are the figures so far.")
     return "\n".join(lines) + "\n"
-
-
-def _reference(found: Validation) -> list[str]:
-    frames, height, width = found.shape[2:]
-    line = (
-        f"{frames} frames of {width}x{height}; exact: {found.exact.told}, planned "
-        f"{size_text(found.exact.planned_bytes)}"
-    )
-    before = found.exact.instead_of
-    return [line, *([f"(not {before})"] if before else [])]
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,10 +20,10 @@ SUMMARY = (
 
 
 def uninstall() -> tuple[str, ...]:
-    """Everything taken back, hooks included; what could not be."""
-    from hy3d_rocm.comfy.patches.install import installed
-
-    found = installed()
+    """Everything taken back, hooks included; what could not be. Whichever import of the package has
+    installed it."""
+    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+    found = getattr(server, "_hy3d_rocm_patches", None)
     return () if found is None else found.uninstall()
 
 

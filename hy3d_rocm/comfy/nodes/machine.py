@@ -13,7 +13,7 @@ from typing import Any
 
 from comfy_api.v0_0_2 import io, ui
 
-from hy3d_rocm import offload
+from hy3d_rocm import offload as offloading
 from hy3d_rocm.comfy import memory, reports, settings
 from hy3d_rocm.comfy.nodes.common import AsSet, EachTime, text_and_picture
 from hy3d_rocm.comfy.patches.install import installed
@@ -125,7 +125,7 @@ def _pipeline_line(pipeline: Any) -> str:
     real = unwrap(pipeline)
     found = resolve_device(real, memory.comfy_device())
     line = f"{type(real).__name__} computes on {found.device} (rule: {found.rule})"
-    line += f", offload: {offload.current_mode(real)}"
+    line += f", offload: {offloading.current_mode(real)}"
     mode = seed_mode_of(pipeline)
     return line if mode is None else f"{line}, seed_mode: {mode}"
 
@@ -157,8 +157,13 @@ class Hy3DRocmPipeline(AsSet):
     def execute(
         cls, pipeline: Any, seed_mode: str, offload: str = settings.SETTING
     ) -> io.NodeOutput:
-        made = proxy(pipeline, seed_mode)
-        offload_as_asked(pipeline, offload)
+        made, device = proxy(pipeline, seed_mode), memory.comfy_device()
+        free, total = memory.counted_free(device)
+        room = partial(memory.make_room, device=device)
+        policy = settings.offload_for(offload)
+        # A pipeline that cannot be offloaded raises nothing: that is the reason then.
+        decision = offloading.apply(unwrap(pipeline), policy, device, free, total, room=room)
+        logger.info("Hy3DRocmPipeline: offload %s: %s", policy, decision.reason)
         return io.NodeOutput(made)
 
 
@@ -183,18 +188,3 @@ def proxy(pipeline: Any, seed_mode: str, first_index: int = 0) -> PipelineProxy:
         label=type(unwrap(pipeline)).__name__,
         first_index=first_index,
     )
-
-
-def offload_as_asked(pipeline: Any, asked: str) -> str:
-    """Puts the offload policy into force on `pipeline`; returns the reason, a sentence.
-
-    "setting" is looked up. Never raises for a pipeline that cannot be offloaded: that is the
-    reason then.
-    """
-    device = memory.comfy_device()
-    free, total = memory.counted_free(device)
-    room = partial(memory.make_room, device=device)
-    policy = settings.offload_for(asked)
-    decision = offload.apply(unwrap(pipeline), policy, device, free, total, room=room)
-    logger.info("Hy3DRocmPipeline: offload %s: %s", policy, decision.reason)
-    return decision.reason
