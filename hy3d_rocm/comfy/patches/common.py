@@ -35,6 +35,7 @@ from hy3d_rocm.comfy.patches.upstream import (
     written,
 )
 from hy3d_rocm.device import main_device, resolve_device
+from hy3d_rocm.diagnose.env.choices import PATCHES
 from hy3d_rocm.offload import components
 from hy3d_rocm.pipeline import PipelineProxy, seed_mode_of, unwrap
 from hy3d_rocm.scopes import cuda_literals
@@ -259,7 +260,9 @@ def patch_of(
         for node, said in KNOWN["nodes"].items()
         if around is not None and said["spec"] == spec
     ]
-    ours = {path: _switched(spec, make) for path, make in (makes or {}).items()}
+    ours = dict(makes or {})
+    if spec in PATCHES:  # it has a switch
+        ours = {path: _switched(spec, make) for path, make in ours.items()}
 
     def expects(place: Any) -> str | None:
         found = [different for *_, different, alone in functions_of(place, spec) if not alone]
