@@ -16,6 +16,7 @@ from hy3d_rocm.bench.decode_gpu import DecodeSettings, decode_dict, decode_text,
 from hy3d_rocm.bench.session import Settings
 from hy3d_rocm.bench.terminal import BenchError
 from hy3d_rocm.files import plain
+from hy3d_rocm.tools.loading import LoadingError
 from hy3d_rocm.tune.command import NoGpuError, find_gpu
 
 
@@ -27,7 +28,7 @@ def run_bench_command(arguments: argparse.Namespace) -> int:
     except NoGpuError as error:
         say(str(error))
         return 2
-    except BenchError as error:
+    except (BenchError, LoadingError) as error:
         say(str(error))
         return 1
     except KeyboardInterrupt:

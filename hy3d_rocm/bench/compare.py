@@ -11,8 +11,8 @@ import math
 import re
 import statistics
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,23 @@ class CompareError(ValueError):
 
 @dataclass
 class Row:
-    """One measured thing. error: why it has no figures."""
+    """One measured thing, as a file has it: numbers, lists of them, or None. error: why it has no
+    figures."""
 
-    seconds: list[float] = field(default_factory=list)
-    peak_bytes: float | None = None
-    psnr: float | None = None
-    ssim: float | None = None
-    largest: float | None = None
-    error: str = ""
+    seconds: Any = None
+    peak: Any = None
+    psnr: Any = None
+    ssim: Any = None
+    largest: Any = None
+    error: Any = ""
+
+    def __post_init__(self) -> None:
+        """seconds: those above 0, None for none. The others: the largest number, None for none."""
+        self.seconds = [n for n in _numbers(self.seconds) if 0 < n < math.inf] or None
+        self.peak = max((n for n in _numbers(self.peak) if n < math.inf), default=None) or None
+        for name in ("psnr", "ssim", "largest"):
+            setattr(self, name, next(iter(_numbers(getattr(self, name))), None))
+        self.error = str(self.error or "")
 
 
 @dataclass
@@ -152,43 +161,21 @@ def comparison_text(judged: list[Judged], notes: list[str], before: Result, afte
 def _judge(name: str, before: Row, after: Row) -> Iterator[Judged]:
     if before.error or after.error:
         then, now = (_cut(row.error, 40) or "none" for row in (before, after))
-        worse_by = bool(after.error) - bool(before.error)
+        worse_by: float = bool(after.error) - bool(before.error)
         yield Judged(name, "error", then, now, worse_by)
         return
-    if before.seconds and after.seconds:
-        yield _time(name, before.seconds, after.seconds)
-    low, high = before.peak_bytes, after.peak_bytes
-    if low and high is not None:
-        yield Judged(
-            name, "peak memory", size_text(round(low), 2), size_text(round(high), 2),
-            _beyond(high - low, max(MEMORY_SHARE * min(low, high), MEMORY_BYTES)),
-            f"{100 * (high / low - 1):+.1f} %",
-            f"+{100 * max(MEMORY_SHARE, MEMORY_BYTES / low):.0f} %",
-        )  # fmt: skip
-    if before.psnr is not None and after.psnr is not None:
-        drop = min(before.psnr, PSNR_EQUAL) - min(after.psnr, PSNR_EQUAL)
-        values = before.psnr, after.psnr
-        then, now = ("equal" if math.isinf(value) else f"{value:.2f} dB" for value in values)
-        yield Judged(
-            name, "PSNR", then, now, _beyond(drop, PSNR_DROP), f"{-drop:+.2f} dB",
-            f"-{PSNR_DROP:g} dB",
-        )  # fmt: skip
-    if before.ssim is not None and after.ssim is not None:
-        drop = before.ssim - after.ssim
-        yield Judged(
-            name, "SSIM", f"{before.ssim:.4f}", f"{after.ssim:.4f}", _beyond(drop, SSIM_DROP),
-            f"{-drop:+.4f}", f"-{SSIM_DROP:g}",
-        )  # fmt: skip
-    if before.largest is not None and after.largest is not None:
-        low, high = (max(value, ERROR_FLOOR) for value in (before.largest, after.largest))
-        yield Judged(
-            name, "largest error", f"{before.largest:.2e}", f"{after.largest:.2e}",
-            _beyond(high / low - 1, ERROR_GROWTH), f"{100 * (high / low - 1):+.0f} %",
-            f"+{100 * ERROR_GROWTH:.0f} %",
-        )  # fmt: skip
+    for key, (figure, show, difference) in _FIGURES.items():
+        then, now = getattr(before, key), getattr(after, key)
+        if then is not None and now is not None:
+            worse_by, limit, change, allowed = difference(then, now)
+            counted = worse_by if abs(worse_by) > limit else 0.0
+            yield Judged(name, figure, show(then), show(now), counted, change, allowed)
 
 
-def _time(name: str, before: list[float], after: list[float]) -> Judged:
+_Difference = tuple[float, float, str, str]  # worse by, what counts, and both as texts
+
+
+def _time(before: list[float], after: list[float]) -> _Difference:
     first, second = statistics.median(before), statistics.median(after)
     limit = ONCE_TIME
     if min(len(before), len(after)) > 1:
@@ -196,20 +183,44 @@ def _time(name: str, before: list[float], after: list[float]) -> Judged:
         limit = max(LEAST_TIME, *ranges)
     # Faster by a share of the new time is as much as slower by it of the old.
     change = second / first - 1
-    worse_by = _beyond(change if change > 0 else 1 - first / second, limit)
-    return Judged(
-        name, "time", _seconds(first), _seconds(second), worse_by, f"{100 * change:+.1f} %",
-        f"+{100 * limit:.1f} %",
-    )  # fmt: skip
+    worse_by = change if change > 0 else 1 - first / second
+    return worse_by, limit, f"{100 * change:+.1f} %", f"+{100 * limit:.1f} %"
 
 
-def _beyond(worse_by: float, limit: float) -> float:
-    """0 within the limit."""
-    return worse_by if abs(worse_by) > limit else 0.0
+def _memory(low: float, high: float) -> _Difference:
+    limit = max(MEMORY_SHARE * min(low, high), MEMORY_BYTES)
+    shown = 100 * max(MEMORY_SHARE, MEMORY_BYTES / low)
+    return high - low, limit, f"{100 * (high / low - 1):+.1f} %", f"+{shown:.0f} %"
 
 
-def _seconds(value: float) -> str:
+def _psnr(before: float, after: float) -> _Difference:
+    drop = min(before, PSNR_EQUAL) - min(after, PSNR_EQUAL)
+    return drop, PSNR_DROP, f"{-drop:+.2f} dB", f"-{PSNR_DROP:g} dB"
+
+
+def _ssim(before: float, after: float) -> _Difference:
+    drop = before - after
+    return drop, SSIM_DROP, f"{-drop:+.4f}", f"-{SSIM_DROP:g}"
+
+
+def _error(before: float, after: float) -> _Difference:
+    growth = max(after, ERROR_FLOOR) / max(before, ERROR_FLOOR) - 1
+    return growth, ERROR_GROWTH, f"{100 * growth:+.0f} %", f"+{100 * ERROR_GROWTH:.0f} %"
+
+
+def _seconds(values: list[float]) -> str:
+    value = statistics.median(values)
     return f"{value:.3f} s" if value >= 0.1 else f"{1e3 * value:.3f} ms"
+
+
+# By Row's fields: what it is called, how it is shown, how much worse it is.
+_FIGURES: dict[str, tuple[str, Callable[[Any], str], Callable[[Any, Any], _Difference]]] = {
+    "seconds": ("time", _seconds, _time),
+    "peak": ("peak memory", lambda n: size_text(round(n), 2), _memory),
+    "psnr": ("PSNR", lambda n: "equal" if math.isinf(n) else f"{n:.2f} dB", _psnr),
+    "ssim": ("SSIM", "{:.4f}".format, _ssim),
+    "largest": ("largest error", "{:.2e}".format, _error),
+}
 
 
 # --- what is in the files: kind -> rows -----------------------------------------------------------
@@ -228,10 +239,8 @@ def _kind(data: Any) -> str:
 
 def _tool_rows(data: Any) -> _Rows:
     for row in data["rows"]:
-        yield str(row["name"]), Row(
-            _numbers(row["seconds"]), _most(row["peak_bytes"]), _figure(row.get("psnr")),
-            _figure(row.get("ssim")), _figure(row.get("largest")), str(row.get("error") or ""),
-        )  # fmt: skip
+        quality = row.get("psnr"), row.get("ssim"), row.get("largest")
+        yield str(row["name"]), Row(row["seconds"], row["peak_bytes"], *quality, row.get("error"))
 
 
 def _variant_rows(data: Any) -> _Rows:
@@ -239,45 +248,38 @@ def _variant_rows(data: Any) -> _Rows:
     psnr = data.get("psnr") or {}
     for row in data["variants"] if "variants" in data else data["rows"]:
         name = str(row["variant"])
-        yield name, Row(
-            _numbers(row["seconds"]), _most(row["peak_bytes"]), _figure(psnr.get(name)),
-            error=str(row["reason"] or ""),
-        )  # fmt: skip
+        yield name, Row(row["seconds"], row["peak_bytes"], psnr.get(name), error=row["reason"])
 
 
 def _case_rows(data: Any) -> _Rows:
     for row in data["rows"]:
-        failed = row["errors"] and not row["seconds"]
-        yield str(row["case"]), Row(
-            _numbers(row["seconds"]), _most(row["peak_bytes"]), _figure(row["psnr"]),
-            error=str(row["errors"][0]) if failed else "",
-        )  # fmt: skip
+        error = row["errors"][0] if row["errors"] and not row["seconds"] else ""
+        yield str(row["case"]), Row(row["seconds"], row["peak_bytes"], row["psnr"], error=error)
 
 
 def _side_rows(data: Any) -> _Rows:
     for name, side in data["sides"].items():
-        yield str(name), Row(_numbers(side["seconds"]), _most(side["peaks"]))
-    if _figure(data["psnr"]) is not None:
-        yield "frames", Row(psnr=_figure(data["psnr"]))
+        yield str(name), Row(side["seconds"], side["peaks"])
+    if (frames := Row(psnr=data["psnr"])).psnr is not None:
+        yield "frames", frames
 
 
 def _layer_rows(data: Any) -> _Rows:
     for row in data["layers"]:
         for name, seconds in row["seconds"].items():
-            yield f"{row['text']}, {name}", Row(
-                _numbers(seconds), _most(row["extra_bytes"].get(name)),
-                largest=_figure(row["errors"].get(name)), error=str(row["reason"] or ""),
-            )  # fmt: skip
+            peak, largest = row["extra_bytes"].get(name), row["errors"].get(name)
+            row_of = Row(seconds, peak, largest=largest, error=row["reason"])
+            yield f"{row['text']}, {name}", row_of
 
 
 def _cell_rows(data: Any) -> _Rows:
     for cell in data["cells"]:
         layer = " ".join(str(value) for value in cell["layer"].values())
         for name, row in cell["figures"].items():
-            yield f"{layer}, {cell['dtype']}, {cell['layout']}, {name}", Row(
-                _numbers(row["seconds"]), _most(row["extra_bytes"]),
-                largest=_figure(row["worst"]), error=str(row["reason"] or ""),
-            )  # fmt: skip
+            yield (
+                f"{layer}, {cell['dtype']}, {cell['layout']}, {name}",
+                Row(row["seconds"], row["extra_bytes"], largest=row["worst"], error=row["reason"]),
+            )
 
 
 def _raster_rows(data: Any) -> _Rows:
@@ -285,7 +287,7 @@ def _raster_rows(data: Any) -> _Rows:
         for row in part["rows"]:
             turns = [sum(_numbers(list(turn.values()))) for turn in row["seconds"]]
             name = f"{part['scene']}, {part['faces']} faces, {row['kind']}, {row['name']}"
-            yield name, Row(turns, error=str(row["reason"] or ""))
+            yield name, Row(turns, error=row["reason"])
 
 
 _ROWS = {
@@ -315,24 +317,11 @@ def _about(data: Any) -> Iterator[tuple[str, str]]:
                 yield f"machine, {name}", json.dumps(value, sort_keys=True)
 
 
-def _figure(value: Any) -> float | None:
-    """A number, also "inf" as text; None for none and for NaN."""
-    if value is None or isinstance(value, bool):
-        return None
-    number = float(value)
-    return None if math.isnan(number) else number
-
-
 def _numbers(values: Any) -> list[float]:
-    """Seconds above 0, of one number or a list."""
+    """Of one number or a list of them, also "inf" as text; None and NaN are left out."""
     listed = values if isinstance(values, list) else [values]
-    found = (_figure(value) for value in listed)
-    return [number for number in found if number is not None and 0 < number < math.inf]
-
-
-def _most(values: Any) -> float | None:
-    listed = values if isinstance(values, list) else [values]
-    return max((n for n in map(_figure, listed) if n is not None and n < math.inf), default=None)
+    found = (float(value) for value in listed if value is not None and not isinstance(value, bool))
+    return [number for number in found if not math.isnan(number)]
 
 
 def run_compare_command(arguments: argparse.Namespace) -> int:

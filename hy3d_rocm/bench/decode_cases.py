@@ -14,23 +14,13 @@ from typing import Any
 import torch
 
 from hy3d_rocm import files
-from hy3d_rocm.arguments import say
 from hy3d_rocm.bench.session import versions
 from hy3d_rocm.bench.terminal import BenchError, Target, ending
 from hy3d_rocm.diagnose.doctor import basic
 from hy3d_rocm.meter import give_back, held_bytes, steady_malloc
-from hy3d_rocm.tools import loading, metrics
+from hy3d_rocm.tools import loading, metrics, runs
 from hy3d_rocm.tools.loading import random_latents
 from hy3d_rocm.tools.planning import plan_of
-from hy3d_rocm.tools.runs import (
-    SILENT,
-    Outcome,
-    ProgressLine,
-    Setting,
-    Subject,
-    exact_frames,
-    run_once,
-)
 from hy3d_rocm.units import GB, MB, aligned, size_text
 
 LOST_DB = 0.5  # against the VAE's own decode in its own type: less is no loss
@@ -70,13 +60,13 @@ class CaseRow:
 
     case: Case
     size: tuple[int, int, int]
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[runs.Outcome] = field(default_factory=list)
     psnr: float = math.nan
     psnr_own: float = math.nan
     note: str = ""
 
     @property
-    def ended(self) -> list[Outcome]:
+    def ended(self) -> list[runs.Outcome]:
         """Decodes that made frames."""
         return [o for o in self.outcomes if o.error is None]
 
@@ -93,13 +83,13 @@ class CaseRow:
 
 @dataclass
 class CasesReport:
-    """held: bytes in use after each decode of the short video (the first two warm up)."""
+    """held_bytes: in use after each decode of the short video (the first two warm up)."""
 
     subject: str
     device: str
     scale: float
     rows: list[CaseRow] = field(default_factory=list)
-    held: list[int] = field(default_factory=list)
+    held_bytes: list[int] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     interrupted: bool = False
     seconds: float = 0.0
@@ -132,10 +122,11 @@ class CaseSettings:
 
 
 def run_cases(
-    vae: Any, text: str, is_random: bool, settings: CaseSettings, line: ProgressLine | None = None
-) -> CasesReport:
+    vae: Any, text: str, is_random: bool, settings: CaseSettings,
+    line: runs.ProgressLine | None = None,
+) -> CasesReport:  # fmt: skip
     """All cases that time allows; Ctrl-C ends it with what there is."""
-    subject = Subject(vae, torch.empty(0, device="cpu"), text, is_random)
+    subject = runs.Subject(vae, torch.empty(0, device="cpu"), text, is_random)
     device = subject.device
     where = f"CPU, torch {torch.__version__}, {torch.get_num_threads()} threads"
     if device.type == "cuda":
@@ -151,12 +142,12 @@ def run_cases(
 
 class _Run:
     def __init__(
-        self, subject: Subject, settings: CaseSettings, report: CasesReport,
-        line: ProgressLine | None,
+        self, subject: runs.Subject, settings: CaseSettings, report: CasesReport,
+        line: runs.ProgressLine | None,
     ) -> None:  # fmt: skip
         self.subject, self.settings, self.report = subject, settings, report
-        self.line = line or SILENT
-        self.setting = Setting("ours", settings.strategy, "auto", settings.budget)
+        self.line = line or runs.SILENT
+        self.setting = runs.Setting("ours", settings.strategy, "auto", settings.budget)
         self.started = settings.clock()
 
     def steps(self) -> None:
@@ -171,7 +162,7 @@ class _Run:
         height, width = (max(round(n * scale / 8), 2) * 8 for n in (case.height, case.width))
         return case.frames, height, width
 
-    def _of(self, case: Case) -> Subject:
+    def _of(self, case: Case) -> runs.Subject:
         vae = self.subject.vae
         return replace(self.subject, latents=random_latents(vae, *self._size(case)))
 
@@ -193,7 +184,8 @@ class _Run:
             if number and self._left() < 0:
                 break
             self.line.begin(case.name)
-            row.outcomes.append(run_once(subject, self.setting, progress=self.line, keep=False))
+            made = runs.run_once(subject, self.setting, progress=self.line, keep=False)
+            row.outcomes.append(made)
         if row.ended:
             self.settings.say(f"{case.name}: {row.best:.2f} s, {row.ended[-1].way}")
         else:
@@ -202,15 +194,15 @@ class _Run:
         if case.checks_quality and row.ended and not self._late(f"{case.name}: quality"):
             self._quality(subject, row)
 
-    def _quality(self, subject: Subject, row: CaseRow) -> None:
+    def _quality(self, subject: runs.Subject, row: CaseRow) -> None:
         try:
-            exact = exact_frames(subject)
+            exact = runs.exact_frames(subject)
         except RuntimeError as error:
             row.note = str(error)
             return
         assert exact.frames is not None
-        for name, setting in (("psnr", self.setting), ("psnr_own", Setting("own", "whole"))):
-            made = run_once(subject, setting)
+        for name, setting in (("psnr", self.setting), ("psnr_own", runs.Setting("own", "whole"))):
+            made = runs.run_once(subject, setting)
             if made.frames is not None:
                 setattr(row, name, metrics.psnr(made.frames, exact.frames))
 
@@ -219,9 +211,9 @@ class _Run:
             return
         subject, device = self._of(case), self.subject.device
         for _ in range(self.settings.leak_repeats):
-            run_once(subject, self.setting, keep=False)
+            runs.run_once(subject, self.setting, keep=False)
             give_back(device)
-            self.report.held.append(held_bytes(device))
+            self.report.held_bytes.append(held_bytes(device))
 
     def _stress(self) -> None:
         """The largest picture whose exact decode fits, and that ends in the time that is left."""
@@ -282,7 +274,8 @@ def checks(report: CasesReport) -> list[Target]:
             text = f"{row.case.name}: PSNR lost against the VAE's own decode"
             found.append(Target(text, _lost(row), LOST_DB, " dB"))
     # What is held after the decodes that warm up.
-    leaked = max(report.held[-1] - report.held[1], 0) / MB if len(report.held) > 3 else None
+    held = report.held_bytes
+    leaked = max(held[-1] - held[1], 0) / MB if len(held) > 3 else None
     most = LEAK_BYTES / MB if report.device.startswith("CPU") else 0
     return [*found, Target("memory kept after decodes", leaked, most, " MB")]
 
@@ -300,14 +293,14 @@ _CPU_SCALE = 0.25  # of sides and channels where no GPU is: seconds instead of h
 def run_cases_command(arguments: argparse.Namespace) -> int:
     """Exit code: 0; 1 where nothing was measured or a target was missed; 130 after Ctrl-C."""
     steady_malloc()
-    try:
-        device = loading.pick_device("auto" if arguments.device == "cuda" else arguments.device)
-        scale = _scale(arguments.scale, device.type)
-        vae, text, is_random = loading.make_vae(arguments.vae, device, None, scale)
-    except (BenchError, loading.LoadingError) as error:
-        say("bench decode", str(error))
-        return 1
-    line = ProgressLine(device, "bench decode")
+    device = loading.pick_device("auto" if arguments.device == "cuda" else arguments.device)
+    scale = arguments.scale
+    if scale is None:
+        scale = 1.0 if device.type == "cuda" else _CPU_SCALE
+    if not 0 < scale <= 1:
+        raise BenchError(f"--scale {scale:g}: give a share above 0 and at most 1, such as 0.25")
+    vae, text, is_random = loading.make_vae(arguments.vae, device, None, scale)
+    line = runs.ProgressLine(device, "bench decode")
     settings = CaseSettings(
         seconds=arguments.seconds, scale=scale, repeats=min(arguments.repeats, 3),
         budget=arguments.budget, stress=not arguments.no_stress, say=line.say,
@@ -325,14 +318,6 @@ def run_cases_command(arguments: argparse.Namespace) -> int:
         return 130
     missed = any(check.verdict == "FAIL" for check in checks(report))
     return 1 if missed or not report.measured else 0
-
-
-def _scale(given: float | None, device: str) -> float:
-    if given is None:
-        return 1.0 if device == "cuda" else _CPU_SCALE
-    if not 0 < given <= 1:
-        raise BenchError(f"--scale {given:g}: give a share above 0 and at most 1, such as 0.25")
-    return given
 
 
 def cases_text(report: CasesReport) -> str:
@@ -380,18 +365,14 @@ def _decibels(value: float) -> str:
 
 def cases_dict(report: CasesReport) -> dict[str, Any]:
     """For JSON."""
+    lists = ("seconds", "planning_seconds", "planned_bytes", "peak_bytes")
     return {
         "bench": "decode cases",
-        "subject": report.subject,
-        "device": report.device,
-        "scale": report.scale,
+        **vars(report),
         "rows": [
             {
                 "case": r.case.name, "frames": r.size[0], "height": r.size[1], "width": r.size[2],
-                "seconds": [o.seconds for o in r.ended],
-                "planning_seconds": [o.planning_seconds for o in r.ended],
-                "planned_bytes": [o.planned_bytes for o in r.ended],
-                "peak_bytes": [o.peak_bytes for o in r.ended],
+                **{name: [getattr(o, name) for o in r.ended] for name in lists},
                 "ways": [o.way for o in r.ended],
                 "errors": [o.error for o in r.outcomes if o.error],
                 "recommendations": _advice([r]),
@@ -399,11 +380,7 @@ def cases_dict(report: CasesReport) -> dict[str, Any]:
             }
             for r in report.rows
         ],
-        "held_bytes": report.held,
         "targets": [c.as_dict() for c in checks(report)],
-        "left_out": report.left_out,
-        "interrupted": report.interrupted,
-        "seconds": report.seconds,
     }  # fmt: skip
 
 

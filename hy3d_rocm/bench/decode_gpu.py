@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 import hy3d_rocm
-from hy3d_rocm._rng import seeded_on
-from hy3d_rocm.bench.terminal import BenchError, Target, ending
+from hy3d_rocm.bench.terminal import Target, ending
 from hy3d_rocm.bench.timing import Measured, Variant, interleave
 from hy3d_rocm.conv.verdict_store.records import this_machine
 from hy3d_rocm.meter import give_back
+from hy3d_rocm.tools.loading import make_vae
 from hy3d_rocm.tools.metrics import psnr
 from hy3d_rocm.units import GB, aligned, size_text
 
@@ -29,18 +29,7 @@ _LATENT, _LARGE_LATENT = (9, 80, 76), (9, 96, 160)
 
 def hunyuan_vae(device: torch.device) -> Any:
     """HunyuanVideo's VAE at full width with random weights, without its encoder, in bfloat16."""
-    try:
-        from diffusers import AutoencoderKLHunyuanVideo
-    except ImportError as error:
-        raise BenchError(
-            f"{error.name} is missing; run this with ComfyUI's Python, where diffusers is, or:"
-            " pip install diffusers"
-        ) from error
-    with seeded_on(device, 0):
-        vae = AutoencoderKLHunyuanVideo()
-    vae.encoder = None
-    # torch's own to(): diffusers' one warns of layers to be kept in float32 even if there are none.
-    return torch.nn.Module.to(vae, torch.bfloat16).eval().requires_grad_(False)
+    return make_vae("hunyuan", device, torch.bfloat16)[0]
 
 
 @dataclass(frozen=True)
@@ -136,7 +125,9 @@ class _Run:
         return Variant(name, lambda: None, call, keep)
 
     def _measure(self, what: str, variants: list[Variant], repeats: int) -> None:
-        if self._is_late(what):
+        """The variants, unless it is late by now."""
+        if self.settings.clock() - self.started > self.settings.seconds:
+            self.report.left_out.append(what)
             return
         rows, is_interrupted = interleave(
             variants, repeats, self.settings.device, self.settings.say
@@ -145,16 +136,10 @@ class _Run:
         if is_interrupted:
             raise KeyboardInterrupt
 
-    def _is_late(self, what: str) -> bool:
-        late = self.settings.clock() - self.started > self.settings.seconds
-        if late:
-            self.report.left_out.append(what)
-        return late
-
     def _compare(self) -> None:
         """PSNR of what was kept against the same weights and latents in float32, without TF32."""
         kept = {name: self.kept[name] for name in (LIBRARY, PROTECTED) if name in self.kept}
-        if not kept or self._is_late("PSNR"):
+        if not kept:
             return
         z, self.z = self.z, self.z.float()
         torch.nn.Module.float(self.vae)
@@ -163,16 +148,11 @@ class _Run:
             is_on = self.settings.has_library
             exact = self._variant(EXACT, is_on, None if is_on else self.guards[PROTECTED])
             with exact_float32():
-                rows, is_interrupted = interleave(
-                    [exact], 0, self.settings.device, self.settings.say
-                )
+                self._measure("PSNR", [exact], 0)
         finally:
             torch.nn.Module.to(self.vae, torch.bfloat16)
             self.z = z
-        self.report.rows[EXACT] = rows[0]
-        give_back(self.settings.device)
-        if is_interrupted:
-            raise KeyboardInterrupt
+            give_back(self.settings.device)
         if EXACT in self.kept:
             for name, frames in kept.items():
                 self.report.psnr[name] = psnr(frames, self.kept[EXACT])
@@ -268,15 +248,10 @@ def decode_dict(report: DecodeReport) -> dict[str, Any]:
     """JSON-able."""
     return {
         "bench": "decode",
-        "facts": report.facts,
-        "base_bytes": report.base_bytes,
+        **{name: value for name, value in vars(report).items() if name != "table"},
         "rows": [row.as_dict() for row in report.rows.values()],
-        "psnr": report.psnr,
         "targets": [c.as_dict() for c in decode_checks(report)],
-        "left_out": report.left_out,
-        "interrupted": report.interrupted,
         "measured": any(row.first_seconds is not None for row in report.rows.values()),
-        "seconds": report.seconds,
     }
 
 

@@ -25,7 +25,7 @@ from hy3d_rocm.memory import gpu_bytes
 from hy3d_rocm.meter import give_back
 from hy3d_rocm.offload import estimate
 from hy3d_rocm.pipeline import PipelineProxy
-from hy3d_rocm.tools.loading import SHAPES, LoadingError, pick_device
+from hy3d_rocm.tools.loading import SHAPES, pick_device
 from hy3d_rocm.units import size_text
 
 Width = Literal["real", "tiny"]
@@ -206,14 +206,12 @@ _RANDOM = "random weights of Stable Diffusion 2.1's shapes"
 
 
 def open_session(settings: Settings, dtype: torch.dtype | None = None) -> Session:
-    """Makes or loads the pipeline; BenchError with a remedy where that cannot be.
+    """Makes or loads the pipeline; BenchError or LoadingError with a remedy where that
+    cannot be.
 
     dtype None: float16 on a GPU, as ComfyUI's node loads it, float32 on a CPU.
     """
-    try:
-        device = pick_device(settings.device)
-    except LoadingError as error:
-        raise BenchError(str(error)) from error
+    device = pick_device(settings.device)
     on_gpu = device.type == "cuda"
     chosen = dtype or (torch.float16 if on_gpu else torch.float32)
     free, total = gpu_bytes(device) if on_gpu else (None, None)

@@ -66,14 +66,8 @@ class Measured:
         return self.name, first, median, "..".join(f"{s:.{digits}f}" for s in self.spread) + " s"
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "variant": self.name,
-            "first_seconds": self.first_seconds,
-            "median_seconds": self.median,
-            "seconds": self.seconds,
-            "peak_bytes": self.peak_bytes,
-            "reason": self.reason,
-        }
+        figures = {name: value for name, value in vars(self).items() if name != "name"}
+        return {"variant": self.name, **figures, "median_seconds": self.median}
 
 
 def interleave(

@@ -1,4 +1,6 @@
-"""`hy3d-rocm decode`: a latent file to a video, progress on stderr, the report on stdout."""
+"""`hy3d-rocm decode`: a latent file to a video, progress on stderr, the report on stdout. Under
+`torchrun -m hy3d_rocm decode` one of several processes that decode together (docs/scale.md).
+"""
 
 from __future__ import annotations
 
@@ -9,23 +11,24 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from hy3d_rocm import __version__
 from hy3d_rocm.arguments import say
-from hy3d_rocm.cli import ranks
 from hy3d_rocm.cli.stopping import interruptible
 from hy3d_rocm.conv.protection import protect
-from hy3d_rocm.decoding.executor import decode_into
-from hy3d_rocm.decoding.group import Group
+from hy3d_rocm.decoding.executor import decode_into, decode_with_report
+from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, Group, GroupLostError, group_of, set_variables
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport, Step
 from hy3d_rocm.diagnose.env.shown import printable
 from hy3d_rocm.files import patiently
@@ -51,9 +54,11 @@ _LINE_SECONDS = 10.0  # between lines in a log file
 
 def run_decode_command(arguments: argparse.Namespace) -> int:
     """Exit code: see the epilog."""
-    if not ranks.are_several():
+    # Whether torchrun has started more than this process. Others set WORLD_SIZE and RANK, too.
+    are_several = os.environ.get("WORLD_SIZE", "1") != "1" and "TORCHELASTIC_RUN_ID" in os.environ
+    if not are_several:
         return _run_rank(arguments, None)
-    with ranks.joined(arguments) as group:
+    with joined(arguments) as group:
         code = _run_rank(arguments, group)
     # torchrun ends all when one fails; rank 0 fails, too, or is decoding alone.
     return 0 if group.rank else code
@@ -61,7 +66,7 @@ def run_decode_command(arguments: argparse.Namespace) -> int:
 
 def _run_rank(arguments: argparse.Namespace, group: Group | None) -> int:
     try:
-        with interruptible(_say) as cancel, ranks.Beginning(group) as beginning:
+        with interruptible(_say) as cancel, Beginning(group) as beginning:
             result = _decode(arguments, cancel, beginning)
             if result is None:
                 return 0
@@ -83,7 +88,7 @@ def _run_rank(arguments: argparse.Namespace, group: Group | None) -> int:
 
 
 def _decode(
-    arguments: argparse.Namespace, cancel: threading.Event, beginning: ranks.Beginning
+    arguments: argparse.Namespace, cancel: threading.Event, beginning: Beginning
 ) -> dict[str, Any] | None:
     """Everything in order; the report as it is written to --json. None on a rank without frames."""
     device, group = loading.pick_device(arguments.device), beginning.group
@@ -92,7 +97,7 @@ def _decode(
     latents = loading.load_latents(arguments.latent, arguments.tensor)
     if group is not None and group.rank:
         vae = loading.load_vae(files).to(device)
-        ranks.follow(beginning, vae, _prepared(arguments, latents, vae), arguments, cancel)
+        follow(beginning, vae, _prepared(arguments, latents, vae), arguments, cancel)
         return None
     goes_on = arguments.resume or arguments.restart
     job = partial(_job, arguments, files, latents, device) if goes_on else None
@@ -103,8 +108,10 @@ def _decode(
     )  # fmt: skip
     with claim:
         if claim.is_complete:
-            beginning.ready(ranks.COMPLETE)
-            return _completed(sink, claim)
+            beginning.ready(COMPLETE)
+            shape, dtype = claim.manifest["shape"], getattr(torch, claim.manifest["dtype"])
+            sink.begin(tuple(shape), dtype, claim.manifest["plan"])
+            return {"out": str(sink.finish()), "out_shape": shape, "resumed_frames": shape[2]}
         return _run(arguments, files, latents, device, sink, claim, cancel, beginning)
 
 
@@ -124,16 +131,9 @@ def _check_report(path: Path | None) -> None:
             raise OutputError(f"{path} does not let this user write; name another --json")
 
 
-def _completed(sink: Sink, claim: Claim) -> dict[str, Any]:
-    """All frames were there already."""
-    shape, plan = claim.manifest["shape"], claim.manifest["plan"]
-    sink.begin(tuple(shape), getattr(torch, claim.manifest["dtype"]), plan)
-    return {"out": str(sink.finish()), "out_shape": shape, "resumed_frames": shape[2]}
-
-
 def _run(
     arguments: argparse.Namespace, files: loading.VaeFiles, latents: Tensor, device: torch.device,
-    sink: Sink, claim: Claim, cancel: threading.Event, beginning: ranks.Beginning,
+    sink: Sink, claim: Claim, cancel: threading.Event, beginning: Beginning,
 ) -> dict[str, Any]:  # fmt: skip
     vae = loading.load_vae(files).to(device)
     if (changed := claim.files.changed()) is not None:
@@ -291,3 +291,68 @@ class WatchedSink:
         where = "on the GPU" if self.device.type == "cuda" else "resident"
         parts.append(f"{size_text(held_bytes(self.device), 2)} {where}")
         self._line.show(", ".join(filter(None, [*parts, self._strategy])))
+
+
+COMPLETE = "complete"  # there is nothing to decode
+
+
+@contextmanager
+def joined(arguments: argparse.Namespace) -> Iterator[Group]:
+    """The group of all processes. arguments.device becomes this one's: the GPU of its number on
+    this machine where no other was asked for."""
+    if arguments.device in (None, "auto", "cuda") and torch.cuda.is_available():
+        arguments.device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    device = loading.pick_device(arguments.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    set_variables()
+    backend = None if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_SECONDS))
+    group = group_of(dist.group.WORLD, device)
+    assert group is not None, "there are several ranks"
+    yield group
+    if not group.lost:  # one that is lost waits for who is gone
+        dist.destroy_process_group()
+
+
+class Beginning:
+    """Around all that comes before a decode: where one rank fails in it, all raise. group: None
+    where there is one rank."""
+
+    def __init__(self, group: Group | None) -> None:
+        self.group = group
+        self._is_over = group is None
+
+    def ready(self, told: str = "") -> str:
+        """This rank has what it needs; gives what rank 0 tells."""
+        if self.group is None:
+            return told
+        self._is_over = True
+        try:
+            first: str = self.group.meet("what is decoded", values=told)[0]
+        except GroupLostError:
+            if self.group.rank:
+                raise
+            return told  # the decode says it, and is done alone
+        return first
+
+    def __enter__(self) -> Beginning:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self.group is not None and isinstance(error, Exception) and not self._is_over:
+            self.group.meet("what is decoded", error)
+
+
+def follow(
+    beginning: Beginning, vae: Any, latents: Any, arguments: argparse.Namespace, cancel: Any
+) -> None:
+    """The decode, on a rank that gets no frames."""
+    if beginning.ready() == COMPLETE:
+        return
+    options = DecodeOptions(chunk_size=arguments.chunk_size)
+    with protect():
+        decode_with_report(
+            vae, latents, arguments.budget, arguments.strategy, arguments.precision,
+            cancel=cancel, options=options, group=beginning.group,
+        )  # fmt: skip

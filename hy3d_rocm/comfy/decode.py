@@ -19,7 +19,7 @@ from typing import Any
 import comfy.model_management as management
 import torch
 
-from hy3d_rocm.comfy import devices, memory, reports, timeline, vaes
+from hy3d_rocm.comfy import devices, memory, picture, reports, vaes
 from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.comfy.running import (
     ON_CPU,
@@ -78,7 +78,7 @@ def decode_latent(vae: Any, samples: Any, asked: Asked) -> tuple[torch.Tensor, s
         done = replace(done, made=done.made.flatten(0, 1))
     text = done.text(latents)
     waits = asked.options.synchronization
-    return done.made, text, timeline.of_decode(done.report, done.run, done.seconds, waits)
+    return done.made, text, picture.of_decode(done.report, done.run, done.seconds, waits)
 
 
 def encode_pixels(vae: Any, pixels: Any, asked: Asked) -> tuple[dict[str, torch.Tensor], str]:
@@ -89,21 +89,19 @@ def encode_pixels(vae: Any, pixels: Any, asked: Asked) -> tuple[dict[str, torch.
 
 
 def run_vae(
-    vae: Any, given: torch.Tensor, *, encode: bool = False,
+    vae: Any, given: torch.Tensor, *, own: Own, encode: bool = False,
     budget: str | int | float | None = None, strategy: str = "auto", precision: str = "auto",
-    own: Own | None = None, who: str = "VAE.decode",
+    who: str = "VAE.decode",
 ) -> Made:  # fmt: skip
     """What VAE.decode gives of latents, (B, H, W, C) or (B, T, H, W, C), or VAE.encode of images,
     and how it came about.
 
-    own: what is called with `given` where nothing else can be done (report.strategy is then "own"),
-    None for the VAE's own method: a patch of that gives what was there before. who: for the log.
-    Errors as decode_latent() and encode_pixels() have them.
+    own: what is called with `given` where nothing else can be done (report.strategy is then "own"):
+    a patch of the VAE's own method gives what was there before. who: for the log. Errors as
+    decode_latent() and encode_pixels() have them.
     """
     if encode:
         check_images(given)
-    if own is None:
-        own = vae.encode if encode else vae.decode
     asked = Asked(parse_budget(budget), strategy, precision, who=who)
     done = _done(vae, given, asked, own, encode)
     return done.made, done.report

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 
 from comfy_api.v0_0_2 import ComfyExtension, io
 
-from hy3d_rocm.comfy.nodes import NODES
+from hy3d_rocm.comfy.nodes import ahead, decode, machine, tools
 from hy3d_rocm.diagnose.env.streams import guard_log
 
 logger = logging.getLogger("hy3d_rocm")
+
+NODES: tuple[type[io.ComfyNode], ...] = (
+    decode.Hy3DRocmVAEDecode, decode.Hy3DRocmVAEEncode, decode.Hy3DRocmProtectVAE,
+    ahead.Hy3DRocmMemoryPlan, ahead.Hy3DRocmTuneVAE, tools.Hy3DRocmCaptureLatent,
+    tools.Hy3DRocmValidateDecode, machine.Hy3DRocmDoctor, machine.Hy3DRocmPipeline,
+    machine.Hy3DRocmSeedMode, machine.Hy3DRocmFreeMemory, machine.Hy3DRocmStatus,
+)  # fmt: skip
 
 
 class Hy3DRocmExtension(ComfyExtension):  # type: ignore[misc]
@@ -33,22 +38,23 @@ def make_extension() -> Hy3DRocmExtension:
     return Hy3DRocmExtension()
 
 
+_AT_START = (
+    ("the memory cap", "memory", "cap_at_start"),
+    ("custom_rasterizer", "import_hooks", "prepare_raster"),
+    ("the patches", "patches.install", "install_patches"),
+    ("the doctor's route", "routes", "add_routes"),
+    ("the lines at the start", "welcome", "arrange"),
+)
+
+
 def start() -> None:
     """The memory cap, the missing rasteriser, the patches of upstream's nodes, the doctor's route,
     the lines that tell of them; each that fails costs one line."""
-    _guarded("the memory cap", "hy3d_rocm.comfy.memory", "cap_at_start")
-    _guarded("custom_rasterizer", "hy3d_rocm.comfy.import_hooks", "prepare_raster")
-    _guarded("the patches", "hy3d_rocm.comfy.patches.install", "install_patches")
-    _guarded("the doctor's route", "hy3d_rocm.comfy.routes", "add_routes")
-    _guarded("the lines at the start", "hy3d_rocm.comfy.welcome", "arrange")
-
-
-def _guarded(what: str, module: str, name: str) -> None:
-    try:
-        function: Callable[[], Any] = getattr(import_module(module), name)
-        function()
-    except Exception as error:  # noqa: BLE001  (our nodes must not fall with it)
-        logger.error(
-            "hy3d_rocm: %s: not in place, the nodes are not affected: %s: %s",
-            what, type(error).__name__, error,
-        )  # fmt: skip
+    for what, module, name in _AT_START:
+        try:
+            getattr(import_module(f"hy3d_rocm.comfy.{module}"), name)()
+        except Exception as error:  # noqa: BLE001  (our nodes must not fall with it)
+            logger.error(
+                "hy3d_rocm: %s: not in place, the nodes are not affected: %s: %s",
+                what, type(error).__name__, error,
+            )  # fmt: skip

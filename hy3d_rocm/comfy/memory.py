@@ -119,6 +119,7 @@ def cap_at_start(environ: Mapping[str, str] = os.environ) -> int | None:
     spills or resets; and ComfyUI's reserve grows by what the cap takes away, so that it plans
     with the rest. A second call changes nothing. What makes no sense is one line and no cap.
     """
+    global _cap
     names = [n for n in (measured.CAP_GB, measured.CAP_SHARE) if environ.get(n, "").strip()]
     if not names:
         return None
@@ -129,7 +130,22 @@ def cap_at_start(environ: Mapping[str, str] = os.environ) -> int | None:
     with _lock:
         if _cap is not None:
             return _cap[1]
-        return _cap_now(environ, indexed(device))
+        device = indexed(device)
+        _, total = measured.gpu_bytes(device)
+        cap, said = measured.wanted_cap(environ, total)
+        for line in said:
+            say_once(line)
+        if cap is None:
+            return None
+        torch.cuda.set_per_process_memory_fraction(cap / total, device)
+        taken = total - cap
+        management.EXTRA_RESERVED_VRAM += taken
+        _cap = device, cap
+    logger.info(
+        "hy3d_rocm: this process may have %s of the %s on %s; ComfyUI was told to leave %s more",
+        size_text(cap), size_text(total), device, size_text(taken),
+    )  # fmt: skip
+    return cap
 
 
 def free_everything() -> str:
@@ -278,22 +294,3 @@ def unload_models(device: torch.device) -> None:
 
 def _say_free(what: str, error: Exception) -> None:
     logger.warning("hy3d_rocm: %s (%s)", what, first_line(error))
-
-
-def _cap_now(environ: Mapping[str, str], device: torch.device) -> int | None:
-    global _cap
-    _, total = measured.gpu_bytes(device)
-    cap, said = measured.wanted_cap(environ, total)
-    for line in said:
-        say_once(line)
-    if cap is None:
-        return None
-    torch.cuda.set_per_process_memory_fraction(cap / total, device)
-    taken = total - cap
-    management.EXTRA_RESERVED_VRAM += taken
-    _cap = device, cap
-    logger.info(
-        "hy3d_rocm: this process may have %s of the %s on %s; ComfyUI was told to leave %s more",
-        size_text(cap), size_text(total), device, size_text(taken),
-    )  # fmt: skip
-    return cap

@@ -155,18 +155,13 @@ async def _examined(request: Any, self_test: bool, seconds: float) -> Examinatio
         found = asyncio.wrap_future(job.result)
         while not (await asyncio.wait([found], timeout=_LOOK_S))[0]:
             if request.transport is None or request.transport.is_closing():
-                found.add_done_callback(_heard)
+                # An outcome that nobody asks for would be logged by asyncio as an error.
+                found.add_done_callback(lambda gone: gone.cancelled() or gone.exception())
                 raise RefusedError(503, "the client hung up")
         return found.result()
     finally:
         with _lock:
             job.waiting -= 1
-
-
-def _heard(found: asyncio.Future[Examination]) -> None:
-    """Takes an outcome that nobody asks for, which asyncio would log as an error."""
-    if not found.cancelled():
-        found.exception()
 
 
 def _joined(self_test: bool, seconds: float) -> _Job:

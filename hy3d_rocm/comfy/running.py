@@ -213,7 +213,8 @@ def caught() -> str:
 def running() -> Iterator[Run]:
     """The scope of one node's work: failing convolutions are caught, and a cancel ends it after the
     running step with ComfyUI's own exception."""
-    jit.on_compile = _before_compiling
+    # A first decode compiles for some seconds: a cancel need not wait for the end of that.
+    jit.on_compile = lambda *_: management.throw_exception_if_processing_interrupted()
     with (
         Watcher() as watcher,
         protect(
@@ -255,8 +256,3 @@ def where_of(vae: Any) -> tuple[torch.device, object]:
 def said(error: BaseException) -> str:
     """The first line of an error."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _before_compiling(kernel: str, number: int) -> None:
-    """A first decode compiles for some seconds: a cancel need not wait for the end of that."""
-    management.throw_exception_if_processing_interrupted()

@@ -124,22 +124,19 @@ def offload_for(asked: str) -> Policy:
 
 def _found(name: str, environ: Mapping[str, str], values: Mapping[str, Any]) -> tuple[str, str]:
     """The value of a setting, and where it comes from. A switch is "on" or "off"."""
-    asked = _asked(name, environ)
+    variable = VARIABLES[name]
+    if name in _TEXTS:
+        asked = _text(name, variable, environ.get(variable, ""))
+    elif name in _CHOICES:
+        asked = read_choice(environ, variable, _CHOICES[name])
+    else:
+        asked = _YES_NO.get(read_choice(environ, variable, tuple(_YES_NO)) or "")
     if asked is not None:
-        return asked, f"{VARIABLES[name]} in the environment"
+        return asked, f"{variable} in the environment"
     stored = _stored(name, values)
     if stored is not None:
         return stored, "ComfyUI's settings"
     return _DEFAULTS.get(name, "off"), "default"
-
-
-def _asked(name: str, environ: Mapping[str, str]) -> str | None:
-    variable = VARIABLES[name]
-    if name in _TEXTS:
-        return _text(name, variable, environ.get(variable, ""))
-    if name in _CHOICES:
-        return read_choice(environ, variable, _CHOICES[name])
-    return _YES_NO.get(read_choice(environ, variable, tuple(_YES_NO)) or "")
 
 
 def _stored(name: str, values: Mapping[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from hy3d_rocm import __version__, _native
-from hy3d_rocm.comfy import comfy_server, memory, settings
+from hy3d_rocm.comfy import comfy_server, memory, settings, when_started
 from hy3d_rocm.comfy.patches import install
 from hy3d_rocm.diagnose.miopen.places import in_a_line
 from hy3d_rocm.framepack.preservation import recommend
@@ -25,17 +25,8 @@ logger = logging.getLogger("hy3d_rocm")
 def arrange() -> None:
     """Has the lines logged once all packs are loaded and corrected. To be called after the
     patches' hook, whose work is looked at. Nothing where ComfyUI is used without its server."""
-    startup = getattr(getattr(comfy_server(), "app", None), "on_startup", None)
-    if startup is None:
-        return
-    try:
-        startup.append(_on_startup)
-    except RuntimeError:  # the list is frozen: it has started
-        say()
-
-
-async def _on_startup(_app: object) -> None:
-    say()
+    if server := comfy_server():
+        when_started(server, say)
 
 
 def say(environ: Mapping[str, str] = os.environ) -> str:

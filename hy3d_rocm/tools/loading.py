@@ -27,7 +27,12 @@ from hy3d_rocm.units import brief
 logger = logging.getLogger("hy3d_rocm")
 
 DEMO = "demo"  # in a VAE's place
-RANDOM = ("hunyuan", "wan")  # what make_vae() fills with random weights
+# What make_vae() fills with random weights: its text, its kind, the widths that are set, what they
+# are multiples of (32 groups; what three halvings divide), the widest of all over the last of them.
+RANDOM = {
+    "hunyuan": ("HunyuanVideo", "hunyuan", (128, 256, 512, 512), 32, 1),
+    "wan": ("Wan 2.1", "wan21", (96,), 8, 4),
+}
 _SEEDVR2 = "seedvr2"  # in no package: see BareSeedVr2
 SHAPES: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("models.toml").read_text(encoding="utf-8")
@@ -260,19 +265,13 @@ def make_vae(
     stored. scale: below 1 the random ones get fewer channels.
     """
     if name in RANDOM:
-        changes: dict[str, Any]
-        if name == "hunyuan":
-            # The least number of channels that the 32 groups divide; for Wan's three halvings 8.
-            widths = tuple(max(round(c * scale / 32), 1) * 32 for c in (128, 256, 512, 512))
-            text, kind, changes = "HunyuanVideo", "hunyuan", {"block_out_channels": widths}
-        else:
-            width = max(round(96 * scale / 8), 1) * 8
-            widths = (width, 4 * width)
-            text, kind, changes = "Wan 2.1", "wan21", {"base_dim": width}
+        text, kind, full, unit, more = RANDOM[name]
+        widths = tuple(max(round(width * scale / unit), 1) * unit for width in full)
+        changes = {"block_out_channels": widths} if name == "hunyuan" else {"base_dim": widths[0]}
         usual = torch.bfloat16 if device.type == "cuda" else torch.float32
         vae = vae_like(_KINDS[kind]["class"], changes, device)
         vae.encoder = None
-        text += f"'s VAE, random weights, {widths[0]} to {widths[-1]} channels"
+        text += f"'s VAE, random weights, {widths[0]} to {more * widths[-1]} channels"
         return _cast(vae, device, dtype or usual), text, True
     if name == DEMO:
         text = "the demo's trained HunyuanVideo VAE"

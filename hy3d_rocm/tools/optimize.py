@@ -13,17 +13,7 @@ from torch import Tensor
 
 from hy3d_rocm.decoding.precision import SHORT, name_of
 from hy3d_rocm.decoding.report import DecodeOptions
-from hy3d_rocm.tools import metrics
-from hy3d_rocm.tools.runs import (
-    SILENT,
-    Listener,
-    Outcome,
-    Setting,
-    Subject,
-    exact_frames,
-    run_once,
-    strategies_for,
-)
+from hy3d_rocm.tools import metrics, runs
 from hy3d_rocm.units import MB, aligned, size_text
 
 CHUNKS = (1, 2, 4, 8)  # the specification's
@@ -52,8 +42,8 @@ class Choices:
 class Row:
     """One setting: the outcome of its fastest decode, the seconds of all, PSNR against exact."""
 
-    setting: Setting
-    outcome: Outcome
+    setting: runs.Setting
+    outcome: runs.Outcome
     seconds: list[float] = field(default_factory=list)
     psnr: float = math.nan
 
@@ -66,7 +56,7 @@ class Row:
     def best(self) -> float:
         return min(self.seconds, default=math.inf)
 
-    def take(self, outcome: Outcome, exact: Tensor) -> str:
+    def take(self, outcome: runs.Outcome, exact: Tensor) -> str:
         """One more decode of it, whose frames are let go; a line about it."""
         name, frames, outcome.frames = self.setting.name, outcome.frames, None
         if outcome.error is not None:
@@ -97,12 +87,12 @@ class Sweep:
 
 
 def optimize(
-    subject: Subject,
+    subject: runs.Subject,
     choices: Choices = Choices(),
     *,
     limit: float = 300.0,
     repeats: int = 2,
-    listener: Listener = SILENT,
+    listener: runs.Listener = runs.SILENT,
     keep: Callable[[Sweep], object] = lambda _: None,
 ) -> Sweep:
     """limit: seconds after which nothing is begun and what runs is cancelled at its next step.
@@ -116,7 +106,7 @@ def optimize(
         return time.perf_counter() - started > limit
 
     listener.begin("exact")
-    exact = exact_frames(subject, listener)
+    exact = runs.exact_frames(subject, listener)
     assert exact.frames is not None
     sweep = Sweep(
         subject.text, tuple(exact.frames.shape),
@@ -135,7 +125,7 @@ def optimize(
                         sweep.left_out.append(setting.name)
                     continue
                 listener.begin(setting.name)
-                outcome = run_once(subject, setting, progress=listener, cancel=late)
+                outcome = runs.run_once(subject, setting, progress=listener, cancel=late)
                 if row is None:
                     row = rows[setting.name] = Row(setting, outcome)
                     sweep.rows.append(row)
@@ -153,7 +143,7 @@ def optimize(
 class Recommendation:
     """setting: to take, None where nothing ended. sentences: why, and what else may be wanted."""
 
-    setting: Setting | None
+    setting: runs.Setting | None
     sentences: tuple[str, ...]
 
 
@@ -258,6 +248,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 def sweep_dict(sweep: Sweep) -> dict[str, Any]:
     """For JSON."""
     advice = recommend(sweep)
+    figures = ("way", "planning_seconds", "planned_bytes", "peak_bytes", "kind", "error")
     return {
         "tool": "optimize",
         "subject": sweep.subject,
@@ -267,10 +258,8 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
         "reference": sweep.reference,
         "rows": [
             {
-                "name": r.setting.name, "call": r.setting.call(), "way": r.outcome.way,
-                "seconds": r.seconds, "planning_seconds": r.outcome.planning_seconds,
-                "planned_bytes": r.outcome.planned_bytes, "peak_bytes": r.outcome.peak_bytes,
-                "psnr": r.psnr, "kind": r.outcome.kind, "error": r.outcome.error,
+                "name": r.setting.name, "call": r.setting.call(), "psnr": r.psnr,
+                **r.outcome.figures(*figures), "seconds": r.seconds,
                 "recommendations": r.outcome.report.recommendations if r.outcome.report else [],
             }
             for r in sweep.rows
@@ -284,17 +273,19 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def settings_for(subject: Subject, choices: Choices, quarter: int | None = None) -> list[Setting]:
+def settings_for(
+    subject: runs.Subject, choices: Choices, quarter: int | None = None
+) -> list[runs.Setting]:
     """In the order in which they are tried: what is likely best first, on a GPU memory_settings()
     last. quarter: the budget that tiles are cut for where none is chosen."""
     family, device, budget = subject.family, subject.device, choices.budget
-    choices = replace(choices, strategies=strategies_for(subject, choices.strategies))
+    choices = replace(choices, strategies=runs.strategies_for(subject, choices.strategies))
     usual = ("auto", "bf16", "fp16", "fp32") if device.type == "cuda" else ("auto",)
     names = choices.precisions or usual
     is_own = SHORT.get(name_of(family.dtype), "")
     frames = int(subject.latents.shape[2])
     sizes = [c for c in choices.chunks or CHUNKS if c <= frames] or [1]
-    found: list[Setting] = []
+    found: list[runs.Setting] = []
     for precision in dict.fromkeys("auto" if p == is_own else p for p in names):
         for strategy in choices.strategies:
             if strategy == "cpu" and (device.type == "cpu" or precision != "auto"):
@@ -303,31 +294,34 @@ def settings_for(subject: Subject, choices: Choices, quarter: int | None = None)
                 room = budget if budget is not None or strategy != "tiled" else quarter
                 name = " ".join(filter(None, [strategy, "" if precision == "auto" else precision,
                                               note]))  # fmt: skip
-                found.append(Setting(name, strategy, precision, room, options))
+                found.append(runs.Setting(name, strategy, precision, room, options))
     return found + memory_settings(device.type, choices, quarter)
 
 
-def memory_settings(device: str, choices: Choices, quarter: int | None = None) -> list[Setting]:
+def memory_settings(
+    device: str, choices: Choices, quarter: int | None = None
+) -> list[runs.Setting]:
     """What may be chosen about memory on a GPU, one thing at a time: cleanup_frequency, a batch,
     cpu_offload at a quarter of whole's memory, memory_threshold. None on a CPU: see not_swept()."""
     strategies, budget = choices.strategies, choices.budget
     if device == "cpu" or not strategies:
         return []
     base = "streamed" if "streamed" in strategies else strategies[0]
+    cleanups = {n: DecodeOptions(cleanup_frequency=n) for n in _CLEANUPS}
     found = [
-        Setting(f"{base} cleanup {n}", base, "auto", budget, DecodeOptions(cleanup_frequency=n))
-        for n in _CLEANUPS
+        runs.Setting(f"{base} cleanup {n}", base, "auto", budget, options)
+        for n, options in cleanups.items()
     ]
-    found.append(Setting(f"{base} batch of {_BATCH}", base, "auto", budget, batch=_BATCH))
+    found.append(runs.Setting(f"{base} batch of {_BATCH}", base, "auto", budget, batch=_BATCH))
     if "streamed" in strategies:
         found += [
-            Setting(f"streamed {word}", "streamed", "auto", budget or quarter,
+            runs.Setting(f"streamed {word}", "streamed", "auto", budget or quarter,
                     DecodeOptions(cpu_offload=offloads))
             for word, offloads in (("offloading", True), ("without offload", False))
         ]  # fmt: skip
     if budget is None:
         found += [
-            Setting(f"auto threshold {share}", options=DecodeOptions(memory_threshold=share))
+            runs.Setting(f"auto threshold {share}", options=DecodeOptions(memory_threshold=share))
             for share in _THRESHOLDS
         ]
     return found

@@ -158,6 +158,10 @@ class Outcome:
         """How it was made, in what, how long."""
         return f"{self.way} in {self.dtype}, {self.seconds:.1f} s"
 
+    def figures(self, *names: str) -> dict[str, Any]:
+        """These fields, for JSON."""
+        return {name: getattr(self, name) for name in names}
+
 
 def run_once(
     subject: Subject,

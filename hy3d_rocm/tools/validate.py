@@ -14,18 +14,8 @@ from hy3d_rocm.decoding.black_box import ENGINE as OWN_TILES
 from hy3d_rocm.decoding.black_box import plan_own_tiles
 from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.decoding.tiled_run import tile_places
-from hy3d_rocm.tools import metrics
+from hy3d_rocm.tools import metrics, runs
 from hy3d_rocm.tools.pictures import Panel, draw_heat_map
-from hy3d_rocm.tools.runs import (
-    SILENT,
-    Listener,
-    Outcome,
-    Setting,
-    Subject,
-    exact_frames,
-    run_once,
-    strategies_for,
-)
 from hy3d_rocm.units import aligned, size_text
 
 # What the specification's "no degradation" comes to for the one strategy that approximates.
@@ -46,7 +36,7 @@ class Borders:
 class Row:
     """One strategy. seam, flicker: see metrics; *_whole: of the exact frames at the same places."""
 
-    outcome: Outcome
+    outcome: runs.Outcome
     psnr: float = math.nan
     ssim: float = math.nan
     largest: float = math.nan
@@ -72,11 +62,11 @@ class Row:
         o, b = self.outcome, self.borders
         names = ("psnr", "ssim", "largest", "seam", "seam_whole", "seam_change", "flicker",
                  "flicker_whole", "flicker_change")  # fmt: skip
-        figures = {name: getattr(self, name) for name in names}
         return {
-            "name": o.setting.name, "call": o.setting.call(), "way": o.way, "error": o.error,
-            "seconds": o.seconds, "planned_bytes": o.planned_bytes, "peak_bytes": o.peak_bytes,
-            **figures, "rows": b.rows, "columns": b.columns, "cuts": b.frames,
+            "name": o.setting.name, "call": o.setting.call(),
+            **o.figures("way", "error", "seconds", "planned_bytes", "peak_bytes"),
+            **{name: getattr(self, name) for name in names},
+            "rows": b.rows, "columns": b.columns, "cuts": b.frames,
             "report": None if o.report is None else o.report.as_dict(),
         }  # fmt: skip
 
@@ -87,7 +77,7 @@ class Validation:
 
     subject: str
     shape: tuple[int, ...]
-    exact: Outcome
+    exact: runs.Outcome
     rows: list[Row] = field(default_factory=list)
     interrupted: bool = False
     is_random: bool = False
@@ -105,22 +95,22 @@ class Validation:
 
 
 def validate(
-    subject: Subject,
+    subject: runs.Subject,
     strategies: Sequence[str],
     *,
     share: float = 0.25,
     budget: int | str | None = None,
     options: DecodeOptions | None = None,
-    listener: Listener = SILENT,
+    listener: runs.Listener = runs.SILENT,
     cancel: Callable[[], bool] | None = None,
 ) -> Validation:
     """share: of whole's planned memory, which `tiled` gets unless `budget` is given. Ctrl-C and
     `cancel` end it with the rows so far. A share that is too small for tiles is raised to what they
     need at least. RuntimeError where not even the reference can be decoded,
     DecodeCancelled where it was cancelled before that."""
-    strategies = strategies_for(subject, strategies)
+    strategies = runs.strategies_for(subject, strategies)
     listener.begin("exact")
-    exact = exact_frames(subject, listener, cancel)
+    exact = runs.exact_frames(subject, listener, cancel)
     listener.say(f"exact: {exact.told}")
     assert exact.frames is not None
     found = Validation(subject.text, tuple(exact.frames.shape), exact, is_random=subject.is_random)
@@ -128,13 +118,13 @@ def validate(
     try:
         for name in strategies:
             room = quarter if name == "tiled" else budget
-            setting = Setting(name, name, "auto", room, options or DecodeOptions())
+            setting = runs.Setting(name, name, "auto", room, options or DecodeOptions())
             listener.begin(name)
-            outcome = run_once(subject, setting, progress=listener, cancel=cancel)
+            outcome = runs.run_once(subject, setting, progress=listener, cancel=cancel)
             least = outcome.smallest_bytes
             if name == "tiled" and budget is None and least:  # the share is ours, not the user's
                 setting = replace(setting, budget=least)
-                outcome = run_once(subject, setting, progress=listener, cancel=cancel)
+                outcome = runs.run_once(subject, setting, progress=listener, cancel=cancel)
             row = Row(outcome)
             if outcome.kind == "cancelled" or (cancel is not None and cancel()):
                 found.interrupted = True
@@ -149,7 +139,7 @@ def validate(
     return found
 
 
-def _measure(row: Row, subject: Subject, exact: Tensor) -> None:
+def _measure(row: Row, subject: runs.Subject, exact: Tensor) -> None:
     outcome = row.outcome
     if outcome.frames is None or outcome.report is None:
         return
@@ -209,13 +199,13 @@ def _cuts(family: Any, latents: int, chunk: int) -> tuple[int, ...]:
     return tuple((t - 1) * time + 1 for t in range(chunk, latents, chunk)) if chunk else ()
 
 
-def _is_reference(row: Row, exact: Outcome) -> bool:
+def _is_reference(row: Row, exact: runs.Outcome) -> bool:
     """Whether the row is the exact decode once more: that it equals itself shows nothing."""
     same = (row.outcome.way, row.outcome.dtype) == (exact.way, exact.dtype)
     return row.outcome.error is None and same and row.largest == 0
 
 
-def _judged(row: Row, exact: Outcome) -> list[tuple[bool, str]]:
+def _judged(row: Row, exact: runs.Outcome) -> list[tuple[bool, str]]:
     name, outcome = row.outcome.setting.name, row.outcome
     if _is_reference(row, exact):
         return []
@@ -239,7 +229,13 @@ def _judged(row: Row, exact: Outcome) -> list[tuple[bool, str]]:
 def validation_text(found: Validation) -> str:
     """A table and verdicts."""
     head = ("", "time", "peak", "planned", "PSNR", "SSIM", "largest", "seams", "flicker")
-    lines = ["hy3d-rocm validate", "", found.subject, *_reference(found), ""]
+    frames, height, width = found.shape[2:]
+    lines = ["hy3d-rocm validate", "", found.subject]
+    lines.append(
+        f"{frames} frames of {width}x{height}; exact: {found.exact.told}, planned "
+        f"{size_text(found.exact.planned_bytes)}"
+    )
+    lines += [f"(not {found.exact.instead_of})", ""] if found.exact.instead_of else [""]
     lines += aligned([head, *map(_cells, found.rows)])
     lines += [
         "",
@@ -258,16 +254,6 @@ def validation_text(found: Validation) -> str:
     if found.interrupted:
         lines.append("Interrupted: these are the figures so far.")
     return "\n".join(lines) + "\n"
-
-
-def _reference(found: Validation) -> list[str]:
-    frames, height, width = found.shape[2:]
-    line = (
-        f"{frames} frames of {width}x{height}; exact: {found.exact.told}, planned "
-        f"{size_text(found.exact.planned_bytes)}"
-    )
-    before = found.exact.instead_of
-    return [line, *([f"(not {before})"] if before else [])]
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -292,10 +278,7 @@ def validation_dict(found: Validation) -> dict[str, Any]:
         "subject": found.subject,
         "random_weights": found.is_random,
         "shape": found.shape,
-        "exact": {
-            "way": found.exact.way, "dtype": found.exact.dtype, "seconds": found.exact.seconds,
-            "planned_bytes": found.exact.planned_bytes, "peak_bytes": found.exact.peak_bytes,
-        },
+        "exact": found.exact.figures("way", "dtype", "seconds", "planned_bytes", "peak_bytes"),
         "rows": [row.as_dict() for row in found.rows],
         "verdicts": [{"holds": good, "text": text} for good, text in found.verdicts],
         "interrupted": found.interrupted,

@@ -10,7 +10,7 @@ from patch_doubles import marking
 
 from hy3d_rocm.comfy.patches.engine import Change
 
-NAMES = ("plain", "klass", "static", "prop", "inherited", "inherited_klass", "constant", "coro")
+NAMES = ("plain", "klass", "static", "inherited", "inherited_klass", "constant", "coro")
 
 
 def make_target() -> Any:
@@ -39,19 +39,10 @@ def make_target() -> Any:
         def static(x: int) -> Any:
             return ("static", x)
 
-        @property
-        def prop(self) -> Any:
-            """Doc of prop."""
-            return "prop"
-
         async def coro(self) -> Any:
             return "coro"
 
     return Target
-
-
-def make_property(original: property) -> property:
-    return property(lambda self: ("patched", original.__get__(self)))
 
 
 def make_async(original: Any) -> Any:
@@ -63,7 +54,6 @@ def make_async(original: Any) -> Any:
 
 def change(owner: Any, name: str) -> Change:
     makers: dict[str, Callable[[Any], Any]] = {
-        "prop": make_property,
         "constant": lambda original: ("patched", original),
         "coro": make_async,
     }
@@ -80,7 +70,7 @@ def values(target: Any) -> list[Any]:
     with pytest.raises(StopIteration) as stop:
         coroutine.send(None)
     return [
-        thing.plain(1), thing.klass(1), target.klass(1), thing.static(1), thing.prop,
+        thing.plain(1), thing.klass(1), target.klass(1), thing.static(1),
         thing.inherited(1), thing.inherited_klass(1), thing.constant, stop.value.value,
     ]  # fmt: skip
 

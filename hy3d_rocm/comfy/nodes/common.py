@@ -16,7 +16,7 @@ from typing import Any
 import nodes as core_nodes
 from comfy_api.v0_0_2 import io, ui
 
-from hy3d_rocm.comfy import settings
+from hy3d_rocm.comfy import settings, vaes
 from hy3d_rocm.comfy.decode import latents_of
 from hy3d_rocm.comfy.running import Asked
 from hy3d_rocm.decoding.checks import STRATEGIES
@@ -99,11 +99,6 @@ def _input(name: str, written: dict[str, Any]) -> Any:
     return made
 
 
-def _output(name: str, written: dict[str, str]) -> Any:
-    shown, tooltip = name.removesuffix("_out"), _text(written["tooltip"])
-    return _kind(written["kind"]).Output(name, display_name=shown, tooltip=tooltip)
-
-
 class Node(io.ComfyNode):  # type: ignore[misc]
     """A node of nodes.toml: what stands there under the name of its class."""
 
@@ -119,7 +114,12 @@ class Node(io.ComfyNode):  # type: ignore[misc]
             "category": "advanced/rocm",
             "description": _text(node["description"]),
             "inputs": [_input(name, written) for name, written in node["inputs"].items()],
-            "outputs": [_output(name, written) for name, written in node["outputs"].items()],
+            "outputs": [
+                _kind(given["kind"]).Output(
+                    name, display_name=name.removesuffix("_out"), tooltip=_text(given["tooltip"])
+                )
+                for name, given in node["outputs"].items()
+            ],
         }
         if "beside" in node:
             fields["category"] = getattr(core_nodes, node["beside"]).CATEGORY
@@ -174,12 +174,8 @@ def asked(
 def decode_options(given: dict[str, Any]) -> DecodeOptions:
     """DecodeOptions of a node's optional inputs; those that are missing have their defaults.
 
-    ValueError (a sentence) for a value that DecodeOptions does not take, and for a name that is
-    none of DEFAULTS.
+    ValueError (a sentence) for a value that DecodeOptions does not take.
     """
-    for name in given:
-        if name not in DEFAULTS:
-            raise ValueError(f"{name!r} is no option of a decode; known are {', '.join(DEFAULTS)}")
     values = {**DEFAULTS, **given}
     for name, none in _NONE_AT.items():
         if values[name] == none and not isinstance(values[name], bool):
@@ -204,24 +200,10 @@ def latent_shape(family: Any, wanted: Wanted) -> tuple[int, ...]:
     ValueError (a sentence) for a LATENT that is none, or of another model.
     """
     if wanted.samples is not None:
-        return _of_latent(family, wanted.samples)
+        return tuple(vaes.as_video(latents_of(wanted.samples), family).shape)
     for name in ("width", "height", "frames"):
         value = getattr(wanted, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} is {value!r}; give a whole number of 1 or more")
     shape = loading.latent_shape(family, wanted.frames, wanted.height, wanted.width)
     return (wanted.frames, *shape[1:]) if family.is_image else shape
-
-
-def _of_latent(family: Any, samples: Any) -> tuple[int, ...]:
-    shape = tuple(latents_of(samples).shape)
-    if family.is_image and len(shape) == 5:  # as ComfyUI's decode() does
-        shape = (shape[0], shape[1], *shape[3:])
-    if len(shape) == 4:
-        shape = (*shape[:2], 1, *shape[2:])
-    if len(shape) != 5 or shape[1] != family.latent_channels:
-        raise ValueError(
-            f"samples has shape {shape}, but this {family.name} VAE decodes "
-            f"{family.latent_channels} channels: connect a latent of its model, or none"
-        )
-    return shape

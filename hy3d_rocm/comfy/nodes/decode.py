@@ -124,8 +124,8 @@ def _method(source: Any, name: str, wishes: Wishes | None) -> Callable[..., Any]
 
         try:
             made, report = run_vae(
-                source, first, encode=encode, budget=budget, strategy=possible,
-                precision=precision, own=as_before, who=f"Protect VAE: {name}",
+                source, first, own=as_before, encode=encode, budget=budget, strategy=possible,
+                precision=precision, who=f"Protect VAE: {name}",
             )  # fmt: skip
         except DoesNotFitError as error:
             raise ValueError(f"Protect VAE: {error}") from error

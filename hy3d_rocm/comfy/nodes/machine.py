@@ -1,25 +1,28 @@
-"""The nodes about the machine: examined as `hy3d-rocm doctor` does it, memory given back, and what
-is known of it."""
+"""The nodes about the machine and the pipelines on it: the machine examined as `hy3d-rocm doctor`
+does it, memory given back, what is known of it; a pipeline's seed mode and its offload.
+"""
 
 from __future__ import annotations
 
 import contextvars
+import logging
 import threading
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 from comfy_api.v0_0_2 import io, ui
 
-from hy3d_rocm import offload
+from hy3d_rocm import offload as offloading
 from hy3d_rocm.comfy import memory, reports, settings
-from hy3d_rocm.comfy.nodes.common import EachTime, text_and_picture
+from hy3d_rocm.comfy.nodes.common import AsSet, EachTime, text_and_picture
 from hy3d_rocm.comfy.patches.install import installed
 from hy3d_rocm.comfy.picture import Section, draw
 from hy3d_rocm.comfy.running import TimeBar, Watcher
 from hy3d_rocm.device import resolve_device
 from hy3d_rocm.diagnose.doctor import basic, examination
 from hy3d_rocm.diagnose.doctor.report import sections
-from hy3d_rocm.pipeline import seed_mode_of, unwrap
+from hy3d_rocm.pipeline import PipelineProxy, seed_mode_of, unwrap
 
 _LOOK_S = 0.1
 _GRACE_S = 20.0  # beyond the time that the self-tests have: for the facts
@@ -100,13 +103,14 @@ def report(pipeline: Any = None) -> list[Section]:
     decodes = [line for text in reports.remembered() for line in text.splitlines()]
     pipelines = [_pipeline_line(one) for one in reports.known_pipelines()]
     asked = [] if pipeline is None else [_pipeline_line(pipeline)]
+    facts = sections(basic.collect(), whole=False).items()
     return [
         Section("Device", [f"ComfyUI computes on {memory.comfy_device()}", *asked]),
         _memory_section(),
         Section("Modes", settings.explained()),
         Section("Patches", _patch_lines()),
         Section("Pipelines", pipelines or ["none seen yet"]),
-        *_machine(),
+        *(Section(head[0].upper() + head[1:], told) for head, told in facts),
         Section(f"Decodes and encodes (the last {reports.KEPT})", decodes or ["none yet"]),
     ]
 
@@ -121,7 +125,7 @@ def _pipeline_line(pipeline: Any) -> str:
     real = unwrap(pipeline)
     found = resolve_device(real, memory.comfy_device())
     line = f"{type(real).__name__} computes on {found.device} (rule: {found.rule})"
-    line += f", offload: {offload.current_mode(real)}"
+    line += f", offload: {offloading.current_mode(real)}"
     mode = seed_mode_of(pipeline)
     return line if mode is None else f"{line}, seed_mode: {mode}"
 
@@ -143,7 +147,44 @@ def _patch_lines() -> list[str]:
     return lines or ["ComfyUI-Hunyuan3DWrapper is not installed: nothing to correct"]
 
 
-def _machine() -> list[Section]:
-    """The doctor's facts, a section for each of their headings."""
-    found = sections(basic.collect(), whole=False).items()
-    return [Section(head[0].upper() + head[1:], lines) for head, lines in found]
+logger = logging.getLogger("hy3d_rocm")
+
+
+class Hy3DRocmPipeline(AsSet):
+    """Puts Hunyuan3D's diffusers pipelines behind a PipelineProxy."""
+
+    @classmethod
+    def execute(
+        cls, pipeline: Any, seed_mode: str, offload: str = settings.SETTING
+    ) -> io.NodeOutput:
+        made, device = proxy(pipeline, seed_mode), memory.comfy_device()
+        free, total = memory.counted_free(device)
+        room = partial(memory.make_room, device=device)
+        policy = settings.offload_for(offload)
+        # A pipeline that cannot be offloaded raises nothing: that is the reason then.
+        decision = offloading.apply(unwrap(pipeline), policy, device, free, total, room=room)
+        logger.info("Hy3DRocmPipeline: offload %s: %s", policy, decision.reason)
+        return io.NodeOutput(made)
+
+
+class Hy3DRocmSeedMode(AsSet):
+    """Chooses the seed mode of one pipeline, and the number of a batch's first image."""
+
+    @classmethod
+    def execute(cls, pipeline: Any, seed_mode: str, first_index: int) -> io.NodeOutput:
+        return io.NodeOutput(proxy(pipeline, seed_mode, first_index))
+
+
+def proxy(pipeline: Any, seed_mode: str, first_index: int = 0) -> PipelineProxy:
+    """`pipeline` behind a proxy; "setting" is looked up.
+
+    Raises ValueError, in a sentence, for a first_index that the mode cannot use.
+    """
+    reports.know(pipeline)
+    return PipelineProxy(
+        pipeline,
+        default_device=memory.comfy_device(),
+        seed_mode=settings.seed_mode_for(seed_mode),
+        label=type(unwrap(pipeline)).__name__,
+        first_index=first_index,
+    )

@@ -49,19 +49,10 @@ class Hy3DRocmValidateDecode(Node):
 
     @classmethod
     def execute(
-        cls,
-        samples: Any,
-        vae: Any,
-        whole: bool,
-        streamed: bool,
-        tiled: bool,
-        cpu: bool,
-        budget: str,
-        share: float,
-        statistic_passes: int,
-    ) -> io.NodeOutput:
-        switches = zip(STRATEGIES, (whole, streamed, tiled, cpu), strict=True)
-        chosen = [name for name, is_on in switches if is_on]
+        cls, samples: Any, vae: Any, budget: str, share: float, statistic_passes: int,
+        **switches: bool,
+    ) -> io.NodeOutput:  # fmt: skip
+        chosen = [name for name in STRATEGIES if switches[name]]
         image, table = validate_decode(vae, samples, chosen, budget, share, statistic_passes)
         return io.NodeOutput(image, table, ui=text_and_picture(table, image))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -26,8 +26,16 @@ import torch
 from hy3d_rocm import offload
 from hy3d_rocm.comfy import comfy_server, memory, reports, settings
 from hy3d_rocm.comfy.patches.engine import MISSING, Change
-from hy3d_rocm.comfy.patches.upstream import KNOWN, PatchSpec, Upstream, node_differs, written
+from hy3d_rocm.comfy.patches.upstream import (
+    KNOWN,
+    PatchSpec,
+    Upstream,
+    functions_of,
+    node_differs,
+    written,
+)
 from hy3d_rocm.device import main_device, resolve_device
+from hy3d_rocm.diagnose.env.choices import PATCHES
 from hy3d_rocm.offload import components
 from hy3d_rocm.pipeline import PipelineProxy, seed_mode_of, unwrap
 from hy3d_rocm.scopes import cuda_literals
@@ -40,24 +48,21 @@ Make = Callable[[Callable[..., Any]], Callable[..., Any]]  # of a Change
 _CHOICES: dict[str, tuple[str, ...]] = {"seed_mode": SEED_MODES, "offload": settings.OFFLOADS}
 
 
-def switched(spec: str) -> Callable[[Make], Make]:
-    """Of a Change's `make`: what it makes is called only while the settings leave the patch `spec`
-    on, else the original."""
+def _switched(spec: str, make: Make) -> Make:
+    """What `make` makes is called only while the settings leave the patch `spec` on, else the
+    original."""
 
-    def decorate(make: Make) -> Make:
-        @wraps(make)
-        def made(original: Callable[..., Any]) -> Callable[..., Any]:
-            ours = make(original)
+    @wraps(make)
+    def made(original: Callable[..., Any]) -> Callable[..., Any]:
+        ours = make(original)
 
-            def function(*args: Any, **kwargs: Any) -> Any:
-                is_off = spec in settings.current().patches_off
-                return (original if is_off else ours)(*args, **kwargs)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            is_off = spec in settings.current().patches_off
+            return (original if is_off else ours)(*args, **kwargs)
 
-            return function
+        return function
 
-        return made
-
-    return decorate
+    return made
 
 
 def by_name(around: Callable[[Callable[[], Any], inspect.BoundArguments], Any]) -> Make:
@@ -99,10 +104,6 @@ class Call:
         """The argument `name` of this call; None if the method has no such parameter."""
         return self.arguments.arguments.get(name)
 
-    def has(self, name: str) -> bool:
-        """Whether the method has a parameter `name`."""
-        return name in self.arguments.signature.parameters
-
     def run(self, **replaced: Any) -> Any:
         """Upstream's method with these arguments replaced."""
         given = {**self.arguments.arguments, **replaced}
@@ -129,11 +130,32 @@ class NodePatch:
 
     def differs(self, upstream: Upstream) -> str | None:
         """None if the node is as we know it, else a sentence."""
-        sentence = node_differs(upstream, self.node, self.function, self.parameters, self.names)
-        return sentence or own_inputs_differ(upstream.node(self.node), self.function, self.inputs)
+        different = node_differs(upstream, self.node, self.function, self.parameters, self.names)
+        return different or self._own_inputs_differ(upstream.node(self.node))
 
-    def changes(self, node_class: type) -> list[Change]:
-        """The changes that wrap `node_class`."""
+    def _own_inputs_differ(self, node_class: Any) -> str | None:
+        """A sentence if upstream has an input or a parameter of the same name as one of ours."""
+        if self.inputs:
+            parameters = inspect.signature(getattr(node_class, self.function)).parameters
+            types = node_class.INPUT_TYPES()
+            theirs = {name for part in types.values() for name in part} | set(parameters)
+            present = types.get("optional", {})  # ours, where it is patched already
+            taken = [n for n in self.inputs if n in theirs and present.get(n) != _own_input(n)]
+            if taken:
+                return f"{self.node} has an input {', '.join(taken)} of its own by now"
+        if inspect.iscoroutinefunction(getattr(node_class, "IS_CHANGED", None)):
+            return f"{self.node}.IS_CHANGED is asynchronous by now"
+        return None
+
+    def changes(self, upstream: Upstream) -> list[Change]:
+        """The changes that wrap it. None for an optional node that is not there, or not as we know
+        it."""
+        if self.optional and (
+            self.node not in upstream.node_ids or self.differs(upstream) is not None
+        ):
+            logger.debug("%s is not as we know it and is left as it is", self.node)
+            return []
+        node_class = upstream.node(self.node)
         changes = [
             Change(node_class, self.function, self.wrapped),
             Change(node_class, "IS_CHANGED", self.is_changed, added=True),
@@ -193,19 +215,6 @@ class NodePatch:
         return extended
 
 
-def own_inputs_differ(node_class: type, function: str, inputs: Sequence[str]) -> str | None:
-    """A sentence if upstream has an input or a parameter of the same name as one of ours."""
-    parameters = inspect.signature(getattr(node_class, function)).parameters
-    types = node_class.INPUT_TYPES()  # type: ignore[attr-defined]
-    theirs = {name for part in types.values() for name in part} | set(parameters)
-    taken = [name for name in inputs if name in theirs and not _is_ours(types, name)]
-    if taken:
-        return f"{node_class.__name__} has an input {', '.join(taken)} of its own by now"
-    if inspect.iscoroutinefunction(getattr(node_class, "IS_CHANGED", None)):
-        return f"{node_class.__name__}.IS_CHANGED is asynchronous by now"
-    return None
-
-
 def offload_device() -> torch.device:
     """Where ComfyUI keeps diffusion models that are not in use."""
     return torch.device(management.unet_offload_device())
@@ -234,30 +243,43 @@ def _own_input(name: str) -> tuple[list[str], dict[str, str]]:
     return [settings.SETTING, *_CHOICES[name]], {"default": settings.SETTING, "tooltip": tooltip}
 
 
-def _is_ours(types: dict[str, Any], name: str) -> bool:
-    return bool(types.get("optional", {}).get(name) == _own_input(name))
+def patch_of(
+    spec: str, makes: Mapping[str, Make] | None = None,
+    around: Callable[[Call], Any] | None = None,
+    also: Callable[[Any], str | None] = lambda place: None,
+    wanted: Callable[[], bool] = lambda: True,
+) -> PatchSpec:  # fmt: skip
+    """The patch `spec`, as upstream.toml knows what it relies on.
 
+    makes: by the paths there, a Change's `make` for each function that is replaced; the settings
+    switch it off at each call. around: see NodePatch, for the nodes whose patch it is. also: what
+    else is different, as a sentence. wanted: see PatchSpec.
+    """
+    nodes = [
+        NodePatch(node, around, **said)
+        for node, said in KNOWN["nodes"].items()
+        if around is not None and said["spec"] == spec
+    ]
+    ours = dict(makes or {})
+    if spec in PATCHES:  # it has a switch
+        ours = {path: _switched(spec, make) for path, make in ours.items()}
 
-def node_patches(spec: str, around: Callable[[Call], Any]) -> tuple[NodePatch, ...]:
-    """The nodes that the patch `spec` wraps."""
-    nodes = KNOWN["nodes"].items()
-    return tuple(NodePatch(node, around, **said) for node, said in nodes if said["spec"] == spec)
+    def expects(place: Any) -> str | None:
+        found = [different for *_, different, alone in functions_of(place, spec) if not alone]
+        told = (node.differs(place) for node in nodes if not node.optional)
+        return next(filter(None, found), None) or also(place) or next(filter(None, told), None)
 
+    def changes(place: Any) -> list[Change]:
+        made = [
+            Change(*at, ours[path])
+            for path, at, different, _ in functions_of(place, spec)
+            if path in ours and at is not None and different is None
+        ]
+        for node in nodes:
+            made += node.changes(place)
+        return made
 
-def differs_first(patches: Sequence[NodePatch], upstream: Upstream) -> str | None:
-    """The first difference of any of the nodes."""
-    return next(filter(None, (patch.differs(upstream) for patch in patches)), None)
-
-
-def node_changes(patches: Sequence[NodePatch], upstream: Upstream) -> list[Change]:
-    """Those of all the nodes."""
-    return [c for patch in patches for c in patch.changes(upstream.node(patch.node))]
-
-
-def node_spec(spec: str, around: Callable[[Call], Any]) -> PatchSpec:
-    """A PatchSpec that wraps nodes and does nothing else."""
-    nodes = node_patches(spec, around)
-    return PatchSpec(spec, partial(differs_first, nodes), partial(node_changes, nodes))
+    return PatchSpec(spec, expects, changes, wanted)
 
 
 @contextmanager
@@ -371,10 +393,6 @@ class Transfers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.summary()
-
-    def summary(self) -> None:
-        """One line with all that was moved, if anything was."""
         if self.count:
             logger.info(
                 "%s: models moved %d times, %s in all",

@@ -1,4 +1,4 @@
-"""What is patched in ComfyUI-FramePackWrapper: device, unloading, preserved memory.
+"""What is patched in ComfyUI-FramePackWrapper: device, unloading, preserved memory, preview.
 
 Device: its memory module where ComfyUI computes on something else than CUDA's current device
 (`--cpu` on a machine with a GPU, a second GPU, DirectML). Its `gpu` is the device that was current
@@ -18,34 +18,41 @@ Upstream's value of 6 GB is nobody's choice and means "computed"; any other valu
 is only exceeded where a section runs out of memory. `move_model_to_device_with_memory_preservation`
 in upstream's module of nodes places the weights, `sample_hunyuan` there is one section: both are
 wrapped, and what they do belongs to the call of a sampler that is running.
+
+Preview: the finished sections under the frame in work. Upstream shows one frame of the section that
+is being made and starts anew with each section. The frames come from ComfyUI's own previewer
+(latents to RGB, or TAEHV), one latent frame at a time.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
+import math
 import os
+import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import comfy.model_management as management
+import comfy.utils
 import torch
 
 from hy3d_rocm.comfy import comfy_server, during, memory
 from hy3d_rocm.comfy.memory import comfy_device
-from hy3d_rocm.comfy.patches import framepack_preview
-from hy3d_rocm.comfy.patches.common import Make, by_name, off_the_gpu, offload_device, switched
-from hy3d_rocm.comfy.patches.engine import Change
-from hy3d_rocm.comfy.patches.framepack_preview import SAMPLERS, samplers_differ, samplers_of
-from hy3d_rocm.comfy.patches.upstream import PatchSpec, Place, names_missing, parameters_missing
+from hy3d_rocm.comfy.patches.common import Make, by_name, off_the_gpu, offload_device, patch_of
+from hy3d_rocm.comfy.patches.upstream import PatchSpec, Place
 from hy3d_rocm.comfy.patches.vaes import is_untouched
 from hy3d_rocm.framepack import sections
 from hy3d_rocm.framepack.importing import free_memory_gb
 from hy3d_rocm.framepack.preservation import begin, users_choice
 from hy3d_rocm.units import size_text
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -61,44 +68,24 @@ _DONE: dict[Stage, tuple[tuple[Kind, ...], tuple[Kind, ...]]] = {
     "Transformer": (("text encoders", "VAE", "image encoder", "other models"), ()),
     "VAE Decode": (("text encoders", "image encoder", "transformer"), ("VAE",)),
 }
-_MOVE = "move_model_to_device_with_memory_preservation"
 _OFFLOAD = "offload_model_from_device_for_memory_preservation"
-_SAMPLE = "sample_hunyuan"
 _INPUT = "gpu_memory_preservation"
+
+SAMPLERS = ("FramePackSampler", "FramePackSingleFrameSampler")  # the second one came later
 
 _inside: ContextVar[bool] = ContextVar("hy3d_rocm_framepack_stage", default=False)
 
 
-def _device_expects(place: Place) -> str | None:
-    memory = place.part("memory")
-    query = getattr(memory, "get_cuda_free_memory_gb", None)
-    if query is None:
-        return "its memory module has no get_cuda_free_memory_gb"
-    if query.__module__ != memory.__name__:
-        return None  # ours, from the import
-    return names_missing(query, ("memory_stats", "mem_get_info"))
-
-
-@switched("framepack-import")
-def _query(original: Callable[..., float]) -> Callable[..., float]:
-    return free_memory_gb(original, comfy_device)
-
-
-def _device_changes(place: Place) -> list[Change]:
-    return [Change(place.part("memory"), "get_cuda_free_memory_gb", _query)]
+# What a model has by which it is known: ComfyUI's classes have no common names.
+_TRAITS: dict[str, Kind] = {
+    "encode_token_weights": "text encoders", "vision_model": "image encoder",
+    "diffusion_model": "transformer", "decoder": "VAE", "decode": "VAE",
+}  # fmt: skip
 
 
 def kind_of(model: Any) -> Kind:
-    """Which of them a model is, by what it has (ComfyUI's classes have no common names)."""
-    if hasattr(model, "encode_token_weights"):
-        return "text encoders"
-    if hasattr(model, "vision_model"):
-        return "image encoder"
-    if hasattr(model, "diffusion_model"):
-        return "transformer"
-    if hasattr(model, "decoder") or hasattr(model, "decode"):
-        return "VAE"
-    return "other models"
+    """Which of them a model is."""
+    return next((kind for name, kind in _TRAITS.items() if hasattr(model, name)), "other models")
 
 
 def unload(kinds: Sequence[Kind]) -> None:
@@ -170,7 +157,6 @@ def prompt_samples() -> bool:
 
 
 def _in_stage(name: Stage) -> Make:
-    @switched("framepack-unload")
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(*args: Any, **kwargs: Any) -> Any:
             # A previewer's VAE decodes at every step of the sampler.
@@ -186,17 +172,6 @@ def _in_stage(name: Stage) -> Make:
     return make
 
 
-_IN_VAE: dict[str, Make] = {
-    "encode": _in_stage("VAE Encode"),
-    "encode_tiled": _in_stage("VAE Encode"),
-    "decode": _in_stage("VAE Decode"),
-    "decode_tiled": _in_stage("VAE Decode"),
-}
-_ENCODE_IMAGE = _in_stage("Image Encode")
-_UNLOADING = switched("framepack-unload")(by_name(_unloading))
-
-
-@switched("framepack-unload")
 def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
     """offload_model_from_device_for_memory_preservation: upstream stops as soon as so much is
     free as it was told, and the VAE then finds what is left of the transformer in its way."""
@@ -205,23 +180,6 @@ def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
         _unload_transformer(model)
 
     return offload
-
-
-def _unload_expects(place: Place) -> str | None:
-    return samplers_differ(place, ("unload_all_models", "unet_offload_device"))
-
-
-def _unload_changes(place: Place) -> list[Change]:
-    import comfy.clip_vision
-    import comfy.sd
-
-    changes = [Change(node, "process", _UNLOADING) for node in samplers_of(place)]
-    changes += [Change(comfy.sd.VAE, name, make) for name, make in _IN_VAE.items()]
-    changes.append(Change(comfy.clip_vision.ClipVisionModel, "encode_image", _ENCODE_IMAGE))
-    for module in (place.part("memory"), place.part("nodes")):
-        if hasattr(module, _OFFLOAD) and not names_missing(getattr(module, _OFFLOAD), ("modules",)):
-            changes.append(Change(module, _OFFLOAD, _whole))
-    return changes
 
 
 @dataclass
@@ -237,18 +195,15 @@ class Sampling:
 _sampling: ContextVar[Sampling | None] = ContextVar("hy3d_rocm_framepack_run", default=None)
 
 
-def _around_sampler(default_gb: float) -> Make:
-    def around(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
-        wanted = users_choice(float(bound.arguments[_INPUT]), default_gb)
-        now = Sampling(_key(bound.arguments), wanted)
-        try:
-            with during(_sampling, now):
-                return run()
-        finally:
-            if now.runner is not None:
-                sections.remember(now.key, now.runner.state)
-
-    return switched("framepack-memory")(by_name(around))
+def _sampled(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
+    default_gb = _default_gb(bound.args[0])
+    now = Sampling(_key(bound.arguments), users_choice(float(bound.arguments[_INPUT]), default_gb))
+    try:
+        with during(_sampling, now):
+            return run()
+    finally:
+        if now.runner is not None:
+            sections.remember(now.key, now.runner.state)
 
 
 def _key(arguments: dict[str, Any]) -> Hashable:
@@ -300,7 +255,6 @@ def _section(original: Callable[..., Any]) -> Callable[..., Any]:
     return sample_hunyuan
 
 
-@switched("framepack-memory")
 def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
     """LoadFramePackModel: "main_device" only where all weights fit beside what a section needs.
 
@@ -343,50 +297,162 @@ def _default_gb(node: Any) -> float:
     return float(node.INPUT_TYPES()["required"][_INPUT][1]["default"])
 
 
-def _memory_expects(place: Place) -> str | None:
-    nodes = place.part("nodes")
-    for name in (_MOVE, _SAMPLE):
-        if not callable(getattr(nodes, name, None)):
-            return f"its module of nodes has no {name}"
-    for node in samplers_of(place):
+logger = logging.getLogger("hy3d_rocm")
+
+_FORMAT = "JPEG"
+MOST_FRAMES = 64  # on one picture; of more, so many are shown, evenly spread
+THUMBNAIL = 96  # longest side of a finished frame, in pixels
+
+
+class Preview:
+    """The preview of one call of a sampler. finished: thumbnails, in the order of the video."""
+
+    def __init__(self, previewer: Any, most_pixels: int) -> None:
+        self.previewer = previewer
+        self.most_pixels = most_pixels
+        self.finished: list[Any] = []
+        self._bar: Any = None
+
+    def step(self, step: int, x0: Any, x: Any, total: int) -> None:
+        """In place of upstream's callback. ComfyUI's interrupt goes out here."""
+        self._show(step + 1, total, sheet(self._image(x0), self.finished))
+
+    def section(self, latents: Any, steps: int) -> None:
+        """A section is finished: latents (1, 16, T, H, W). It lies before the earlier ones, since
+        FramePack makes a video from its end."""
+        frames = [self._image(latents[:, :, t : t + 1]) for t in range(latents.shape[2])]
+        found = [thumbnail(frame) for frame in frames if frame is not None]
+        self.finished[:0] = found
+        if found:
+            self._show(steps, steps, sheet(None, self.finished))
+
+    def _image(self, latents: Any) -> Any:
+        """The previewer's picture; None if it has none, or fails: the video is worth more."""
         try:
-            _default_gb(node)
+            made = self.previewer.decode_latent_to_preview_image(_FORMAT, latents)
+            return None if made is None else made[1]
+        except Exception as error:  # noqa: BLE001  (a previewer of another pack may do anything)
+            logger.debug("no preview: %s", error)
+            return None
+
+    def _show(self, step: int, total: int, image: Any) -> None:
+        if self._bar is None:
+            self._bar = comfy.utils.ProgressBar(total)
+        shown = None if image is None else (_FORMAT, image, self.most_pixels)
+        self._bar.update_absolute(step, total, shown)
+
+
+def thumbnail(image: Image) -> Image:
+    """A copy whose longest side is THUMBNAIL, or smaller as it is."""
+    small = image.copy()
+    small.thumbnail((THUMBNAIL, THUMBNAIL))
+    return small
+
+
+def sheet(current: Image | None, finished: Sequence[Image]) -> Image | None:
+    """The frame in work above the finished frames in reading order; None if there is neither.
+
+    finished: thumbnails of one size, in the order of the video.
+    """
+    from PIL.Image import new
+
+    if not finished:
+        return current
+    count = min(len(finished), MOST_FRAMES)
+    step = (len(finished) - 1) / max(count - 1, 1)  # from one that is shown to the next
+    shown = [finished[round(i * step)] for i in range(count)]
+    columns = math.ceil(math.sqrt(len(shown)))
+    rows = math.ceil(len(shown) / columns)
+    width, height = shown[0].size
+    wide = columns * width
+    top = 0 if current is None else max(1, round(current.size[1] * wide / current.size[0]))
+    made = new("RGB", (wide, top + rows * height))
+    if current is not None:
+        made.paste(current.resize((wide, top)), (0, 0))
+    for index, frame in enumerate(shown):
+        made.paste(frame, ((index % columns) * width, top + index // columns * height))
+    return made
+
+
+_running: ContextVar[Preview | None] = ContextVar("hy3d_rocm_framepack_preview", default=None)
+
+
+def _with_preview(run: Callable[[], Any], _bound: inspect.BoundArguments) -> Any:
+    with during(_running, _preview()):
+        return run()
+
+
+def _preview() -> Preview | None:
+    """None where previews are off or ComfyUI's previewer is not as we know it."""
+    try:
+        import comfy.latent_formats
+
+        latent_preview = sys.modules["latent_preview"]  # the core's nodes have imported it
+        made = latent_preview.get_previewer(comfy_device(), comfy.latent_formats.HunyuanVideo())
+        most = int(getattr(latent_preview, "MAX_PREVIEW_RESOLUTION", 512))
+    except Exception as error:  # noqa: BLE001  (upstream's preview is as good as none of ours)
+        logger.debug("no preview of sections: %s", error)
+        return None
+    return None if made is None else Preview(made, most)
+
+
+def _shown_section(original: Callable[..., Any]) -> Callable[..., Any]:
+    def sample_hunyuan(*args: Any, **kwargs: Any) -> Any:
+        now = _running.get()
+        if now is None or kwargs.get("callback") is None:
+            return original(*args, **kwargs)
+        made = original(*args, **{**kwargs, "callback": now.step})
+        if getattr(made, "ndim", 0) == 5:
+            now.section(made, int(kwargs.get("num_inference_steps") or 1))
+        return made
+
+    return sample_hunyuan
+
+
+def _no_default(place: Place) -> str | None:
+    for name in SAMPLERS:
+        try:
+            _default_gb(place.parts.get(name, place.part(SAMPLERS[0])))
         except (AttributeError, KeyError, IndexError, TypeError, ValueError):
-            return f"{node.__name__} has no input {_INPUT} with a default"
-    return (
-        samplers_differ(place, (_MOVE, _SAMPLE, "unload_all_models"))
-        or parameters_missing(getattr(nodes, _MOVE), ("model", "target_device"))
-        or parameters_missing(getattr(nodes, _SAMPLE), ("transformer", "generator", "callback"))
-        or _transformer_differs(nodes)
-    )
+            return f"{name} has no input {_INPUT} with a default"
+    return None
 
 
-def _transformer_differs(nodes: Any) -> str | None:
-    kind = getattr(nodes, "HunyuanVideoTransformer3DModel", None)
-    initialize = getattr(kind, "initialize_teacache", None)
-    if initialize is None:
-        return "its transformer has no initialize_teacache"
-    state = ("cnt", "accumulated_rel_l1_distance", "previous_residual")
-    told = ("enable_teacache", "num_steps", "rel_l1_thresh")
-    return parameters_missing(initialize, told) or names_missing(initialize, state)
-
-
-def _memory_changes(place: Place) -> list[Change]:
-    changes = [
-        Change(node, "process", _around_sampler(_default_gb(node))) for node in samplers_of(place)
-    ]
-    nodes = place.part("nodes")
-    changes += [Change(nodes, _MOVE, _moving), Change(nodes, _SAMPLE, _section)]
-    loader = getattr(nodes, "LoadFramePackModel", None)
-    if loader is not None and not parameters_missing(loader.loadmodel, ("model", "load_device")):
-        changes.append(Change(loader, "loadmodel", _loading))
-    return changes
+def _of_samplers(make: Make) -> dict[str, Make]:
+    return {f"{name}.process": make for name in SAMPLERS}
 
 
 # In the order in which they are applied.
 SPECS: tuple[PatchSpec, ...] = (
-    PatchSpec("framepack-import", _device_expects, _device_changes),
-    PatchSpec("framepack-unload", _unload_expects, _unload_changes),
-    PatchSpec("framepack-memory", _memory_expects, _memory_changes),
-    framepack_preview.SPEC,
+    patch_of(
+        "framepack-import",
+        {"memory.get_cuda_free_memory_gb": lambda query: free_memory_gb(query, comfy_device)},
+    ),
+    patch_of(
+        "framepack-unload",
+        {
+            **_of_samplers(by_name(_unloading)),
+            "VAE.encode": _in_stage("VAE Encode"),
+            "VAE.encode_tiled": _in_stage("VAE Encode"),
+            "VAE.decode": _in_stage("VAE Decode"),
+            "VAE.decode_tiled": _in_stage("VAE Decode"),
+            "ClipVisionModel.encode_image": _in_stage("Image Encode"),
+            f"memory.{_OFFLOAD}": _whole,
+            f"nodes.{_OFFLOAD}": _whole,
+        },
+    ),
+    patch_of(
+        "framepack-memory",
+        {
+            **_of_samplers(by_name(_sampled)),
+            "nodes.move_model_to_device_with_memory_preservation": _moving,
+            "nodes.sample_hunyuan": _section,
+            "LoadFramePackModel.loadmodel": _loading,
+        },
+        also=_no_default,
+    ),
+    patch_of(
+        "framepack-preview",
+        {**_of_samplers(by_name(_with_preview)), "nodes.sample_hunyuan": _shown_section},
+    ),
 )

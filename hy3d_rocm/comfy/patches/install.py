@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from hy3d_rocm.comfy import comfy_server, settings
+from hy3d_rocm.comfy import comfy_server, settings, when_started
 from hy3d_rocm.comfy.patches.engine import PatchError, PatchSet
 from hy3d_rocm.comfy.patches.upstream import PACKS, Pack, PatchSpec, Place, UpstreamError
 from hy3d_rocm.diagnose.env.choices import PATCH_VARIABLE, is_off, read_patch_choice
@@ -55,12 +55,9 @@ def amd_gpu() -> tuple[bool, str]:
 
     Never raises: what cannot be asked counts as no.
     """
-    try:
-        import torch
-    except Exception as error:  # noqa: BLE001  (a broken torch fails in many ways)
-        return False, f"torch cannot be imported ({type(error).__name__}: {error})"
-    names = _gpu_names(torch)
-    hip = getattr(getattr(torch, "version", None), "hip", None)
+    import torch
+
+    names, hip = _gpu_names(torch.cuda), torch.version.hip
     if hip and names:
         return True, f"AMD GPU: {names[0]} (ROCm {hip})"
     for name in names:
@@ -71,16 +68,16 @@ def amd_gpu() -> tuple[bool, str]:
     return False, f"there is no AMD GPU here ({', '.join(names) or 'torch sees no GPU'})"
 
 
-def _gpu_names(torch: Any) -> list[str]:
+def _gpu_names(cuda: Any) -> list[str]:
     """Names of the GPUs that torch sees; one that has no name to tell is "GPU <number>"."""
     try:
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        count = cuda.device_count() if cuda.is_available() else 0
     except Exception:  # noqa: BLE001  (a driver that cannot be asked is a GPU that cannot be used)
         return []
     names = []
     for index in range(count):
         try:
-            names.append(str(torch.cuda.get_device_name(index)))
+            names.append(str(cuda.get_device_name(index)))
         except Exception:  # noqa: BLE001
             names.append(f"GPU {index}")
     return names
@@ -94,22 +91,18 @@ def install_patches(
     environ: Mapping[str, str] = os.environ, packs: Sequence[Pack] = PACKS
 ) -> Installation | None:
     """Have upstream patched when ComfyUI is ready: hook into its server, once. None (and nothing
-    done) where there is none or it fails; never raises. Called once the nodes are made."""
-    try:
-        server = comfy_server()
-        if server is None:
-            logger.debug("hy3d_rocm: there is no ComfyUI server here; nothing will be patched")
-            return None
-        before = getattr(server, _MARK, None)
-        if isinstance(before, Installation) and before.packs == tuple(packs):
-            return before
-        if before is not None:
-            before.uninstall()
-        installation = Installation(packs, environ)
-        installation.hook(server)
-    except Exception as error:  # noqa: BLE001  (ComfyUI must start)
-        logger.warning("hy3d_rocm: nothing is patched: %s", _in_words(error))
+    done) where there is none. Called once the nodes are made."""
+    server = comfy_server()
+    if server is None:
+        logger.debug("hy3d_rocm: there is no ComfyUI server here; nothing will be patched")
         return None
+    before = getattr(server, _MARK, None)
+    if isinstance(before, Installation) and before.packs == tuple(packs):
+        return before
+    if before is not None:
+        before.uninstall()
+    installation = Installation(packs, environ)
+    installation.hook(server)
     return installation
 
 
@@ -117,13 +110,6 @@ def installed() -> Installation | None:
     """What `install` has hooked into the server; `lines` of it is what was said."""
     found = getattr(comfy_server(), _MARK, None)
     return found if isinstance(found, Installation) else None
-
-
-def uninstall() -> tuple[str, ...]:
-    """Take everything back, hooks included; the names of attributes that somebody has wrapped
-    since, which keep a wrapper of ours that does nothing."""
-    found = installed()
-    return () if found is None else found.uninstall()
 
 
 class _Copy:
@@ -163,26 +149,11 @@ class Installation:
         self._server: Any = None
 
     def hook(self, server: Any) -> None:
-        """Be called at the server's start and at each prompt; at once if it has started.
-
-        One of the two will do; TypeError if the server has neither.
-        """
-        startup = _startup_hooks(server)
-        add_handler = getattr(server, "add_on_prompt_handler", None)
-        if startup is None and add_handler is None:
-            raise TypeError("this ComfyUI's server has no hook for its start and none for a prompt")
+        """Be called at the server's start and at each prompt; at once if it has started."""
         self._server = server
         setattr(server, _MARK, self)
-        if add_handler is not None:
-            add_handler(self._on_prompt)
-        if startup is not None:
-            try:
-                startup.append(self._on_startup)
-            except RuntimeError:  # the list is frozen: it has started, all packs are loaded
-                self.run()
-
-    async def _on_startup(self, _app: object) -> None:
-        self.run()
+        server.add_on_prompt_handler(self._on_prompt)
+        when_started(server, self.run)
 
     def _on_prompt(self, request: Any) -> Any:
         self.run()
@@ -208,17 +179,17 @@ class Installation:
                 self._say(logging.WARNING, "not all is patched: %s", _in_words(error))
 
     def uninstall(self) -> tuple[str, ...]:
-        """Revert all and leave the server; see the function of this name."""
+        """Revert all and leave the server, where a hook is left that does nothing; the names of
+        attributes that somebody has wrapped since, which keep a wrapper of ours that does nothing.
+        """
         with self._lock:
             self._ended = True
             left = [name for copy in reversed(self._copies) for name in copy.revert()]
             self._copies.clear()
             server, self._server = self._server, None
         if server is not None:
-            _remove(getattr(server, "on_prompt_handlers", None), self._on_prompt)
-            _remove(_startup_hooks(server), self._on_startup)
-            if getattr(server, _MARK, None) is self:
-                delattr(server, _MARK)
+            server.on_prompt_handlers.remove(self._on_prompt)
+            delattr(server, _MARK)
         return tuple(left)
 
     def _look(self) -> None:
@@ -336,15 +307,3 @@ def _in_words(error: Exception) -> str:
     """Our own errors are sentences; of others the kind is said too."""
     known = isinstance(error, UpstreamError | PatchError)
     return str(error) if known else f"{type(error).__name__}: {error}"
-
-
-def _startup_hooks(server: Any) -> Any:
-    return getattr(getattr(server, "app", None), "on_startup", None)
-
-
-def _remove(entries: Any, entry: object) -> None:
-    """Take a hook out of a list that may be frozen; it does nothing once it has ended."""
-    try:
-        entries.remove(entry)
-    except (AttributeError, RuntimeError, ValueError):
-        pass

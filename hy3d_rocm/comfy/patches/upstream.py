@@ -23,7 +23,7 @@ KNOWN: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("upstream.toml").read_text(encoding="utf-8")
 )
 PAINT_PIPELINE: str = KNOWN["packs"]["hunyuan3d"]["module"]
-NODE_IDS = tuple(name for name, node in KNOWN["nodes"].items() if not node.get("optional"))
+NODE_IDS = tuple(KNOWN["nodes"])
 
 
 class UpstreamError(LookupError):
@@ -61,7 +61,8 @@ class Upstream(Place):
     """One loaded copy of ComfyUI-Hunyuan3DWrapper.
 
     package: its module name in sys.modules (ComfyUI makes it of the folder's path).
-    name: its folder, for messages. parts: its node classes by id, its paint pipeline's module.
+    name: its folder, for messages. parts: its node classes by id, its paint pipeline's module; each
+    "module" or "module:attribute" of it is one, too.
     """
 
     def __init__(self, package: str, nodes: Mapping[str, type]) -> None:
@@ -80,6 +81,15 @@ class Upstream(Place):
             raise UpstreamError(f"it has no node {node_id}")
         found: type = self.parts[node_id]
         return found
+
+    def part(self, name: str) -> Any:
+        if name in self.parts:
+            return self.parts[name]
+        module, _, attribute = name.partition(":")
+        found = self.module(module)
+        if attribute and not hasattr(found, attribute):
+            raise UpstreamError(f"its module {module} has no {attribute}")
+        return getattr(found, attribute) if attribute else found
 
     def module(self, suffix: str) -> ModuleType:
         """Module `<package>.<suffix>` ("hy3dgen.texgen.hunyuanpaint.pipeline"), imported if it
@@ -195,18 +205,36 @@ def names_missing(function: Any, names: Collection[str]) -> str | None:
     return _missing(function, "use of", [name for name in names if name not in used])
 
 
-def methods_differ(owner: Any, label: str) -> str | None:
-    """None if the class has all methods that are known of the one that is called `label`, with the
-    parameters that can be given by name, and code that uses the names; else a sentence."""
-    for name, known in KNOWN["methods"][label].items():
-        method = getattr(owner, name, None)
-        if method is None:
-            return f"{label} has no method {name}"
-        different = parameters_missing(method, known["parameters"])
-        different = different or names_missing(method, known["names"])
-        if different:
-            return different
-    return None
+def functions_of(
+    place: Place, spec: str
+) -> Iterator[tuple[str, tuple[Any, str] | None, str | None, bool]]:
+    """The functions that the patch `spec` relies on: the path of each in upstream.toml, its owner
+    and name, a sentence if it is not as we know it, whether it alone is left as it is then."""
+    for paths, known in KNOWN["expects"].get(spec, {}).items():
+        for path in paths.split():
+            part, _, name = path.removesuffix("?").rpartition(".")
+            try:
+                owner = place.part(part)
+                at, different = (owner, name), _function_differs(owner, part, name, known)
+            except UpstreamError as error:
+                at, different = None, str(error)
+            yield path.removesuffix("?"), at, different, path.endswith("?")
+
+
+def _function_differs(owner: Any, part: str, name: str, known: Mapping[str, Any]) -> str | None:
+    found = getattr(owner, name, None)
+    if known.get("is_node") and (found is None or getattr(owner, "FUNCTION", None) != name):
+        return f"{part} does not run its method {name}"
+    if found is None:
+        is_class = isinstance(owner, type)
+        return f"{part} has no method {name}" if is_class else f"its module {part} has no {name}"
+    if known.get("is_coroutine") and not inspect.iscoroutinefunction(found):
+        return f"{part}.{name} is no coroutine by now"
+    if str(getattr(found, "__module__", "")).startswith("hy3d_rocm."):
+        return None  # ours, from the import
+    checks = {"parameters": parameters_missing, "names": names_missing, "defaults": defaults_differ}
+    asked = (checks[kind](found, known[kind]) for kind in checks if kind in known)
+    return next(filter(None, asked), None)
 
 
 def _codes(function: Any) -> Iterator[CodeType]:
@@ -284,45 +312,38 @@ def find_upstreams(node_class_mappings: Mapping[str, Any]) -> list[Upstream]:
 
 
 def finder(pack: str) -> Callable[[Mapping[str, Any]], list[Place]]:
-    """`find` of a Pack whose patches change classes of its module. Classes that the module has not
-    are missing from the Place."""
+    """`find` of a Pack, with the parts that upstream.toml names. What is not there is missing from
+    the Place."""
     known = KNOWN["packs"][pack]
 
     def find(node_class_mappings: Mapping[str, Any]) -> list[Place]:
-        places = []
-        for package in packages_with(known["module"], known["nodes"], node_class_mappings):
-            module = sys.modules.get(f"{package}.{known['module']}")
-            parts = {name: vars(module)[name] for name in known["classes"] if hasattr(module, name)}
-            places.append(Place(folder_name(package), parts))
-        return places
+        core = {name: _loaded(at) for name, at in known.get("core", {}).items()}
+        if "module" not in known:
+            found = [("ComfyUI", core)]
+        else:
+            found = [
+                (folder_name(package), {
+                    name: _loaded(f"{package}.{at}") for name, at in known["parts"].items()
+                } | core)
+                for package in packages_with(known["module"], known["nodes"], node_class_mappings)
+            ]  # fmt: skip
+        places = (
+            Place(name, {key: part for key, part in parts.items() if part is not None})
+            for name, parts in found
+        )
+        return [place for place in places if place.parts]
 
     return find
 
 
-def find_core(_node_class_mappings: Mapping[str, Any]) -> list[Place]:
-    """ComfyUI itself: its class VAE and its module that runs prompts."""
-    parts = {
-        "VAE": getattr(sys.modules.get("comfy.sd"), "VAE", None),
-        "execution": sys.modules.get("execution"),
-    }
-    parts = {name: part for name, part in parts.items() if part is not None}
-    return [Place("ComfyUI", parts)] if parts else []
+def _loaded(at: str) -> Any:
+    """A module, or a "module:attribute" of it; None where it is not loaded."""
+    module, _, attribute = at.partition(":")
+    found = sys.modules.get(module)
+    return getattr(found, attribute, None) if attribute else found
 
 
-def find_framepack(node_class_mappings: Mapping[str, Any]) -> list[Place]:
-    """Copies of ComfyUI-FramePackWrapper: its module of nodes, its module of memory, its nodes."""
-    known, places = KNOWN["packs"]["framepack"], []
-    for package in packages_with(known["module"], known["nodes"], node_class_mappings):
-        nodes = sys.modules.get(f"{package}.nodes")
-        parts = {
-            "nodes": nodes,
-            "memory": sys.modules.get(f"{package}.{known['module']}"),
-            **{name: getattr(nodes, name, None) for name in known["nodes"]},
-        }
-        found = {name: part for name, part in parts.items() if part is not None}
-        places.append(Place(folder_name(package), found))
-    return places
-
+find_core, find_framepack = finder("comfyui"), finder("framepack")
 
 Specs = Callable[[], Sequence[PatchSpec]]
 

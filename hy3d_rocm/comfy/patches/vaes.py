@@ -30,17 +30,8 @@ import torch
 from hy3d_rocm.comfy import memory, reports, settings, vaes
 from hy3d_rocm.comfy.decode import run_own_code, run_vae
 from hy3d_rocm.comfy.memory import is_managed
-from hy3d_rocm.comfy.patches.common import Make, by_name
-from hy3d_rocm.comfy.patches.engine import Change
-from hy3d_rocm.comfy.patches.upstream import (
-    KNOWN,
-    PatchSpec,
-    Place,
-    methods_differ,
-    names_missing,
-    parameters_missing,
-    written,
-)
+from hy3d_rocm.comfy.patches.common import Make, by_name, patch_of
+from hy3d_rocm.comfy.patches.upstream import KNOWN, PatchSpec, written
 from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.comfy.running import caught, checked, current_device, on_cpu, running, said
 from hy3d_rocm.comfy.settings import Settings
@@ -68,32 +59,24 @@ class LeftAlone(Exception):  # noqa: N818  (nothing is wrong: the VAE's own code
 class Work:
     """One call of a VAE's method.
 
-    vae: as its class has it. label, name: for the log, "VAE" and "decode". original: its own code.
-    in_parts: None where this call is not to be split. source: what goes in.
+    vae: as its class has it. what: "VAE.decode", for the log. encodes: whether it makes latents.
+    original: its own code. in_parts: None where this call is not to be split. source: what goes in.
     """
 
     vae: Any
-    label: str
-    name: str
+    what: str
+    encodes: bool
     original: Callable[[], Any]
     in_parts: InParts | None
     source: Any
 
-    @property
-    def what(self) -> str:
-        """ "VAE.decode"."""
-        return f"{self.label}.{self.name}"
-
-    @property
-    def encodes(self) -> bool:
-        """Whether it makes latents."""
-        return self.name.startswith("encode")
-
-    def run(self, spec: str) -> Any:
-        """As the settings say for the patch `spec`. If what goes in is finite and the result is
-        not, once more with each convolution's values looked through."""
+    def run(self) -> Any:
+        """As the settings say. If what goes in is finite and the result is not, once more with each
+        convolution's values looked through."""
         now = settings.current()
-        if now.vae == "off" or spec in now.patches_off or _is_inside():
+        # In a protect() of this thread that is not that of a whole node nothing is done.
+        is_inside = any(mode.guards[0] not in AROUND_NODES for mode in LOCAL.modes)
+        if now.vae == "off" or is_inside:
             return self.original()
         stage = stage_of(self.encodes)
         # ComfyUI's own methods load the VAE; a wrapper's node has done that before.
@@ -173,11 +156,6 @@ def tell(what: str, guard: Guard, since: int | None = None) -> None:
         reports.remember(f"{line}\n{stats.table()}")
 
 
-def _is_inside() -> bool:
-    """Whether this thread is in a protect() that is not that of a whole node."""
-    return any(mode.guards[0] not in AROUND_NODES for mode in LOCAL.modes)
-
-
 def wrapper_in_parts(
     vae: Any, given: torch.Tensor, budget: str, strategy: str = "auto", *, encode: bool = False,
     moments: bool = False,
@@ -213,9 +191,6 @@ def wrapper_in_parts(
     raise LeftAlone(why)
 
 
-_GET_OUTPUT = "get_output_data"
-
-
 def _around_node(original: Callable[..., Any]) -> Callable[..., Any]:
     """ComfyUI runs each node through `execution.get_output_data`. Nodes that are coroutines are
     left alone: they may stand still in the middle, where a function mode would act on others' calls
@@ -242,20 +217,11 @@ def is_asynchronous(node: Any) -> bool:
     return function is None or inspect.iscoroutinefunction(function)
 
 
-def _prompts_expects(core: Place) -> str | None:
-    function = getattr(core.part("execution"), _GET_OUTPUT, None)
-    if not inspect.iscoroutinefunction(function):
-        return f"execution.{_GET_OUTPUT} is no coroutine by now"
-    parameters = ("prompt_id", "unique_id", "obj", "input_data_all")
-    return parameters_missing(function, parameters) or names_missing(function, ("FUNCTION",))
-
-
 # Every node of a prompt under protect(): up-scalers, ControlNet, video packs. Off by default.
-PROMPTS = PatchSpec(
+PROMPTS = patch_of(
     "prompts",
-    _prompts_expects,
-    lambda core: [Change(core.part("execution"), _GET_OUTPUT, _around_node)],
-    lambda: settings.current().protect_prompts,
+    {"execution.get_output_data": _around_node},
+    wanted=lambda: settings.current().protect_prompts,
 )
 
 
@@ -282,7 +248,7 @@ def _core_in_parts(
     encode = name == "encode"
     try:
         made, report = run_vae(
-            vae, given, encode=encode, budget=budget, strategy=strategy, own=own_noted,
+            vae, given, own=own_noted, encode=encode, budget=budget, strategy=strategy,
             who=f"VAE.{name}",
         )  # fmt: skip
     except management.InterruptProcessingException:
@@ -296,8 +262,8 @@ def _core_in_parts(
     raise LeftAlone(why)
 
 
-def _core_wrapped(spec: str, name: str) -> Make:
-    parameter = KNOWN["methods"]["VAE"][name]["parameters"][0]
+def _core_wrapped(path: str) -> Make:
+    name, parameter = path.split(".")[1], KNOWN["expects"]["core-vae"][path]["parameters"][0]
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -311,7 +277,7 @@ def _core_wrapped(spec: str, name: str) -> Make:
                 own = functools.partial(original, self)
                 in_parts = functools.partial(_core_in_parts, name, self, own, given)
             own_way = functools.partial(original, self, *args, **kwargs)
-            return Work(self, "VAE", name, own_way, in_parts, given).run(spec)
+            return Work(self, path, name.startswith("encode"), own_way, in_parts, given).run()
 
         return method
 
@@ -379,30 +345,26 @@ def _named(vae: Any, name: str) -> Any:
     raise LeftAlone(f"{type(vae).__name__} is no {_HUNYUAN_CLASS}")
 
 
-def _wrapped(spec: str, owner: str, name: str, split: Split) -> Make:
+def _wrapped(path: str, split: Split) -> Make:
+    encode = path.endswith(".encode")
+
     def around(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
         vae, source = list(bound.arguments.values())[:2]
-        in_parts = functools.partial(split, name == "encode", bound)
-        return Work(vae, owner, name, run, in_parts, source).run(spec)
+        return Work(vae, path, encode, run, functools.partial(split, encode, bound), source).run()
 
     return by_name(around)
 
 
-def _spec(spec: str, owner: str, split: Split | None = None) -> PatchSpec:
-    """The known methods of the class `owner`. split: of a wrapper's VAE, which has encode and
+def _spec(spec: str, split: Split | None = None) -> PatchSpec:
+    """The methods that the patch relies on. split: of a wrapper's VAE, which has encode and
     decode."""
     makers = {
-        name: _wrapped(spec, owner, name, split) if split else _core_wrapped(spec, name)
-        for name in KNOWN["methods"][owner]
+        path: _core_wrapped(path) if split is None else _wrapped(path, split)
+        for path in KNOWN["expects"][spec]
     }
-    return PatchSpec(
-        spec,
-        lambda place: methods_differ(place.part(owner), owner),
-        lambda place: [Change(place.part(owner), name, make) for name, make in makers.items()],
-        lambda: settings.current().vae != "off",
-    )
+    return patch_of(spec, makers, wanted=lambda: settings.current().vae != "off")
 
 
-CORE_SPECS = (_spec("core-vae", "VAE"), PROMPTS)
-WAN_SPECS = (_spec("wan-vae", "WanVideoVAE", _wan),)
-HUNYUAN_SPECS = (_spec("hunyuan-vae", _HUNYUAN_CLASS, _hunyuan),)
+CORE_SPECS = (_spec("core-vae"), PROMPTS)
+WAN_SPECS = (_spec("wan-vae", _wan),)
+HUNYUAN_SPECS = (_spec("hunyuan-vae", _hunyuan),)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hy3d_rocm.bench.advice import (
+from hy3d_rocm.bench.benches import (
     ROUNDING_PSNR,
     Closeness,
     break_even,

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hy3d_rocm.bench.advice import Advice
-from hy3d_rocm.bench.benches import Report
+from hy3d_rocm.bench.benches import Advice, Report
 from hy3d_rocm.bench.timing import UnavailableError, Variant, interleave
 from hy3d_rocm.units import aligned
 

@@ -80,7 +80,7 @@ def wide_job() -> Any:
 def test_the_largest_that_the_table_counts_is_the_peak_that_the_candidate_states(
     kind: str, strategy: str, device: str
 ) -> None:
-    from hy3d_rocm.cli.program import sections_of
+    from hy3d_rocm.cli.plan import sections_of
     from hy3d_rocm.decoding.planning.compiled import Compiled
 
     job = job_of(kind, (5, 8, 8), device)
@@ -97,7 +97,7 @@ def test_the_largest_that_the_table_counts_is_the_peak_that_the_candidate_states
 
 
 def test_the_table_follows_slices_that_leave_for_the_host() -> None:
-    from hy3d_rocm.cli.program import sections_of, table
+    from hy3d_rocm.cli.plan import sections_of, table
     from hy3d_rocm.decoding.planning.compiled import Compiled
 
     job = wide_job()
@@ -118,7 +118,7 @@ def test_the_table_follows_slices_that_leave_for_the_host() -> None:
 
 
 def test_every_slice_of_the_table_is_made_before_it_is_read_and_freed_once() -> None:
-    from hy3d_rocm.cli.program import sections_of
+    from hy3d_rocm.cli.plan import sections_of
     from hy3d_rocm.decoding.planning.compiled import Compiled
 
     room = budget_of(NO_LIMIT, NO_LIMIT, True)

@@ -326,7 +326,8 @@ def test_exact_strategies_pass_and_a_changed_picture_does_not(
         outcome.frames[..., 3, 3] += 1e-2 * float(outcome.frames.abs().max())
         return outcome
 
-    monkeypatch.setattr(validate, "run_once", spoilt)
+    changed = SimpleNamespace(**{**vars(runs), "run_once": spoilt})
+    monkeypatch.setattr(validate, "runs", changed)
     bad = validate.validate(subject, ("streamed",))
     assert not bad.holds
     assert "FAIL  streamed: largest error" in validate.validation_text(bad)
@@ -384,14 +385,14 @@ def verdicts(report: decode_cases.CasesReport) -> dict[str, str]:
 
 
 def test_each_target_of_the_specification_passes_and_fails_where_it_says() -> None:
-    good = decode_cases.CasesReport("Wan", "a card", 1.0, held=[5, 7, 7, 7])
+    good = decode_cases.CasesReport("Wan", "a card", 1.0, held_bytes=[5, 7, 7, 7])
     good.rows = [
         case_row(case, (case.seconds or 2) - 1, 40 * GB, psnr=46.0, psnr_own=46.4)
         for case in decode_cases.CASES
     ]
     assert set(verdicts(good).values()) == {"pass"}
     assert len(verdicts(good)) == 2 + 1 + 1 + 2 + 1
-    bad = decode_cases.CasesReport("Wan", "a card", 1.0, held=[5, 7, 7, 7 + MB])
+    bad = decode_cases.CasesReport("Wan", "a card", 1.0, held_bytes=[5, 7, 7, 7 + MB])
     bad.rows = [
         case_row(case, 11.0, 51 * GB, psnr=45.0, psnr_own=46.0) for case in decode_cases.CASES
     ]
@@ -414,7 +415,7 @@ def test_the_cases_run_on_a_cpu_and_say_how_small(tmp_path: Path) -> None:
     report = decode_cases.run_cases(tiny_vae("wan"), "tiny", True, settings)
     assert [len(r.ended) for r in report.rows] == [1] * 5
     assert [r.size[0] for r in report.rows] == [1, 5, 17, 33, 33]
-    assert len(report.held) == 4
+    assert len(report.held_bytes) == 4
     found = verdicts(report)
     assert found["single frame: PSNR lost against the VAE's own decode"] == "pass"
     assert "errors in 5 decodes" in found

@@ -85,8 +85,6 @@ def test_a_number_that_means_none_becomes_none_and_megabytes_bytes() -> None:
     assert decode_options({"cleanup_frequency": 0}).cleanup_frequency == 0
     with pytest.raises(ValueError, match="statistic_passes is -1; give"):
         decode_options({"statistic_passes": -1})
-    with pytest.raises(ValueError, match="'halo' is no option of a decode; known are"):
-        decode_options({"halo": 3})
 
 
 def test_a_prompt_saved_before_the_options_existed_still_runs(
@@ -243,7 +241,7 @@ def test_a_patch_of_vae_decode_gets_the_images_in_the_cores_shape(loads: list[An
     from hy3d_rocm.comfy.decode import run_vae
 
     vae, z = video_vae(), tiny_latents(tiny_vae("hunyuan"), 2, 2, 2)
-    images, report = run_vae(vae, z, strategy="streamed")
+    images, report = run_vae(vae, z, own=vae.decode, strategy="streamed")
     assert images.shape == (1, 5, 16, 16, 3)
     assert report.strategy == "streamed"
     other: Any = object()
@@ -404,52 +402,52 @@ def test_the_report_says_what_happened_and_what_to_do_next_time() -> None:
 
 
 def test_the_timeline_shows_curve_budget_steps_and_restarts() -> None:
-    from hy3d_rocm.comfy import picture, timeline
+    from hy3d_rocm.comfy import picture
 
     series = [(i / 10, i * 10**6) for i in range(20)]
-    made = timeline.Timeline(
+    made = picture.Timeline(
         "title", "about", 2.0, 19 * 10**6, 30 * 10**6, 25 * 10**6, series,
         steps=[(0.0, 0.5, "conv"), (0.5, 1.0, "attend")], again=[1.5],
     )  # fmt: skip
-    image = timeline.draw(made)
-    assert image.shape == (1, timeline.HEIGHT, picture.WIDTH, 3)
+    image = picture.draw_timeline(made)
+    assert image.shape == (1, picture.TIMELINE_HEIGHT, picture.WIDTH, 3)
     seen = colours(image)
-    assert {picture.ACCENT, picture.WARM, timeline._FILL, timeline._RED} <= seen
-    assert timeline._RED not in colours(timeline.draw(timeline.Timeline("t", "a", 2.0, 5)))
+    assert {picture.ACCENT, picture.WARM, picture._FILL, picture._RED} <= seen
+    assert picture._RED not in colours(picture.draw_timeline(picture.Timeline("t", "a", 2.0, 5)))
 
 
 def test_each_stretch_of_time_has_the_colour_of_what_took_most_of_it() -> None:
-    from hy3d_rocm.comfy import timeline
+    from hy3d_rocm.comfy import picture
 
     spans = [(0.0, 1.0, "conv"), (1.0, 1.001, "emit"), (1.001, 2.0, "attend"), (3.0, 4.0, "load")]
-    image = timeline.draw(timeline.Timeline("t", "a", 4.0, 5, steps=spans))
-    lane = (image[0, sum(timeline._LANE) // 2] * 255).round().to(torch.int64)
-    left, wide = timeline._LEFT, timeline._RIGHT - timeline._LEFT
+    image = picture.draw_timeline(picture.Timeline("t", "a", 4.0, 5, steps=spans))
+    lane = (image[0, sum(picture._LANE) // 2] * 255).round().to(torch.int64)
+    left, wide = picture._LEFT, picture._RIGHT - picture._LEFT
     for share, name in ((0.1, "convolutions"), (0.4, "attention"), (0.9, "copies")):
-        assert tuple(lane[left + int(share * wide)].tolist()) == timeline._COLOURS[name], name
+        assert tuple(lane[left + int(share * wide)].tolist()) == picture._COLOURS[name], name
     seen = {tuple(pixel.tolist()) for pixel in lane[left : left + wide]}
-    assert timeline._COLOURS["frames in and out"] not in seen, "a thousandth of a second"
-    assert tuple(lane[left + int(0.6 * wide)].tolist()) == timeline.CARD, "no step was there"
+    assert picture._COLOURS["frames in and out"] not in seen, "a thousandth of a second"
+    assert tuple(lane[left + int(0.6 * wide)].tolist()) == picture.CARD, "no step was there"
 
 
 def test_every_operation_of_a_program_has_a_name_and_a_colour() -> None:
-    from hy3d_rocm.comfy import timeline
+    from hy3d_rocm.comfy import picture
     from hy3d_rocm.decoding.run import OPS
 
     for op in {*OPS, "whole", "frames"} - {"send", "recv"}:
-        assert timeline._PHASES[op] in timeline._COLOURS
+        assert picture._PHASES[op] in picture._COLOURS
 
 
 def test_a_legend_has_seconds_unless_a_gpu_was_only_given_its_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hy3d_rocm.comfy import timeline
+    from hy3d_rocm.comfy import picture
 
     def said(**more: Any) -> list[str]:
         texts: list[str] = []
-        monkeypatch.setattr(timeline._Frame, "text", lambda self, at, text, *_: texts.append(text))
+        monkeypatch.setattr(picture._Frame, "text", lambda self, at, text, *_: texts.append(text))
         spans = [(0.0, 1.25, "conv"), (1.25, 1.75, "moments"), (1.75, 2.0, "reduce")]
-        timeline.draw(timeline.Timeline("t", "a", 2.0, 5, steps=spans, **more))
+        picture.draw_timeline(picture.Timeline("t", "a", 2.0, 5, steps=spans, **more))
         return texts
 
     assert {"steps", "convolutions 1.2 s", "norms 0.75 s"} <= set(said())
@@ -461,23 +459,23 @@ def test_a_legend_has_seconds_unless_a_gpu_was_only_given_its_work(
 def test_the_words_for_plan_and_budget_do_not_meet(
     planned: int, budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hy3d_rocm.comfy import timeline
+    from hy3d_rocm.comfy import picture
 
     boxes: list[tuple[int, ...]] = []
-    draw = timeline._Frame.text
+    draw = picture._Frame.text
 
     def seen(self: Any, at: Any, text: str, colour: Any, anchor: str) -> None:
         if text.startswith(("planned", "budget")):
             boxes.append(tuple(self.pen.textbbox(at, text, self.font, anchor=anchor)))
         draw(self, at, text, colour, anchor)
 
-    monkeypatch.setattr(timeline._Frame, "text", seen)
+    monkeypatch.setattr(picture._Frame, "text", seen)
     mb = 2**20
-    timeline.draw(timeline.Timeline("t", "a", 2.0, 200 * mb, budget * mb, planned * mb))
+    picture.draw_timeline(picture.Timeline("t", "a", 2.0, 200 * mb, budget * mb, planned * mb))
     assert len(boxes) == 2
     for left, above, right, below in boxes:
-        assert timeline._LEFT <= left < right <= timeline._RIGHT
-        assert timeline._TOP <= above < below <= timeline._LANE[0], "not over the steps"
+        assert picture._LEFT <= left < right <= picture._RIGHT
+        assert picture._TOP <= above < below <= picture._LANE[0], "not over the steps"
     first, second = boxes
     assert first[2] < second[0] or second[3] <= first[1] or first[3] <= second[1]
 
@@ -504,11 +502,11 @@ def test_steps_follow_each_other_and_what_failed_is_no_step_of_the_new_beginning
 def test_a_timeline_of_a_decode_tells_planning_and_the_kinds_of_steps(
     execute: Execute, loads: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hy3d_rocm.comfy import timeline
+    from hy3d_rocm.comfy import picture
 
     shown: list[Any] = []
-    draw = timeline.draw
-    monkeypatch.setattr(timeline, "draw", lambda made: shown.append(made) or draw(made))
+    draw = picture.draw_timeline
+    monkeypatch.setattr(picture, "draw_timeline", lambda made: shown.append(made) or draw(made))
     z = tiny_latents(tiny_vae("hunyuan"), 3, 2, 2)
     given = {**AUTO, "strategy": "streamed"}
     execute("Hy3DRocmVAEDecode", samples={"samples": z}, vae=video_vae(), **given)
@@ -544,13 +542,13 @@ def colours(image: Any) -> set[tuple[int, ...]]:
 
 
 def test_an_empty_or_very_long_timeline_is_drawn_too() -> None:
-    from hy3d_rocm.comfy import timeline
+    from hy3d_rocm.comfy import picture
 
     for made in (
-        timeline.Timeline("", "", 1e-9),
-        timeline.Timeline("x" * 500, "y" * 500, 1e5, 1, 2**50, 1, [(0.0, -5), (1.0, 2**40)]),
+        picture.Timeline("", "", 1e-9),
+        picture.Timeline("x" * 500, "y" * 500, 1e5, 1, 2**50, 1, [(0.0, -5), (1.0, 2**40)]),
     ):
-        image = timeline.draw(made)
+        image = picture.draw_timeline(made)
         assert float(image.min()) >= 0
         assert float(image.max()) <= 1
 
@@ -567,7 +565,7 @@ def test_an_empty_or_very_long_timeline_is_drawn_too() -> None:
     ],
 )
 def test_ticks_are_few_round_and_within_the_axis(top: float, binary: bool) -> None:
-    from hy3d_rocm.comfy.timeline import nice_ticks
+    from hy3d_rocm.comfy.picture import nice_ticks
 
     ticks = nice_ticks(top, binary)
     assert ticks[0] == 0

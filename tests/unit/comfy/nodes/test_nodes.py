@@ -97,10 +97,10 @@ def test_a_first_index_without_per_image_is_refused_in_a_sentence(
 def test_the_seed_mode_node_numbers_the_first_image(
     execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hy3d_rocm.comfy.nodes import hunyuan3d
+    from hy3d_rocm.comfy.nodes import machine
 
     made: list[dict[str, Any]] = []
-    monkeypatch.setattr(hunyuan3d, "PipelineProxy", lambda p, **options: made.append(options))
+    monkeypatch.setattr(machine, "PipelineProxy", lambda p, **options: made.append(options))
     given = {"pipeline": TinyPipeline(), "seed_mode": "per_image"}
     execute("Hy3DRocmSeedMode", first_index=3, **given)
     assert made[0]["first_index"] == 3

@@ -180,7 +180,7 @@ def other_loader(wrapper: Any) -> None:
         (take_our_name, "delight", "an input seed_mode of its own"),
         (make_async, "delight", "IS_CHANGED is asynchronous"),
         (cure_renderer, "render", "default None for device"),
-        (lose_renderer, "render", "no class MeshRender"),
+        (lose_renderer, "render", "mesh_render has no MeshRender"),
         (other_loader, "loaders", "no use of enable_model_cpu_offload"),
     ],
 )

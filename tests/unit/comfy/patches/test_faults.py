@@ -13,7 +13,6 @@ from patch_targets import (
     all_changes,
     assert_same,
     change,
-    make_property,
     make_target,
     marks,
     snapshot,
@@ -94,10 +93,6 @@ def test_no_attribute_is_set_before_every_replacement_is_made() -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "make", "text"),
     [
-        (make_target(), "prop", lambda original: 3, "is a property and 3 is none"),
-        (make_target(), "klass", lambda original: staticmethod(len), "is a classmethod"),
-        (make_target()(), "prop", make_property, "property of Target; change the class"),
-        (object(), "x", marking("x"), "has no __dict__"),
         (int, "bit_length", marking("x"), "int.bit_length cannot be replaced"),
         (make_target(), "nothing", marking("x"), "Target.nothing does not exist"),
     ],

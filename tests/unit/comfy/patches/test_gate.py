@@ -52,7 +52,6 @@ MACHINES = [
     (fake_torch(None, "NVIDIA RAMDAC 1"), False, "no AMD GPU"),  # "amd" inside a word
     (fake_torch(None, available=False), False, "torch sees no GPU"),
     (fake_torch(None, available=AssertionError("not compiled")), False, "torch sees no GPU"),
-    (SimpleNamespace(), False, "torch sees no GPU"),
 ]
 
 
@@ -66,13 +65,6 @@ def test_an_amd_gpu_is_known_by_rocm_or_by_name(
     assert text in reason
     assert should_patch({})[0] is amd
     assert ("HY3D_ROCM_PATCH=on" in should_patch({})[1]) is not amd  # a no says how to get a yes
-
-
-def test_a_torch_that_cannot_be_imported_is_no_amd_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    found, reason = amd_gpu()
-    assert not found
-    assert "torch cannot be imported" in reason
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,11 @@ def test_switched_off_or_without_the_core_upstream_is_asked(
 
 
 def test_another_signature_is_left_alone(wrapper: Any) -> None:
-    from hy3d_rocm.comfy.patches.render import INPAINT as SPEC
+    from hy3d_rocm.comfy.patches.hunyuan3d import SPECS
+
+    (found,) = [spec for spec in SPECS if spec.name == "inpaint"]
 
     wrapper.module(PROCESSOR).meshVerticeInpaint = lambda texture, mask, mesh: None
-    assert "vtx_pos" in (SPEC.expects(wrapper) or "")
+    assert "vtx_pos" in (found.expects(wrapper) or "")
     del wrapper.module(RENDERER).meshVerticeInpaint
-    assert "has no meshVerticeInpaint" in (SPEC.expects(wrapper) or "")
+    assert "has no meshVerticeInpaint" in (found.expects(wrapper) or "")

@@ -19,9 +19,10 @@ from patch_fixtures import (  # noqa: F401
     clean_core,
     decoded,
     said_above_debug,
+    uninstall,
 )
 
-from hy3d_rocm.comfy.patches.install import install_patches, installed, uninstall
+from hy3d_rocm.comfy.patches.install import install_patches, installed
 from hy3d_rocm.comfy.patches.upstream import find_upstreams
 
 # What install() asks, by object: another test may have loaded the package's modules anew.
@@ -95,12 +96,6 @@ def test_uninstall_leaves_every_attribute_and_the_server_as_they_were(core: Core
     assert uninstall() == ()
 
 
-def test_uninstall_before_the_start_leaves_no_hook(core: Core) -> None:
-    install(specs, ON)
-    uninstall()
-    assert core.server.app.on_startup == []
-
-
 def test_without_upstream_nothing_is_said(core: Core, said: Callable[[], list[str]]) -> None:
     install(specs, ON)
     core.server.start()
@@ -116,24 +111,6 @@ def test_without_a_server_nothing_happens_and_only_debug_says_so(
     assert install(specs, ON) is None
     assert [record.levelno for record in caplog.records] == [logging.DEBUG]
     assert uninstall() == ()
-
-
-def test_one_of_the_two_hooks_will_do(core: Core) -> None:
-    del core.server.app.on_startup
-    table = core.load()
-    install(specs, ON)
-    core.server.prompt()
-    assert decoded(table) == PATCHED
-    uninstall()
-    assert decoded(table) == ORIGINAL
-
-
-def test_a_server_without_any_hook_costs_one_line(
-    core: Core, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.modules["server"].PromptServer, "instance", object())
-    assert install(specs, ON) is None
-    assert [line.split(":")[:2] for line in said()] == [["hy3d_rocm", " nothing is patched"]]
 
 
 def test_no_amd_gpu_means_untouched_and_one_line(

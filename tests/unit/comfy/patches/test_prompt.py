@@ -13,6 +13,7 @@ import pytest
 import torch
 import vae_patch_doubles
 from patch_doubles import Core
+from patch_fixtures import uninstall
 from vae_patch_doubles import Model, core_patched, latents
 
 from hy3d_rocm.conv import Fault, forget, inject_faults
@@ -144,7 +145,6 @@ def test_at_the_start_one_line_says_what_is_in_place_and_all_is_taken_back(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from hy3d_rocm.comfy.nodes import machine
-    from hy3d_rocm.comfy.patches.install import uninstall
 
     monkeypatch.setenv("HY3D_ROCM_PROTECT_PROMPTS", "on")
     before = dict(vars(core.VAE)), core.execution.get_output_data
@@ -163,7 +163,7 @@ def test_at_the_start_one_line_says_what_is_in_place_and_all_is_taken_back(
 def test_what_the_settings_switch_off_is_not_wrapped_and_at_each_prompt_they_are_asked(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from hy3d_rocm.comfy.patches.install import installed, uninstall
+    from hy3d_rocm.comfy.patches.install import installed
 
     own = core.VAE.decode, core.execution.get_output_data
     monkeypatch.setenv("HY3D_ROCM_VAE", "off")
@@ -185,7 +185,6 @@ def test_on_other_machines_comfyui_is_left_alone_and_only_the_status_says_so(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from hy3d_rocm.comfy.nodes import machine
-    from hy3d_rocm.comfy.patches.install import uninstall
 
     before = dict(vars(core.VAE))
     assert started(monkeypatch, caplog, "off") == []
@@ -198,8 +197,6 @@ def test_on_other_machines_comfyui_is_left_alone_and_only_the_status_says_so(
 def test_one_left_out_by_name_or_changed_costs_one_line_and_not_the_other(
     core: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from hy3d_rocm.comfy.patches.install import uninstall
-
     monkeypatch.setenv("HY3D_ROCM_PROTECT_PROMPTS", "on")
     core.VAE.encode = lambda self, pixel_samples: pixel_samples
     lines = started(monkeypatch, caplog, "on,-framepack-preview")

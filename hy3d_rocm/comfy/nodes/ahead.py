@@ -1,17 +1,27 @@
-"""The node that says beforehand how a decode would go: the ways to decode a size, what each takes,
-and which would be taken, as text and as a picture with a bar for each way."""
+"""The nodes that look ahead of a decode: what it would take, and its convolutions measured.
+
+Memory Plan says beforehand how a decode would go: the ways to decode a size, what each takes, and
+which would be taken, as text and as a picture with a bar for each way. Tune VAE measures ahead, as
+`hy3d-rocm tune`, the VAE's own shapes, those of the way that decode() would take for this size.
+"""
 
 from __future__ import annotations
 
+import functools
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import comfy.utils
 import torch
-from comfy_api.v0_0_2 import io
+from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm import meter
-from hy3d_rocm.comfy import picture, vaes
+from hy3d_rocm.comfy import memory, picture, vaes
 from hy3d_rocm.comfy.nodes.common import (
+    EachTime,
     Node,
     Wanted,
     asked,
@@ -19,25 +29,23 @@ from hy3d_rocm.comfy.nodes.common import (
     never_the_same,
     text_and_picture,
 )
-from hy3d_rocm.comfy.picture import (
-    ACCENT,
-    BACKGROUND,
-    BRIGHT,
-    CARD,
-    DIM,
-    MARGIN,
-    WARM,
-    WIDTH,
-    as_image,
-    cut,
-    new_page,
-)
-from hy3d_rocm.comfy.running import Asked, Watcher, current_device, said
+from hy3d_rocm.comfy.picture import BRIGHT, DIM, MARGIN, WARM, WIDTH, cut
+from hy3d_rocm.comfy.running import Asked, TimeBar, Watcher, current_device, said
+from hy3d_rocm.conv import probe as probing
+from hy3d_rocm.conv.policy import Memory
 from hy3d_rocm.decoding.checks import STRATEGIES, check_choice
 from hy3d_rocm.decoding.memory.budget import Budget, Request, make_budget, parse_budget
-from hy3d_rocm.decoding.planning.planner import Candidate, Need
+from hy3d_rocm.decoding.planning.compiled import plan_job
+from hy3d_rocm.decoding.planning.jobs import Job
+from hy3d_rocm.decoding.planning.planner import Candidate, Need, Plan
 from hy3d_rocm.decoding.precision import PRECISIONS, choose_precision
+from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.tools.planning import Explained, explain, seconds_text
+from hy3d_rocm.tune.fused import compile_decode, tune_decode
+from hy3d_rocm.tune.measure import Lab
+from hy3d_rocm.tune.report import tune_text
+from hy3d_rocm.tune.session import Wishes, tune_shapes
+from hy3d_rocm.tune.shapes import Shape, collect_decode
 from hy3d_rocm.units import size_text
 
 _ROW, _BAR, _TOP, _FOOT = 64, 20, 116, 100
@@ -46,7 +54,8 @@ TALLEST = WIDTH * 4 // 5
 _MOST_ROWS = (TALLEST - _TOP - _FOOT) // _ROW
 _FITS, _TOO_MUCH, _HOST = (126, 211, 133), (120, 84, 84), (80, 92, 110)
 _COLOURS = {
-    "taken": ACCENT, "fits": _FITS, "does not fit": _TOO_MUCH, "on the host": _HOST, "budget": WARM,
+    "taken": picture.ACCENT, "fits": _FITS, "does not fit": _TOO_MUCH, "on the host": _HOST,
+    "budget": WARM,
 }  # fmt: skip
 _TEXT_WIDTH = 300  # right of the bars
 # Where something fits, bars of more than so many budgets are cut, and look so: their size is told.
@@ -134,7 +143,7 @@ def draw(found: Explained) -> torch.Tensor:
     about = f"on {found.job.device}, beyond the weights; budget {size_text(budget, 2)}"
     about += ", above this picture" if budget > top else ""
     about += "; times are estimates" if any(c.need and c.need.seconds for c in rows) else ""
-    image, pen, small = new_page(
+    image, pen, small = picture.new_page(
         _TOP + _ROW * len(rows) + _FOOT, f"Memory plan: {found.job.family.name}, {shape}", about
     )
     for number, candidate in enumerate(rows):
@@ -150,7 +159,7 @@ def draw(found: Explained) -> torch.Tensor:
         pen.rectangle((x, y + 58, x + 12, y + 70), fill=colour)
         pen.text((x + 20, y + 52), name, DIM, small)
         x += 48 + int(small.getlength(name))
-    return as_image(image)
+    return picture.as_image(image)
 
 
 def _last_line(found: Explained, rows: int) -> str:
@@ -203,12 +212,12 @@ def _row(
     bright = BRIGHT if taken else DIM
     pen.text((MARGIN, y), cut(candidate.variant.name, font, right - MARGIN), bright, font)
     low = y + 28
-    pen.rectangle((MARGIN, low, right, low + _BAR), fill=CARD)
+    pen.rectangle((MARGIN, low, right, low + _BAR), fill=picture.CARD)
     if candidate.need is None:
         pen.text((right + 12, low - 4), "can't be told", DIM, font)
         return
     need = candidate.need
-    colour = ACCENT if taken else _FITS if candidate.fits else _TOO_MUCH
+    colour = picture.ACCENT if taken else _FITS if candidate.fits else _TOO_MUCH
     first, last = _x(need.device_bytes, right, top), _x(_all_of(need), right, top)
     if need.device_bytes:
         pen.rectangle((MARGIN, low, first, low + _BAR), fill=colour)
@@ -216,7 +225,7 @@ def _row(
         pen.rectangle((first, low, last, low + _BAR), fill=_HOST)
     if _all_of(need) > top:
         for x in (right - 20, right - 12):
-            pen.line((x, low + _BAR, x + 8, low), fill=BACKGROUND, width=3)
+            pen.line((x, low + _BAR, x + 8, low), fill=picture.BACKGROUND, width=3)
     pen.text((right + 12, y), _time(need), bright, font)
     pen.text((right + 12, low - 4), _bytes(need), bright, font)
 
@@ -242,3 +251,95 @@ def _time(need: Need) -> str:
 
 def _x(count: int, right: int, top: float) -> int:
     return MARGIN + round(min(count / top, 1.0) * (right - MARGIN))
+
+
+logger = logging.getLogger("hy3d_rocm")
+
+
+class Hy3DRocmTuneVAE(EachTime):
+    """`hy3d-rocm tune` for the VAE and size of a workflow."""
+
+    @classmethod
+    def execute(
+        cls, vae: Any, width: int, height: int, frames: int, seconds: int, samples: Any = None,
+        again: bool = False, retry_hung: bool = False,
+    ) -> io.NodeOutput:  # fmt: skip
+        wishes = Wishes(again=again, retry_hung=retry_hung, limit_s=float(seconds))
+        report = tune(vae, Wanted(width, height, frames, samples), wishes)
+        return io.NodeOutput(report, ui=ui.PreviewText(report))
+
+
+def tune(vae: Any, wanted: Wanted, wishes: Wishes) -> str:
+    """A report in lines. Cancel goes through; what was measured by then is kept.
+
+    ValueError (a sentence) for a size that is none, and for a VAE whose layers are not known.
+    """
+    job, plan = _decode_of(vae, wanted)
+    if job.device.type == "cpu":
+        return (
+            "Nothing was measured: ComfyUI computes this VAE on the CPU, where PyTorch's own "
+            "convolution is left as it is until it fails. Tuning is for GPUs."
+        )
+    freed = memory.free_everything().splitlines()[-1]
+    began, say = time.monotonic(), functools.partial(logger.info, "[Tune VAE] %s")
+    try:
+        with Watcher() as watcher, torch.inference_mode(False), current_device(job.device):
+            tiles = tune_decode(
+                job, plan, say, limit_s=wishes.limit_s, again=wishes.again, look=watcher.throw
+            )
+    except RuntimeError as error:
+        tiles = f"the kernels of its fused decode were not measured: {said(error)}"
+    left = max(wishes.limit_s - (time.monotonic() - began), 0.0)
+    shapes, whose = collect_decode(job, plan)
+    report = measure(shapes, job.device, replace(wishes, limit_s=left))
+    try:
+        with Watcher() as watcher, current_device(job.device):
+            compiled = compile_decode(job, plan, watcher.throw)
+    except RuntimeError as error:
+        compiled = f"the kernels of its fused decode were not compiled: {said(error)}"
+    lines = "\n".join(filter(None, (report, tiles, compiled)))
+    return f"{len(shapes)} convolutions {whose}\n{freed}\n\n{lines}".rstrip()
+
+
+def measure(
+    shapes: Sequence[Shape], device: torch.device, wishes: Wishes, *, lab: Lab | None = None,
+    known: Memory | None = None,
+) -> str:  # fmt: skip
+    """The table of `hy3d-rocm tune`. lab, known: others than the device's own (tests)."""
+    # Tensors that inference mode makes are none that every operator takes.
+    with Watcher() as watcher, torch.inference_mode(False), current_device(device):
+        bar = TimeBar(wishes.limit_s, watcher)
+
+        def heard(line: str) -> None:
+            logger.info("[Tune VAE] %s", line)
+            bar.look()
+
+        report, default = tune_shapes(
+            shapes, device, wishes, heard, lab=lab,
+            probe=functools.partial(probing.probe, cancel=bar.look), memory=known,
+        )  # fmt: skip
+        bar.end()
+    return tune_text(report, default)
+
+
+def _decode_of(vae: Any, wanted: Wanted) -> tuple[Job, Plan | None]:
+    """What would be decoded, and how it would be, with all of the device's memory."""
+    try:
+        family = vaes.family_of(vae)
+    except TypeError as error:
+        raise ValueError(
+            f"{said(error)}. Its convolutions can't be listed without a decode, so there is "
+            "nothing to measure ahead; what they take is noted while it decodes"
+        ) from error
+    options = DecodeOptions()
+    place = vaes.place_of(family)
+    with current_device(place), torch.no_grad():
+        shape = latent_shape(family, wanted)
+        job = vaes.job_of(family, shape, family.dtype, device=place)
+        if job.device.type == "cpu":
+            return job, None
+        try:
+            budget = vaes.largest(vae, job.device, None, options)
+            return job, plan_job(job, budget)
+        except ValueError:
+            return job, None
