@@ -234,7 +234,8 @@ def blend_accumulate(tile: Any, window_t: Any, window_h: Any, window_w: Any, out
     wide = torch.float64 if torch.float64 in (tile.dtype, out.dtype) else torch.float32
     weights = []
     for size, window in zip(tile.shape[2:], (window_t, window_h, window_w), strict=True):
-        row = torch.ones(size, device="cpu") if window is None else torch.from_numpy(np.array(window))
+        ones = torch.ones(size, device="cpu")
+        row = ones if window is None else torch.from_numpy(np.array(window))
         if row.shape != (size,):
             raise ValueError(f"a window has shape {tuple(row.shape)}; the tile needs ({size},)")
         weights.append(row.to(wide))
