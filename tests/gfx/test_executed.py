@@ -16,9 +16,13 @@ import gfx_problems
 import how_much
 import pytest
 import raster_gpu_scenes as scenes
+import torch
 import triton_device
 
 from hy3d_rocm.conv.triton import configs, jit
+from hy3d_rocm.decoding import layers
+from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
+from hy3d_rocm.decoding.backends.triton.work import Machine
 from hy3d_rocm.raster.gpu import draw
 from tools.dev import variants
 
@@ -110,3 +114,31 @@ def test_lanes_that_meet_at_a_pixel_of_negative_depth(watch: triton_device.Watch
     wanted = scenes.core(of)
     assert (wanted[2] < 0).any()
     assert [scenes.differing(a, b) for a, b in zip(made, wanted, strict=True)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("watch", ["gfx1100"], indirect=True)
+def test_frames_of_a_pair_that_nobody_wants_are_not_multiplied(
+    watch: triton_device.Watch,
+) -> None:
+    """An up-sampled video is made in pairs of frames: (1, 2), (3, 4). Two frames of two pairs take
+    as many products as one pair (twice as many where both pairs are multiplied), a frame half."""
+    torch.manual_seed(SEED)
+    module = torch.nn.Conv3d(64, 16, 3, dtype=torch.float16)
+    layer = layers.Conv(
+        module, (2, 1, 1), (0, 1, 1), ("replicate",) * 3, up=(2, 2, 2), keep_first=True
+    )
+    x = torch.rand(1, 64, 3, 9, 17, dtype=torch.float16)
+    x = x.contiguous(memory_format=torch.channels_last_3d)
+    machine = Machine(watch.device, 4, tile=configs.Config(64, 16, 16, 4, 2))
+    backend = TritonBackend(check_fused.Plain(), "cpu", machine)
+    executed, made = dict[tuple[int, int], int](), list[torch.Tensor]()
+    for frames in ((1, 3), (2, 4), (3, 5), (2, 3)):
+        with torch.no_grad():
+            out, _ = backend.convolve(layer, layers.Pieces((x,), 0, 3), frames)
+        launched = [one for one in watch.watched.launches if one.kernel.name == "conv_fused"]
+        watch.watched.launches.clear()
+        executed[frames] = sum(one.counts.instructions for one in launched)
+        made.append(out)
+    assert torch.equal(made[1], torch.cat([made[0][:, :, 1:], made[2][:, :, :1]], 2))
+    assert executed[2, 4] < 1.5 * executed[1, 3]
+    assert executed[2, 3] < 0.75 * executed[1, 3]

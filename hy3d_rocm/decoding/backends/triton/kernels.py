@@ -244,12 +244,18 @@ def conv_fused(
     if BM:
         further = pid_n * BN + (BN - BM) + tl.arange(0, BM)
         v_at = _weight_rows(w, phase * N, further, N, taps * K, k)
-    acc, more = _products(
-        x_at, w_at, v_at, C8 * 8, K, 0, taps * CHUNKS, step_t, step_h, 0, CHUNKS, KH, 1, EVEN_K,
-        PRECISION, BP, BN - BM, BM, BK,
-    )  # fmt: skip
     Wl = Wi if FLAT else Wo
     Hl = Hi if FLAT else Ho
+    steps = taps * CHUNKS
+    if UT > 1:  # of a pair of frames one may be no frame of the result: it is not multiplied
+        before = tl.minimum(pid_p * BP + BP, P) - 1  # the block's last position
+        before = before // Wl // Hl * UT + pt + t_shift < 0
+        behind = pid_p * BP // Wl // Hl * UT + pt + t_shift >= To
+        steps = tl.where(before | behind, 0, steps)
+    acc, more = _products(
+        x_at, w_at, v_at, C8 * 8, K, 0, steps, step_t, step_h, 0, CHUNKS, KH, 1, EVEN_K,
+        PRECISION, BP, BN - BM, BM, BK,
+    )  # fmt: skip
     ow = p % Wl
     q = p // Wl
     oh = q % Hl
