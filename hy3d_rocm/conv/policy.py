@@ -45,10 +45,10 @@ _MAY_RECOVER = frozenset({Kind.NO_ALGORITHM, Kind.BACKEND, Kind.UNSUPPORTED})
 
 class Memory:
     """What is known beyond this process about a device's convolutions: what the store has, the
-    process's own if none is given; without a device, for a CPU, where nothing hangs, nothing."""
+    process's own if none is given. Without a device, as for a CPU, where nothing hangs: nothing."""
 
     def __init__(self, device: torch.device | None = None, store: Store | None = None) -> None:
-        self._store = store
+        self._store: Store | None = None
         if device is not None:  # imported here: it is not for CPU tensors
             from hy3d_rocm.conv.verdict_store.records import Record, make_key, this_machine
             from hy3d_rocm.conv.verdict_store.store import store as own_store

@@ -18,12 +18,12 @@ all weights resident is their sum S plus the activations' peak A.
 
 A run with resident weights gives A directly: the allocator's peak less what was there before,
 weights included. Under model offload the weights on the device change during the call. Between
-two transfers they do not, and transfers are where accelerate's hooks are; so the peak is taken
-for each stretch between two of them, with the weights W that lie there then, and
+two transfers they do not, and each transfer calls a component's `to`; so the peak is taken for
+each stretch between two of them, with the weights W that lie there then, and
 
     A = max over stretches of (peak of the stretch - W).
 
-Where the hooks cannot be watched there is one peak P for the whole call, and a bound. At the
+Where not every component can be watched there is one peak P for the whole call, and a bound. At the
 moment t at which the activations are largest, some component is on the device: the one that
 computes, or computed last and still lies there. So P >= W(t) + A >= (smallest component) + A, and
 
