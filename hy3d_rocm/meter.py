@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import sys
 import threading
 import time
@@ -25,7 +26,7 @@ from hy3d_rocm.memory import Machine, is_apu
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _MADV_HUGEPAGE, _MADV_POPULATE_WRITE = -1, -3, 14, 23
-_PAGE, _LARGE_PAGE, _MAPPED_BYTES = 4096, 2 << 20, 32 << 20
+_LARGE_PAGE, _MAPPED_BYTES = 2 << 20, 32 << 20
 _POPULATED_AT_ONCE = 8 << 20  # other threads can map memory in between
 
 
@@ -116,8 +117,9 @@ def in_large_pages(address: int, size_bytes: int) -> None:
 def populate(address: int, size_bytes: int) -> None:
     """Linux 5.14 and later: new memory gets its pages now, not when it is first written; what is in
     it stays. Elsewhere nothing."""
-    libc, end = _libc(), (address + size_bytes) // _PAGE * _PAGE
-    for first in range(-(-address // _PAGE) * _PAGE, end if libc else 0, _POPULATED_AT_ONCE):
+    libc, page = _libc(), mmap.PAGESIZE
+    end = (address + size_bytes) // page * page if libc else 0
+    for first in range(-(-address // page) * page, end, _POPULATED_AT_ONCE):
         length = ctypes.c_size_t(min(_POPULATED_AT_ONCE, end - first))
         if libc.madvise(ctypes.c_void_p(first), length, _MADV_POPULATE_WRITE):
             return

@@ -131,16 +131,17 @@ class TritonBackend(TorchBackend):
             return self.convolve(layer, source, frames, add=add, moments=moments, out=out)
         source, frames = self._at_start(layer, source, frames)
         # Everything that launches depend on but addresses.
-        key = (
-            id(layer.module), id(norm), layer.shuffle, layer.before, layer.after, layer.modes,
-            layer.stride, layer.act, layer.up, layer.keep_first, source.first, source.total, frames,
-            affine is None, moments, add is None or _facts(add), out is None or _facts(out),
-            out is add, *map(_facts, tensors),
-            tensors[0].dtype is torch.float32 and self.target(),
+        call = (
+            layer.shuffle, layer.before, layer.after, layer.modes, layer.stride, layer.act,
+            layer.up, layer.keep_first, source.first, source.total, frames, affine is None, moments,
+            add is None or _facts(add), out is None or _facts(out), out is add,
+            *map(_facts, tensors),
         )  # fmt: skip
+        target = tensors[0].dtype is torch.float32 and self.target()
+        key = id(layer.module), id(norm), target, call
         known = self._known.get(key)
         if known is None:
-            form = self._form(key, layer, source, frames, affine, add, moments, out)
+            form = self._form(call, layer, source, frames, affine, add, moments, out)
             known = self._known[key] = _Layer(layer, form, self._parts(layer, form, affine))
         form = known.form
         if form.reason is not None:
@@ -259,11 +260,11 @@ class TritonBackend(TorchBackend):
         return reason or torch_ops.not_fused(layer, source, "the kernels")
 
     def _form(
-        self, key: tuple[Any, ...], layer: Conv, source: Pieces, frames: Range,
+        self, call: tuple[Any, ...], layer: Conv, source: Pieces, frames: Range,
         affine: Affine | None, add: Tensor | None, moments: bool, out: Tensor | None,
     ) -> _Form:  # fmt: skip
-        """All that follows from the form of a call. key: what it depends on, but the layer's ids
-        in front and the target behind, in place of which are what is read of these."""
+        """All that follows from the form of a call. call: what of it that depends on, beside what
+        is read here of the layer's weights and norm, and the target."""
         reason = self._refusal(layer, source)
         if reason is not None:  # of a device that is no GPU nothing else is known
             return _Form(reason)
@@ -277,7 +278,7 @@ class TritonBackend(TorchBackend):
             weight.shape, self.weights.of(module, "bias") is None, of_norm,
             getattr(module, "groups", 1), getattr(module, "dilation", 1),
         )  # fmt: skip
-        facts = (*of_layer, self._is_given, self.device, self.target(), *key[2:-1])
+        facts = (*of_layer, self._is_given, self.device, self.target(), call)
         form = _forms.get(facts)
         if form is None:
             form = self._new_form(layer, source, frames, affine, add, moments, out)

@@ -248,10 +248,9 @@ def conv_fused(
     Hl = Hi if FLAT else Ho
     steps = taps * CHUNKS
     if UT > 1:  # of a pair of frames one may be no frame of the result: it is not multiplied
-        before = tl.minimum(pid_p * BP + BP, P) - 1  # the block's last position
-        before = before // Wl // Hl * UT + pt + t_shift < 0
-        behind = pid_p * BP // Wl // Hl * UT + pt + t_shift >= To
-        steps = tl.where(before | behind, 0, steps)
+        first = pid_p * BP // Wl // Hl * UT + pt + t_shift  # the block's frames
+        last = (tl.minimum(pid_p * BP + BP, P) - 1) // Wl // Hl * UT + pt + t_shift
+        steps = tl.where((last < 0) | (first >= To), 0, steps)
     acc, more = _products(
         x_at, w_at, v_at, C8 * 8, K, 0, steps, step_t, step_h, 0, CHUNKS, KH, 1, EVEN_K,
         PRECISION, BP, BN - BM, BM, BK,
