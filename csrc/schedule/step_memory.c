@@ -294,8 +294,11 @@ static int64_t mixed(const question *q)
     const int64_t rows = hy3d__max_i64(1, hy3d__min_i64(tokens, q->place->score_bytes / score));
     const int64_t asked = bytes_of(q, times(rows, n->width));
     if (q->layer->is_composed) {
-        const int64_t scores = bytes_of(q, times(times(n->heads, rows), keys));
-        return asked + 2 * scores + asked + bytes_of(q, times(n->width, keys));
+        /* Of half types queries, keys, values and what is made are in float32, too. */
+        const int64_t copies = q->wide > bytes_of(q, 1) ? 3 : 1;
+        const int64_t scores = times(times(times(n->heads, rows), keys), q->wide);
+        const int64_t operands = times(times(n->width, rows + keys), copies * q->wide);
+        return asked + 2 * scores + operands;
     }
     return asked + q->place->threads * hy3d__min_i64(rows, QUERY_BLOCK) *
                        (2 * hy3d__min_i64(keys, KEY_BLOCK) + head + 2) * FLOAT_BYTES;

@@ -25,7 +25,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 
 from hy3d_rocm import _native
-from hy3d_rocm.conv import errors, fallback, faults, gradients
+from hy3d_rocm.conv import attention, errors, fallback, faults, gradients
 from hy3d_rocm.conv.call import (
     PLAIN,
     PLAIN_DEFAULTS,
@@ -112,6 +112,10 @@ class Guard:
             mode.__exit__(*raised)
 
 
+_ATTENTION = Signature(0, ())
+_SEEN = {**SIGNATURES, torch.nn.functional.scaled_dot_product_attention: _ATTENTION}
+
+
 class RouterMode(TorchFunctionMode):
     """The mode of one entered guard, made anew at every entry: reads a call, sends it to a tier.
 
@@ -154,10 +158,12 @@ class RouterMode(TorchFunctionMode):
     ) -> Any:
         # The fast path: every function of torch comes through here.
         try:
-            signature = SIGNATURES.get(func)
+            signature = _SEEN.get(func)
         except TypeError:  # a callable that can't be hashed is none of ours
             signature = None
         busy = self.busy
+        if signature is _ATTENTION and not is_dynamo_compiling():
+            return attention.call(func, args, kwargs or {})
         if signature is None or busy[0] or is_dynamo_compiling():
             return func(*args, **kwargs) if kwargs else func(*args)
         key: bytes | None = None

@@ -123,4 +123,4 @@ class OnShapes(Run):
     def _nothing(self, *_: Any) -> None:
         pass
 
-    _store = _drop = _load = _reduce = _weigh = _send = _recv = _nothing  # type: ignore[assignment]
+    _store = _drop = _load = _reduce = _send = _recv = _nothing  # type: ignore[assignment]

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from hy3d_rocm.conv import attention
 from hy3d_rocm.conv.errors import Kind, classify, described, is_out_of_memory
 
 Result = TypeVar("Result")
@@ -105,7 +106,8 @@ _LAYERS = frozenset(
 
 class LayerByLayer(TorchFunctionMode):
     """Calls `check` before each convolution, product, norm and attention of this thread in its
-    scope; nothing of the VAE is touched. What `check` raises passes through the VAE's code."""
+    scope; nothing of the VAE is touched. What `check` raises passes through the VAE's code.
+    Attention that torch's kernels are not trusted with is computed without them."""
 
     def __init__(self, check: Callable[[], object]) -> None:
         super().__init__()
@@ -114,6 +116,8 @@ class LayerByLayer(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _LAYERS:
             self._check()
+        if func is F.scaled_dot_product_attention:
+            return attention.call(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hy3d_rocm import _native, meter
-from hy3d_rocm.decoding.backends.attention import Streams, is_fused, shaped, tokens_of, weigh
+from hy3d_rocm.decoding.backends.attention import Sight, shaped, tokens_of
 from hy3d_rocm.decoding.backends.statistics import channel_moments, combine, group_affine
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.faults import Recover, Result, attempt, retry_out_of_memory
@@ -358,8 +358,6 @@ class Run:
 
     # Attention
 
-    _weigh = staticmethod(weigh)
-
     def _keys(self, step: ProgramStep) -> None:
         """Keys and values of some frames and rows, at their place."""
         x = self._cut(step.sources, step.reads, step.read_rows)
@@ -433,20 +431,12 @@ class Run:
         conv, affine = Conv(layer.q, norm=self._norm(step.node)), self.affines.get(step.node)
         q = self.backend.convolve(conv, *_video(x), affine=affine)[0][:, :width]
         q = tokens_of(q, layer.heads).contiguous()[None]
-        mixed = q.new_empty((1, width, frames, *x.shape[3:]))
+        form = torch.channels_last_3d if self.backend.is_channels_last else torch.contiguous_format
+        size = (1, width, frames, *x.shape[3:])
+        mixed = torch.empty(size, dtype=q.dtype, device=q.device, memory_format=form)
         target = tokens_of(mixed, layer.heads)
-        fused = is_fused(q[:, :, :tokens], room[0, None], room[1, None])
-        with Streams(self.device, layer.heads * tokens if fused else 0) as streams:
-            for frame in range(frames):
-                if self._check is not None:
-                    self._check()
-                at = step.frames[0] + frame - first
-                stop = room.shape[2] if layer.span == "video" else (at + 1) * keys
-                seen = slice(at * keys if layer.span == "frame" else 0, stop)
-                k, v = room[0, None, :, seen], room[1, None, :, seen]
-                here = slice(frame * tokens, (frame + 1) * tokens)
-                with streams.next():
-                    self._weigh(q[:, :, here], k, v, target[:, here])
+        sight = Sight(frames, tokens, keys, step.frames[0] - first, layer.span)
+        self.backend.attend(q, room, target, sight, self._check or (lambda: None))
         return mixed
 
     # Slices

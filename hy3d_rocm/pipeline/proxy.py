@@ -36,6 +36,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm import _rng
+from hy3d_rocm.conv import attention
 from hy3d_rocm.device import ResolvedDevice, as_device, resolve_device
 from hy3d_rocm.offload.components import unwrap
 from hy3d_rocm.pipeline import batches, hooks
@@ -103,13 +104,14 @@ class PipelineProxy:
         kwargs = place(kwargs, target.device)
         kwargs = watched(self._hy3d_pipeline, args, kwargs, self._hy3d_on_step)
         given = given_generator(args, kwargs)
-        with _cleaned_up(self._hy3d_pipeline), hooks.readable(self._hy3d_pipeline):
+        pipeline = self._hy3d_pipeline
+        with _cleaned_up(pipeline), hooks.readable(pipeline), attention.right():
             if given is None:
-                return self._hy3d_pipeline(*args, **kwargs)
+                return pipeline(*args, **kwargs)
             views = views_of(kwargs)
             with self._hy3d_drawing(batch, given, target.device, views) as chosen:
                 args, kwargs = with_generator(args, kwargs, chosen)
-                return self._hy3d_pipeline(*args, **kwargs)
+                return pipeline(*args, **kwargs)
 
     @contextmanager
     def batch(self, first_index: int | None = None) -> Iterator[PipelineProxy]:

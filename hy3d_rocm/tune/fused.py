@@ -61,13 +61,18 @@ class Layer:
     tiles: tuple[Config, ...] = ()
 
     @property
+    def work(self) -> work.Work:
+        made: work.Work = self.part.work
+        return made
+
+    @property
     def kind(self) -> Kind:
-        return self.part.work.kind
+        return self.work.kind
 
     @property
     def positions(self) -> int:
         """Of all its launches."""
-        made = self.part.work
+        made = self.work
         return made.phases * sum(product.positions for product in made.products)
 
     @property
@@ -125,6 +130,8 @@ def layers_of(job: Job, plan: Plan) -> list[Layer]:
         backend: Any = job.make_backend(ModuleWeights(job.dtype, "meta"), _META)
 
     def launched(alike: int, part: fused.Part, operands: Sequence[Tensor | None]) -> None:
+        if not isinstance(part.work, work.Work):  # attention has one tile
+            return
         new = Layer(part, operands, alike)
         known = found.setdefault(new.kind, new)
         if known is not new:

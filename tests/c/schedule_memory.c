@@ -214,7 +214,9 @@ START_TEST(test_what_the_core_knows_of_steps_on_the_host_is_as_by_hand)
     const int64_t queries = 3 * ONE + ONE + inside(context, CHANNELS, 3 * CHANNELS, NULL);
     const int64_t keys = is_causal ? 0 : 2 * ONE, rows = is_causal ? 5 : 10;
     const int64_t seen = is_causal ? 2 * TOKENS : TOKENS, q = rows * CHANNELS * BYTES;
-    const int64_t composed = 2 * (2 * rows * seen * BYTES) + q + seen * CHANNELS * BYTES;
+    /* Scores are float32's, and with 2 bytes an element three copies of all operands. */
+    const int64_t copies = BYTES < 4 ? 3 : 1;
+    const int64_t composed = 2 * (2 * rows * seen * 4) + copies * (rows + seen) * CHANNELS * 4;
     const int64_t fused = THREADS * rows * (2 * seen + CHANNELS / 2 + 2) * 4;
     const int64_t mixing = keys + 2 * ONE + q + (is_composed ? composed : fused);
     const int64_t leaving = ONE + inside(context, CHANNELS, CHANNELS, NULL);

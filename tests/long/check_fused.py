@@ -1,4 +1,4 @@
-"""The fused backend on random layers, its kernels run by Triton's interpreter on the CPU.
+"""The fused backend on random layers and attentions, its kernels interpreted on the CPU.
 
     python tests/long/check_fused.py --count 300 [--seed 1] [--first 0] [--workers 2]
 
@@ -6,7 +6,8 @@ The backend does everything that it does on a GPU (plans, pieces, boxes, packed 
 except that each kernel is interpreted. Each layer is computed twice, and compared with the plainest
 reading of decoding/layers.py in float64: on small integers, which must be equal in every bit, and
 on reals, within a bound that `tolerance` derives. Moments are held to those of what was returned.
-Each address is checked, and memory starts as NaN, as in check_triton_numerics.py.
+Each address is checked, and memory starts as NaN, as in check_triton_numerics.py. With every other
+layer goes an attention over large heads, within a bound that `attended` derives.
 
     python tests/long/check_fused.py --device cuda --count 200 --workers 8
 
@@ -37,15 +38,17 @@ from fused_cases import (  # noqa: E402
     DTYPES,
     NORMS,
     Case,
+    attended,
     build,
     expected,
     laid_out,
     pieces_of,
+    random_attention,
     random_case,
 )
 from triton_device import INTERPRETER, Watch, added, architecture, in_words, is_emulated  # noqa: E402
 
-from hy3d_rocm.decoding.backends.triton.work import FEWEST_SHUFFLED  # noqa: E402
+from hy3d_rocm.decoding.backends.triton.work import FEWEST_SHUFFLED, Machine  # noqa: E402
 
 __all__ = ["DTYPES", "NORMS", "build", "pieces_of", "random_case", "spawn"]
 
@@ -56,7 +59,6 @@ def compute(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any, An
 
     from hy3d_rocm.conv.triton.configs import Config
     from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
-    from hy3d_rocm.decoding.backends.triton.work import Machine
     from hy3d_rocm.decoding.layers import Moments, Pieces
 
     arch, tf32 = machine_of(device)
@@ -200,6 +202,31 @@ def check(case: Case, seed: int, real: bool, device: str) -> float:
     return float(ratio.nan_to_num(nan=float("inf")).max())
 
 
+def check_attention(seed: int, index: int, device: str) -> float:
+    """The largest error of attention over its bound. RuntimeError where the kernel is not taken."""
+    import torch
+
+    from hy3d_rocm.decoding.backends.attention import tokens_of
+    from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
+
+    case = random_attention(seed, index)
+    q, room, sight, (exact, bound) = attended(case, seed)
+    place = torch_device(device)
+    size = (1, case.heads * case.size, case.frames, 1, case.tokens)
+    form = torch.channels_last_3d if case.is_last else torch.contiguous_format
+    mixed = torch.full(size, float("nan"), dtype=q.dtype).to(place, memory_format=form)
+    arch, tf32 = machine_of(device)
+    backend = TritonBackend(Plain(place), place, Machine(arch, 4, tf32))
+    backend.trusts = lambda size: False  # type: ignore[method-assign]
+    target = tokens_of(mixed, case.heads)
+    q, room = q.to(place), room.to(place)
+    if backend.attention_of(q, room, target, sight) is None:
+        raise RuntimeError(f"the kernel is not taken for {case}")
+    backend.attend(q, room, target, sight, lambda: None)
+    ratio = (target.cpu().double() - exact).abs() / bound
+    return float(ratio.nan_to_num(nan=float("inf")).max())
+
+
 def run_child(seed: int, first: int, count: int, step: int, device: str) -> dict[str, Any]:
     """Every step-th case from `first` on, in this process."""
     import torch
@@ -216,6 +243,8 @@ def run_child(seed: int, first: int, count: int, step: int, device: str) -> dict
             differing = check(case, seed, False, device)
             torch.backends.cudnn.allow_tf32 = False  # the bound is that of float32's products
             fraction = check(case, seed, True, device)
+            if index % 2:
+                fraction = max(fraction, check_attention(seed, index, device))
         except Exception as error:  # noqa: BLE001 - a failed case, told with the others
             cause = error.__cause__ or error
             result["failed"].append(f"{type(cause).__name__}: {cause}: {case}")

@@ -49,6 +49,7 @@ FORMS = {
     "input unaligned": {"x": "S"},
     "output unaligned": {"out": "S"},
 }
+_BLOCKS = ("BP", "BM", "BN", "BK", "BD", "BW", "BC", "BT", "DA", "DB")
 FLOATS = {"factor": "*fp32", "summand": "*fp32", "parts": "*fp32", "moments": "*fp64"}
 
 
@@ -77,7 +78,8 @@ class FusedVariant:
     @property
     def signature(self) -> dict[str, str]:
         kinds = parameters(self.function)
-        found = {name: "fp32" if name == "eps" else kind or "i32" for name, kind in kinds.items()}
+        real = ("eps", "scale")
+        found = {name: "fp32" if name in real else kind or "i32" for name, kind in kinds.items()}
         for name, operand in zip(kinds, self.operands, strict=False):
             found[name] = FLOATS.get(operand, variants._TYPES[self.dtype])
         return found
@@ -89,12 +91,12 @@ class FusedVariant:
 
     @property
     def arithmetic(self) -> bool:
-        return self.function == "conv_fused"
+        return self.function in ("conv_fused", "attend")
 
     @property
     def tile(self) -> str:
         found = self.constexprs
-        sizes = [str(found[n]) for n in ("BP", "BN", "BK", "BW", "BC", "BT") if n in found]
+        sizes = [str(found[n]) for n in _BLOCKS if n in found]
         return f"{'x'.join(sizes)}w{self.num_warps}s{self.num_stages}"
 
     def __str__(self) -> str:
@@ -199,6 +201,22 @@ def _harvest(arch: str, dtype: str, tile: Config, made: Any) -> dict[FusedVarian
 def every(arch: str, dtype: str, tiles: list[Config], select: Any) -> Iterator[FusedVariant]:
     """What is to be compiled for one architecture and dtype."""
     yield from sources(arch, dtype, tiles, select)
+    yield from attentions(arch, dtype)
+
+
+def attentions(arch: str, dtype: str) -> list[FusedVariant]:
+    """Of attend, all that differ: widths of a head, whole or not, and layouts of the result."""
+    if configs.attention(arch, dtype) is None:
+        return []
+    made = [
+        work.attention_of(
+            work.AttentionJob(dtype, size, 1, 2, 40, 0, 0, 40, 40, 80 * size, 80 * size, out), arch
+        )
+        for size in (264, 384, 512, 1024)
+        for out in ((size, size, 1), (80 * size, 1, 80))
+    ]
+    found = dict.fromkeys(of_launch(item, dtype) for one in made for item in one.launches)
+    return [dataclasses.replace(v, form=form) for v in found for form in ("small", "large input")]
 
 
 def sources(
@@ -247,6 +265,7 @@ def subset() -> Iterator[tuple[str, FusedVariant]]:
         for item in _harvest(arch, dtype, tile, [(job, True)]):
             if arch == "gfx1100" or item.function == "conv_fused":
                 yield arch, item
+        yield from ((arch, item) for item in attentions(arch, dtype)[2:3])
 
 
 def main() -> int:

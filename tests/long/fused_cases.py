@@ -384,3 +384,63 @@ def expected(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any]:
     if made["add"] is not None:  # twice where what is shuffled by a copy, or is no whole vector
         bound = bound + unit * size
     return exact, bound + unit * (exact.abs() + bound) + TINY[case.dtype]
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionCase:
+    """Queries of some frames over the keys that they see, as run.py asks for them."""
+
+    index: int
+    dtype: str
+    size: int  # of a head
+    heads: int
+    frames: int
+    tokens: int  # of a frame's queries
+    keys: int  # of a frame
+    more: int  # frames of keys before the queries' first
+    span: str
+    is_last: bool  # the result is channels-last
+
+
+def random_attention(seed: int, index: int) -> AttentionCase:
+    """The index-th case of a seed."""
+    rng = random.Random(f"{seed}/{index}/attention")
+    span = rng.choice(("frame", "causal", "video"))
+    return AttentionCase(
+        index, rng.choice(DTYPES[1:]), rng.choice((264, 320, 384, 512, 640, 1024)),
+        rng.choice((1, 1, 2)), rng.choice((1, 2, 3)), rng.choice((1, 7, 33, 40)),
+        rng.choice((1, 7, 33, 40)), 0 if span == "frame" else rng.choice((0, 1, 2)), span,
+        rng.random() < 0.7,
+    )  # fmt: skip
+
+
+def attended(case: AttentionCase, seed: int) -> tuple[Any, Any, Any, Any]:
+    """Queries, keys and values, which frames see what, and the result and its bound in float64:
+    (heads, queries, size) each."""
+    import torch
+
+    from hy3d_rocm.decoding.backends.attention import Sight
+
+    rng = torch.Generator().manual_seed(seed * 1_000_003 + case.index)
+    dtype, total = getattr(torch, case.dtype), (case.more + case.frames) * case.keys
+    q = torch.randn((1, case.heads, case.frames * case.tokens, case.size), generator=rng).to(dtype)
+    room = torch.randn((2, case.heads, total, case.size), generator=rng).to(dtype)
+    sight = Sight(case.frames, case.tokens, case.keys, case.more, case.span)
+    u, unit, made = 2.0**-24, UNIT[case.dtype], []
+    for frame in range(case.frames):
+        seen = sight.of(frame, total)
+        queries = q[0, :, frame * case.tokens : (frame + 1) * case.tokens].double()
+        k, v = (part[:, seen].double() for part in room)
+        scores = queries @ k.transpose(1, 2) * case.size**-0.5
+        # A score is a sum of `size` products, scaled once; an exponential has that error and its
+        # own; sums of weights are as many roundings as there are keys. Weights are rounded once.
+        sizes = queries.abs() @ k.abs().transpose(1, 2) * case.size**-0.5
+        off = ((case.size + 8) * u * sizes).amax(-1, keepdim=True) + 8 * u
+        off = 2 * torch.expm1(2 * off) + 2 * (k.shape[1] + 8) * u + unit
+        weights = scores.softmax(-1)
+        exact = weights @ v
+        bound = off * (weights @ v.abs())
+        bound = bound + unit * (exact.abs() + bound) + TINY[case.dtype] * (1 + k.shape[1])
+        made.append((exact, bound))
+    exact, bound = (torch.cat(parts, 1) for parts in zip(*made, strict=True))
+    return q, room, sight, (exact, bound)

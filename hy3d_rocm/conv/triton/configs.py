@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,22 @@ def offered(arch: str, dtype: str) -> tuple[Config, ...]:
     Empty where there is none: the tier then says that it can't.
     """
     column = {"f16": "half", "bf16": "half", "f32": "float"}.get(dtype)
+    return () if column is None else _tiles(_row(arch).get(column, ""))
+
+
+@functools.cache
+def attention(arch: str, dtype: str) -> Config | None:
+    """Queries (block_p), keys (block_n) and elements of a head (block_k) of the kernel for large
+    heads, None where it was not checked."""
+    found = _tiles(_row(arch).get("attention", "")) if dtype in ("f16", "bf16") else ()
+    return found[0] if found else None
+
+
+def _row(arch: str) -> Mapping[str, Any]:
+    """Of the table; empty for what is not in it."""
     is_nvidia = arch.startswith("sm_") and int(arch[3:]) >= 80
-    kind = "nvidia" if is_nvidia else _KIND_OF.get(arch)
-    return () if column is None or kind is None else _tiles(_KINDS[kind][column])
+    found: Mapping[str, Any] = _KINDS.get("nvidia" if is_nvidia else _KIND_OF.get(arch, ""), {})
+    return found
 
 
 def precision(arch: str, dtype: str, tf32_allowed: bool) -> str:

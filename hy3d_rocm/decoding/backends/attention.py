@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._C import _nn
 
-from hy3d_rocm.decoding.backends.statistics import wide_type
+from hy3d_rocm.conv import attention
 
-#: of attention's scores where no fused kernel takes it
-SCORE_BYTES = 256 << 20
 #: streams that attentions of single frames are shared by, of so many queries a program
 MOST_STREAMS, _QUERIES = 4, 64
+
+
+class Sight(NamedTuple):
+    """Which keys the queries of some frames see. frames, tokens: of the queries, and of each frame;
+    keys: of a frame; first: the first query's frame, counted from the first key's. span: of
+    layers.Attention."""
+
+    frames: int
+    tokens: int
+    keys: int
+    first: int
+    span: str
+
+    def of(self, frame: int, total: int) -> slice:
+        """The keys, of `total`, that a frame's queries see."""
+        at = self.first + frame
+        stop = total if self.span == "video" else (at + 1) * self.keys
+        return slice(at * self.keys if self.span == "frame" else 0, stop)
+
+
+def by_frames(
+    q: Tensor, room: Tensor, target: Tensor, sight: Sight, check: Callable[[], object]
+) -> None:
+    """softmax(q k^T) v into target (heads, queries, size of a head), a frame's queries after the
+    other. q: (1, heads, queries, size); room: (2, heads, keys, size), keys and values; check:
+    called before each frame."""
+    every = slice(0, sight.tokens)
+    fused = is_fused(q[:, :, every], room[0, None], room[1, None])
+    with Streams(q.device, q.shape[1] * sight.tokens if fused else 0) as streams:
+        for frame in range(sight.frames):
+            check()
+            seen = sight.of(frame, room.shape[2])
+            here = slice(frame * sight.tokens, (frame + 1) * sight.tokens)
+            with streams.next():
+                k, v = room[0, None, :, seen], room[1, None, :, seen]
+                weigh(q[:, :, here], k, v, target[:, here])
 
 
 def weigh(q: Tensor, k: Tensor, v: Tensor, target: Tensor) -> None:
@@ -23,19 +58,23 @@ def weigh(q: Tensor, k: Tensor, v: Tensor, target: Tensor) -> None:
     keeps the scores (float32, of float64 queries float64) below SCORE_BYTES."""
     rows = q.shape[2]
     if not is_fused(q, k, v):
-        scores = q.shape[1] * k.shape[2] * wide_type(q.dtype).itemsize
-        rows = max(1, min(rows, SCORE_BYTES // scores))
+        rows = attention.rows_at_once(q, k)
     for start in range(0, q.shape[2], rows):
         part = slice(start, start + rows)
-        # torch's own: one that somebody put in its place is a VAE of unknown layers.
-        made = _nn.scaled_dot_product_attention(q[:, :, part], k, v)
+        if attention.is_trusted(q):
+            # torch's own: one that somebody put in its place is a VAE of unknown layers.
+            made = _nn.scaled_dot_product_attention(q[:, :, part], k, v)
+        else:
+            made = torch._scaled_dot_product_attention_math(q[:, :, part], k, v)[0]
         target[:, part].copy_(made[0])
 
 
 def is_fused(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether torch has a kernel for the whole attention of these. On shapes alone: no."""
     # 0 is torch's number for the composite of two products and a softmax, -1 for none.
-    return q.device.type != "meta" and int(torch._fused_sdp_choice(q, k, v)) > 0
+    if q.device.type == "meta" or not attention.is_trusted(q):
+        return False
+    return int(torch._fused_sdp_choice(q, k, v)) > 0
 
 
 def tokens_of(x: Tensor, heads: int) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hy3d_rocm.decoding import geometry
-from hy3d_rocm.decoding.backends import statistics
+from hy3d_rocm.decoding.backends import attention, statistics
 from hy3d_rocm.decoding.backends.statistics import Affine, channel_moments, wide_type
 from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Shuffle, Triple, Weights
 from hy3d_rocm.decoding.memory import workspace
@@ -74,6 +75,13 @@ class TorchBackend:
             return finished(result, layer.shuffle, frames, add, out), None
         result = result if add is None else result.add_(add)
         return (result if out is None else out.copy_(result)), None
+
+    def attend(
+        self, q: Tensor, room: Tensor, target: Tensor, sight: attention.Sight,
+        check: Callable[[], object],
+    ) -> None:  # fmt: skip
+        """As attention.by_frames()."""
+        attention.by_frames(q, room, target, sight, check)
 
     def workspace(
         self, layer: Conv, source: Pieces, frames: Range, *, into: bool = False

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import DisableTorchFunction
 from torch.utils._python_dispatch import _disable_current_modes
 
-from hy3d_rocm.decoding.backends.attention import SCORE_BYTES
+from hy3d_rocm.conv import attention
 from hy3d_rocm.decoding.backends.native import NativeBackend
 from hy3d_rocm.decoding.backends.statistics import block_elements
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
@@ -74,7 +74,7 @@ class StepWorkspace:
         for (_, rules), layers in zip(self._places, self._layers, strict=True):
             threads = torch.get_num_threads() if rules.device.type == "cpu" else 0
             block = block_elements(rules.device)
-            places.append((dtype, threads, FEWEST_SHUFFLED, block, SCORE_BYTES, layers))
+            places.append((dtype, threads, FEWEST_SHUFFLED, block, attention.SCORE_BYTES, layers))
         return {"inside": self, "alike": self._alike, "places": tuple(places)}
 
     def __call__(

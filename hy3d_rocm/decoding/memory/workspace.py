@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hy3d_rocm.conv import attention
 from hy3d_rocm.units import MB
 
 __all__ = [
@@ -134,12 +135,16 @@ class OperatorWorkspace:
     def composes(self, dtype: torch.dtype, size: int) -> bool:
         """Whether torch composes attention of operators, of contiguous heads of `size` channels."""
         kind = self.device.type, dtype, 4, (size,) * 3, (True,) * 3, False
+        if not attention.trusts(self.device.type, size):
+            return True
         return _attention_is_composed(*kind, _fused_attention())
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> int:
         dense = tuple(t.stride(-1) == 1 or t.shape[-1] == 1 for t in (q, k, v))
         heads = q.shape[-1], k.shape[-1], v.shape[-1]
         kind = self.device.type, q.dtype, q.dim(), heads, dense, mask is not None
+        if not attention.trusts(self.device.type, q.shape[-1]):
+            return attention.by_products_bytes(q, k, v)
         if _attention_is_composed(*kind, _fused_attention()):
             scores = math.prod(q.shape[:-1]) * k.shape[-2] * q.element_size()
             return 2 * scores + int(q.nbytes) + int(k.nbytes)

@@ -187,9 +187,9 @@ def test_attention_sees_what_its_span_says(
     layer = Attention(norm, q, k, v, out, span, heads, rescale)
     expected = PlainEngine().attention(x, layer)
     graph = graph_of(lambda e, x: e.attention(x, layer), x)
-    for scores in (attention.SCORE_BYTES, 200):
+    for scores in (256 << 20, 200):
         if scores == 200:
-            monkeypatch.setattr(attention, "SCORE_BYTES", scores)
+            monkeypatch.setattr("hy3d_rocm.conv.attention.SCORE_BYTES", scores)
             monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *_, **__: 0)
         for slice_bytes, chunk in ((1, 1), (1000, 2), (ALL, 5)):
             for one in {graph, by_layers(graph)}:
@@ -213,7 +213,7 @@ def test_without_a_fused_kernel_scores_stay_below_their_limit(
     counting = SimpleNamespace(scaled_dot_product_attention=counted)
     monkeypatch.setattr(attention, "_nn", counting)
     monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *_, **__: 0)
-    monkeypatch.setattr(attention, "SCORE_BYTES", 4096)
+    monkeypatch.setattr("hy3d_rocm.conv.attention.SCORE_BYTES", 4096)
     norm = Norm("l2", torch.nn.Linear(1, 8), 1e-12, weight=None)
     layer = Attention(norm, *(torch.nn.Linear(8, 8) for _ in range(4)), "causal")
     x = torch.randn(1, 8, 6, 4, 4)

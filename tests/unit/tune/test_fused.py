@@ -75,6 +75,8 @@ def test_the_layers_are_all_that_a_decode_launches_and_the_guess_is_first(
 
     def launched(part: Any, operands: Any) -> None:
         made = part.work
+        if isinstance(made, work.AttentionWork):
+            return
         positions = made.phases * sum(product.positions for product in made.products)
         wanted[made.kind] += positions
 

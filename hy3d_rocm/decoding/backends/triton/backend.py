@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from hy3d_rocm.aliasing import overlaps
+from hy3d_rocm.conv.attention import LARGEST_TRUSTED
 from hy3d_rocm.conv.protection import note
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import ahead, configs, jit
 from hy3d_rocm.conv.triton import launch as tier
 from hy3d_rocm.conv.triton.ahead import Facts
 from hy3d_rocm.decoding import geometry
-from hy3d_rocm.decoding.backends import statistics, torch_ops
+from hy3d_rocm.decoding.backends import attention, statistics, torch_ops
 from hy3d_rocm.decoding.backends.statistics import NAMES, Affine
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.backends.triton import work
@@ -56,8 +57,8 @@ class Part:
     """A job's launches and what they read beside the source: made once, launched many times. small:
     of each operand, by number, whether 32-bit offsets reach all of it; once it has run."""
 
-    work: work.Work
-    weight: Tensor
+    work: Any  # Work or AttentionWork
+    weight: Tensor | None
     bias: Tensor | None
     factors: Affine | None
     small: tuple[bool, ...] = ()
@@ -172,6 +173,43 @@ class TritonBackend(TorchBackend):
         if out is not None and made is not out:
             made = out.copy_(made)
         return made, statistics.combine(kept) if kept else None
+
+    def attend(
+        self, q: Tensor, room: Tensor, target: Tensor, sight: attention.Sight,
+        check: Callable[[], object],
+    ) -> None:  # fmt: skip
+        """As TorchBackend.attend; heads that torch is not trusted with in one launch."""
+        made = self.attention_of(q, room, target, sight)
+        if made is None:
+            if self.device.type != "meta":
+                super().attend(q, room, target, sight, check)
+            return
+        check()
+        operands = (target, *[None] * (len(OPERANDS) - 1), q, room[0], room[1])
+        self._launch(Part(made, None, None, None), operands)
+
+    def trusts(self, size: int) -> bool:
+        """Whether torch's attention is taken for heads of `size` elements."""
+        return size <= LARGEST_TRUSTED or not self.target().arch.startswith("gfx")
+
+    def attention_of(
+        self, q: Tensor, room: Tensor, target: Tensor, sight: attention.Sight
+    ) -> work.AttentionWork | None:
+        """The launch, None where torch's attention is taken."""
+        _, heads, _, size = q.shape
+        arch, dtype = self.target().arch, NAMES.get(q.dtype, "")
+        if self.trusts(size) or size % 8 or configs.attention(arch, dtype) is None:
+            return None
+        if not self._is_given and refusal(self.device, q.dtype):
+            return None
+        head, token, element = target.stride()
+        begin = sight.keys if sight.span == "frame" else 0
+        stop, stop_by = (room.shape[2], 0) if sight.span == "video" else (sight.keys, sight.keys)
+        job = work.AttentionJob(
+            dtype, size, heads, sight.frames, sight.tokens, sight.first, begin, stop, stop_by,
+            q.stride(1), room.stride(1), (head, token, element),
+        )  # fmt: skip
+        return work.attention_of(job, arch)
 
     def workspace(
         self, layer: Conv, source: Pieces, frames: Range, *, into: bool = False
@@ -434,18 +472,23 @@ class TritonBackend(TorchBackend):
             parts = torch.empty(made.parts_elems, dtype=torch.float32, device=device)
             moments = torch.empty((2, job.outputs), dtype=torch.float64, device=device)
         operands = (out, part.weight, part.bias, factor, summand, rows, parts, moments, *tensors)
-        if device.type == "meta":
-            self.on_launch(part, operands)
-        else:
-            start = time.perf_counter()
-            is_here = device.index is None or device.index == torch.cuda.current_device()
-            with nullcontext() if is_here else torch.cuda.device(device.index):
-                run_launches(part, operands, device.index)
+        start = time.perf_counter()
+        self._launch(part, operands)
+        if device.type != "meta":
             size = (1, job.channels, job.end - job.first, *job.size)
             note(size, job.outputs, out.dtype, "triton, fused", time.perf_counter() - start)
         if moments is None:
             return None
         return Moments(out[0, 0].numel(), moments[0], moments[1])
+
+    def _launch(self, part: Part, operands: Sequence[Tensor | None]) -> None:
+        device = self.device
+        if device.type == "meta":
+            self.on_launch(part, operands)
+            return
+        is_here = device.index is None or device.index == torch.cuda.current_device()
+        with nullcontext() if is_here else torch.cuda.device(device.index):
+            run_launches(part, operands, device.index)
 
 
 def whole(size_bytes: int) -> int:

@@ -11,6 +11,13 @@ are divided by. Each phase has weights of its own. Channels that are shuffled to
 the same rows; a nearest up-sampling before a 3x3 kernel is phases too, since of three columns two
 always read the same input: 2x2 sums of the weights on the input as it was (4/9 of the products).
 
+`attend` is attention over heads that torch's kernels are not trusted with on AMD cards
+(hy3d_rocm/conv/attention.py): softmax(q k^T) v as the flash attention papers have it (Dao,
+https://arxiv.org/abs/2307.08691), keys read a block after the other, and what was summed so far
+scaled when a larger score turns up. A head of 256 to some thousand elements fits neither registers
+nor LDS whole: so scores are summed over BD elements at a time, and a program makes DA + DB elements
+of an output.
+
 Row numbers fit 32 bits (the planner refuses what does not); every element offset is 64-bit.
 """
 
@@ -308,3 +315,88 @@ def combine_moments(parts, out, N, tiles, BT: tl.constexpr, BN: tl.constexpr):
         deviations += tl.sum(inner + n[:, None] * away * away, axis=0)
     tl.store(out + o, whole, mask=o < N)
     tl.store(out + N + o, deviations, mask=o < N)
+
+
+@triton.jit
+def _columns(at, d, end, EVEN: tl.constexpr):
+    """Elements d of some tokens; 0 from `end` on."""
+    if EVEN:
+        block = tl.load(at[:, None] + d[None, :])
+    else:
+        block = tl.load(at[:, None] + d[None, :], mask=(d < end)[None, :], other=0.0)
+    return block
+
+
+@triton.jit
+def _store_sums(acc, total, out, at, d, end, wanted, s_d, VECTOR: tl.constexpr):
+    """Sums of elements d over the sum of their weights, to where a token's output begins."""
+    across = d[None, :] if VECTOR == 8 else d.to(tl.int64)[None, :] * s_d
+    value = (acc / total[:, None]).to(out.dtype.element_ty)
+    tl.store(at[:, None] + across, value, mask=wanted[:, None] & (d < end)[None, :])
+
+
+_ATTENTION = (
+    "D8", "tokens", "first", "begin", "stop", "stop_by", "scale", "q_head", "k_head", "o_head",
+    "o_token", "o_d",
+)  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_ATTENTION)
+def attend(
+    q, k, v, out, D8, tokens, first, begin, stop, stop_by, scale,
+    q_head: tl.int64, k_head: tl.int64, o_head: tl.int64, o_token: tl.int64, o_d: tl.int64,
+    EVEN: tl.constexpr, VECTOR: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, DA: tl.constexpr, DB: tl.constexpr,
+):  # fmt: skip
+    """BM queries of a frame and head; DA + DB elements of their output.
+
+    q: (heads, frames * tokens, D) and k, v: (heads, keys, D), D = 8 * D8, tokens dense, a head's
+    distance in units of 8. out: any strides; with VECTOR 8 elements follow each other, and the
+    other strides are in units of 8, so that the compiler knows how stores are aligned. Frame f of
+    the queries sees keys (first + f) * begin to stop + (first + f) * stop_by. scale: of scores, for
+    powers of two.
+    """
+    blocks = tl.cdiv(tokens, BM)
+    frame = tl.program_id(0) // blocks
+    head = tl.program_id(1).to(tl.int64)
+    D = D8 * 8
+    here = tl.program_id(0) % blocks * BM + tl.arange(0, BM)
+    m = (frame * tokens + tl.minimum(here, tokens - 1)).to(tl.int64)
+    n0 = (first + frame) * begin
+    end = stop + (first + frame) * stop_by
+    q_at = q + (head * (q_head * 8) + m * D)
+    d = tl.arange(0, BD)
+    da = tl.program_id(2) * (DA + DB) + tl.arange(0, DA)
+    acc = tl.zeros((BM, DA), dtype=tl.float32)
+    db = da
+    more = acc
+    if DB:
+        db = tl.program_id(2) * (DA + DB) + DA + tl.arange(0, DB)
+        more = tl.zeros((BM, DB), dtype=tl.float32)
+    most = tl.full((BM,), float("-inf"), dtype=tl.float32)
+    total = tl.zeros((BM,), dtype=tl.float32)
+    for at in range(n0, end, BN):
+        n = at + tl.arange(0, BN)
+        # A block that reaches beyond the end reads the last key again.
+        key = head * (k_head * 8) + tl.minimum(n, end - 1).to(tl.int64) * D
+        scores = tl.zeros((BM, BN), dtype=tl.float32)
+        for c in range(0, D, BD):
+            a = _columns(q_at, c + d, D, EVEN)
+            b = _columns(k + key, c + d, D, EVEN)
+            scores = tl.dot(a, b.T, scores, input_precision=PRECISION)
+        scores = tl.where((n < end)[None, :], scores * scale, float("-inf"))
+        larger = tl.maximum(most, tl.max(scores, axis=1))
+        weight = tl.exp2(scores - larger[:, None])
+        shrink = tl.exp2(most - larger)
+        total = total * shrink + tl.sum(weight, axis=1)
+        weight = weight.to(v.dtype.element_ty)
+        a = _columns(v + key, da, D, EVEN)
+        acc = tl.dot(weight, a, acc * shrink[:, None], input_precision=PRECISION)
+        if DB:
+            b = _columns(v + key, db, D, EVEN)
+            more = tl.dot(weight, b, more * shrink[:, None], input_precision=PRECISION)
+        most = larger
+    at = out + (head * (o_head * VECTOR) + m * (o_token * VECTOR))
+    _store_sums(acc, total, out, at, da, D, here < tokens, o_d, VECTOR)
+    if DB:
+        _store_sums(more, total, out, at, db, D, here < tokens, o_d, VECTOR)

@@ -125,7 +125,12 @@ def test_the_heaviest_store_compiles_for_amd_and_spills_nothing() -> None:
     asked = list(check_fused_gfx.subset())
     assert {arch for arch, _ in asked} == {"gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201"}
     lines = check_gfx.check(asked, workers=1)
-    assert {line.function for line in lines} == {"load_rows", "conv_fused", "combine_moments"}
+    assert {line.function for line in lines} == {
+        "load_rows",
+        "conv_fused",
+        "combine_moments",
+        "attend",
+    }
     assert [words for line in lines for words in line.wrong] == []
 
 
