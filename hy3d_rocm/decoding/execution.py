@@ -188,7 +188,7 @@ class Execution:
                 dtype = precision.wider(self.job.dtype, self.fallback)
                 if dtype is None:
                     raise ValueError("no wider type is left")
-                self.job, self.resume_key = replace(self.job, dtype=dtype), None
+                self.job, self.resume_key = self.job.but(dtype=dtype), None
                 event["next_dtype"] = self.report.dtype = precision.name_of(dtype)
                 return self._chosen()
             if failed.compiled is None:
@@ -326,7 +326,7 @@ class Execution:
         code."""
         job, device, backend = self.job, self.device, None
         if job.runs_own_code(self.plan.variant):
-            job = replace(job, family=converted_family(job.family, job.dtype))
+            job = job.but(family=converted_family(job.family, job.dtype))
         else:
             make_weights = getattr(job.family, "make_weights", ModuleWeights)
             backend = job.make_backend(make_weights(job.dtype, device), device)
@@ -385,7 +385,7 @@ class Execution:
         if start:
             shape = *job.shape[:2], job.shape[2] - start, *job.shape[3:]
             found = Compiled(
-                replace(job, shape=shape), self.budget, variant.strategy, self.asked.options,
+                job.but(shape=shape), self.budget, variant.strategy, self.asked.options,
                 resume_key=resume_key_of(job, variant), weights=compiled.program.weights,
             )  # fmt: skip
             compiled = found.plan().compiled

@@ -105,8 +105,8 @@ def agree(
     make_backend = job.make_backend
     if len({one[4] for one in told}) > 1:  # what a step takes depends on its tile
         make_backend = replace(make_backend, is_tuned=False)
-    job = replace(
-        job, rank=group.rank, ranks=group.size, keeps_result=told[0][1][3],
+    job = job.but(
+        rank=group.rank, ranks=group.size, keeps_result=told[0][1][3],
         sends_source=any(theirs.get(_SUMS) == [] for theirs, *_ in told), make_backend=make_backend,
     )  # fmt: skip
     return job, budget
@@ -209,7 +209,7 @@ def shares_samples(group: Group, job: Job, budget: Budget, why: str) -> bool:
     count, over = divmod(job.shape[0], group.size)
     if why or over or not count:
         return bool(why)
-    mine = replace(job, shape=(count, *job.shape[1:]), rank=0, ranks=1)
+    mine = job.but(shape=(count, *job.shape[1:]), rank=0, ranks=1)
     fits, error = False, None
     try:
         plan = plan_job(mine, budget)

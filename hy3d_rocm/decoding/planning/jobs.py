@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -114,6 +114,14 @@ class Job:
     def graph(self) -> Graph:
         """Its layers, recorded for this decode: a timestep is in them."""
         return record(self.family, self.encode)
+
+    def but(self, **changes: Any) -> Job:
+        """The job with other facts. Its layers, which depend on family and encode alone, are not
+        recorded again."""
+        made = replace(self, **changes)
+        if "graph" in vars(self) and not changes.keys() & {"family", "encode"}:
+            vars(made)["graph"] = self.graph
+        return made
 
     @property
     def is_fused(self) -> bool:

@@ -27,6 +27,7 @@ from hy3d_rocm.decoding.executor import (  # noqa: E402
 )
 from hy3d_rocm.decoding.group import Group, group_of  # noqa: E402
 from hy3d_rocm.decoding.plan import BudgetTooSmallError  # noqa: E402
+from hy3d_rocm.decoding.planning import jobs  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
 from hy3d_rocm.decoding.shared_run import SharedRun  # noqa: E402
 
@@ -113,6 +114,15 @@ ENCODERS = how_much.of(("hunyuan", "hunyuan15", "wan22", "ltx095", "image", "see
 def test_ranks_encode_what_one_device_encodes(kind: str, way: tuple[int, str]) -> None:
     ranks, backend = way
     compared(kind, True, ranks, 8, backend)
+
+
+@pytest.mark.parametrize("kind", ["hunyuan", "ltx095"])
+def test_a_rank_records_its_layers_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, record = list[Any](), jobs.record
+    monkeypatch.setattr(jobs, "record", lambda *given: told.append(given) or record(*given))
+    source = source_of(family_of(kind, vae_of(kind)), False, 2, 8, 5)
+    in_ranks(2, lambda group: run(kind, False, source, group=group))
+    assert len(told) == 2
 
 
 @pytest.mark.parametrize("kind", ["wan22", "ltx"])
