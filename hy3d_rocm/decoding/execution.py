@@ -365,7 +365,7 @@ class Execution:
         if compiled is not None:
             program = compiled.program  # the candidate's steps are those of all ranks
             alone = self.group is None
-            return due * int(program.candidate["steps"] if alone else len(program.steps(0)))
+            return due * int((program.candidate if alone else program.sections[0])["steps"])
         return due * black_box.tiles(self.job, variant)
 
     def _frames(
