@@ -197,10 +197,12 @@ def why_not_by(strategy: str) -> str:
     return f'the strategy "{strategy}" is not shared' if strategy in ("whole", "tiled") else ""
 
 
-def check_plan(group: Group, plan: Plan) -> None:
-    """GroupLostError where the ranks have planned other programs."""
+def what_decides(plan: Plan) -> list[Any] | None:
+    """By which ranks know that they have planned the same program."""
+    if plan.compiled is None:
+        return None
     candidate = plan.compiled.program.candidate
-    group.meet(f"a plan of {[candidate[name] for name in _DECIDES]}")
+    return [candidate[name] for name in _DECIDES]
 
 
 def shares_samples(group: Group, job: Job, budget: Budget, why: str) -> bool:
