@@ -131,7 +131,7 @@ class Job:
             return self.make_backend.computes_natively
         return self.make_backend.on_gpu != "torch"
 
-    @property
+    @cached_property
     def out_shape(self) -> Shape:
         """Of the result of all samples."""
         shape_of = self.family.moments_shape if self.encode else self.family.out_shape
