@@ -90,6 +90,8 @@ class Program:
         """op, node, slice, flags, own, frames, reads, rows, drop, peer, read_rows, row_padding,
         numbers of the slices that are the source, the other operand and free afterwards, macs,
         workspace_bytes."""
+    def step(self, section: int, index: int, /) -> _Step:
+        """One of steps(section), of which sections[section]["steps"] says how many there are."""
     def kept(self, section: int, /) -> tuple[int, ...]:
         """Of each step: bytes that it makes and that stay until the end."""
     def slices(self, section: int, /) -> tuple[tuple[int, int, _Pair, _Pair, int, int], ...]:

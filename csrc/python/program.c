@@ -1006,13 +1006,11 @@ static PyObject *slice_at(const void *data, int32_t index)
     return slice_tuple(&p->program->slices[p->section->first_slice + index]);
 }
 
-/* The section that args names, its program opened. */
-static bool open_part(PyObject *self, PyObject *args, part *out)
+/* The section of that number, its program opened. */
+static bool open_part(PyObject *self, PyObject *number, part *out)
 {
     int64_t index = 0;
-    PyObject *index_object = NULL;
-    if (!PyArg_ParseTuple(args, "O", &index_object) ||
-        !hy3d_py_int64(index_object, "section", &index)) {
+    if (!hy3d_py_int64(number, "section", &index)) {
         return false;
     }
     out->program = open_program(self);
@@ -1030,18 +1028,38 @@ static bool open_part(PyObject *self, PyObject *args, part *out)
     return true;
 }
 
-static PyObject *program_steps(PyObject *self, PyObject *args)
+static PyObject *program_steps(PyObject *self, PyObject *number)
 {
     part p;
-    return open_part(self, args, &p) ? close_program(self, tuple_of(&p, p.section->steps, step_at))
-                                     : NULL;
+    return open_part(self, number, &p)
+               ? close_program(self, tuple_of(&p, p.section->steps, step_at))
+               : NULL;
 }
 
-static PyObject *program_kept(PyObject *self, PyObject *args)
+static PyObject *program_step(PyObject *self, PyObject *args)
+{
+    PyObject *number = NULL;
+    PyObject *index_object = NULL;
+    int64_t index = 0;
+    part p;
+    if (!PyArg_ParseTuple(args, "OO", &number, &index_object) ||
+        !hy3d_py_int64(index_object, "index", &index) || !open_part(self, number, &p)) {
+        return NULL;
+    }
+    if (index >= 0 && index < p.section->steps) {
+        return close_program(self, step_at(&p, (int32_t)index));
+    }
+    hy3d_py_value_error("There is no step %lld: the section has %d.", (long long)index,
+                        (int)p.section->steps);
+    return close_program(self, NULL);
+}
+
+static PyObject *program_kept(PyObject *self, PyObject *number)
 {
     part p;
-    return open_part(self, args, &p) ? close_program(self, tuple_of(&p, p.section->steps, kept_at))
-                                     : NULL;
+    return open_part(self, number, &p)
+               ? close_program(self, tuple_of(&p, p.section->steps, kept_at))
+               : NULL;
 }
 
 static PyObject *program_start(PyObject *self, PyObject *args)
@@ -1088,10 +1106,10 @@ static PyObject *program_prepared(PyObject *self, PyObject *args)
     return close_program(self, result);
 }
 
-static PyObject *program_slices(PyObject *self, PyObject *args)
+static PyObject *program_slices(PyObject *self, PyObject *number)
 {
     part p;
-    return open_part(self, args, &p)
+    return open_part(self, number, &p)
                ? close_program(self, tuple_of(&p, p.section->slices, slice_at))
                : NULL;
 }
@@ -1192,9 +1210,10 @@ static PyGetSetDef program_getset[] = {
 };
 
 static PyMethodDef program_methods[] = {
-    {"steps", program_steps, METH_VARARGS, "The steps of a section, a tuple each."},
-    {"kept", program_kept, METH_VARARGS, "Bytes that steps leave until the end."},
-    {"slices", program_slices, METH_VARARGS, "The slices of a section, a tuple each."},
+    {"steps", program_steps, METH_O, "The steps of a section, a tuple each."},
+    {"step", program_step, METH_VARARGS, "One step of a section."},
+    {"kept", program_kept, METH_O, "Bytes that steps leave until the end."},
+    {"slices", program_slices, METH_O, "The slices of a section, a tuple each."},
     {"prepared", program_prepared, METH_NOARGS, "The layout and bytes of each node's weights."},
     {"start", program_start, METH_VARARGS, "Where an input may begin for the same bits."},
     {"fallback", (PyCFunction)(void (*)(void))program_fallback, METH_VARARGS | METH_KEYWORDS,

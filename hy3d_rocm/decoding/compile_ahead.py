@@ -114,7 +114,7 @@ class OnShapes(Run):
                 self.affines[n] = factor, factor
 
     def through(self, program: Program, number: int, section: dict[str, Any]) -> None:
-        first = ProgramStep._make(next(iter(program.steps(number))))
+        first = ProgramStep._make(program.step(number, 0))
         size = 1, self.graph.nodes[first.node].channels, *section["size"]
         x = torch.empty(size, dtype=self.dtype, device=_META)
         for _ in self.section(program, number, lambda r: x[:, :, slice(*r)], section):

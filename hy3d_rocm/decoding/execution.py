@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 import torch
@@ -101,7 +102,7 @@ class Execution:
     def run(self) -> None:
         """Frames to `placing`. Raises what the last variant raised."""
         encode, report, began = self.job.encode, self.report, time.perf_counter()
-        self._take(self._together("a plan", self._chosen))
+        self._take(self._planned(self._chosen))
         planned = time.perf_counter()
         report.planning_seconds = planned - began
         stages.say_attempt(self.device, encode)
@@ -144,10 +145,15 @@ class Execution:
         goes_on = self.resume_key is None or resume_key_of(self.job, variant) == self.resume_key
         return goes_on and black_box.key_of(variant) not in self._tried
 
+    def _planned(self, work: Callable[..., Plan], *given: Any) -> Plan:
+        """work(*given); in a group GroupLostError where the ranks have planned other programs."""
+        plan, told = self._together("a plan", work, *given, says=together.what_decides)
+        if self.group is not None:
+            self.group.check_alike("planned", told)
+        return plan
+
     def _take(self, plan: Plan) -> None:
         self.plan, report, own = plan, self.report, ""
-        if self.group is not None:
-            together.check_plan(self.group, plan)
         if plan.compiled is None:
             own = black_box.own_code_words(self.job, plan.variant)
         elif plan.compiled.cuts_norms:
@@ -170,7 +176,7 @@ class Execution:
             "grains": self.counter.total, "error": failure.text,
         }  # fmt: skip
         report.events.append(event)
-        plan = self._together("a plan", self._next_plan, failure, event)
+        plan = self._planned(self._next_plan, failure, event)
         self._take(plan)
         event["next_way"] = plan.variant.name
         logger.warning(
@@ -188,7 +194,7 @@ class Execution:
                 dtype = precision.wider(self.job.dtype, self.fallback)
                 if dtype is None:
                     raise ValueError("no wider type is left")
-                self.job, self.resume_key = replace(self.job, dtype=dtype), None
+                self.job, self.resume_key = self.job.but(dtype=dtype), None
                 event["next_dtype"] = self.report.dtype = precision.name_of(dtype)
                 return self._chosen()
             if failed.compiled is None:
@@ -237,7 +243,9 @@ class Execution:
             pinned = protect(policy="pin:cpu", cancel=stages.native_flag(self.counter.cancel))
         try:
             with steady(self._most_prepared()), pinned, scope:  # nobody writes to the weights
-                job, backend = self._together("its first step", self._begin)
+                (job, backend, _), (wanted, *_) = self._together(
+                    "its first step", self._begin, says=itemgetter(2)
+                )
                 for sample in range(self.z.shape[0]):
                     if black_box.is_tiled(self.plan.variant):
                         here, compiled = slice(sample, sample + 1), self.plan.compiled
@@ -255,7 +263,7 @@ class Execution:
                             self.placing.put_whole(sample)
                         self._clean_up(self.asked.options.cleanup_frequency or 1)
                     else:
-                        self._place(sample, *self._frames(job, sample, backend))
+                        self._place(sample, *self._frames(job, sample, backend, wanted[sample]))
                 self._together("its end", self._settle)
         except precision.NonFiniteError as error:
             return faults.Failure(faults.NOT_FINITE, str(error))
@@ -276,19 +284,24 @@ class Execution:
         self.report.delegated = {} if backend is None else dict(backend.delegated)
         return None
 
-    def _together(self, about: str, work: Callable[..., Result], *given: Any) -> Result:
-        """work(*given); in a group all ranks raise where one does."""
+    def _together(
+        self, about: str, work: Callable[..., Result], *given: Any,
+        says: Callable[[Result], Any] = lambda made: None,
+    ) -> tuple[Result, list[Any]]:  # fmt: skip
+        """work(*given), and what says(it) gives on each rank (of JSON); in a group all ranks raise
+        where one does."""
         if self.group is None:
-            return work(*given)
-        made, error = None, None
-        try:
             made = work(*given)
+            return made, [says(made)]
+        found, said, error = None, None, None
+        try:
+            found = work(*given)
+            said = says(found)
         except GroupLostError:
             raise
         except BaseException as failed:  # noqa: BLE001
             error = failed
-        self.group.meet(about, error)
-        return cast("Result", made)
+        return cast("Result", found), self.group.meet(about, error, said)
 
     def _place(self, sample: int, at: int, made: Generator[Frames]) -> None:
         """What comes goes to its place, `at` frames on. In a group what goes wrong there is every
@@ -321,12 +334,12 @@ class Execution:
         if self.group is not None:
             self.group.settle()
 
-    def _begin(self) -> tuple[Job, TorchBackend | None]:
-        """The job over weights of its type, and what computes its layers, None for the VAE's own
-        code."""
+    def _begin(self) -> tuple[Job, TorchBackend | None, list[int]]:
+        """The job over weights of its type; what computes its layers, None for the VAE's own code;
+        and of each sample the first frame that is wanted."""
         job, device, backend = self.job, self.device, None
         if job.runs_own_code(self.plan.variant):
-            job = replace(job, family=converted_family(job.family, job.dtype))
+            job = job.but(family=converted_family(job.family, job.dtype))
         else:
             make_weights = getattr(job.family, "make_weights", ModuleWeights)
             backend = job.make_backend(make_weights(job.dtype, device), device)
@@ -343,8 +356,9 @@ class Execution:
         self.placing.begin(resume_key_of(self.job, self.plan.variant))
         if device.type == "cuda" and (self.group is None or self.group.rank == 0):
             self.placing.populate()
-        self.counter.total = self._steps()
-        return job, backend
+        wanted = [self.placing.first_wanted(sample) for sample in range(self.z.shape[0])]
+        self.counter.total = self._steps(wanted)
+        return job, backend, wanted
 
     def _most_prepared(self) -> int:
         """Bytes of prepared weights that may be in memory while the plan is carried out: what was
@@ -354,27 +368,26 @@ class Execution:
         planned = plan.variant.strategy == "cpu" or self.job.is_native(plan.variant)
         return stats_now().bytes + (plan.prepared_bytes if planned else plan.host_room)
 
-    def _steps(self) -> int:
+    def _steps(self, wanted: list[int]) -> int:
         """That will be counted; 0 where some of a sample's frames are there already."""
         frames, compiled, variant = self.job.out_shape[2], self.plan.compiled, self.plan.variant
-        tiled = black_box.is_tiled(variant)
-        wanted = [0 if tiled else self.placing.first_wanted(n) for n in range(self.z.shape[0])]
+        if black_box.is_tiled(variant):
+            wanted = [0] * len(wanted)
         if any(0 < first < frames for first in wanted):
             return 0
         due = sum(first < frames for first in wanted)
         if compiled is not None:
             program = compiled.program  # the candidate's steps are those of all ranks
             alone = self.group is None
-            return due * int(program.candidate["steps"] if alone else len(program.steps(0)))
+            return due * int((program.candidate if alone else program.sections[0])["steps"])
         return due * black_box.tiles(self.job, variant)
 
     def _frames(
-        self, job: Job, sample: int, backend: TorchBackend | None
+        self, job: Job, sample: int, backend: TorchBackend | None, wanted: int
     ) -> tuple[int, Generator[Frames]]:
-        """Those of one sample that are wanted, in order; what is to be added to their numbers."""
-        wanted, z = self.placing.first_wanted(sample), self.z[sample : sample + 1]
-        if self.group is not None:  # rank 0's
-            wanted = self.group.meet(f"sample {sample}", values=wanted)[0]
+        """Those of one sample from frame `wanted` on, or some before it, in order; what is to be
+        added to their numbers."""
+        z = self.z[sample : sample + 1]
         if wanted >= job.out_shape[2]:
             return 0, (frames for frames in list[Frames]())
         if backend is None:
@@ -385,7 +398,7 @@ class Execution:
         if start:
             shape = *job.shape[:2], job.shape[2] - start, *job.shape[3:]
             found = Compiled(
-                replace(job, shape=shape), self.budget, variant.strategy, self.asked.options,
+                job.but(shape=shape), self.budget, variant.strategy, self.asked.options,
                 resume_key=resume_key_of(job, variant), weights=compiled.program.weights,
             )  # fmt: skip
             compiled = found.plan().compiled

@@ -159,9 +159,7 @@ def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeRe
                 if isinstance(out, torch.Tensor) and out.ndim == 4:
                     asked = replace(asked, out=out.unsqueeze(2))
             (checks.check_pixels if asked.encode else checks.check_latents)(source, family)
-            host, vae = getattr(family, "host", None), getattr(family, "vae", None)
-            found = resolve_device(vae, default=family.device) if host is None else host
-            device = torch.device(found.device)
+            device = _device_of(family)
             group = group_of(asked.group, device)
             checks.check_is_there(source, group is None or group.rank == 0, asked.encode)
         with around(family, source, asked) as reports:
@@ -261,6 +259,14 @@ def _family_of(vae: Any, source: Any, encode: bool) -> Any:
         family = copy.copy(family)
         family.why = f"the C core, which plans its layers, is missing {_native.why_missing()}"
     return family
+
+
+def _device_of(family: Any) -> torch.device:
+    """Where the family's weights are; where these are offloaded, the device they are brought to."""
+    device = torch.device(family.device)
+    if device.type == "cpu" and getattr(family, "host", None) is None:
+        device = resolve_device(getattr(family, "vae", None), default=device).device
+    return device
 
 
 def _prepare(

@@ -8,7 +8,7 @@ the Conv, Attention or Local that the interpreter (run.py) carries its steps out
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -92,21 +92,26 @@ class Value(NamedTuple):
 
 def record(family: Any, encode: bool = False, sizes_only: bool = False) -> Graph:
     """The decode(), or the encode(), of a family (families/base.py) as a graph, in 1 to 5 ms: it is
-    made anew for each decode, since a timestep is in its layers. sizes_only: as graph_of() does.
+    made anew for each decode, since a timestep is in its layers. Of a VAE that was examined the
+    nodes may be known: then no function of frames is run. sizes_only: as graph_of() does.
     TypeError or ValueError (sentences) as the family's function raises them."""
     time, space = family.factor if encode else (1, 1)
     channels = family.out_channels if encode else family.latent_channels
     frames = 1 if family.is_image else 1 + (_LATENTS - 1) * time
     size = (channels, frames, _ROWS * space, _ROWS * space)
-    return graph_of(family.encode if encode else family.decode, size, sizes_only)
+    seen = getattr(family, "seen", None)
+    known = () if seen is None else seen.nodes.get(encode, ())
+    return graph_of(family.encode if encode else family.decode, size, sizes_only, known)
 
 
 def graph_of(
-    function: Callable[[Any, Value], Value], size: tuple[int, ...], sizes_only: bool = False
-) -> Graph:
+    function: Callable[[Any, Value], Value], size: tuple[int, ...], sizes_only: bool = False,
+    known: Sequence[Node] = (),
+) -> Graph:  # fmt: skip
     """A function over an engine as a graph, recorded with an input of `size` (C, T, H, W).
-    sizes_only: nothing is computed with its layers. StrangeModuleError where they do not fit."""
-    recorder = Recorder(sizes_only)
+    sizes_only: nothing is computed with its layers. known: its nodes. StrangeModuleError where
+    layers do not fit."""
+    recorder = Recorder(sizes_only, known)
     start = recorder.add_node(Node(INPUT, channels=size[0]), None, size)
     result = function(recorder, start)
     recorder.add_node(Node(OUTPUT, result.node, channels=result.channels), None, result.size)
@@ -116,8 +121,8 @@ def graph_of(
 class Recorder:
     """Engine of layers.py that computes nothing; handles are Values."""
 
-    def __init__(self, sizes_only: bool = False) -> None:
-        self.sizes_only = sizes_only
+    def __init__(self, sizes_only: bool = False, known: Sequence[Node] = ()) -> None:
+        self.sizes_only, self._known = sizes_only, known
         self.nodes: list[Node] = []
         self.layers: list[_Layer] = []
 
@@ -164,6 +169,18 @@ class Recorder:
         return self.add_node(node, layer, x.size)
 
     def local(self, x: Value, layer: Local) -> Value:
+        at = len(self.nodes)
+        is_known = at < len(self._known) and self._known[at][:2] == (MAP, x.node)
+        node = self._known[at] if is_known else self._map_of(x, layer)
+        rows, columns = (
+            n * up // down
+            for n, up, down in zip(x.size[2:], node.space_up, node.space_down, strict=True)
+        )
+        return self.add_node(node, layer, (node.channels, layer.frames_of(x.frames), rows, columns))
+
+    @staticmethod
+    def _map_of(x: Value, layer: Local) -> Node:
+        """Found by running it on shapes."""
         made = layer.run(torch.empty((1, *x.size), device="meta"), 0)
         _, channels, frames, rows, columns = (int(n) for n in made.shape)
         if frames != layer.frames_of(x.frames):
@@ -173,13 +190,12 @@ class Recorder:
             )
         first = layer.frames_of(1)
         ratios = Fraction(rows, x.rows), Fraction(columns, x.columns)
-        node = Node(
+        return Node(
             MAP, x.node, channels=channels, frames_first=first,
             frames_rest=layer.frames_of(2) - first, frames_per=1,
             space_up=(ratios[0].numerator, ratios[1].numerator),
             space_down=(ratios[0].denominator, ratios[1].denominator),
         )  # fmt: skip
-        return self.add_node(node, layer, (channels, frames, rows, columns))
 
     def add(self, x: Value, y: Value) -> Value:
         if x.size != y.size:

@@ -232,6 +232,17 @@ class Group:
         """As meet(), for a rank that goes on meanwhile: what comes of it answer() says."""
         return Meeting(self, about, error, values, timeouts)
 
+    def check_alike(self, verb: str, told: Sequence[Any]) -> None:
+        """GroupLostError unless all ranks have told the same."""
+        own = told[self.rank]
+        for rank, theirs in enumerate(told):
+            if theirs != own:
+                self.lose(
+                    f"the ranks do different things: rank {self.rank} {verb} {own}, rank {rank} "
+                    f"{verb} {theirs}. Give all ranks the same VAE, latents and options, and the "
+                    "same versions of hy3d-rocm and torch"
+                )
+
     def leave(self, error: BaseException) -> None:
         """This rank ends a decode with `error`. Where not all ranks do the group is lost: others
         wait for this one."""
@@ -298,7 +309,7 @@ class Meeting:
     def __init__(
         self, group: Group, about: str, error: BaseException | None, values: Any, timeouts: int
     ) -> None:  # fmt: skip
-        self._group, self._about, self._error = group, about, error
+        self._group, self._error = group, error
         self._timeouts = timeouts
         self._text = json.dumps(_word(about, values, error)).encode()
         head = len(self._text).to_bytes(4, "little") + self._text[: _WORD_BYTES - 4]
@@ -311,15 +322,9 @@ class Meeting:
 
     def answer(self) -> list[Any]:
         """Every rank's values; raises as meet() does."""
-        group, about = self._group, self._about
+        group = self._group
         words = [_Word(*json.loads(text)) for text in self._texts()]
-        for rank, word in enumerate(words):
-            if word.about != about:
-                group.lose(
-                    f"the ranks do different things: rank {group.rank} is at {about}, rank {rank} "
-                    f"at {word.about}. Give all ranks the same VAE, latents and options, and the "
-                    "same versions of hy3d-rocm and torch"
-                )
+        group.check_alike("is at", [word.about for word in words])
         for rank, word in enumerate(words):
             if word.what:
                 raise settled(group.error_of(rank, words, self._error))

@@ -2,8 +2,9 @@
 which go to a tensor or a sink (output.py) as they are made.
 
 A GPU goes on while its frames are on their way: they are copied to pinned memory behind the work
-that made them, and into the result when that memory is wanted for other ones. Several parts are on
-their way at a time, so that the next frames' work is there before the last ones' is over.
+that made them, and into the result once they are there. So many may be on their way that frames
+which come wait for earlier ones at most, never for their own work: the thread that launches the
+next frames' work would be late, and the GPU idle.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from hy3d_rocm.decoding.precision import NonFiniteError
 from hy3d_rocm.frames.output import Sink, scratch
 
 _AT_ONCE = 32  # frames handed to a sink at a time from what was put together beside it
-#: of the frames that are on their way at a time, but one frame at least, and in how many parts
-ON_THEIR_WAY_BYTES = 32 << 20
-_PARTS = 4
+#: of the frames that are on their way at a time, and that are copied at a time, but one frame at
+#: least
+ON_THEIR_WAY_BYTES = 128 << 20
+PART_BYTES = 8 << 20
 
 
 class _Part(NamedTuple):
@@ -35,6 +37,9 @@ class _Part(NamedTuple):
     place: Tensor
     first: int
     event: torch.cuda.Event
+
+    def is_there(self) -> bool:
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
 
 
 class Placing:
@@ -77,12 +82,14 @@ class Placing:
         on_gpu, stop = frames.device.type == "cuda", first + frames.shape[2]
         self._come[sample] = stop
         if self.sink is None and on_gpu:
-            whole, (most, _) = self.whole(), on_their_way(self.shape, self.dtype)
-            count = max(1, most // _PARTS)
+            whole, (most, held) = self.whole(), on_their_way(self.shape, self.dtype)
+            count = min(max(1, PART_BYTES * most // held), most)
             for at in range(first, stop, count):
                 part = frames[:, :, at - first : at - first + count]
                 self.arrive(most - part.shape[2])
                 self._leave(part, whole[sample : sample + 1, :, at : at + part.shape[2]], at)
+            while self._on_their_way and self._on_their_way[0].is_there():
+                self._land()
             return
         self.arrive()
         check_finite(least_and_largest(frames), first, stop)
@@ -107,10 +114,14 @@ class Placing:
         """Of the frames that are on their way all but the last ones, at most `left`, are in the
         result. NonFiniteError as of put()."""
         while sum(part.frames.shape[2] for part in self._on_their_way) > left:
-            frames, ends, place, first, event = self._on_their_way.popleft()
-            event.synchronize()
-            check_finite(ends, first, first + frames.shape[2])
-            place.copy_(frames)
+            self._land()
+
+    def _land(self) -> None:
+        """The first of the parts that are on their way."""
+        frames, ends, place, first, event = self._on_their_way.popleft()
+        event.synchronize()
+        check_finite(ends, first, first + frames.shape[2])
+        place.copy_(frames)
 
     def whole(self) -> Tensor:
         """All frames as a tensor to be written in place; finished by put_whole()."""

@@ -167,8 +167,8 @@ class Run:
         self._begin(program.slices(number), fetch)
         try:
             with torch.no_grad():
-                for at, fields in enumerate(program.steps(number)):
-                    step = ProgramStep._make(fields)
+                for at in range(section["steps"]):
+                    step = ProgramStep._make(program.step(number, at))
                     work, recover, made = works[step.op], self.recover, None
                     if self._around is None:
                         made = attempt(work, step, recover=recover, check=self._check, step=at)

@@ -49,7 +49,8 @@ class KeepAlive:
         self._said: list[tuple[Any, torch.Tensor]] = []
 
     def begin(self, shares: Sequence[Range]) -> None:
-        """All ranks have just met. shares: each one's rows."""
+        """All ranks have just met: before the first step, at the end of the last sample, or when
+        rank 0 had sent them their rows. shares: each one's rows."""
         rank, have_rows = self._group.rank, [stop > first for first, stop in shares]
         speaker = have_rows.index(True)
         self._heard_of = None if have_rows[rank] else speaker
@@ -132,7 +133,6 @@ class SharedRun(Run):
         """See Run.section. What is thrown in where frames are given is fail()'s."""
         self._shares, size = program.shares, program.sections[number]["size"]
         self._columns = _native.graph_sizes(self.graph.nodes, size)[-1][3]
-        self.group.meet(f"the beginning of sample {self.sample}", self._error)
         self._alive.begin(self._shares)
         for first, frames in super().section(program, number, fetch, section):
             if frames is not None:

@@ -105,8 +105,8 @@ def agree(
     make_backend = job.make_backend
     if len({one[4] for one in told}) > 1:  # what a step takes depends on its tile
         make_backend = replace(make_backend, is_tuned=False)
-    job = replace(
-        job, rank=group.rank, ranks=group.size, keeps_result=told[0][1][3],
+    job = job.but(
+        rank=group.rank, ranks=group.size, keeps_result=told[0][1][3],
         sends_source=any(theirs.get(_SUMS) == [] for theirs, *_ in told), make_backend=make_backend,
     )  # fmt: skip
     return job, budget
@@ -197,10 +197,12 @@ def why_not_by(strategy: str) -> str:
     return f'the strategy "{strategy}" is not shared' if strategy in ("whole", "tiled") else ""
 
 
-def check_plan(group: Group, plan: Plan) -> None:
-    """GroupLostError where the ranks have planned other programs."""
+def what_decides(plan: Plan) -> list[Any] | None:
+    """By which ranks know that they have planned the same program."""
+    if plan.compiled is None:
+        return None
     candidate = plan.compiled.program.candidate
-    group.meet(f"a plan of {[candidate[name] for name in _DECIDES]}")
+    return [candidate[name] for name in _DECIDES]
 
 
 def shares_samples(group: Group, job: Job, budget: Budget, why: str) -> bool:
@@ -209,7 +211,7 @@ def shares_samples(group: Group, job: Job, budget: Budget, why: str) -> bool:
     count, over = divmod(job.shape[0], group.size)
     if why or over or not count:
         return bool(why)
-    mine = replace(job, shape=(count, *job.shape[1:]), rank=0, ranks=1)
+    mine = job.but(shape=(count, *job.shape[1:]), rank=0, ranks=1)
     fits, error = False, None
     try:
         plan = plan_job(mine, budget)

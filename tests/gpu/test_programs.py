@@ -192,7 +192,7 @@ def test_a_failed_allocation_is_tried_again_on_the_gpu() -> None:
     assert torch.equal(got, expected)
 
 
-@pytest.mark.parametrize("frames_bytes", [1, 1 << 25])
+@pytest.mark.parametrize("frames_bytes", [1, 1 << 27])
 def test_frames_reach_the_result_while_the_gpu_goes_on(
     frames_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

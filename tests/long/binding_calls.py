@@ -223,6 +223,7 @@ def scheduled() -> list[Call]:
             found.append(Call(f"Program.{name}", getattr, (program, name), {}))
         for name in ("steps", "kept", "slices", "start"):
             found.append(Call(f"Program.{name}", getattr(program, name), (0,), {}))
+        found.append(Call("Program.step", program.step, (0, 0), {}))
         found.append(Call("Program.prepared", program.prepared, (), {}))
         stop = {"reason": "cancelled", "can_widen": True}
         found.append(Call("Program.fallback", program.fallback, (1,), stop))

@@ -124,6 +124,7 @@ PROGRAM_CALLS: dict[str, Any] = {
         )
     },
     "Program.steps": member("Program", lambda rng: rng.randrange(2)),
+    "Program.step": member("Program", *(lambda rng: rng.randrange(2),) * 2),
     "Program.kept": member("Program", lambda rng: rng.randrange(2)),
     "Program.slices": member("Program", lambda rng: rng.randrange(2)),
     "Program.prepared": member("Program"),

@@ -33,5 +33,6 @@ def compiled(workspace: Callable[..., Any] = nothing, nodes: Any = NODES, **more
 def everything() -> Any:
     schedule = compiled(device=((4000, 2000), *MACHINE[1:]))
     program = schedule.program
-    told = program.steps(0), program.slices(0), program.sections, program.candidate, program.cut
+    lists = program.steps(0), program.step(0, 0), program.slices(0), program.sections
+    told = *lists, program.candidate, program.cut
     return told, program.fallback(1, "no kernel"), schedule.candidates, schedule.smallest_budget

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -115,6 +115,14 @@ class Job:
         """Its layers, recorded for this decode: a timestep is in them."""
         return record(self.family, self.encode)
 
+    def but(self, **changes: Any) -> Job:
+        """The job with other facts. Its layers, which depend on family and encode alone, are not
+        recorded again."""
+        made = replace(self, **changes)
+        if "graph" in vars(self) and not changes.keys() & {"family", "encode"}:
+            vars(made)["graph"] = self.graph
+        return made
+
     @property
     def is_fused(self) -> bool:
         """Whether layers are computed fused, which is no slower than the VAE's own code (on the
@@ -123,7 +131,7 @@ class Job:
             return self.make_backend.computes_natively
         return self.make_backend.on_gpu != "torch"
 
-    @property
+    @cached_property
     def out_shape(self) -> Shape:
         """Of the result of all samples."""
         shape_of = self.family.moments_shape if self.encode else self.family.out_shape

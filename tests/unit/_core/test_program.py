@@ -407,10 +407,31 @@ def test_there_are_no_other_sections_and_steps() -> None:
                 ask(number)
         with pytest.raises(TypeError, match="section must be an integer"):
             ask("x")
+    steps = program.steps(0)
+    for number in (-1, len(steps), 1 << 32):
+        with pytest.raises(
+            ValueError, match=f"There is no step {number}: the section has {len(steps)}"
+        ):
+            program.step(0, number)
+    for section in (-1, 1):
+        with pytest.raises(ValueError, match=f"There is no section {section}"):
+            program.step(section, 0)
+    with pytest.raises(TypeError, match="index must be an integer"):
+        program.step(0, "x")
     with pytest.raises(ValueError, match="attempts is 0: it must be at least 1"):
         program.fallback(0, "refused")
     with pytest.raises(ValueError, match="reason is 'tired'"):
         program.fallback(1, "tired")
+
+
+def test_steps_come_one_by_one_as_all_at_once() -> None:
+    tiles = {"strategies": 4, "halos": ((0, 0, 1),), "size": (5, 16, 16), "device_budget": 10000}
+    program = compiled(**tiles).program
+    assert len(program.sections) == 5
+    for number, section in enumerate(program.sections):
+        steps = program.steps(number)
+        assert section["steps"] == len(steps) > 0
+        assert tuple(program.step(number, at) for at in range(section["steps"])) == steps
 
 
 def test_what_follows_a_failure() -> None:
@@ -425,7 +446,10 @@ def test_what_follows_a_failure() -> None:
     assert program.fallback(2, "cancelled") == "stop"
     assert program.candidate["slice_bytes"] in (4000, 2000)
     assert program.fallback(2, "no kernel") == "begin again"
-    for ask in (lambda: program.candidate, lambda: program.steps(0), lambda: program.sections):
+    for ask in (
+        lambda: program.candidate, lambda: program.steps(0), lambda: program.step(0, 0),
+        lambda: program.sections,
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="This program was given up"):
             ask()
     with pytest.raises(ValueError, match="This program was given up"):

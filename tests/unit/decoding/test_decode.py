@@ -11,6 +11,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import how_much
@@ -27,9 +28,11 @@ from hy3d_rocm.decoding import (  # noqa: E402
     DecodeOptions,
     decode_with_report,
     encode,
+    executor,
 )
 from hy3d_rocm.decoding.backends.native import NativeBackend  # noqa: E402
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend  # noqa: E402
+from hy3d_rocm.decoding.families import family_for  # noqa: E402
 from hy3d_rocm.decoding.plan import BudgetTooSmallError  # noqa: E402
 from hy3d_rocm.decoding.run import Run  # noqa: E402
 from hy3d_rocm.meter import PeakMeter, give_back  # noqa: E402
@@ -113,6 +116,25 @@ def test_every_exact_strategy_is_the_unsplit_decode(kind: str) -> None:
     want = unsplit(vae, z)
     for strategy in ("streamed", "cpu"):
         assert relative_error(decode(vae, z, strategy=strategy), want) <= 1e-4, strategy
+
+
+@pytest.mark.parametrize(("lies", "wanted"), [("cuda:1", "cuda:1"), ("cpu", "cuda:0")])
+def test_a_decode_is_where_the_weights_are_or_where_an_offload_hook_brings_them(
+    lies: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family, found = family_for(tiny_vae("wan")), list[torch.device]()
+    family.vae._hf_hook = SimpleNamespace(execution_device=torch.device("cuda:0"))
+    monkeypatch.setattr(type(family), "device", torch.device(lies))
+    monkeypatch.setattr(executor, "check_unchanged", lambda *_: None)
+
+    def prepare(family: Any, source: Any, device: torch.device, asked: Any) -> None:
+        found.append(device)
+        raise InterruptedError
+
+    monkeypatch.setattr(executor, "_prepare", prepare)
+    with pytest.raises(InterruptedError):
+        decode(family, tiny_latents(family.vae, 2, 3, 4))
+    assert found == [torch.device(wanted)]
 
 
 def test_an_image_has_no_time_axis() -> None:

@@ -5,9 +5,11 @@ Ranks are threads here; tests/long/check_ranks.py kills and stops processes.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import logging
 import math
+import re
 import threading
 import time
 import weakref
@@ -30,6 +32,7 @@ from unknown_vaes import ConvNet  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.decoding import executor  # noqa: E402
+from hy3d_rocm.decoding.execution import Execution  # noqa: E402
 from hy3d_rocm.decoding.executor import (  # noqa: E402
     decode,
     decode_into,
@@ -427,6 +430,28 @@ def test_what_one_rank_can_not_begin_with_ends_all(
     if "vae" in more:
         job.still_works(pair)
     assert [group.lost for group in pair] == ["", ""]
+
+
+def test_ranks_that_plan_other_programs_are_noticed(
+    jobs: dict[str, Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two versions of the core may."""
+    job, ranks, chosen = jobs["wan"], groups(2), Execution._chosen
+
+    def planned(execution: Execution) -> Any:
+        if execution.group is not None and execution.group.rank:
+            options = DecodeOptions(chunk_size=1)
+            execution.asked = dataclasses.replace(execution.asked, options=options)
+        return chosen(execution)
+
+    monkeypatch.setattr(Execution, "_chosen", planned)
+    ends = job.on(ranks)
+    assert job.is_right(ends[0][0])
+    assert type(ends[1]) is GroupLostError
+    words = (
+        r"the ranks do different things: rank 1 planned \[.*\], rank 0 planned \[.*\]\. Give all"
+    )
+    assert re.match(words, str(ends[1]))
 
 
 def test_weights_at_the_address_of_others_are_others(pair: list[Group]) -> None:

@@ -27,6 +27,7 @@ from hy3d_rocm.decoding.executor import (  # noqa: E402
 )
 from hy3d_rocm.decoding.group import Group, group_of  # noqa: E402
 from hy3d_rocm.decoding.plan import BudgetTooSmallError  # noqa: E402
+from hy3d_rocm.decoding.planning import jobs  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
 from hy3d_rocm.decoding.shared_run import SharedRun  # noqa: E402
 
@@ -113,6 +114,38 @@ ENCODERS = how_much.of(("hunyuan", "hunyuan15", "wan22", "ltx095", "image", "see
 def test_ranks_encode_what_one_device_encodes(kind: str, way: tuple[int, str]) -> None:
     ranks, backend = way
     compared(kind, True, ranks, 8, backend)
+
+
+def test_ranks_meet_four_times_before_they_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, asked, enter = list[str](), Group.ask, SharedRun._enter
+
+    def ask(group: Group, about: str, *given: Any) -> Any:
+        if not group.rank:
+            told.append(about)
+        return asked(group, about, *given)
+
+    def entered(run: SharedRun, step: Any) -> Any:
+        if not run.group.rank:
+            told.append("a step")
+        return enter(run, step)
+
+    monkeypatch.setattr(Group, "ask", ask)
+    monkeypatch.setattr(SharedRun, "_enter", entered)
+    source = torch.cat([source_of(family_of("wan", vae_of("wan")), False, 1, 4, 5)] * 2)
+    in_ranks(3, lambda group: run("wan", False, source, group=group))
+    first, last = "frames (0, 1) of sample {0}", "the end of sample {0}"
+    samples = [text.format(n) for n in (0, 1) for text in ("a step", first, last)]
+    beginning = ["the beginning of a decode"] * 2
+    assert told == [*beginning, "a plan", "its first step", *samples, "its end"]
+
+
+@pytest.mark.parametrize("kind", ["hunyuan", "ltx095"])
+def test_a_rank_records_its_layers_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, record = list[Any](), jobs.record
+    monkeypatch.setattr(jobs, "record", lambda *given: told.append(given) or record(*given))
+    source = source_of(family_of(kind, vae_of(kind)), False, 2, 8, 5)
+    in_ranks(2, lambda group: run(kind, False, source, group=group))
+    assert len(told) == 2
 
 
 @pytest.mark.parametrize("kind", ["wan22", "ltx"])

@@ -30,6 +30,7 @@ class World:
     def __init__(self) -> None:
         self.log: list[tuple[Any, ...]] = []
         self.count = 0
+        self.is_idle = False  # whether all that was asked for is over
         self.computing = self.Stream(CPU)
 
     def Stream(self, device: Any) -> Any:
@@ -67,6 +68,9 @@ class _Event:
 
     def synchronize(self) -> None:
         self.world.log.append(("block", self.name))
+
+    def query(self) -> bool:
+        return self.world.is_idle
 
 
 @pytest.fixture
@@ -158,14 +162,22 @@ class OnGpu(torch.Tensor):
         return torch.device("cuda")
 
 
+def hold_frames(monkeypatch: pytest.MonkeyPatch, x: torch.Tensor, most: int, at_once: int) -> int:
+    """So many frames of x may be on their way, and are copied at a time."""
+    frame = x[:, :, 0].nbytes
+    monkeypatch.setattr("hy3d_rocm.decoding.placing.ON_THEIR_WAY_BYTES", most * frame)
+    monkeypatch.setattr("hy3d_rocm.decoding.placing.PART_BYTES", at_once * frame)
+    assert on_their_way(tuple(x.shape), x.dtype)[0] == most
+    return most
+
+
+@pytest.mark.parametrize("at_once", [2, 30])
 @pytest.mark.parametrize("sizes", [(2, 9, 3, 9), (1,) * 23, (23,)])
 def test_no_more_frames_are_on_their_way_than_memory_is_planned_for(
-    world: World, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+    world: World, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], at_once: int
 ) -> None:
     x = torch.randn(1, 3, 23, 4, 6)
-    monkeypatch.setattr("hy3d_rocm.decoding.placing.ON_THEIR_WAY_BYTES", 9 * x[:, :, 0].nbytes)
-    most, _ = on_their_way(tuple(x.shape), x.dtype)
-    assert most == 9
+    most = hold_frames(monkeypatch, x, 9, at_once)
     placing, at, held = Placing(tuple(x.shape), x.dtype, None, None), 0, list[int]()
     leave = placing._leave
 
@@ -182,6 +194,44 @@ def test_no_more_frames_are_on_their_way_than_memory_is_planned_for(
     assert blocked == len(held) - len(placing._on_their_way)
     placing.arrive()
     assert torch.equal(placing.finish(), x)
+
+
+def test_frames_that_fit_beside_those_on_their_way_wait_for_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(1, 3, 12, 4, 6)
+    hold_frames(monkeypatch, x, 9, 2)
+    placing = Placing(tuple(x.shape), x.dtype, None, None)
+    whole = placing.whole().fill_(7)
+    placing.put(0, 0, x[:, :, :4].as_subclass(OnGpu))
+    placing.put(0, 4, x[:, :, 4:9].as_subclass(OnGpu))
+    assert all(event[0] == "record" for event in world.log), "the thread waited for frames"
+    assert bool((whole == 7).all())
+    world.log.clear()
+    placing.put(0, 9, x[:, :, 9:].as_subclass(OnGpu))
+    blocks = [event for event in world.log if event[0] == "block"]
+    assert len(blocks) == 2, "three frames take the room of the first two parts of two"
+    assert torch.equal(whole[:, :, :4], x[:, :, :4])
+    assert bool((whole[:, :, 4:] == 7).all()), "the thread waited for frames of its own put"
+
+
+def test_a_put_takes_what_has_come_without_a_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(1, 3, 5, 4, 6)
+    x[0, 1, 4, 2, 3] = float("nan")
+    hold_frames(monkeypatch, x, 5, 2)
+    placing = Placing(tuple(x.shape), x.dtype, None, None)
+    whole = placing.whole().fill_(7)
+    placing.put(0, 0, x[:, :, :2].as_subclass(OnGpu))
+    assert bool((whole == 7).all())
+    world.is_idle = True
+    placing.put(0, 2, x[:, :, 2:4].as_subclass(OnGpu))
+    assert torch.equal(whole[:, :, :4], x[:, :, :4])
+    assert not placing._on_their_way
+    with pytest.raises(NonFiniteError, match="frames 4 to 4 hold NaN or infinite values"):
+        placing.put(0, 4, x[:, :, 4:].as_subclass(OnGpu))
+    assert bool((whole[:, :, 4:] == 7).all())
 
 
 def test_a_new_result_gets_its_memory_while_the_gpu_computes_and_no_other(

@@ -25,6 +25,7 @@ from decode_doubles import (  # noqa: E402
 from plain_engine import PlainEngine  # noqa: E402
 
 from hy3d_rocm.decoding.families import family_for  # noqa: E402
+from hy3d_rocm.decoding.graph import Recorder, record  # noqa: E402
 from hy3d_rocm.decoding.layers import Attention, Conv  # noqa: E402
 
 LENGTHS = how_much.of((1, 2, 3, 5), range(1, 13))
@@ -113,6 +114,25 @@ class _Shapes:
     def of(self, module: Any, name: str) -> Any:
         value = getattr(module, name, None)
         return value.to("meta") if isinstance(value, torch.Tensor) else None
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_a_vae_whose_nodes_are_known_is_recorded_the_same_and_runs_nothing(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vae = tiny_vae(kind)
+    for encode in (False, True):
+        family = family_for(vae, timestep=TIMESTEP.get(kind), encode=encode)
+        family.seen.nodes.clear()
+        wanted = record(family, encode)
+        shape = family.out_shape((1, family.latent_channels, 2, 4, 6))
+        if encode:
+            family.moments_shape(shape)
+        with monkeypatch.context() as patch:
+            patch.setattr(Recorder, "_map_of", lambda *_: pytest.fail("a function was run"))
+            found = record(family, encode)
+        assert found.nodes == wanted.nodes
+        assert found.made == wanted.made
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)

@@ -152,6 +152,15 @@ def test_what_is_planned_is_the_cores_peak_with_the_cores_margin(
         assert enough.need.device_bytes <= need.device_bytes
 
 
+def test_layers_are_recorded_anew_for_another_vae_or_way_and_for_nothing_else() -> None:
+    made = job_of("hunyuan", (2, 3, 4))
+    graph = made.graph
+    assert made.but(dtype=torch.float64, shape=(1, 4, 5, 6, 7), rank=1, ranks=2).graph is graph
+    assert made.but(encode=True).graph.nodes != graph.nodes
+    other = family_for(tiny_vae("wan"))
+    assert made.but(family=other).graph.nodes != graph.nodes
+
+
 def test_tiles_that_do_not_fit_get_less_halo_and_overlap_never_more() -> None:
     job = job_of("wan", (2, 8, 8))
     for halo, overlap in ((0, 0), (8, 20), (None, 16)):
