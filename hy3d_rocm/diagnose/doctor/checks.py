@@ -322,6 +322,22 @@ def no_gpu_tier(facts: Facts) -> Iterator[Match]:
         yield Match(verdicts=[f"{r['name']}: {r.get('verdict')}" for r in on_gpu])
 
 
+def wrong_attention(facts: Facts) -> Iterator[Match]:
+    by_device: dict[str, list[Mapping[str, Any]]] = {}
+    for row in facts.rows("self_test.attention"):
+        if row.get("verdict") != "ok":
+            by_device.setdefault(str(row.get("device")), []).append(row)
+    for device, rows in by_device.items():
+        sizes = [row.get("size", 0) for row in rows]
+        told = "; ".join(f"{row.get('size')}: {row.get('detail')}" for row in rows)
+        variant = "fails" if all(row.get("verdict") == "error" for row in rows) else ""
+        if not all(sizes):
+            variant, told = "not-tried", str(rows[0].get("detail"))
+        elif not all(row.get("is_large") for row in rows):
+            variant = "small"
+        yield Match(variant, device=device, sizes=list(map(str, sizes)), told=told)
+
+
 def all_well(facts: Facts) -> Iterator[Match]:
     good = [result for result in facts.tested if result.get("verdict") == "ok"]
     by_device: dict[str, list[str]] = {}

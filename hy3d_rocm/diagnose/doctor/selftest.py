@@ -1,4 +1,5 @@
-"""Each convolution back-end, tried in a child process and held against float64 sums."""
+"""Each convolution back-end, and PyTorch's attention, tried in child processes and held against
+float64 sums."""
 
 from __future__ import annotations
 
@@ -7,12 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from hy3d_rocm.conv.probe import probe
-from hy3d_rocm.conv.probe.parent import Case, Outcome, Progress
+from hy3d_rocm.conv.probe.parent import Case, NoAnswerError, Outcome, Progress, ask
 
 # The library last: it is what may hang, and a hang takes a new child and its share of the time.
 GPU_TIERS = ("triton", "gemm", "conv2d", "native", "cpu", "vendor")
 CPU_TIERS = ("gemm", "conv2d", "native", "cpu")
 REFUSED = "could not be tried: RefusedError"
+#: elements of the heads that attention is tried with: a language model's, Wan's, HunyuanVideo's
+HEADS = (64, 384, 512)
+_ATTENTION = f"{__name__}:attention_here"
+_ATTENTION_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,11 @@ def run(
     tell: Callable[[str], None] | None = None,
     cancel: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """{"ran", "why", "results"}: never later than about `seconds` + 1, whatever the tiers do.
+    """{"ran", "why", "results", "attention"}: never later than about `seconds` + 2, whatever the
+    tiers do.
 
     CPU and GPU have children of their own: a GPU that can't be started must not keep the CPU's
-    tiers from being tried. tell(text) is called as each case begins.
+    tiers from being tried; attention has one more. tell(text) is called as each case begins.
     """
     cases = cases_for(torch)
     if not cases:
@@ -77,12 +83,77 @@ def run(
     on_cpu = [case for case in cases if case.spec.device == "cpu"]
     on_gpu = [case for case in cases if case.spec.device != "cpu"]
     outcomes: list[Outcome] = []
+    of_attention = min(_ATTENTION_S, seconds / 4) if on_gpu else 0.0
+    seconds -= of_attention
     for group, share in ((on_cpu, seconds / 3 if on_gpu else seconds), (on_gpu, seconds * 2 / 3)):
         if group:
             outcomes += probe(group, limit_s=share, progress=progress, cancel=cancel)
     results = [_result(outcome) for outcome in outcomes]
     tried = any(result["verdict"] != "not-run" for result in results)
-    return {"ran": tried, "why": "" if tried else results[0]["detail"], "results": results}
+    made = {"ran": tried, "why": "" if tried else results[0]["detail"], "results": results}
+    if on_gpu:
+        if tell is not None:
+            tell("trying PyTorch's attention")
+        made["attention"] = _ask_attention(of_attention)
+    return made
+
+
+def _ask_attention(seconds: float) -> list[dict[str, Any]]:
+    try:
+        found = ask(_ATTENTION, limit_s=seconds)
+    except NoAnswerError as error:
+        verdict = "hang" if error.is_hang else "error"
+        return [{"device": "the GPU", "size": 0, "verdict": verdict, "detail": str(error)}]
+    return found if isinstance(found, list) else []
+
+
+def attention_here() -> list[dict[str, Any]]:
+    """PyTorch's own attention on one GPU of each kind, for heads of each of HEADS: rows with
+    "device", "size", "is_large" (this pack leaves such heads to no fused kernel of ROCm's),
+    "verdict" ("ok", "wrong" or "error") and "detail". In a child."""
+    import torch
+
+    rows, seen = list[dict[str, Any]](), set[str]()
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        kind = str(getattr(properties, "gcnArchName", properties.name))
+        if kind not in seen:
+            seen.add(kind)
+            rows += [attended(torch.device("cuda", index), size) for size in HEADS]
+    return rows
+
+
+def attended(device: Any, size: int) -> dict[str, Any]:
+    """A row of attention_here(). Tried three times, into memory that holds large numbers: a kernel
+    that does not run leaves them there."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    from hy3d_rocm.conv.attention import LARGEST_TRUSTED
+
+    row: dict[str, Any] = {"device": str(device), "size": size, "verdict": "ok", "detail": ""}
+    row["is_large"] = size > LARGEST_TRUSTED
+    rng = torch.Generator().manual_seed(7)
+    q, k, v = (torch.randn(1, 1, 256, size, generator=rng).bfloat16() for _ in range(3))
+    weights = (q.double() @ k.double().mT * size**-0.5).softmax(-1)
+    exact = weights @ v.double()
+    # bfloat16 has 8 bits: weights are rounded, the result is, and the sum of the weights may be.
+    allowed = 4 * 2.0**-8 * (weights @ v.double().abs())
+    worst = 0.0
+    try:
+        q, k, v = (t.to(device) for t in (q, k, v))
+        for _ in range(3):
+            filled = torch.full_like(q, 1e30)
+            del filled
+            made = scaled_dot_product_attention(q, k, v).cpu().double()
+            off = ((made - exact).abs() / allowed).nan_to_num(nan=float("inf"))
+            worst = max(worst, float(off.max()))
+    except RuntimeError as error:
+        text = str(error).strip().splitlines() or [type(error).__name__]
+        return row | {"verdict": "error", "detail": text[0][:300]}
+    if worst > 1:
+        row |= {"verdict": "wrong", "detail": f"{worst:.3g} times as far off as rounding explains"}
+    return row
 
 
 def _result(outcome: Outcome) -> dict[str, Any]:

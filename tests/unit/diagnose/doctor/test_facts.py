@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -200,6 +201,67 @@ def test_this_machine_is_examined_and_torch_stays_in_the_children() -> None:
     assert verdicts | {"cpu": "ok"} == dict.fromkeys(selftest.CPU_TIERS, "ok")
 
 
+def test_attention_that_leaves_memory_as_it_was_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As AOTriton's of gfx1100 does for large heads: the result is nobody's."""
+    functional = torch.nn.functional
+    attend = functional.scaled_dot_product_attention
+
+    def written_by_nobody(q: Any, k: Any, v: Any) -> Any:
+        return torch.full_like(q, 1e30) if q.shape[-1] > 256 else attend(q, k, v)
+
+    device = torch.device("cpu")
+    for size in selftest.HEADS:
+        assert selftest.attended(device, size)["verdict"] == "ok"
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", written_by_nobody)
+    rows = [selftest.attended(device, size) for size in selftest.HEADS]
+    assert [row["verdict"] for row in rows] == ["ok", "wrong", "wrong"]
+    assert [row["is_large"] for row in rows] == [False, True, True]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 512.0])
+def test_attention_of_one_wrong_number_is_found(
+    monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def wrong(*operands: Any) -> Any:
+        made = attend(*operands)
+        made[0, 0, 17, 3] = value
+        return made
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", wrong)
+    assert selftest.attended(torch.device("cpu"), 512)["verdict"] == "wrong"
+
+
+def test_attention_that_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(*_: Any) -> Any:
+        raise RuntimeError("HIP error: invalid argument\nmore")
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", raises)
+    row = selftest.attended(torch.device("cpu"), 512)
+    assert (row["verdict"], row["detail"]) == ("error", "HIP error: invalid argument")
+
+
+def test_attention_whose_child_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[Any] = []
+
+    def ask(call: str, *, limit_s: float) -> Any:
+        asked_for.append((call, limit_s))
+        raise NoAnswerError("nothing came back in 5 s", is_hang=True)
+
+    monkeypatch.setattr(selftest, "ask", ask)
+    monkeypatch.setattr(selftest, "_result", lambda outcome: outcome)
+    monkeypatch.setattr(selftest, "cases_for", lambda torch: [SimpleNamespace(
+        spec=SimpleNamespace(device="cuda:0"))])  # fmt: skip
+    monkeypatch.setattr(
+        selftest, "probe", lambda cases, **_: [{"verdict": "ok", "detail": ""} for _ in cases]
+    )
+    assert selftest.run(torch_says(), 20.0)["attention"] == [
+        {"device": "the GPU", "size": 0, "verdict": "hang", "detail": "nothing came back in 5 s"}
+    ]
+    assert asked_for == [("hy3d_rocm.diagnose.doctor.selftest:attention_here", 5.0)]
+
+
 # Children
 
 
@@ -275,11 +337,14 @@ def test_tiers_that_hang_and_fail_are_told_from_those_that_work() -> None:
     assert verdicts[("cuda:0", "conv2d")] == "error"
     assert verdicts[("cuda:0", "triton")] == verdicts[("cpu", "cpu")] == "ok"
     assert "trying vendor on cuda:0" in told
+    assert told[-1] == "trying PyTorch's attention"
+    assert facts["attention"] == []  # the child has no GPU here
 
 
 @pytest.mark.usefixtures("made_up_tiers")
 def test_without_a_gpu_the_cpu_alone_is_tried() -> None:
     facts = selftest.run(torch_says(gpus=[]), 60.0)
+    assert "attention" not in facts
     verdicts = {(r["device"], r["tier"]): r["verdict"] for r in facts["results"]}
     assert {device for device, _ in verdicts} == {"cpu"}
     assert verdicts[("cpu", "cpu")] == "ok"

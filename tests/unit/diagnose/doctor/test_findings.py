@@ -148,6 +148,14 @@ def tiers(*results: dict[str, Any]) -> Change:
     return put("self_test.results", list(results))
 
 
+def heads(*sizes: int, verdict: str = "wrong") -> Change:
+    """What came of attention for heads of so many elements, 0 where the child gave nothing."""
+    return put("self_test.attention", [
+        {"device": "cuda:0", "size": size, "is_large": size > 256, "verdict": verdict,
+         "detail": "1e+33 times as far off as rounding explains"} for size in sizes
+    ])  # fmt: skip
+
+
 def nightly(version: str, *, system: str = "linux") -> Change:
     return more(put("torch.version", version), put("machine.system", system))
 
@@ -377,6 +385,10 @@ ROWS: list[Row] = [
      [tiers(result("native"))]),
     ("no-gpu-tier", E, [tiers(result("gemm", verdict="error"), result("cpu"))],
      [tiers(result("gemm", verdict="error"), result("vendor"))]),
+    ("attention-wrong", W, [heads(384, 512)], [heads(384, 512, verdict="ok")]),
+    ("attention-fails", W, [heads(512, verdict="error")], [heads(512)]),
+    ("attention-hangs", W, [heads(0, verdict="hang")], [heads(512)]),
+    ("attention-broken", E, [heads(64, 512)], [heads(512)]),
     ("not-tested", A, [put("self_test", {"ran": False, "why": "no Python", "results": []})],
      [put("self_test", {})]),
     # Memory and disks
