@@ -108,8 +108,10 @@ def offered(arch: str, dtype: str) -> tuple[Config, ...]:
 def attention(arch: str, dtype: str) -> Config | None:
     """Queries (block_p), keys (block_n) and elements of a head (block_k) of the kernel for large
     heads, None where it was not checked."""
-    found = _tiles(_row(arch).get("attention", "")) if dtype in ("f16", "bf16") else ()
-    return found[0] if found else None
+    if dtype not in ("f16", "bf16"):
+        return None
+    tiles: Mapping[str, str] = _row(arch).get("attention", {})
+    return next((_tiles(tile)[0] for name, tile in tiles.items() if arch.startswith(name)), None)
 
 
 def _row(arch: str) -> Mapping[str, Any]:

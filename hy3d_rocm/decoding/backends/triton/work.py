@@ -446,7 +446,8 @@ class AttentionWork:
         tile = configs.attention(arch, job.dtype)
         assert tile is not None, f"no tile for attention on {arch}"
         self.calls: dict[Hashable, tuple[Call, ...]] = {}
-        most, further = (256, 128) if job.size == 384 else (512, 0)
+        # In two blocks, of which the second is loaded when the first is multiplied.
+        most, further = 256, 128 if job.size <= 384 or job.size % 384 == 0 else 256
         parts, (o_head, o_token, o_element) = -(-job.size // (most + further)), job.out
         vector = 8 if o_element == 1 and not any(n % 8 for n in job.out[:2]) else 1
         even = job.size % tile.block_k == 0 and job.size % (most + further) == 0
