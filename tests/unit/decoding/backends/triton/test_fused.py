@@ -17,6 +17,7 @@ from hy3d_rocm.decoding import layers
 from hy3d_rocm.decoding.backends.triton import backend as fused
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 from hy3d_rocm.decoding.backends.triton.work import Machine
+from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
@@ -173,3 +174,20 @@ def test_a_form_is_found_once_and_each_layer_has_its_own_weights(
     assert len(fused._forms) == 5
     loads = [item for item in first.launches if item.kernel == "load_rows"]
     assert {item.constants[-1] for item in loads} == {48}, "48 channels are made as 64"
+
+
+@pytest.mark.parametrize(
+    ("arch", "size", "dtype", "expected"),
+    [("gfx1100", 512, torch.bfloat16, True), ("gfx1201", 384, torch.float16, True),
+     ("gfx942", 1024, torch.bfloat16, True), ("gfx1100", 256, torch.bfloat16, False),
+     ("gfx1100", 388, torch.bfloat16, False), ("gfx1100", 512, torch.float32, False),
+     ("gfx1030", 512, torch.float16, False), ("sm_90", 512, torch.bfloat16, False)],
+)  # fmt: skip
+def test_large_heads_are_attended_by_the_kernel_on_amd_cards_and_no_scores_are_planned(
+    monkeypatch: pytest.MonkeyPatch, arch: str, size: int, dtype: torch.dtype, expected: bool
+) -> None:
+    backend = TritonBackend(check_fused.Plain("meta"), "meta", Machine(arch, 4))
+    assert backend.attends(dtype, size) is expected
+    monkeypatch.setattr("hy3d_rocm.conv.attention.trusts", lambda *_: False)
+    rules = OperatorWorkspace(torch.device("cpu"))
+    assert backend.composes(rules, dtype, size) is not expected
