@@ -18,6 +18,12 @@ STRATEGIES = ("whole", "streamed", "tiled", "cpu")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
+class CommandError(Exception):
+    """Why a command can't do it, a sentence for the user; and its exit code."""
+
+    code = 1
+
+
 def add_command(commands: Any, name: str, help_text: str, **texts: str) -> argparse.ArgumentParser:
     """A sub-command whose description and epilog are shown as they are written."""
     parser: argparse.ArgumentParser = commands.add_parser(
