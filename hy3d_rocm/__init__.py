@@ -6,12 +6,10 @@ torch nor numpy is imported here (ComfyUI's prestart step must come before torch
 
 from __future__ import annotations
 
-import importlib
+from hy3d_rocm._lazy import names
 
 TYPE_CHECKING = False  # as typing's; importing typing would be most of this package's import time
 if TYPE_CHECKING:
-    from typing import Any
-
     from hy3d_rocm._native import Hy3dError as Hy3dError
     from hy3d_rocm.conv.faults import inject_faults as inject_faults
     from hy3d_rocm.conv.functional import conv2d as conv2d
@@ -52,16 +50,4 @@ _HOME = {
 }
 
 __all__ = ["__version__", *_HOME]
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"hy3d_rocm.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = names(__name__, _HOME)

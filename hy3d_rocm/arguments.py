@@ -6,16 +6,24 @@ import argparse
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hy3d_rocm.files import write_whole
 from hy3d_rocm.units import GB, brief, whole_number
 
 STRATEGIES = ("whole", "streamed", "tiled", "cpu")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+_TERMINAL_SECONDS = 0.2  # between two states of a line
+
+
+class CommandError(Exception):
+    """Why a command can't do it, a sentence for the user; and its exit code."""
+
+    code = 1
 
 
 def add_command(commands: Any, name: str, help_text: str, **texts: str) -> argparse.ArgumentParser:
@@ -29,6 +37,46 @@ def add_command(commands: Any, name: str, help_text: str, **texts: str) -> argpa
 def say(command: str, text: str) -> None:
     sys.stderr.write(f"hy3d-rocm {command}: {text}\n")
     sys.stderr.flush()
+
+
+class StatusLine:
+    """A line of a terminal that is written over and over. Where there is no terminal: a new line
+    each `seconds`, none for None."""
+
+    def __init__(self, stream: IO[str], seconds: float | None = None) -> None:
+        self.stream = stream
+        self.is_terminal = stream.isatty()
+        self._between = _TERMINAL_SECONDS if self.is_terminal else seconds
+        self._width = 0
+        self._last = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether it is time to show(), which is taken as done."""
+        now = time.monotonic()
+        if self._between is None or now - self._last < self._between:
+            return False
+        self._last = now
+        return True
+
+    def show(self, text: str) -> None:
+        if self.is_terminal:
+            self.stream.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        else:
+            self.stream.write(text + "\n")
+        self.stream.flush()
+
+    def end(self) -> None:
+        """The last state stays, and other text goes below."""
+        if self._width:
+            self.stream.write("\n")
+            self._width = 0
+
+    def clear(self) -> None:
+        """Before other text goes to the same stream."""
+        if self._width:
+            self.stream.write("\r" + " " * self._width + "\r")
+            self._width = 0
 
 
 def check_names(option: str, given: Sequence[str], known: Sequence[str]) -> None:

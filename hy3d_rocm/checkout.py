@@ -38,6 +38,7 @@ def add_example_parsers(commands: argparse._SubParsersAction[argparse.ArgumentPa
     for name, text in EXAMPLES.items():
         # No argument begins with a NUL, so none is an option here.
         parser = commands.add_parser(name, help=text, add_help=False, prefix_chars="\0")
+        parser.set_defaults(function="checkout:run_example")
         parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 

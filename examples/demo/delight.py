@@ -43,6 +43,7 @@ def run_delight_demo(
     import torch
 
     from hy3d_rocm import _rng
+    from hy3d_rocm.device import resolve_device
     from hy3d_rocm.pipeline import PipelineProxy
 
     if not images or size < 16 or size % 16:
@@ -50,7 +51,7 @@ def run_delight_demo(
     started = time.perf_counter()
     pipeline, batch = tiny_pipeline(), _as_batch(images, size)
     stream = PipelineProxy(pipeline)
-    device, rule = stream._hy3d_resolve()
+    device, rule = resolve_device(pipeline)
     before = _rng.capture()
     with stream.batch():
         first = delight_loop(stream, batch, seed, steps)

@@ -20,13 +20,13 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from hy3d_rocm import __version__
 from hy3d_rocm.decoding.stages import flush, logged
-from hy3d_rocm.diagnose.env.choices import VAE_MODES, VAE_VARIABLE, VaeMode, read_vae_mode
+from hy3d_rocm.diagnose.env.choices import VAE_MODES, VAE_VARIABLE, VaeMode, read_choice
 from hy3d_rocm.diagnose.miopen.places import in_a_line
 from hy3d_rocm.diagnose.tables import read
 from hy3d_rocm.framepack import sections
@@ -115,7 +115,8 @@ class Memory:
         self.card: Card | None = None
         self.limit_bytes = 0
         self.is_capped = False
-        self.vae_mode = read_vae_mode(os.environ)
+        asked = read_choice(os.environ, VAE_VARIABLE, VAE_MODES)
+        self.vae_mode = cast(VaeMode, asked or "protect")
         self.whole: list[torch.nn.Module] = []
         self.swapped: list[torch.nn.Module] = []
         self.encoded = False

@@ -17,7 +17,7 @@ from hy3d_rocm.bench.session import Settings
 from hy3d_rocm.bench.terminal import BenchError
 from hy3d_rocm.files import plain
 from hy3d_rocm.tools.loading import LoadingError
-from hy3d_rocm.tune.command import NoGpuError, find_gpu
+from hy3d_rocm.tune.command import find_gpu
 
 
 def run_bench_command(arguments: argparse.Namespace) -> int:
@@ -25,12 +25,9 @@ def run_bench_command(arguments: argparse.Namespace) -> int:
     together; 130 after Ctrl-C."""
     try:
         return (_decode if arguments.bench == "decode" else _pipeline)(arguments)
-    except NoGpuError as error:
+    except (types.CommandError, LoadingError) as error:
         say(str(error))
-        return 2
-    except (BenchError, LoadingError) as error:
-        say(str(error))
-        return 1
+        return getattr(error, "code", 1)
     except KeyboardInterrupt:
         say("interrupted before anything was measured")
         return 130

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hy3d_rocm.arguments import CommandError
 
-class BenchError(Exception):
+
+class BenchError(CommandError):
     """The bench cannot be run; the text says why and what to do."""
 
 

@@ -11,15 +11,15 @@ import argparse
 import logging
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from hy3d_rocm import __version__
-from hy3d_rocm.arguments import TYPES, add_command, say
-from hy3d_rocm.checkout import EXAMPLES, add_example_parsers, run_example
+from hy3d_rocm.arguments import TYPES, CommandError, add_command, say
+from hy3d_rocm.checkout import add_example_parsers
 from hy3d_rocm.diagnose.env.streams import printed_safely
 
 
@@ -47,6 +47,8 @@ def _add(commands: Any, name: str, written: dict[str, Any], groups: Any, above: 
     if texts.get("epilog") is True:
         texts["epilog"] = above
     parser = add_command(commands, name, written["help"], **texts)
+    if "function" in written:
+        parser.set_defaults(function=written["function"])
     for key, given in written.get("arguments", {}).items():
         for argument, options in groups[key[1:]].items() if key[0] == "_" else [(key, given)]:
             _add_argument(parser, argument, dict(options))
@@ -76,7 +78,12 @@ def _run(argv: Sequence[str] | None) -> int:
         level=logging.INFO if arguments.verbose else logging.WARNING, format="%(name)s: %(message)s"
     )
     try:
-        return _COMMANDS[arguments.command](arguments)
+        module, _, name = arguments.function.partition(":")
+        code: int = getattr(import_module(f"hy3d_rocm.{module}"), name)(arguments)
+        return code
+    except CommandError as error:
+        say(arguments.command, str(error))
+        return error.code
     except KeyboardInterrupt:  # of a command that has nothing of its own to say
         say(arguments.command, "interrupted")
         return 130
@@ -98,28 +105,3 @@ _PACKAGES = {
     **{n: n for n in ("accelerate", "av", "diffusers", "matplotlib", "safetensors",
                       "transformers")},
 }  # fmt: skip
-
-
-def _of(module: str, name: str) -> Callable[[argparse.Namespace], int]:
-    """A command's function in a module below hy3d_rocm."""
-
-    def run(arguments: argparse.Namespace) -> int:
-        code: int = getattr(import_module(f"hy3d_rocm.{module}"), name)(arguments)
-        return code
-
-    return run
-
-
-_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "doctor": _of("diagnose.command", "run_doctor_command"),
-    "diagnose": _of("diagnose.command", "run_diagnose_command"),
-    "miopen": _of("diagnose.miopen.command", "run_miopen_command"),
-    "decode": _of("cli.decode", "run_decode_command"),
-    "plan": _of("cli.plan", "run_plan_command"),
-    **dict.fromkeys(("capture", "optimize", "validate"), _of("cli.tools", "run_tool_command")),
-    "bench": _of("bench.command", "run_bench_command"),
-    "compare": _of("bench.compare", "run_compare_command"),
-    "tune": _of("tune.command", "run_tune_command"),
-    "db": _of("conv.verdict_store.command", "run_db_command"),
-    **dict.fromkeys(EXAMPLES, run_example),
-}

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hy3d_rocm import __version__
-from hy3d_rocm.arguments import say
+from hy3d_rocm.arguments import StatusLine, say
 from hy3d_rocm.cli.stopping import interruptible
 from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.decoding.executor import decode_into, decode_with_report
@@ -43,7 +43,6 @@ from hy3d_rocm.frames.output import OutputError, Shape, Sink, output_errors
 from hy3d_rocm.frames.sinks import sink_for
 from hy3d_rocm.meter import held_bytes
 from hy3d_rocm.tools import loading
-from hy3d_rocm.tools.runs import StatusLine
 from hy3d_rocm.units import brief, size_text
 
 logger = logging.getLogger("hy3d_rocm")

@@ -189,7 +189,7 @@ def _in_parts(vae: Any, given: torch.Tensor, asked: Asked, run: Run, encode: boo
             raise
         return said(error)
     except Exception as error:
-        if run.watcher.cancelled():
+        if run.watcher.requested:
             raise
         what = "encode" if encode else "decode"
         logger.debug("hy3d_rocm: the %s in parts", what, exc_info=True)

@@ -45,7 +45,7 @@ class Watcher:
         with Watcher() as watcher:
             decode(..., cancel=watcher)
 
-    `requested` (and `cancelled()`) is ComfyUI's flag as it is now. `flag` is the C core's: a thread
+    `requested` is ComfyUI's flag as it is now. `flag` is the C core's: a thread
     sets it INTERVAL_S after ComfyUI's at the latest, so that a long convolution on the CPU ends,
     too. What leaves the scope while the flag is up, if it is an Exception, becomes ComfyUI's own
     InterruptProcessingException; a result that was ready by then is kept, and the executor sees the
@@ -67,16 +67,12 @@ class Watcher:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        if isinstance(error, Exception) and self.cancelled():
+        if isinstance(error, Exception) and self.requested:
             error.__traceback__ = None  # whose frames hold the decode's tensors
             self.throw()
 
     @property
     def requested(self) -> bool:
-        """See cancelled()."""
-        return self.cancelled()
-
-    def cancelled(self) -> bool:
         """Whether the user has cancelled; nothing is reset."""
         return bool(self.flag.requested) or _is_interrupted()
 

@@ -5,8 +5,9 @@ Names are loaded on first use, so that importing the package costs neither torch
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from hy3d_rocm._lazy import names
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.custom_op import conv3d_op
@@ -29,10 +30,4 @@ _HOME = {
     "Guard": "router", "protect": "protection",
     "conv3d": "functional", "conv3d_op": "custom_op", "forget": "verdicts",
 }  # fmt: skip
-
-
-def __getattr__(name: str) -> object:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+__getattr__, __dir__ = names(__name__, _HOME)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hy3d_rocm._lazy import names
 
 if TYPE_CHECKING:
     from hy3d_rocm.decoding.executor import decode_into as decode_into
@@ -18,10 +19,5 @@ __all__ = [
     "DecodeCancelled", "DecodeOptions", "DecodeReport", "decode_into", "decode_with_report",
     "encode", "encode_with_report",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "report" if name.startswith("Decode") else "executor"
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+_HOME = {name: "report" if name.startswith("Decode") else "executor" for name in __all__}
+__getattr__, __dir__ = names(__name__, _HOME)

@@ -1,27 +1,25 @@
-"""One of the processes that Workers (workers.py) start: it runs worker.py. And what goes through
-the pipes between them: pickled objects, whose tensors follow as they are in memory.
+"""One of the processes that Workers (workers.py) start: it runs worker.py. And what goes to it:
+pickled objects, whose tensors follow as they are in memory. It answers in lines, as a probe does.
 
-Both ends are ours and of one version. A message is two numbers, the sizes of its parts, and the
+Both ends are ours and of one version. A message is a number, the sizes of its parts, and the
 parts: the pickle, then each tensor's bytes.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import pickle
 import queue
+import secrets
 import signal
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import IO, Any, cast
 
 import torch
@@ -33,7 +31,7 @@ from hy3d_rocm.conv.probe import process
 from hy3d_rocm.decoding.copies import holds_resource
 from hy3d_rocm.decoding.group import VARIABLES
 
-SCRIPT = Path(__file__).with_name("worker.py")
+SERVE = "hy3d_rocm.decoding.worker:serve"
 #: that a process may take until it can decode: importing torch and the VAE's packages
 START_SECONDS = 120.0
 _END_SECONDS = 5.0
@@ -59,14 +57,14 @@ class WorkerProcess:
         python, reason = process.interpreter()
         if python is None:
             raise WorkerError(f"{device}: no process can be started: {reason}")
-        self.device, self._why = device, ""
+        self.device, self._why, self._nonce = device, "", secrets.token_hex(8)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         variables = {
             **environment(device, os.environ, bool(torch.version.hip)), process.INSIDE: "",
             CAPTURE: "", **VARIABLES,
         }  # fmt: skip
         self.process = process.start(
-            python, SCRIPT, stderr=self._errors.fileno(), variables=variables
+            python, SERVE, stderr=self._errors.fileno(), variables=variables
         )
         self._to = io.BufferedWriter(cast("io.RawIOBase", self.process.stdin))
         self._writes = threading.Lock()
@@ -74,8 +72,8 @@ class WorkerProcess:
         self._heard = time.monotonic()
         self.is_gone = False
         threading.Thread(target=self._read, daemon=True, name="hy3d-worker").start()
-        path = json.dumps(process.search_path(sys.path)).encode() + b"\n"
-        self._written(START_SECONDS, lambda: self._to.write(path))
+        header = process.header(self._nonce, False, {})
+        self._written(START_SECONDS, lambda: self._to.write(header))
 
     def ask(self, name: str, arguments: Mapping[str, Any]) -> None:
         """One of worker.py's Worker's methods."""
@@ -163,18 +161,23 @@ class WorkerProcess:
             timer.cancel()
 
     def _read(self) -> None:
-        answers = io.BufferedReader(cast("io.RawIOBase", self.process.stdout))
+        answers = cast("IO[bytes]", self.process.stdout)
+        messages = process.Messages(self._nonce, self._hear)
         try:
-            while (frames := receive(answers)) is not None:
-                self._heard = time.monotonic()
-                said = unpacked(frames)
-                if said[0] != "here":
-                    self._answers.put(said)
+            while data := os.read(answers.fileno(), 4096):
+                messages.feed(data)
+        except OSError:
+            pass
         finally:
             self.is_gone = True
             self._answers.put(None)
             with suppress(OSError):
                 answers.close()
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        self._heard = time.monotonic()
+        if message["event"] != "here":
+            self._answers.put((message["event"], message["value"]))
 
     def _last_line(self) -> str:
         with suppress(OSError, ValueError):
@@ -311,10 +314,6 @@ def ping(file: IO[bytes]) -> None:
 
 def _exactly(file: IO[bytes], size: int) -> bytearray:
     made = bytearray(size)
-    view, at = memoryview(made), 0
-    while at < size:
-        read: int = file.readinto(view[at:])  # type: ignore[attr-defined]
-        if not read:
-            raise EOFError
-        at += read
+    if file.readinto(made) != size:  # type: ignore[attr-defined]
+        raise EOFError
     return made

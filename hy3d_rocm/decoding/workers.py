@@ -30,7 +30,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hy3d_rocm.conv.errors import first_line
-from hy3d_rocm.conv.probe import process
 from hy3d_rocm.decoding import together, worker_process
 from hy3d_rocm.decoding.copies import tensors_of
 from hy3d_rocm.decoding.families.base import StructuredFamily
@@ -280,8 +279,7 @@ class Workers:
         began, size = time.perf_counter(), 1 + len(self.others)
         atexit.register(self.close)
         begin = {
-            "device": self.device.type, "flags": process.flags(),
-            "threads": max(torch.get_num_threads() // size, 1),
+            "device": self.device.type, "threads": max(torch.get_num_threads() // size, 1),
             "prepare": self.prepare,
         }  # fmt: skip
         for other in self.others:

@@ -7,16 +7,11 @@ says what no rule knows. Works without torch. Names are loaded on first use: Com
 
 from __future__ import annotations
 
-import importlib
+from hy3d_rocm._lazy import names
 
 TYPE_CHECKING = False  # as typing's, which takes longer to import than all that is here
 if TYPE_CHECKING:
     from hy3d_rocm.diagnose.log.examine import Diagnosis, Evidence, Examination, diagnose, examine
 
 __all__ = ["Diagnosis", "Evidence", "Examination", "diagnose", "examine"]
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.log.examine"), name)
+__getattr__, __dir__ = names(__name__, dict.fromkeys(__all__, "log.examine"))

@@ -7,16 +7,16 @@ import json
 import sys
 from contextlib import nullcontext
 
+from hy3d_rocm.arguments import StatusLine
 from hy3d_rocm.files import write_whole
-
-_WIDTH = 60  # of what is being done; not every console of Windows obeys "clear the line"
 
 
 def run_doctor_command(arguments: argparse.Namespace) -> int:
     """Exit code: see the epilog."""
     from hy3d_rocm.diagnose.doctor.examination import examine
 
-    tell = _tell if sys.stderr.isatty() else None
+    line = StatusLine(sys.stderr)
+    tell = (lambda text: line.show(f"{text} ...")) if line.is_terminal else None
     try:
         examination = examine(
             self_test=not arguments.no_self_test, seconds=arguments.seconds, tell=tell
@@ -24,8 +24,7 @@ def run_doctor_command(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     finally:
-        if tell is not None:
-            sys.stderr.write(f"\r{'':{_WIDTH}}\r")
+        line.clear()
     if arguments.json:
         sys.stdout.write(json.dumps(examination.as_dict(), indent=2) + "\n")
     else:
@@ -39,11 +38,6 @@ def run_doctor_command(arguments: argparse.Namespace) -> int:
             return 3
         sys.stderr.write(f"the page is in {arguments.report}\n")
     return examination.exit_code
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(f"\r{text + ' ...':{_WIDTH}}")
-    sys.stderr.flush()
 
 
 def run_diagnose_command(arguments: argparse.Namespace) -> int:

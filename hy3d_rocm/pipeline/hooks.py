@@ -1,8 +1,4 @@
-"""What accelerate's hooks on a pipeline mean for a call: where it executes, and weights on "meta".
-
-`DiffusionPipeline._execution_device` walks every module of every component several times (2 ms for
-a pipeline of 350 modules). Where nothing is hooked, or each component as a whole, one walk tells
-the same.
+"""Weights that accelerate's hooks keep on "meta" have their values during a pipeline's call.
 
 Under sequential offload (`accelerate.cpu_offload`, `enable_sequential_cpu_offload`) a parameter has
 its value only while the forward of the module that owns it runs. Hunyuan3D's paint pipeline reads
@@ -29,63 +25,6 @@ from hy3d_rocm.device import as_device
 from hy3d_rocm.offload.components import flat_hooks
 
 logger = logging.getLogger("hy3d_rocm")
-
-_QUESTIONS = ("_execution_device", "device")  # the first asks the second
-
-
-def answer(pipeline: Any) -> torch.device | None:
-    """What `pipeline._execution_device` would say, where that can only be one device; else None.
-
-    That is: no hook anywhere and the first parameters of all components on one device, or a hook
-    of accelerate on each component as a whole (model offload), all for one device.
-    """
-    if not _asks_diffusers(pipeline):
-        return None
-    parts = [part for part in vars(pipeline).values() if isinstance(part, torch.nn.Module)]
-    hooks = [vars(part).get("_hf_hook") for part in parts]
-    if any(_hooked_inside(part) for part in parts) or len({hook is None for hook in hooks}) != 1:
-        return None
-    found = [
-        _first_device(part) if hook is None else getattr(hook, "execution_device", None)
-        for part, hook in zip(parts, hooks, strict=True)
-    ]
-    return as_device(found[0]) if all(one == found[0] for one in found) else None
-
-
-def _asks_diffusers(pipeline: Any) -> bool:
-    """Whether both properties are diffusers' own."""
-    getters = (getattr(getattr(type(pipeline), name, None), "fget", None) for name in _QUESTIONS)
-    return all(str(getattr(one, "__module__", "")).startswith("diffusers.") for one in getters)
-
-
-def _hooked_inside(module: torch.nn.Module) -> bool:
-    """Whether a part of `module` has a hook, or any module one of diffusers (group offload)."""
-    if "_diffusers_hook" in vars(module):
-        return True
-    waiting = list(module._modules.values())
-    while waiting:
-        one = waiting.pop()
-        if one is not None:
-            own = one.__dict__
-            if "_hf_hook" in own or "_diffusers_hook" in own:
-                return True
-            waiting.extend(own["_modules"].values())
-    return False
-
-
-def _first_device(module: torch.nn.Module) -> torch.device | None:
-    """Of the first parameter; None where there is none, or diffusers' hooks come before it."""
-    waiting = [module]
-    while waiting:
-        one = waiting.pop()
-        if "_diffusers_hook" in vars(one):
-            return None
-        first = next((item for item in one._parameters.values() if item is not None), None)
-        if first is not None:
-            return first.device
-        waiting.extend(part for part in reversed(one._modules.values()) if part is not None)
-    return None
-
 
 # What may lie on the execution device during a call, in all; the smallest values come first. The
 # paint pipeline needs 0.3 MiB, and who offloads sequentially has no memory to give away.

@@ -37,7 +37,7 @@ import torch
 
 from hy3d_rocm import _rng
 from hy3d_rocm.conv import attention
-from hy3d_rocm.device import ResolvedDevice, as_device, resolve_device
+from hy3d_rocm.device import as_device, resolve_device
 from hy3d_rocm.offload.components import unwrap
 from hy3d_rocm.pipeline import batches, hooks
 from hy3d_rocm.seed import SeedMode, check_first_index, check_mode, seeded
@@ -93,7 +93,7 @@ class PipelineProxy:
         A call that fails or is cancelled leaves the pipeline ready for the next one.
         """
         batch = self._hy3d_batch()
-        target = self._hy3d_resolve()
+        target = resolve_device(self._hy3d_pipeline, self._hy3d_default)
         if not batch.announced:
             batch.announced = True
             logger.info(
@@ -141,7 +141,7 @@ class PipelineProxy:
         own = _own_generator_device(self._hy3d_pipeline) if self._hy3d_mode == "legacy" else None
         if own is not None:
             return own
-        return _with_generators(self._hy3d_resolve().device)
+        return _with_generators(resolve_device(self._hy3d_pipeline, self._hy3d_default).device)
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """`pipeline.to(...)`; what returned the pipeline returns the proxy."""
@@ -178,13 +178,6 @@ class PipelineProxy:
             self._hy3d_first, self._hy3d_on_step,
         )  # fmt: skip
         return PipelineProxy, parts
-
-    def _hy3d_resolve(self) -> ResolvedDevice:
-        """Where the pipeline computes."""
-        known = hooks.answer(self._hy3d_pipeline)
-        if known is not None:
-            return ResolvedDevice(known, "_execution_device")
-        return resolve_device(self._hy3d_pipeline, self._hy3d_default)
 
     def _hy3d_batch(self) -> batches.Batch:
         """The batch that this call belongs to; a new one if the call site or its run is new."""

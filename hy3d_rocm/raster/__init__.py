@@ -5,8 +5,9 @@ Names are loaded on first use: `install` costs neither torch nor numpy.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hy3d_rocm._lazy import names
 
 if TYPE_CHECKING:
     from hy3d_rocm.raster.arrays import Raster, Scattered
@@ -28,14 +29,4 @@ _HOME = {
     **dict.fromkeys(("Installed", "install", "status", "uninstall"), "finder"),
     **dict.fromkeys(("Raster", "Scattered"), "arrays"),
 }
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = names(__name__, _HOME)

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from hy3d_rocm.arguments import StatusLine
 from hy3d_rocm.capture import fingerprint, read_capture
 from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.decoding.backends.statistics import wide_type
@@ -27,8 +28,6 @@ from hy3d_rocm.meter import PeakMeter, held_bytes
 from hy3d_rocm.tools import loading
 from hy3d_rocm.tools.loading import LoadingError
 from hy3d_rocm.units import size_text
-
-_TERMINAL_SECONDS = 0.2  # between two states of a line
 
 
 @dataclass
@@ -256,46 +255,6 @@ class Listener:
 
 
 SILENT = Listener()
-
-
-class StatusLine:
-    """A line of a terminal that is written over and over. Where there is no terminal: a new line
-    each `seconds`, none for None."""
-
-    def __init__(self, stream: IO[str], seconds: float | None = None) -> None:
-        self.stream = stream
-        self.is_terminal = stream.isatty()
-        self._between = _TERMINAL_SECONDS if self.is_terminal else seconds
-        self._width = 0
-        self._last = time.monotonic()
-
-    def is_due(self) -> bool:
-        """Whether it is time to show(), which is taken as done."""
-        now = time.monotonic()
-        if self._between is None or now - self._last < self._between:
-            return False
-        self._last = now
-        return True
-
-    def show(self, text: str) -> None:
-        if self.is_terminal:
-            self.stream.write("\r" + text.ljust(self._width))
-            self._width = len(text)
-        else:
-            self.stream.write(text + "\n")
-        self.stream.flush()
-
-    def end(self) -> None:
-        """The last state stays, and other text goes below."""
-        if self._width:
-            self.stream.write("\n")
-            self._width = 0
-
-    def clear(self) -> None:
-        """Before other text goes to the same stream."""
-        if self._width:
-            self.stream.write("\r" + " " * self._width + "\r")
-            self._width = 0
 
 
 class ProgressLine(Listener):

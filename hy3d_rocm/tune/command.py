@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hy3d_rocm.arguments import check_names, deliver, say
+from hy3d_rocm.arguments import CommandError, check_names, deliver, say
 from hy3d_rocm.conv.tiers import TIER_NAMES
 from hy3d_rocm.decoding.families import family_for
 from hy3d_rocm.tools import loading
@@ -26,8 +26,10 @@ _NONE = (
 )
 
 
-class NoGpuError(Exception):
+class NoGpuError(CommandError):
     """There is no such GPU; the text says what to do."""
+
+    code = 2
 
 
 def find_gpu(text: str) -> torch.device:
@@ -51,9 +53,6 @@ def run_tune_command(arguments: argparse.Namespace) -> int:
     try:
         device = find_gpu(arguments.device)
         report, default, compiled = _run(arguments, device)
-    except NoGpuError as error:
-        _say(str(error))
-        return 2
     except (ValueError, TypeError) as error:  # sentences: of a VAE, a size, tiers that are none
         _say(str(error))
         return 1

@@ -186,10 +186,10 @@ class Forked:
     def Popen(
         self, command: list[str], *, env: dict[str, str], **_: Any
     ) -> Iterator[SimpleNamespace]:
-        python, flag, module, job = command
+        _, flag, module, job = command
         assert (flag, module) == ("-m", "examples.demo.child")
         script = ROOT / "examples/demo/child.py"
-        child = self._server.start(python, script, job, stderr=2, variables=env)
+        child = self._server.run(script, job, stderr=2, environ=env)
         child.stdin.close()
         with io.TextIOWrapper(child.stdout, "utf-8") as said:
             made = SimpleNamespace(stdout=said, kill=child.kill)

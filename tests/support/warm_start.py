@@ -43,14 +43,11 @@ class Server:
         self._codes: dict[int, int] = {}
         self._reads = threading.Lock()
 
-    def start(
-        self, _python: str, script: Path, *arguments: str, stderr: int,
-        variables: Mapping[str, str],
-    ) -> Started:  # fmt: skip
+    def start(self, _python: str, serve: str, stderr: int, variables: Mapping[str, str]) -> Started:
         from hy3d_rocm.conv.probe import process
 
         environ = {**process.environment(os.environ), **variables}
-        return self.run(script, *arguments, stderr=stderr, environ=environ)
+        return self.run(process.CHILD, serve, stderr=stderr, environ=environ)
 
     def run(
         self, script: Path, *arguments: str, stderr: int, environ: Mapping[str, str]

@@ -199,7 +199,7 @@ def validate_decode(
     with Watcher() as watcher, torch.no_grad():
 
         def look(event: object) -> None:
-            if watcher.cancelled():
+            if watcher.requested:
                 raise DecodeCancelled("cancelled in ComfyUI")
 
         with protect(on_event=look, cancel=watcher.flag):
@@ -208,7 +208,7 @@ def validate_decode(
                 found = validate.validate(
                     _subject(vae, family, latents_of(samples), options, watcher), chosen,
                     share=share, budget=None if request is None else budget, options=options,
-                    listener=Bar(1 + len(chosen)), cancel=watcher.cancelled,
+                    listener=Bar(1 + len(chosen)), cancel=lambda: watcher.requested,
                 )  # fmt: skip
         if found.interrupted:  # the watcher makes ComfyUI's own exception of this
             raise DecodeCancelled("the comparison was cancelled before it ended; queue it again")

@@ -65,6 +65,11 @@ def _switched(spec: str, make: Make) -> Make:
     return made
 
 
+def calling(function: Callable[..., Any]) -> Make:
+    """`make` of a Change: `function(original, *args, **kwargs)` in the original's place."""
+    return partial(partial, function)
+
+
 def by_name(around: Callable[[Callable[[], Any], inspect.BoundArguments], Any]) -> Make:
     """`make` of a Change: `around(run, bound)` in the original's place. run: calls the original.
     bound: its arguments by name, defaults included. A call that cannot be bound is the original's,

@@ -35,6 +35,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import comfy.model_management as management
@@ -43,7 +44,14 @@ import torch
 
 from hy3d_rocm.comfy import comfy_server, during, memory
 from hy3d_rocm.comfy.memory import comfy_device
-from hy3d_rocm.comfy.patches.common import Make, by_name, off_the_gpu, offload_device, patch_of
+from hy3d_rocm.comfy.patches.common import (
+    Make,
+    by_name,
+    calling,
+    off_the_gpu,
+    offload_device,
+    patch_of,
+)
 from hy3d_rocm.comfy.patches.upstream import PatchSpec, Place
 from hy3d_rocm.comfy.patches.vaes import is_untouched
 from hy3d_rocm.framepack import sections
@@ -156,30 +164,20 @@ def prompt_samples() -> bool:
         return False  # a queue of another shape: nothing is known of the prompt
 
 
-def _in_stage(name: Stage) -> Make:
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(*args: Any, **kwargs: Any) -> Any:
-            # A previewer's VAE decodes at every step of the sampler.
-            is_vae = bool(args) and hasattr(args[0], "first_stage_model")
-            is_preview = is_vae and is_untouched(args[0])
-            if is_preview or _inside.get() or not prompt_samples():
-                return original(*args, **kwargs)
-            with during(_inside, True), stage(name):  # decode may call decode_tiled
-                return original(*args, **kwargs)
-
-        return method
-
-    return make
+def _in_stage(name: Stage, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    # A previewer's VAE decodes at every step of the sampler.
+    is_vae = bool(args) and hasattr(args[0], "first_stage_model")
+    is_preview = is_vae and is_untouched(args[0])
+    if is_preview or _inside.get() or not prompt_samples():
+        return original(*args, **kwargs)
+    with during(_inside, True), stage(name):  # decode may call decode_tiled
+        return original(*args, **kwargs)
 
 
-def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
+def _whole(_offload: Callable[..., Any], /, model: Any, *args: Any, **kwargs: Any) -> None:
     """offload_model_from_device_for_memory_preservation: upstream stops as soon as so much is
     free as it was told, and the VAE then finds what is left of the transformer in its way."""
-
-    def offload(model: Any, *args: Any, **kwargs: Any) -> None:
-        _unload_transformer(model)
-
-    return offload
+    _unload_transformer(model)
 
 
 @dataclass
@@ -222,21 +220,18 @@ def _card() -> sections.Card | None:
     return sections.card_of(device, lambda: memory.free_and_total(device)[0])
 
 
-def _moving(original: Callable[..., Any]) -> Callable[..., Any]:
-    def move(model: Any, *args: Any, **kwargs: Any) -> Any:
-        now = _sampling.get()
-        if now is None or not isinstance(model, torch.nn.Module):
-            return original(model, *args, **kwargs)
-        device, card = comfy_device(), _card()
-        if card is None:
-            model.to(device)  # one memory for all: nothing is to be left free for later
-            return None
-        now.runner = sections.runner_for(
-            model, device, _waiting(device), card, now.wanted_bytes, now.key
-        )
-        return None  # the first section places them
-
-    return move
+def _moving(move: Callable[..., Any], /, model: Any, *args: Any, **kwargs: Any) -> Any:
+    now = _sampling.get()
+    if now is None or not isinstance(model, torch.nn.Module):
+        return move(model, *args, **kwargs)
+    device, card = comfy_device(), _card()
+    if card is None:
+        model.to(device)  # one memory for all: nothing is to be left free for later
+        return None
+    now.runner = sections.runner_for(
+        model, device, _waiting(device), card, now.wanted_bytes, now.key
+    )
+    return None  # the first section places them
 
 
 def _waiting(device: torch.device) -> torch.device:
@@ -245,33 +240,25 @@ def _waiting(device: torch.device) -> torch.device:
     return torch.device("cpu") if offload.type == device.type else offload
 
 
-def _section(original: Callable[..., Any]) -> Callable[..., Any]:
-    def sample_hunyuan(*args: Any, **kwargs: Any) -> Any:
-        now = _sampling.get()
-        if now is None or now.runner is None:
-            return original(*args, **kwargs)
-        return now.runner.run(lambda: original(*args, **kwargs), sections.restorer(kwargs))
-
-    return sample_hunyuan
+def _section(sample: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    now = _sampling.get()
+    if now is None or now.runner is None:
+        return sample(*args, **kwargs)
+    return now.runner.run(lambda: sample(*args, **kwargs), sections.restorer(kwargs))
 
 
-def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
+def _loading(load: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """LoadFramePackModel: "main_device" only where all weights fit beside what a section needs.
 
     Upstream's sampler moves nothing off the card that the loader has put there.
     """
-    signature = inspect.signature(original)
-
-    def loadmodel(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind_partial(*args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments
-        if given.get("load_device") != "main_device" or _fits(given.get("model")):
-            return original(*args, **kwargs)
-        given["load_device"] = "offload_device"
-        return original(*bound.args, **bound.kwargs)
-
-    return loadmodel
+    bound = inspect.signature(load).bind_partial(*args, **kwargs)
+    bound.apply_defaults()
+    given = bound.arguments
+    if given.get("load_device") != "main_device" or _fits(given.get("model")):
+        return load(*args, **kwargs)
+    given["load_device"] = "offload_device"
+    return load(*bound.args, **bound.kwargs)
 
 
 def _fits(name: Any) -> bool:
@@ -296,8 +283,6 @@ def _default_gb(node: Any) -> float:
     """The default of the input, as the node itself says."""
     return float(node.INPUT_TYPES()["required"][_INPUT][1]["default"])
 
-
-logger = logging.getLogger("hy3d_rocm")
 
 _FORMAT = "JPEG"
 MOST_FRAMES = 64  # on one picture; of more, so many are shown, evenly spread
@@ -396,17 +381,14 @@ def _preview() -> Preview | None:
     return None if made is None else Preview(made, most)
 
 
-def _shown_section(original: Callable[..., Any]) -> Callable[..., Any]:
-    def sample_hunyuan(*args: Any, **kwargs: Any) -> Any:
-        now = _running.get()
-        if now is None or kwargs.get("callback") is None:
-            return original(*args, **kwargs)
-        made = original(*args, **{**kwargs, "callback": now.step})
-        if getattr(made, "ndim", 0) == 5:
-            now.section(made, int(kwargs.get("num_inference_steps") or 1))
-        return made
-
-    return sample_hunyuan
+def _shown_section(sample: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    now = _running.get()
+    if now is None or kwargs.get("callback") is None:
+        return sample(*args, **kwargs)
+    made = sample(*args, **{**kwargs, "callback": now.step})
+    if getattr(made, "ndim", 0) == 5:
+        now.section(made, int(kwargs.get("num_inference_steps") or 1))
+    return made
 
 
 def _no_default(place: Place) -> str | None:
@@ -432,27 +414,30 @@ SPECS: tuple[PatchSpec, ...] = (
         "framepack-unload",
         {
             **_of_samplers(by_name(_unloading)),
-            "VAE.encode": _in_stage("VAE Encode"),
-            "VAE.encode_tiled": _in_stage("VAE Encode"),
-            "VAE.decode": _in_stage("VAE Decode"),
-            "VAE.decode_tiled": _in_stage("VAE Decode"),
-            "ClipVisionModel.encode_image": _in_stage("Image Encode"),
-            f"memory.{_OFFLOAD}": _whole,
-            f"nodes.{_OFFLOAD}": _whole,
+            "VAE.encode": calling(partial(_in_stage, "VAE Encode")),
+            "VAE.encode_tiled": calling(partial(_in_stage, "VAE Encode")),
+            "VAE.decode": calling(partial(_in_stage, "VAE Decode")),
+            "VAE.decode_tiled": calling(partial(_in_stage, "VAE Decode")),
+            "ClipVisionModel.encode_image": calling(partial(_in_stage, "Image Encode")),
+            f"memory.{_OFFLOAD}": calling(_whole),
+            f"nodes.{_OFFLOAD}": calling(_whole),
         },
     ),
     patch_of(
         "framepack-memory",
         {
             **_of_samplers(by_name(_sampled)),
-            "nodes.move_model_to_device_with_memory_preservation": _moving,
-            "nodes.sample_hunyuan": _section,
-            "LoadFramePackModel.loadmodel": _loading,
+            "nodes.move_model_to_device_with_memory_preservation": calling(_moving),
+            "nodes.sample_hunyuan": calling(_section),
+            "LoadFramePackModel.loadmodel": calling(_loading),
         },
         also=_no_default,
     ),
     patch_of(
         "framepack-preview",
-        {**_of_samplers(by_name(_with_preview)), "nodes.sample_hunyuan": _shown_section},
+        {
+            **_of_samplers(by_name(_with_preview)),
+            "nodes.sample_hunyuan": calling(_shown_section),
+        },
     ),
 )

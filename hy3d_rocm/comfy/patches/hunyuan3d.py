@@ -52,6 +52,7 @@ from hy3d_rocm.comfy.patches.common import (
     Call,
     Transfers,
     by_name,
+    calling,
     make_room,
     off_the_gpu,
     off_the_gpu_after_failure,
@@ -115,19 +116,15 @@ def _mesh(call: Call) -> Any:
     return result
 
 
-def _report(original: Callable[..., Any]) -> Callable[..., Any]:
-    """print_memory, which raises for devices that torch.cuda does not know (a CPU, with a GPU in
-    the machine), after the mesh has been made."""
-
-    def print_memory(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(*args, **kwargs)
-        except (AssertionError, RuntimeError, ValueError) as error:
-            logger.debug("torch.cuda has no figures here: %s", error)
-            memory.log_stage("Mesh done")
-            return None
-
-    return print_memory
+def _report(print_memory: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """print_memory raises for devices that torch.cuda does not know (a CPU, with a GPU in the
+    machine), after the mesh has been made."""
+    try:
+        return print_memory(*args, **kwargs)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        logger.debug("torch.cuda has no figures here: %s", error)
+        memory.log_stage("Mesh done")
+        return None
 
 
 def _vae_decode(call: Call) -> Any:
@@ -173,8 +170,6 @@ def _diffusers_changed() -> Iterator[None]:
         patches.revert()
 
 
-logger = logging.getLogger("hy3d_rocm")
-
 MESH_RENDER = "hy3dgen.texgen.differentiable_renderer.mesh_render"
 TURNED = ("vtx_pos", "vtx_uv")  # what get_mesh turns back into the mesh's own coordinates
 
@@ -184,49 +179,36 @@ def _rendered(call: Call) -> Any:
         return call.run()
 
 
-def _on_comfys_device(original: Callable[..., Any]) -> Callable[..., Any]:
+def _on_comfys_device(init: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
     """MeshRender.__init__ with ComfyUI's device unless the caller gives one."""
-    signature = inspect.signature(original)
-
-    def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N807  (it is one)
-        try:
-            given = "device" in signature.bind(*args, **kwargs).arguments
-        except TypeError:
-            given = True  # the original says in its own words what is wrong
-        if not given:
-            kwargs["device"] = comfy_device()
-        original(*args, **kwargs)
-
-    return __init__
+    try:
+        given = "device" in inspect.signature(init).bind(*args, **kwargs).arguments
+    except TypeError:
+        given = True  # the original says in its own words what is wrong
+    if not given:
+        kwargs["device"] = comfy_device()
+    init(*args, **kwargs)
 
 
-def _with_copies(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_copies(set_mesh: Callable[..., Any], renderer: Any, /, *args: Any, **kwargs: Any) -> Any:
     """MeshRender.set_mesh on copies of arrays: `torch.from_numpy(x).to(device).float()` is x's own
     memory where x is float32 and the device a CPU, and set_mesh writes into it."""
-
-    def set_mesh(self: Any, *args: Any, **kwargs: Any) -> Any:
-        owned = {name: _own(value) for name, value in kwargs.items()}
-        return original(self, *map(_own, args), **owned)
-
-    return set_mesh
+    owned = {name: _own(value) for name, value in kwargs.items()}
+    return set_mesh(renderer, *map(_own, args), **owned)
 
 
 def _own(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def _of_a_copy(original: Callable[..., Any]) -> Callable[..., Any]:
+def _of_a_copy(get_mesh: Callable[..., Any], renderer: Any, /, *args: Any, **kwargs: Any) -> Any:
     """MeshRender.get_mesh on a renderer whose tensors are copies: `.cpu().numpy()` is the tensor's
     own memory where that is the CPU's, and get_mesh writes into it."""
-
-    def get_mesh(self: Any, *args: Any, **kwargs: Any) -> Any:
-        apart = copy.copy(self)
-        for name, value in vars(self).items():
-            if name in TURNED and isinstance(value, torch.Tensor):
-                setattr(apart, name, value.clone())
-        return original(apart, *args, **kwargs)
-
-    return get_mesh
+    apart = copy.copy(renderer)
+    for name, value in vars(renderer).items():
+        if name in TURNED and isinstance(value, torch.Tensor):
+            setattr(apart, name, value.clone())
+    return get_mesh(apart, *args, **kwargs)
 
 
 PROCESSOR = "hy3dgen.texgen.differentiable_renderer.mesh_processor"
@@ -260,15 +242,15 @@ def _as_compared(texture: Any, mask: Any, *mesh: Any) -> bool:
 SPECS: tuple[PatchSpec, ...] = (
     patch_of("delight", around=_delight),
     patch_of("multiview", around=_multiview),
-    patch_of("mesh", {"nodes.print_memory": _report}, _mesh),
+    patch_of("mesh", {"nodes.print_memory": calling(_report)}, _mesh),
     patch_of("vae-decode", around=_vae_decode),
     patch_of("loaders", around=_load),
     patch_of(
         "render",
         {
-            f"{MESH_RENDER}:MeshRender.__init__": _on_comfys_device,
-            f"{MESH_RENDER}:MeshRender.set_mesh": _with_copies,
-            f"{MESH_RENDER}:MeshRender.get_mesh": _of_a_copy,
+            f"{MESH_RENDER}:MeshRender.__init__": calling(_on_comfys_device),
+            f"{MESH_RENDER}:MeshRender.set_mesh": calling(_with_copies),
+            f"{MESH_RENDER}:MeshRender.get_mesh": calling(_of_a_copy),
         },
         _rendered,
     ),

@@ -13,7 +13,6 @@ their nodes: samplers and other nodes of theirs decode too.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import math
@@ -22,6 +21,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import comfy.model_management as management
@@ -30,7 +30,7 @@ import torch
 from hy3d_rocm.comfy import memory, reports, settings, vaes
 from hy3d_rocm.comfy.decode import run_own_code, run_vae
 from hy3d_rocm.comfy.memory import is_managed
-from hy3d_rocm.comfy.patches.common import Make, by_name, patch_of
+from hy3d_rocm.comfy.patches.common import Make, by_name, calling, patch_of
 from hy3d_rocm.comfy.patches.upstream import KNOWN, PatchSpec, written
 from hy3d_rocm.comfy.reports import report_text
 from hy3d_rocm.comfy.running import caught, checked, current_device, on_cpu, running, said
@@ -117,7 +117,7 @@ class Work:
             say_once(f"{self.what} runs in its own way, {caught()}: {why}", logging.INFO)
         return run_own_code(
             f"{self.what}, in place,", self.vae, self.original, self.source, self.encodes,
-            functools.partial(tell, self.what),
+            partial(tell, self.what),
         )  # fmt: skip
 
 
@@ -191,24 +191,24 @@ def wrapper_in_parts(
     raise LeftAlone(why)
 
 
-def _around_node(original: Callable[..., Any]) -> Callable[..., Any]:
+async def _around_node(
+    run_node: Callable[..., Any], /, prompt_id: Any, unique_id: Any, obj: Any, *args: Any,
+    **kwargs: Any,
+) -> Any:  # fmt: skip
     """ComfyUI runs each node through `execution.get_output_data`. Nodes that are coroutines are
     left alone: they may stand still in the middle, where a function mode would act on others' calls
     and could be left in the wrong order."""
-
-    async def run_node(prompt_id: Any, unique_id: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        if not settings.current().protect_prompts or is_asynchronous(obj):
-            return await original(prompt_id, unique_id, obj, *args, **kwargs)
-        guard, since = protect(), TOLD.recovered
-        AROUND_NODES.add(guard)
-        try:
-            with guard:
-                return await original(prompt_id, unique_id, obj, *args, **kwargs)
-        finally:
-            node = obj if isinstance(obj, type) else type(obj)
-            tell(node.__name__, guard, since)
-
-    return run_node
+    run = partial(run_node, prompt_id, unique_id, obj, *args, **kwargs)
+    if not settings.current().protect_prompts or is_asynchronous(obj):
+        return await run()
+    guard, since = protect(), TOLD.recovered
+    AROUND_NODES.add(guard)
+    try:
+        with guard:
+            return await run()
+    finally:
+        node = obj if isinstance(obj, type) else type(obj)
+        tell(node.__name__, guard, since)
 
 
 def is_asynchronous(node: Any) -> bool:
@@ -220,7 +220,7 @@ def is_asynchronous(node: Any) -> bool:
 # Every node of a prompt under protect(): up-scalers, ControlNet, video packs. Off by default.
 PROMPTS = patch_of(
     "prompts",
-    {"execution.get_output_data": _around_node},
+    {"execution.get_output_data": calling(_around_node)},
     wanted=lambda: settings.current().protect_prompts,
 )
 
@@ -262,26 +262,18 @@ def _core_in_parts(
     raise LeftAlone(why)
 
 
-def _core_wrapped(path: str) -> Make:
+def _core(path: str, original: Callable[..., Any], vae: Any, /, *args: Any, **kwargs: Any) -> Any:
     name, parameter = path.split(".")[1], KNOWN["expects"]["core-vae"][path]["parameters"][0]
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            given = args[0] if args else kwargs.get(parameter)
-            if is_untouched(self) or not isinstance(given, torch.Tensor):
-                return original(self, *args, **kwargs)
-            in_parts = None
-            # Only where nothing but the tensor is given: other options only its own code knows.
-            others = [value for key, value in kwargs.items() if key != parameter]
-            if name in ("decode", "encode") and not any([*args[1:], *others]):
-                own = functools.partial(original, self)
-                in_parts = functools.partial(_core_in_parts, name, self, own, given)
-            own_way = functools.partial(original, self, *args, **kwargs)
-            return Work(self, path, name.startswith("encode"), own_way, in_parts, given).run()
-
-        return method
-
-    return make
+    given = args[0] if args else kwargs.get(parameter)
+    if is_untouched(vae) or not isinstance(given, torch.Tensor):
+        return original(vae, *args, **kwargs)
+    in_parts = None
+    # Only where nothing but the tensor is given: other options only its own code knows.
+    others = [value for key, value in kwargs.items() if key != parameter]
+    if name in ("decode", "encode") and not any([*args[1:], *others]):
+        in_parts = partial(_core_in_parts, name, vae, partial(original, vae), given)
+    own_way = partial(original, vae, *args, **kwargs)
+    return Work(vae, path, name.startswith("encode"), own_way, in_parts, given).run()
 
 
 _HUNYUAN_CLASS = "AutoencoderKLCausal3D"
@@ -350,7 +342,7 @@ def _wrapped(path: str, split: Split) -> Make:
 
     def around(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
         vae, source = list(bound.arguments.values())[:2]
-        return Work(vae, path, encode, run, functools.partial(split, encode, bound), source).run()
+        return Work(vae, path, encode, run, partial(split, encode, bound), source).run()
 
     return by_name(around)
 
@@ -359,7 +351,7 @@ def _spec(spec: str, split: Split | None = None) -> PatchSpec:
     """The methods that the patch relies on. split: of a wrapper's VAE, which has encode and
     decode."""
     makers = {
-        path: _core_wrapped(path) if split is None else _wrapped(path, split)
+        path: calling(partial(_core, path)) if split is None else _wrapped(path, split)
         for path in KNOWN["expects"][spec]
     }
     return patch_of(spec, makers, wanted=lambda: settings.current().vae != "off")

@@ -1,6 +1,10 @@
-"""The probe's child process. Started by file path with a plain interpreter, without a package.
+"""A child process: the probe's, or one that serves something else. Started by file path with a
+plain interpreter, without a package.
 
     host -> keeper (Linux; session and group leader) -> worker (imports torch, runs the tier)
+
+An argument, "module:function", is what serves: it is called with the header, the rest of what comes
+in, and what reports. Without one it is the probe's.
 
 Lines in (fd 0): one header, then one case each; "quit" or end of file ends it. Lines out: the
 run's nonce, a blank, JSON. The out pipe is what was fd 1: it is moved to a descriptor that
@@ -74,10 +78,10 @@ def main() -> NoReturn:
             f"this is Python {version}, the host is {header['version']}: its packages can't be used"
         )
     sys.path[:] = header["path"]
-    if "call" in header:
-        module, _, function = header["call"].partition(":")
-        value = getattr(importlib.import_module(module), function)()
-        report({"event": "answer", "value": value})
+    if sys.argv[1:]:
+        _named(sys.argv[1])(header, lines, report)
+    elif "call" in header:
+        report({"event": "answer", "value": _named(header["call"])()})
     else:
         stand_in = os.environ.get(TIER_MODULE)
         made = _loaded("hy3d_probe_bench", stand_in).Bench if stand_in else Bench
@@ -87,6 +91,11 @@ def main() -> NoReturn:
     # Without the interpreter's and the GPU runtime's teardown, which may hang too.
     sys.stderr.flush()
     os._exit(0)
+
+
+def _named(text: str) -> Any:
+    module, _, function = text.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def _report(out: int, nonce: str, message: dict[str, Any]) -> None:

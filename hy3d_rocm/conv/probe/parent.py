@@ -25,7 +25,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hy3d_rocm.conv import errors
-from hy3d_rocm.conv.probe.process import INSIDE, Child, interpreter, left_behind
+from hy3d_rocm.conv.probe.process import (
+    INSIDE,
+    Child,
+    EndedError,
+    LateError,
+    interpreter,
+    left_behind,
+)
 
 OK = "ok"
 SLOW_FIND = "slow-find"
@@ -52,8 +59,6 @@ _HOST_FAULT = re.compile(
 # process by one of these.
 _OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
-# cancel() is asked this often, and the clock looked at.
-_STEP_S = 0.05
 _HEARTBEAT_S = 0.5
 # A child that has been told to go may take this long to do so by itself.
 _GOODBYE_S = 0.3
@@ -143,10 +148,10 @@ def ask(call: str, *, limit_s: float) -> Any:
     except OSError as error:
         raise NoAnswerError(f"no process could be started: {error}") from error
     try:
-        return _next_message(child, time.monotonic() + limit_s)["value"]
-    except _LateError:
+        return child.next_message(time.monotonic() + limit_s)["value"]
+    except LateError:
         raise NoAnswerError(f"nothing came back in {limit_s:.0f} s", is_hang=True) from None
-    except _EndedError:
+    except EndedError:
         line, _ = telling_line(child.stderr_lines())
         how = f"the child {exit_text(child.exit_code())}"
         raise NoAnswerError(f"{line} ({how})" if line else how) from None
@@ -244,14 +249,6 @@ class _Run:
             self.tell(self.case, 0.0 if started is None else now - started)
 
 
-class _EndedError(Exception):
-    """The child is gone, and all that it wrote has been heard."""
-
-
-class _LateError(Exception):
-    """Patience with what is going on has ended."""
-
-
 def _serve(run: _Run, python: str) -> str:
     """Runs cases in one child until the list, the time or the child ends; why no other child is to
     be started, or ""."""
@@ -276,7 +273,7 @@ def _run_cases(run: _Run, child: Child, oom_kills: int) -> str:
     try:
         message: dict[str, Any] = {}
         while message.get("event") != "ready":
-            message = _next_message(child, run.deadline, run.step)
+            message = child.next_message(run.deadline, run.step)
         is_ready = True
         # A child's first case also pays for what is loaded once in a process.
         slow_s = run.slow_s + float(message.get("loading_s", 0.0))
@@ -284,9 +281,9 @@ def _run_cases(run: _Run, child: Child, oom_kills: int) -> str:
             if not _try_case(run, child, slow_s, oom_kills):
                 return ""
             slow_s = run.slow_s
-    except _LateError:
+    except LateError:
         return f"the child process was not ready after {run.limit_s:.1f} s"
-    except _EndedError:
+    except EndedError:
         _, detail = _end_verdict(child, oom_kills)
         if not is_ready:
             return f"the child process did not get ready: {detail}"
@@ -318,20 +315,20 @@ def _try_case(run: _Run, child: Child, slow_s: float, oom_kills: int) -> bool:
 
     try:
         while True:
-            message = _next_message(child, started + limit_s, lambda: run.step(started))
+            message = child.next_message(started + limit_s, lambda: run.step(started))
             if message["event"] == "begin":
                 has_begun = True
             elif message["event"] == "first":
                 first_s = float(message["seconds"])
             else:
                 break
-    except _LateError:
+    except LateError:
         verdict, detail = late_verdict(first_s, limit_s, slow_s)
         if not has_begun:  # stopped from outside, or starved: not the shape's doing
             verdict, detail = NOT_RUN, f"the child did not answer for {limit_s:.1f} s"
         conclude(verdict, detail)
         return False
-    except _EndedError:
+    except EndedError:
         if not has_begun:
             raise
         conclude(*_end_verdict(child, oom_kills))
@@ -347,27 +344,6 @@ def _try_case(run: _Run, child: Child, slow_s: float, oom_kills: int) -> bool:
             detail += f" ({line})" if kind is not None and line not in detail else ""
         conclude(verdict, detail)
     return not message["last"]
-
-
-def _next_message(
-    child: Child, until: float, step: Callable[[], None] | None = None
-) -> dict[str, Any]:
-    """The child's next message; _LateError where none comes until then, _EndedError where none can
-    come any more. step() is called all the time."""
-    while True:
-        if step is not None:
-            step()
-        now, is_done = time.monotonic(), child.is_done()
-        if is_done:
-            child.hear_out()
-        else:
-            child.listen(min(_STEP_S, max(until - now, 0.0)))
-        if child.inbox:
-            return child.inbox.popleft()
-        if is_done:
-            raise _EndedError
-        if time.monotonic() >= until:
-            raise _LateError
 
 
 def _end_verdict(child: Child, oom_kills: int) -> tuple[str, str]:

@@ -47,6 +47,8 @@ _THREAD_S = 0.05
 # Of a child that is dead, what it wrote is read within this.
 _LAST_WORDS_S = 0.03
 
+# The clock is looked at this often while a message is waited for.
+_STEP_S = 0.05
 _CHUNK = 65536
 # What a line of ours may have at most; a longer one is garbage and is dropped up to its end.
 _MAX_LINE = 16384
@@ -117,28 +119,47 @@ def flags() -> dict[str, bool]:
     return found
 
 
+def header(nonce: str, keeper: bool, work: Mapping[str, Any]) -> bytes:
+    """The first line for a child. nonce: what its reports begin with (Messages)."""
+    own = {
+        "nonce": nonce, "keeper": keeper, "version": list(sys.version_info[:2]),
+        "path": search_path(sys.path), "flags": flags(),
+    }  # fmt: skip
+    return json.dumps({**own, **work}).encode("ascii") + b"\n"
+
+
 def start(
-    python: str, script: Path, *arguments: str, stderr: int = subprocess.PIPE,
+    python: str, serve: str = "", stderr: int = subprocess.PIPE,
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:  # fmt: skip
-    """-I: no PYTHON* variables, no user site, nothing but the standard library on the path until
-    the host's own sys.path arrives. -B: nothing is written where folders may be read-only.
-    variables: of its environment, beside the host's."""
+    """serve: "module:function" of what it is, the probe's child by default (child.py). variables:
+    of its environment, beside the host's. -I: no PYTHON* variables, no user site, nothing but the
+    standard library on the path until the host's own sys.path arrives. -B: nothing is written where
+    folders may be read-only."""
     creation = 0
     if sys.platform == "win32":
         creation = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
     return subprocess.Popen(
-        [python, "-I", "-B", str(script), *arguments], bufsize=0, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=stderr, env=environment(os.environ) | dict(variables or {}),
+        [python, "-I", "-B", str(CHILD), *([serve] if serve else [])], bufsize=0,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+        env=environment(os.environ) | dict(variables or {}),
         start_new_session=True, creationflags=creation,
     )  # fmt: skip
 
 
-class Child:
-    """A started child, which has been told `work`: the "devices" of cases to come, or a "call".
-    OSError from the constructor where it can't be started."""
+class EndedError(Exception):
+    """The child is gone, and all that it wrote has been heard."""
 
-    def __init__(self, python: str, work: Mapping[str, Any]) -> None:
+
+class LateError(Exception):
+    """Patience with what is going on has ended."""
+
+
+class Child:
+    """A started child, which has been told `work`: of a probe the "devices" of cases to come, or a
+    "call". serve: see start(). OSError from the constructor where it can't be started."""
+
+    def __init__(self, python: str, work: Mapping[str, Any], serve: str = "") -> None:
         nonce = secrets.token_hex(8)
         self.inbox: deque[dict[str, Any]] = deque()
         self._stderr = Tail()
@@ -152,7 +173,7 @@ class Child:
         self._is_closed = False
         self._job = Job() if sys.platform == "win32" else None
         try:
-            self._process = start(python, CHILD)
+            self._process = start(python, serve)
         except OSError:
             if self._job is not None:
                 self._job.close()
@@ -178,11 +199,7 @@ class Child:
                 self._process.kill()
                 self.end()
                 raise
-        header = {
-            "nonce": nonce, "keeper": HAS_KEEPER, "version": list(sys.version_info[:2]),
-            "path": search_path(sys.path), "flags": flags(),
-        }  # fmt: skip
-        self.send({**header, **work})
+        self._to_write.put(header(nonce, HAS_KEEPER, work))
 
     def send(self, message: Mapping[str, Any]) -> None:
         """What it does not read is lost without a word."""
@@ -220,6 +237,24 @@ class Child:
         else:
             self.inbox.append(message)
         return True
+
+    def next_message(self, until: float, step: Callable[[], None] | None = None) -> dict[str, Any]:
+        """LateError where none comes until then, EndedError where none can come any more. step() is
+        called all the time."""
+        while True:
+            if step is not None:
+                step()
+            now, is_done = time.monotonic(), self.is_done()
+            if is_done:
+                self.hear_out()
+            else:
+                self.listen(min(_STEP_S, max(until - now, 0.0)))
+            if self.inbox:
+                return self.inbox.popleft()
+            if is_done:
+                raise EndedError
+            if time.monotonic() >= until:
+                raise LateError
 
     def hear_out(self, wait_s: float = _LAST_WORDS_S) -> None:
         """All that is in the pipes now; wait_s: how long to wait for the end of each."""

@@ -15,16 +15,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
-import json
 import logging
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -35,18 +32,19 @@ from hy3d_rocm.conv.verdict_store.records import started_architecture, triton_ve
 
 logger = logging.getLogger("hy3d_rocm")
 
-CHILD = Path(__file__).resolve().with_name("ahead_child.py")
+SERVE = "hy3d_rocm.conv.triton.ahead_child:serve"
 #: processes beside this one; 0: none are ever started
 most_processes = 15
 # What a child takes of host memory (190 MB measured, half of it code that is shared); all together
 # take a tenth of what is free, since a decode's budget was planned without them.
 _CHILD_BYTES = 200 << 20
 _SHARE = 10
-# Of a kernel, which takes some seconds on a slow machine; then the child ends itself.
+# Of a kernel, which takes some seconds on a slow machine; then the child is ended.
 _LONGEST_S = 120.0
-_ANSWER = b"hy3d: "
 _LOOK_S = 0.2
-_END_S = 2.0
+
+
+Target: TypeAlias = tuple[str, Any, int]  # of a GPU, as Triton's GPUTarget takes it
 
 
 class Facts(NamedTuple):
@@ -67,10 +65,10 @@ class Wanted(NamedTuple):
 
 
 _guard = threading.Lock()
-# By name, in the order in which they are wanted: what a child is told first, and of the kernel.
-_queued: dict[str, tuple[bytes, bytes]] = {}
+# By name, in the order in which they are wanted: for which GPU, and what a child is told of it.
+_queued: dict[str, tuple[Target, dict[str, Any]]] = {}
 _running: dict[str, threading.Event] = {}
-_unstartable: set[bytes] = set()  # children that were told this could not be started
+_unstartable: set[Target] = set()  # for which no child could be started
 _children = 0
 
 
@@ -79,11 +77,11 @@ def want(wanted: Wanted, index: int) -> str:
     name = name_of(wanted.kernels, wanted.item, wanted.facts, index)
     if not is_new(name):
         return ""
-    header = _header(index)
+    target = _target(index)
     with _guard:
         if name not in _running:
-            _queued[name] = header, _line(wanted)
-    _start_one(header, 1)  # the first is left to this process, which will want it at once
+            _queued[name] = target, _job(wanted)
+    _start_one(target, 1)  # the first is left to this process, which will want it at once
     return name
 
 
@@ -93,7 +91,7 @@ def wait_for(name: str, look: Callable[[], object]) -> None:
     with _guard:
         _queued.pop(name, None)
         done = _running.get(name)
-    until = time.monotonic() + _LONGEST_S + _END_S
+    until = time.monotonic() + _LONGEST_S
     while done is not None and not done.wait(_LOOK_S) and time.monotonic() < until:
         look()
 
@@ -103,26 +101,26 @@ def finish(look: Callable[[], object]) -> None:
     wait_for()."""
     while True:
         with _guard:
-            headers = {header for header, _ in _queued.values()}
-        for header in headers:
-            _start_one(header, 0)
+            targets = {target for target, _ in _queued.values()}
+        for target in targets:
+            _start_one(target, 0)
         if not _children:
             return
         time.sleep(_LOOK_S)
         look()
 
 
-def _start_one(header: bytes, left: int) -> None:
+def _start_one(target: Target, left: int) -> None:
     """Starts a child where one more is worth it. left: kernels of the queue that need none."""
     global _children
     most = _most()
     with _guard:
-        waiting = sum(header == its for its, _ in _queued.values()) - left
-        if header in _unstartable or _children >= min(waiting, most):
+        waiting = sum(target == its for its, _ in _queued.values()) - left
+        if target in _unstartable or _children >= min(waiting, most):
             return
         _children += 1
     try:
-        threading.Thread(target=_serve, args=(header,), daemon=True).start()
+        threading.Thread(target=_serve, args=(target,), daemon=True).start()
     except RuntimeError:  # no more threads
         with _guard:
             _children -= 1
@@ -140,26 +138,17 @@ def _most() -> int:
     return min(own - 1, room, most_processes)
 
 
-def _line(wanted: Wanted) -> bytes:
+def _job(wanted: Wanted) -> dict[str, Any]:
     item = wanted.item
-    job = {
+    return {
         "module": wanted.kernels, "kernel": item.kernel, "numbers": item.numbers,
         "operands": [(str(f.dtype), f.small, f.aligned) for f in wanted.facts],
         "constants": item.constants, "num_warps": item.num_warps, "num_stages": item.num_stages,
     }  # fmt: skip
-    return json.dumps(job).encode("ascii") + b"\n"
 
 
-def _header(index: int) -> bytes:
-    header = {
-        "path": process.search_path(sys.path), "root": str(CHILD.parents[2]),
-        "target": _target(index),
-    }  # fmt: skip
-    return json.dumps(header).encode("ascii") + b"\n"
-
-
-def _target(index: int) -> tuple[str, Any, int]:
-    """Of a GPU, as Triton's GPUTarget takes it; this thread's current GPU may be another."""
+def _target(index: int) -> Target:
+    """This thread's current GPU may be another."""
     from triton.runtime.driver import driver
 
     with torch.cuda.device(index):
@@ -167,75 +156,54 @@ def _target(index: int) -> tuple[str, Any, int]:
     return found.backend, found.arch, found.warp_size
 
 
-def _next(header: bytes) -> tuple[str, bytes, threading.Event] | None:
-    """The first that a child which was told `header` can compile."""
+def _next(target: Target) -> tuple[str, dict[str, Any], threading.Event] | None:
+    """The first that a child for this target can compile."""
     with _guard:
-        name = next((name for name, (its, _) in _queued.items() if its == header), None)
+        name = next((name for name, (its, _) in _queued.items() if its == target), None)
         if name is None:
             return None
         done = _running[name] = threading.Event()
         return name, _queued.pop(name)[1], done
 
 
-def _serve(header: bytes) -> None:
+def _serve(target: Target) -> None:
     """A child's life."""
     global _children
     child = None
     try:
-        child = _start()
-        assert child.stdin is not None
-        child.stdin.write(header)
-        is_there = _answer(child) == b"ready"
-        if not is_there:
+        python, reason = process.interpreter()
+        if python is None:
+            raise OSError(reason)
+        child = process.Child(python, {"target": target}, SERVE)
+        if _answer(child) != "ready":
             raise OSError("a child did not start as it should")
-        while is_there and (job := _next(header)) is not None:
-            name, line, done = job
-            try:
-                child.stdin.write(line)
-                answer = _answer(child)
-                is_there = answer != b""
-                if answer == b"done":
-                    note(name, on_disk=True)
-            finally:
-                with _guard:
-                    del _running[name]
-                done.set()
+        answer = "ready"
+        while answer and (job := _next(target)) is not None:
+            name, told, done = job
+            child.send(told)
+            answer = _answer(child)
+            if answer == "done":
+                note(name, on_disk=True)
+            with _guard:
+                del _running[name]
+            done.set()
     except OSError as error:
         logger.debug("kernels are compiled one after the other: %s", error)
         with _guard:
-            _unstartable.add(header)
+            _unstartable.add(target)
     finally:
         with _guard:
             _children -= 1
         if child is not None:
-            _end(child)
+            child.end()
 
 
-def _answer(child: subprocess.Popen[bytes]) -> bytes:
-    """Its next one; nothing when there will be none."""
-    assert child.stdout is not None
-    for line in iter(child.stdout.readline, b""):
-        if line.startswith(_ANSWER):
-            return line.removeprefix(_ANSWER).strip()
-    return b""
-
-
-def _start() -> subprocess.Popen[bytes]:
-    python, reason = process.interpreter()
-    if python is None:
-        raise OSError(reason)
-    return process.start(python, CHILD, str(_LONGEST_S), stderr=subprocess.DEVNULL)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    for pipe in (child.stdin, child.stdout):
-        if pipe is not None:
-            pipe.close()
+def _answer(child: process.Child) -> str:
+    """Its next one; nothing when there will be none, or not in time."""
     try:
-        child.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+        return str(child.next_message(time.monotonic() + _LONGEST_S)["event"])
+    except (process.EndedError, process.LateError):
+        return ""
 
 
 def _forget() -> None:

@@ -1,21 +1,15 @@
-"""A program that compiles kernels which another process will want (ahead.py), into Triton's cache.
+"""A process that compiles kernels which another one will want (ahead.py), into Triton's cache.
 
 It never opens a GPU and never loads torch, which take seconds and memory: Triton is told for which
-card to compile, and given stand-ins for tensors. Started as a file, with nothing imported yet.
-
-    python ahead_child.py SECONDS     (none of its steps takes longer, or the process ends)
-
-stdin: a line that says for what to compile, then a line a kernel, JSON. stdout: "hy3d: ready", then
-"hy3d: done" or "hy3d: failed" for each kernel. Whatever else is printed there is no answer.
+card to compile, and given stand-ins for tensors.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import importlib
 import json
-import os
 import sys
+from collections.abc import Callable, Iterable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -70,32 +64,15 @@ class _Driver:
         return self._target
 
 
-class _Packages:
-    """Finds this project's packages without their own code, which loads torch."""
-
-    def __init__(self, root: str) -> None:
-        self._root, self._name = os.path.split(root)
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        folder = os.path.join(self._root, *name.split("."))
-        if name.partition(".")[0] != self._name or not os.path.isdir(folder):
-            return None
-        spec = ModuleSpec(name, None, is_package=True)
-        spec.submodule_search_locations = [folder]
-        return spec
-
-
-def _prepare(header: dict[str, Any]) -> None:
-    sys.path[:] = header["path"]
+def _prepare(target: list[Any]) -> None:
     torch: Any = ModuleType("torch")
     torch.__spec__ = ModuleSpec("torch", None)
     torch.Tensor = Tensor
     sys.modules["torch"] = torch
-    sys.meta_path.insert(0, _Packages(header["root"]))
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
-    driver.set_active(_Driver(GPUTarget(*header["target"])))
+    driver.set_active(_Driver(GPUTarget(*target)))
 
 
 def _compile(job: dict[str, Any], types: dict[str, _Type]) -> None:
@@ -110,31 +87,17 @@ def _compile(job: dict[str, Any], types: dict[str, _Type]) -> None:
     )  # fmt: skip
 
 
-def main() -> None:
-    """Until stdin ends."""
-    seconds = float(sys.argv[1])
-
-    def watch() -> None:
-        """Whatever hangs, and whoever has gone meanwhile: this process ends."""
-        faulthandler.dump_traceback_later(seconds, exit=True)
-
-    watch()
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+def serve(
+    header: dict[str, Any], lines: Iterable[bytes], report: Callable[[dict[str, Any]], None]
+) -> None:
+    """See conv/probe/child.py. header: for what to compile; lines: a kernel each."""
     types: dict[str, _Type] = {}
-    _prepare(json.loads(sys.stdin.readline()))
-    answers.write("hy3d: ready\n")
-    faulthandler.cancel_dump_traceback_later()
-    for line in iter(sys.stdin.readline, ""):
-        watch()
+    _prepare(header["target"])
+    report({"event": "ready"})
+    for line in lines:
         try:
             _compile(json.loads(line), types)
         except Exception:  # noqa: BLE001 - whatever a compiler raises
-            answers.write("hy3d: failed\n")
+            report({"event": "failed"})
         else:
-            answers.write("hy3d: done\n")
-        faulthandler.cancel_dump_traceback_later()
-
-
-if __name__ == "__main__":
-    main()
+            report({"event": "done"})

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from hy3d_rocm import __version__, units
-from hy3d_rocm.arguments import say
+from hy3d_rocm.arguments import CommandError
 from hy3d_rocm.conv.verdict_store import database
 from hy3d_rocm.conv.verdict_store.records import (
     Filters,
@@ -30,18 +30,10 @@ _HEAD = ("tier", "verdict", "time", "first", "peak", "by", "when")
 _WORDS = (0, 1, 5, 6)  # columns
 
 
-class DatabaseError(Exception):
-    """The text is the sentence for the user."""
-
-
 def run_db_command(arguments: argparse.Namespace) -> int:
-    """The exit code: 0, or 1 with a sentence on stderr."""
+    """The exit code, 0; CommandError."""
     action = {"list": _list, "show": _show, "forget": _forget, "export": _export}[arguments.db]
-    try:
-        action(arguments)
-    except DatabaseError as error:
-        say("db", str(error))
-        return 1
+    action(arguments)
     return 0
 
 
@@ -66,17 +58,17 @@ def _list(arguments: argparse.Namespace) -> None:
 def _show(arguments: argparse.Namespace) -> None:
     wanted = arguments.key
     if not wanted:
-        raise DatabaseError("show needs the name of a key, or a part of its shape")
+        raise CommandError("show needs the name of a key, or a part of its shape")
     with _opened(arguments) as store:
         rows = [] if store is None else _rows(store)
     named, shaped = Filters(name=wanted).matches, Filters(shape=wanted).matches
     found = blocks(filter(named, rows)) or blocks(filter(shaped, rows))
     if not found:
-        raise DatabaseError(f"no key is called {wanted}, and no shape contains it; see db list")
+        raise CommandError(f"no key is called {wanted}, and no shape contains it; see db list")
     if len(found) > 1:
         names = [f"    {key_text(key)}" for key in list(found)[:10]]
         more = [f"    and {len(found) - 10} more"] if len(found) > 10 else []
-        raise DatabaseError("\n".join([f"{wanted} fits {len(found)} keys:", *names, *more]))
+        raise CommandError("\n".join([f"{wanted} fits {len(found)} keys:", *names, *more]))
     [(key, records)] = found.items()
     _print(_show_text(key, records))
 
@@ -85,7 +77,7 @@ def _forget(arguments: argparse.Namespace) -> None:
     filters = _filters(arguments)
     given = filters != Filters()
     if given == arguments.all:
-        raise DatabaseError(
+        raise CommandError(
             "forget takes --all or filters, not both"
             if given
             else "forget needs to know what: --tier, --verdict, --shape, --op, --dtype,"
@@ -97,11 +89,11 @@ def _forget(arguments: argparse.Namespace) -> None:
             return
         before = _rows(store)
         if store.trouble is not None:
-            raise DatabaseError(f"{store.path}: {store.trouble}; nothing was deleted")
+            raise CommandError(f"{store.path}: {store.trouble}; nothing was deleted")
         count = store.forget(filter(filters.matches, before))
         if not store.flush(WHOLE_S):
             why = store.trouble or "the disk does not answer"
-            raise DatabaseError(f"{store.path}: {why}; the rows are still there")
+            raise CommandError(f"{store.path}: {why}; the rows are still there")
     if not count and before:
         _print(_nothing(before))
         return
@@ -113,7 +105,7 @@ def _export(arguments: argparse.Namespace) -> None:
     with _opened(arguments) as store:
         if store is None:
             path = database.own_path(arguments.path)
-            raise DatabaseError(f"nothing is known yet: there is no {path}")
+            raise CommandError(f"nothing is known yet: there is no {path}")
         rows = [row.as_dict() for row in filter(filters.matches, _rows(store))]
     facts = {"made_by": f"hy3d_rocm {__version__}", "schema": database.VERSION, "rows": rows}
     text = json.dumps(facts, indent=1) + "\n"
@@ -123,7 +115,7 @@ def _export(arguments: argparse.Namespace) -> None:
     try:
         write_whole(arguments.out, text, mode=0o600)
     except OSError as error:
-        raise DatabaseError(f"{arguments.out} can't be written: {error.strerror}") from error
+        raise CommandError(f"{arguments.out} can't be written: {error.strerror}") from error
     sys.stderr.write(f"{len(rows)} rows in {arguments.out}\n")
 
 
@@ -142,10 +134,10 @@ def _opened(arguments: argparse.Namespace) -> Iterator[Store | None]:
 
 
 def _rows(store: Store) -> list[Row]:
-    """All rows; DatabaseError where there are none because they can't be read."""
+    """All rows; CommandError where there are none because they can't be read."""
     rows = store.rows()
     if not rows and store.trouble is not None:
-        raise DatabaseError(f"{store.path}: {store.trouble}")
+        raise CommandError(f"{store.path}: {store.trouble}")
     return rows
 
 
@@ -155,7 +147,7 @@ def _filters(arguments: argparse.Namespace) -> Filters:
         try:
             machines = tuple(machines_here())
         except (ImportError, RuntimeError) as error:
-            raise DatabaseError(f"--here needs a torch that works: {error}") from error
+            raise CommandError(f"--here needs a torch that works: {error}") from error
     names = ("tier", "verdict", "shape", "op", "dtype", "architecture")
     given = {name: getattr(arguments, name) or None for name in names}
     return Filters(**given, machines=machines)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, get_args
 
 _LOGGER = logging.getLogger("hy3d_rocm")
 
@@ -102,11 +102,6 @@ def read_patch_choice(environ: Mapping[str, str]) -> Choice:
         )
     mode: Mode = "on" if "on" in modes else "off" if "off" in modes else "auto"
     return Choice(mode, frozenset(left_out), None)
-
-
-def read_vae_mode(environ: Mapping[str, str]) -> VaeMode:
-    """What HY3D_ROCM_VAE asks for; "protect" if nothing, or, with a line, nothing that is known."""
-    return cast(VaeMode, read_choice(environ, VAE_VARIABLE, VAE_MODES) or "protect")
 
 
 def _wrong(word: str, known: tuple[str, ...], sign: str = "") -> str:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from hy3d_rocm.arguments import CommandError
 from hy3d_rocm.conv.verdict_store.database import default_path
 from hy3d_rocm.diagnose.miopen import places as of_miopen
 from hy3d_rocm.diagnose.miopen.places import Place, files_of, is_database
@@ -53,7 +54,7 @@ _LONGEST_INDEX_BYTES = 64 << 20
 _NO_BACKUP = "this is no backup of ours"
 
 
-class ArchiveError(Exception):
+class ArchiveError(CommandError):
     """The text is the sentence for the user."""
 
 

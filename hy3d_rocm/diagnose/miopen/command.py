@@ -35,13 +35,9 @@ class User:
 
 
 def run_miopen_command(arguments: argparse.Namespace) -> int:
-    """The exit code: 0, or 1 with a sentence on stderr."""
+    """The exit code; ArchiveError."""
     action = {"info": _info, "backup": _backup, "restore": _restore, "clear": _clear}
-    try:
-        return action[arguments.miopen](arguments, places.places())
-    except ArchiveError as error:
-        sys.stderr.write(f"hy3d-rocm miopen: {error}\n")
-        return 1
+    return action[arguments.miopen](arguments, places.places())
 
 
 def _info(arguments: argparse.Namespace, found: list[Place]) -> int:

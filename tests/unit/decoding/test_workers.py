@@ -4,7 +4,6 @@ one of them."""
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import signal
@@ -38,7 +37,7 @@ from hy3d_rocm.decoding.families.base import Host  # noqa: E402
 from hy3d_rocm.decoding.families.unknown import UnknownFamily  # noqa: E402
 from hy3d_rocm.decoding.layers import ModuleWeights  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeCancelled  # noqa: E402
-from hy3d_rocm.decoding.worker_process import SCRIPT, environment  # noqa: E402
+from hy3d_rocm.decoding.worker_process import SERVE, environment  # noqa: E402
 from hy3d_rocm.decoding.workers import MOST_FAILURES, Workers  # noqa: E402
 
 pytestmark = [
@@ -293,7 +292,7 @@ def test_a_process_that_says_why_it_can_not_start_is_quoted(
 ) -> None:
     script = tmp_path / "worker.py"
     script.write_text("import sys\nprint('no card here', file=sys.stderr)\nsys.exit(3)\n")
-    monkeypatch.setattr("hy3d_rocm.decoding.worker_process.SCRIPT", script)
+    monkeypatch.setattr(process, "CHILD", script)
     frames, _ = shared(made(1), *wan[:2])
     assert torch.equal(frames, wan[2])
     assert len(lines(caplog)) == 1
@@ -452,16 +451,16 @@ def test_processes_end_when_nobody_needs_them(wan: Any) -> None:
 
 
 def test_a_process_answers_a_ping_and_ends_where_nobody_listens(tmp_path: Path) -> None:
-    begin = {"device": "cpu", "threads": 1, "flags": {}, "prepare": None}
+    begin = {"device": "cpu", "threads": 1, "prepare": None}
     with (tmp_path / "errors").open("wb") as errors:
-        started: Any = process.start(sys.executable, SCRIPT, stderr=errors.fileno(), variables={})
+        started: Any = process.start(sys.executable, SERVE, stderr=errors.fileno(), variables={})
     with io.BufferedWriter(started.stdin) as to:
-        to.write(json.dumps(process.search_path(sys.path)).encode() + b"\n")
+        to.write(process.header("mark", False, {}))
         wire.ping(to)
         with io.BufferedReader(started.stdout) as answers:
-            frames = wire.receive(answers)
-        assert frames
-        assert wire.unpacked(frames) == ("here", None)
+            assert answers.readline() == b"\n"
+            line = answers.readline()
+        assert line == b'mark {"event": "here", "value": null}\n'
         wire.send(to, wire.packed(("begin", begin)))
         to.flush()
         assert started.wait(SECONDS) == 0

@@ -69,7 +69,7 @@ def workers_of(server: Server) -> list[int]:
             command = (at / "cmdline").read_bytes()
         except OSError:
             continue
-        if parent == server.process.pid and b"worker.py" in command:
+        if parent == server.process.pid and b"decoding.worker" in command:
             found.append(int(at.name))
     return sorted(found)
 

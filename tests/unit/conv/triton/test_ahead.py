@@ -67,16 +67,23 @@ def name_of(wanted: ahead.Wanted) -> str:
 def child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
     """Another child: `body` answers each `job`, a dict."""
     lines = (
-        "import json, sys, time", "header = json.loads(sys.stdin.readline())",
-        "print('noise\\nhy3d: ready\\nmore', flush=True)",
-        "for line in iter(sys.stdin.readline, ''):", "    job = json.loads(line)",
+        "report({'event': 'ready'})", "for line in lines:", "    job = json.loads(line)",
         textwrap.indent(textwrap.dedent(body), "    "),
     )  # fmt: skip
-    (tmp_path / "child.py").write_text("\n".join(lines))
-    monkeypatch.setattr(ahead, "CHILD", tmp_path / "child.py")
+    other(monkeypatch, tmp_path, "\n".join(lines))
 
 
-DONE = "print('noise\\nhy3d: done\\r', flush=True)"  # as text ends on Windows
+def other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
+    """A process that does this in a child's place."""
+    text = (
+        f"import json, sys, time\ndef serve(header, lines, report):\n{textwrap.indent(body, ' ')}"
+    )
+    (tmp_path / "instead.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(ahead, "SERVE", "instead:serve")
+
+
+DONE = "print('noise', flush=True); report({'event': 'done'})"
 BLOCK = "job['constants'][-2]"
 
 
@@ -123,7 +130,7 @@ def test_what_a_child_compiles_is_what_this_process_asks_for(
 
 
 def test_what_is_known_is_not_compiled_again(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "CHILD", world / "none.py")
+    monkeypatch.setattr(ahead, "SERVE", "none:serve")
     ahead.note(name_of(kernel(0)), on_disk=True)
     assert not ahead.want(kernel(0), 0)
     assert not ahead._children
@@ -180,7 +187,7 @@ def test_a_kernel_that_a_child_is_at_is_waited_for(
 
 @pytest.mark.parametrize(
     ("body", "noted"),
-    [("sys.exit(3)", False), ("print('hy3d: failed', flush=True)", False), (DONE, True)],
+    [("sys.exit(3)", False), ("report({'event': 'failed'})", False), (DONE, True)],
     ids=["it ends", "it can't", "it can"],
 )
 def test_a_child_that_fails_holds_nobody_up(
@@ -197,7 +204,7 @@ def test_a_child_that_fails_holds_nobody_up(
 
 
 @pytest.mark.skipif(not FUSED, reason="no triton in this environment")
-def test_a_child_that_hangs_ends_itself(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_hangs_is_ended(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the interpreter's lock is held, as LLVM holds it."""
     (world / "hanging.py").write_text("import ctypes\nctypes.PyDLL(None).sleep(1000)\n")
     monkeypatch.syspath_prepend(str(world))
@@ -225,12 +232,11 @@ def test_where_no_child_can_be_started_there_is_none(
     assert len(ahead._queued) == 2
 
 
-@pytest.mark.parametrize("body", ["sys.exit(1)", "print('hello', flush=True)"])
+@pytest.mark.parametrize("body", ["sys.exit(1)", "report({'event': 'hello'})"])
 def test_a_child_that_is_not_what_it_should_be_is_not_started_again(
     world: Path, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
-    (world / "child.py").write_text(f"import sys\nsys.stdin.readline()\n{body}\n")
-    monkeypatch.setattr(ahead, "CHILD", world / "child.py")
+    other(monkeypatch, world, body)
     for number in range(3):
         ahead.want(kernel(number), 0)
     ahead.finish(lambda: None)
@@ -269,7 +275,7 @@ def test_a_child_compiles_for_the_gpu_that_it_was_told(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_process_has_no_children(world: Path) -> None:
-    ahead._queued["x"] = b"", b""
+    ahead._queued["x"] = ("hip", "gfx1100", 32), {}
     pid = os.fork()
     if pid == 0:
         os._exit(len(ahead._queued) + ahead._children)
@@ -301,7 +307,7 @@ def test_there_are_no_more_children_than_other_cores_memory_and_kernels(
 
 
 def test_a_job_is_all_that_the_kernel_is_compiled_for() -> None:
-    job = json.loads(ahead._line(kernel(1)))
+    job = json.loads(json.dumps(ahead._job(kernel(1))))
     item = kernel(1).item
     assert (job["module"], job["kernel"]) == (KERNELS, "load_rows")
     assert (tuple(job["numbers"]), tuple(job["constants"])) == (item.numbers, item.constants)
