@@ -83,6 +83,11 @@ class TorchBackend:
         """As attention.by_frames()."""
         attention.by_frames(q, room, target, sight, check)
 
+    def attends(self, dtype: torch.dtype, size: int) -> bool:
+        """Whether a kernel of the backend's own takes attention over heads of `size` elements: no
+        memory beside the result."""
+        return False
+
     def workspace(
         self, layer: Conv, source: Pieces, frames: Range, *, into: bool = False
     ) -> tuple[int, bool]:

@@ -192,24 +192,29 @@ class TritonBackend(TorchBackend):
         """Whether torch's attention is taken for heads of `size` elements."""
         return size <= LARGEST_TRUSTED or not self.target().arch.startswith("gfx")
 
+    def attends(self, dtype: torch.dtype, size: int) -> bool:
+        """As TorchBackend.attends."""
+        if self.trusts(size) or size % 8:
+            return False
+        if configs.attention(self.target().arch, NAMES.get(dtype, "")) is None:
+            return False
+        return self._is_given or not refusal(self.device, dtype)
+
     def attention_of(
         self, q: Tensor, room: Tensor, target: Tensor, sight: attention.Sight
     ) -> work.AttentionWork | None:
         """The launch, None where torch's attention is taken."""
         _, heads, _, size = q.shape
-        arch, dtype = self.target().arch, NAMES.get(q.dtype, "")
-        if self.trusts(size) or size % 8 or configs.attention(arch, dtype) is None:
-            return None
-        if not self._is_given and refusal(self.device, q.dtype):
+        if not self.attends(q.dtype, size):
             return None
         head, token, element = target.stride()
         begin = sight.keys if sight.span == "frame" else 0
         stop, stop_by = (room.shape[2], 0) if sight.span == "video" else (sight.keys, sight.keys)
         job = work.AttentionJob(
-            dtype, size, heads, sight.frames, sight.tokens, sight.first, begin, stop, stop_by,
-            q.stride(1), room.stride(1), (head, token, element),
+            NAMES[q.dtype], size, heads, sight.frames, sight.tokens, sight.first, begin, stop,
+            stop_by, q.stride(1), room.stride(1), (head, token, element),
         )  # fmt: skip
-        return work.attention_of(job, arch)
+        return work.attention_of(job, self.target().arch)
 
     def workspace(
         self, layer: Conv, source: Pieces, frames: Range, *, into: bool = False
