@@ -162,7 +162,7 @@ class RouterMode(TorchFunctionMode):
         except TypeError:  # a callable that can't be hashed is none of ours
             signature = None
         busy = self.busy
-        if signature is _ATTENTION and not is_dynamo_compiling():
+        if signature is _ATTENTION:  # while dynamo traces, too: what it calls is compiled
             return attention.call(func, args, kwargs or {})
         if signature is None or busy[0] or is_dynamo_compiling():
             return func(*args, **kwargs) if kwargs else func(*args)

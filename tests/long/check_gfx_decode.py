@@ -6,7 +6,8 @@ HunyuanVideo VAE, narrow and with random weights, five frames, by the fused kern
 decode() plans and carries out the decode as on a card, but that its GPU is the emulator
 (tools/dev/gfx): tiles that are offered there, real launches, real packing. The frames are held
 against the VAE's own decode in float64. Bound: four times the error that torch's operators make in
-the same decode and type (they round as often, elsewhere). Attention is torch's on a card, too.
+the same decode and type (they round as often, elsewhere). Attention over its head of 24 elements is
+torch's on a card, too.
 Status 1 unless that holds, no layer was delegated to torch, and each convolution was
 launched on the emulator. With --device cpu, in a process that has TRITON_INTERPRET=1, the same
 kernels are interpreted.

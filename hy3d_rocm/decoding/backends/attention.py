@@ -56,23 +56,22 @@ def by_frames(
 def weigh(q: Tensor, k: Tensor, v: Tensor, target: Tensor) -> None:
     """softmax(q k^T) v of some queries, at a time all where a fused kernel takes them, else what
     keeps the scores (float32, of float64 queries float64) below SCORE_BYTES."""
-    rows = q.shape[2]
-    if not is_fused(q, k, v):
-        rows = attention.rows_at_once(q, k)
+    if not attention.is_trusted(q, v):
+        for start, some in attention.in_parts(q, k, v):
+            target[:, start : start + some.shape[2]].copy_(some[0])
+            del some  # before the next are made
+        return
+    rows = q.shape[2] if is_fused(q, k, v) else attention.rows_at_once(q, k)
     for start in range(0, q.shape[2], rows):
         part = slice(start, start + rows)
-        if attention.is_trusted(q):
-            # torch's own: one that somebody put in its place is a VAE of unknown layers.
-            made = _nn.scaled_dot_product_attention(q[:, :, part], k, v)
-        else:
-            made = torch._scaled_dot_product_attention_math(q[:, :, part], k, v)[0]
-        target[:, part].copy_(made[0])
+        # torch's own: one that somebody put in its place is a VAE of unknown layers.
+        target[:, part].copy_(_nn.scaled_dot_product_attention(q[:, :, part], k, v)[0])
 
 
 def is_fused(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether torch has a kernel for the whole attention of these. On shapes alone: no."""
     # 0 is torch's number for the composite of two products and a softmax, -1 for none.
-    if q.device.type == "meta" or not attention.is_trusted(q):
+    if q.device.type == "meta" or not attention.is_trusted(q, v):
         return False
     return int(torch._fused_sdp_choice(q, k, v)) > 0
 

@@ -83,10 +83,10 @@ class TorchBackend:
         """As attention.by_frames()."""
         attention.by_frames(q, room, target, sight, check)
 
-    def composes(self, rules: workspace.OperatorWorkspace, dtype: torch.dtype, size: int) -> bool:
-        """Whether attend() makes scores, of heads of `size` elements, where `rules` are those of
-        the device."""
-        return rules.composes(dtype, size)
+    def attends(self, dtype: torch.dtype, size: int) -> bool:
+        """Whether a kernel of the backend's own takes attention over heads of `size` elements: no
+        memory beside the result."""
+        return False
 
     def workspace(
         self, layer: Conv, source: Pieces, frames: Range, *, into: bool = False

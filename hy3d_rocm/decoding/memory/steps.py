@@ -137,7 +137,8 @@ class StepWorkspace:
         for (backend, rules), kept in zip(self._places, converted, strict=True):
             flags, convolutions = (0, 0, 0), [layer] if isinstance(layer, Conv) else []
             if isinstance(layer, Attention):
-                composed = backend.composes(rules, self._dtype, node.width // node.heads)
+                head = self._dtype, node.width // node.heads
+                composed = not backend.attends(*head) and rules.composes(*head)
                 flags = int(layer.k is None), int(composed), int(layer.rescale != 1)
                 parts = (m for m in (layer.q, layer.k, layer.v) if m is not None)
                 convolutions = [*(Conv(m, norm=layer.norm) for m in parts), Conv(layer.out)]

@@ -27,7 +27,6 @@ from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.backends.triton import work
 from hy3d_rocm.decoding.backends.triton.work import ONES, Job, Machine, Piece, last_strides
 from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Weights
-from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
 
 # Results of fewer channels lie as NCDHW, since a position of them is less than one store.
 _FEWEST_LAST = 8
@@ -194,14 +193,12 @@ class TritonBackend(TorchBackend):
         return size <= LARGEST_TRUSTED or not self.target().arch.startswith("gfx")
 
     def attends(self, dtype: torch.dtype, size: int) -> bool:
-        """Whether attend() is one launch for heads of `size` elements."""
-        if self.trusts(size) or size % 8 or (not self._is_given and refusal(self.device, dtype)):
+        """As TorchBackend.attends."""
+        if self.trusts(size) or size % 8:
             return False
-        return configs.attention(self.target().arch, NAMES.get(dtype, "")) is not None
-
-    def composes(self, rules: OperatorWorkspace, dtype: torch.dtype, size: int) -> bool:
-        """As TorchBackend.composes."""
-        return not self.attends(dtype, size) and super().composes(rules, dtype, size)
+        if configs.attention(self.target().arch, NAMES.get(dtype, "")) is None:
+            return False
+        return self._is_given or not refusal(self.device, dtype)
 
     def attention_of(
         self, q: Tensor, room: Tensor, target: Tensor, sight: attention.Sight
@@ -214,8 +211,8 @@ class TritonBackend(TorchBackend):
         begin = sight.keys if sight.span == "frame" else 0
         stop, stop_by = (room.shape[2], 0) if sight.span == "video" else (sight.keys, sight.keys)
         job = work.AttentionJob(
-            NAMES[q.dtype], size, heads, sight.frames, sight.tokens, sight.first,
-            begin, stop, stop_by, q.stride(1), room.stride(1), (head, token, element),
+            NAMES[q.dtype], size, heads, sight.frames, sight.tokens, sight.first, begin, stop,
+            stop_by, q.stride(1), room.stride(1), (head, token, element),
         )  # fmt: skip
         return work.attention_of(job, self.target().arch)
 

@@ -10,14 +10,16 @@ import check_fused_gfx
 import check_gfx
 import pytest
 import torch
+from program_doubles import graph_of, rules
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hy3d_rocm.conv import attention
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.decoding import layers
 from hy3d_rocm.decoding.backends.triton import backend as fused
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 from hy3d_rocm.decoding.backends.triton.work import Machine
-from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
+from hy3d_rocm.decoding.memory.steps import StepWorkspace
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
@@ -122,6 +124,27 @@ def test_the_workspace_is_never_more_than_was_said(monkeypatch: pytest.MonkeyPat
         assert mode.taken <= said, f"seed {SEED}, index {index}"
 
 
+@pytest.mark.parametrize(
+    ("arch", "dtype", "width", "composed"),
+    [("gfx1100", torch.float16, 264, 0), ("gfx1100", torch.float32, 264, 1),
+     ("gfx1100", torch.float16, 260, 1), ("gfx1030", torch.float16, 264, 1)],
+)  # fmt: skip
+def test_no_scores_are_planned_where_the_kernel_attends(
+    monkeypatch: pytest.MonkeyPatch, arch: str, dtype: torch.dtype, width: int, composed: int
+) -> None:
+    """HunyuanVideo, 129 frames 544x960: scores and float32 copies would be 2.2 GB of the plan."""
+    monkeypatch.setattr(attention, "trusts", lambda _, size: size <= attention.LARGEST_TRUSTED)
+    norm = layers.Norm("l2", torch.nn.Linear(1, width, dtype=dtype), 1e-12, weight=None)
+    projections = (torch.nn.Linear(width, width, dtype=dtype) for _ in range(4))
+    layer = layers.Attention(norm, *projections, "causal")
+    x = torch.zeros(1, width, 3, 4, 4, dtype=dtype)
+    graph = graph_of(lambda engine, x: engine.attention(x, layer), x)
+    backend = TritonBackend(check_fused.Plain(), "cpu", Machine(arch, 4))
+    (place,) = StepWorkspace(graph, backend, rules(), dtype).request["places"]
+    number = next(n for n, node in enumerate(graph.nodes) if node.width)
+    assert place[5][number][3] == composed
+
+
 def test_the_heaviest_store_compiles_for_amd_and_spills_nothing() -> None:
     asked = list(check_fused_gfx.subset())
     assert {arch for arch, _ in asked} == {"gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201"}
@@ -183,11 +206,8 @@ def test_a_form_is_found_once_and_each_layer_has_its_own_weights(
      ("gfx1100", 388, torch.bfloat16, False), ("gfx1100", 512, torch.float32, False),
      ("gfx1030", 512, torch.float16, False), ("sm_90", 512, torch.bfloat16, False)],
 )  # fmt: skip
-def test_large_heads_are_attended_by_the_kernel_on_amd_cards_and_no_scores_are_planned(
-    monkeypatch: pytest.MonkeyPatch, arch: str, size: int, dtype: torch.dtype, expected: bool
+def test_large_heads_are_attended_by_the_kernel_on_amd_cards(
+    arch: str, size: int, dtype: torch.dtype, expected: bool
 ) -> None:
     backend = TritonBackend(check_fused.Plain("meta"), "meta", Machine(arch, 4))
     assert backend.attends(dtype, size) is expected
-    monkeypatch.setattr("hy3d_rocm.conv.attention.trusts", lambda *_: False)
-    rules = OperatorWorkspace(torch.device("cpu"))
-    assert backend.composes(rules, dtype, size) is not expected
