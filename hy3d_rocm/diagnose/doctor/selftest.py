@@ -134,7 +134,9 @@ def attended(device: Any, size: int) -> dict[str, Any]:
     row: dict[str, Any] = {"device": str(device), "size": size, "verdict": "ok", "detail": ""}
     row["is_large"] = size > LARGEST_TRUSTED
     rng = torch.Generator().manual_seed(7)
-    q, k, v = (torch.randn(1, 1, 256, size, generator=rng).bfloat16() for _ in range(3))
+    q, k, v = (
+        torch.randn(1, 1, 256, size, generator=rng, device="cpu").bfloat16() for _ in range(3)
+    )
     weights = (q.double() @ k.double().mT * size**-0.5).softmax(-1)
     exact = weights @ v.double()
     # bfloat16 has 8 bits: weights are rounded, the result is, and the sum of the weights may be.
