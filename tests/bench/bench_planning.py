@@ -101,7 +101,7 @@ def measure(job: Job, budget: int) -> Found:
         spent["questions"] += 1
         return timed("asking", ask, *given)
 
-    vars(compiled)["record"] = lambda *given: timed("recording", record, *given)
+    vars(jobs)["record"] = lambda *given: timed("recording", record, *given)
     StepWorkspace.__call__ = counted  # type: ignore[method-assign,assignment]
     on_cpu = job.device.type == "cpu"
     room = Budget(budget, budget if on_cpu else NO_LIMIT, on_cpu, "given")
@@ -111,7 +111,7 @@ def measure(job: Job, budget: int) -> Found:
     if program is not None:
         found.plan()
     seconds = time.process_time() - start
-    vars(compiled)["record"] = record  # else the next plan would be watched twice
+    vars(jobs)["record"] = record  # else the next plan would be watched twice
     StepWorkspace.__call__ = ask  # type: ignore[method-assign]
     needs = [c.need for c in found.candidates() if c.need is not None]
     smallest = min((smallest_budget(need, room) for need in needs), default=0)
