@@ -1028,12 +1028,21 @@ static bool open_part(PyObject *self, PyObject *number, part *out)
     return true;
 }
 
-static PyObject *program_steps(PyObject *self, PyObject *number)
+/* What make() gives of each step, or slice, of the section of that number. */
+static PyObject *all_of(PyObject *self, PyObject *number, bool is_of_slices,
+                        PyObject *(*make)(const void *data, int32_t index))
 {
     part p;
-    return open_part(self, number, &p)
-               ? close_program(self, tuple_of(&p, p.section->steps, step_at))
-               : NULL;
+    if (!open_part(self, number, &p)) {
+        return NULL;
+    }
+    const int32_t count = is_of_slices ? p.section->slices : p.section->steps;
+    return close_program(self, tuple_of(&p, count, make));
+}
+
+static PyObject *program_steps(PyObject *self, PyObject *number)
+{
+    return all_of(self, number, false, step_at);
 }
 
 static PyObject *program_step(PyObject *self, PyObject *args)
@@ -1056,10 +1065,7 @@ static PyObject *program_step(PyObject *self, PyObject *args)
 
 static PyObject *program_kept(PyObject *self, PyObject *number)
 {
-    part p;
-    return open_part(self, number, &p)
-               ? close_program(self, tuple_of(&p, p.section->steps, kept_at))
-               : NULL;
+    return all_of(self, number, false, kept_at);
 }
 
 static PyObject *program_start(PyObject *self, PyObject *args)
@@ -1108,10 +1114,7 @@ static PyObject *program_prepared(PyObject *self, PyObject *args)
 
 static PyObject *program_slices(PyObject *self, PyObject *number)
 {
-    part p;
-    return open_part(self, number, &p)
-               ? close_program(self, tuple_of(&p, p.section->slices, slice_at))
-               : NULL;
+    return all_of(self, number, true, slice_at);
 }
 
 /* --- what follows a failure ------------------------------------------------------------------- */
