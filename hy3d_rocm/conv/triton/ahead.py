@@ -180,13 +180,15 @@ def _serve(target: Target) -> None:
         answer = "ready"
         while answer and (job := _next(target)) is not None:
             name, told, done = job
-            child.send(told)
-            answer = _answer(child)
-            if answer == "done":
-                note(name, on_disk=True)
-            with _guard:
-                del _running[name]
-            done.set()
+            try:
+                child.send(told)
+                answer = _answer(child)
+                if answer == "done":
+                    note(name, on_disk=True)
+            finally:
+                with _guard:
+                    del _running[name]
+                done.set()
     except OSError as error:
         logger.debug("kernels are compiled one after the other: %s", error)
         with _guard:

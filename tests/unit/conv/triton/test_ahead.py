@@ -203,6 +203,22 @@ def test_a_child_that_fails_holds_nobody_up(
     assert noted or found == {True}
 
 
+def test_what_goes_wrong_on_the_way_to_a_child_holds_nobody_up(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(self: process.Child, message: object) -> None:
+        raise OSError("no memory for a line")
+
+    child(monkeypatch, world, DONE)
+    monkeypatch.setattr(process.Child, "send", send)
+    for number in range(3):
+        ahead.want(kernel(number), 0)
+    until(lambda: not ahead._children)
+    assert not ahead._running
+    for number in range(3):
+        ahead.wait_for(name_of(kernel(number)), lambda: pytest.fail("nothing is at it"))
+
+
 @pytest.mark.skipif(not FUSED, reason="no triton in this environment")
 def test_a_child_that_hangs_is_ended(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the interpreter's lock is held, as LLVM holds it."""
