@@ -46,26 +46,26 @@ def _lead(query: Tensor, key: Tensor) -> int:
     return heads
 
 
-def rows_at_once(query: Tensor, key: Tensor) -> int:
+def queries_at_once(query: Tensor, key: Tensor) -> int:
     """Queries of each head whose scores, in float32 or float64, keep below SCORE_BYTES; at least
     one."""
     each = _lead(query, key) * key.shape[-2] * max(4, query.element_size())
     return max(1, min(query.shape[-2], SCORE_BYTES // max(each, 1)))
 
 
-def in_parts(
+def query_blocks(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Iterator[tuple[int, Tensor]]:  # fmt: skip
     """F.scaled_dot_product_attention without a fused kernel, as many queries at a time as
-    rows_at_once() has: the first one's number and what they become. Scores and sums are float32's
-    of half types, whatever autocast and torch's switches say."""
+    queries_at_once() has: the first one's number and what they become. Scores and sums are
+    float32's of half types, whatever autocast and torch's switches say."""
     device, dtype = query.device.type, query.dtype
     is_half = dtype in _HALF
     key, value = (t.float() if is_half and t.dtype == dtype else t for t in (key, value))
     more: dict[str, Any] = {"enable_gqa": True} if enable_gqa else {}  # torch 2.4 has none
-    step = rows_at_once(query, key)
+    step = queries_at_once(query, key)
     for start in range(0, max(query.shape[-2], 1), step):
         some = query[..., start : start + step, :]
         mask = _of_rows(attn_mask, start, some)
@@ -97,8 +97,8 @@ def _added(seen: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(seen, dtype=dtype).masked_fill_(seen.logical_not(), -torch.inf)
 
 
-def by_products(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """All of in_parts(). Under autocast in the type that F.scaled_dot_product_attention has."""
+def composed(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """All of query_blocks(). Under autocast in the type that F.scaled_dot_product_attention has."""
     device = query.device.type
     if torch.is_autocast_enabled(device):
         into = torch.get_autocast_dtype(device)
@@ -106,16 +106,16 @@ def by_products(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs:
             t.to(into) if t.is_floating_point() and t.dtype != torch.float64 else t
             for t in (query, key, value)
         )
-    parts = [made for _, made in in_parts(query, key, value, *args, **kwargs)]
+    parts = [made for _, made in query_blocks(query, key, value, *args, **kwargs)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
 
 
-def by_products_bytes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> int:
-    """What by_products() takes at most beside operands and result; of shapes. There are scores,
+def composed_bytes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> int:
+    """What composed() takes at most beside operands and result; of shapes. There are scores,
     their softmax, and scaled queries and keys; of half types queries, keys, values and sums in
     float32, too. Products copy what many heads share, or what lies between videos."""
     wide, lead = max(4, query.element_size()), _lead(query, key)
-    rows, keys = rows_at_once(query, key), key.shape[-2]
+    rows, keys = queries_at_once(query, key), key.shape[-2]
     scores = lead * rows * keys
     asked, sums = lead * rows * query.shape[-1], lead * rows * value.shape[-1]
     of_keys, of_values = lead * keys * key.shape[-1], lead * keys * value.shape[-1]
@@ -147,16 +147,16 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         return func(*args, **kwargs)
     if is_trusted(given["query"], given["value"]):
         return func(*args, **kwargs)
-    return by_products(**given)
+    return composed(**given)
 
 
-def right() -> AbstractContextManager[Any]:
+def unfused() -> AbstractContextManager[Any]:
     """A scope in which attention of this thread is computed as call() has it. protect() has that
     anyway. Nothing where torch is no ROCm build."""
-    return nullcontext() if torch.version.hip is None else _Right()
+    return nullcontext() if torch.version.hip is None else _Unfused()
 
 
-class _Right(TorchFunctionMode):
+class _Unfused(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
             return call(func, args, kwargs or {})

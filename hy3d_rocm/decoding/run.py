@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hy3d_rocm import _native, meter
-from hy3d_rocm.decoding.backends.attention import Sight, shaped, tokens_of
+from hy3d_rocm.decoding.backends.attention import KeyRanges, shaped, tokens_of
 from hy3d_rocm.decoding.backends.statistics import channel_moments, combine, group_affine
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.faults import Recover, Result, attempt, retry_out_of_memory
@@ -435,8 +435,8 @@ class Run:
         size = (1, width, frames, *x.shape[3:])
         mixed = torch.empty(size, dtype=q.dtype, device=q.device, memory_format=form)
         target = tokens_of(mixed, layer.heads)
-        sight = Sight(frames, tokens, keys, step.frames[0] - first, layer.span)
-        self.backend.attend(q, room, target, sight, self._check or (lambda: None))
+        ranges = KeyRanges(frames, tokens, keys, step.frames[0] - first, layer.span)
+        self.backend.attend(q, room, target, ranges, self._check or (lambda: None))
         return mixed
 
     # Slices

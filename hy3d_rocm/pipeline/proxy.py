@@ -105,7 +105,7 @@ class PipelineProxy:
         kwargs = watched(self._hy3d_pipeline, args, kwargs, self._hy3d_on_step)
         given = given_generator(args, kwargs)
         pipeline = self._hy3d_pipeline
-        with _cleaned_up(pipeline), hooks.readable(pipeline), attention.right():
+        with _cleaned_up(pipeline), hooks.readable(pipeline), attention.unfused():
             if given is None:
                 return pipeline(*args, **kwargs)
             views = views_of(kwargs)

@@ -210,7 +210,7 @@ def check_attention(seed: int, index: int, device: str) -> float:
     from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 
     case = random_attention(seed, index)
-    q, room, sight, (exact, bound) = attended(case, seed)
+    q, room, ranges, (exact, bound) = attended(case, seed)
     place = torch_device(device)
     size = (1, case.heads * case.size, case.frames, 1, case.tokens)
     form = torch.channels_last_3d if case.is_last else torch.contiguous_format
@@ -220,9 +220,9 @@ def check_attention(seed: int, index: int, device: str) -> float:
     backend.trusts = lambda size: False  # type: ignore[method-assign]
     target = tokens_of(mixed, case.heads)
     q, room = q.to(place), room.to(place)
-    if backend.attention_of(q, room, target, sight) is None:
+    if backend.attention_of(q, room, target, ranges) is None:
         raise RuntimeError(f"the kernel is not taken for {case}")
-    backend.attend(q, room, target, sight, lambda: None)
+    backend.attend(q, room, target, ranges, lambda: None)
     ratio = (target.cpu().double() - exact).abs() / bound
     return float(ratio.nan_to_num(nan=float("inf")).max())
 

@@ -419,16 +419,16 @@ def attended(case: AttentionCase, seed: int) -> tuple[Any, Any, Any, Any]:
     (heads, queries, size) each."""
     import torch
 
-    from hy3d_rocm.decoding.backends.attention import Sight
+    from hy3d_rocm.decoding.backends.attention import KeyRanges
 
     rng = torch.Generator().manual_seed(seed * 1_000_003 + case.index)
     dtype, total = getattr(torch, case.dtype), (case.more + case.frames) * case.keys
     q = torch.randn((1, case.heads, case.frames * case.tokens, case.size), generator=rng).to(dtype)
     room = torch.randn((2, case.heads, total, case.size), generator=rng).to(dtype)
-    sight = Sight(case.frames, case.tokens, case.keys, case.more, case.span)
+    ranges = KeyRanges(case.frames, case.tokens, case.keys, case.more, case.span)
     u, unit, made = 2.0**-24, UNIT[case.dtype], []
     for frame in range(case.frames):
-        seen = sight.of(frame, total)
+        seen = ranges.of(frame, total)
         queries = q[0, :, frame * case.tokens : (frame + 1) * case.tokens].double()
         k, v = (part[:, seen].double() for part in room)
         scores = queries @ k.transpose(1, 2) * case.size**-0.5
@@ -443,4 +443,4 @@ def attended(case: AttentionCase, seed: int) -> tuple[Any, Any, Any, Any]:
         bound = bound + unit * (exact.abs() + bound) + TINY[case.dtype] * (1 + k.shape[1])
         made.append((exact, bound))
     exact, bound = (torch.cat(parts, 1) for parts in zip(*made, strict=True))
-    return q, room, sight, (exact, bound)
+    return q, room, ranges, (exact, bound)

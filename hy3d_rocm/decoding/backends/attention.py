@@ -17,10 +17,10 @@ from hy3d_rocm.conv import attention
 MOST_STREAMS, _QUERIES = 4, 64
 
 
-class Sight(NamedTuple):
-    """Which keys the queries of some frames see. frames, tokens: of the queries, and of each frame;
-    keys: of a frame; first: the first query's frame, counted from the first key's. span: of
-    layers.Attention."""
+class KeyRanges(NamedTuple):
+    """Which keys the queries of each of some frames see. frames, tokens: of the queries, and of a
+    frame's; keys: of a frame; first: the first query's frame, counted from the first key's; span:
+    of layers.Attention."""
 
     frames: int
     tokens: int
@@ -36,18 +36,18 @@ class Sight(NamedTuple):
 
 
 def by_frames(
-    q: Tensor, room: Tensor, target: Tensor, sight: Sight, check: Callable[[], object]
+    q: Tensor, room: Tensor, target: Tensor, ranges: KeyRanges, check: Callable[[], object]
 ) -> None:
     """softmax(q k^T) v into target (heads, queries, size of a head), a frame's queries after the
     other. q: (1, heads, queries, size); room: (2, heads, keys, size), keys and values; check:
     called before each frame."""
-    every = slice(0, sight.tokens)
+    every = slice(0, ranges.tokens)
     fused = is_fused(q[:, :, every], room[0, None], room[1, None])
-    with Streams(q.device, q.shape[1] * sight.tokens if fused else 0) as streams:
-        for frame in range(sight.frames):
+    with Streams(q.device, q.shape[1] * ranges.tokens if fused else 0) as streams:
+        for frame in range(ranges.frames):
             check()
-            seen = sight.of(frame, room.shape[2])
-            here = slice(frame * sight.tokens, (frame + 1) * sight.tokens)
+            seen = ranges.of(frame, room.shape[2])
+            here = slice(frame * ranges.tokens, (frame + 1) * ranges.tokens)
             with streams.next():
                 k, v = room[0, None, :, seen], room[1, None, :, seen]
                 weigh(q[:, :, here], k, v, target[:, here])
@@ -57,11 +57,11 @@ def weigh(q: Tensor, k: Tensor, v: Tensor, target: Tensor) -> None:
     """softmax(q k^T) v of some queries, at a time all where a fused kernel takes them, else what
     keeps the scores (float32, of float64 queries float64) below SCORE_BYTES."""
     if not attention.is_trusted(q, v):
-        for start, some in attention.in_parts(q, k, v):
+        for start, some in attention.query_blocks(q, k, v):
             target[:, start : start + some.shape[2]].copy_(some[0])
             del some  # before the next are made
         return
-    rows = q.shape[2] if is_fused(q, k, v) else attention.rows_at_once(q, k)
+    rows = q.shape[2] if is_fused(q, k, v) else attention.queries_at_once(q, k)
     for start in range(0, q.shape[2], rows):
         part = slice(start, start + rows)
         # torch's own: one that somebody put in its place is a VAE of unknown layers.

@@ -77,11 +77,11 @@ class TorchBackend:
         return (result if out is None else out.copy_(result)), None
 
     def attend(
-        self, q: Tensor, room: Tensor, target: Tensor, sight: attention.Sight,
+        self, q: Tensor, room: Tensor, target: Tensor, ranges: attention.KeyRanges,
         check: Callable[[], object],
     ) -> None:  # fmt: skip
         """As attention.by_frames()."""
-        attention.by_frames(q, room, target, sight, check)
+        attention.by_frames(q, room, target, ranges, check)
 
     def attends(self, dtype: torch.dtype, size: int) -> bool:
         """Whether a kernel of the backend's own takes attention over heads of `size` elements: no

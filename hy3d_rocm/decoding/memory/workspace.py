@@ -144,7 +144,7 @@ class OperatorWorkspace:
         heads = q.shape[-1], k.shape[-1], v.shape[-1]
         kind = self.device.type, q.dtype, q.dim(), heads, dense, mask is not None
         if not attention.trusts(self.device.type, max(q.shape[-1], v.shape[-1])):
-            return attention.by_products_bytes(q, k, v, mask)
+            return attention.composed_bytes(q, k, v, mask)
         if _attention_is_composed(*kind, _fused_attention()):
             scores = math.prod(q.shape[:-1]) * k.shape[-2] * q.element_size()
             return 2 * scores + int(q.nbytes) + int(k.nbytes)

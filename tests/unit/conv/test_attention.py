@@ -77,7 +77,7 @@ def test_some_queries_at_a_time_give_what_torch_gives(
     q, k, v = operands(2, 3, 50, 320, dtype=dtype)
     wide = max(4, q.element_size())
     monkeypatch.setattr(attention, "SCORE_BYTES", 2 * 3 * 50 * wide * 7)  # of seven queries
-    made = attention.by_products(q, k, v, scale=scale)
+    made = attention.composed(q, k, v, scale=scale)
     assert untrusted == [7] * 7 + [1]
     assert made.dtype is dtype
     assert_near(made, q, k, v, scale)
@@ -246,7 +246,7 @@ def test_scores_are_in_float32_where_torch_may_reduce_in_half_types(untrusted: l
     cuda: Any = torch.backends.cuda
     cuda.allow_fp16_bf16_reduction_math_sdp(True)
     try:
-        made = attention.by_products(q, k, v)
+        made = attention.composed(q, k, v)
     finally:
         cuda.allow_fp16_bf16_reduction_math_sdp(False)
     assert_near(made, q, k, v)
@@ -306,5 +306,5 @@ def test_no_more_memory_is_taken_than_planned(
     mask = torch.ones(2, 3, 60, 60, dtype=torch.bool) if kind == "mask" else None
     known = [q, k, v] if mask is None else [q, k, v, mask]
     with LiveStorages(known, torch.device("cpu")) as watch:
-        made = attention.by_products(q, k, v, mask)
-    assert watch.peak - made.nbytes <= attention.by_products_bytes(q, k, v, mask)
+        made = attention.composed(q, k, v, mask)
+    assert watch.peak - made.nbytes <= attention.composed_bytes(q, k, v, mask)

@@ -175,14 +175,14 @@ class TritonBackend(TorchBackend):
         return made, statistics.combine(kept) if kept else None
 
     def attend(
-        self, q: Tensor, room: Tensor, target: Tensor, sight: attention.Sight,
+        self, q: Tensor, room: Tensor, target: Tensor, ranges: attention.KeyRanges,
         check: Callable[[], object],
     ) -> None:  # fmt: skip
         """As TorchBackend.attend; heads that torch is not trusted with in one launch."""
-        made = self.attention_of(q, room, target, sight)
+        made = self.attention_of(q, room, target, ranges)
         if made is None:
             if self.device.type != "meta":
-                super().attend(q, room, target, sight, check)
+                super().attend(q, room, target, ranges, check)
             return
         check()
         operands = (target, *[None] * (len(OPERANDS) - 1), q, room[0], room[1])
@@ -201,17 +201,17 @@ class TritonBackend(TorchBackend):
         return self._is_given or not refusal(self.device, dtype)
 
     def attention_of(
-        self, q: Tensor, room: Tensor, target: Tensor, sight: attention.Sight
+        self, q: Tensor, room: Tensor, target: Tensor, ranges: attention.KeyRanges
     ) -> work.AttentionWork | None:
         """The launch, None where torch's attention is taken."""
         _, heads, _, size = q.shape
         if not self.attends(q.dtype, size):
             return None
         head, token, element = target.stride()
-        begin = sight.keys if sight.span == "frame" else 0
-        stop, stop_by = (room.shape[2], 0) if sight.span == "video" else (sight.keys, sight.keys)
+        begin = ranges.keys if ranges.span == "frame" else 0
+        stop, stop_by = (room.shape[2], 0) if ranges.span == "video" else (ranges.keys, ranges.keys)
         job = work.AttentionJob(
-            NAMES[q.dtype], size, heads, sight.frames, sight.tokens, sight.first, begin, stop,
+            NAMES[q.dtype], size, heads, ranges.frames, ranges.tokens, ranges.first, begin, stop,
             stop_by, q.stride(1), room.stride(1), (head, token, element),
         )  # fmt: skip
         return work.attention_of(job, self.target().arch)
