@@ -14,6 +14,7 @@ from torch import Tensor
 from hy3d_rocm.conv.triton import ahead
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.backends.triton import backend as fused
+from hy3d_rocm.decoding.backends.triton.attention import KERNELS
 from hy3d_rocm.decoding.graph import GROUP, Graph
 from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.dry_run import apart, standing_for
@@ -43,7 +44,7 @@ def compile_ahead(job: Job, compiled: Compiled) -> list[str]:
     candidate = program.candidate
     taken = tuple(candidate[field] for field in _DECIDES)
     asked = job.shape, job.dtype, graph.nodes, taken, backend.target()
-    name = ahead.name_of_all(fused.KERNELS, index, *asked)
+    name = ahead.name_of_all(KERNELS, index, *asked)
     if not ahead.is_new(name):
         return []
 

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hy3d_rocm.conv import errors, releasing
-from hy3d_rocm.conv.triton import ahead, configs, launch
+from hy3d_rocm.conv.triton import ahead, configs, launch, work
 from hy3d_rocm.conv.triton.configs import Config, Kind
 from hy3d_rocm.conv.verdict_store.records import Record
 from hy3d_rocm.conv.verdict_store.store import store
 from hy3d_rocm.decoding.backends.triton import backend as fused
-from hy3d_rocm.decoding.backends.triton import work
 from hy3d_rocm.decoding.compile_ahead import compile_ahead, dry_run
 from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.dry_run import standing_for
@@ -89,7 +88,7 @@ class Layer:
     def with_tile(self, tile: Config) -> fused.Part:
         """The part, launched with that tile."""
         mine = self.part.work
-        made = work.work_of(mine.job, mine.machine._replace(tile=tile), mine.out)
+        made = work.work_of(mine.job, mine.target._replace(tile=tile), mine.out)
         return replace(self.part, work=made, small=())
 
 

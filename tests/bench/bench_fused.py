@@ -46,7 +46,7 @@ def parts_of(bench: Bench, backend: Any, affine: Any, clock: Clock) -> dict[str,
     from hy3d_rocm.decoding.backends.triton import backend as module
 
     run, found = module.run_launches, {}
-    for kernel in ("load_rows", "conv_fused", "combine_moments"):
+    for kernel in ("load_rows", "conv_rows", "combine_moments"):
         parts: dict[int, Any] = {}
 
         def chosen(part: Any, *rest: Any, kernel: str = kernel, parts: Any = parts) -> None:
@@ -137,12 +137,12 @@ def machine_of(options: Any, **fields: Any) -> Any:
     import torch
 
     from hy3d_rocm.conv.triton import launch as tier
-    from hy3d_rocm.decoding.backends.triton.work import Machine
+    from hy3d_rocm.conv.triton.work import Target
 
     if options.device == "cpu":
-        return Machine("gfx1100", 4, **fields)
+        return Target("gfx1100", 4, **fields)
     target = tier.target_of(torch.device("cuda", torch.cuda.current_device()))
-    return Machine(target.arch, target.units, target.tf32, **fields)
+    return Target(target.arch, target.units, target.tf32, **fields)
 
 
 def make_backend(device: Any, machine: Any) -> Any:
@@ -160,17 +160,17 @@ def line(found: dict[str, Any], shape: Shape, itemsize: int) -> str:
     ms, parts = found["fused"], found["parts"]
     shown = (
         f"{shape.name:12} x{shape.count} {ms:8.3f} ms fused "
-        f"(load {parts['load_rows']:.3f} conv {parts['conv_fused']:.3f} "
+        f"(load {parts['load_rows']:.3f} conv {parts['conv_rows']:.3f} "
         f"moments {parts['combine_moments']:.3f}; host {found['host']:.2f})"
     )
     if "apart" in found:
         shown += (
             f" apart {found['apart']:.2f} ({ms / found['apart']:.2f}x) conv {found['conv']:.2f}"
-            f" ({parts['conv_fused'] / found['conv']:.2f}x)"
+            f" ({parts['conv_rows'] / found['conv']:.2f}x)"
         )
     return shown + (
         f" {moved(shape, itemsize) / ms / 1e6:.0f} GB/s {written / ms / 1e9:.0f} TFLOP/s"
-        f" (kernel, done {done / parts['conv_fused'] / 1e9:.0f})"
+        f" (kernel, done {done / parts['conv_rows'] / 1e9:.0f})"
         f" error {found['error']:.1e} ({found['error_apart']:.1e})"
         f" peak {found['peak'] / 2**20:.0f} MiB {found['delegated'] or ''}"
     )
@@ -189,7 +189,7 @@ def sweep(shape: Shape, options: Any) -> None:
     import torch
 
     from hy3d_rocm.conv.triton.configs import Config
-    from hy3d_rocm.decoding.backends.triton.work import ROWS_BYTES
+    from hy3d_rocm.conv.triton.work import ROWS_BYTES
 
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     bench, clock = Bench(shape, dtype, device), Clock(device, 2)
@@ -254,7 +254,7 @@ def main() -> int:
             free()
         total = {key: sum(r[key] * r["count"] for r in rows if key in r)
                  for key in ("fused", "host", "apart", "conv")}  # fmt: skip
-        for kernel in ("load_rows", "conv_fused", "combine_moments"):
+        for kernel in ("load_rows", "conv_rows", "combine_moments"):
             total[kernel] = sum(r["parts"][kernel] * r["count"] for r in rows)
         words = ", ".join(f"{key} {ms:.1f} ms" for key, ms in total.items())
         print(f"all layers as often as they occur: {words}; {len(shapes) - len(rows)} failed;"

@@ -51,17 +51,17 @@ class Kernel:
 def prepare(arch: str) -> None:
     """A GPU of `arch` that isn't there."""
     from hy3d_rocm.conv.triton import ahead, launch
+    from hy3d_rocm.conv.triton.work import Target
     from hy3d_rocm.conv.verdict_store.store import Store
 
     kernel: Any = importlib.import_module("hy3d_rocm.conv.triton.kernel")
     store = Store.open(":memory:")
-    for name in ("conv_rows", "to_rows", "to_rows_and_pack", "pack_weight", "add_splits",
-                 "add_columns", "conv_points"):  # fmt: skip
+    for name in ("conv_rows", "load_rows", "load_rows_and_weight", "add_parts", "conv_points"):
         setattr(kernel, name, Kernel())
 
     replaced: dict[Any, dict[str, Any]] = {
         launch: {
-            "target_of": lambda _: launch.Target(arch, 132),
+            "target_of": lambda _: Target(arch, 132),
             "architecture": lambda _: arch,
             "store": lambda: store,
         },

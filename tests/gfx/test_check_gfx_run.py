@@ -68,7 +68,7 @@ def test_so_has_what_the_fused_decode_multiplies() -> None:
             assert max(product.positions for product in work.products) > source.tile.block_p
 
 
-OPTIONS = {"select": "values", "find": "pack_weight 4x", "most": 1, "device": "", "workers": 1,
+OPTIONS = {"select": "values", "find": "load_rows 4x", "most": 1, "device": "", "workers": 1,
            "first": 0, "verbose": False, "arch": ["gfx1100"], "dtype": ["f16"]}  # fmt: skip
 
 

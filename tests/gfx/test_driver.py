@@ -16,6 +16,7 @@ import torch
 from hy3d_rocm.conv.problem import Problem
 from hy3d_rocm.conv.triton import configs, jit, launch, steps
 from hy3d_rocm.conv.triton.plan import Layout
+from hy3d_rocm.conv.triton.work import Target
 from tools.dev.gfx import driver, host, machine
 
 ARCHES = ("gfx1100", "gfx1201", "gfx942")
@@ -157,8 +158,8 @@ def convolve(times: int) -> tuple[Any, ...]:
     p = problem()
     x, weight = torch.zeros(1, 8, 2, 4, 5).half(), torch.zeros(16, 8, 3, 3, 3).half()
     bias, out = torch.zeros(16).half(), torch.zeros(1, 16, 2, 4, 5).half()
-    tile, target = configs.offered("gfx1100", "f16")[-1], steps.Target("gfx1100", 1)
-    made = steps.make_steps(p, Layout.of(x, out, weight), "f16", True, target, tile)
+    target = Target("gfx1100", 1, tile=configs.offered("gfx1100", "f16")[-1])
+    made = steps.make_steps(p, Layout.of(x, out, weight), "f16", True, target)
     for _ in range(times):
         launch._carry_out(made, x, weight, bias, out)
     return x, weight, bias, out, made
@@ -169,14 +170,14 @@ def test_both_ways_to_launch_give_the_same_arguments_and_memory(
 ) -> None:
     """By Triton at first, then bound and called, then called from what the steps keep."""
     _, _, _, _, made = convolve(3)
-    assert [one.kernel.name for one in device.launches] == ["to_rows_and_pack", "conv_rows"] * 3
+    assert [one.kernel.name for one in device.launches] == ["load_rows_and_weight", "conv_rows"] * 3
     assert [one.direct for one in device.launches] == [False, False] + [True] * 4
     assert made.calls
     assert jit._direct.usable
     for k in (0, 1):  # but for where the workspace lies
         first, *rest = noted.blocks[k::2]
         parts, *others = noted.parts[k::2]
-        pointers = (6, 4)[k] * 8
+        pointers = (6, 5)[k] * 8
         assert all(block[pointers:] == first[pointers:] for block in rest)
         for other in others:
             assert [part[1:] for part in other] == [part[1:] for part in parts]
@@ -198,7 +199,7 @@ def test_a_convolutions_launches_are_given_its_operands_alone(
     again = device.launches[number + 1].values["x"]
     assert sorted(noted.parts[number + 1]) == sorted([
         (again, made.rows_elems * 2, "x", False), (*host.reach(bias), "bias", False),
-        (again - rows, made.packed_elems * 2, "w", False), (*host.reach(out), "out", True),
+        (again - rows, made.packed_elems * 2, "w", False), (*host.reach(out), "out, parts", True),
     ])  # fmt: skip
     assert sums == end  # no sums
 
@@ -228,7 +229,7 @@ def test_a_fault_of_any_kind_is_not_taken_for_another_triton(
         raise ValueError("not executed")
 
     monkeypatch.setattr(machine.Program, "run", run)
-    with pytest.raises(driver.LaunchError, match="to_rows_and_pack: ValueError: not executed"):
+    with pytest.raises(driver.LaunchError, match="load_rows_and_weight: ValueError: not executed"):
         convolve(1)
     assert jit._direct.usable
 

@@ -4,7 +4,9 @@ tests/long/check_gfx_run.py and the checks with --device gfx1100 do, of each arc
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import check_fused
 import check_fused_gfx
@@ -20,19 +22,16 @@ import torch
 import triton_device
 
 from hy3d_rocm.conv.triton import configs, jit
+from hy3d_rocm.conv.triton.work import Target
 from hy3d_rocm.decoding import layers
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
-from hy3d_rocm.decoding.backends.triton.work import Machine
 from hy3d_rocm.raster.gpu import draw
 from tools.dev import variants
 
 SEED = 7
 TYPES = {"gfx1100": "f16", "gfx1201": "bf16", "gfx942": "f32"}
-MULTIPLYING = ("conv_rows", "conv_points", "conv_fused")
-COPYING = (
-    "to_rows_and_pack", "add_splits", "pack_weight", "add_columns", "to_rows", "load_rows",
-    "combine_moments",
-)  # fmt: skip
+MULTIPLYING = ("conv_rows", "conv_points")
+COPYING = ("load_rows_and_weight", "add_parts", "load_rows", "combine_moments")
 # What multiplies has instructions of each architecture; the others are executed on each in turns.
 PAIRS = how_much.in_turns(COPYING, tuple(TYPES))
 ASKED = {arch: {*MULTIPLYING, *(name for name, on in PAIRS if on == arch)} for arch in TYPES}
@@ -59,12 +58,14 @@ def test_a_variant_of_each_kernel_is_right(watch: triton_device.Watch) -> None:
          check_fused_gfx.sources(arch, dtype, tiles, variants.values).items()),
     )  # fmt: skip
     runner = check_gfx_run.Runner(arch, dtype, watch)
+    asked = Counter[Any]()
     for variant, source, module in found:
-        row = runner.rows.get(variant.function)
         few = getattr(getattr(source, "job", None), "size", ()) != (128, 130)  # many positions
         assert variant.function in (*MULTIPLYING, *COPYING), "a new kernel: of which kind is it?"
         taken = how_much.FULL or variant.function in ASKED[arch]
-        if taken and few and (row is None or row.asked < how_much.of(1, 4)):
+        of = module, variant.function
+        if taken and few and asked[of] < how_much.of(1, 4):
+            asked[of] += 1
             runner.run(variant, source, module)
     assert set(runner.rows) >= ASKED[arch]
     for row in runner.rows.values():
@@ -129,13 +130,13 @@ def test_frames_of_a_pair_that_nobody_wants_are_not_multiplied(
     )
     x = torch.rand(1, 64, 3, 9, 17, dtype=torch.float16)
     x = x.contiguous(memory_format=torch.channels_last_3d)
-    machine = Machine(watch.device, 4, tile=configs.Config(64, 16, 16, 4, 2))
+    machine = Target(watch.device, 4, tile=configs.Config(64, 16, 16, 4, 2))
     backend = TritonBackend(check_fused.Plain(), "cpu", machine)
     executed, made = dict[tuple[int, int], int](), list[torch.Tensor]()
     for frames in ((1, 3), (2, 4), (3, 5), (2, 3)):
         with torch.no_grad():
             out, _ = backend.convolve(layer, layers.Pieces((x,), 0, 3), frames)
-        launched = [one for one in watch.watched.launches if one.kernel.name == "conv_fused"]
+        launched = [one for one in watch.watched.launches if one.kernel.name == "conv_rows"]
         watch.watched.launches.clear()
         executed[frames] = sum(one.counts.instructions for one in launched)
         made.append(out)

@@ -15,7 +15,7 @@ import gfx_problems
 import how_much
 import pytest
 
-from hy3d_rocm.conv.triton import kernel, steps
+from hy3d_rocm.conv.triton import kernel, plan
 from hy3d_rocm.conv.triton.configs import Config
 from tools.dev import variants
 from tools.dev.gfx import driver, machine
@@ -90,19 +90,17 @@ def test_without_a_fault_it_is_right(arch: str, cache: Path) -> None:
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_wrong_stride_in_packing(arch: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    launch = steps.Launch
+    pack = plan.make_packing
 
-    def wrong(*args: Any, **kwargs: Any) -> Any:
-        made = launch(*args, **kwargs)
-        if "pack" not in made.kernel:
-            return made
+    def wrong(*args: Any) -> Any:
+        made = pack(*args)
+        assert made is not None
         numbers = list(made.numbers)
-        at = [p.name for p in getattr(kernel, made.kernel).params].index("to_line")
-        at -= len(made.operands)
-        numbers[at] += 1  # a row of the packed weight too far
+        at = [p.name for p in kernel.load_rows.params].index("s_t") - len(made.operands)
+        numbers[at] += 1  # from an output to the next
         return replace(made, numbers=tuple(numbers))
 
-    monkeypatch.setattr(steps, "Launch", wrong)
+    monkeypatch.setattr(plan, "make_packing", wrong)
     assert outcome(arch, cache) in ("differing", "bounds")
 
 
@@ -129,10 +127,11 @@ def changed_kernels(tmp_path: Path) -> Iterator[Callable[[str, str], None]]:
     sys.modules.pop("changed_kernel", None)
 
 
+WANTED, POSITIONS, CHANNELS = "wanted = ", "stored[:, None]", "(channel < N)[None, :]"
 MASKS = {
-    "positions": ("mask=stored[:, None] & wanted[None, :])", "mask=wanted[None, :])"),
-    "channels": ("mask=stored[:, None] & wanted[None, :])", "mask=stored[:, None])"),
-    "rows that are read": ("_input_row(tl.minimum(p, P - 1), FLAT", "_input_row(p, FLAT"),
+    "positions": (f"{WANTED}{POSITIONS} & {CHANNELS}", WANTED + CHANNELS),
+    "channels": (f"{WANTED}{POSITIONS} & {CHANNELS}", WANTED + POSITIONS),
+    "rows that are read": ("row = tl.minimum(p, P - 1)", "row = p"),
 }
 
 

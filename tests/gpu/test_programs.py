@@ -20,10 +20,13 @@ from decode_doubles import EVERY_KIND, relative_error, tiny_latents, tiny_vae, u
 from program_doubles import by_layers, compiled, family_of, graph_of, never  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.conv.triton import ahead, jit  # noqa: E402
+from hy3d_rocm.conv.triton import (  # noqa: E402
+    ahead,
+    jit,
+    work,
+)
 from hy3d_rocm.decoding import DecodeOptions, decode_with_report, placing  # noqa: E402
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend  # noqa: E402
-from hy3d_rocm.decoding.backends.triton import work  # noqa: E402
 from hy3d_rocm.decoding.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decoding.graph import record  # noqa: E402
 from hy3d_rocm.decoding.layers import (  # noqa: E402
@@ -150,7 +153,7 @@ def test_what_a_first_decode_compiles_was_foretold(
     foretold, want = set(), ahead.want
 
     def noted(kernel: Any, index: int) -> bool:
-        foretold.add(ahead.name_of(kernel.kernels, kernel.item, kernel.facts, index))
+        foretold.add(ahead.name_of(kernel.item, kernel.facts, index))
         return want(kernel, index)
 
     monkeypatch.setattr(ahead, "want", noted)

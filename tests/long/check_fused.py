@@ -48,7 +48,7 @@ from fused_cases import (  # noqa: E402
 )
 from triton_device import INTERPRETER, Watch, added, architecture, in_words, is_emulated  # noqa: E402
 
-from hy3d_rocm.decoding.backends.triton.work import FEWEST_SHUFFLED, Machine  # noqa: E402
+from hy3d_rocm.conv.triton.work import FEWEST_SHUFFLED, Target  # noqa: E402
 
 __all__ = ["DTYPES", "NORMS", "build", "pieces_of", "random_case", "spawn"]
 
@@ -63,7 +63,7 @@ def compute(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any, An
 
     arch, tf32 = machine_of(device)
     device = torch_device(device)
-    machine = Machine(arch, 4, tf32, case.rows_bytes, Config.parse(case.tile))
+    machine = Target(arch, 4, tf32, case.rows_bytes, Config.parse(case.tile))
     backend = TritonBackend(Plain(device), device, machine)
     source = pieces_of(case, made["x"], made["frames"])
     placed = tuple(on(device, tensor, case.layouts) for tensor in source.tensors)
@@ -216,7 +216,7 @@ def check_attention(seed: int, index: int, device: str) -> float:
     form = torch.channels_last_3d if case.is_last else torch.contiguous_format
     mixed = torch.full(size, float("nan"), dtype=q.dtype).to(place, memory_format=form)
     arch, tf32 = machine_of(device)
-    backend = TritonBackend(Plain(place), place, Machine(arch, 4, tf32))
+    backend = TritonBackend(Plain(place), place, Target(arch, 4, tf32))
     backend.trusts = lambda size: False  # type: ignore[method-assign]
     target = tokens_of(mixed, case.heads)
     q, room = q.to(place), room.to(place)

@@ -27,81 +27,25 @@ for folder in (str(ROOT), str(ROOT / "tests" / "long")):
 
 import check_gfx  # noqa: E402
 
-from hy3d_rocm.conv.triton import configs  # noqa: E402
+from hy3d_rocm.conv.triton import configs, work  # noqa: E402
 from hy3d_rocm.conv.triton.configs import Config  # noqa: E402
-from hy3d_rocm.conv.triton.plan import Launch  # noqa: E402
-from hy3d_rocm.decoding.backends.triton import work  # noqa: E402
-from hy3d_rocm.decoding.backends.triton.work import (  # noqa: E402
+from hy3d_rocm.conv.triton.work import (  # noqa: E402
     Job,
     Piece,
     Strides,
     last_strides,
 )
+from hy3d_rocm.decoding.backends.triton import attention  # noqa: E402
 from tools.dev import isa, variants  # noqa: E402
+from tools.dev.variants import Variant  # noqa: E402
 
 ARCHES = ("gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
 CACHE = ROOT / "build" / "triton-gfx"
-# Triton's letters by operand, where they are not "DS" (16-byte aligned, below 2 GiB).
+# Of the forms of a tier's pointers.
 FORMS = {
-    "small": {},
-    "large input": {"x": "D"},
-    "large output": {"out": "D"},
-    "input unaligned": {"x": "S"},
-    "output unaligned": {"out": "S"},
+    name: variants._FORMS[name]
+    for name in ("small", "large input", "large output", "input unaligned", "output unaligned")
 }
-_BLOCKS = ("BP", "BM", "BN", "BK", "BD", "BW", "BC", "BT", "DA", "DB")
-FLOATS = {"factor": "*fp32", "summand": "*fp32", "parts": "*fp32", "moments": "*fp64"}
-
-
-@dataclasses.dataclass(frozen=True)
-class FusedVariant:
-    """A kernel of kernels.py with its constants; satisfies compile.Variant."""
-
-    function: str
-    dtype: str
-    operands: tuple[str, ...]
-    constants: tuple[Any, ...]
-    num_warps: int
-    num_stages: int
-    form: str = "small"
-
-    @property
-    def module(self) -> str:
-        return "hy3d_rocm.decoding.backends.triton.kernels"
-
-    @property
-    def constexprs(self) -> dict[str, Any]:
-        kinds = parameters(self.function)
-        names = [name for name, kind in kinds.items() if kind == "constexpr"]
-        return dict(zip(names, self.constants, strict=True))
-
-    @property
-    def signature(self) -> dict[str, str]:
-        kinds = parameters(self.function)
-        real = ("eps", "scale")
-        found = {name: "fp32" if name in real else kind or "i32" for name, kind in kinds.items()}
-        for name, operand in zip(kinds, self.operands, strict=False):
-            found[name] = FLOATS.get(operand, variants._TYPES[self.dtype])
-        return found
-
-    @property
-    def attributes(self) -> dict[str, str]:
-        names = zip(parameters(self.function), self.operands, strict=False)
-        return {name: FORMS[self.form].get(operand, "DS") for name, operand in names}
-
-    @property
-    def arithmetic(self) -> bool:
-        return self.function in ("conv_fused", "attend")
-
-    @property
-    def tile(self) -> str:
-        found = self.constexprs
-        sizes = [str(found[n]) for n in _BLOCKS if n in found]
-        return f"{'x'.join(sizes)}w{self.num_warps}s{self.num_stages}"
-
-    def __str__(self) -> str:
-        flags = [f"{n}={v}" for n, v in self.constexprs.items()]
-        return f"{self.function} {self.tile} {self.dtype} {' '.join(flags)} ({self.form})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,27 +66,7 @@ class Source:
 
     def work(self, arch: str) -> work.Work:
         """Its launches, on one compute unit."""
-        return work.work_of(self.job, work.Machine(arch, 1, tile=self.tile), self.out)
-
-
-@functools.cache
-def parameters(function: str) -> dict[str, str]:
-    """Parameters in order: "constexpr", an annotated type such as "i64", or "" for the others."""
-    from triton.runtime.jit import JITFunction
-
-    from hy3d_rocm.decoding.backends.triton import kernels
-
-    # Under the interpreter the module has functions of another class.
-    compiled = JITFunction(getattr(kernels, function).fn)
-    return {p.name: "constexpr" if p.is_constexpr else p.annotation_type for p in compiled.params}
-
-
-def of_launch(item: Launch, dtype: str) -> FusedVariant:
-    """The variant that a launch needs, in the form "small"; pieces are all "x"."""
-    names = tuple("x" if name.startswith("x") else name for name, _ in item.operands)
-    return FusedVariant(
-        item.kernel, dtype, names, item.constants, item.num_warps, item.num_stages
-    )  # fmt: skip
+        return work.work_of(self.job, work.Target(arch, 1, tile=self.tile), self.out)
 
 
 def _job(dtype: str, channels: int, outputs: int, last: bool, **fields: Any) -> Job:
@@ -158,7 +82,7 @@ def _job(dtype: str, channels: int, outputs: int, last: bool, **fields: Any) -> 
 
 
 def conv_jobs(dtype: str) -> Iterator[tuple[Job, bool]]:
-    """Jobs that reach each decision about conv_fused, and whether the result is channels-last."""
+    """Jobs that reach each decision about conv_rows, and whether the result is channels-last."""
     flags = (False, True)
     ones = {"kernel": (1, 1, 1), "before": (0, 0, 0), "after": (0, 0, 0)}
     up = {"up": (2, 2, 2), "keep_first": True, "replicate": (True,) * 3}
@@ -186,42 +110,43 @@ def load_jobs(dtype: str) -> Iterator[tuple[Job, bool]]:
                 yield _job(dtype, channels, 64, last, replicate=sides, **more), True
 
 
-def _harvest(arch: str, dtype: str, tile: Config, made: Any) -> dict[FusedVariant, Source]:
+def _harvest(arch: str, dtype: str, tile: Config, made: Any) -> dict[Variant, Source]:
     """The variants, each with the first job that launches it."""
-    found: dict[FusedVariant, Source] = {}
+    found: dict[Variant, Source] = {}
     for job, last in made:
         source = Source(job, last, tile)
         assert work.refusal(job) is None
         assert work.view_of(job).rows
         for item in source.work(arch).launches:
-            found.setdefault(of_launch(item, dtype), source)
+            found.setdefault(variants.of_launch(item, dtype), source)
     return found
 
 
-def every(arch: str, dtype: str, tiles: list[Config], select: Any) -> Iterator[FusedVariant]:
+def every(arch: str, dtype: str, tiles: list[Config], select: Any) -> Iterator[Variant]:
     """What is to be compiled for one architecture and dtype."""
     yield from sources(arch, dtype, tiles, select)
     yield from attentions(arch, dtype)
 
 
-def attentions(arch: str, dtype: str) -> list[FusedVariant]:
+def attentions(arch: str, dtype: str) -> list[Variant]:
     """Of attend, all that differ: widths of a head, whole or not, and layouts of the result."""
     if configs.attention(arch, dtype) is None:
         return []
     made = [
-        work.attention_of(
-            work.AttentionJob(dtype, size, 1, 2, 40, 0, 0, 40, 40, 80 * size, 80 * size, out), arch
+        attention.attention_of(
+            attention.AttentionJob(dtype, size, 1, 2, 40, 0, 0, 40, 40, 80 * size, 80 * size, out),
+            arch,
         )
         for size in (264, 384, 512, 1024)
         for out in ((size, size, 1), (80 * size, 1, 80))
     ]
-    found = dict.fromkeys(of_launch(item, dtype) for one in made for item in one.launches)
+    found = dict.fromkeys(variants.of_launch(item, dtype) for one in made for item in one.launches)
     return [dataclasses.replace(v, form=form) for v in found for form in ("small", "large input")]
 
 
 def sources(
     arch: str, dtype: str, tiles: list[Config], select: Any
-) -> dict[FusedVariant, Source]:  # fmt: skip
+) -> dict[Variant, Source]:  # fmt: skip
     """The same, each with a job that launches it in the form "small"."""
     return dict(_sources(arch, dtype, tuple(tiles), select))
 
@@ -229,14 +154,14 @@ def sources(
 @functools.lru_cache(maxsize=4)
 def _sources(
     arch: str, dtype: str, tiles: tuple[Config, ...], select: Any
-) -> Mapping[FusedVariant, Source]:  # fmt: skip
+) -> Mapping[Variant, Source]:  # fmt: skip
     return variants.picked(_by_tile(arch, dtype, tiles), select)
 
 
 @functools.lru_cache(maxsize=4)
 def _by_tile(
     arch: str, dtype: str, tiles: tuple[Config, ...]
-) -> tuple[Mapping[FusedVariant, Source], ...]:
+) -> tuple[Mapping[Variant, Source], ...]:
     """The variants of each tile; those of load_rows are the first one's."""
     made = []
     for k, tile in enumerate(tiles):
@@ -245,7 +170,7 @@ def _by_tile(
             for v, source in _harvest(arch, dtype, tile, load_jobs(dtype)).items():
                 found.setdefault(v, source)
         else:
-            found = {v: source for v, source in found.items() if v.function == "conv_fused"}
+            found = {v: source for v, source in found.items() if v.function == "conv_rows"}
         made.append({
             dataclasses.replace(v, form=form): source
             for v, source in found.items()
@@ -256,14 +181,14 @@ def _by_tile(
     return tuple(made)
 
 
-def subset() -> Iterator[tuple[str, FusedVariant]]:
+def subset() -> Iterator[tuple[str, Variant]]:
     """For `make test`: the heaviest store of the first tile of some architectures."""
     for arch, dtype in (("gfx942", "f16"), ("gfx1030", "f16"), ("gfx1100", "bf16"),
                         ("gfx1151", "f32"), ("gfx1201", "bf16")):  # fmt: skip
         tile = configs.offered(arch, dtype)[0]
         job = _job(dtype, 128, 128, True, add=True, moments=True, bias=True, affine=True, silu=True)
         for item in _harvest(arch, dtype, tile, [(job, True)]):
-            if arch == "gfx1100" or item.function == "conv_fused":
+            if arch == "gfx1100" or item.function == "conv_rows":
                 yield arch, item
         yield from ((arch, item) for item in attentions(arch, dtype)[2:3])
 

@@ -31,9 +31,9 @@ for folder in (str(ROOT), str(ROOT / "tests" / "long"), str(ROOT / "tests" / "su
 from gfx_problems import DTYPES  # noqa: E402
 from triton_device import INTERPRETER, Watch, in_words  # noqa: E402
 
+from hy3d_rocm.conv.triton.work import Target  # noqa: E402
 from hy3d_rocm.decoding import executor  # noqa: E402
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend  # noqa: E402
-from hy3d_rocm.decoding.backends.triton.work import Machine  # noqa: E402
 from hy3d_rocm.decoding.planning.jobs import MakeBackend  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
 
@@ -67,7 +67,7 @@ class Emulated(MakeBackend):
                 finally:
                     self.depth -= 1
 
-        return Counted(weights, device, Machine(self.arch, UNITS))
+        return Counted(weights, device, Target(self.arch, UNITS))
 
 
 def tiny_vae() -> Any:
@@ -119,7 +119,7 @@ def check(arch: str, dtype: str, size: tuple[int, int], watch: Watch) -> bool:
         exact = vae.double().decode(latents.double()).sample
     ours, theirs = error(frames, exact), error(torchs, exact)
     run = {key: after[key] - before[key] for key in after}
-    launched = Counter(one.kernel.name for one in _launches(watch)[first:])["conv_fused"]
+    launched = Counter(one.kernel.name for one in _launches(watch)[first:])["conv_rows"]
     emulated = watch.device == INTERPRETER or launched >= calls["convolutions"] > 0
     good = emulated and not report.delegated and ours <= TIMES * theirs
     print(

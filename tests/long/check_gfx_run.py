@@ -199,9 +199,9 @@ def interpreted() -> Watch:
     watch.watched.items = []
     launch = jit.launch
 
-    def noted(kernels: str, item: Any, operands: Any) -> Any:
+    def noted(item: Any, operands: Any) -> Any:
         watch.watched.items.append(item)
-        return launch(kernels, item, operands)
+        return launch(item, operands)
 
     jit.launch = noted
     return watch

@@ -211,13 +211,13 @@ def make_spec(config: Config, x: Any, weight: Any) -> Any:
 def compute(config: Config, x: Any, weight: Any, bias: Any, arch: str = "gfx1100") -> Any:
     """The product's answer, with time."""
     from hy3d_rocm.conv.call import ConvCall
-    from hy3d_rocm.conv.triton import configs, launch, plan
+    from hy3d_rocm.conv.triton import configs, launch, plan, work
 
     if config.ndim == 2:
         x, weight = x.squeeze(2), weight.squeeze(2)
     spec = make_spec(config, x, weight)
     call = ConvCall(spec, x, weight, bias, lambda: x)
-    target = launch.Target(arch, config.units)
+    target = work.Target(arch, config.units)
     problem, plain = plan.problem(spec), launch.make_steps
     sample = math.prod(problem.padded) * problem.row_channels * problem.itemsize
     limit = int(config.room * sample) + problem.weight_bytes

@@ -5,7 +5,7 @@
 For each configuration the product computes a convolution; afterwards the weight that its kernels
 read must equal PyTorch's permuted copy in every bit, with zeros where channels were added. Each
 convolution may allocate once, and launches what packs the weight once, or not at all where the
-weight lies as it is read. Addresses are watched and memory starts as NaN, as in
+weight lies as it is read, or torch packs it. Addresses are watched and memory starts as NaN, as in
 check_triton_numerics.py.
 """
 
@@ -98,6 +98,8 @@ class Watch:
 
         self.allocated = 0
         self.kernels: list[str] = []
+        self.packs: list[str] = []
+        self.is_uneven = self.is_narrow = False
         self.weight: Any = None
         empty, launch_all = torch.empty, jit.launch_all
 
@@ -105,9 +107,11 @@ class Watch:
             self.allocated += 1
             return empty(*args, **options)
 
-        def watched(kernels: str, items: Any, operands: Any) -> None:
-            self.kernels = [item.kernel for item in items]
-            launch_all(kernels, items, operands)
+        def watched(made: Any, form: Any, operands: Any, done: int) -> None:
+            self.packs = [item.kernel for item in made.launches if ("unpacked", 0) in item.operands]
+            self.kernels = [item.kernel for item in made.launches]
+            self.is_uneven, self.is_narrow = made.is_uneven, made.view.is_narrow
+            launch_all(made, form, operands, done)
             self.weight = operands.tensors[operands.names.index("weight")]
 
         torch.empty, jit.launch_all = counted, watched
@@ -134,17 +138,16 @@ def check(case: Case, seed: int, watch: Watch) -> str | None:
     out = torch.zeros(1, case.outputs * case.groups, *p.out, dtype=weight.dtype)
     watch.allocated = 0
     convolve(p, x, weight, out, configs.Config.parse("32x32x64w4s2g8"))
-    narrow = "add_columns" in watch.kernels
-    packs = [kernel for kernel in watch.kernels if "pack" in kernel]
+    narrow, packs = watch.is_narrow, watch.packs
     lies = plan.is_packed(p, narrow, weight.stride()) and weight.data_ptr() % 16 == 0
     flat = watch.weight.as_strided((expected(weight, p, narrow).numel(),), (1,))
     if not torch.equal(flat, expected(weight, p, narrow)):
         return "is not the permuted weight"
     if lies and (packs or watch.weight.data_ptr() != weight.data_ptr()):
         return "is copied, though it lies as it is read"
-    if not lies and len(packs) != 1:
+    if not lies and len(packs) != (0 if watch.is_uneven else 1):
         return f"is packed by {len(packs)} launches"
-    if packs == ["pack_weight"] and "to_rows" in watch.kernels:
+    if packs == ["load_rows"] and watch.kernels.count("load_rows") > 1:
         return "has a launch of its own beside rows"
     return f"{watch.allocated} allocations" if watch.allocated > 1 else None
 
@@ -165,7 +168,7 @@ def run_child(seed: int, first: int, count: int) -> dict[str, Any]:
             wrong = f"{type(error).__name__}: {error.__cause__ or error}"
         if wrong is not None:
             failed.append(f"index {index}: {wrong}: {case}")
-        kind = next((kernel for kernel in watch.kernels if "pack" in kernel), "as it lies")
+        kind = "by torch" if watch.is_uneven else (*watch.packs, "as it lies")[0]
         kinds[kind] = kinds.get(kind, 0) + 1
     return {"failed": failed, "kinds": kinds, "addresses": addresses.checked}
 

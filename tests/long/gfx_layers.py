@@ -10,14 +10,16 @@ from typing import Any
 
 import check_fused
 import check_fused_gfx
-from check_fused_gfx import FusedVariant, Source
+from check_fused_gfx import Source
 from fused_cases import Case, expected
 from gfx_problems import DTYPES, Result, bits, placed
 
+from hy3d_rocm.conv.triton import work
+from hy3d_rocm.conv.triton.work import ONES, Job
 from hy3d_rocm.decoding.backends.triton import backend as fused
-from hy3d_rocm.decoding.backends.triton import work
-from hy3d_rocm.decoding.backends.triton.work import ONES, Job
 from hy3d_rocm.decoding.layers import Conv, Norm, Shuffle
+from tools.dev import variants
+from tools.dev.variants import Variant
 
 _ORDER = "channel first"
 _EPS = {"l2": 1e-12}
@@ -28,7 +30,7 @@ def is_exact(job: Job) -> bool:
     return not job.norm and not job.silu
 
 
-def run(variant: FusedVariant, source: Source, arch: str, seed: int) -> Iterator[Result]:
+def run(variant: Variant, source: Source, arch: str, seed: int) -> Iterator[Result]:
     """The source on integers, where its layer keeps them, and on reals; with the pointers of the
     variant's form. RuntimeError where moments are wrong."""
     source = sized(variant, source, arch)
@@ -39,7 +41,7 @@ def run(variant: FusedVariant, source: Source, arch: str, seed: int) -> Iterator
             yield _compared(variant, source, arch, seed, real)
 
 
-def sized(variant: FusedVariant, source: Source, arch: str) -> Source:
+def sized(variant: Variant, source: Source, arch: str) -> Source:
     """A source with a second, partly filled tile of outputs, where the variant multiplies; with few
     where it does not, and still is among the launches."""
     outputs = source.tile.block_n + (8 if source.job.outputs % 8 == 0 else 4)
@@ -49,21 +51,21 @@ def sized(variant: FusedVariant, source: Source, arch: str) -> Source:
     return wider if launches(variant, wider, arch) else source
 
 
-def launches(variant: FusedVariant, source: Source, arch: str) -> bool:
+def launches(variant: Variant, source: Source, arch: str) -> bool:
     wanted = dataclasses.replace(variant, form="small")
     items = source.work(arch).launches
-    return any(check_fused_gfx.of_launch(item, variant.dtype) == wanted for item in items)
+    return any(variants.of_launch(item, variant.dtype) == wanted for item in items)
 
 
 def _compared(
-    variant: FusedVariant, source: Source, arch: str, seed: int, real: bool
+    variant: Variant, source: Source, arch: str, seed: int, real: bool
 ) -> Result:  # fmt: skip
     import torch
 
     job = source.job
     made = _tensors(variant, source, seed, real)
     exact, bound = expected(_case(job), made, "cpu")
-    machine = work.Machine(arch, 1, tile=source.tile)
+    machine = work.Target(arch, 1, tile=source.tile)
     backend = fused.TritonBackend(check_fused.Plain(), "cpu", machine)
     shuffled = job.shuffle != ONES
     packed = fused.pack(made["weight"], made["bias"], job, _ORDER if shuffled else "")
@@ -82,7 +84,7 @@ def _compared(
     return Result(of_bound=float(ratio.nan_to_num(nan=float("inf")).max()))
 
 
-def _tensors(variant: FusedVariant, source: Source, seed: int, real: bool) -> dict[str, Any]:
+def _tensors(variant: Variant, source: Source, seed: int, real: bool) -> dict[str, Any]:
     """What the job reads, and what fused_cases.expected() asks for."""
     import torch
 

@@ -91,9 +91,9 @@ def prepare_interpreter() -> Addresses:
             return handle(_f32_as_bf16(source.data), dtype.scalar)
         return cast(self, source, dtype)
 
-    def give(kernels: str, item: Any, operands: Any) -> Any:
+    def give(item: Any, operands: Any) -> Any:
         addresses.give(*(operands.tensors[operands.names.index(name)] for name, _ in item.operands))
-        return launch(kernels, item, operands)
+        return launch(item, operands)
 
     def patch_tensor(tensor: Any, scope: Any) -> None:
         before(tensor, scope)
@@ -112,8 +112,8 @@ def prepare_interpreter() -> Addresses:
 
 def convolve(p: Any, x: Any, weight: Any, out: Any, config: Any, arch: str = "gfx1100") -> None:
     """out = x * weight, by the launches of one compute unit."""
-    from hy3d_rocm.conv.triton import launch, plan, steps
+    from hy3d_rocm.conv.triton import launch, plan, steps, work
 
-    lies, target = plan.Layout.of(x, out, weight), launch.Target(arch, 1)
-    made = steps.make_steps(p, lies, launch._NAMES[out.dtype], False, target, config)
+    lies, target = plan.Layout.of(x, out, weight), work.Target(arch, 1, tile=config)
+    made = steps.make_steps(p, lies, launch._NAMES[out.dtype], False, target)
     launch._carry_out(made, x, weight, None, out)

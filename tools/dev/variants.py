@@ -1,4 +1,5 @@
-"""Every kernel that may be launched on an architecture, enumerable without a GPU.
+"""Every kernel that the tier may launch on an architecture, enumerable without a GPU (those of the
+fused decode: tests/long/check_fused_gfx.py).
 
 What is launched is decided by steps.py, so it is asked: a set of small problems reaches each of its
 decisions, and the launches that come back, with each tile that configs.py offers, are the variants.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import heapq
+import importlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +20,16 @@ from typing import Any, TypeVar
 from hy3d_rocm.conv.problem import Problem
 from hy3d_rocm.conv.triton import configs, steps
 from hy3d_rocm.conv.triton.configs import Config
-from hy3d_rocm.conv.triton.plan import Launch, Layout, Strides, packed_strides, rows_strides
+from hy3d_rocm.conv.triton.plan import (
+    KERNELS,
+    PLAIN,
+    FiveStrides,
+    Launch,
+    Layout,
+    plain_strides,
+)
+from hy3d_rocm.conv.triton.work import Target
+from hy3d_rocm.decoding.backends.triton.attention import KERNELS as ATTENTION
 
 V = TypeVar("V")
 S = TypeVar("S")
@@ -28,6 +39,7 @@ DTYPES = ("f16", "bf16", "f32")
 # stand for all, since they only change by what a number is divided.
 FREE = ("CHUNKS", "KH", "KW")
 _TYPES = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32"}
+_FLOATS = dict.fromkeys(("sums", "factor", "summand", "parts"), "*fp32") | {"moments": "*fp64"}
 _ITEMSIZE = {"f16": 2, "bf16": 2, "f32": 4}
 # Triton's letters: D, an address divisible by 16; S, a tensor below 2 GiB. What differs from both.
 _FORMS: Mapping[str, Mapping[str, str]] = {
@@ -41,16 +53,14 @@ _FORMS: Mapping[str, Mapping[str, str]] = {
     "weight unaligned": {"unpacked": "S"},
 }
 # Kernels that copy: what they read may be unaligned.
-_COPIES = ("to_rows", "pack_weight", "to_rows_and_pack")
+_COPIES = ("load_rows", "load_rows_and_weight")
 FORMS = tuple(_FORMS)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A kernel of kernel.py with its constants; satisfies compile.Variant.
-
-    operands: the tensor behind each pointer, a name of jit.NAMES.
-    """
+    """A kernel with its constants; satisfies compile.Variant. operands: the tensor behind each
+    pointer; pieces of the source are all "x"."""
 
     function: str
     dtype: str
@@ -62,7 +72,7 @@ class Variant:
 
     @property
     def module(self) -> str:
-        return "hy3d_rocm.conv.triton.kernel"
+        return ATTENTION if self.function == "attend" else KERNELS
 
     @property
     def constexprs(self) -> dict[str, Any]:
@@ -72,9 +82,10 @@ class Variant:
     @property
     def signature(self) -> dict[str, str]:
         kinds = _parameters(self.function)
-        found = {name: kinds[name] or "i32" for name in kinds}
+        real = ("eps", "scale")
+        found = {name: "fp32" if name in real else kind or "i32" for name, kind in kinds.items()}
         for name, operand in zip(kinds, self.operands, strict=False):
-            found[name] = "*fp32" if operand == "sums" else _TYPES[self.dtype]
+            found[name] = _FLOATS.get(operand, _TYPES[self.dtype])
         return found
 
     @property
@@ -92,16 +103,16 @@ class Variant:
     @property
     def arithmetic(self) -> bool:
         """Whether it multiplies matrices (the others copy and add)."""
-        return self.function.startswith("conv_")
+        return self.function.startswith("conv_") or self.function == "attend"
 
     @property
     def is_plain(self) -> bool:
         """The commonest: a padded 3x3x3 on NCDHW with a bias, channels in whole steps."""
         found = self.constexprs
         on = ("EVEN_K", "FLAT", "BIAS")
-        off = ("CHANNELS_LAST", "SPLIT", "GROUPED")
+        off = ("CHANNELS_LAST", "SPLIT", "GROUPED", "ADD", "MOMENTS")
         flags = all(found.get(n, True) for n in on) and not any(found.get(n) for n in off)
-        return flags and found.get("VECTOR", 8) == 8 and self.form == "small"
+        return flags and self.form == "small"
 
     def __str__(self) -> str:
         flags = [f"{n}={v}" for n, v in self.constexprs.items() if len(n) > 2 and n != "GROUP"]
@@ -110,7 +121,7 @@ class Variant:
     @property
     def tile(self) -> str:
         found = self.constexprs
-        names = ("BP", "BN", "BK", "BW", "BC", "BT", "WBC")
+        names = ("BP", "BM", "BN", "BK", "BD", "BW", "BC", "BW_W", "BC_W", "BT", "DA", "DB")
         sizes = [str(found[name]) for name in names if name in found]
         return f"{'x'.join(sizes)}w{self.num_warps}s{self.num_stages}"
 
@@ -127,10 +138,8 @@ class Source:
 
     def steps(self, arch: str, dtype: str) -> steps.Steps:
         """Its launches."""
-        target = steps.Target(arch, self.units)
-        return steps.make_steps(
-            self.problem, self.layout, dtype, self.has_bias, target, self.tile
-        )  # fmt: skip
+        target = Target(arch, self.units, tile=self.tile)
+        return steps.make_steps(self.problem, self.layout, dtype, self.has_bias, target)
 
 
 @functools.cache
@@ -138,10 +147,9 @@ def _parameters(function: str) -> dict[str, str]:
     """Parameters in order: "constexpr", an annotated type such as "i64", or "" for the others."""
     from triton.runtime.jit import JITFunction
 
-    from hy3d_rocm.conv.triton import kernel
-
+    module = importlib.import_module(ATTENTION if function == "attend" else KERNELS)
     # Under the interpreter the module has functions of another class.
-    compiled = JITFunction(getattr(kernel, function).fn)
+    compiled = JITFunction(getattr(module, function).fn)
     return {p.name: "constexpr" if p.is_constexpr else p.annotation_type for p in compiled.params}
 
 
@@ -171,11 +179,11 @@ def _problems(dtype: str) -> Iterator[tuple[Problem, Layout, bool]]:
 
 
 def _copies(dtype: str) -> Iterator[tuple[Problem, Layout, bool]]:
-    """What to_rows is compiled for, whatever the tile: block shapes, padding, strides."""
+    """What load_rows is compiled for, whatever the tile: block shapes, strides."""
     base = _base(dtype)
-    widths = (8, 24, 64, 128, 4, 20, 60, 124)  # whole vectors, and not
-    for channels, last, pad in itertools.product(widths, (False, True), (0, 1)):
-        p = replace(base, channels=channels, pad_before=(pad,) * 3)
+    widths = (8, 24, 48, 64, 96, 128, 4, 20, 44, 60, 92, 124)  # whole vectors, and not
+    for channels, last in itertools.product(widths, (False, True)):
+        p = replace(base, channels=channels)
         layout = _layout(p, last, last)
         yield p, replace(layout, aligned=False), False
         # Strides of a view that is contiguous in nothing, or (with channels last) in both.
@@ -184,50 +192,58 @@ def _copies(dtype: str) -> Iterator[tuple[Problem, Layout, bool]]:
 
 
 def _packings(dtype: str) -> Iterator[tuple[Problem, Layout, bool]]:
-    """What packs a weight: each tile of it, taps contiguous or not, beside rows or alone."""
-    for kernel, direct, last in itertools.product(
-        ((3, 1, 1), (1, 3, 3), (3, 3, 3)), (False, True), (False, True)
+    """What packs a weight: each tile of it, what is contiguous, beside rows or alone."""
+    for kernel, direct, lies in itertools.product(
+        ((3, 1, 1), (1, 3, 3), (3, 3, 3)), (False, True), (plain_strides, _last, _spread)
     ):
         p = replace(_base(dtype), kernel=kernel)
         # Unaligned, so that channels-last weights are copied too.
-        weight = packed_strides(p, False) if last else None
-        yield p, replace(_layout(p, direct, False), weight=weight, weight_aligned=False), False
+        yield p, replace(_layout(p, direct, False), weight=lies(p), weight_aligned=False), False
 
 
-def _with_packing(found: Mapping[Variant, Source]) -> Iterator[tuple[Variant, Source]]:
-    """Each copy into rows alone, as for a second box, and beside each packing, as for a first:
-    their constants are independent.
-    """
-    packs = {v: source for v, source in found.items() if v.function == "pack_weight"}
-    copies = {v: source for v, source in found.items() if v.function == "to_rows"}
-    many = len(next(iter(packs)).constants)
+def _last(p: Problem) -> FiveStrides:
+    """A channels-last weight."""
+    return _strides(p.kernel, p.channels, True)
+
+
+def _spread(p: Problem) -> FiveStrides:
+    """One that is contiguous in nothing."""
+    (_, kh, kw), tap = p.kernel, 2 * p.channels * p.cout
+    return (2 * p.channels, 2, kh * kw * tap, kw * tap, tap)
+
+
+def _with_packing(
+    found: Mapping[Variant, Source], arch: str
+) -> Iterator[tuple[Variant, Source]]:  # fmt: skip
+    """Each copy into rows alone, as for a second box, and beside each packing, as for a first, if
+    there is a convolution that launches both."""
+    packs, copies = dict[Variant, Source](), dict[Variant, Source]()
     for v, source in found.items():
-        if v.function == "to_rows_and_pack":
-            rows = replace(
-                v, function="to_rows", operands=v.operands[:2], constants=v.constants[:-many]
-            )
-            copies[rows] = _twice(source)
+        if v.function == "load_rows" and v.operands[0] == "unpacked":
+            packs[v] = source
+        elif v.function == "load_rows_and_weight":
+            operands, constants = ("x", *("rows",) * 3), (*PLAIN, *v.constants[:4])
+            alone = replace(v, function="load_rows", operands=operands, constants=constants)
+            copies[alone] = replace(source, problem=replace(source.problem, batch=2))
     yield from copies.items()
     yield from packs.items()
     for (rows, source), (pack, packing) in itertools.product(copies.items(), packs.items()):
         both = replace(
-            rows, function="to_rows_and_pack", operands=(*rows.operands, *pack.operands),
-            constants=(*rows.constants, *pack.constants),
+            rows, function="load_rows_and_weight",
+            operands=(*rows.operands[:2], *pack.operands[:2]),
+            constants=(*rows.constants[-4:], *pack.constants[-4:]),
         )  # fmt: skip
-        yield both, _packed_as(source, packing)
-
-
-def _twice(source: Source) -> Source:
-    """The same with two samples, each of which is a box at least."""
-    return replace(source, problem=replace(source.problem, batch=2))
+        made = _packed_as(replace(source, problem=replace(source.problem, batch=1)), packing)
+        if any(of_launch(item, v.dtype) == both for item in made.steps(arch, v.dtype).launches):
+            yield both, made
 
 
 def _packed_as(source: Source, packing: Source) -> Source:
     """The same with the kernel of another problem, and a weight that lies as there."""
     p = replace(source.problem, kernel=packing.problem.kernel)
-    is_plain = packing.layout.weight is None
-    weight = None if is_plain else packed_strides(p, False)
-    layout = replace(_with_size(source.layout, p), weight=weight, weight_aligned=False)
+    there = packing.problem
+    lies = next(f for f in (plain_strides, _last, _spread) if f(there) == packing.layout.weight)
+    layout = replace(_with_size(source.layout, p), weight=lies(p), weight_aligned=False)
     return replace(source, problem=p, layout=layout)
 
 
@@ -241,10 +257,10 @@ def _layout(p: Problem, x_last: bool, out_last: bool) -> Layout:
     return Layout(_strides(p.size, channels, x_last), _strides(p.out, outputs, out_last), True)
 
 
-def _strides(size: tuple[int, int, int], channels: int, last: bool) -> Strides:
-    if last:
-        return rows_strides(size, channels)
+def _strides(size: tuple[int, int, int], channels: int, last: bool) -> FiveStrides:
     t, h, w = size
+    if last:
+        return (t * h * w * channels, 1, h * w * channels, w * channels, channels)
     return (channels * t * h * w, t * h * w, h * w, w, 1)
 
 
@@ -265,7 +281,7 @@ def _harvest(
 
 def of_launch(item: Launch, dtype: str) -> Variant:
     """The variant that a launch needs, in the form "small"."""
-    operands = tuple(name for name, _ in item.operands)
+    operands = tuple("x" if name.startswith("x") else name for name, _ in item.operands)
     return Variant(
         item.kernel, dtype, operands, item.constants, item.num_warps, item.num_stages
     )  # fmt: skip
@@ -330,7 +346,7 @@ def _by_tile(
         if config is offered[0]:
             others = itertools.chain(_copies(dtype), _packings(dtype))
             found_here = _harvest(arch, dtype, config, others)
-            for v, source in _with_packing(found_here):
+            for v, source in _with_packing(found_here, arch):
                 mine.setdefault(v, source)
         found.append({
             v if f == v.form else replace(v, form=f): source

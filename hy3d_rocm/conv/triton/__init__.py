@@ -1,5 +1,6 @@
 """The Triton tier: implicit-GEMM convolution, f32 accumulation, no workspace beyond a bounded one.
 
 `kernel.py` holds the device code and is the only module here that imports triton at its top;
-`plan.py` and `configs.py` are pure; `launch.py` is what the tier calls.
+`work.py`, `plan.py` and `configs.py` are pure, and the fused decode's, too; `launch.py` is what the
+tier calls.
 """

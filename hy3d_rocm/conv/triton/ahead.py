@@ -57,9 +57,8 @@ class Facts(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A kernel of the module `kernels`: `item` and what is known of its operands, in order."""
+    """A kernel: `item` and what is known of its operands, in order."""
 
-    kernels: str
     item: Launch
     facts: tuple[Facts, ...]
 
@@ -74,7 +73,7 @@ _children = 0
 
 def want(wanted: Wanted, index: int) -> str:
     """Has a kernel for GPU `index` compiled; its name if it was not compiled before, else ""."""
-    name = name_of(wanted.kernels, wanted.item, wanted.facts, index)
+    name = name_of(wanted.item, wanted.facts, index)
     if not is_new(name):
         return ""
     target = _target(index)
@@ -141,7 +140,7 @@ def _most() -> int:
 def _job(wanted: Wanted) -> dict[str, Any]:
     item = wanted.item
     return {
-        "module": wanted.kernels, "kernel": item.kernel, "numbers": item.numbers,
+        "module": item.module, "kernel": item.kernel, "numbers": item.numbers,
         "operands": [(str(f.dtype), f.small, f.aligned) for f in wanted.facts],
         "constants": item.constants, "num_warps": item.num_warps, "num_stages": item.num_stages,
     }  # fmt: skip
@@ -250,13 +249,11 @@ def _source(kernels: str) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def name_of(kernels: str, item: Launch, facts: Sequence[Facts], index: int | None) -> str:
-    """A kernel's name: equal for launches that share a compiled kernel.
-
-    kernels: the module that it is in. facts: of the operands, in order; index: of the GPU.
-    """
+def name_of(item: Launch, facts: Sequence[Facts], index: int | None) -> str:
+    """A kernel's name: equal for launches that share a compiled kernel. facts: of the operands, in
+    order; index: of the GPU."""
     known = [(str(each.dtype), each.small, each.aligned) for each in facts]
-    return name_of_all(kernels, index, *item.compiled_for, known)
+    return name_of_all(item.module, index, *item.compiled_for, known)
 
 
 def name_of_all(kernels: str, index: int | None, *parts: object) -> str:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -102,17 +102,25 @@ def launch_ready(calls: Sequence[Call], addresses: Sequence[int], device: int | 
     return done
 
 
-def launch_all(
-    kernels: str, items: Sequence[Launch], operands: Operands
-) -> tuple[Call, ...] | None:
-    """Runs `items`, kernels of the module called `kernels`, of which not all are ready; all their
-    calls for launch_ready, if they are ready now."""
-    calls = [launch(kernels, item, operands) for item in items]
+class Launches(Protocol):
+    """Launches, and the calls of all of them that are ready, by what compiled kernels depend on."""
+
+    calls: dict[Hashable, tuple[Call, ...]]
+
+    @property
+    def launches(self) -> tuple[Launch, ...]: ...
+
+
+def launch_all(made: Launches, form: Hashable, operands: Operands, done: int) -> None:
+    """Runs all but the first `done`, of which not all are ready; their calls are kept for
+    launch_ready, if they are ready now. form: what they depend on of the operands."""
+    calls = [launch(item, operands) for item in made.launches[done:]]
     found = tuple(call for call in calls if call is not None)
-    return found if len(found) == len(calls) else None
+    if not done and len(found) == len(calls):
+        made.calls[form] = found
 
 
-def launch(kernels: str, item: Launch, operands: Operands) -> Call | None:
+def launch(item: Launch, operands: Operands) -> Call | None:
     """Runs one launch; its call for the next time, None where it went through Triton."""
     at: list[tuple[int, int]] = []
     facts: list[Facts] = []
@@ -126,18 +134,17 @@ def launch(kernels: str, item: Launch, operands: Operands) -> Call | None:
         at.append((number, distance))
         facts.append(Facts(tensor.dtype, operands.small[number], is_aligned))
         given.append(_view(tensor, offset))
-    key = (kernels, *item.compiled_for, *facts, operands.device)
+    key = (*item.compiled_for, *facts, operands.device)
     compiled = _compiled.get(key)
     call = bind(item, compiled, at)
     if call is not None and launch_ready((call,), operands.addresses, operands.device):
         return call
-    module = importlib.import_module(kernels)
     if compiled is not None:  # it is launched this way for good
-        by_triton(module, item, given)()
+        by_triton(item, given)()
         return None
-    name = ahead.name_of(kernels, item, facts, operands.device)
+    name = ahead.name_of(item, facts, operands.device)
     with ahead.lock_of(name):  # two threads need not compile the same
-        compile_and_launch = by_triton(module, item, given)
+        compile_and_launch = by_triton(item, given)
         is_new = ahead.is_new(name)
         try:
             launched = (
@@ -186,10 +193,9 @@ def bind(item: Launch, compiled: Any, at: Sequence[tuple[int, int]]) -> Call | N
     return call
 
 
-def by_triton(kernels: Any, item: Launch, operands: Sequence[torch.Tensor]) -> Callable[[], Any]:
-    """Launches `item`, a kernel of the module `kernels`, by Triton's own call. operands: where the
-    kernel's pointers start."""
-    function = getattr(kernels, item.kernel)
+def by_triton(item: Launch, operands: Sequence[torch.Tensor]) -> Callable[[], Any]:
+    """Launches `item` by Triton's own call. operands: where the kernel's pointers start."""
+    function = getattr(importlib.import_module(item.module), item.kernel)
     return lambda: function[item.grid](
         *operands, *item.numbers, *item.constants,
         num_warps=item.num_warps, num_stages=item.num_stages,

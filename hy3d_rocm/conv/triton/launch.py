@@ -18,19 +18,17 @@ from hy3d_rocm.conv.tiers.vendor import allows_tf32
 from hy3d_rocm.conv.triton import ahead, configs, jit, plan
 from hy3d_rocm.conv.triton.configs import Config
 from hy3d_rocm.conv.triton.plan import Layout
-from hy3d_rocm.conv.triton.steps import Steps, Target, make_steps
+from hy3d_rocm.conv.triton.steps import Steps, make_steps
+from hy3d_rocm.conv.triton.work import Target
 from hy3d_rocm.conv.verdict_store.records import Key, Machine, make_key, this_machine
 from hy3d_rocm.conv.verdict_store.store import Store, store
 
 if TYPE_CHECKING:
     from hy3d_rocm.conv.call import ConvCall, ConvSpec
 
-_KERNELS = "hy3d_rocm.conv.triton.kernel"
 # "unpacked" is the weight as the call has it, "weight" that which the kernels read: the same, or
 # packed in the workspace, where "rows" and "sums" are too.
-_OPERANDS = ("x", "unpacked", "weight", "bias", "out", "rows", "sums")
-# Kernels whose constants end in block_p, block_n, block_k, group.
-_TILED = frozenset({"conv_rows", "conv_points"})
+_OPERANDS = ("x0", "unpacked", "weight", "bias", "out", "rows", "sums")
 _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 
 
@@ -78,7 +76,7 @@ def kernel_problem() -> str | None:
     if problem is not None:
         return problem
     try:
-        kernel = importlib.import_module(_KERNELS)
+        kernel = importlib.import_module(plan.KERNELS)
         function = kernel.conv_rows.fn
     except Exception as error:  # noqa: BLE001 - broken and half-installed Tritons raise anything
         return f"Triton can't be imported ({type(error).__name__}: {error})"
@@ -132,8 +130,8 @@ def _steps_of(
     found: tuple[Steps, Config | None] | None = spec.notes.get(noted)
     if found is None:
         p = plan.problem(spec)
-        layout, target = Layout.of(x, out, weight), target_of(spec.device)
-        made = make_steps(p, layout, _NAMES[spec.dtype], spec.has_bias, target, config)
+        layout, target = Layout.of(x, out, weight), target_of(spec.device)._replace(tile=config)
+        made = make_steps(p, layout, _NAMES[spec.dtype], spec.has_bias, target)
         found = spec.notes[noted] = (made, config)
     return found[0]
 
@@ -149,6 +147,8 @@ def _carry_out(
     if size:
         workspace = torch.empty(size, dtype=torch.uint8, device=x.device)
         start = workspace.data_ptr()
+        if made.is_uneven:
+            _pack(made, weight, _part(workspace, 0, made.packed_elems, x.dtype))
     unpacked_at = weight.data_ptr()
     packed_at = start if made.packed_elems else unpacked_at
     if bias is not None and not bias.is_contiguous():
@@ -159,26 +159,41 @@ def _carry_out(
     )  # fmt: skip
 
     device = x.device.index
-    ends = tuple([address & 15 for address in addresses])
-    ready = made.calls.get((device, ends))
+    form = device, tuple([address & 15 for address in addresses])
+    ready = made.calls.get(form)
     done = 0 if ready is None else jit.launch_ready(ready, addresses, device)
-    if ready is not None and done == len(ready):
+    if done == len(made.launches):
         return
 
-    every = {"x": x, "unpacked": weight, "out": out, "weight": weight}
-    for name, at, elements, dtype in (
-        ("weight", 0, made.packed_elems, x.dtype), ("rows", rows_at, made.rows_elems, x.dtype),
-        ("sums", sums_at, made.sums_elems, torch.float32),
-    ):  # fmt: skip
-        if elements and workspace is not None:
-            every[name] = workspace[at : at + elements * dtype.itemsize].view(dtype)
-    every["bias"] = every["weight"] if bias is None else bias
-    small = [name not in made.far for name in _OPERANDS]
-    tensors = [every.get(name) for name in _OPERANDS]
-    operands = jit.Operands(_OPERANDS, addresses, small, device, tensors)
-    found = jit.launch_all(_KERNELS, made.launches[done:], operands)
-    if found is not None and not done:
-        made.calls[device, ends] = found
+    packed, rows, sums = (
+        None if workspace is None else _part(workspace, at, elements, dtype)
+        for at, elements, dtype in (
+            (0, made.packed_elems, x.dtype), (rows_at, made.rows_elems, x.dtype),
+            (sums_at, made.sums_elems, torch.float32),
+        )
+    )  # fmt: skip
+    tensors = (x, weight, packed if made.packed_elems else weight, bias, out, rows, sums)
+    small = [t is None or jit.is_small(_reach_bytes(t)) for t in tensors]
+    jit.launch_all(made, form, jit.Operands(_OPERANDS, addresses, small, device, tensors), done)
+
+
+def _part(workspace: torch.Tensor, at: int, elements: int, dtype: torch.dtype) -> torch.Tensor:
+    return workspace[at : at + elements * dtype.itemsize].view(dtype)
+
+
+def _pack(made: Steps, weight: torch.Tensor, packed: torch.Tensor) -> None:
+    """A weight that no kernel packs, into the workspace."""
+    five = (weight if weight.dim() == 5 else weight.unsqueeze(2)).detach()
+    lies = five.permute(plan.weight_axes(made.view.is_narrow))
+    room = packed.view(*lies.shape[:4], -1)
+    room[..., lies.shape[4] :] = 0
+    room[..., : lies.shape[4]] = lies
+
+
+def _reach_bytes(tensor: torch.Tensor) -> int:
+    """From the first to the last element."""
+    sides = zip(tensor.shape, tensor.stride(), strict=True)
+    return (sum((n - 1) * s for n, s in sides) + 1) * tensor.element_size()
 
 
 # Tiles that `hy3d-rocm tune` found best here: a record's detail names one.
@@ -261,16 +276,8 @@ def candidates(call: ConvCall) -> tuple[tuple[Config, ...], tuple[Config, ...]]:
         ranked = configs.ranked_points(every, p.outputs, p.channels)
     else:
         positions = p.batch * p.out[0] * p.padded[1] * p.padded[2]
-        ranked = configs.ranked(every, positions, made.outputs, made.length, target.units, p.taps)
-    guess = tiles_of(made)
-    return guess, tuple(config for config in ranked if config not in guess)
-
-
-def tiles_of(made: Steps) -> tuple[Config, ...]:
-    """The tiles of its launches, each once."""
-    found: dict[Config, None] = {}
-    for item in made.launches:
-        if item.kernel in _TILED:
-            p, n, k, group = item.constants[-4:]
-            found[Config(p, n, k, item.num_warps, item.num_stages, group)] = None
-    return tuple(found)
+        view = made.view
+        ranked = configs.ranked(
+            every, positions, view.outputs, view.length, target.units, view.taps
+        )
+    return made.tiles, tuple(config for config in ranked if config not in made.tiles)

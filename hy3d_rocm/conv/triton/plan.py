@@ -1,14 +1,12 @@
 """How one convolution is cut into launches, and how its tensors lie. Pure integers: no torch, no
 triton.
-
-A `Plan` says where rows come from: the input itself where it already
-is rows ("direct"), or a workspace that `to_rows` fills box by box.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import neg
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,9 +26,11 @@ SPLIT_BYTES = 16 << 20
 # Outputs times kernel columns that are computed as one narrow block of 16.
 NARROW = 16
 GRID_LIMIT = 65535  # programs along y and z
-_ROW_LIMIT = 2**31 - 2**16  # row numbers are 32-bit; a block may reach beyond the end
+ROW_LIMIT = 2**31 - 2**16  # row numbers are 32-bit; a block may reach beyond the end
 _LINE_BYTES = 256  # parts of the workspace share no cache line
 
+KERNELS = "hy3d_rocm.conv.triton.kernel"
+Strides = tuple[int, int, int, int]  # c, t, h, w
 Call = Callable[[Sequence[int], int], None]  # of Operands.addresses and a stream
 
 
@@ -41,9 +41,8 @@ def problem(spec: ConvSpec) -> Problem:
 
 @dataclass(frozen=True)
 class Box:
-    """One launch: output frames [t0, t1) and output lines [h0, h1) of sample n."""
+    """Output frames [t0, t1) and output lines [h0, h1)."""
 
-    n: int
     t0: int
     t1: int
     h0: int
@@ -55,39 +54,11 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """direct: the input is rows already, all in one launch. Else boxes of at most th x hh."""
-
-    problem: Problem
-    direct: bool
-    th: int
-    hh: int
-
-    def boxes(self) -> Iterator[Box]:
-        """All boxes, later ones never larger than the first."""
-        frames, lines, _ = self.problem.out
-        for n in range(self.problem.batch):
-            for t0 in range(0, frames, self.th):
-                for h0 in range(0, lines, self.hh):
-                    yield Box(n, t0, min(t0 + self.th, frames), h0, min(h0 + self.hh, lines))
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Bytes of the rows' workspace."""
-        if self.direct:
-            return 0
-        first = next(self.boxes())
-        frames, lines = first.lines(self.problem)
-        p = self.problem
-        return frames * lines * p.padded[2] * p.row_channels * p.itemsize
-
-
-@dataclass(frozen=True)
 class Launch:
     """One launch, but for its addresses.
 
-    kernel: its name. operands: for each pointer argument the operand's name and the offset in
-    elements. numbers, constants: the arguments after the pointers, in order.
+    kernel: its name in `module`. operands: for each pointer argument the operand's name and the
+    offset in elements. numbers, constants: the arguments after the pointers, in order.
     """
 
     kernel: str
@@ -97,11 +68,12 @@ class Launch:
     constants: tuple[Any, ...]
     num_warps: int
     num_stages: int
+    module: str = KERNELS
 
     @property
     def compiled_for(self) -> tuple[Any, ...]:
         """What of it a compiled kernel depends on."""
-        return self.kernel, self.constants, self.num_warps, self.num_stages
+        return self.module, self.kernel, self.constants, self.num_warps, self.num_stages
 
 
 def refusal(p: Problem) -> str | None:
@@ -111,10 +83,10 @@ def refusal(p: Problem) -> str | None:
             f"groups of {p.channels} -> {p.outputs} channels are too narrow for matrix units"
             " (multiples of 8 are taken)"
         )
-    rows = p.batch * p.padded[0] * p.padded[1] * p.padded[2]
-    if min(rows, smallest_box_rows(p)) >= _ROW_LIMIT:
+    if smallest_box_rows(p) >= ROW_LIMIT:
+        rows = p.batch * math.prod(p.padded)
         return f"{rows} rows of input do not fit 32-bit row numbers"
-    if p.taps * p.tap_length >= _ROW_LIMIT or p.groups > GRID_LIMIT:
+    if p.taps * p.tap_length >= ROW_LIMIT or p.groups > GRID_LIMIT:
         return "one output's weights, or the groups, are more than 32-bit numbers count"
     return None
 
@@ -153,20 +125,16 @@ class Tiling(NamedTuple):
     units: int
 
 
-def make_plan(p: Problem, is_rows: bool, limit_bytes: int, tiling: Tiling) -> Plan:
-    """The plan. is_rows: the input lies as rows in memory (channels-last, dense, aligned).
+def make_plan(p: Problem, limit_bytes: int, tiling: Tiling) -> tuple[int, int]:
+    """Most frames and lines of a box.
 
     Of the box shapes that fit the limit, the cheapest: rows copied (those in a halo twice), and
     tiles in whole waves, since a last wave takes as long as a full one. Where not even one line of
     output fits, one line.
     """
-    rows = p.batch * p.padded[0] * p.padded[1] * p.padded[2]
-    if is_rows and not p.is_padded and rows < _ROW_LIMIT:
-        return Plan(p, True, p.out[0], p.out[1])
     line_bytes = p.padded[2] * p.row_channels * p.itemsize
-    budget = max(1, min(limit_bytes // line_bytes, _ROW_LIMIT // p.padded[2]))
-    _, th, hh = _cheapest(p, budget, tiling)
-    return Plan(p, False, th, hh)
+    budget = max(1, min(limit_bytes // line_bytes, ROW_LIMIT // p.padded[2]))
+    return _cheapest(p, budget, tiling)[1:]
 
 
 def _even(length: int) -> list[int]:
@@ -250,7 +218,7 @@ def splits(tiles: int, steps: int, outputs: int, positions: int, units: int) -> 
 # (outputs, taps, channels), for a narrow convolution as (kw, outputs, kt * kh, channels), channels
 # innermost and a multiple of 8.
 
-Strides = tuple[int, int, int, int, int]
+FiveStrides = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -260,10 +228,10 @@ class Layout:
     weight: its strides (o, c, t, h, w), None for those of a dense one; weight_aligned: as of x.
     """
 
-    x: Strides
-    out: Strides
+    x: FiveStrides
+    out: FiveStrides
     aligned: bool
-    weight: Strides | None = None
+    weight: FiveStrides | None = None
     weight_aligned: bool = True
 
     @classmethod
@@ -291,20 +259,13 @@ def is_points(p: Problem, layout: Layout) -> bool:
     return dense and plain and whole and strided and layout.aligned
 
 
-def is_rows(p: Problem, layout: Layout) -> bool:
-    """Whether x lies in memory as rows that the kernel can read."""
-    c = p.row_channels
-    if c != p.cin or not layout.aligned or c * p.itemsize % 16:
-        return False
-    return _lies((p.batch, c, *p.size), layout.x, rows_strides(p.size, c))
+def strides_of(lengths: Sequence[int], strides: Sequence[int]) -> Strides:
+    """Of (C, T, H, W): c, t, h, w; 0 along an axis of one position, 1 for a single channel."""
+    c, t, h, w = (0 if n == 1 else s for n, s in zip(lengths, strides, strict=True))
+    return (1 if lengths[0] == 1 else c, t, h, w)
 
 
-def _lies(sizes: tuple[int, ...], strides: Strides, wanted: Strides) -> bool:
-    """Whether strides are those wanted, wherever they matter."""
-    return all(n == 1 or a == b for n, a, b in zip(sizes, strides, wanted, strict=True))
-
-
-def _strides_of(tensor: torch.Tensor) -> Strides:
+def _strides_of(tensor: torch.Tensor) -> FiveStrides:
     """In the order n, c, t, h, w."""
     if tensor.dim() == 5:
         n, c, t, h, w = tensor.stride()
@@ -313,53 +274,88 @@ def _strides_of(tensor: torch.Tensor) -> Strides:
     return (0, c, n, h, w)
 
 
-def rows_strides(size: Triple, channels: int) -> Strides:
-    """Strides of a dense (n, t, h, w, c) tensor in the order n, c, t, h, w."""
-    t, h, w = size
-    return (t * h * w * channels, 1, h * w * channels, w * channels, channels)
-
-
 # Taps and channels of one program. Taps lie together in memory, so a tile reads stretches of all
 # taps of its channels; as few tiles as there are kernels to be checked on each architecture.
 TILES = ((4, 512), (16, 256), (32, 128))
 
 
-def channels_of(p: Problem) -> int:
-    """Channels of one tap of a packed weight."""
-    return p.channels if p.groups > 1 else p.row_channels
-
-
-def plain_strides(p: Problem) -> Strides:
+def plain_strides(p: Problem) -> FiveStrides:
     """Those of a dense weight in PyTorch's order, (o, c, t, h, w)."""
     kt, kh, kw = p.kernel
     return (p.channels * kt * kh * kw, kt * kh * kw, kh * kw, kw, 1)
 
 
-def packed_strides(p: Problem, narrow: bool) -> Strides:
-    """Those of the packed weight, in the order o, c, t, h, w."""
-    (kt, kh, _), c = p.kernel, channels_of(p)
-    if narrow:
-        return (kt * kh * c, 1, kh * c, c, p.cout * kt * kh * c)
-    return rows_strides(p.kernel, c)
+def weight_axes(narrow: bool) -> tuple[int, int, int, int, int]:
+    """The axes of a weight (o, c, t, h, w) in the order of the packed one."""
+    return (4, 0, 2, 3, 1) if narrow else (0, 2, 3, 4, 1)
 
 
-def is_packed(p: Problem, narrow: bool, strides: Strides) -> bool:
+def _step(sizes: Iterable[int], strides: Iterable[int]) -> int | None:
+    """From each of these positions, in order, to the next: 0 for one, None where that varies."""
+    step, count = 0, 1
+    for n, distance in reversed(tuple(zip(sizes, strides, strict=True))):
+        if count > 1 and n > 1 and distance != step * count:
+            return None
+        step, count = step if n == 1 or count > 1 else distance, count * n
+    return step
+
+
+def is_packed(p: Problem, narrow: bool, strides: FiveStrides) -> bool:
     """Whether a weight with these strides lies as a packed one does."""
-    if channels_of(p) != p.channels:
-        return False
-    sizes = (p.cout, p.channels, *p.kernel)
-    return _lies(sizes, strides, packed_strides(p, narrow))
+    sizes, axes = (p.cout, p.channels, *p.kernel), weight_axes(narrow)
+    return p.channels % 8 == 0 and _step((sizes[k] for k in axes), (strides[k] for k in axes)) == 1
 
 
-def make_packing(p: Problem, narrow: bool, strides: Strides) -> Launch:
-    """Packs a weight with these strides."""
+def make_packing(p: Problem, narrow: bool, strides: FiveStrides) -> Launch | None:
+    """Packs a weight with these strides: its taps are loaded as the positions of a video. None
+    where they don't lie evenly."""
     kt, kh, kw = p.kernel
-    taps, c = kt * kh * kw, channels_of(p)
-    to = packed_strides(p, narrow)
-    lie = zip(p.kernel, strides[2:], (kh * kw, kw, 1), strict=True)
-    dense = taps > 1 and all(n == 1 or a == b for n, a, b in lie)
-    block_t, block_c = next((t for t in TILES if t[0] >= taps), TILES[-1])
-    programs = p.cout * -(-taps // block_t) * -(-c // block_c)
-    numbers = (p.channels, c // 8, taps, kh, kw, to[0] // c, to[3] // c, to[4] // c, *strides)
-    operands, constants = (("unpacked", 0), ("weight", 0)), (dense, block_t, block_c)
-    return Launch("pack_weight", (programs, 1, 1), operands, numbers, constants, 4, 1)
+    taps = (kt, kh, 1 if narrow else kw)
+    count, step = math.prod(taps), _step(taps, strides[2:])
+    if step is None:
+        return None
+    frames, high, lies = p.cout, 1, (strides[0], 0)
+    if narrow:
+        frames, high, lies = kw, p.cout, (strides[4], strides[0])
+    operands = (("unpacked", 0), *(("weight", 0),) * 3)
+    block = next((tile for tile in TILES if tile[0] >= count), TILES[-1])
+    return make_load(
+        operands, p.channels, (high, count), (strides[1], *lies, step), (frames, high, count),
+        (0, 0, 0), frames, 0, block,
+    )  # fmt: skip
+
+
+#: Of load_rows: nothing is replicated, up-sampled, normalised or activated.
+PLAIN = (False, False, False, 1, 1, 1, False, "", False, False)
+
+
+def make_load(
+    operands: tuple[tuple[str, int], ...], channels: int, size: tuple[int, int], strides: Strides,
+    box: Triple, origin: Triple, up_frames: int, first: int, block: tuple[int, int],
+    flags: tuple[Any, ...] = PLAIN, eps: float = 0.0,
+) -> Launch:  # fmt: skip
+    """load_rows: a box of frames, lines and columns from `origin` on. size: height and width of the
+    piece, whose first frame is `first`; block: positions and channels of one program."""
+    frames, lines, wide = box
+    c = -(-channels // 8) * 8
+    whole = strides[0] == 1 and channels == c and not any(n % 8 for n in strides[1:])
+    vector = 8 if whole else 1
+    t, h, w = origin
+    count = frames * lines * -(-wide // block[0]) * -(-c // block[1])
+    return Launch(
+        "load_rows", (count, 1, 1), operands,
+        (channels, c // 8, *size, lines, wide, h, w, t, up_frames, first, strides[0],
+         *(n // vector for n in strides[1:]), eps),  # type: ignore[arg-type]
+        (*flags, strides[3] == 1, vector, *block), 4, 1,
+    )  # fmt: skip
+
+
+def with_weight(load: Launch, packing: Launch) -> Launch:
+    """Both by one launch."""
+    numbers = packing.numbers
+    weight = (*numbers[:4], numbers[9], *numbers[11:-1])
+    return Launch(
+        "load_rows_and_weight", (load.grid[0] + packing.grid[0], 1, 1),
+        (*load.operands[:2], *packing.operands[:2]), (load.grid[0], *load.numbers[:-1], *weight),
+        (*load.constants[-4:], *packing.constants[-4:]), 4, 1,
+    )  # fmt: skip

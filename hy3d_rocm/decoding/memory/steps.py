@@ -15,10 +15,10 @@ from torch._C import DisableTorchFunction
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hy3d_rocm.conv import attention
+from hy3d_rocm.conv.triton.work import FEWEST_SHUFFLED
 from hy3d_rocm.decoding.backends.native import NativeBackend
 from hy3d_rocm.decoding.backends.statistics import block_elements
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
-from hy3d_rocm.decoding.backends.triton.work import FEWEST_SHUFFLED
 from hy3d_rocm.decoding.graph import ATTENTION, CONV, Graph
 from hy3d_rocm.decoding.layers import Attention, Conv, Local, Norm, Pieces, Range
 from hy3d_rocm.decoding.memory.dry_run import Live, standing_for

@@ -50,11 +50,11 @@ class MakeBackend:
         if on_host or self.on_gpu == "torch":
             is_native = on_host and self.computes_natively
             return (native.NativeBackend if is_native else TorchBackend)(weights)
+        from hy3d_rocm.conv.triton.work import Target
         from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
-        from hy3d_rocm.decoding.backends.triton.work import Machine
 
         if self.on_gpu != "fused":
-            return TritonBackend(weights, device, machine=Machine(self.on_gpu, _UNITS))
+            return TritonBackend(weights, device, machine=Target(self.on_gpu, _UNITS))
         if device.type != "meta":
             return TritonBackend(weights, device, is_tuned=self.is_tuned)
         here = torch.device("cuda", torch.cuda.current_device())

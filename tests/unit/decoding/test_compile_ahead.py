@@ -26,10 +26,10 @@ from program_doubles import (  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv.triton import ahead  # noqa: E402
+from hy3d_rocm.conv.triton.work import Target  # noqa: E402
 from hy3d_rocm.decoding import compile_ahead  # noqa: E402
 from hy3d_rocm.decoding.backends import attention  # noqa: E402
 from hy3d_rocm.decoding.backends.triton import backend as fused  # noqa: E402
-from hy3d_rocm.decoding.backends.triton.work import Machine  # noqa: E402
 from hy3d_rocm.decoding.families import unproven_family  # noqa: E402
 from hy3d_rocm.decoding.graph import ATTENTION, record  # noqa: E402
 from hy3d_rocm.decoding.layers import ModuleWeights  # noqa: E402
@@ -46,7 +46,7 @@ GPU = OperatorWorkspace(torch.device("cuda"))
 
 
 def backend_on(device: Any) -> fused.TritonBackend:
-    return fused.TritonBackend(ModuleWeights(DTYPE, device), device, Machine("gfx1100", 48))
+    return fused.TritonBackend(ModuleWeights(DTYPE, device), device, Target("gfx1100", 48))
 
 
 def key(kernel: ahead.Wanted) -> Any:

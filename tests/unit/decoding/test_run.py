@@ -44,9 +44,9 @@ from program_doubles import (  # noqa: E402
 )
 
 from hy3d_rocm import _core, _native  # noqa: E402
+from hy3d_rocm.conv.triton.work import Target  # noqa: E402
 from hy3d_rocm.decoding.backends.native import NativeBackend  # noqa: E402
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend  # noqa: E402
-from hy3d_rocm.decoding.backends.triton.work import Machine  # noqa: E402
 from hy3d_rocm.decoding.faults import retry_out_of_memory  # noqa: E402
 from hy3d_rocm.decoding.graph import record  # noqa: E402
 from hy3d_rocm.decoding.layers import ModuleWeights  # noqa: E402
@@ -167,7 +167,7 @@ def test_what_the_fused_kernels_hold_is_what_the_program_states(kind: str) -> No
 
 def fused_on_meta() -> TritonBackend:
     weights = ModuleWeights(torch.bfloat16, "meta")
-    return TritonBackend(weights, "meta", machine=Machine("gfx1100", 48, False))
+    return TritonBackend(weights, "meta", machine=Target("gfx1100", 48, False))
 
 
 @pytest.mark.parametrize("kind", ["hunyuan", "wan22", "ltx095", "hunyuan15"])

@@ -17,13 +17,17 @@ from decode_doubles import tiny_vae  # noqa: E402
 OutOfResources = pytest.importorskip("triton.runtime.errors").OutOfResources
 
 from hy3d_rocm import _native  # noqa: E402
-from hy3d_rocm.conv.triton import configs, launch  # noqa: E402
+from hy3d_rocm.conv.triton import (  # noqa: E402
+    configs,
+    launch,
+    work,
+)
 from hy3d_rocm.conv.triton.configs import Config  # noqa: E402
 from hy3d_rocm.conv.verdict_store.records import Machine as Versions  # noqa: E402
 from hy3d_rocm.conv.verdict_store.records import Record  # noqa: E402
 from hy3d_rocm.conv.verdict_store.store import Store  # noqa: E402
 from hy3d_rocm.decoding.backends.triton import backend as backends  # noqa: E402
-from hy3d_rocm.decoding.backends.triton import work  # noqa: E402
+from hy3d_rocm.decoding.backends.triton.attention import AttentionWork  # noqa: E402
 from hy3d_rocm.decoding.compile_ahead import OnShapes  # noqa: E402
 from hy3d_rocm.decoding.families import family_for, unproven_family  # noqa: E402
 from hy3d_rocm.decoding.layers import ModuleWeights  # noqa: E402
@@ -75,7 +79,7 @@ def test_the_layers_are_all_that_a_decode_launches_and_the_guess_is_first(
 
     def launched(part: Any, operands: Any) -> None:
         made = part.work
-        if isinstance(made, work.AttentionWork):
+        if isinstance(made, AttentionWork):
             return
         positions = made.phases * sum(product.positions for product in made.products)
         wanted[made.kind] += positions
@@ -113,8 +117,8 @@ def test_every_kind_of_vae_has_layers_to_measure(name: str, tmp_path: Path) -> N
     assert shapes.collect_decode(job, plan)[0]
 
 
-def machine(**more: Any) -> work.Machine:
-    return work.Machine("gfx1100", 96, **more)
+def machine(**more: Any) -> work.Target:
+    return work.Target("gfx1100", 96, **more)
 
 
 class Gpu:

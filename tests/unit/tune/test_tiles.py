@@ -146,9 +146,7 @@ def test_the_tier_takes_the_tuned_tile_and_an_explicit_one_before_it(
     taken: list[Any] = []
     monkeypatch.setattr(launch, "architecture", lambda device: "gfx1100")
     monkeypatch.setattr(launch, "target_of", lambda device: Target("gfx1100", 96))
-    monkeypatch.setattr(
-        launch, "_carry_out", lambda made, *tensors: taken.extend(launch.tiles_of(made))
-    )
+    monkeypatch.setattr(launch, "_carry_out", lambda made, *tensors: taken.extend(made.tiles))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     launch.run(one)
     launch.run(one, OFFERED[0])

@@ -33,9 +33,8 @@ _LETTERS = {
 }  # fmt: skip
 # What each of our kernels writes, by parameter; of a kernel that is not here anything.
 WRITES = {
-    "conv_rows": {"out"}, "conv_points": {"out"}, "to_rows": {"y"}, "pack_weight": {"y"},
-    "to_rows_and_pack": {"y", "packed"}, "add_splits": {"out"}, "add_columns": {"out"},
-    "load_rows": {"y"}, "conv_fused": {"out", "parts"}, "combine_moments": {"out"},
+    "conv_rows": {"out", "parts"}, "conv_points": {"out"}, "add_parts": {"out"},
+    "load_rows": {"y"}, "load_rows_and_weight": {"y", "packed"}, "combine_moments": {"out"},
     "draw_faces": {"keys", "tiles", "status"}, "draw_tiles": {"keys", "doubts"},
     "settle_tiles": {"keys"}, "read_keys": {"face_index", "barycentric", "depth"},
     "check_vertices": {"status"}, "check_indices": {"status"}, "interpolate_pixels": {"out"},
@@ -133,8 +132,7 @@ def install(arch: str, cache: Path = CACHE) -> Device:
 
 def _forget() -> None:
     """The package keeps ready calls with its launches, and these in caches."""
-    from hy3d_rocm.conv.triton import steps
-    from hy3d_rocm.decoding.backends.triton import work
+    from hy3d_rocm.conv.triton import steps, work
 
     steps.make_steps.cache_clear()
     work.work_of.cache_clear()
@@ -148,12 +146,12 @@ def _watch(device: Device, changes: host.Changes) -> None:
     plain_launch, plain_bind = jit.launch, jit.bind
     plain_carry, plain_run = launch._carry_out, backend.run_launches
 
-    def noted_launch(kernels: str, item: Any, operands: Any) -> Any:
+    def noted_launch(item: Any, operands: Any) -> Any:
         spans, before = [_span(tensor) for tensor in operands.tensors], device.spans_of
         device.spans_of = lambda _: spans
         device.given = [spans[operands.names.index(name)] for name, _ in item.operands]
         try:
-            return plain_launch(kernels, item, operands)
+            return plain_launch(item, operands)
         finally:
             device.spans_of, device.given = before, None
 

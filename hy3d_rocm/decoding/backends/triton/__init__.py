@@ -1,1 +1,1 @@
-"""Fused kernels: kernels.py (device code), work.py (launches in integers), backend.py."""
+"""The fused decode on the kernels of conv/triton/, and a kernel for attention."""

@@ -17,20 +17,24 @@ from hy3d_rocm.aliasing import overlaps
 from hy3d_rocm.conv.attention import LARGEST_TRUSTED
 from hy3d_rocm.conv.protection import note
 from hy3d_rocm.conv.tiers.vendor import allows_tf32
-from hy3d_rocm.conv.triton import ahead, configs, jit
+from hy3d_rocm.conv.triton import ahead, configs, jit, work
 from hy3d_rocm.conv.triton import launch as tier
 from hy3d_rocm.conv.triton.ahead import Facts
+from hy3d_rocm.conv.triton.plan import Strides, strides_of
+from hy3d_rocm.conv.triton.work import ONES, Job, Piece, Target, last_strides
 from hy3d_rocm.decoding import geometry
 from hy3d_rocm.decoding.backends import attention, statistics, torch_ops
 from hy3d_rocm.decoding.backends.statistics import NAMES, Affine
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
-from hy3d_rocm.decoding.backends.triton import work
-from hy3d_rocm.decoding.backends.triton.work import ONES, Job, Machine, Piece, last_strides
+from hy3d_rocm.decoding.backends.triton.attention import (
+    AttentionJob,
+    AttentionWork,
+    attention_of,
+)
 from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Weights
 
 # Results of fewer channels lie as NCDHW, since a position of them is less than one store.
 _FEWEST_LAST = 8
-KERNELS = "hy3d_rocm.decoding.backends.triton.kernels"
 #: operands by number, as in the list of addresses; pieces of the source, x0 and so on, follow.
 OPERANDS = ("out", "weight", "bias", "factor", "summand", "rows", "parts", "moments")
 
@@ -107,7 +111,7 @@ class TritonBackend(TorchBackend):
     is_channels_last = True
 
     def __init__(
-        self, weights: Weights, device: torch.device | str, machine: Machine | None = None,
+        self, weights: Weights, device: torch.device | str, machine: Target | None = None,
         is_tuned: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(weights)
@@ -202,7 +206,7 @@ class TritonBackend(TorchBackend):
 
     def attention_of(
         self, q: Tensor, room: Tensor, target: Tensor, ranges: attention.KeyRanges
-    ) -> work.AttentionWork | None:
+    ) -> AttentionWork | None:
         """The launch, None where torch's attention is taken."""
         _, heads, _, size = q.shape
         if not self.attends(q.dtype, size):
@@ -210,11 +214,11 @@ class TritonBackend(TorchBackend):
         head, token, element = target.stride()
         begin = ranges.keys if ranges.span == "frame" else 0
         stop, stop_by = (room.shape[2], 0) if ranges.span == "video" else (ranges.keys, ranges.keys)
-        job = work.AttentionJob(
+        job = AttentionJob(
             NAMES[q.dtype], size, heads, ranges.frames, ranges.tokens, ranges.first, begin, stop,
             stop_by, q.stride(1), room.stride(1), (head, token, element),
         )  # fmt: skip
-        return work.attention_of(job, self.target().arch)
+        return attention_of(job, self.target().arch)
 
     def workspace(
         self, layer: Conv, source: Pieces, frames: Range, *, into: bool = False
@@ -265,12 +269,11 @@ class TritonBackend(TorchBackend):
             total += whole(outputs * taps * item) + whole(outputs * item)
         return total
 
-    def target(self) -> Machine:
+    def target(self) -> Target:
         """What launches depend on of the GPU, with PyTorch's switch for TF32 as it is now."""
         if self._machine is None:
-            found = tier.target_of(self.device)
             measured = tier.measured(self.device) if self._is_tuned else None
-            self._machine = Machine(found.arch, found.units, found.tf32, measured=measured)
+            self._machine = tier.target_of(self.device)._replace(measured=measured)
         tf32 = self.device.type == "cuda" and allows_tf32()
         return self._machine._replace(tf32=tf32)
 
@@ -374,7 +377,9 @@ class TritonBackend(TorchBackend):
             strides = out.stride()[1:] if into else strides
         works = tuple(
             work.work_of(
-                one, self.target(), _strides((job.outputs, one.out_frames, *job.out_size), strides)
+                one,
+                self.target(),
+                strides_of((job.outputs, one.out_frames, *job.out_size), strides),
             )
             for one in jobs
         )
@@ -507,15 +512,9 @@ def _facts(x: Tensor) -> tuple[Any, ...]:
     return x.shape, x.stride(), x.dtype, x.data_ptr() & 15, small, x.is_neg()
 
 
-def _strides(lengths: Sequence[int], strides: Sequence[int]) -> work.Strides:
-    """Of (C, T, H, W): c, t, h, w; 0 along an axis of one position, 1 for a single channel."""
-    c, t, h, w = (0 if n == 1 else s for n, s in zip(lengths, strides, strict=True))
-    return (1 if lengths[0] == 1 else c, t, h, w)
-
-
-def _strides_of(tensor: Tensor) -> work.Strides:
+def _strides_of(tensor: Tensor) -> Strides:
     """Of (1, C, T, H, W)."""
-    return _strides(tensor.shape[1:], tensor.stride()[1:])
+    return strides_of(tensor.shape[1:], tensor.stride()[1:])
 
 
 def _is_target(add: Tensor, dtype: torch.dtype) -> bool:
@@ -597,7 +596,7 @@ def wanted(part: Part, tensors: Sequence[Tensor | None]) -> Iterator[ahead.Wante
             assert x is not None, f"a launch without its operand {name}"
             is_aligned = (x.storage_offset() + offset) * x.element_size() % 16 == 0
             facts.append(Facts(x.dtype, jit.is_small(x.untyped_storage().nbytes()), is_aligned))
-        yield ahead.Wanted(KERNELS, item, tuple(facts))
+        yield ahead.Wanted(item, tuple(facts))
 
 
 def _names(count: int) -> tuple[str, ...]:
@@ -613,11 +612,8 @@ def run_launches(part: Part, tensors: Sequence[Tensor | None], device: int | Non
     if not part.small:  # by the storage's size, as Triton's HIPBackend.is_within_2gb goes
         part.small = tuple(t is None or jit.is_small(t.untyped_storage().nbytes()) for t in tensors)
     form = (ends, part.small, device, None if part.bias is None else part.bias.dtype)
-    launches, calls = part.work.launches, part.work.calls.get(form)
-    done = 0 if calls is None else jit.launch_ready(calls, addresses, device)
-    if done == len(launches):
-        return
-    operands = jit.Operands(_names(len(tensors)), addresses, part.small, device, tensors)
-    made = jit.launch_all(KERNELS, launches[done:], operands)
-    if made is not None and not done:
-        part.work.calls[form] = made
+    ready = part.work.calls.get(form)
+    done = 0 if ready is None else jit.launch_ready(ready, addresses, device)
+    if done < len(part.work.launches):
+        operands = jit.Operands(_names(len(tensors)), addresses, part.small, device, tensors)
+        jit.launch_all(part.work, form, operands, done)

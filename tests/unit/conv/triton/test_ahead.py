@@ -3,6 +3,7 @@ in vain."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
@@ -18,23 +19,20 @@ import torch
 from hy3d_rocm.conv.probe import process
 from hy3d_rocm.conv.triton import ahead
 from hy3d_rocm.conv.triton.ahead import Facts
-from hy3d_rocm.conv.triton.plan import Launch
+from hy3d_rocm.conv.triton.plan import KERNELS, PLAIN, Launch
 
-KERNELS = "hy3d_rocm.decoding.backends.triton.kernels"
 FUSED = importlib.util.find_spec("triton") is not None
 
 
 def kernel(number: int, is_aligned: bool = True) -> ahead.Wanted:
     """A load_rows of its own."""
-    numbers = (64, 8, 5, 6, 5, 6, 0, 0, 0, 9, 0, 9, 1, 8, 8, 8, 1e-6)
-    constants = (
-        False, False, False, 1, 1, 1, False, "", False, False, True, 8, 16 << number, 16
-    )  # fmt: skip
+    numbers = (64, 8, 5, 6, 5, 6, 0, 0, 0, 9, 0, 1, 8, 8, 8, 1e-6)
+    constants = (*PLAIN, True, 8, 16 << number, 16)
     operands = (("x0", 0), ("rows", 0), ("factor", 0), ("summand", 0))
     half = Facts(torch.bfloat16, True, is_aligned)
     rest = Facts(torch.bfloat16, False, True), Facts(torch.float32, True, True)
     item = Launch("load_rows", (1, 1, 1), operands, numbers, constants, 4, 1)
-    return ahead.Wanted(KERNELS, item, (half, *rest, rest[1]))
+    return ahead.Wanted(item, (half, *rest, rest[1]))
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +59,7 @@ def until(is_so: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def name_of(wanted: ahead.Wanted) -> str:
-    return ahead.name_of(wanted.kernels, wanted.item, wanted.facts, 0)
+    return ahead.name_of(wanted.item, wanted.facts, 0)
 
 
 def child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
@@ -226,7 +224,8 @@ def test_a_child_that_hangs_is_ended(world: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.syspath_prepend(str(world))
     monkeypatch.setattr(ahead, "_LONGEST_S", 2.0)  # on a busy machine less may pass unseen
     monkeypatch.setattr(ahead, "_most", lambda: 1)
-    hanging = kernel(0)._replace(kernels="hanging")
+    item = dataclasses.replace(kernel(0).item, module="hanging")
+    hanging = kernel(0)._replace(item=item)
     ahead.want(hanging, 0)
     ahead.want(kernel(1), 0)
     until(lambda: name_of(hanging) in ahead._running)

@@ -23,14 +23,12 @@ from hy3d_rocm.conv.call import ConvCall
 from hy3d_rocm.conv.tiers import base
 from hy3d_rocm.conv.triton import ahead, jit, launch, steps
 from hy3d_rocm.conv.triton.ahead import Progress
+from hy3d_rocm.conv.triton.work import Target
 
 pytest.importorskip("triton", reason="no triton in this environment")
 
 kernel = importlib.import_module("hy3d_rocm.conv.triton.kernel")
-KERNELS = (
-    "conv_rows", "to_rows", "to_rows_and_pack", "pack_weight", "add_splits", "add_columns",
-    "conv_points",
-)  # fmt: skip
+KERNELS = ("conv_rows", "load_rows", "load_rows_and_weight", "add_parts", "conv_points")
 
 
 class Kernel:
@@ -89,7 +87,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     new_process(monkeypatch)
     monkeypatch.setattr(jit, "on_compile", found.hook)
-    monkeypatch.setattr(launch, "target_of", lambda device: launch.Target("gfx1100", 96))
+    monkeypatch.setattr(launch, "target_of", lambda device: Target("gfx1100", 96))
     monkeypatch.setattr(launch, "architecture", lambda device: "gfx1100")
     monkeypatch.setattr(launch, "refusal", lambda spec: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
@@ -151,7 +149,10 @@ def test_weights_in_channels_last_need_no_packing(
     one = make_call(x, one.weight.to(memory_format=formats[weight_last]), one.bias)
     launch.run(one)
     hooks = [event for event in world.events if event[0] == "hook"]
-    assert [k for _, k, _ in hooks if "pack" in k] == ([] if weight_last else [hooks[0][1]])
+    loads = [kernel for _, kernel, _ in hooks if "load" in kernel]
+    assert loads == ["load_rows" if x_last else "load_rows_and_weight"][: not weight_last] + (
+        ["load_rows"] if weight_last and not x_last else []
+    )
     launch.run(one)
     assert [event for event in world.events if event[0] == "hook"] == hooks
 
@@ -235,7 +236,7 @@ def test_the_hook_comes_before_the_compiler_and_its_cancel_compiles_nothing(
     monkeypatch.setattr(jit, "on_compile", world.hook)
     launch.run(call())
     kinds = [event[:2] for event in world.events]
-    assert kinds[:2] == [("hook", "to_rows_and_pack"), ("triton", "to_rows_and_pack")]
+    assert kinds[:2] == [("hook", "load_rows_and_weight"), ("triton", "load_rows_and_weight")]
     assert all(kinds[i - 1] == ("hook", k) for i, (e, k) in enumerate(kinds) if e == "triton")
 
 

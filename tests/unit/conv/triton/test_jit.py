@@ -16,8 +16,15 @@ from places import ROOT
 from hy3d_rocm.conv.triton import ahead, jit
 from hy3d_rocm.conv.triton.plan import Launch
 
-KERNELS, NAMES = "hy3d_rocm.conv.triton.kernel", ("x", "weight", "out")
+NAMES = ("x", "weight", "out")
 ITEM = Launch("conv_rows", (1, 1, 1), (("x", 0), ("weight", 0), ("out", 0)), (), (), 4, 2)
+
+
+def launch_all(item: Launch, given: jit.Operands) -> Any:
+    """The calls that are ready then, None if there are none."""
+    made = types.SimpleNamespace(launches=(item,), calls={})
+    jit.launch_all(made, "a form", given, 0)
+    return made.calls.get("a form")
 
 
 def operands(tensors: dict[str, torch.Tensor]) -> jit.Operands:
@@ -36,7 +43,7 @@ def key_of(monkeypatch: pytest.MonkeyPatch) -> Any:
         half = torch.zeros(64, dtype=torch.float16)
         monkeypatch.setattr(jit, "_compiled", {})
         given = operands({"x": half, "weight": half, "out": half} | tensors)
-        jit.launch_all(KERNELS, (item,), given)
+        launch_all(item, given)
         (found,) = jit._compiled
         return found
 
@@ -57,7 +64,7 @@ def test_what_triton_can_not_compile_is_an_error_of_the_call(
         monkeypatch.setattr(jit, "by_triton", lambda *_: compile_it)
         half = torch.zeros(64, dtype=torch.float16)
         with pytest.raises(caught) as found:
-            jit.launch_all(KERNELS, (ITEM,), operands({"x": half, "weight": half, "out": half}))
+            launch_all(ITEM, operands({"x": half, "weight": half, "out": half}))
         if caught is RuntimeError:
             assert str(found.value) == "Triton can't compile conv_rows: no such thing"
 
@@ -90,7 +97,7 @@ def test_operands_of_other_types_have_kernels_of_their_own(key_of: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"constants": (1,)}, {"num_warps": 8}, {"num_stages": 3}, {"kernel": "to_rows"}],
+    "change", [{"constants": (1,)}, {"num_warps": 8}, {"num_stages": 3}, {"kernel": "load_rows"}],
 )  # fmt: skip
 def test_what_a_launch_fixes_is_part_of_the_key(change: dict[str, Any], key_of: Any) -> None:
     assert key_of(dataclasses.replace(ITEM, **change)) != key_of()
@@ -135,7 +142,7 @@ def through_triton(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     """The launches that went through Triton; a process in which nothing was launched yet."""
     found: list[Launch] = []
 
-    def by_triton(module: Any, item: Launch, given: Any) -> Callable[[], Any]:
+    def by_triton(item: Launch, given: Any) -> Callable[[], Any]:
         return lambda: found.append(item)
 
     monkeypatch.setattr(jit, "_direct", jit._Direct())
@@ -148,11 +155,11 @@ def through_triton(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
 def start(compiled: Any) -> Any:
     """A launch where `compiled` is known since an earlier one; the call that is ready then."""
     fact = ahead.Facts(torch.float16, True, True)
-    jit._compiled[KERNELS, *ITEM.compiled_for, fact, fact, fact, None] = compiled
+    jit._compiled[*ITEM.compiled_for, fact, fact, fact, None] = compiled
     half = torch.zeros(64, dtype=torch.float16)
     assert half.data_ptr() % 16 == 0
     given = operands({"x": half, "weight": half, "out": half})
-    return jit.launch_all(KERNELS, (ITEM,), given)
+    return launch_all(ITEM, given)
 
 
 def again(calls: Any) -> int:

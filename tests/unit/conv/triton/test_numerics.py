@@ -57,7 +57,7 @@ def test_what_kernels_read_is_the_permuted_weight_packed_once_in_one_allocation(
 ) -> None:
     result = results[1]
     assert not result["failed"], "\n".join(result["failed"])
-    assert result["kinds"].keys() == {"as it lies", "pack_weight", "to_rows_and_pack"}
+    assert result["kinds"].keys() >= {"as it lies", "load_rows", "load_rows_and_weight"}
     assert result["addresses"] > 100_000
 
 

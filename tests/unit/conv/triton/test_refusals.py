@@ -20,6 +20,7 @@ from tier_calls import make_call
 
 from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.triton import configs, launch
+from hy3d_rocm.conv.triton.work import Target
 from tools.dev import variants
 
 KERNEL = "hy3d_rocm.conv.triton.kernel"
@@ -161,7 +162,7 @@ def test_a_sign_that_is_only_a_flag_is_in_the_memory_that_kernels_read(
     weight = flagged(8, 8, *(kernel,) * 3)
     assert x.is_neg()
     monkeypatch.setattr(launch, "_carry_out", note)
-    monkeypatch.setattr(launch, "target_of", lambda device: launch.Target("gfx1100", 96))
+    monkeypatch.setattr(launch, "target_of", lambda device: Target("gfx1100", 96))
     monkeypatch.setattr(launch, "architecture", lambda device: "gfx1100")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     launch.run(make_call(x, weight, bias))

@@ -11,8 +11,7 @@ import how_much
 import pytest
 
 from hy3d_rocm.conv.problem import Problem
-from hy3d_rocm.conv.triton import configs, steps
-from hy3d_rocm.conv.triton.plan import packed_strides
+from hy3d_rocm.conv.triton import configs, steps, work
 from tools.dev import compile as compiling
 from tools.dev import variants
 
@@ -51,13 +50,13 @@ def test_random_problems_launch_only_what_is_enumerated(text: str) -> None:
             continue
         for last in (False, True):
             layout = variants._layout(p, config.layouts[0] == "last", last)
-            weight = packed_strides(p, False) if config.layouts[1] == "last" else None
+            weight = variants._last(p) if config.layouts[1] == "last" else None
             layout = dataclasses.replace(
                 layout, aligned=config.layouts[0] != "offset", weight=weight,
                 weight_aligned=index % 4 > 0,
             )  # fmt: skip
-            target = steps.Target("gfx1100", config.units)
-            made = steps.make_steps(p, layout, dtype, config.bias, target, tile)
+            target = work.Target("gfx1100", config.units, tile=tile)
+            made = steps.make_steps(p, layout, dtype, config.bias, target)
             for item in made.launches:
                 found = variants.of_launch(item, dtype)
                 assert found.generic in known[dtype], f"seed {SEED}, index {index}: {found}"
@@ -115,7 +114,7 @@ def test_memory_is_read_and_written_by_vectors_where_the_layout_allows() -> None
 
     asked = {
         "points": first("conv_points", EVEN_K=True),
-        "copy": first("to_rows", VECTOR=8, PADDED=True),
+        "copy": first("load_rows", VECTOR=8),
         "rows": first("conv_rows", EVEN_K=True, CHANNELS_LAST=True, VECTOR=8, SPLIT=False),
     }
     jobs = [compiling.make_job(variant, "gfx942") for variant in asked.values()]
@@ -123,7 +122,7 @@ def test_memory_is_read_and_written_by_vectors_where_the_layout_allows() -> None
         done.job.function: done.isa()
         for done in compiling.compile_all(jobs, workers=1, cache_dir=check_gfx.CACHE)
     }
-    points, copy, rows = done["conv_points"], done["to_rows"], done["conv_rows"]
+    points, copy, rows = done["conv_points"], done["load_rows"], done["conv_rows"]
     assert points.loop is not None
     assert rows.loop is not None
     assert set(points.loop.loads) == {16}

@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hy3d_rocm.conv import attention
 from hy3d_rocm.conv.triton.configs import Config
+from hy3d_rocm.conv.triton.work import Target
 from hy3d_rocm.decoding import layers
 from hy3d_rocm.decoding.backends.triton import backend as fused
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
-from hy3d_rocm.decoding.backends.triton.work import Machine
 from hy3d_rocm.decoding.memory.steps import StepWorkspace
 
 pytest.importorskip("triton", reason="no triton in this environment")
@@ -74,7 +74,7 @@ def test_shapes_alone_go_through_without_a_launch() -> None:
     layer = layers.Conv(module, (2, 1, 1), (0, 1, 1), ("replicate",) * 3, up=(2, 2, 2),
                         keep_first=True, act="silu")  # fmt: skip
     x = torch.empty(1, 32, 3, 8, 8, dtype=torch.bfloat16, device="meta")
-    backend = TritonBackend(check_fused.Plain("meta"), "meta", Machine("sm_90", 132))
+    backend = TritonBackend(check_fused.Plain("meta"), "meta", Target("sm_90", 132))
     out, moments = backend.convolve(layer, layers.Pieces((x,), 0, 3), (0, 5), moments=True)
     assert out.shape == (1, 64, 5, 16, 16)
     assert out.is_contiguous(memory_format=torch.channels_last_3d)
@@ -86,7 +86,7 @@ def test_a_missing_frame_is_a_sentence() -> None:
     module = torch.nn.Conv3d(8, 8, 3)
     layer = layers.Conv(module, (2, 1, 1), (0, 1, 1))
     x = torch.rand(1, 8, 2, 4, 4)
-    backend = TritonBackend(check_fused.Plain(), "cpu", Machine("gfx1100", 4))
+    backend = TritonBackend(check_fused.Plain(), "cpu", Target("gfx1100", 4))
     with pytest.raises(ValueError, match=r"frame 1 of the source is read .* only 2 to 3 are there"):
         backend.convolve(layer, layers.Pieces((x,), 2, 9), (3, 4))
 
@@ -108,7 +108,7 @@ def test_the_workspace_is_never_more_than_was_said(monkeypatch: pytest.MonkeyPat
     for index in range(80):
         case = check_fused.random_case(SEED, index)
         made = check_fused.build(case, SEED, real=True)
-        machine = Machine("gfx1100", 4, rows_bytes=case.rows_bytes, tile=Config.parse(case.tile))
+        machine = Target("gfx1100", 4, rows_bytes=case.rows_bytes, tile=Config.parse(case.tile))
         backend = TritonBackend(check_fused.Plain(), "cpu", machine)
         layer, affine = made["layer"], made["affine"]
         call = (layer, check_fused.pieces_of(case, made["x"], made["frames"]), made["frames"])
@@ -139,7 +139,7 @@ def test_no_scores_are_planned_where_the_kernel_attends(
     layer = layers.Attention(norm, *projections, "causal")
     x = torch.zeros(1, width, 3, 4, 4, dtype=dtype)
     graph = graph_of(lambda engine, x: engine.attention(x, layer), x)
-    backend = TritonBackend(check_fused.Plain(), "cpu", Machine(arch, 4))
+    backend = TritonBackend(check_fused.Plain(), "cpu", Target(arch, 4))
     (place,) = StepWorkspace(graph, backend, rules(), dtype).request["places"]
     number = next(n for n, node in enumerate(graph.nodes) if node.width)
     assert place[5][number][3] == composed
@@ -151,7 +151,7 @@ def test_the_heaviest_store_compiles_for_amd_and_spills_nothing() -> None:
     lines = check_gfx.check(asked, workers=1)
     assert {line.function for line in lines} == {
         "load_rows",
-        "conv_fused",
+        "conv_rows",
         "combine_moments",
         "attend",
     }
@@ -173,7 +173,7 @@ def test_a_form_is_found_once_and_each_layer_has_its_own_weights(
         layer = layers.Conv(
             module, (2, 1, 1), (0, 1, 1), norm=layers.Norm(kind, norm, 1e-6), act="silu"
         )
-        machine = Machine("gfx1100", 4, tile=Config(tile, 64, 16, 4, 2))
+        machine = Target("gfx1100", 4, tile=Config(tile, 64, 16, 4, 2))
         backend = TritonBackend(check_fused.Plain(), "cpu", machine)
         with torch.no_grad():
             backend.convolve(layer, *call)
@@ -209,5 +209,5 @@ def test_a_form_is_found_once_and_each_layer_has_its_own_weights(
 def test_large_heads_are_attended_by_the_kernel_on_amd_cards(
     arch: str, size: int, dtype: torch.dtype, expected: bool
 ) -> None:
-    backend = TritonBackend(check_fused.Plain("meta"), "meta", Machine(arch, 4))
+    backend = TritonBackend(check_fused.Plain("meta"), "meta", Target(arch, 4))
     assert backend.attends(dtype, size) is expected

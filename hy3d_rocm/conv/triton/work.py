@@ -1,12 +1,16 @@
-"""The launches of one call of the Triton backend. Pure integers: no torch, no triton.
+"""The launches of one convolution, of the fused decode and of the tier. Pure integers: no torch, no
+triton.
 
 A `Job` says what is asked; its `View` how the kernels see it: a video of rows (up-sampled where it
-has to be, padded), a kernel over them, phases of the output.
+has to be, padded), a kernel over them, phases of the output. Rows are the input itself, or boxes of
+it that `load_rows` makes. Two forms go through a float32 workspace, for the tier alone: sums in
+parts (few positions, long sums) and, for very few outputs, the columns of the kernel as outputs.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
@@ -14,10 +18,9 @@ from typing import NamedTuple
 from hy3d_rocm.conv.problem import Problem, Triple
 from hy3d_rocm.conv.triton import configs, plan
 from hy3d_rocm.conv.triton.configs import Config, Kind, Measured
-from hy3d_rocm.conv.triton.plan import Box, Call, Launch, Tiling
+from hy3d_rocm.conv.triton.plan import ROW_LIMIT, Box, Call, Launch, Strides, Tiling
 
 Range = tuple[int, int]
-Strides = tuple[int, int, int, int]  # c, t, h, w
 ONES: Triple = (1, 1, 1)
 ITEMSIZE = {"f16": 2, "bf16": 2, "f32": 4}
 # Bytes of the rows of a box. Larger ones mean fewer launches, and less that two boxes both load;
@@ -26,7 +29,6 @@ ITEMSIZE = {"f16": 2, "bf16": 2, "f32": 4}
 # 160, 0.455 and 0.344 with 640 (tests/bench/bench_decode_gpu.py --only boxes). The least budget
 # grows by what is added here.
 ROWS_BYTES = 160 << 20
-_ROW_LIMIT = 2**31 - 2**16
 # Fewer channels than this a phase would waste the matrix units: such are shuffled by a copy.
 FEWEST_SHUFFLED = 16
 
@@ -40,10 +42,11 @@ class Piece(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What is asked. outputs: channels of the result. shuffle: factor of channels to (T, H, W).
+    """What is asked. channels, outputs: of one group. shuffle: factor of channels to (T, H, W).
 
     norm: "", "rms", "l2" or "layer"; affine: whether factor and summand follow it, or stand for it.
-    size: height and width of the source; first, total, frames as in TorchBackend.convolve.
+    size: height and width of the source; first, total, frames as in TorchBackend.convolve. sums:
+    whether float32 sums may go through a workspace, which only a plain convolution's may.
     """
 
     dtype: str
@@ -59,6 +62,8 @@ class Job(NamedTuple):
     after: Triple = (0, 0, 0)
     replicate: tuple[bool, bool, bool] = (False, False, False)
     stride: Triple = ONES
+    dilation: Triple = ONES
+    groups: int = 1
     up: Triple = ONES
     keep_first: bool = False
     shuffle: Triple = ONES
@@ -69,11 +74,12 @@ class Job(NamedTuple):
     bias: bool = False
     add: bool = False
     moments: bool = False
+    sums: bool = False
 
     @property
     def row_channels(self) -> int:
         """Channels of a row: a multiple of 8, so that 16-byte loads of half types fit."""
-        return -(-self.channels // 8) * 8
+        return -(-self.channels * self.groups // 8) * 8
 
     @property
     def end(self) -> int:
@@ -84,7 +90,8 @@ class Job(NamedTuple):
     def out_size(self) -> tuple[int, int]:
         """Height and width of the result."""
         height, width = (
-            ((n * self.up[axis] + self.before[axis] + self.after[axis] - self.kernel[axis])
+            ((n * self.up[axis] + self.before[axis] + self.after[axis]
+              - self.dilation[axis] * (self.kernel[axis] - 1) - 1)
              // self.stride[axis] + 1) * self.shuffle[axis]
             for axis, n in zip((1, 2), self.size, strict=True)
         )  # fmt: skip
@@ -111,15 +118,18 @@ class Job(NamedTuple):
     @property
     def is_direct(self) -> bool:
         """Whether the source's rows are the kernel's, nothing is to be done to them, and they lie
-        in memory as it can read them."""
+        in memory as it can read them: a tensor, or several where frames are made one by one."""
         changed = self.norm or self.affine or self.silu or any(self.before) or any(self.after)
-        if changed or self.channels % 8 or not self.kernel == self.up == self.stride == ONES:
+        channels = self.channels * self.groups
+        if changed or channels % 8 or self.up != ONES:
             return False
-        wanted = last_strides(self.channels, self.size)
+        if self.kernel[0] * self.stride[0] > 1 and len(self.pieces) > 1:
+            return False
+        wanted = last_strides(channels, self.size)
         return all(
-            piece.aligned and all(
+            piece.aligned and piece.frames * self.size[0] * self.size[1] < ROW_LIMIT and all(
                 n == 1 or have == want for n, have, want in zip(
-                    (self.channels, piece.frames, *self.size), piece.strides, wanted, strict=True
+                    (channels, piece.frames, *self.size), piece.strides, wanted, strict=True
                 )
             ) for piece in self.pieces
         )  # fmt: skip
@@ -134,12 +144,13 @@ def last_strides(channels: int, size: tuple[int, int]) -> Strides:
 class View:
     """The job as the kernels see it.
 
-    kernel: over rows; taps: products of one output (the kernel's columns are one tap). up,
-    keep_first: what is still done by index, of which first_row and up_frames count frames. pad: of
-    height and width, before, counted after `up`; negative: cropped. rows: frames, lines and columns
-    of all rows. positions: of a phase. phases: the factor; steps: rows from a phase to the next
-    along each axis, in frames, lines, columns. shift: output frame of position 0 of phase 0.
-    problem: a convolution over all rows, to plan boxes by.
+    kernel: over rows; taps: products of one output, of `length` elements (the kernel's columns are
+    one tap, unless they are dilated or of groups). is_narrow: each column makes outputs of its own,
+    `outputs` in all, to be added. up, keep_first: what is still done by index, of which first_row
+    and up_frames count frames. pad: of height and width, before, counted after `up`; negative:
+    cropped. rows: frames, lines and columns of all rows. positions: of a phase. phases: the factor;
+    steps: rows from a phase to the next along each axis, in frames, lines, columns. shift: output
+    frame of position 0 of phase 0. problem: a convolution over all rows, to plan boxes by.
     """
 
     def __init__(self, job: Job) -> None:
@@ -158,12 +169,13 @@ class View:
             low, top = (job.frames[0] + 1) // 2, job.frames[1] // 2
             self.phases, kt, ut, self.keep_first = (2, 2, 2), 2, 1, False
             frames, self.shift, self.first_row = top - low + 1, 2 * low - 1 - job.frames[0], low - 1
-        self.kernel, self.up, self.taps = (kt, kh, kw), (ut, uh, uw), kt * kh
+        self.kernel, self.up = (kt, kh, kw), (ut, uh, uw)
         self.positions = frames, high, wide
         end = job.end if job.total is None else job.total
         self.up_frames = 1 + (end - 1) * ut if self.keep_first else end * ut
         reach = tuple(
-            k + (f - 1) * s for k, f, s in zip(self.kernel, self.phases, self.steps, strict=True)
+            d * (k - 1) + 1 + (f - 1) * s
+            for d, k, f, s in zip(job.dilation, self.kernel, self.phases, self.steps, strict=True)
         )
         rows = [
             (count - 1) * step + size
@@ -172,12 +184,23 @@ class View:
         if not in_space:  # with strides some of what is padded is read by nobody, but lies there
             rows[2] = job.size[1] * uw + job.before[2] + job.after[2]
         self.rows: Triple = (rows[0], rows[1], rows[2])
-        self.problem = Problem(
-            batch=1, channels=job.channels, outputs=job.outputs * math.prod(self.phases[1:]),
-            groups=1, size=self.rows, kernel=(reach[0], reach[1], reach[2]), stride=job.stride,
-            dilation=ONES, pad_before=(0, 0, 0), pad_after=(0, 0, 0),
-            itemsize=ITEMSIZE[job.dtype],
+        whole, dilation = ((reach[0], reach[1], reach[2]), ONES) if in_space else (
+            self.kernel, job.dilation
         )  # fmt: skip
+        self.problem = p = Problem(
+            batch=1, channels=job.channels, outputs=job.outputs * math.prod(self.phases[1:]),
+            groups=job.groups, size=self.rows, kernel=whole, stride=job.stride, dilation=dilation,
+            pad_before=(0, 0, 0), pad_after=(0, 0, 0), itemsize=ITEMSIZE[job.dtype],
+        )  # fmt: skip
+        self.outputs, self.columns = job.outputs, 1 if p.merged else kw
+        self.length = job.row_channels * (kw if p.merged else 1)
+        if job.groups > 1:
+            self.length = job.channels
+        self.taps = kt * kh * self.columns
+        few = job.outputs * kw <= plan.NARROW and kw > 1
+        self.is_narrow = job.sums and few and p.is_flat and p.merged
+        if self.is_narrow:
+            self.outputs, self.length = job.outputs * kw, job.row_channels
 
 
 view_of = functools.lru_cache(maxsize=4096)(View)
@@ -188,16 +211,16 @@ def refusal(job: Job) -> str | None:
     """Why the kernels can't compute this, in a few words, or None."""
     p = view_of(job).problem
     direct = max((piece.frames for piece in job.pieces), default=0) * job.size[0] * job.size[1]
-    if max(direct, plan.smallest_box_rows(p)) >= _ROW_LIMIT:
+    if max(direct, plan.smallest_box_rows(p)) >= ROW_LIMIT:
         return "more rows than 32-bit numbers count"
-    if p.taps * p.tap_length >= _ROW_LIMIT:
+    if p.taps * p.tap_length >= ROW_LIMIT:
         return "one output's weights are more than 32-bit numbers count"
     if job.norm and job.row_channels > 1 << 12:
         return f"a norm over {job.channels} channels of a position does not fit a program"
     return None
 
 
-class Machine(NamedTuple):
+class Target(NamedTuple):
     """What launches depend on: "gfx1100" or "sm_90", compute units, whether TF32 serves for f32.
 
     rows_bytes: of the rows of a box; tile: instead of the guessed one; measured: what the guess
@@ -216,21 +239,31 @@ _boxes_of = functools.lru_cache(maxsize=1024)(plan.make_plan)
 
 
 @functools.lru_cache(maxsize=4096)
-def _tile_of(machine: Machine, dtype: str, *sizes: int) -> Config:
-    """The tile for positions (the phases' together), outputs, a tap's length, and taps."""
-    if machine.tile is not None:
-        return machine.tile
-    positions, outputs, length, taps = sizes
+def _tile_of(
+    target: Target, dtype: str, positions: int, outputs: int, length: int, taps: int,
+    groups: int = 0,
+) -> Config:  # fmt: skip
+    """The tile for positions (the phases' together), outputs, a tap's length, and taps. groups: of
+    sums that may be made in parts."""
+    if target.tile is not None:
+        return target.tile
     # All hold a residual and moments beside their sums without spilling (check_fused_gfx.py).
-    every = configs.offered(machine.arch, dtype)
-    if machine.measured is not None:
-        every = machine.measured.tiles.get((dtype, outputs, length, taps), every)
-    return configs.ranked(every, positions, outputs, length, machine.units, taps)[0]
+    every = configs.offered(target.arch, dtype)
+    if target.measured is not None:
+        every = target.measured.tiles.get((dtype, outputs, length, taps), every)
+
+    def parts(config: Config, tiles: int) -> int:
+        steps = taps * -(-length // config.block_k)
+        return plan.splits(tiles * groups, steps, outputs * groups, positions, target.units)
+
+    return configs.ranked(
+        every, positions, outputs, length, target.units, taps, parts if groups else None
+    )[0]
 
 
 class _Product(NamedTuple):
-    """A launch of conv_fused: over rows of `size` from element `start` of `source` on, making
-    `box`."""
+    """A launch of conv_rows: over rows of `size` from element `start` of `source` on, making `box`;
+    its sums in `parts`, of `steps` iterations of the loop each."""
 
     source: str
     start: int
@@ -238,23 +271,24 @@ class _Product(NamedTuple):
     box: Box
     positions: int
     tile: Config
+    parts: int
+    steps: int
 
 
 class Work:
     """All launches of a job, for a result of strides `out`; work_of() gives the same object for the
     same question: its launches hold what was compiled for them.
 
-    rows_elems, parts_elems: of the rows' workspace and of the moments' (float32). calls: all
-    launches ready to be called, by what compiled kernels depend on of addresses and device.
+    rows_elems, sums_elems, parts_elems: of the rows' workspace, of that of float32 sums, and of the
+    moments'. calls: all launches ready to be called, by what compiled kernels depend on of
+    addresses and device.
     """
 
-    def __init__(self, job: Job, machine: Machine, out: Strides) -> None:
-        self.job, self.machine, self.out = job, machine, out
+    def __init__(self, job: Job, target: Target, out: Strides) -> None:
+        self.job, self.target, self.out = job, target, out
         self.view = view = view_of(job)
-        self.length = job.row_channels * view.kernel[2]
         self.phases = math.prod(view.phases)
-        self.flat = job.stride == ONES
-        self.rows_elems = self.parts_elems = self.tiles = 0
+        self.rows_elems = self.sums_elems = self.parts_elems = self.tiles = 0
         self.calls: dict[Hashable, tuple[Call, ...]] = {}
         self.products = list(self._direct() if job.is_direct else self._boxes())
         if job.moments:
@@ -269,7 +303,7 @@ class Work:
         for product in self.products:
             if product.source == "rows":
                 made += self._loads(product)
-            made.append(self._conv(product, tile0))
+            made += self._conv(product, tile0)
             tile0 += self._tiles(product)
         if self.job.moments:
             # Few programs over many tiles wait for memory mostly: wide steps, twice through.
@@ -284,44 +318,76 @@ class Work:
     @property
     def kind(self) -> Kind:
         """What a tile for it is measured for."""
-        return self.job.dtype, self.job.outputs, self.length, self.view.taps
+        return self.job.dtype, self.job.outputs, self.view.length, self.view.taps
 
     def _tiles(self, product: _Product) -> int:
         return -(-product.positions // product.tile.block_p) * self.phases
 
     def _tile(self, positions: int) -> Config:
-        sizes = positions * self.phases, self.job.outputs, self.length, self.view.taps
-        return _tile_of(self.machine, self.job.dtype, *sizes)
+        job, view = self.job, self.view
+        groups = job.groups if job.sums and not view.is_narrow else 0
+        sizes = positions * self.phases, view.outputs, view.length, view.taps, groups
+        return _tile_of(self.target, job.dtype, *sizes)
 
     def _product(self, source: str, start: int, size: Triple, box: Box) -> _Product:
-        _, hi, wi = size
-        to, ho, wo = box.t1 - box.t0, box.h1 - box.h0, self.view.positions[2]
-        positions = ((to - 1) * hi + ho - 1) * wi + wo if self.flat else to * ho * wo
-        return _Product(source, start, size, box, positions, self._tile(positions))
+        job, view, (_, hi, wi) = self.job, self.view, size
+        to, ho, wo = box.t1 - box.t0, box.h1 - box.h0, view.positions[2]
+        stored, total = to * ho * wo, job.outputs * job.groups
+        wide = wi if view.is_narrow else wo
+        is_flat = view.problem.is_flat
+        positions = ((to - 1) * hi + ho - 1) * wi + wide if is_flat else stored
+        tile = self._tile(positions)
+        parts, steps = 1, view.taps * -(-view.length // tile.block_k)
+        if view.is_narrow:
+            self.sums_elems = max(self.sums_elems, positions * view.outputs)
+        elif job.sums:
+            tiles = -(-positions // tile.block_p) * -(-job.outputs // tile.block_n) * job.groups
+            per = -(-steps // plan.splits(tiles, steps, total, stored, self.target.units))
+            parts, steps = -(-steps // per), per
+            if parts > 1:
+                self.sums_elems = max(self.sums_elems, parts * stored * total)
+        return _Product(source, start, size, box, positions, tile, parts, steps)
 
     def _direct(self) -> Iterator[_Product]:
         """The pieces as they are, as far as they are read."""
-        job, (high, wide), begin = self.job, self.job.size, self.job.first
-        for end in (job.frames[0], job.frames[1] - 1):
+        job, view, (high, wide), begin = self.job, self.view, self.job.size, self.job.first
+        for end in (view.first_row, view.first_row + view.rows[0] - 1):
             self._piece_of(end)  # it has to be there
+        one_by_one = job.kernel[0] * job.stride[0] == 1
+        frames, (_, lines, _) = job.frames[1] - job.frames[0], view.positions
+        if view.is_narrow:  # as much as has room for its sums
+            fit = plan.SPLIT_BYTES // (4 * wide * view.outputs)
+            frames, lines = max(1, fit // high), min(lines, max(1, fit))
         for k, piece in enumerate(job.pieces):
-            low, top = max(begin, job.frames[0]), min(begin + piece.frames, job.frames[1])
-            if low < top:
-                start = (low - begin) * high * wide * job.row_channels
-                box = Box(0, low - job.frames[0], top - job.frames[0], 0, high)
-                yield self._product(f"x{k}", start, (top - low, high, wide), box)
+            low, top = job.frames
+            if one_by_one:
+                low, top = max(begin, low), min(begin + piece.frames, top)
+            for t0 in range(low, top, frames):
+                t1 = min(t0 + frames, top)
+                size = (view.problem.reach(0, t1 - t0), high, wide)
+                for h0 in range(0, view.positions[1], lines):
+                    line = (t0 * job.stride[0] - begin) * high + h0 * job.stride[1]
+                    h1 = min(h0 + lines, view.positions[1])
+                    box = Box(t0 - job.frames[0], t1 - job.frames[0], h0, h1)
+                    yield self._product(f"x{k}", line * wide * job.row_channels, size, box)
             begin += piece.frames
 
     def _boxes(self) -> Iterator[_Product]:
         """Box after box in one workspace of rows."""
         job, view = self.job, self.view
         whole = self._tile(math.prod(view.rows))
-        blocks = -(-job.outputs // whole.block_n) * self.phases
-        tiling = Tiling(whole.block_p, blocks, self.machine.units)
-        made = _boxes_of(view.problem, False, self.machine.rows_bytes, tiling)
-        self.rows_elems = made.workspace_bytes // ITEMSIZE[job.dtype]
-        for box in made.boxes():
-            yield self._product("rows", 0, (*box.lines(view.problem), view.rows[2]), box)
+        blocks = -(-view.outputs // whole.block_n) * self.phases * job.groups
+        tiling = Tiling(whole.block_p, blocks, self.target.units)
+        room = self.target.rows_bytes
+        if view.is_narrow:
+            sums, row = 4 * view.outputs, job.row_channels * ITEMSIZE[job.dtype]
+            room = min(room * row // (row + sums), plan.SPLIT_BYTES // sums * row)
+        (most, high, _), (th, hh) = view.positions, _boxes_of(view.problem, room, tiling)
+        for t0, h0 in itertools.product(range(0, most, th), range(0, high, hh)):
+            box = Box(t0, min(t0 + th, most), h0, min(h0 + hh, high))
+            size = (*box.lines(view.problem), view.rows[2])  # of later ones never larger
+            self.rows_elems = max(self.rows_elems, math.prod(size) * job.row_channels)
+            yield self._product("rows", 0, size, box)
 
     def _piece_of(self, u: int) -> int:
         """The piece that holds frame u of the rows, -1 for zeros. ValueError where none does."""
@@ -352,53 +418,64 @@ class Work:
             while end < frames and (k < 0 or pieces[end] in (-1, k)):
                 k, end = max(k, pieces[end]), end + 1
             k = max(k, 0)
-            s = job.pieces[k].strides
-            whole = s[0] == 1 and job.channels % 8 == 0 and not any(n % 8 for n in s[1:])
-            vector = 8 if whole else 1
-            block_w, block_c = _load_block(job, s)
-            count = (end - begin) * lines * -(-wide // block_w) * -(-job.row_channels // block_c)
             first = job.first + sum(before.frames for before in job.pieces[:k])
             factors = ("factor", "summand") if job.affine else ("rows", "rows")
             to = begin * lines * wide * job.row_channels
-            yield Launch(
-                "load_rows", (count, 1, 1),
+            strides, size = job.pieces[k].strides, (end - begin, lines, wide)
+            yield plan.make_load(
                 ((f"x{k}", 0), ("rows", to), (factors[0], 0), (factors[1], 0)),
-                (job.channels, job.row_channels // 8, *job.size, lines, wide,
-                 box.h0 * job.stride[1] - view.pad[0], -view.pad[1], u0 + begin, view.up_frames,
-                 first, job.pieces[k].frames, s[0], *(n // vector for n in s[1:]),
-                 job.eps),  # type: ignore[arg-type]
-                (*job.replicate, *view.up, view.keep_first, job.norm, job.affine, job.silu,
-                 s[3] == 1, vector, block_w, block_c), 4, 1,
+                job.channels * job.groups, job.size, strides, size,
+                (u0 + begin, box.h0 * job.stride[1] - view.pad[0], -view.pad[1]), view.up_frames,
+                first, _load_block(job, strides), (*job.replicate, *view.up, view.keep_first,
+                job.norm, job.affine, job.silu), job.eps,
             )  # fmt: skip
             begin = end
 
-    def _conv(self, product: _Product, tile0: int) -> Launch:
-        """conv_fused; the launch's tiles begin at tile0."""
-        job, view, out, (_, hi, wi) = self.job, self.view, self.out, product.size
-        box, c, positions = product.box, product.tile, product.positions
-        ho, wo = box.h1 - box.h0, view.positions[2]
-        kh = view.kernel[1]
+    def _conv(self, product: _Product, tile0: int) -> Iterator[Launch]:
+        """conv_rows, and what adds its sums up; the launch's tiles begin at tile0."""
+        job, view, out, c = self.job, self.view, self.out, product.tile
+        box, parts, (_, hi, wi) = product.box, product.parts, product.size
+        to, ho, wo = box.t1 - box.t0, box.h1 - box.h0, view.positions[2]
+        total, stored, narrow = job.outputs * job.groups, to * ho * wo, view.is_narrow
+        bias, at = "bias" if job.bias else "weight", box.h0 * view.phases[1] * out[2]
+        target, strides, wide, split = ("out", at), out, wo, 0
+        frames, shift = job.out_frames, view.shift + box.t0 * view.phases[0]
+        if narrow or parts > 1:
+            line, high, wide = (view.outputs, hi, wi) if narrow else (total, ho, wo)
+            target, strides = ("sums", 0), last_strides(line, (high, wide))
+            frames, shift, split = to, 0, 0 if narrow else stored * total
+        with_bias, numbered = job.bias and target[0] == "out", (tile0, self.tiles)
+        last = strides[0] == 1 and view.outputs * job.groups > 1
+        whole = last and job.outputs % 8 == 0 and not any(n % 8 for n in strides[1:])
+        vector = 8 if whole and not narrow else 1
         row = (view.steps[0] * hi * wi, view.steps[1] * wi, view.steps[2])
-        last = out[0] == 1 and job.outputs > 1
-        vector = 8 if last and job.outputs % 8 == 0 and not any(n % 8 for n in out[1:]) else 1
-        strides = tuple(n // vector for n in out[1:])
-        at = box.h0 * view.phases[1] * out[2]
-        shift = view.shift + box.t0 * view.phases[0]
-        precision = configs.precision(self.machine.arch, job.dtype, self.machine.tf32)
-        numbered = (tile0, self.tiles) if job.moments else (0, 0)
-        return Launch(
-            "conv_fused",
-            (-(-positions // c.block_p) * -(-job.outputs // c.block_n), self.phases, 1),
-            ((product.source, product.start), ("weight", 0),
-             ("bias" if job.bias else "weight", 0), ("out", at),
-             ("parts" if job.moments else "out", 0)),
-            (positions, job.outputs // vector, job.row_channels // 8, self.length // 8, wo, ho,
-             job.out_frames, shift, wi, hi, *job.stride[::-1], hi * wi, wi, *row,
-             view.taps, out[0], *strides, *numbered),
-            (-(-self.length // c.block_k), kh, self.length % c.block_k == 0, self.flat,
-             job.bias, job.add, job.moments, last, vector, *view.phases,
-             precision, c.block_p, c.block_n, c.block_k, c.group),
+        step = (job.dilation[0] * hi * wi, job.dilation[1] * wi, job.dilation[2])
+        precision = configs.precision(self.target.arch, job.dtype, self.target.tf32)
+        blocks = -(-product.positions // c.block_p) * -(-view.outputs // c.block_n)
+        yield Launch(
+            "conv_rows", (blocks, self.phases * job.groups, parts),
+            ((product.source, product.start), ("weight", 0), (bias, 0), target,
+             ("parts" if job.moments else target[0], 0)),
+            (product.positions, view.outputs // vector, job.row_channels // 8, view.length // 8,
+             wide, ho, frames, shift, wi, hi, *job.stride[::-1], *step, *row, view.taps,
+             product.steps, strides[0], *(n // vector for n in strides[1:]), split // vector,
+             *(numbered if job.moments else (0, 0))),
+            (-(-view.length // c.block_k), view.kernel[1], view.columns,
+             view.length % c.block_k == 0, view.problem.is_flat, with_bias, job.add, job.moments,
+             "" if job.sums else "evict_first", last, vector, parts > 1, job.groups > 1,
+             *view.phases, precision,
+             c.block_p, c.block_n, c.block_k, c.group),
             c.num_warps, c.num_stages,
+        )  # fmt: skip
+        if target[0] == "out":
+            return
+        count, by = (view.kernel[2], line + job.outputs) if narrow else (parts, split)
+        block_p, block_n = (256, 1 << (total - 1).bit_length()) if narrow else (32, 64)
+        yield Launch(
+            "add_parts", (-(-stored // block_p), -(-total // block_n), 1),
+            (("sums", 0), (bias, 0), ("out", at + box.t0 * out[1])),
+            (stored, total, wo, ho, wide, high, line, *out, count, by),
+            (job.bias, not narrow, block_p, block_n), 4, 1,
         )  # fmt: skip
 
 
@@ -418,50 +495,3 @@ def _load_block(job: Job, strides: Strides) -> tuple[int, int]:
 
 
 work_of = functools.lru_cache(maxsize=2048)(Work)
-
-
-class AttentionJob(NamedTuple):
-    """softmax(q k^T) v of some frames' queries. size: of a head; tokens: of a frame's queries.
-    Frame f sees keys (first + f) * begin to stop + (first + f) * stop_by. q_head, k_head: from a
-    head to the next; out: strides of the result by head, token and element."""
-
-    dtype: str
-    size: int
-    heads: int
-    frames: int
-    tokens: int
-    first: int
-    begin: int
-    stop: int
-    stop_by: int
-    q_head: int
-    k_head: int
-    out: Triple
-
-
-class AttentionWork:
-    """Its launch; attention_of() gives the same object for the same question. calls: as Work's."""
-
-    def __init__(self, job: AttentionJob, arch: str) -> None:
-        tile = configs.attention(arch, job.dtype)
-        assert tile is not None, f"no tile for attention on {arch}"
-        self.calls: dict[Hashable, tuple[Call, ...]] = {}
-        # In two blocks, of which the second is loaded when the first is multiplied.
-        most, further = 256, 128 if job.size <= 384 or job.size % 384 == 0 else 256
-        parts, (o_head, o_token, o_element) = -(-job.size // (most + further)), job.out
-        vector = 8 if o_element == 1 and not any(n % 8 for n in job.out[:2]) else 1
-        even = job.size % tile.block_k == 0 and job.size % (most + further) == 0
-        scale = job.size**-0.5 * math.log2(math.e)
-        self.launches = (Launch(
-            "attend", (job.frames * -(-job.tokens // tile.block_p), job.heads, parts),
-            (("x0", 0), ("x1", 0), ("x2", 0), ("out", 0)),
-            (job.size // 8, job.tokens, job.first, job.begin, job.stop, job.stop_by,
-             scale,
-             job.q_head // 8, job.k_head // 8,
-             o_head // vector, o_token // vector, o_element),
-            (even, vector, "ieee", tile.block_p, tile.block_n, tile.block_k, most, further),
-            tile.num_warps, tile.num_stages,
-        ),)  # fmt: skip
-
-
-attention_of = functools.lru_cache(maxsize=256)(AttentionWork)

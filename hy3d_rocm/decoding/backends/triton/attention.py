@@ -1,0 +1,61 @@
+"""The launch of attention over large heads. Pure integers: no torch, no triton."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from hy3d_rocm.conv.problem import Triple
+from hy3d_rocm.conv.triton import configs
+from hy3d_rocm.conv.triton.plan import Call, Launch
+
+KERNELS = "hy3d_rocm.decoding.backends.triton.kernels"
+
+
+class AttentionJob(NamedTuple):
+    """softmax(q k^T) v of some frames' queries. size: of a head; tokens: of a frame's queries.
+    Frame f sees keys (first + f) * begin to stop + (first + f) * stop_by. q_head, k_head: from a
+    head to the next; out: strides of the result by head, token and element."""
+
+    dtype: str
+    size: int
+    heads: int
+    frames: int
+    tokens: int
+    first: int
+    begin: int
+    stop: int
+    stop_by: int
+    q_head: int
+    k_head: int
+    out: Triple
+
+
+class AttentionWork:
+    """Its launch; attention_of() gives the same object for the same question. calls: as Work's."""
+
+    def __init__(self, job: AttentionJob, arch: str) -> None:
+        tile = configs.attention(arch, job.dtype)
+        assert tile is not None, f"no tile for attention on {arch}"
+        self.calls: dict[Hashable, tuple[Call, ...]] = {}
+        # In two blocks, of which the second is loaded when the first is multiplied.
+        most, further = 256, 128 if job.size <= 384 or job.size % 384 == 0 else 256
+        parts, (o_head, o_token, o_element) = -(-job.size // (most + further)), job.out
+        vector = 8 if o_element == 1 and not any(n % 8 for n in job.out[:2]) else 1
+        even = job.size % tile.block_k == 0 and job.size % (most + further) == 0
+        scale = job.size**-0.5 * math.log2(math.e)
+        self.launches = (Launch(
+            "attend", (job.frames * -(-job.tokens // tile.block_p), job.heads, parts),
+            (("x0", 0), ("x1", 0), ("x2", 0), ("out", 0)),
+            (job.size // 8, job.tokens, job.first, job.begin, job.stop, job.stop_by,
+             scale,
+             job.q_head // 8, job.k_head // 8,
+             o_head // vector, o_token // vector, o_element),
+            (even, vector, "ieee", tile.block_p, tile.block_n, tile.block_k, most, further),
+            tile.num_warps, tile.num_stages, KERNELS,
+        ),)  # fmt: skip
+
+
+attention_of = functools.lru_cache(maxsize=256)(AttentionWork)
