@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,9 +32,6 @@ _FEWEST_LAST = 8
 KERNELS = "hy3d_rocm.decoding.backends.triton.kernels"
 #: operands by number, as in the list of addresses; pieces of the source, x0 and so on, follow.
 OPERANDS = ("out", "weight", "bias", "factor", "summand", "rows", "parts", "moments")
-
-# Taps of a 3-wide kernel that meet the same input, for the even and the odd one of two outputs.
-_FOLDED = (((0,), (1, 2)), ((0, 1), (2,)))
 
 
 def refusal(device: torch.device, dtype: torch.dtype, arch: str = "") -> str | None:
@@ -105,6 +101,8 @@ class TritonBackend(TorchBackend):
     """
 
     is_channels_last = True
+    #: elements of the largest heads that torch's attention computes
+    heads_of_torch = LARGEST_TRUSTED
 
     def __init__(
         self, weights: Weights, device: torch.device | str, machine: Machine | None = None,
@@ -178,7 +176,8 @@ class TritonBackend(TorchBackend):
         self, q: Tensor, room: Tensor, target: Tensor, ranges: attention.KeyRanges,
         check: Callable[[], object],
     ) -> None:  # fmt: skip
-        """As TorchBackend.attend; heads that torch is not trusted with in one launch."""
+        """As TorchBackend.attend; large heads in one launch. Torch's kernels for these are wrong on
+        some AMD cards and slower on an H200."""
         made = self.attention_of(q, room, target, ranges)
         if made is None:
             if self.device.type != "meta":
@@ -188,13 +187,9 @@ class TritonBackend(TorchBackend):
         operands = (target, *[None] * (len(OPERANDS) - 1), q, room[0], room[1])
         self._launch(Part(made, None, None, None), operands)
 
-    def trusts(self, size: int) -> bool:
-        """Whether torch's attention is taken for heads of `size` elements."""
-        return size <= LARGEST_TRUSTED or not self.target().arch.startswith("gfx")
-
     def attends(self, dtype: torch.dtype, size: int) -> bool:
         """As TorchBackend.attends."""
-        if self.trusts(size) or size % 8:
+        if size <= self.heads_of_torch or size % 8:
             return False
         if configs.attention(self.target().arch, NAMES.get(dtype, "")) is None:
             return False
@@ -548,43 +543,42 @@ def pack(weight: Tensor, bias: Tensor | None, job: Job, order: str) -> tuple[Ten
     padded to a multiple of 8, and (phases * outputs). order: of the shuffle whose phases are the
     job's, or "".
 
-    Sums of taps are made in float32 and rounded once.
+    Sums of taps are made in float32, of float32 in float64, and rounded once.
     """
     weight = weight.detach().view(*weight.shape[:2], *job.kernel)
-    bias, phases = None if bias is None else bias.detach().contiguous(), [weight]
+    bias = None if bias is None else bias.detach().contiguous()
     if order:  # as many channels as are kept
         kept = slice(0, job.outputs)
-        phases = [torch_ops.by_phase(weight, job.shuffle, order)[:, :, :, kept].flatten(0, 3)]
+        weight = torch_ops.by_phase(weight, job.shuffle, order)[:, :, :, kept].flatten(0, 3)
         if bias is not None:
             bias = torch_ops.by_phase(bias, job.shuffle, order)[:, :, :, kept].flatten()
-    elif job.folds[1]:
-        phases = _folded(weight, job.folds[0])
-        bias = None if bias is None else bias.repeat(len(phases))
-    o, c, kt, kh, kw = phases[0].shape
-    packed = weight.new_zeros((len(phases), o, kt, kh, kw, -(-c // 8) * 8))
-    for place, part in zip(packed, phases, strict=True):
-        place[..., :c] = part.permute(0, 2, 3, 4, 1)
-    return packed.flatten(0, 1).flatten(1, 2).flatten(2), bias
+    axes = [] if order else [n for n in (2, 1, 0) if job.folds[n > 0]]
+    outputs, channels, *kernel = weight.shape
+    taps = [2 if n in axes else count for n, count in enumerate(kernel)]
+    size = (2,) * len(axes) + (outputs, *taps, -(-channels // 8) * 8)
+    packed = weight.new_zeros(size)
+    if bias is not None:
+        bias = bias.repeat(2 ** len(axes))
+    step = -(-outputs // 8) if axes else outputs  # more would take more than is planned
+    for first in range(0, outputs, step):
+        made = _folded(weight[first : first + step], axes).movedim(-4, -1)
+        packed[..., first : first + step, :, :, :, :channels] = made
+    return packed.flatten(0, len(axes)).flatten(1, 2).flatten(2), bias
 
 
-def _folded(weight: Tensor, in_time: bool) -> list[Tensor]:
-    """A weight a phase, of sums of taps. Of two output frames the first is the odd one."""
-    ways = _FOLDED[::-1] if in_time else ((),)  # no sums of frames' taps
-    wide = torch.float64 if weight.dtype is torch.float32 else torch.float32
-    size = (*weight.shape[:2], 2 if in_time else weight.shape[2], 2, 2)
-    found = [weight.new_empty(size) for _ in range(4 * len(ways))]
-    for number, (lines, columns) in enumerate(itertools.product(_FOLDED, _FOLDED)):
-        for h, w in itertools.product(range(2), range(2)):
-            first, *others = itertools.product(lines[h], columns[w])
-            total = weight[:, :, :, first[0], first[1]].to(wide, copy=True)  # of all frames
-            for kh, kw in others:
-                total += weight[:, :, :, kh, kw]
-            for made, frames in zip(found[number::4], ways, strict=True):
-                for t, taps in enumerate(frames):
-                    made[:, :, t, h, w] = total[:, :, taps[0] : taps[-1] + 1].sum(2)
-                if not frames:
-                    made[:, :, :, h, w] = total
-    return found
+def _folded(weight: Tensor, axes: Sequence[int]) -> Tensor:
+    """A weight (O, C, kt, kh, kw) with two in place of three taps of these axes of the kernel: sums
+    of those that meet the same input, for the even and the odd one of two outputs, (2, ..., O, C,
+    kt, kh, kw), the last axis first. Of two frames the first is the odd one."""
+    if axes:
+        weight = weight.to(torch.float64 if weight.dtype is torch.float32 else torch.float32)
+    for n in axes:
+        before, middle, behind = weight.unbind(n - 3)
+        ways = [before, middle + behind, before + middle, behind]
+        if n == 0:
+            ways = ways[2:] + ways[:2]
+        weight = torch.stack(ways).view(2, 2, *before.shape).movedim(1, n - 3)
+    return weight
 
 
 def wanted(part: Part, tensors: Sequence[Tensor | None]) -> Iterator[ahead.Wanted]:
