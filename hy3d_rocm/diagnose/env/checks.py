@@ -161,6 +161,11 @@ def has(key: str, value: str = "") -> Check:
     return check
 
 
+def has_both(key: str, value: str, other: str) -> Check:
+    """`has` of the first, where the second setting is there, too."""
+    return lambda case: has(other)(case) and has(key, value)(case)
+
+
 def read_first(*names: str) -> Check:
     """The first of these that is set: then this variable isn't read."""
 
