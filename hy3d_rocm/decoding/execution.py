@@ -20,6 +20,7 @@ from hy3d_rocm.conv.prepared import give_back, stats_now, steady
 from hy3d_rocm.decoding import black_box, faults, precision, stages, together
 from hy3d_rocm.decoding.backends.native import NativeBackend
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
+from hy3d_rocm.decoding.backends.triton import selfcheck
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 from hy3d_rocm.decoding.compile_ahead import compile_ahead
 from hy3d_rocm.decoding.copies import converted_family
@@ -29,7 +30,7 @@ from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.placing import Placing, Transfers
 from hy3d_rocm.decoding.planning.compiled import Compiled, plan_job
-from hy3d_rocm.decoding.planning.jobs import Job, resume_key_of, unused_sizes
+from hy3d_rocm.decoding.planning.jobs import Job, best_backend, resume_key_of, unused_sizes
 from hy3d_rocm.decoding.planning.planner import Plan, Variant
 from hy3d_rocm.decoding.precision import Precision
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
@@ -179,11 +180,13 @@ class Execution:
         plan = self._planned(self._next_plan, failure, event)
         self._take(plan)
         event["next_way"] = plan.variant.name
+        with_other = f" in {report.dtype}" if "next_dtype" in event else ""
+        if failure.what == faults.WRONG_KERNEL:
+            with_other = ", by PyTorch's operators"
         logger.warning(
             "[%s] %s in step %d of %s (%s): starting again %s%s",
             stages.stage_of(self.job.encode), failure.what.capitalize(), self.counter.done + 1,
-            failed.variant.name, failure.text, plan.variant.name,
-            f" in {report.dtype}" if "next_dtype" in event else "",
+            failed.variant.name, failure.text, plan.variant.name, with_other,
         )  # fmt: skip
 
     def _next_plan(self, failure: faults.Failure, event: dict[str, Any]) -> Plan:
@@ -196,6 +199,12 @@ class Execution:
                     raise ValueError("no wider type is left")
                 self.job, self.resume_key = self.job.but(dtype=dtype), None
                 event["next_dtype"] = self.report.dtype = precision.name_of(dtype)
+                return self._chosen()
+            if failure.what == faults.WRONG_KERNEL:  # on every rank: no decode to come has them
+                selfcheck.distrust(self.job.device, failure.text)
+                asked = self.asked.options.backend
+                backend = best_backend(self.job.device, self.job.dtype, asked)
+                self.job, self.resume_key = self.job.but(make_backend=backend), None
                 return self._chosen()
             if failed.compiled is None:
                 return self._next_own_way(failed, failure)

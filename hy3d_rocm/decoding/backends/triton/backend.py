@@ -23,7 +23,7 @@ from hy3d_rocm.decoding import geometry
 from hy3d_rocm.decoding.backends import attention, statistics, torch_ops
 from hy3d_rocm.decoding.backends.statistics import NAMES, Affine
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
-from hy3d_rocm.decoding.backends.triton import work
+from hy3d_rocm.decoding.backends.triton import selfcheck, work
 from hy3d_rocm.decoding.backends.triton.work import ONES, Job, Machine, Piece, last_strides
 from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Weights
 
@@ -45,7 +45,7 @@ def refusal(device: torch.device, dtype: torch.dtype, arch: str = "") -> str | N
     given = arch or tier.architecture(device)
     if not configs.is_known(given) or not configs.offered(given, name):
         return f"the kernels were not checked for {name} on {given}"
-    return None if arch else tier.kernel_problem()
+    return None if arch else tier.kernel_problem() or selfcheck.why_not(device)
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +88,8 @@ class _Layer(NamedTuple):
 # Forms of all decodes: the next one has most of them.
 _forms: dict[tuple[Any, ...], _Form] = {}
 _MOST_FORMS = 4096
+# Launches whose results were checked.
+_sound: set[tuple[Any, ...]] = set()
 
 
 class TritonBackend(TorchBackend):
@@ -97,12 +99,15 @@ class TritonBackend(TorchBackend):
 
     Packed weights are kept as long as the backend, and so is what follows from a layer and the form
     of its source, the same for most chunks of a video. machine: instead of what the device is.
-    is_tuned: whether tiles are those that `hy3d-rocm tune` found best on this GPU.
+    is_tuned: whether tiles are those that `hy3d-rocm tune` found best on this GPU. The first result
+    of each kernel of this process is checked (selfcheck.py): WrongKernelError.
     """
 
     is_channels_last = True
     #: elements of the largest heads that torch's attention computes
     heads_of_torch = LARGEST_TRUSTED
+    #: where the first results are checked
+    checked_on: tuple[str, ...] = ("cuda",)
 
     def __init__(
         self, weights: Weights, device: torch.device | str, machine: Machine | None = None,
@@ -116,6 +121,7 @@ class TritonBackend(TorchBackend):
         # Of a backend on shapes: takes each part that would be launched, and its operands.
         self.on_launch: Callable[[Part, Sequence[Tensor | None]], object] = lambda *_: None
         self._known: dict[tuple[Any, ...], _Layer] = {}
+        self._unchecked: set[int] = set()  # of those
         self._packed: dict[tuple[Any, ...], tuple[Tensor, Tensor | None, Any]] = {}
         self._affines: dict[tuple[Any, ...], tuple[Affine | None, Any]] = {}
 
@@ -142,6 +148,8 @@ class TritonBackend(TorchBackend):
         if known is None:
             form = self._form(call, layer, source, frames, affine, add, moments, out)
             known = self._known[key] = _Layer(layer, form, self._parts(layer, form, affine))
+            if self.device.type in self.checked_on:
+                self._unchecked.add(id(known))
         form = known.form
         if form.reason is not None:
             self.delegated[form.reason] = self.delegated.get(form.reason, 0) + 1
@@ -158,19 +166,47 @@ class TritonBackend(TorchBackend):
         else:
             layout, dtype = form.layout, tensors[0].dtype
             made = torch.empty(form.size, dtype=dtype, device=self.device, memory_format=layout)
-        every, at = [], 0
-        for part in known.parts:
-            end = at + part.work.job.out_frames
-            every.append(self._run(part, tensors, affine, made[:, :, at:end]))
-            at = end
-        kept = [m for m in every if m is not None]
+        kept = self._carry_out(known, layer, source, frames, affine, start, made)
         if form.by_copy and layer.shuffle is not None:  # few channels a phase
             return torch_ops.finished(made, layer.shuffle, frames, add, out), None
         if form.alone and add is not None:  # in the store its masks would cost all registers
             made.add_(add)
         if out is not None and made is not out:
             made = out.copy_(made)
-        return made, statistics.combine(kept) if kept else None
+        return made, kept
+
+    def _carry_out(
+        self, known: _Layer, layer: Conv, source: Pieces, frames: Range, affine: Affine | None,
+        start: Tensor | None, made: Tensor,
+    ) -> Moments | None:  # fmt: skip
+        """All launches, into `made`. start: what they add to."""
+        watch, new = None, set[Any]()
+        if id(known) in self._unchecked:
+            new = _launched(self.device, known.parts) - _sound
+            watch = self._watch(layer, source, frames, known.form, affine, start) if new else None
+        every, at = [], 0
+        for part in known.parts:
+            end = at + part.work.job.out_frames
+            every.append(self._run(part, source.tensors, affine, made[:, :, at:end]))
+            at = end
+        kept = [m for m in every if m is not None]
+        moments = statistics.combine(kept) if kept else None
+        if watch is not None:
+            tf32 = self.target().tf32 and source.tensors[0].dtype is torch.float32
+            bias = self.weights.of(layer.module, "bias")
+            watch.check(made, self._weight(layer), bias, tf32, moments)
+            _sound.update(new)
+        self._unchecked.discard(id(known))
+        return moments
+
+    def _watch(
+        self, layer: Conv, source: Pieces, frames: Range, form: _Form, affine: Affine | None,
+        add: Tensor | None,
+    ) -> selfcheck.Watch:  # fmt: skip
+        if affine is None and layer.norm is not None:
+            affine = self._affine(layer.norm, source.tensors[0].shape[1])
+        is_shuffled = layer.shuffle is not None and not form.by_copy
+        return selfcheck.Watch(layer, source, frames, form.size, affine, is_shuffled, add)
 
     def attend(
         self, q: Tensor, room: Tensor, target: Tensor, ranges: attention.KeyRanges,
@@ -489,6 +525,14 @@ class TritonBackend(TorchBackend):
         is_here = device.index is None or device.index == torch.cuda.current_device()
         with nullcontext() if is_here else torch.cuda.device(device.index):
             run_launches(part, operands, device.index)
+
+
+def _launched(device: torch.device, parts: Sequence[Part]) -> set[tuple[Any, ...]]:
+    """By which kernels that were checked are known."""
+    return {
+        (device, one.kernel, one.constants, one.num_warps, one.num_stages)
+        for part in parts for one in part.work.launches
+    }  # fmt: skip
 
 
 def whole(size_bytes: int) -> int:
