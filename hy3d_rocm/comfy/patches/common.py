@@ -29,9 +29,9 @@ from hy3d_rocm.comfy.patches.engine import MISSING, Change
 from hy3d_rocm.comfy.patches.upstream import (
     KNOWN,
     PatchSpec,
-    Upstream,
+    Place,
+    function_differs,
     functions_of,
-    node_differs,
     written,
 )
 from hy3d_rocm.device import main_device, resolve_device
@@ -133,10 +133,12 @@ class NodePatch:
     inputs: Sequence[str] = ()
     optional: bool = False
 
-    def differs(self, upstream: Upstream) -> str | None:
+    def differs(self, upstream: Place) -> str | None:
         """None if the node is as we know it, else a sentence."""
-        different = node_differs(upstream, self.node, self.function, self.parameters, self.names)
-        return different or self._own_inputs_differ(upstream.node(self.node))
+        node_class = upstream.part(self.node)
+        known = {"is_node": True, "parameters": self.parameters, "names": self.names}
+        different = function_differs(node_class, self.node, self.function, known)
+        return different or self._own_inputs_differ(node_class)
 
     def _own_inputs_differ(self, node_class: Any) -> str | None:
         """A sentence if upstream has an input or a parameter of the same name as one of ours."""
@@ -152,15 +154,15 @@ class NodePatch:
             return f"{self.node}.IS_CHANGED is asynchronous by now"
         return None
 
-    def changes(self, upstream: Upstream) -> list[Change]:
+    def changes(self, upstream: Place) -> list[Change]:
         """The changes that wrap it. None for an optional node that is not there, or not as we know
         it."""
         if self.optional and (
-            self.node not in upstream.node_ids or self.differs(upstream) is not None
+            self.node not in upstream.parts or self.differs(upstream) is not None
         ):
             logger.debug("%s is not as we know it and is left as it is", self.node)
             return []
-        node_class = upstream.node(self.node)
+        node_class = upstream.part(self.node)
         changes = [
             Change(node_class, self.function, self.wrapped),
             Change(node_class, "IS_CHANGED", self.is_changed, added=True),

@@ -21,7 +21,14 @@ from typing import Any
 
 from hy3d_rocm.comfy import comfy_server, settings, when_started
 from hy3d_rocm.comfy.patches.engine import PatchError, PatchSet
-from hy3d_rocm.comfy.patches.upstream import PACKS, Pack, PatchSpec, Place, UpstreamError
+from hy3d_rocm.comfy.patches.upstream import (
+    PACKS,
+    Pack,
+    PatchSpec,
+    Place,
+    UpstreamError,
+    find,
+)
 from hy3d_rocm.diagnose.env.choices import PATCH_VARIABLE, is_off, read_patch_choice
 
 logger = logging.getLogger("hy3d_rocm")
@@ -197,7 +204,7 @@ class Installation:
         if problem is not None:
             self._say(logging.WARNING, "%s", problem)
         mappings = getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", {})
-        found = [(pack, upstream) for pack in self.packs for upstream in pack.find(mappings)]
+        found = [(pack, upstream) for pack in self.packs for upstream in find(pack.name, mappings)]
         gone = [c for c in self._copies if not any(c.upstream.same_as(u) for _, u in found)]
         for copy in gone:  # a pack that was loaded anew left its old classes behind
             self._copies.remove(copy)
