@@ -15,7 +15,7 @@ from hy3d_rocm.conv.tiers import TIER_NAMES
 from hy3d_rocm.decoding.families import family_for
 from hy3d_rocm.tools import loading
 from hy3d_rocm.tune import fused, session, shapes
-from hy3d_rocm.tune.report import tune_dict, tune_text
+from hy3d_rocm.tune.session import tune_dict, tune_text
 
 FUSED = "fused"  # among the tiers: the kernels of decode()
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}

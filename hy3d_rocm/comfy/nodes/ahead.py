@@ -43,8 +43,7 @@ from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.tools.planning import Explained, explain, seconds_text
 from hy3d_rocm.tune.fused import compile_decode, tune_decode
 from hy3d_rocm.tune.measure import Lab
-from hy3d_rocm.tune.report import tune_text
-from hy3d_rocm.tune.session import Wishes, tune_shapes
+from hy3d_rocm.tune.session import Wishes, tune_shapes, tune_text
 from hy3d_rocm.tune.shapes import Shape, collect_decode
 from hy3d_rocm.units import size_text
 

@@ -17,8 +17,16 @@ from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.probe import Case, Outcome, Progress
 from hy3d_rocm.tune import session as tuning
 from hy3d_rocm.tune.measure import Measured
-from hy3d_rocm.tune.report import gain_of, lines_of, tune_dict, tune_text
-from hy3d_rocm.tune.session import Session, Task, TuneReport, Wishes
+from hy3d_rocm.tune.session import (
+    Session,
+    Task,
+    TuneReport,
+    Wishes,
+    gain_of,
+    lines_of,
+    tune_dict,
+    tune_text,
+)
 from hy3d_rocm.tune.shapes import Shape
 
 ROCM = Setting(on_gpu=True, is_rocm=True, current="native", vendor_on=False)
