@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from hy3d_rocm.comfy import settings
-from hy3d_rocm.comfy.in_worker import prepare
 from hy3d_rocm.conv.triton.launch import architecture
 from hy3d_rocm.decoding.device_names import ALL, further_devices, parse_devices
 from hy3d_rocm.decoding.stages import stage_of, warn_alone
@@ -21,6 +20,7 @@ from hy3d_rocm.offload.components import indexed
 if TYPE_CHECKING:
     from hy3d_rocm.decoding.group import Group
     from hy3d_rocm.decoding.workers import Workers
+
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -91,3 +91,11 @@ def _options() -> dict[str, Any]:
     from comfy.cli_args import args
 
     return dict(vars(args))
+
+
+def prepare(options: dict[str, Any]) -> None:
+    """ComfyUI's modules, of which VAEs are made, find the options that the server was started with.
+    No server is started."""
+    import comfy.cli_args
+
+    vars(comfy.cli_args.args).update(options)

@@ -22,8 +22,7 @@ from typing import Any
 
 from hy3d_rocm.comfy import comfy_server, settings
 from hy3d_rocm.comfy.patches.install import installed
-from hy3d_rocm.diagnose.doctor.examination import DEFAULT_SECONDS, examine, host_facts
-from hy3d_rocm.diagnose.doctor.report import Examination
+from hy3d_rocm.diagnose.doctor.examination import DEFAULT_SECONDS, Examination, examine, host_facts
 from hy3d_rocm.diagnose.env.shown import anonymous
 
 logger = logging.getLogger("hy3d_rocm")
