@@ -48,7 +48,6 @@ class Usage:
     kind: Kind
 
     def line(self, stage: str) -> str:
-        """As one stage line."""
         return stage_line(stage, self.free, self.allocated, self.limit, self.kind)
 
 
@@ -57,7 +56,6 @@ _told: ContextVar[frozenset[str]] = ContextVar("hy3d_rocm_stages", default=froze
 
 
 def comfy_device() -> torch.device:
-    """The device that ComfyUI computes on."""
     return torch.device(management.get_torch_device())
 
 

@@ -1,25 +1,12 @@
 """How much memory a pipeline needs: weights counted from its tensors, activations if measured. And
-whether that means that it is offloaded.
+whether that means that it is offloaded (docs/offload.md).
 
-The weights of a pipeline either stay on the accelerator ("resident"), or each component is moved
-there when it runs and back afterwards ("offloaded"). Resident is faster by the transfers and needs
-all weights and the activations at once. "auto" is resident where that fits:
+Activations are everything that a call allocates beside the pipeline's weights: latents, what layers
+hold, a library's workspace that comes from torch's allocator. What a call needs with all weights
+resident is their sum S plus the activations' peak A. It is kept in memory only.
 
-    weights + activations + headroom <= free
-
-docs/offload.md says what headroom is made of, and what is taken for activations that were never
-measured.
-
-Peak of a pipeline's activations, measured during its calls. Kept in memory only.
-
-Activations are here everything that a call allocates beside the pipeline's weights: latents,
-what layers hold, a library's workspace that comes from torch's allocator. What a call needs with
-all weights resident is their sum S plus the activations' peak A.
-
-A run with resident weights gives A directly: the allocator's peak less what was there before,
-weights included. Under model offload the weights on the device change during the call. Between
-two transfers they do not, and each transfer calls a component's `to`; so the peak is taken for
-each stretch between two of them, with the weights W that lie there then, and
+Under model offload each transfer calls a component's `to`; so the peak is taken for each stretch
+between two transfers, with the weights W that lie on the device then, and
 
     A = max over stretches of (peak of the stretch - W).
 

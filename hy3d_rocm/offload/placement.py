@@ -1,10 +1,5 @@
-"""Carrying a decision out on a pipeline: hooks on or off, weights where they belong.
-
-And the same for `to(device)` and `enable_model_cpu_offload()` without a device, called by code that
-is not ours. A loader that first moves the whole pipeline to the accelerator and then asks for
-offload needs room for the weights before anything is decided. So `to` has the scope's `room` make
-it.
-"""
+"""Carrying a decision out on a pipeline: hooks on or off, weights where they belong. And the same
+for `to(device)` and `enable_model_cpu_offload()` without a device, by code that is not ours."""
 
 from __future__ import annotations
 

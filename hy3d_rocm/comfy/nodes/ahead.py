@@ -1,9 +1,6 @@
-"""The nodes that look ahead of a decode: what it would take, and its convolutions measured.
-
-Memory Plan says beforehand how a decode would go: the ways to decode a size, what each takes, and
-which would be taken, as text and as a picture with a bar for each way. Tune VAE measures ahead, as
-`hy3d-rocm tune`, the VAE's own shapes, those of the way that decode() would take for this size.
-"""
+"""The nodes that look ahead of a decode. Memory Plan says how it would go: the ways to decode a
+size, what each takes, and which would be taken, as text and as a picture. Tune VAE measures ahead,
+as `hy3d-rocm tune`, the VAE's own shapes, those of the way that decode() would take for this size."""
 
 from __future__ import annotations
 

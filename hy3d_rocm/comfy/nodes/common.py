@@ -1,8 +1,7 @@
 """What the nodes' modules share: their schemas (nodes.toml), what inputs mean, and fingerprints.
 
 A number widget can't be empty, so each option of a decode that may be None has a number that means
-it. All options are optional inputs, so that prompts saved without them still run, and folded away
-where the front end knows advanced inputs.
+it. All options are optional inputs, so that prompts saved without them still run.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """What every wrapper around a function of upstream's has in common.
 
-A `NodePatch` says how one node is wrapped, and makes the changes for it: the node's method, its
-IS_CHANGED (so that switching a setting runs it again) and, where it has inputs of ours, its
-INPUT_TYPES. The wrapper calls the method that it found; no line of upstream's is repeated here.
-Nothing is kept between two calls, so a wrapper may be entered from many threads and from itself.
-`sampling` is what is around a node that samples with a pipeline: the proxy, the scopes, what the
-user sees of steps and of models on their way.
+The wrapper calls the method that it found; no line of upstream's is repeated here. Nothing is kept
+between two calls, so a wrapper may be entered from many threads and from itself. `sampling` is what
+is around a node that samples with a pipeline: the proxy, the scopes, what the user sees of steps
+and of models on their way.
 """
 
 from __future__ import annotations

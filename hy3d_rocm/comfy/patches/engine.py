@@ -1,11 +1,10 @@
 """PatchSet: replaces attributes of other people's classes, all of them or none, and takes it back.
 
-What stands at the attribute afterwards is a guard, a small function that asks at each call whether
-its set is active and calls the replacement or the original. That makes three things simple: a set
-that is being applied takes effect at one moment, a revert takes effect although somebody has kept
-or wrapped the guard, and whoever asks for the signature, name or doc sees the original's. An error
-that the original raises leaves the guard without a frame of ours: who reads "hy3d_rocm" in the
-traceback of a node that has failed by itself looks in the wrong place.
+What stands at the attribute afterwards is a guard that asks at each call whether its set is active.
+So a set takes effect at one moment, a revert takes effect although somebody has kept or wrapped the
+guard, and whoever asks for the signature, name or doc sees the original's. An error that the
+original raises leaves the guard without a frame of ours: who reads "hy3d_rocm" in the traceback of
+a node that has failed by itself looks in the wrong place.
 """
 
 from __future__ import annotations

@@ -1,27 +1,12 @@
-"""What is patched in ComfyUI-FramePackWrapper: device, unloading, preserved memory, preview.
+"""What is patched in ComfyUI-FramePackWrapper: device, unloading, preserved memory, preview
+(docs/framepack.md says when and why).
 
-Device: its memory module where ComfyUI computes on something else than CUDA's current device
-(`--cpu` on a machine with a GPU, a second GPU, DirectML). Its `gpu` is the device that was current
-when it was imported, and its question for free memory raises for a device that is no CUDA device.
-Where not even the import works, the hook of comfy/import_hooks.py has been there before.
-
-Unloading: the models leave the card in order, as a whole, and the allocator is emptied once each.
-ComfyUI unloads what it must to load the next model, and then in part. A part that is left behind is
-what makes the decode run out of memory. In a prompt with a FramePack sampler each kind goes as soon
-as its work is done, in the order of specification 003: the text encoders when the next stage
-begins, the VAE and the image encoder when they have encoded, the transformer after sampling (also
-after a failure or a cancel, where upstream leaves it), the VAE when it has decoded. Other prompts
-are left as they are.
-
-Memory: gpu_memory_preservation is computed from what is free, and adapted from section to section.
-Upstream's value of 6 GB is nobody's choice and means "computed"; any other value is the user's and
-is only exceeded where a section runs out of memory. `move_model_to_device_with_memory_preservation`
-in upstream's module of nodes places the weights, `sample_hunyuan` there is one section: both are
-wrapped, and what they do belongs to the call of a sampler that is running.
-
-Preview: the finished sections under the frame in work. Upstream shows one frame of the section that
-is being made and starts anew with each section. The frames come from ComfyUI's own previewer
-(latents to RGB, or TAEHV), one latent frame at a time.
+Its `gpu` is the device that was current when it was imported, and its question for free memory
+raises for what is no CUDA device; where not even the import works, the hook of
+comfy/import_hooks.py has been there before. Models are unloaded in a prompt with a FramePack
+sampler alone. `move_model_to_device_with_memory_preservation` in upstream's module of nodes places
+the weights, `sample_hunyuan` there is one section: both are wrapped, and what they do belongs to
+the call of a sampler that is running.
 """
 
 from __future__ import annotations

@@ -1,35 +1,13 @@
-"""What is patched in ComfyUI-Hunyuan3DWrapper, in the order of a workflow.
+"""What is patched in ComfyUI-Hunyuan3DWrapper, in the order of a workflow (docs/comfyui.md says
+what changes for the user).
 
-Delight: upstream puts the images on ComfyUI's device, which under offload is not always where the
-VAE's weights will be, and calls torch.manual_seed(seed) before each image, so that all images of a
-batch get the same noise. It makes no room for itself either, so ComfyUI is asked for what it needs.
-
-Multiview: upstream makes its generator on `pipeline.device`, which under offload may be a device
-where nothing is computed; its paint pipeline sends pictures to "cuda" and draws the noise of its
-VAE from the global random state of whatever device that is.
-
-Mesh: upstream seeds the global generator of the process; `force_offload` of Hy3DGenerateMesh does
-the contrary of what its tooltip says (True leaves the model on the GPU); after a failure the model
-stays there; its models move without a word; and a memory report that torch refuses costs the
-finished mesh.
-
-VAE decode: upstream moves the VAE to ComfyUI's device, whatever ComfyUI's models leave free there,
-and leaves the latents where the node before left them.
-
-Loaders: upstream calls enable_model_cpu_offload() without a device: accelerate then takes GPU 0,
-whichever ComfyUI computes on, and on a machine without a GPU diffusers raises. Nor does it make
-room: what ComfyUI's own models hold counts as free here, and ComfyUI is asked for it before weights
-move.
-
-Render: the nodes and MeshRender say "cuda" themselves; ComfyUI's device is meant instead.
-MeshRender outlives the node that made it, so its device is set where it is made. Its set_mesh and
-get_mesh turn coordinates in place, on a CPU the mesh's and the renderer's own, so both are given
-copies: ComfyUI keeps renderers between prompts, and a mesh whose texture coordinates were turned is
-exported with its texture upside down.
-
-In-painting: upstream's meshVerticeInpaint is plain Python, minutes for what takes the C core a
-tenth of a second. Both have the same bits (tests/unit/raster/test_inpaint.py calls upstream's);
-what was not compared is left to upstream.
+Delight makes no room for itself, so ComfyUI is asked for what it needs. The mesh nodes'
+`force_offload` does the contrary of what its tooltip says: True leaves the model on the GPU. The
+loaders call enable_model_cpu_offload() without a device: accelerate then takes GPU 0, and without a
+GPU diffusers raises. MeshRender outlives the node that made it, so its device is set where it is
+made; its set_mesh and get_mesh turn coordinates in place, on a CPU the mesh's and the renderer's
+own. meshVerticeInpaint has the same bits in the C core (tests/unit/raster/test_inpaint.py calls
+upstream's); what was not compared is left to upstream.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 later ones; where the user says so, else where the GPU is AMD's.
 
 ComfyUI loads packs in an order that nobody promises. Its web application calls `on_startup` after
-all of them and before the first request is answered; its prompt handlers are called at each
-POST /prompt, before the prompt is validated. Both lead to `Installation.run`, which does nothing
-that has been done already. What the settings switch off is not patched, and at each prompt they
-are looked at again. Nothing here raises into ComfyUI.
+all of them, its prompt handlers at each POST /prompt, before the prompt is validated: both lead to
+`Installation.run`. Nothing here raises into ComfyUI.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Whose code is patched (ComfyUI's own and that of packs), found by what it is, and compared with
 what we know of it (upstream.toml).
 
-A pack's folder may have any name, and ComfyUI names its module after the folder's path. So a pack
-is known by a node id whose class comes from a package that has a certain module. What is not loaded
-is not there. The comparisons answer None or a sentence that says what is different; they read
-signatures and compiled code and run nothing.
+A pack's folder may have any name, so a pack is known by a node id whose class comes from a package
+that has a certain module. The comparisons answer None or a sentence that says what is different;
+they read signatures and compiled code and run nothing.
 """
 
 from __future__ import annotations

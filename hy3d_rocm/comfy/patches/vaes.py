@@ -1,14 +1,9 @@
 """How methods of other people's VAEs run: as they are, under protect(), in parts, or on the CPU.
 
 The setting `vae` says which, at each call. Inside of somebody's protect() nothing is done: our own
-nodes call a VAE's methods with their own choice, and a patched method may call another.
-
-comfy.sd.VAE: decode, decode_tiled, encode and encode_tiled, by whatever node they are called. Under
-"full" and "cpu" decode and encode are what our nodes do. The tiled methods keep the tiles that they
-were asked for: somebody has chosen them.
-
-ComfyUI-WanVideoWrapper and ComfyUI-HunyuanVideoWrapper: the classes of their VAEs are patched, not
-their nodes: samplers and other nodes of theirs decode too.
+nodes call a VAE's methods with their own choice, and a patched method may call another. The tiled
+methods of comfy.sd.VAE keep the tiles that they were asked for. Of the Wan and HunyuanVideo
+wrappers the classes of the VAEs are patched, not the nodes: samplers and other nodes decode too.
 """
 
 from __future__ import annotations
@@ -19,7 +14,6 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,13 +21,21 @@ from typing import Any
 import comfy.model_management as management
 import torch
 
-from hy3d_rocm.comfy import memory, reports, settings, vaes
+from hy3d_rocm.comfy import during, memory, reports, settings, vaes
 from hy3d_rocm.comfy.decode import run_own_code, run_vae
 from hy3d_rocm.comfy.memory import is_managed
 from hy3d_rocm.comfy.patches.common import Make, by_name, calling, patch_of
 from hy3d_rocm.comfy.patches.upstream import KNOWN, PatchSpec, written
 from hy3d_rocm.comfy.reports import report_text
-from hy3d_rocm.comfy.running import caught, checked, current_device, on_cpu, running, said
+from hy3d_rocm.comfy.running import (
+    CHECKED,
+    ON_CPU,
+    POLICY,
+    caught,
+    current_device,
+    running,
+    said,
+)
 from hy3d_rocm.comfy.settings import Settings
 from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.router import LOCAL, Guard
@@ -81,7 +83,8 @@ class Work:
         stage = stage_of(self.encodes)
         # ComfyUI's own methods load the VAE; a wrapper's node has done that before.
         before = "VAE Load" if is_managed(self.vae) else stage
-        with memory.stage_lines(before, stage), on_cpu() if now.vae == "cpu" else nullcontext():
+        policy = ON_CPU if now.vae == "cpu" else POLICY.get()
+        with memory.stage_lines(before, stage), during(POLICY, policy):
             return self._finite(now)
 
     def _finite(self, now: Settings) -> Any:
@@ -92,7 +95,7 @@ class Work:
         logger.warning(
             "hy3d_rocm: %s gave NaN: once more, with each convolution checked", self.what
         )
-        with checked():
+        with during(CHECKED, True):
             made = self._once(now)
         if not is_finite(made):
             logger.warning(
