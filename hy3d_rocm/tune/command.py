@@ -69,8 +69,6 @@ def run_tune_command(arguments: argparse.Namespace) -> int:
         line = compiled()
     except KeyboardInterrupt:
         return 130
-    except RuntimeError as error:
-        line = f"the kernels of its fused decode were not compiled: {error}"
     if line:
         _say(line)
     return 0
@@ -90,8 +88,6 @@ def _run(arguments: argparse.Namespace, device: torch.device) -> tuple[Any, str,
         try:
             said = fused.tune_decode(*decode, _say, limit_s=arguments.limit, again=arguments.again)
             _say(said or "this decode is not computed by fused kernels")
-        except RuntimeError as error:
-            _say(f"the kernels of its fused decode were not measured: {error}")
         except KeyboardInterrupt:
             _say("interrupted; the tiles that were measured by then are kept")
             raise

@@ -1,6 +1,6 @@
 """The nodes that look ahead of a decode. Memory Plan says how it would go: the ways to decode a
 size, what each takes, and which would be taken, as text and as a picture. Tune VAE measures ahead,
-as `hy3d-rocm tune`, the VAE's own shapes, those of the way that decode() would take for this size."""
+as `hy3d-rocm tune`, the shapes of the way that decode() would take for this size."""
 
 from __future__ import annotations
 
@@ -278,21 +278,15 @@ def tune(vae: Any, wanted: Wanted, wishes: Wishes) -> str:
         )
     freed = memory.free_everything().splitlines()[-1]
     began, say = time.monotonic(), functools.partial(logger.info, "[Tune VAE] %s")
-    try:
-        with Watcher() as watcher, torch.inference_mode(False), current_device(job.device):
-            tiles = tune_decode(
-                job, plan, say, limit_s=wishes.limit_s, again=wishes.again, look=watcher.throw
-            )
-    except RuntimeError as error:
-        tiles = f"the kernels of its fused decode were not measured: {said(error)}"
+    with Watcher() as watcher, torch.inference_mode(False), current_device(job.device):
+        tiles = tune_decode(
+            job, plan, say, limit_s=wishes.limit_s, again=wishes.again, look=watcher.throw
+        )
     left = max(wishes.limit_s - (time.monotonic() - began), 0.0)
     shapes, whose = collect_decode(job, plan)
     report = measure(shapes, job.device, replace(wishes, limit_s=left))
-    try:
-        with Watcher() as watcher, current_device(job.device):
-            compiled = compile_decode(job, plan, watcher.throw)
-    except RuntimeError as error:
-        compiled = f"the kernels of its fused decode were not compiled: {said(error)}"
+    with Watcher() as watcher, current_device(job.device):
+        compiled = compile_decode(job, plan, watcher.throw)
     lines = "\n".join(filter(None, (report, tiles, compiled)))
     return f"{len(shapes)} convolutions {whose}\n{freed}\n\n{lines}".rstrip()
 
