@@ -29,14 +29,7 @@ import torch
 
 from hy3d_rocm.comfy import comfy_server, during, memory
 from hy3d_rocm.comfy.memory import comfy_device
-from hy3d_rocm.comfy.patches.common import (
-    Make,
-    by_name,
-    calling,
-    off_the_gpu,
-    offload_device,
-    patch_of,
-)
+from hy3d_rocm.comfy.patches import common
 from hy3d_rocm.comfy.patches.upstream import PatchSpec, Place
 from hy3d_rocm.comfy.patches.vaes import is_untouched
 from hy3d_rocm.framepack import sections
@@ -133,7 +126,7 @@ def _unloading(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
 def _unload_transformer(transformer: Any) -> None:
     """After a failure, where upstream leaves it on the card."""
     logger.info("Unloading %s completely", type(transformer).__name__)
-    off_the_gpu(transformer)
+    common.off_the_gpu(transformer)
     management.soft_empty_cache()
 
 
@@ -221,7 +214,7 @@ def _moving(move: Callable[..., Any], /, model: Any, *args: Any, **kwargs: Any) 
 
 def _waiting(device: torch.device) -> torch.device:
     """Where weights wait: main memory also under --highvram, where ComfyUI would leave them."""
-    offload = offload_device()
+    offload = common.offload_device()
     return torch.device("cpu") if offload.type == device.type else offload
 
 
@@ -385,44 +378,44 @@ def _no_default(place: Place) -> str | None:
     return None
 
 
-def _of_samplers(make: Make) -> dict[str, Make]:
+def _of_samplers(make: common.Make) -> dict[str, common.Make]:
     return {f"{name}.process": make for name in SAMPLERS}
 
 
 # In the order in which they are applied.
 SPECS: tuple[PatchSpec, ...] = (
-    patch_of(
+    common.patch_of(
         "framepack-import",
         {"memory.get_cuda_free_memory_gb": lambda query: free_memory_gb(query, comfy_device)},
     ),
-    patch_of(
+    common.patch_of(
         "framepack-unload",
         {
-            **_of_samplers(by_name(_unloading)),
-            "VAE.encode": calling(partial(_in_stage, "VAE Encode")),
-            "VAE.encode_tiled": calling(partial(_in_stage, "VAE Encode")),
-            "VAE.decode": calling(partial(_in_stage, "VAE Decode")),
-            "VAE.decode_tiled": calling(partial(_in_stage, "VAE Decode")),
-            "ClipVisionModel.encode_image": calling(partial(_in_stage, "Image Encode")),
-            f"memory.{_OFFLOAD}": calling(_whole),
-            f"nodes.{_OFFLOAD}": calling(_whole),
+            **_of_samplers(common.by_name(_unloading)),
+            "VAE.encode": common.calling(partial(_in_stage, "VAE Encode")),
+            "VAE.encode_tiled": common.calling(partial(_in_stage, "VAE Encode")),
+            "VAE.decode": common.calling(partial(_in_stage, "VAE Decode")),
+            "VAE.decode_tiled": common.calling(partial(_in_stage, "VAE Decode")),
+            "ClipVisionModel.encode_image": common.calling(partial(_in_stage, "Image Encode")),
+            f"memory.{_OFFLOAD}": common.calling(_whole),
+            f"nodes.{_OFFLOAD}": common.calling(_whole),
         },
     ),
-    patch_of(
+    common.patch_of(
         "framepack-memory",
         {
-            **_of_samplers(by_name(_sampled)),
-            "nodes.move_model_to_device_with_memory_preservation": calling(_moving),
-            "nodes.sample_hunyuan": calling(_section),
-            "LoadFramePackModel.loadmodel": calling(_loading),
+            **_of_samplers(common.by_name(_sampled)),
+            "nodes.move_model_to_device_with_memory_preservation": common.calling(_moving),
+            "nodes.sample_hunyuan": common.calling(_section),
+            "LoadFramePackModel.loadmodel": common.calling(_loading),
         },
         also=_no_default,
     ),
-    patch_of(
+    common.patch_of(
         "framepack-preview",
         {
-            **_of_samplers(by_name(_with_preview)),
-            "nodes.sample_hunyuan": calling(_shown_section),
+            **_of_samplers(common.by_name(_with_preview)),
+            "nodes.sample_hunyuan": common.calling(_shown_section),
         },
     ),
 )

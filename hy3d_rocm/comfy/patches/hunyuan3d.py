@@ -26,17 +26,7 @@ import torch
 from hy3d_rocm import _native, offload
 from hy3d_rocm.comfy import memory, settings
 from hy3d_rocm.comfy.memory import comfy_device
-from hy3d_rocm.comfy.patches.common import (
-    Call,
-    Transfers,
-    by_name,
-    calling,
-    make_room,
-    off_the_gpu,
-    off_the_gpu_after_failure,
-    patch_of,
-    sampling,
-)
+from hy3d_rocm.comfy.patches import common
 from hy3d_rocm.comfy.patches.engine import Change, PatchSet
 from hy3d_rocm.comfy.patches.upstream import PatchSpec
 from hy3d_rocm.comfy.running import where_of
@@ -48,19 +38,19 @@ from hy3d_rocm.scopes import cuda_literals
 logger = logging.getLogger("hy3d_rocm")
 
 
-def _delight(call: Call) -> Any:
+def _delight(call: common.Call) -> Any:
     size = (call.argument("height"), call.argument("width"))
     shape = getattr(call.argument("image"), "shape", ())  # of something else upstream complains
-    make_room(call, call.argument("delight_pipe"), size)
+    common.make_room(call, call.argument("delight_pipe"), size)
     images = int(shape[0]) if shape else 1
-    with sampling(call, call.argument("delight_pipe"), images, size) as proxy:
+    with common.sampling(call, call.argument("delight_pipe"), images, size) as proxy:
         return call.run(delight_pipe=proxy)
 
 
-def _multiview(call: Call) -> Any:
+def _multiview(call: common.Call) -> Any:
     view_size = call.argument("view_size")
     memory.unload_models(call.device)  # upstream's first lines, before it is measured
-    with sampling(call, call.argument("pipeline"), size=(view_size, view_size)) as proxy:
+    with common.sampling(call, call.argument("pipeline"), size=(view_size, view_size)) as proxy:
         result = call.run(pipeline=proxy)
     _let_go(unwrap(call.argument("pipeline")))
     return result
@@ -74,7 +64,7 @@ def _let_go(pipeline: Any) -> None:
         logger.debug("the VAE of %s stays where it is: %s", type(pipeline).__name__, error)
 
 
-def _mesh(call: Call) -> Any:
+def _mesh(call: common.Call) -> Any:
     real = unwrap(call.argument("pipeline"))
     memory.unload_models(call.device)  # upstream's first lines, before it is measured
     replaced: dict[str, Any] = {}
@@ -85,12 +75,12 @@ def _mesh(call: Call) -> Any:
         replaced["force_offload"] = True
         afterwards = bool(call.argument("force_offload")) and settings.current().offload != "off"
     with (
-        off_the_gpu_after_failure(real),
-        sampling(call, call.argument("pipeline"), bar=True) as proxy,
+        common.off_the_gpu_after_failure(real),
+        common.sampling(call, call.argument("pipeline"), bar=True) as proxy,
     ):
         result = call.run(pipeline=proxy, **replaced)
     if afterwards:
-        off_the_gpu(real)
+        common.off_the_gpu(real)
     return result
 
 
@@ -105,14 +95,14 @@ def _report(print_memory: Callable[..., Any], /, *args: Any, **kwargs: Any) -> A
         return None
 
 
-def _vae_decode(call: Call) -> Any:
+def _vae_decode(call: common.Call) -> Any:
     vae, latents = call.argument("vae"), call.argument("latents")
     if isinstance(latents, torch.Tensor) and not latents.is_meta:
         latents = latents.to(call.device)
-    make_room(call, vae)
+    common.make_room(call, vae)
     with (
-        Transfers(call.patch.node, bar=True) as transfers,
-        off_the_gpu_after_failure(vae),
+        common.Transfers(call.patch.node, bar=True) as transfers,
+        common.off_the_gpu_after_failure(vae),
         cuda_literals(call.device),
         offload.reporting_moves(vae, transfers),
     ):
@@ -120,10 +110,10 @@ def _vae_decode(call: Call) -> Any:
         return logged(lambda: call.run(latents=latents), latents, call.device, dtype)
 
 
-def _load(call: Call) -> Any:
+def _load(call: common.Call) -> Any:
     policy = settings.offload_for(call.own["offload"])
     with (
-        Transfers(call.patch.node, bar=True) as transfers,
+        common.Transfers(call.patch.node, bar=True) as transfers,
         cuda_literals(call.device),
         _diffusers_changed(),
         offload.offload_scope(
@@ -152,7 +142,7 @@ MESH_RENDER = "hy3dgen.texgen.differentiable_renderer.mesh_render"
 TURNED = ("vtx_pos", "vtx_uv")  # what get_mesh turns back into the mesh's own coordinates
 
 
-def _rendered(call: Call) -> Any:
+def _rendered(call: common.Call) -> Any:
     with cuda_literals(call.device):
         return call.run()
 
@@ -218,22 +208,25 @@ def _as_compared(texture: Any, mask: Any, *mesh: Any) -> bool:
 
 
 SPECS: tuple[PatchSpec, ...] = (
-    patch_of("delight", around=_delight),
-    patch_of("multiview", around=_multiview),
-    patch_of("mesh", {"nodes.print_memory": calling(_report)}, _mesh),
-    patch_of("vae-decode", around=_vae_decode),
-    patch_of("loaders", around=_load),
-    patch_of(
+    common.patch_of("delight", around=_delight),
+    common.patch_of("multiview", around=_multiview),
+    common.patch_of("mesh", {"nodes.print_memory": common.calling(_report)}, _mesh),
+    common.patch_of("vae-decode", around=_vae_decode),
+    common.patch_of("loaders", around=_load),
+    common.patch_of(
         "render",
         {
-            f"{MESH_RENDER}:MeshRender.__init__": calling(_on_comfys_device),
-            f"{MESH_RENDER}:MeshRender.set_mesh": calling(_with_copies),
-            f"{MESH_RENDER}:MeshRender.get_mesh": calling(_of_a_copy),
+            f"{MESH_RENDER}:MeshRender.__init__": common.calling(_on_comfys_device),
+            f"{MESH_RENDER}:MeshRender.set_mesh": common.calling(_with_copies),
+            f"{MESH_RENDER}:MeshRender.get_mesh": common.calling(_of_a_copy),
         },
         _rendered,
     ),
-    patch_of(
+    common.patch_of(
         "inpaint",
-        {f"{name}.meshVerticeInpaint": by_name(_inpaint) for name in (PROCESSOR, MESH_RENDER)},
+        {
+            f"{name}.meshVerticeInpaint": common.by_name(_inpaint)
+            for name in (PROCESSOR, MESH_RENDER)
+        },
     ),
 )
