@@ -249,16 +249,17 @@ def _own_input(name: str) -> tuple[list[str], dict[str, str]]:
 
 
 def patch_of(
-    spec: str, makes: Mapping[str, Make] | None = None,
+    spec: str, functions: Mapping[str, Any], makes: Mapping[str, Make] | None = None,
     around: Callable[[Call], Any] | None = None,
     also: Callable[[Any], str | None] = lambda place: None,
     wanted: Callable[[], bool] = lambda: True,
 ) -> PatchSpec:  # fmt: skip
-    """The patch `spec`, as upstream.toml knows what it relies on.
+    """The patch `spec`, as upstream.toml knows what it relies on and replaces; the settings switch
+    it off at each call.
 
-    makes: by the paths there, a Change's `make` for each function that is replaced; the settings
-    switch it off at each call. around: see NodePatch, for the nodes whose patch it is. also: what
-    else is different, as a sentence. wanted: see PatchSpec.
+    functions: by the names there. makes: by the paths there, a Change's `make` for what has no
+    function. around: see NodePatch, for the nodes whose patch it is. also: what else is different,
+    as a sentence. wanted: see PatchSpec.
     """
     nodes = [
         NodePatch(node, around, **said)
@@ -266,6 +267,11 @@ def patch_of(
         if around is not None and said["spec"] == spec
     ]
     ours = dict(makes or {})
+    for paths, known in KNOWN["expects"].get(spec, {}).items():
+        for kind, wrap in (("calls", calling), ("around", by_name)):
+            if kind in known:
+                made = wrap(functions[known[kind]])
+                ours.update(dict.fromkeys(paths.replace("?", "").split(), made))
     if spec in PATCHES:  # it has a switch
         ours = {path: _switched(spec, make) for path, make in ours.items()}
 

@@ -54,7 +54,6 @@ _DONE: dict[Stage, tuple[tuple[Kind, ...], tuple[Kind, ...]]] = {
     "Transformer": (("text encoders", "VAE", "image encoder", "other models"), ()),
     "VAE Decode": (("text encoders", "image encoder", "transformer"), ("VAE",)),
 }
-_OFFLOAD = "offload_model_from_device_for_memory_preservation"
 _INPUT = "gpu_memory_preservation"
 
 SAMPLERS = ("FramePackSampler", "FramePackSingleFrameSampler")  # the second one came later
@@ -150,6 +149,15 @@ def _in_stage(name: Stage, original: Callable[..., Any], /, *args: Any, **kwargs
         return original(*args, **kwargs)
     with during(_inside, True), stage(name):  # decode may call decode_tiled
         return original(*args, **kwargs)
+
+
+_vae_encode, _vae_decode, _image_encode = (
+    partial(_in_stage, name) for name in ("VAE Encode", "VAE Decode", "Image Encode")
+)
+
+
+def _free_gb(query: Callable[..., float], /, *args: Any) -> float:
+    return free_memory_gb(query, comfy_device)(*args)
 
 
 def _whole(_offload: Callable[..., Any], /, model: Any, *args: Any, **kwargs: Any) -> None:
@@ -378,44 +386,10 @@ def _no_default(place: Place) -> str | None:
     return None
 
 
-def _of_samplers(make: common.Make) -> dict[str, common.Make]:
-    return {f"{name}.process": make for name in SAMPLERS}
-
-
 # In the order in which they are applied.
 SPECS: tuple[PatchSpec, ...] = (
-    common.patch_of(
-        "framepack-import",
-        {"memory.get_cuda_free_memory_gb": lambda query: free_memory_gb(query, comfy_device)},
-    ),
-    common.patch_of(
-        "framepack-unload",
-        {
-            **_of_samplers(common.by_name(_unloading)),
-            "VAE.encode": common.calling(partial(_in_stage, "VAE Encode")),
-            "VAE.encode_tiled": common.calling(partial(_in_stage, "VAE Encode")),
-            "VAE.decode": common.calling(partial(_in_stage, "VAE Decode")),
-            "VAE.decode_tiled": common.calling(partial(_in_stage, "VAE Decode")),
-            "ClipVisionModel.encode_image": common.calling(partial(_in_stage, "Image Encode")),
-            f"memory.{_OFFLOAD}": common.calling(_whole),
-            f"nodes.{_OFFLOAD}": common.calling(_whole),
-        },
-    ),
-    common.patch_of(
-        "framepack-memory",
-        {
-            **_of_samplers(common.by_name(_sampled)),
-            "nodes.move_model_to_device_with_memory_preservation": common.calling(_moving),
-            "nodes.sample_hunyuan": common.calling(_section),
-            "LoadFramePackModel.loadmodel": common.calling(_loading),
-        },
-        also=_no_default,
-    ),
-    common.patch_of(
-        "framepack-preview",
-        {
-            **_of_samplers(common.by_name(_with_preview)),
-            "nodes.sample_hunyuan": common.calling(_shown_section),
-        },
-    ),
+    common.patch_of("framepack-import", globals()),
+    common.patch_of("framepack-unload", globals()),
+    common.patch_of("framepack-memory", globals(), also=_no_default),
+    common.patch_of("framepack-preview", globals()),
 )

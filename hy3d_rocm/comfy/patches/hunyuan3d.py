@@ -138,7 +138,6 @@ def _diffusers_changed() -> Iterator[None]:
         patches.revert()
 
 
-MESH_RENDER = "hy3dgen.texgen.differentiable_renderer.mesh_render"
 TURNED = ("vtx_pos", "vtx_uv")  # what get_mesh turns back into the mesh's own coordinates
 
 
@@ -179,7 +178,6 @@ def _of_a_copy(get_mesh: Callable[..., Any], renderer: Any, /, *args: Any, **kwa
     return get_mesh(apart, *args, **kwargs)
 
 
-PROCESSOR = "hy3dgen.texgen.differentiable_renderer.mesh_processor"
 PARAMETERS = ("texture", "mask", "vtx_pos", "vtx_uv", "pos_idx", "uv_idx", "method")
 
 
@@ -208,25 +206,11 @@ def _as_compared(texture: Any, mask: Any, *mesh: Any) -> bool:
 
 
 SPECS: tuple[PatchSpec, ...] = (
-    common.patch_of("delight", around=_delight),
-    common.patch_of("multiview", around=_multiview),
-    common.patch_of("mesh", {"nodes.print_memory": common.calling(_report)}, _mesh),
-    common.patch_of("vae-decode", around=_vae_decode),
-    common.patch_of("loaders", around=_load),
-    common.patch_of(
-        "render",
-        {
-            f"{MESH_RENDER}:MeshRender.__init__": common.calling(_on_comfys_device),
-            f"{MESH_RENDER}:MeshRender.set_mesh": common.calling(_with_copies),
-            f"{MESH_RENDER}:MeshRender.get_mesh": common.calling(_of_a_copy),
-        },
-        _rendered,
-    ),
-    common.patch_of(
-        "inpaint",
-        {
-            f"{name}.meshVerticeInpaint": common.by_name(_inpaint)
-            for name in (PROCESSOR, MESH_RENDER)
-        },
-    ),
+    common.patch_of("delight", globals(), around=_delight),
+    common.patch_of("multiview", globals(), around=_multiview),
+    common.patch_of("mesh", globals(), around=_mesh),
+    common.patch_of("vae-decode", globals(), around=_vae_decode),
+    common.patch_of("loaders", globals(), around=_load),
+    common.patch_of("render", globals(), around=_rendered),
+    common.patch_of("inpaint", globals()),
 )

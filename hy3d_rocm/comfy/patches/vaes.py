@@ -221,11 +221,7 @@ def is_asynchronous(node: Any) -> bool:
 
 
 # Every node of a prompt under protect(): up-scalers, ControlNet, video packs. Off by default.
-PROMPTS = patch_of(
-    "prompts",
-    {"execution.get_output_data": calling(_around_node)},
-    wanted=lambda: settings.current().protect_prompts,
-)
+PROMPTS = patch_of("prompts", globals(), wanted=lambda: settings.current().protect_prompts)
 
 
 def is_untouched(vae: Any) -> bool:
@@ -357,7 +353,7 @@ def _spec(spec: str, split: Split | None = None) -> PatchSpec:
         path: calling(partial(_core, path)) if split is None else _wrapped(path, split)
         for path in KNOWN["expects"][spec]
     }
-    return patch_of(spec, makers, wanted=lambda: settings.current().vae != "off")
+    return patch_of(spec, {}, makers, wanted=lambda: settings.current().vae != "off")
 
 
 CORE_SPECS = (_spec("core-vae"), PROMPTS)
