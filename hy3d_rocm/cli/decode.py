@@ -96,7 +96,14 @@ def _decode(
     latents = loading.load_latents(arguments.latent, arguments.tensor)
     if group is not None and group.rank:
         vae = loading.load_vae(files).to(device)
-        follow(beginning, vae, _prepared(arguments, latents, vae), arguments, cancel)
+        latents = _prepared(arguments, latents, vae)
+        if beginning.ready() != COMPLETE:
+            with protect():
+                decode_with_report(
+                    vae, latents, arguments.budget, arguments.strategy, arguments.precision,
+                    cancel=cancel, options=DecodeOptions(chunk_size=arguments.chunk_size),
+                    group=group,
+                )  # fmt: skip
         return None
     goes_on = arguments.resume or arguments.restart
     job = partial(_job, arguments, files, latents, device) if goes_on else None
@@ -341,17 +348,3 @@ class Beginning:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self.group is not None and isinstance(error, Exception) and not self._is_over:
             self.group.meet("what is decoded", error)
-
-
-def follow(
-    beginning: Beginning, vae: Any, latents: Any, arguments: argparse.Namespace, cancel: Any
-) -> None:
-    """The decode, on a rank that gets no frames."""
-    if beginning.ready() == COMPLETE:
-        return
-    options = DecodeOptions(chunk_size=arguments.chunk_size)
-    with protect():
-        decode_with_report(
-            vae, latents, arguments.budget, arguments.strategy, arguments.precision,
-            cancel=cancel, options=options, group=beginning.group,
-        )  # fmt: skip

@@ -69,6 +69,8 @@ def _workers_of(names: tuple[str, ...], place: torch.device, encode: bool) -> Wo
         if names == (ALL,):
             logger.info("[%s] %s", stage_of(encode), _alone(place, encode))
         return None
+    from comfy.cli_args import args
+
     from hy3d_rocm.decoding.workers import Workers
 
     with _lock:
@@ -76,7 +78,7 @@ def _workers_of(names: tuple[str, ...], place: torch.device, encode: bool) -> Wo
         if known is None or (known.device, known.others) != (place, tuple(others)):
             if known is not None:
                 known.close()
-            _workers = known = Workers(place, others, partial(prepare, _options()))
+            _workers = known = Workers(place, others, partial(prepare, dict(vars(args))))
         return known
 
 
@@ -85,12 +87,6 @@ def _alone(place: torch.device, encode: bool) -> str:
     if place.type != "cuda":
         return f"ComfyUI computes on {place}: no other device can {verb} with it"
     return f"no other GPU is a {architecture(place)} as {place} is: it {verb}s alone"
-
-
-def _options() -> dict[str, Any]:
-    from comfy.cli_args import args
-
-    return dict(vars(args))
 
 
 def prepare(options: dict[str, Any]) -> None:

@@ -30,13 +30,13 @@ def prepare_framepack(environ: Mapping[str, str] = os.environ) -> importing.Hook
     does not ask for an AMD card here: nothing is changed where the driver answers, and where it
     does not, the pack could not be imported at all.
     """
-    return importing.install(lambda: switched_on("framepack-import", environ), _device)
 
+    def device() -> str:
+        import comfy.model_management as management
 
-def _device() -> str:
-    import comfy.model_management as management
+        return str(management.get_torch_device())
 
-    return str(management.get_torch_device())
+    return importing.install(lambda: switched_on("framepack-import", environ), device)
 
 
 def prepare_raster(environ: Mapping[str, str] = os.environ) -> finder.Installed:

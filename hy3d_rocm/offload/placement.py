@@ -92,17 +92,17 @@ def apply(
 
 def _why_not(pipeline: Any, policy: Policy, device: torch.device, mode: Mode) -> str | None:
     """Why the pipeline is left as it is; None: it is not."""
-    name = type(pipeline).__name__
+    name, as_it_is = type(pipeline).__name__, "offloaded" if mode == "model" else mode
     if not components.is_accelerator(device):
         return f"{name} runs on {device}: there is no accelerator to offload from, left as it is"
     compiled = compiled_components(pipeline)
     if compiled:
         return (
-            f"{', '.join(compiled)} of {name} is compiled: left {_in_words(mode)}, since offload "
+            f"{', '.join(compiled)} of {name} is compiled: left {as_it_is}, since offload "
             "hooks make torch.compile compile again at each move"
         )
     if not callable(getattr(pipeline, "enable_model_cpu_offload", None)):
-        return f"{name} has no enable_model_cpu_offload: left {_in_words(mode)}"
+        return f"{name} has no enable_model_cpu_offload: left {as_it_is}"
     if getattr(pipeline, "hf_device_map", None) is not None:
         return f"{name} has a device map, which places its weights: left as it is"
     if any(_is_group_offloaded(module) for module in components_of(pipeline).values()):
@@ -113,10 +113,6 @@ def _why_not(pipeline: Any, policy: Policy, device: torch.device, mode: Mode) ->
             "its weights resident or moved by whole components"
         )
     return None
-
-
-def _in_words(mode: Mode) -> str:
-    return {"resident": "resident", "model": "offloaded", "sequential": "sequential"}[mode]
 
 
 def _is_group_offloaded(module: torch.nn.Module) -> bool:

@@ -74,37 +74,34 @@ class Hy3DRocmMemoryPlan(Node):
 
     @classmethod
     def execute(
-        cls, vae: Any, width: int, height: int, frames: int, budget: str, strategy: str,
-        precision: str, samples: Any = None, **options: Any,
-    ) -> io.NodeOutput:  # fmt: skip
-        wanted = Wanted(width, height, frames, samples)
-        text, image, bytes_text = plan(vae, wanted, budget, strategy, precision, options)
+        cls, vae: Any, width: int, height: int, frames: int, samples: Any = None, **inputs: Any
+    ) -> io.NodeOutput:
+        text, image, bytes_text = plan(vae, Wanted(width, height, frames, samples), inputs)
         return io.NodeOutput(text, image, bytes_text, ui=text_and_picture(text, image))
 
 
-def plan(
-    vae: Any, wanted: Wanted, budget: str, strategy: str, precision: str, options: dict[str, Any]
-) -> tuple[str, torch.Tensor, str]:
+def plan(vae: Any, wanted: Wanted, inputs: dict[str, Any]) -> tuple[str, torch.Tensor, str]:
     """Text, picture (1, H, W, 3) and the budget as bytes. Nothing is decoded or loaded.
 
     ValueError (a sentence) for a size, budget, strategy or option that is none.
     """
-    check_choice("strategy", strategy, STRATEGIES)
-    check_choice("precision", precision, PRECISIONS)
-    what = asked(budget, strategy, precision, options)
+    what = asked(inputs)
+    check_choice("strategy", what.strategy, STRATEGIES)
+    check_choice("precision", what.precision, PRECISIONS)
     try:
         family = vaes.family_of(vae)
     except TypeError as error:
-        return _of_unknown(said(error), what.budget, budget)
+        return _of_unknown(said(error), what.budget, inputs["budget"])
     shape = latent_shape(family, wanted)
     place = vaes.place_of(family)
     with Watcher() as watcher, current_device(place), torch.no_grad():
         fallback = what.options.fallback_precision
-        dtype = choose_precision(precision, family.dtype, place, fallback).dtype
+        dtype = choose_precision(what.precision, family.dtype, place, fallback).dtype
         job = vaes.job_of(family, shape, dtype, device=place)
         room = _budget(vae, job.device, what)
         bar = comfy.utils.ProgressBar(1)
-        found = explain(job, room, strategy, what.options, watcher.throw, bar.update_absolute)
+        report = bar.update_absolute
+        found = explain(job, room, what.strategy, what.options, watcher.throw, report)
     return "\n".join(found.lines()), draw(found), str(room.device_bytes)
 
 

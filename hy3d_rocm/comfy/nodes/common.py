@@ -158,13 +158,12 @@ def never_the_same() -> float:
     return float("nan")
 
 
-def asked(
-    budget: str, strategy: str, precision: str, options: dict[str, Any], who: str = "VAE.decode"
-) -> Asked:
-    """What a node's inputs ask for. options: the optional ones. who: the node, for the log.
-    ValueError (a sentence) for a budget, devices or an option that are none."""
-    request = parse_budget(budget.strip() or None)
-    options = dict(options)
+def asked(inputs: dict[str, Any], who: str = "VAE.decode") -> Asked:
+    """What a node's inputs ask for: budget, strategy, precision and the optional ones. who: the
+    node, for the log. ValueError (a sentence) for a budget, devices or an option that are none."""
+    options = dict(inputs)
+    request = parse_budget(options.pop("budget").strip() or None)
+    strategy, precision = options.pop("strategy"), options.pop("precision")
     devices = str(options.pop("devices", ""))
     parse_devices(devices)
     return Asked(request, strategy, precision, decode_options(options), who, devices)

@@ -55,32 +55,24 @@ class Hy3DRocmVAEDecode(Node):
     """VAEDecode that finishes: under a memory budget, through failing convolutions."""
 
     @classmethod
-    def execute(
-        cls, samples: Any, vae: Any, budget: str, strategy: str, precision: str, **options: Any
-    ) -> io.NodeOutput:
-        wanted = asked(budget, strategy, precision, options, "VAE Decode (ROCm)")
-        return io.NodeOutput(*decode_latent(vae, samples, wanted))
+    def execute(cls, samples: Any, vae: Any, **inputs: Any) -> io.NodeOutput:
+        return io.NodeOutput(*decode_latent(vae, samples, asked(inputs, "VAE Decode (ROCm)")))
 
 
 class Hy3DRocmVAEEncode(Node):
     """VAEEncode that finishes: under a memory budget, through failing convolutions."""
 
     @classmethod
-    def execute(
-        cls, pixels: Any, vae: Any, budget: str, strategy: str, precision: str, **options: Any
-    ) -> io.NodeOutput:
-        wanted = asked(budget, strategy, precision, options, "VAE Encode (ROCm)")
-        return io.NodeOutput(*encode_pixels(vae, pixels, wanted))
+    def execute(cls, pixels: Any, vae: Any, **inputs: Any) -> io.NodeOutput:
+        return io.NodeOutput(*encode_pixels(vae, pixels, asked(inputs, "VAE Encode (ROCm)")))
 
 
 class Hy3DRocmProtectVAE(Node):
     """A VAE for other nodes, whose decode and encode finish."""
 
     @classmethod
-    def execute(
-        cls, vae: Any, mode: str, budget: str, strategy: str, precision: str
-    ) -> io.NodeOutput:
-        return io.NodeOutput(*guard(vae, mode, budget, strategy, precision))
+    def execute(cls, **inputs: Any) -> io.NodeOutput:
+        return io.NodeOutput(*guard(**inputs))
 
 
 def guard(
