@@ -111,12 +111,9 @@ def stage_lines(before: str, after: str) -> Iterator[None]:
 
 
 def cap_at_start(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Puts the cap of HY3D_ROCM_MAX_VRAM_GB or _SHARE into force; the cap in bytes, else None.
-
-    The allocator refuses what goes beyond it, so an out-of-memory error comes before the driver
-    spills or resets; and ComfyUI's reserve grows by what the cap takes away, so that it plans
-    with the rest. A second call changes nothing. What makes no sense is one line and no cap.
-    """
+    """Puts the cap of HY3D_ROCM_MAX_VRAM_GB or _SHARE into force, by torch's allocator and in
+    ComfyUI's reserve; the cap in bytes, else None. A second call changes nothing. What makes no
+    sense is one line and no cap."""
     global _cap
     names = [n for n in (measured.CAP_GB, measured.CAP_SHARE) if environ.get(n, "").strip()]
     if not names:

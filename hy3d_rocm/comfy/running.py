@@ -38,16 +38,12 @@ SAMPLE_S = 0.02
 
 
 class Watcher:
-    """A scope around work that can be cancelled; an instance is for one scope at a time.
+    """A scope around work that can be cancelled, and `cancel` of a decode; an instance is for one
+    scope at a time.
 
-        with Watcher() as watcher:
-            decode(..., cancel=watcher)
-
-    `requested` is ComfyUI's flag as it is now. `flag` is the C core's: a thread
-    sets it INTERVAL_S after ComfyUI's at the latest, so that a long convolution on the CPU ends,
-    too. What leaves the scope while the flag is up, if it is an Exception, becomes ComfyUI's own
-    InterruptProcessingException; a result that was ready by then is kept, and the executor sees the
-    flag before the next node.
+    `flag` is the C core's: a thread sets it INTERVAL_S after ComfyUI's at the latest, so that a
+    long convolution on the CPU ends, too. An Exception that leaves the scope while the flag is up
+    becomes ComfyUI's own InterruptProcessingException; a result that was ready by then is kept.
     """
 
     def __init__(self) -> None:

@@ -59,11 +59,8 @@ def apply(
     free_bytes: free on `device` now, as the driver and the allocator say; what the pipeline
     itself has there is added. It may count what others would give back: `room` then makes them,
     before weights move there, and "auto" decides again if less came of it. Returns what holds
-    afterwards, with the reason. Left as they are, with a sentence: pipelines on a CPU, compiled
-    ones, ones without model offload, with a device map or group offload, and sequential offload
-    under "auto". Does not raise for a pipeline that cannot be changed: it is put back as it was,
-    and the sentence says what the matter is. What `progress` and `room` raise goes on, after the
-    pipeline is put back.
+    afterwards, with the reason, also where a pipeline is left as it is (docs/offload.md) or cannot
+    be changed: then it is put back as it was. What `progress` and `room` raise goes on after that.
     """
     check_policy(policy)
     target, pipeline = indexed(device), unwrap(pipeline)
@@ -248,11 +245,9 @@ def offload_scope(
 ) -> Iterator[Scope]:
     """While open, in this thread only: `enable_model_cpu_offload()` follows policy and `device`.
 
-    Needs diffusers_changes() to be applied. A call that names a device or gpu_id is its author's
-    and goes through unchanged. With a CPU as `device` the call does nothing but say so. memory is
-    asked at each such call; it may count what `room` would free (see apply). `to(device)` of a
-    pipeline is reported to `progress`, after `room` was asked for what is to move and headroom.
-    Scopes nest; the innermost counts.
+    Needs diffusers_changes() to be applied. A call that names a device or gpu_id goes through
+    unchanged. memory, room: see apply; `to(device)` of a pipeline is reported to `progress`, after
+    `room` was asked for what is to move and headroom. Scopes nest; the innermost counts.
     """
     scope = Scope(check_policy(policy), indexed(device), memory, progress, room)
     outer = current_scope()

@@ -72,12 +72,10 @@ def move(
 ) -> int:  # fmt: skip
     """Moves a module's parameters and buffers to `device`; returns the bytes that were moved.
 
-    As module.to(device), with these differences: progress(done, total, "<what> to <device>") is
-    called at most ten times a second and at the end; tensors that share memory still share it
-    afterwards; no more than one parameter is in both places at a time; if anything raises (out of
-    memory, progress itself), what had moved goes back before the exception goes on.
-    Modules that have their own idea of moving (quantised ones, tensor subclasses, an own `to`,
-    gradients) are moved by their own `to` in one step. what: the module's name for people.
+    As module.to(device), but with progress(done, total, "<what> to <device>"); what shares memory
+    still shares it; no more than one parameter is in both places at a time; if anything raises
+    (progress itself, too), what had moved goes back. Modules that have their own idea of moving
+    (see is_plain) are moved by their own `to` in one step. what: the module's name for people.
     """
     target, name = components.indexed(device), what or type(module).__name__
     if not is_plain(module):
@@ -206,13 +204,11 @@ def reporting_moves(pipeline: Any, progress: Progress | None) -> Iterator[None]:
     """While open, `to(device)` of the pipeline's components is reported to `progress`, whoever
     calls it: a loader, the pipeline's own `to`, accelerate's hooks of model offload.
 
-    pipeline: anything that components_of() knows, a module alone included. Each transfer is one
-    sequence of progress calls ("unet to cuda:0"). An exception from progress breaks the move off,
-    and what had moved goes back (see move). What moves, and in which order, stays the caller's.
-    Without a report go: modules with a `to` of their own on the instance, moves that change the
-    dtype or the memory format, and non_blocking ones. Scopes nest; the outermost reports.
+    pipeline: anything that components_of() knows. What moves, and in which order, stays the
+    caller's. Without a report go: modules with a `to` of their own on the instance, moves that
+    change the dtype or the memory format, and non_blocking ones. Of nested scopes the outermost
+    reports.
     """
-
     with watched(
         pipeline, Listener(lambda module, device, name: move(module, device, progress, name))
     ):

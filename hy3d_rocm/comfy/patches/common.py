@@ -300,12 +300,9 @@ def sampling(
 ) -> Iterator[PipelineProxy]:  # fmt: skip
     """Yields what the node is given in place of `pipeline`, with everything around it in order.
 
-    While open: inputs go to the device where the pipeline computes, "cuda" written out means that
-    device, all calls are one batch, transfers and steps are shown, activations are measured. Then
-    the global random states are put back, except in "legacy".
-    images: how many calls will come. size: (height, width) of each, for the measurement. bar: the
-    node's bar shows transfers, too.
-    TypeError, in a sentence, for something that is no pipeline.
+    images: how many calls will come. size: (height, width) of each, for the measurement of
+    activations. bar: the node's bar shows transfers, too. TypeError, in a sentence, for something
+    that is no pipeline.
     """
     real, mode = unwrap(pipeline), seed_mode(call, pipeline)
     default = main_device(real) or call.device

@@ -83,12 +83,9 @@ class PatchSet:
         self._records: list[_Record] = []
 
     def apply(self, changes: Sequence[Change]) -> bool:
-        """Make all changes, or none and PatchError. False if the set is active already.
-
-        Every replacement is made before the first is set. A change that another set has made
-        already (same owner, name and `make`) is shared and ends with the last set that has it. A
-        BaseException from `make` goes on as it is, with nothing changed.
-        """
+        """Make all changes, or none and PatchError. False if the set is active already. A change
+        that another set has made already (same owner, name and `make`) is shared and ends with the
+        last set that has it. A BaseException from `make` goes on as it is, with nothing changed."""
         with _LOCK:
             if self.active:
                 return False
