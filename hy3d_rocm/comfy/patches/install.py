@@ -148,7 +148,6 @@ class Installation:
         self._environ = environ
         self._lock = threading.Lock()
         self._ended = False
-        self._kept_alone = False
         self.said_alone = False  # whether the log has been told why nothing is patched
         self._copies: list[_Copy] = []
         self._server: Any = None
@@ -227,10 +226,9 @@ class Installation:
 
     def _leave_alone(self, found: list[_Copy]) -> None:
         """One line for all of them, once. ComfyUI's own code alone is worth none in the log."""
-        is_told = any(not copy.pack.always_there for copy in found)
-        if not found or self.said_alone or (self._kept_alone and not is_told):
+        if not found or self.said_alone:
             return
-        self._kept_alone, self.said_alone = True, is_told
+        self.said_alone = is_told = any(not copy.pack.always_there for copy in found)
         names = ", ".join(dict.fromkeys(copy.upstream.name for copy in found))
         verb = "is" if len(found) == 1 else "are"
         level = logging.INFO if is_told else logging.DEBUG
