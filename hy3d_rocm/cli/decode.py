@@ -118,7 +118,21 @@ def _decode(
             shape, dtype = claim.manifest["shape"], getattr(torch, claim.manifest["dtype"])
             sink.begin(tuple(shape), dtype, claim.manifest["plan"])
             return {"out": str(sink.finish()), "out_shape": shape, "resumed_frames": shape[2]}
-        return _run(arguments, files, latents, device, sink, claim, cancel, beginning)
+        vae = loading.load_vae(files).to(device)
+        if (changed := claim.files.changed()) is not None:
+            raise loading.LoadingError(f"{changed} was written while it was read: start again")
+        latents = _prepared(arguments, latents, vae)
+        beginning.ready()
+        with protect(), WatchedSink(sink, device, sys.stderr) as watched:
+            arguments.group = group
+            plan, progress = claim.manifest.get("plan"), watched.progress
+            path, report = deliver(vae, latents, watched, arguments, plan, progress, cancel)
+        return {
+            "out": str(path),
+            "out_bytes": path.stat().st_size if path.is_file() else None,
+            "resumed_frames": watched.there_before,
+            **report.as_dict(),
+        }
 
 
 def _check_report(path: Path | None) -> None:
@@ -135,27 +149,6 @@ def _check_report(path: Path | None) -> None:
             patiently(path.unlink)
         elif not os.access(path, os.W_OK):
             raise OutputError(f"{path} does not let this user write; name another --json")
-
-
-def _run(
-    arguments: argparse.Namespace, files: loading.VaeFiles, latents: Tensor, device: torch.device,
-    sink: Sink, claim: Claim, cancel: threading.Event, beginning: Beginning,
-) -> dict[str, Any]:  # fmt: skip
-    vae = loading.load_vae(files).to(device)
-    if (changed := claim.files.changed()) is not None:
-        raise loading.LoadingError(f"{changed} was written while it was read: start again")
-    latents = _prepared(arguments, latents, vae)
-    plan = claim.manifest.get("plan")
-    beginning.ready()
-    with protect(), WatchedSink(sink, device, sys.stderr) as watched:
-        arguments.group = beginning.group
-        path, report = deliver(vae, latents, watched, arguments, plan, watched.progress, cancel)
-    return {
-        "out": str(path),
-        "out_bytes": path.stat().st_size if path.is_file() else None,
-        "resumed_frames": watched.there_before,
-        **report.as_dict(),
-    }
 
 
 def deliver(
