@@ -204,8 +204,8 @@ class Lab:
                 self.running = candidate.tier
                 _look(candidate, call, watch)
             self.running = ""
-            sound = {str(i): c for i, c in enumerate(candidates) if c.timed.reason is None}
-            sound = {name: c for name, c in sound.items() if not c.wrong}
+            fit = (c for c in candidates if c.timed.reason is None and not c.wrong)
+            sound = {str(number): c for number, c in enumerate(fit)}
             interleave(
                 {name: c.function for name, c in sound.items()},
                 {name: c.timed for name, c in sound.items()}, watch, spec.device, _SERIES_S,

@@ -91,6 +91,9 @@ def hung_for(detail: str) -> float:
     return float(found[1]) if found else FIRST_LIMIT_S
 
 
+_WITH_MIOPEN = ("gfx1030", "gfx1031", "gfx1010", "gfx1011", "gfx1012", "gfx906", "gfx900", "gfx803")
+
+
 def comfyui_default(architecture: str, *, is_rocm: bool, keeps_miopen: bool) -> str:
     """What computes a convolution in ComfyUI today: "vendor" or "native".
 
@@ -100,9 +103,6 @@ def comfyui_default(architecture: str, *, is_rocm: bool, keeps_miopen: bool) -> 
     if not is_rocm or keeps_miopen or architecture.startswith(_WITH_MIOPEN):
         return "vendor"
     return "native"
-
-
-_WITH_MIOPEN = ("gfx1030", "gfx1031", "gfx1010", "gfx1011", "gfx1012", "gfx906", "gfx900", "gfx803")
 
 
 Probe = Callable[..., Sequence[probing.Outcome]]
@@ -195,45 +195,31 @@ class Session:
         for shape, tier in hung:
             record = self.memory.records(shape.spec).get(tier)
             waited = hung_for(record.detail if record is not None else "")
-            self._postpone(late, shape, tier, waited)
+            _postpone(late, shape, tier, waited)
         if fresh:
-            for shape, tier, waited in self._probe(fresh, self.left_s() - until, None):
-                self._postpone(late, shape, tier, waited)
-        while late and self.left_s() - until > min(late):
-            limit = min(late)
-            room = self.left_s() - until
+            self._probe(fresh, self.left_s() - until, FIRST_LIMIT_S, late)
+        while late:
+            limit, room = min(late), self.left_s() - until
             cases = late.pop(limit)
-            fitting = max(1, int(room / limit))
+            fitting = max(1, int(room / limit)) if room > limit else 0
             for shape, tier in cases[fitting:]:
                 self._leave(shape, [tier], f"it hung; another {limit:.0f} s were not left")
-            cases = cases[:fitting]
-            for shape, tier, waited in self._probe(cases, room, limit):
-                self._postpone(late, shape, tier, waited)
-        for limit, cases in late.items():
-            for shape, tier in cases:
-                self._leave(shape, [tier], f"it hung; another {limit:.0f} s were not left")
+            if fitting:
+                self._probe(cases[:fitting], room, limit, late)
 
     def _cases(self, wanted: Task) -> list[tuple[Shape, str]]:
         pairs = zip(self.shapes, self.todo, strict=True)
         return [(s, tier) for s, todo in pairs for tier, what in todo.items() if what is wanted]
 
-    @staticmethod
-    def _postpone(
-        late: dict[float, list[tuple[Shape, str]]], shape: Shape, tier: str, waited: float
-    ) -> None:
-        limit = probing.next_limit(waited)
-        if limit is not None:
-            late.setdefault(limit, []).append((shape, tier))
-
     def _probe(
-        self, cases: Sequence[tuple[Shape, str]], limit_s: float, case_limit_s: float | None
-    ) -> list[tuple[Shape, str, float]]:
-        """Records each outcome as it comes; those that hung, with the seconds they were given."""
+        self, cases: Sequence[tuple[Shape, str]], limit_s: float, case_limit_s: float,
+        late: dict[float, list[tuple[Shape, str]]],
+    ) -> None:  # fmt: skip
+        """Records each outcome as it comes; those that hang are in `late`, by their next limit."""
         if limit_s <= 0:
             for shape, tier in cases:
                 self._leave(shape, [tier], "no time was left for a child process")
-            return []
-        hung: list[tuple[Shape, str, float]] = []
+            return
         done = iter(cases)
 
         def heard(progress: probing.Progress) -> None:
@@ -243,7 +229,7 @@ class Session:
             shape, tier = next(done)
             self._keep(shape, tier, outcome)
             if outcome.verdict == "hang":
-                hung.append((shape, tier, outcome.limit_s or FIRST_LIMIT_S))
+                _postpone(late, shape, tier, outcome.limit_s or FIRST_LIMIT_S)
             took = "" if outcome.seconds is None else f" {outcome.seconds * 1e3:.3g} ms"
             first = outcome.first_seconds
             took += "" if first is None else f" (first call {first:.2g} s)"
@@ -253,12 +239,8 @@ class Session:
                 f" {outcome.case.tier} {outcome.verdict}{took}{why}"
             )
 
-        usual = FIRST_LIMIT_S if case_limit_s is None else case_limit_s
-        self.probe(
-            [probing.Case(tier, shape.spec) for shape, tier in cases],
-            limit_s=limit_s, case_limit_s=usual, progress=heard,
-        )  # fmt: skip
-        return hung
+        asked = [probing.Case(tier, shape.spec) for shape, tier in cases]
+        self.probe(asked, limit_s=limit_s, case_limit_s=case_limit_s, progress=heard)
 
     def _keep(self, shape: Shape, tier: str, outcome: probing.Outcome) -> None:
         if not outcome.is_verdict:
@@ -291,8 +273,16 @@ class Session:
             for tier, one in found.items():
                 self._book(shape, tier, one)
             done += 1
+            parts = [
+                f"{tier} {one.verdict if one.seconds is None else f'{one.seconds * 1e3:.3g} ms'}"
+                for tier, one in found.items()
+            ]
             spent = self.clock() - begun
-            self._tell(done, total, spent, shape, found)
+            left = min(spent / done * (total - done), max(0.0, self.left_s()))
+            self.say(
+                f"[{done}/{total}] {shape.line()}: {', '.join(parts)}"
+                f" ({spent:.0f} s so far, about {left:.0f} s to go)"
+            )
 
     def _measure(self, shape: Shape, wanted: Sequence[str]) -> Mapping[str, Measured]:
         try:
@@ -310,18 +300,13 @@ class Session:
         self.report.measured += 1
         self.memory.put(shape.spec, tier, measured_by="tune", **asdict(one))
 
-    def _tell(
-        self, done: int, total: int, spent: float, shape: Shape, found: Mapping[str, Measured]
-    ) -> None:
-        parts = [
-            f"{tier} {one.verdict if one.seconds is None else f'{one.seconds * 1e3:.3g} ms'}"
-            for tier, one in found.items()
-        ]
-        left = min(spent / done * (total - done), max(0.0, self.left_s()))
-        self.say(
-            f"[{done}/{total}] {shape.line()}: {', '.join(parts)}"
-            f" ({spent:.0f} s so far, about {left:.0f} s to go)"
-        )
+
+def _postpone(
+    late: dict[float, list[tuple[Shape, str]]], shape: Shape, tier: str, waited: float
+) -> None:
+    limit = probing.next_limit(waited)
+    if limit is not None:
+        late.setdefault(limit, []).append((shape, tier))
 
 
 def plan_decode(
@@ -340,6 +325,7 @@ def plan_decode(
 
 
 _HEAD = ("tier", "ms", "peak", "verdict", "")
+_TOLD = ("verdict", "seconds", "first_seconds", "peak_bytes", "detail")
 _CURRENT = "current"
 
 
@@ -395,12 +381,12 @@ def _known_as(tier: str, setting: Setting) -> str:
 @dataclass(frozen=True)
 class Gain:
     """Seconds of all convolutions of one decode: by today's default, as chosen, at best. Only
-    shapes that all three have count; `without` is how many others there are."""
+    shapes that all three have count; `shapes_not_counted`: how many others there are."""
 
     default: float = 0.0
     chosen: float = 0.0
     fastest: float = 0.0
-    without: int = 0
+    shapes_not_counted: int = 0
 
 
 def gain_of(lines: Sequence[Line], default: str) -> Gain:
@@ -413,7 +399,7 @@ def gain_of(lines: Sequence[Line], default: str) -> Gain:
             continue
         before, chosen, fastest = (line.shape.count * (time or 0.0) for time in times)
         total = Gain(total.default + before, total.chosen + chosen, total.fastest + fastest)
-    return replace(total, without=without)
+    return replace(total, shapes_not_counted=without)
 
 
 def tune_text(report: TuneReport, default: str) -> str:
@@ -466,8 +452,10 @@ def _gain_lines(gain: Gain, default: str, setting: Setting) -> list[str]:
         f" {gain.fastest:.2f} s with the fastest measured"
         f" ({_factor(gain.default, gain.fastest)})."
     ]
-    if gain.without:
-        lines.append(f"{gain.without} shapes lack one of these times and are not counted.")
+    if gain.shapes_not_counted:
+        lines.append(
+            f"{gain.shapes_not_counted} shapes lack one of these times and are not counted."
+        )
     if setting.trusts_vendor:
         lines.append(
             "Here protect() leaves PyTorch as it is set up until that fails (cuDNN is healthy);"
@@ -483,7 +471,6 @@ def _factor(before: float, after: float) -> str:
 def tune_dict(report: TuneReport, default: str) -> dict[str, Any]:
     """JSON-able."""
     lines = lines_of(report)
-    gain = gain_of(lines, default)
     return {
         "shapes": [
             {
@@ -491,23 +478,18 @@ def tune_dict(report: TuneReport, default: str) -> dict[str, Any]:
                 "count": line.shape.count,
                 "chosen": line.chosen,
                 "fastest": line.fastest,
-                "tiers": {tier: _record(record) for tier, record in line.records.items()},
+                "tiers": {
+                    tier: {name: getattr(record, name) for name in _TOLD}
+                    for tier, record in line.records.items()
+                },
                 "reasons": dict(line.reasons),
             }
             for line in lines
         ],
         "default": default,
-        "seconds_of_a_decode": {
-            "default": gain.default, "chosen": gain.chosen, "fastest": gain.fastest,
-            "shapes_not_counted": gain.without,
-        },
+        "seconds_of_a_decode": asdict(gain_of(lines, default)),
         "left_out": report.left_out,
         "interrupted": report.interrupted,
         "fault": report.fault,
         "seconds": report.seconds,
-    }  # fmt: skip
-
-
-def _record(record: Record) -> dict[str, Any]:
-    names = ("verdict", "seconds", "first_seconds", "peak_bytes", "detail")
-    return {name: getattr(record, name) for name in names}
+    }
