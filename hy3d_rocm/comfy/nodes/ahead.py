@@ -17,15 +17,7 @@ from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm import meter
 from hy3d_rocm.comfy import memory, picture, vaes
-from hy3d_rocm.comfy.nodes.common import (
-    EachTime,
-    Node,
-    Wanted,
-    asked,
-    latent_shape,
-    never_the_same,
-    text_and_picture,
-)
+from hy3d_rocm.comfy.nodes import common
 from hy3d_rocm.comfy.picture import BRIGHT, DIM, MARGIN, WARM, WIDTH, cut
 from hy3d_rocm.comfy.running import Asked, TimeBar, Watcher, current_device, said
 from hy3d_rocm.conv import probe as probing
@@ -60,7 +52,7 @@ _BUDGETS = 2.5
 _FLAT = 4
 
 
-class Hy3DRocmMemoryPlan(Node):
+class Hy3DRocmMemoryPlan(common.Node):
     """Which ways there are to decode a size, what each takes, and which would be taken."""
 
     @classmethod
@@ -70,29 +62,29 @@ class Hy3DRocmMemoryPlan(Node):
             is_size = isinstance(parse_budget(budget.strip() or None), int)
         except (ValueError, AttributeError):
             is_size = False
-        return "" if is_size and not inputs.get("memory_fraction") else never_the_same()
+        return "" if is_size and not inputs.get("memory_fraction") else common.never_the_same()
 
     @classmethod
     def execute(
         cls, vae: Any, width: int, height: int, frames: int, samples: Any = None, **inputs: Any
     ) -> io.NodeOutput:
-        text, image, bytes_text = plan(vae, Wanted(width, height, frames, samples), inputs)
-        return io.NodeOutput(text, image, bytes_text, ui=text_and_picture(text, image))
+        text, image, bytes_text = plan(vae, common.Wanted(width, height, frames, samples), inputs)
+        return io.NodeOutput(text, image, bytes_text, ui=common.text_and_picture(text, image))
 
 
-def plan(vae: Any, wanted: Wanted, inputs: dict[str, Any]) -> tuple[str, torch.Tensor, str]:
+def plan(vae: Any, wanted: common.Wanted, inputs: dict[str, Any]) -> tuple[str, torch.Tensor, str]:
     """Text, picture (1, H, W, 3) and the budget as bytes. Nothing is decoded or loaded.
 
     ValueError (a sentence) for a size, budget, strategy or option that is none.
     """
-    what = asked(inputs)
+    what = common.asked(inputs)
     check_choice("strategy", what.strategy, STRATEGIES)
     check_choice("precision", what.precision, PRECISIONS)
     try:
         family = vaes.family_of(vae)
     except TypeError as error:
         return _of_unknown(said(error), what.budget, inputs["budget"])
-    shape = latent_shape(family, wanted)
+    shape = common.latent_shape(family, wanted)
     place = vaes.place_of(family)
     with Watcher() as watcher, current_device(place), torch.no_grad():
         fallback = what.options.fallback_precision
@@ -249,7 +241,7 @@ def _x(count: int, right: int, top: float) -> int:
 logger = logging.getLogger("hy3d_rocm")
 
 
-class Hy3DRocmTuneVAE(EachTime):
+class Hy3DRocmTuneVAE(common.EachTime):
     """`hy3d-rocm tune` for the VAE and size of a workflow."""
 
     @classmethod
@@ -258,11 +250,11 @@ class Hy3DRocmTuneVAE(EachTime):
         again: bool = False, retry_hung: bool = False,
     ) -> io.NodeOutput:  # fmt: skip
         wishes = Wishes(again=again, retry_hung=retry_hung, limit_s=float(seconds))
-        report = tune(vae, Wanted(width, height, frames, samples), wishes)
+        report = tune(vae, common.Wanted(width, height, frames, samples), wishes)
         return io.NodeOutput(report, ui=ui.PreviewText(report))
 
 
-def tune(vae: Any, wanted: Wanted, wishes: Wishes) -> str:
+def tune(vae: Any, wanted: common.Wanted, wishes: Wishes) -> str:
     """A report in lines. Cancel goes through; what was measured by then is kept.
 
     ValueError (a sentence) for a size that is none, and for a VAE whose layers are not known.
@@ -309,7 +301,7 @@ def measure(
     return tune_text(report, default)
 
 
-def _decode_of(vae: Any, wanted: Wanted) -> tuple[Job, Plan | None]:
+def _decode_of(vae: Any, wanted: common.Wanted) -> tuple[Job, Plan | None]:
     """What would be decoded, and how it would be, with all of the device's memory."""
     try:
         family = vaes.family_of(vae)
@@ -321,7 +313,7 @@ def _decode_of(vae: Any, wanted: Wanted) -> tuple[Job, Plan | None]:
     options = DecodeOptions()
     place = vaes.place_of(family)
     with current_device(place), torch.no_grad():
-        shape = latent_shape(family, wanted)
+        shape = common.latent_shape(family, wanted)
         job = vaes.job_of(family, shape, family.dtype, device=place)
         if job.device.type == "cpu":
             return job, None

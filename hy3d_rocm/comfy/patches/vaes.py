@@ -21,21 +21,12 @@ from typing import Any
 import comfy.model_management as management
 import torch
 
-from hy3d_rocm.comfy import during, memory, reports, settings, vaes
+from hy3d_rocm.comfy import during, memory, reports, running, settings, vaes
 from hy3d_rocm.comfy.decode import run_own_code, run_vae
 from hy3d_rocm.comfy.memory import is_managed
 from hy3d_rocm.comfy.patches.common import Make, by_name, calling, patch_of
 from hy3d_rocm.comfy.patches.upstream import KNOWN, PatchSpec, written
 from hy3d_rocm.comfy.reports import report_text
-from hy3d_rocm.comfy.running import (
-    CHECKED,
-    ON_CPU,
-    POLICY,
-    caught,
-    current_device,
-    running,
-    said,
-)
 from hy3d_rocm.comfy.settings import Settings
 from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.router import LOCAL, Guard
@@ -83,8 +74,8 @@ class Work:
         stage = stage_of(self.encodes)
         # ComfyUI's own methods load the VAE; a wrapper's node has done that before.
         before = "VAE Load" if is_managed(self.vae) else stage
-        policy = ON_CPU if now.vae == "cpu" else POLICY.get()
-        with memory.stage_lines(before, stage), during(POLICY, policy):
+        policy = running.ON_CPU if now.vae == "cpu" else running.POLICY.get()
+        with memory.stage_lines(before, stage), during(running.POLICY, policy):
             return self._finite(now)
 
     def _finite(self, now: Settings) -> Any:
@@ -95,7 +86,7 @@ class Work:
         logger.warning(
             "hy3d_rocm: %s gave NaN: once more, with each convolution checked", self.what
         )
-        with during(CHECKED, True):
+        with during(running.CHECKED, True):
             made = self._once(now)
         if not is_finite(made):
             logger.warning(
@@ -117,7 +108,7 @@ class Work:
                 reports.remember(f"{self.what}, in place: {report}")
                 return made
             # Outside of the except block, which would keep what the attempt held.
-            say_once(f"{self.what} runs in its own way, {caught()}: {why}", logging.INFO)
+            say_once(f"{self.what} runs in its own way, {running.caught()}: {why}", logging.INFO)
         return run_own_code(
             f"{self.what}, in place,", self.vae, self.original, self.source, self.encodes,
             partial(tell, self.what),
@@ -172,7 +163,7 @@ def wrapper_in_parts(
     try:
         family = vaes.family_of(vae, encode)
         place = vaes.place_of(family)
-        with running() as run, current_device(place), torch.no_grad():
+        with running.running() as run, running.current_device(place), torch.no_grad():
             if not vaes.is_proven(family, encode):
                 raise TypeError(f"this {family.name} VAE does otherwise than its layers say")
             request = parse_budget(budget)
@@ -189,7 +180,7 @@ def wrapper_in_parts(
         raise
     except Exception as error:
         logger.debug("hy3d_rocm: in parts, in place", exc_info=True)
-        why = said(error)
+        why = running.said(error)
     # After the except block: what failed holds tensors.
     raise LeftAlone(why)
 
@@ -255,7 +246,7 @@ def _core_in_parts(
     except Exception as error:
         if asked:  # it is ComfyUI's method that failed
             raise
-        why = said(error)
+        why = running.said(error)
     else:
         return made, report_text(report, given, made, encode)
     raise LeftAlone(why)
