@@ -102,7 +102,10 @@ def _why_not(pipeline: Any, policy: Policy, device: torch.device, mode: Mode) ->
         return f"{name} has no enable_model_cpu_offload: left {as_it_is}"
     if getattr(pipeline, "hf_device_map", None) is not None:
         return f"{name} has a device map, which places its weights: left as it is"
-    if any(_is_group_offloaded(module) for module in components_of(pipeline).values()):
+    parts = (part for module in components_of(pipeline).values() for part in module.modules())
+    # diffusers keeps its own hooks in a registry on each module.
+    registries = (getattr(part, "_diffusers_hook", None) for part in parts)
+    if any("group_offloading" in getattr(registry, "hooks", {}) for registry in registries):
         return f"{name} uses group offload, which places its weights: left as it is"
     if mode == "sequential" and policy == "auto":
         return (
@@ -110,12 +113,6 @@ def _why_not(pipeline: Any, policy: Policy, device: torch.device, mode: Mode) ->
             "its weights resident or moved by whole components"
         )
     return None
-
-
-def _is_group_offloaded(module: torch.nn.Module) -> bool:
-    """diffusers keeps its own hooks in a registry on each module."""
-    registries = (getattr(part, "_diffusers_hook", None) for part in module.modules())
-    return any("group_offloading" in getattr(registry, "hooks", {}) for registry in registries)
 
 
 def _carry_out(

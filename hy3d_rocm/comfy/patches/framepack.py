@@ -214,16 +214,11 @@ def _moving(move: Callable[..., Any], /, model: Any, *args: Any, **kwargs: Any) 
     if card is None:
         model.to(device)  # one memory for all: nothing is to be left free for later
         return None
-    now.runner = sections.runner_for(
-        model, device, _waiting(device), card, now.wanted_bytes, now.key
-    )
-    return None  # the first section places them
-
-
-def _waiting(device: torch.device) -> torch.device:
-    """Where weights wait: main memory also under --highvram, where ComfyUI would leave them."""
     offload = common.offload_device()
-    return torch.device("cpu") if offload.type == device.type else offload
+    # Weights wait in main memory also under --highvram, where ComfyUI would leave them.
+    waiting = torch.device("cpu") if offload.type == device.type else offload
+    now.runner = sections.runner_for(model, device, waiting, card, now.wanted_bytes, now.key)
+    return None  # the first section places them
 
 
 def _section(sample: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
