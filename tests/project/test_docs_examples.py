@@ -33,7 +33,7 @@ from examples.demo import run as demo
 from examples.render.command import build_parser as render_parser
 from hy3d_rocm import cli
 from hy3d_rocm.diagnose.doctor import examination
-from hy3d_rocm.diagnose.doctor.report import Examination
+from hy3d_rocm.diagnose.doctor.examination import Examination
 from tools.dev.bench.__main__ import build_parser as bench_parser
 
 HAS_GPU = torch.cuda.is_available()

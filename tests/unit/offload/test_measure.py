@@ -43,13 +43,13 @@ class Allocator:
         self.live += count
         self.most = max(self.most, self.live)
 
-    def allocated(self) -> int:
+    def memory_allocated(self, device: Any) -> int:
         return self.live
 
-    def peak(self) -> int:
+    def max_memory_allocated(self, device: Any) -> int:
         return self.most
 
-    def reset(self) -> None:
+    def reset_peak_memory_stats(self, device: Any) -> None:
         self.most = self.live
 
 
@@ -84,7 +84,7 @@ def simulate(run: Any) -> tuple[int, int, list[int]]:
             allocator.take(live - activations)
             activations = live
             largest = max(largest, live)
-    return allocator.peak() - others, largest, [sizes[component] for component in ran]
+    return allocator.most - others, largest, [sizes[component] for component in ran]
 
 
 @given(RUNS)
