@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import verdict_store_doubles
+import warm_start
 from router_doubles import raising
 from stored_world import CPU, W, X, world_with
 
@@ -147,4 +146,4 @@ def test_importing_the_router_opens_no_store() -> None:
         "import sys; import hy3d_rocm.conv.router;"
         "sys.exit(any('verdict_store' in m or 'conv.probe' in m for m in sys.modules))"
     )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert warm_start.run("-c", program).returncode == 0
