@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 import verdict_store_doubles
 import warm_start
+from places import ROOT, SUPPORT
 from router_doubles import raising
 from stored_world import CPU, W, X, world_with
 
@@ -76,7 +78,9 @@ world.tiers["vendor"].act = lambda call: os._exit(0)  # the driver's reset
 with torch.inference_mode(), world.protect("pin:vendor"):
     torch.nn.functional.conv3d(here.X, here.W)
 """
-    verdict_store_doubles.finish(verdict_store_doubles.start(program, path))
+    places = os.pathsep.join(map(str, (ROOT, SUPPORT)))
+    done = warm_start.run("-c", program, str(path), env={**os.environ, "PYTHONPATH": places})
+    assert done.returncode == 0, done.stderr
     store = Store.open(path)
     world = world_with(monkeypatch, store)
     assert [(r.tier, r.verdict) for _, r in store.rows()] == [("vendor", "hang")]
