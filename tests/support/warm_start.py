@@ -3,8 +3,9 @@
 Importing torch takes 1.7 s of a core, with a VAE of diffusers 7 s; the tests start some hundred
 processes that need them. One process imports them, once a run of pytest, for all its processes; it
 ends with the last of these. From it others are forked, each of which imports what some tests need
-beside that, and from these the tests' own. What was imported is no garbage: to look through it
-takes each decode 0.2 s. This file is the first of them, too: `python warm_start.py DESCRIPTOR`.
+beside that, and from these the tests' own, and pytest-xdist's (conftest.py). What was imported is
+no garbage: to look through it takes each decode 0.2 s. This file is the first of them, too:
+`python warm_start.py DESCRIPTOR`.
 
     made = warm_start.run("-c", "import torch; print(torch.ones(3).sum())")
 
@@ -32,12 +33,14 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 IS_THERE = sys.platform == "linux" and hasattr(os, "fork")
+#: A variable of all processes of one run of pytest (conftest.py sets it): the first one's number
+RUN = "WARM_START_OF"
 #: imported once for all; beyond that each Server names what else
 MODULES = ("torch.distributed", "diffusers.models.autoencoders")
 
@@ -66,19 +69,26 @@ class Server:
     ) -> Started:  # fmt: skip
         """A process that runs `python SCRIPT ARGUMENTS`; script may be -c or -m."""
         (read, stdin), (stdout, write) = os.pipe(), os.pipe()
+        pid = self._fork([script, *arguments], [read, write, stderr], environ, cwd)
+        os.close(read)
+        os.close(write)
+        return Started(self, pid, stdin, stdout)
+
+    def _fork(
+        self, words: Sequence[Any], streams: list[int], environ: Mapping[str, str],
+        cwd: Path | str = "", threads: int = 1,
+    ) -> int:  # fmt: skip
         told = {
-            "argv": [str(script), *map(str, arguments)], "environ": dict(environ),
+            "argv": [*map(str, words)], "environ": dict(environ), "threads": threads,
             "cwd": str(cwd) or os.getcwd(),
         }  # fmt: skip
         text = json.dumps(told).encode()
-        socket.send_fds(self._socket, [len(text).to_bytes(4, "little")], [read, write, stderr])
+        socket.send_fds(self._socket, [len(text).to_bytes(4, "little")], streams)
         self._socket.sendall(text)
-        os.close(read)
-        os.close(write)
         with self._reads:
             while "code" in (line := self._line()):
                 pass
-        return Started(self, line["pid"], stdin, stdout)
+        return line["pid"]
 
     def code(self, pid: int) -> int | None:
         """The exit code of a process that has ended."""
@@ -160,11 +170,25 @@ def run(
     return subprocess.CompletedProcess(list(words), code, said.decode(), why.decode())
 
 
+def as_python(words: list[str]) -> int:
+    """This process stands for `python WORDS`, which is forked and has its streams: as pytest-xdist
+    starts its processes. The exit code."""
+    if words[0] == "-u":
+        del words[0]
+    server = Server()
+    pid = server._fork(words, [0, 1, 2], os.environ, threads=0)
+    for stream in (0, 1):  # it alone reads and writes them
+        os.close(stream)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGKILL))
+    while (code := server.code(pid)) is None:
+        select.select([server._socket], [], [])
+    return code
+
+
 def _connected() -> socket.socket:
     """To the first process, which is started if there is none: a name that others can have, too, is
     bound once."""
-    run_of = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"alone-{os.getpid()}")
-    name = f"\0hy3d-tests-{os.getuid()}-{run_of}"
+    name = f"\0hy3d-tests-{os.getuid()}-{os.environ.setdefault(RUN, str(os.getpid()))}"
     for _ in range(100):
         listening = socket.socket(socket.AF_UNIX)
         with suppress(OSError), listening:
@@ -185,10 +209,8 @@ def _begin(listening: socket.socket) -> None:
     subprocess.Popen(
         [sys.executable, "-B", __file__, str(listening.fileno())],
         pass_fds=[listening.fileno()], start_new_session=True,
-        env={
-            **{k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-            "OMP_NUM_THREADS": "1",  # read when torch is imported
-        },
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
     )  # fmt: skip
 
 
@@ -268,6 +290,8 @@ def become(request: dict[str, Any], fds: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environ"])
     os.chdir(request["cwd"])
+    if request["threads"] and (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(request["threads"])
     first, *rest = request["argv"]
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     code: Any = 1
@@ -304,4 +328,6 @@ def tell(asked: socket.socket, **fields: int) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--as-python":
+        sys.exit(as_python(sys.argv[2:]))
     main()
