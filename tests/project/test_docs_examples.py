@@ -33,6 +33,7 @@ from examples.demo import delight as demo_delight
 from examples.demo import run as demo
 from examples.render.command import build_parser as render_parser
 from hy3d_rocm import cli
+from hy3d_rocm.conv.probe import process
 from hy3d_rocm.diagnose.doctor import examination
 from hy3d_rocm.diagnose.doctor.report import Examination
 from tools.dev.bench.__main__ import build_parser as bench_parser
@@ -328,6 +329,8 @@ def a_spec(names: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
 
     call = make_call(torch.zeros(1, 2, 3, 4, 4), torch.zeros(2, 2, 3, 3, 3))
     names.update(spec=call.spec, specs=[call.spec])
+    if warm_start.IS_THERE:  # a child that tries it need not import torch
+        patch.setattr(process, "start", warm_start.start)
 
 
 def a_mesh(names: dict[str, Any], patch: pytest.MonkeyPatch) -> None:

@@ -62,8 +62,8 @@ def test_how_it_ends_is_told(program: str, code: int, last: str) -> None:
 
 def test_torch_is_imported_and_nothing_of_the_package() -> None:
     program = (
-        "import sys; print('torch' in sys.modules, [m for m in sys.modules if m.split('.')[0] == 'hy3d_rocm'],"
-        " sys.modules['torch'].get_num_threads())"
+        "import sys; print('torch' in sys.modules, [m for m in sys.modules if"
+        " m.split('.')[0] == 'hy3d_rocm'], sys.modules['torch'].get_num_threads())"
     )
     assert warm_start.run("-c", program).stdout == "True [] 1\n"
 

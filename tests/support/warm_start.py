@@ -170,6 +170,21 @@ def run(
     return subprocess.CompletedProcess(list(words), code, said.decode(), why.decode())
 
 
+def start(
+    _python: str, serve: str = "", stderr: int = subprocess.PIPE,
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    """Takes the place of conv.probe.process.start where a child has to be this process's own: it
+    stands for the forked one. To kill it kills no more than itself."""
+    from hy3d_rocm.conv.probe import process
+
+    return subprocess.Popen(
+        [sys.executable, __file__, "--as-python", str(process.CHILD), *([serve] if serve else [])],
+        bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+        env=process.environment(os.environ) | dict(variables or {}), start_new_session=True,
+    )  # fmt: skip
+
+
 def as_python(words: list[str]) -> int:
     """This process stands for `python WORDS`, which is forked and has its streams: as pytest-xdist
     starts its processes. The exit code."""
