@@ -68,6 +68,13 @@ def test_torch_is_imported_and_nothing_of_the_package() -> None:
     assert warm_start.run("-c", program).stdout == "True [] 1\n"
 
 
+def test_its_processor_time_is_known() -> None:
+    before = warm_start.Server.seconds
+    program = "import time\nwhile time.process_time() < 0.3: pass"
+    assert warm_start.run("-c", program).returncode == 0
+    assert 0.3 <= warm_start.Server.seconds - before < 3
+
+
 def test_one_that_takes_too_long_is_killed() -> None:
     with pytest.raises(subprocess.TimeoutExpired) as ended:
         warm_start.run("-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)",

@@ -49,6 +49,9 @@ class Server:
     """Of processes that have these modules imported, too. start takes the place of
     conv.probe.process.start."""
 
+    #: of processor time, which forked processes took that are known to have ended
+    seconds = 0.0
+
     def __init__(self, *modules: str) -> None:
         self._socket = _connected()
         told = {"modules": modules, "path": list(filter(None, sys.path))}
@@ -88,7 +91,7 @@ class Server:
         with self._reads:
             while "code" in (line := self._line()):
                 pass
-        return line["pid"]
+        return int(line["pid"])
 
     def code(self, pid: int) -> int | None:
         """The exit code of a process that has ended."""
@@ -101,10 +104,11 @@ class Server:
         self._heard.close()
         self._socket.close()
 
-    def _line(self) -> dict[str, int]:
-        line: dict[str, int] = json.loads(self._heard.readline())
+    def _line(self) -> dict[str, Any]:
+        line: dict[str, Any] = json.loads(self._heard.readline())
         if "code" in line:
             self._codes[line["pid"]] = line["code"]
+            Server.seconds += line["seconds"]
         return line
 
 
@@ -290,10 +294,11 @@ def serve(asked: socket.socket) -> None:
                 os.close(one)
             tell(asked, pid=pid)
         for pid in [*children]:
-            ended, status = os.waitpid(pid, os.WNOHANG)
+            ended, status, used = os.wait4(pid, os.WNOHANG)
             if ended:
                 children.discard(pid)
-                tell(asked, pid=pid, code=os.waitstatus_to_exitcode(status))
+                seconds = used.ru_utime + used.ru_stime
+                tell(asked, pid=pid, code=os.waitstatus_to_exitcode(status), seconds=seconds)
 
 
 def become(request: dict[str, Any], fds: list[int]) -> None:
@@ -338,7 +343,7 @@ def become(request: dict[str, Any], fds: list[int]) -> None:
         os._exit(code or 0)
 
 
-def tell(asked: socket.socket, **fields: int) -> None:
+def tell(asked: socket.socket, **fields: float) -> None:
     asked.sendall(json.dumps(fields).encode() + b"\n")
 
 
