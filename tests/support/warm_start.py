@@ -53,10 +53,17 @@ class Server:
     seconds = 0.0
 
     def __init__(self, *modules: str) -> None:
-        self._socket = _connected()
         told = {"modules": modules, "path": list(filter(None, sys.path))}
-        self._socket.sendall(json.dumps(told).encode() + b"\n")
-        self._heard = self._socket.makefile("rb", buffering=0)  # for select
+        for _ in range(3):
+            self._socket = _connected()
+            self._heard = self._socket.makefile("rb", buffering=0)  # for select
+            with suppress(ConnectionError):
+                self._socket.sendall(json.dumps(told).encode() + b"\n")
+                if self._heard.readline():
+                    break
+            self.close()  # the first process was just ending
+        else:
+            raise RuntimeError(f"no process begins with {', '.join((*MODULES, *modules))}")
         self._codes: dict[int, int] = {}
         self._reads = threading.Lock()
 
@@ -256,7 +263,8 @@ def main() -> None:
             children.add(pid)
             asked.close()
         elif not children:
-            return
+            listening.close()  # whoever comes now starts the next
+            os._exit(0)
         children -= {pid for pid in children if os.waitpid(pid, os.WNOHANG)[0]}
         seconds = 0.5 if children else 0.0
 
@@ -278,6 +286,7 @@ def serve(asked: socket.socket) -> None:
         importlib.import_module(name)
     sys.path[:] = path
     settle()
+    tell(asked, ready=1)
     children: set[int] = set()
     while True:
         if select.select([asked], [], [], 0.02 if children else None)[0]:
