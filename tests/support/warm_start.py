@@ -248,7 +248,8 @@ def main() -> None:
     listening = socket.socket(fileno=int(sys.argv[1]))
     del sys.path[0]  # this folder
     for name in MODULES:
-        importlib.import_module(name)
+        with suppress(ImportError):  # tests that need it are skipped
+            importlib.import_module(name)
     settle()
     children: set[int] = set()
     seconds = 30.0  # for whoever started it
