@@ -22,6 +22,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 dist = pytest.importorskip("torch.distributed")
 
+import how_much  # noqa: E402
+import warm_start  # noqa: E402
 from decode_doubles import EVERY_KIND, relative_error, tiny_vae  # noqa: E402
 from program_doubles import family_of, source_of  # noqa: E402
 from router_doubles import one_thread  # noqa: E402
@@ -64,14 +66,11 @@ def pids_of(workers: Workers) -> list[int]:
 def warm() -> Iterator[Server | None]:
     """The processes do not import torch, diffusers and the package anew, but that of a killed
     parent. All have one thread, this one, too."""
-    if not hasattr(os, "fork"):
+    if not warm_start.IS_THERE:
         with one_thread():
             yield None
         return
-    server = Server(
-        "torch.distributed", "diffusers.models.autoencoders", "hy3d_rocm.decoding.workers",
-        "program_doubles",
-    )  # fmt: skip
+    server = Server("hy3d_rocm.decoding.workers", "program_doubles")
     with one_thread(), pytest.MonkeyPatch.context() as patched:
         patched.setattr(process, "start", server.start)
         yield server
@@ -121,7 +120,9 @@ def lines(caplog: Any, level: int = logging.WARNING) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
 
-@pytest.mark.parametrize(("number", "kind"), [*enumerate(EVERY_KIND)])
+# In the gate a third of the kinds; ranks that are threads have the others (test_shared_run.py,
+# test_sent_source.py).
+@pytest.mark.parametrize(("number", "kind"), how_much.dealt(enumerate(EVERY_KIND), 0, 3))
 def test_the_frames_are_those_of_one_device(
     several: dict[int, Workers], number: int, kind: str
 ) -> None:

@@ -301,7 +301,9 @@ def test_on_a_cpu_and_under_sequential_offload_nothing_is_measured_and_that_is_s
     pipeline.enable_sequential_cpu_offload(device="cpu")
     with caplog.at_level("DEBUG", "hy3d_rocm"), measuring(pipeline, "cpu", counters=Allocator()):
         pass
-    assert caplog.messages == [
+    # Others may say something, too: of the first pipeline in a process they do.
+    ours = [row.getMessage() for row in caplog.records if row.name.startswith("hy3d_rocm")]
+    assert ours == [
         "activations are not measured: the device is cpu",
         "activations are not measured: sequential offload is active",
     ]
