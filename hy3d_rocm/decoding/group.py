@@ -128,7 +128,6 @@ class Group:
     set_variables() before that is made: torch ends the process of a rank that lost another else.
 
     lost: why the group can't be used any more, "" while it can. sent_bytes: by this rank so far.
-    stalls: None, or a list that gets pairs of events between which a GPU's stream only waited.
     """
 
     def __init__(self, control: Any, data: Any = None, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -138,7 +137,6 @@ class Group:
         self.rank, self.size = int(control.rank()), int(control.size())
         self.lost = ""
         self.sent_bytes = 0
-        self.stalls: list[tuple[torch.cuda.Event, torch.cuda.Event]] | None = None
         self.weights: tuple[Any, int] | None = None  # of the last decode, and what stands for them
         self._last: Any = None  # of what NCCL was given
         self._kept: list[Any] = []  # what others may still write to after all was lost
@@ -149,19 +147,11 @@ class Group:
         """Waits for operations, of which `held` is the memory. on_stream: the GPU does, and NCCL's
         own watch ends it (with a time-out NCCL would hold up this thread). GroupLostError."""
         began = time.perf_counter()
-        events: list[Any] = []
-        if self.stalls is not None and on_stream:
-            events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
-            self.stalls.append((events[0], events[1]))
         with self.watched(works, held):
-            for event in events[:1]:
-                event.record()
             for work in works:
                 # One time-out for all of them. 0 would be for ever.
                 left = self.timeout * timeouts - (time.perf_counter() - began)
                 work.wait(*(() if on_stream else (timedelta(seconds=max(left, 0.001)),)))
-            for event in events[1:]:
-                event.record()
 
     def post(self, sends: Parts, comes: Parts, copies: Sequence[Any] = ()) -> Pending:
         """Begins to send tensors, and to fill tensors with what is sent to this rank: contiguous
@@ -223,14 +213,7 @@ class Group:
         failed: then all raise, those that failed alike their own error, the others one that says
         the same. timeouts: that this waits for at most, where ranks may be that far apart.
         GroupLostError where the ranks do different things."""
-        return self.ask(about, error, values, timeouts).answer()
-
-    def ask(
-        self, about: str, error: BaseException | None = None, values: Any = None,
-        timeouts: int = 1,
-    ) -> Meeting:  # fmt: skip
-        """As meet(), for a rank that goes on meanwhile: what comes of it answer() says."""
-        return Meeting(self, about, error, values, timeouts)
+        return Meeting(self, about, error, values, timeouts).answer()
 
     def check_alike(self, verb: str, told: Sequence[Any]) -> None:
         """GroupLostError unless all ranks have told the same."""
@@ -304,10 +287,12 @@ class Group:
 
 
 class Meeting:
-    """What every rank says at a place."""
+    """What every rank says at a place. A rank may go on meanwhile: what comes of it answer() says.
+    The arguments are those of Group.meet()."""
 
     def __init__(
-        self, group: Group, about: str, error: BaseException | None, values: Any, timeouts: int
+        self, group: Group, about: str, error: BaseException | None = None, values: Any = None,
+        timeouts: int = 1,
     ) -> None:  # fmt: skip
         self._group, self._error = group, error
         self._timeouts = timeouts

@@ -284,7 +284,8 @@ class SharedRun(Run):
             return
         self._reduced.add(source)
         self._hear()
-        self._asked = self.group.ask(f"norm {step.node} of sample {self.sample}", self._error)
+        about = f"norm {step.node} of sample {self.sample}"
+        self._asked = Meeting(self.group, about, self._error)
         own = self._unless_failed(self._tried, self._own_moments, source) if self._spans else None
         channels = self.graph.nodes[source].channels
         told = self._unless_failed(self._tried, self._told, channels, own)

@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 
 import hy3d_rocm
 from hy3d_rocm.conv.triton import launch
@@ -40,6 +41,8 @@ BEGINNING = "the beginning of a decode"
 _SUMS = "sums of the latents"
 # Of each parameter so many numbers tell whether the ranks have the same weights.
 _NUMBERS = 8
+# Words of 8 bytes in a row of those whose sums tell contents apart.
+_COLUMNS = 4096
 
 
 @contextmanager
@@ -146,7 +149,7 @@ def terms_of(group: Group, job: Job, source: Tensor, options: Any) -> dict[str, 
     return {
         "the VAE": job.family.name, "weights": [len(weights), group.weights[1]],
         "why rows can't be shared": why_not_rows(job),
-        "the shape of the latents": list(source.shape), _SUMS: _sums(source),
+        "the shape of the latents": list(source.shape), _SUMS: sums_of(source),
         "encode": job.encode, "the type": str(job.dtype), "the device's kind": _kind_of(job.device),
         "kernels": [job.make_backend.on_gpu, job.make_backend.on_host],
         "options": {one.name: str(getattr(options, one.name)) for one in fields(options)},
@@ -154,14 +157,18 @@ def terms_of(group: Group, job: Job, source: Tensor, options: Any) -> dict[str, 
     }  # fmt: skip
 
 
-def _sums(source: Tensor) -> list[int]:
-    """By which other latents are known."""
-    if source.is_meta:
+def sums_of(tensor: Tensor) -> list[int]:
+    """By which other contents are known: sums of a tensor's bytes, in words of 64 bits: of all, and
+    weighted by row and by column. [] of a shape alone, and where nothing is in it."""
+    if tensor.is_meta or not tensor.numel():
         return []
-    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = source.detach().contiguous().reshape(-1).view(whole[source.element_size()])
-    sums: list[int] = torch.stack([bits[::n].sum(dtype=torch.int64) for n in (1, 3, 7)]).tolist()
-    return sums
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    words = F.pad(flat, (0, -flat.numel() % (8 * _COLUMNS))).view(torch.int64).view(-1, _COLUMNS)
+    rows, columns = words.sum(1), words.sum(0)
+    numbers = torch.arange(1, max(len(rows), _COLUMNS) + 1, device=flat.device)
+    sums = rows.sum(), (rows * numbers[: len(rows)]).sum(), (columns * numbers[:_COLUMNS]).sum()
+    found: list[int] = torch.stack(sums).tolist()
+    return found
 
 
 class _State:

@@ -1,5 +1,5 @@
-"""One of the processes that Workers (workers.py) start: it runs worker.py. And what goes to it:
-pickled objects, whose tensors follow as they are in memory. It answers in lines, as a probe does.
+"""One of the processes that Workers (workers.py) start, and what goes to it: pickled objects, whose
+tensors follow as they are in memory. It answers in lines, as a probe does.
 
 Both ends are ours and of one version. A message is a number, the sizes of its parts, and the
 parts: the pickle, then each tensor's bytes.
@@ -31,7 +31,7 @@ from hy3d_rocm.conv.probe import process
 from hy3d_rocm.decoding.copies import holds_resource
 from hy3d_rocm.decoding.group import VARIABLES
 
-SERVE = "hy3d_rocm.decoding.worker:serve"
+SERVE = "hy3d_rocm.decoding.workers:serve"
 #: that a process may take until it can decode: importing torch and the VAE's packages
 START_SECONDS = 120.0
 _END_SECONDS = 5.0
@@ -76,7 +76,7 @@ class WorkerProcess:
         self._written(START_SECONDS, lambda: self._to.write(header))
 
     def ask(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """One of worker.py's Worker's methods."""
+        """One of the methods of workers.Worker."""
         self.write(packed((name, dict(arguments))), START_SECONDS)
 
     def write(self, message: tuple[bytes, list[Tensor]], seconds: float) -> None:
