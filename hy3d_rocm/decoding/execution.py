@@ -41,7 +41,6 @@ from hy3d_rocm.frames.output import Sink
 logger = logging.getLogger("hy3d_rocm")
 
 Result = TypeVar("Result")
-Interpreter = TypeVar("Interpreter", bound=Run)
 Request = str | int | float | None
 Frames = tuple[int, Tensor]  # the first one's number, and (1, C, t, H, W)
 
@@ -258,7 +257,8 @@ class Execution:
                         else:  # here, in one frame of Python less
                             run = self._interpreter(TiledRun, compiled, backend, sample)
                             run.tiles(compiled.program, z, whole)
-                            self._note_error(compiled, run)
+                            worst = max(run.estimate_error, self.report.estimate_error or 0.0)
+                            self.report.estimate_error = None if compiled.cuts_norms else worst
                         with DisableTorchFunction():
                             self.placing.put_whole(sample)
                         self._clean_up(self.asked.options.cleanup_frequency or 1)
@@ -436,19 +436,14 @@ class Execution:
         return faults.retry_out_of_memory(relieve)
 
     def _interpreter(
-        self, kind: Callable[..., Interpreter], compiled: Any, backend: TorchBackend, sample: int
-    ) -> Interpreter:
+        self, kind: Callable[..., Any], compiled: Any, backend: TorchBackend, sample: int
+    ) -> Any:
         stores = compiled.program.candidate["stored_bytes"] > 0
         return kind(
             compiled.graph, backend, self.device, self.job.dtype, counter=self.counter,
             sample=sample, recover=self._recover(),
             transfers=Transfers(self.device) if stores else None,
         )  # fmt: skip
-
-    def _note_error(self, compiled: Any, run: TiledRun) -> None:
-        if not compiled.cuts_norms:
-            error = max(run.estimate_error, self.report.estimate_error or 0.0)
-            self.report.estimate_error = error
 
     def _clean_up(self, number: int) -> None:
         """After each result the host's heap, or glibc's fragments add up (2 MB a chunk measured);

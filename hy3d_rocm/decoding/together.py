@@ -123,13 +123,6 @@ def _tiles(job: Job) -> int:
     return 0 if found is None else zlib.crc32(repr(sorted(found.tiles.items())).encode())
 
 
-def _kind_of(device: torch.device) -> str:
-    """What the ranks' devices have to have in common: kernels, and what these take, are its."""
-    if device.type != "cuda":
-        return device.type
-    return launch.architecture(device)
-
-
 def _name_of(device: torch.device) -> str:
     """Of a GPU, by which two ranks know that they have the same."""
     if device.type != "cuda":
@@ -146,11 +139,13 @@ def terms_of(group: Group, job: Job, source: Tensor, options: Any) -> dict[str, 
         some = [t.detach().reshape(-1)[:_NUMBERS].double().to(job.device) for t in weights]
         told = torch.cat(some).cpu() if some else torch.empty(0, device="cpu")
         group.weights = _State(weights), zlib.crc32(told.numpy().data)
+    kind = job.device.type  # kernels, and what these take, are the architecture's
     return {
         "the VAE": job.family.name, "weights": [len(weights), group.weights[1]],
         "why rows can't be shared": why_not_rows(job),
         "the shape of the latents": list(source.shape), _SUMS: sums_of(source),
-        "encode": job.encode, "the type": str(job.dtype), "the device's kind": _kind_of(job.device),
+        "encode": job.encode, "the type": str(job.dtype),
+        "the device's kind": launch.architecture(job.device) if kind == "cuda" else kind,
         "kernels": [job.make_backend.on_gpu, job.make_backend.on_host],
         "options": {one.name: str(getattr(options, one.name)) for one in fields(options)},
         "hy3d-rocm": hy3d_rocm.__version__, "torch": torch.__version__.split("+")[0],
@@ -208,8 +203,8 @@ def what_decides(plan: Plan) -> list[Any] | None:
     """By which ranks know that they have planned the same program."""
     if plan.compiled is None:
         return None
-    candidate = plan.compiled.program.candidate
-    return [candidate[name] for name in _DECIDES]
+    candidate, decides = plan.compiled.program.candidate, ("order", "chunk", "slice_bytes")
+    return [candidate[name] for name in (*decides, "resident_bytes", "is_early", "steps")]
 
 
 def shares_samples(group: Group, job: Job, budget: Budget, why: str) -> bool:
@@ -232,9 +227,8 @@ def shares_samples(group: Group, job: Job, budget: Budget, why: str) -> bool:
 
 def beside_samples(group: Group, job: Job, source: Tensor, budget: Budget) -> Budget:
     """What remains of it for a rank's samples beside the latents that rank 0 has sent it."""
-    if not job.sends_source or not group.rank:
-        return budget
-    return budget.without(source[group.rank :: group.size].nbytes, "for what rank 0 sends")
+    comes = source[group.rank :: group.size].nbytes if job.sends_source and group.rank else 0
+    return budget.without(comes, "for what rank 0 sends") if comes else budget
 
 
 def one_by_one(made: Tensor) -> list[Tensor]:
@@ -315,6 +309,3 @@ def _theirs(
         group.post((), parts).wait()
         return dict(zip(share, (part for _, part in parts), strict=True))
     return {}
-
-
-_DECIDES = ("order", "chunk", "slice_bytes", "resident_bytes", "is_early", "steps")

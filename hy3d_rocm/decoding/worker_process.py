@@ -90,7 +90,8 @@ class WorkerProcess:
             self._kill(f"it is stopped or hangs (nothing was heard of it for {silent:.0f} s)")
         elif not self.is_gone:
             with suppress(OSError, ValueError), self._writes:
-                ping(self._to)
+                self._to.write(_COUNT.pack(0))  # a message of nothing
+                self._to.flush()
 
     def answer(self, until: float, look: Callable[[], None]) -> Any:
         """To the oldest question that has none. look: called now and then meanwhile."""
@@ -117,14 +118,18 @@ class WorkerProcess:
         if not self._why:  # it may end just now; one that is gone has not been waited for yet
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(_END_SECONDS if self.is_gone else 0.5)
-        if not self._why:
-            while (said := self._next()) is not None:
+        with suppress(queue.Empty):
+            while not self._why and (said := self._answers.get_nowait()) is not None:
                 if said[0] == "failed":
                     self._why = str(said[1])
         code = self.process.poll()
         if self._why or code is None:
             return self._why and f"{self.device}: {self._why}"
-        return f"{self.device}: its process ended {_ending(code)}{self._last_line()}"
+        ending = f"with exit code {code}"
+        if code < 0:
+            named = code in [-one for one in signal.Signals]
+            ending = f"by {signal.Signals(-code).name if named else f'signal {-code}'}"
+        return f"{self.device}: its process ended {ending}{self._last_line()}"
 
     def end(self) -> None:
         """Its memory is free afterwards."""
@@ -135,12 +140,6 @@ class WorkerProcess:
         with suppress(OSError, ValueError):
             self._to.close()
         self._errors.close()
-
-    def _next(self) -> tuple[str, Any] | None:
-        try:
-            return self._answers.get_nowait()
-        except queue.Empty:
-            return None
 
     def _kill(self, why: str) -> None:
         self._why = self._why or why
@@ -186,15 +185,6 @@ class WorkerProcess:
             lines = [line for line in lines if not line.startswith("[W")]  # torch's warnings
             return f" ({lines[-1].strip()[:300]})" if lines else ""
         return ""
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"with exit code {code}"
-    try:
-        return f"by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"by signal {-code}"
 
 
 def environment(
@@ -304,12 +294,6 @@ def receive(file: IO[bytes]) -> list[bytearray] | None:
         return [_exactly(file, size) for size in sizes]
     except (EOFError, OSError, ValueError):
         return None
-
-
-def ping(file: IO[bytes]) -> None:
-    """A message of nothing."""
-    file.write(_COUNT.pack(0))
-    file.flush()
 
 
 def _exactly(file: IO[bytes], size: int) -> bytearray:

@@ -456,7 +456,8 @@ def test_a_process_answers_a_ping_and_ends_where_nobody_listens(tmp_path: Path) 
         started: Any = process.start(sys.executable, SERVE, stderr=errors.fileno(), variables={})
     with io.BufferedWriter(started.stdin) as to:
         to.write(process.header("mark", False, {}))
-        wire.ping(to)
+        to.write(bytes(8))  # a ping
+        to.flush()
         with io.BufferedReader(started.stdout) as answers:
             assert answers.readline() == b"\n"
             line = answers.readline()
