@@ -9,6 +9,7 @@ it writes in place it writes with its last operation, so it can be made again, w
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -65,6 +66,7 @@ class ProgramStep(NamedTuple):
     workspace_bytes: int
 
 
+@dataclass(slots=True, eq=False)
 class _Slice:
     """Frames and rows of a value, or an attention's keys and values (2, heads, tokens, size of a
     head).
@@ -73,16 +75,14 @@ class _Slice:
     be written over. leaving, coming: copies under way; filling: rows that other ranks send.
     """
 
-    __slots__ = ("coming", "filling", "frames", "host", "leaving", "owned", "rows", "tensor")
-
-    def __init__(self, tensor: Tensor, frames: Range, rows: Range, owned: bool = True) -> None:
-        self.tensor: Tensor | None = tensor
-        self.frames, self.rows = frames, rows
-        self.owned = owned
-        self.host: Any = None
-        self.leaving: Ticket | None = None
-        self.coming: Ticket | None = None
-        self.filling: Any = None  # a Ticket
+    tensor: Tensor | None
+    frames: Range
+    rows: Range
+    owned: bool = True
+    host: Any = None
+    leaving: Ticket | None = None
+    coming: Ticket | None = None
+    filling: Any = None  # a Ticket
 
     def ready(self) -> Tensor:
         """The tensor, for the computing stream."""

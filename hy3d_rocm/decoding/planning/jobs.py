@@ -134,8 +134,7 @@ class Job:
     @cached_property
     def out_shape(self) -> Shape:
         """Of the result of all samples."""
-        shape_of = self.family.moments_shape if self.encode else self.family.out_shape
-        shape: Shape = shape_of(self.shape)
+        shape: Shape = self.family.out_shape(self.shape, self.encode)
         return shape
 
     @property
