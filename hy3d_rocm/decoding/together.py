@@ -231,11 +231,6 @@ def beside_samples(group: Group, job: Job, source: Tensor, budget: Budget) -> Bu
     return budget.without(comes, "for what rank 0 sends") if comes else budget
 
 
-def one_by_one(made: Tensor) -> list[Tensor]:
-    """The samples of a batch, each (1, C, T, H, W)."""
-    return [made[n : n + 1] for n in range(made.shape[0])]
-
-
 def by_samples(
     group: Group, placing: Placing, decode: Callable[[Sequence[int]], Tensor], encode: bool
 ) -> None:  # fmt: skip
@@ -265,47 +260,35 @@ def by_samples(
         if group.rank or made is None:
             raise
         told = []
-    if group.rank:
-        _give(group, made, error)
+    if not group.rank:
+        assert made is not None, "a batch has a first sample"
+        found = dict(zip(own, made.split(1), strict=True))
+        _collect(group, placing, shares, told, found, decode, encode)
         return
-    assert made is not None, "a batch has a first sample"
-    found = dict(zip(own, one_by_one(made), strict=True))
-    size = (1, *placing.shape[1:])
-    for rank, there in enumerate(told):
-        if rank and there:
-            found |= _theirs(group, rank, shares[rank], size, placing.dtype)
-    with settling():
-        if group.lost:
-            stages.warn_alone(group.lost, encode)
-        _put_all(placing, found, [share for share in shares if share], decode)
-
-
-def _put_all(
-    placing: Placing, found: dict[int, Tensor], shares: Sequence[Sequence[int]],
-    decode: Callable[[Sequence[int]], Tensor],
-) -> None:  # fmt: skip
-    """All samples in order. found: those that are there; the others are decoded."""
-    for share in shares:
-        if share[0] not in found:
-            found |= zip(share, one_by_one(decode(share)), strict=True)
-    for sample in sorted(found):
-        placing.put(sample, 0, found.pop(sample))
-
-
-def _give(group: Group, made: Tensor | None, error: BaseException | None) -> None:
-    """This rank's samples to rank 0; why there are none is raised."""
     if made is not None:
-        group.post([(0, part.contiguous()) for part in one_by_one(made)], ()).wait()
+        group.post([(0, part.contiguous()) for part in made.split(1)], ()).wait()
     if error is not None:
         raise settled(error)
 
 
-def _theirs(
-    group: Group, rank: int, share: Sequence[int], size: tuple[int, ...], dtype: torch.dtype
-) -> dict[int, Tensor]:
-    """Another rank's samples by their number; none where it is lost."""
-    parts = [(rank, torch.empty(size, dtype=dtype, device="cpu")) for _ in share]
-    with suppress(GroupLostError):
-        group.post((), parts).wait()
-        return dict(zip(share, (part for _, part in parts), strict=True))
-    return {}
+def _collect(
+    group: Group, placing: Placing, shares: Sequence[Sequence[int]], told: Sequence[bool],
+    found: dict[int, Tensor], decode: Callable[[Sequence[int]], Tensor], encode: bool,
+) -> None:  # fmt: skip
+    """All samples in order: rank 0's, in `found`; of other ranks that have told that they have
+    theirs; and of a rank that was lost or has none decoded here."""
+    size = (1, *placing.shape[1:])
+    for rank, there in enumerate(told):
+        if rank and there:
+            parts = [torch.empty(size, dtype=placing.dtype, device="cpu") for _ in shares[rank]]
+            with suppress(GroupLostError):
+                group.post((), [(rank, part) for part in parts]).wait()
+                found |= zip(shares[rank], parts, strict=True)
+    with settling():
+        if group.lost:
+            stages.warn_alone(group.lost, encode)
+        for share in shares:
+            if share and share[0] not in found:
+                found |= zip(share, decode(share).split(1), strict=True)
+        for sample in sorted(found):
+            placing.put(sample, 0, found.pop(sample))
