@@ -417,7 +417,6 @@ class Execution:
         return start * job.family.factor[0], made
 
     def _own_code(self, job: Job, sample: int, z: Tensor) -> Generator[Frames]:
-        """All frames at once."""
         with faults.LayerByLayer(self.counter.check):
             made = black_box.own_code(job)(z.to(self.device, job.dtype))
         yield 0, made

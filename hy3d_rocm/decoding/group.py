@@ -196,7 +196,6 @@ class Group:
         return list((made if direct else made.to(tensor.device)).unbind())
 
     def begin_gather(self, places: list[Tensor], given: Tensor, timeouts: int) -> Any:
-        """Begins to gather tensors of the CPU."""
         from torch._C._distributed_c10d import AllgatherOptions
 
         options = AllgatherOptions()

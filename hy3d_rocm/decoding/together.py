@@ -174,7 +174,6 @@ class _State:
         self._places = [_place_of(t) for t in weights]
 
     def is_as(self, weights: Sequence[Tensor]) -> bool:
-        """Whether these are the same tensors, as they were."""
         places = [_place_of(t) for t in weights]
         same = zip(self._tensors, weights, strict=False)
         return places == self._places and all(known() is t for known, t in same)

@@ -229,7 +229,6 @@ class _Pickler(pickle.Pickler):
         return number, isinstance(obj, torch.nn.Parameter), obj.dtype, tuple(obj.shape)
 
     def reducer_override(self, obj: Any) -> Any:
-        """See pickle."""
         if not isinstance(obj, torch.nn.Module):
             return NotImplemented
         made: Any = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)

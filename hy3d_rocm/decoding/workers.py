@@ -311,7 +311,6 @@ class Workers:
         return group
 
     def _hear(self, seconds: float) -> list[Any]:
-        """What each answers."""
         until = time.monotonic() + seconds
         return [worker.answer(until, self._look) for worker in self._workers]
 
@@ -360,7 +359,6 @@ def why_alone(
 
 
 def serve(header: dict[str, Any], commands: Any, report: Callable[[dict[str, Any]], None]) -> None:
-    """Does what the messages in `commands` say."""
     Worker(header["flags"], commands, report).run()
 
 

@@ -52,7 +52,6 @@ class Preservation:
         return self.preserved_bytes >= self.limit_bytes
 
     def line(self) -> str:
-        """As one line for the log."""
         return f"FramePack keeps {size_text(self.preserved_bytes)} free: {self.reason}"
 
 
@@ -155,7 +154,6 @@ class Recommendation:
     fits: bool
 
     def text(self) -> str:
-        """Two sentences."""
         share = round(100 * self.preserved_bytes / self.free_bytes) if self.free_bytes else 100
         weights = "all weights stay on the card" if self.fits else "the other weights are swapped"
         kept, free = size_text(self.preserved_bytes), size_text(self.free_bytes)

@@ -137,7 +137,6 @@ class _Asked:
         return (found.both_bytes if on_cpu else found.device_bytes), 0, 0, 0
 
     def inside(self, *call: Any) -> tuple[int, ...]:
-        """What calls take inside."""
         self.check()
         return self.workspace(*call)
 
@@ -226,7 +225,6 @@ class Compiled:
 
     @property
     def program(self) -> Program:
-        """The one that is to be carried out."""
         program = self.schedule.program
         assert program is not None, "nothing fits"
         return program
