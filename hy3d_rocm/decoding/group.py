@@ -340,17 +340,13 @@ def _at_once(through: Any, works: list[Any], is_wanted: bool) -> Iterator[None]:
 def _word(about: str, values: Any, error: BaseException | None) -> _Word:
     if error is None:
         return _Word(about, values)
-    if isinstance(error, DecodeCancelled):
-        return _Word(about, values, _CANCELLED, str(error)[:300])
+    if isinstance(error, (DecodeCancelled, NonFiniteError)):
+        what = NOT_FINITE if isinstance(error, NonFiniteError) else _CANCELLED
+        return _Word(about, values, what, str(error)[:300])
     if not isinstance(error, Exception):  # KeyboardInterrupt, or a host's own
         return _Word(about, values, _CANCELLED, described(error, 300))
-    if isinstance(error, NonFiniteError):
-        return _Word(about, values, NOT_FINITE, str(error)[:300])
-    if isinstance(error, RankFailedError):
-        failure = error.failure
-        return _Word(about, values, failure.what, failure.text, failure.on_host)
     try:
-        failure = failure_of(error, on_cpu=False)
+        failure = error.failure if isinstance(error, RankFailedError) else failure_of(error, False)
     except BaseException:  # noqa: BLE001 - it is given back where nothing cures it
         return _Word(about, values, _ERROR, described(error, 300))
     return _Word(about, values, failure.what, failure.text, failure.on_host)

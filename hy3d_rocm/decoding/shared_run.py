@@ -286,9 +286,7 @@ class SharedRun(Run):
         self._hear()
         about = f"norm {step.node} of sample {self.sample}"
         self._asked = Meeting(self.group, about, self._error)
-        own, of = None, self._of_node.get(source, ())
-        if self._spans:
-            own = self._unless_failed(self._tried, lambda: combine([self._gathered[n] for n in of]))
+        own = self._unless_failed(self._tried, self._own_moments, source) if self._spans else None
         channels = self.graph.nodes[source].channels
         told = self._unless_failed(self._tried, self._told, channels, own)
         if told is None:  # the others wait for some
@@ -314,6 +312,9 @@ class SharedRun(Run):
             Moments(count * n // rows[self.group.rank], mean, deviations)
             for n, (mean, deviations) in zip(rows, every, strict=True) if n
         ])  # fmt: skip
+
+    def _own_moments(self, source: int) -> Moments:
+        return combine([self._gathered[number] for number in self._of_node[source]])
 
     def _shown(self, step: ProgramStep) -> Tensor | None:
         """Frames that are given away: of all ranks' rows, on rank 0."""

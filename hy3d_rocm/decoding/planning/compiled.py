@@ -204,6 +204,9 @@ class Compiled:
         each = {"weights": weights, "device_budgets": budget.of_ranks}
         shares: dict[str, Any] = {n: told for n, told in each.items() if told and job.ranks > 1}
         self._machines = {where: _machine(job, options, where) for where in (job.device, _CPU)}
+        # What of the input is one position of the latent; zeros: chunks are of the size asked for.
+        time, space = job.family.factor if job.encode else (1, 1)
+        unit = (0, 0, 0) if options.chunk_size else (time, space, space)
         self.schedule: Schedule = _native.compile_schedule(
             self.graph.nodes, workspace=asked.own_bytes,
             **self.workspace.request | {"inside": asked.inside},
@@ -216,7 +219,7 @@ class Compiled:
             may_spill=int(self.may_spill), most_shape_bytes=CODE_LIMIT,
             pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
             device=self._machines[job.device], host=self._machines[_CPU],
-            unit=_unit(job, options), busy_positions=_BUSY_POSITIONS,
+            unit=unit, busy_positions=_BUSY_POSITIONS,
             copy_bytes_per_second=_COPY_RATE, halos=self.halos, statistic_passes=self.passes,
             own_bytes=_ASKED if allowed & _BITS["whole"] else -1,
             rank=job.rank, ranks=job.ranks, link_bytes_per_second=_LINK_RATE, **shares,
@@ -393,14 +396,6 @@ def _machine(job: Job, options: DecodeOptions, device: torch.device) -> tuple[An
     if options.chunk_size:
         chunks = (int(options.chunk_size), 0, 0)
     return slices, chunks, *(_CPU_RATES if on_cpu else _GPU_RATES)
-
-
-def _unit(job: Job, options: DecodeOptions) -> tuple[int, int, int]:
-    """What of the input is one position of the latent; zeros: chunks are of the size asked for."""
-    if options.chunk_size:
-        return 0, 0, 0
-    time, space = job.family.factor if job.encode else (1, 1)
-    return time, space, space
 
 
 def _halos(
