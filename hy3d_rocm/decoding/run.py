@@ -140,16 +140,6 @@ class Run:
         self._source: Callable[[Range], Tensor] | None = None
         self._is_ours = True  # whether what entered is a copy
         self._slices: dict[int, _Slice] = {}
-        self._gathered: dict[int, Moments] = {}  # of slices, which may be gone already
-        self._combined: dict[int, Moments] = {}  # of all slices of a node
-        # Of the section: each node's slices in order and its frames, keys left out.
-        self._of_node: dict[int, list[int]] = {}
-        self._frames: dict[int, int] = {}
-        # Of each slice of the section.
-        self._spans: list[Range] = []  # its frames
-        self._rows: list[Range] = []
-        self._bytes: list[int] = []
-        self._are_keys: list[bool] = []
         self._freed_bytes = 0
 
     def section(
@@ -209,10 +199,15 @@ class Run:
             attempt(self._moments, step, recover=self.recover)  # a part of the step: no check
 
     def _begin(self, slices: Sequence[tuple[Any, ...]], fetch: Callable[[Range], Tensor]) -> None:
-        self._slices, self._gathered, self._of_node, self._frames = {}, {}, {}, {}
-        self._combined, self._source = {}, fetch
-        self._spans = [frames for _, _, frames, _, _, _ in slices]
-        self._rows = [rows for _, _, _, rows, _, _ in slices]
+        self._slices, self._source = {}, fetch
+        self._gathered: dict[int, Moments] = {}  # of slices, which may be gone already
+        self._combined: dict[int, Moments] = {}  # of all slices of a node
+        # Each node's slices in order and its frames, keys left out.
+        self._of_node: dict[int, list[int]] = {}
+        self._frames: dict[int, int] = {}
+        # Of each slice: its frames, and so on.
+        self._spans: list[Range] = [frames for _, _, frames, _, _, _ in slices]
+        self._rows: list[Range] = [rows for _, _, _, rows, _, _ in slices]
         self._bytes = [size for _, _, _, _, size, _ in slices]
         self._are_keys = [bool(is_keys) for _, is_keys, *_ in slices]
         for index, (node, is_keys, (_, stop), *_) in enumerate(slices):

@@ -261,11 +261,11 @@ def by_samples(
         told = []
     if not group.rank:
         assert made is not None, "a batch has a first sample"
-        found = dict(zip(own, made.split(1), strict=True))
+        found = dict(zip(own, made.chunk(len(own)), strict=True))
         _collect(group, placing, shares, told, found, decode, encode)
         return
     if made is not None:
-        group.post([(0, part.contiguous()) for part in made.split(1)], ()).wait()
+        group.post([(0, part.contiguous()) for part in made.chunk(len(made))], ()).wait()
     if error is not None:
         raise settled(error)
 
@@ -288,6 +288,6 @@ def _collect(
             stages.warn_alone(group.lost, encode)
         for share in shares:
             if share and share[0] not in found:
-                found |= zip(share, decode(share).split(1), strict=True)
+                found |= zip(share, decode(share).chunk(len(share)), strict=True)
         for sample in sorted(found):
             placing.put(sample, 0, found.pop(sample))
