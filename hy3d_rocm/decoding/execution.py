@@ -215,18 +215,15 @@ class Execution:
     def _next_own_way(self, failed: Plan, failure: faults.Failure) -> Plan:
         """Of a VAE's own code: where memory was planned with that is not there, with less; else
         what is left."""
-        self.resume_key, taken = None, black_box.key_of(failed.variant)
+        self.resume_key, before = None, self.budget
+        self._tried.append(black_box.key_of(failed.variant))
         if failure.what == faults.OUT_OF_MEMORY and not failed.need.unknown:
-            before, on_cpu = self.budget, self.job.device.type == "cpu"
+            on_cpu = self.job.device.type == "cpu"
             self.budget = black_box.lowered(before, failed, failure, on_cpu)
             try:
-                plan = self._chosen()
+                return self._chosen()
             except ValueError:
                 self.budget = before
-            else:
-                if black_box.key_of(plan.variant) != taken:
-                    return plan
-        self._tried.append(taken)
         return self._chosen()
 
     # Attempts

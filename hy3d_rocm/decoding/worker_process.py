@@ -72,8 +72,7 @@ class WorkerProcess:
         self._heard = time.monotonic()
         self.is_gone = False
         threading.Thread(target=self._read, daemon=True, name="hy3d-worker").start()
-        header = process.header(self._nonce, False, {})
-        self._written(START_SECONDS, lambda: self._to.write(header))
+        self._to.write(process.header(self._nonce, False, {}))  # with the first message
 
     def ask(self, name: str, arguments: Mapping[str, Any]) -> None:
         """One of the methods of workers.Worker."""
@@ -81,7 +80,17 @@ class WorkerProcess:
 
     def write(self, message: tuple[bytes, list[Tensor]], seconds: float) -> None:
         """Within so many seconds: one that does not read is killed."""
-        self._written(seconds, lambda: send(self._to, message))
+        timer = threading.Timer(seconds, self._kill, ["it did not read what it was sent"])
+        timer.daemon = True
+        timer.start()
+        try:
+            with self._writes:
+                send(self._to, message)
+            self._heard = time.monotonic()  # from here on it shall say something
+        except (OSError, ValueError) as error:
+            raise WorkerError(self.fate() or f"{self.device}: {error}") from error
+        finally:
+            timer.cancel()
 
     def ping(self, silent_seconds: float) -> None:
         """It shall say something; killed if it has not for so long."""
@@ -144,20 +153,6 @@ class WorkerProcess:
     def _kill(self, why: str) -> None:
         self._why = self._why or why
         self.process.kill()
-
-    def _written(self, seconds: float, write: Callable[[], Any]) -> None:
-        timer = threading.Timer(seconds, self._kill, ["it did not read what it was sent"])
-        timer.daemon = True
-        timer.start()
-        try:
-            with self._writes:
-                write()
-                self._to.flush()
-            self._heard = time.monotonic()  # from here on it shall say something
-        except (OSError, ValueError) as error:
-            raise WorkerError(self.fate() or f"{self.device}: {error}") from error
-        finally:
-            timer.cancel()
 
     def _read(self) -> None:
         answers = cast("IO[bytes]", self.process.stdout)

@@ -162,22 +162,17 @@ class Workers:
         except worker_process.UnsendableError as error:
             self._refuse(family, f"this VAE can't be sent to another process: {error}")
             return work(None)
-        except worker_process.RefusedError as error:
-            self._end()
-            self._refuse(family, str(error))
-            return work(None)
-        except DecodeCancelled:  # some may have been told, and others not
-            self._end()
-            raise
-        except Exception as error:
+        except BaseException as error:
+            self._end()  # some may have been told, and others not
+            if isinstance(error, DecodeCancelled) or not isinstance(error, Exception):
+                raise
+            if isinstance(error, worker_process.RefusedError):
+                self._refuse(family, str(error))
+                return work(None)
             logger.debug("hy3d_rocm: the processes of a decode", exc_info=True)
-            self._end()
             self._log_alone(first_line(error, _MOST_TEXT))
             self._failed()
             return work(None)
-        except BaseException:
-            self._end()
-            raise
         finally:
             self._cancel = None
         if group is None:
