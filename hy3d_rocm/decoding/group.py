@@ -29,11 +29,6 @@ from hy3d_rocm.decoding.faults import NOT_FINITE, Failure, failure_of
 from hy3d_rocm.decoding.precision import NonFiniteError
 from hy3d_rocm.decoding.report import DecodeCancelled
 
-__all__ = [
-    "TIMEOUT_SECONDS", "VARIABLES", "Group", "GroupLostError", "Meeting", "Pending",
-    "RankFailedError", "group_of", "is_settled", "set_variables", "settled", "settling",
-]  # fmt: skip
-
 logger = logging.getLogger("hy3d_rocm")
 
 #: that a rank waits for another

@@ -14,10 +14,6 @@ from typing import Any
 
 from hy3d_rocm import _native, units
 
-__all__ = [
-    "BudgetTooSmallError", "DecodePlan", "Tile", "TileCost", "Tiles", "plan_decode",
-]  # fmt: skip
-
 Three = tuple[int, int, int]
 Slices = tuple[slice, slice, slice]
 Budget = str | int | None

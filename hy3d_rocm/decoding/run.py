@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -25,9 +25,6 @@ from hy3d_rocm.decoding.layers import Attention, Conv, Local, Moments, Norm, Pie
 from hy3d_rocm.decoding.placing import Ticket, Transfers
 from hy3d_rocm.decoding.report import Step
 from hy3d_rocm.decoding.stages import Counter
-
-if TYPE_CHECKING:
-    from hy3d_rocm._core import Program
 
 Made = tuple[Tensor, Moments | None]
 
@@ -143,7 +140,7 @@ class Run:
         self._freed_bytes = 0
 
     def section(
-        self, program: Program, number: int, fetch: Callable[[Range], Tensor],
+        self, program: _native.Program, number: int, fetch: Callable[[Range], Tensor],
         section: dict[str, Any] | None = None,
     ) -> Generator[tuple[int, Tensor]]:  # fmt: skip
         """Carries section `number` out; fetch((first, stop)) gives frames of its input (1, C, t, H,

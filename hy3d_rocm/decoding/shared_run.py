@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from hy3d_rocm.decoding.group import Group, GroupLostError, Meeting, Parts, Pend
 from hy3d_rocm.decoding.layers import Moments, Range
 from hy3d_rocm.decoding.report import Step
 from hy3d_rocm.decoding.run import OPS, ProgramStep, Run
-
-if TYPE_CHECKING:
-    from hy3d_rocm._core import Program
 
 # Of these, and fewer, each is a message of its own.
 _FEW_FRAMES = 4
@@ -122,7 +119,7 @@ class SharedRun(Run):
             self._gathered.clear()
 
     def section(
-        self, program: Program, number: int, fetch: Callable[[Range], Tensor],
+        self, program: _native.Program, number: int, fetch: Callable[[Range], Tensor],
         section: dict[str, Any] | None = None,
     ) -> Generator[tuple[int, Tensor]]:  # fmt: skip
         """See Run.section. What is thrown in where frames are given is fail()'s."""

@@ -10,30 +10,25 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 import hy3d_rocm
 from hy3d_rocm.conv.triton import launch
 from hy3d_rocm.decoding import stages
 from hy3d_rocm.decoding.copies import tensors_of
 from hy3d_rocm.decoding.graph import FRAME, OPAQUE
-from hy3d_rocm.decoding.group import GroupLostError, is_settled, settled, settling
+from hy3d_rocm.decoding.group import Group, GroupLostError, is_settled, settled, settling
+from hy3d_rocm.decoding.memory.budget import Budget
+from hy3d_rocm.decoding.placing import Placing
 from hy3d_rocm.decoding.planning.compiled import plan_job
-from hy3d_rocm.decoding.planning.jobs import is_opaque
+from hy3d_rocm.decoding.planning.jobs import Job, is_opaque
+from hy3d_rocm.decoding.planning.planner import Plan
 from hy3d_rocm.decoding.report import DecodeCancelled
 from hy3d_rocm.units import size_text
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hy3d_rocm.decoding.group import Group
-    from hy3d_rocm.decoding.memory.budget import Budget
-    from hy3d_rocm.decoding.placing import Placing
-    from hy3d_rocm.decoding.planning.jobs import Job
-    from hy3d_rocm.decoding.planning.planner import Plan
 
 logger = logging.getLogger("hy3d_rocm")
 

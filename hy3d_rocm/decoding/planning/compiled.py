@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -21,6 +21,7 @@ from hy3d_rocm.decoding.copies import tensors_of
 from hy3d_rocm.decoding.faults import ATTEMPTS
 from hy3d_rocm.decoding.graph import Graph
 from hy3d_rocm.decoding.layers import Conv, ModuleWeights
+from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.memory.dry_run import (
     CPU_ALLOWANCE_BYTES,
     PLANNED_SHARE,
@@ -41,10 +42,6 @@ from hy3d_rocm.decoding.planning.planner import (
 )
 from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.units import MB, size_text
-
-if TYPE_CHECKING:
-    from hy3d_rocm._core import Program, Schedule
-    from hy3d_rocm.decoding.memory.budget import Budget
 
 # Strategies as bits.
 _BITS = {"whole": 1, "streamed": 2, "tiled": 4, "cpu": 8, "auto": 15}
@@ -207,7 +204,7 @@ class Compiled:
         # What of the input is one position of the latent; zeros: chunks are of the size asked for.
         time, space = job.family.factor if job.encode else (1, 1)
         unit = (0, 0, 0) if options.chunk_size else (time, space, space)
-        self.schedule: Schedule = _native.compile_schedule(
+        self.schedule: _native.Schedule = _native.compile_schedule(
             self.graph.nodes, workspace=asked.own_bytes,
             **self.workspace.request | {"inside": asked.inside},
             size=job.shape[2:], element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
@@ -227,7 +224,7 @@ class Compiled:
         )  # fmt: skip
 
     @property
-    def program(self) -> Program:
+    def program(self) -> _native.Program:
         program = self.schedule.program
         assert program is not None, "nothing fits"
         return program
