@@ -6,7 +6,7 @@ with us.
 
 This process is rank 0 of the group, whose process groups are made by hand: torch.distributed's
 default group is left to others. The processes (serve() below) start with the first decode and keep
-the weights of the last VAE; they end with close(), after IDLE_SECONDS without a decode, and with
+the weights of the last VAE; they end with close(), after `idle_seconds` without a decode, and with
 this process, however that ends. Whatever is wrong with one of them this process decodes alone.
 """
 
@@ -52,10 +52,6 @@ _dist: Any = torch.distributed  # whose C++ classes have no types
 
 Result = TypeVar("Result")
 
-#: after which processes that nobody needs end
-IDLE_SECONDS = 600.0
-#: without a word from a process, which says one each second unless it is stopped or hangs
-SILENT_SECONDS = 60.0
 #: decodes in a row that a process was lost in, after which none is shared any more
 MOST_FAILURES = 3
 _PING_SECONDS = 1.0
@@ -67,17 +63,21 @@ _MOST_TEXT = 500  # of an error in a line of the log
 
 class Workers:
     """device: of this process. others: one process each. prepare: called in each before anything of
-    the program that the VAEs are from is imported: a function that can be pickled. timeout: as
-    Group's. start_seconds, idle_seconds, silent_seconds: see the constants above.
+    the program that the VAEs are from is imported: a function that can be pickled.
 
     share() is for one decode at a time: a second one that begins meanwhile is done alone.
     """
 
+    timeout = TIMEOUT_SECONDS  # as Group's
+    start_seconds = worker_process.START_SECONDS
+    #: after which processes that nobody needs end
+    idle_seconds = 600.0
+    #: without a word from a process, which says one each second unless it is stopped or hangs
+    silent_seconds = 60.0
+
     def __init__(
         self, device: torch.device, others: Sequence[torch.device],
-        prepare: Callable[[], None] | None = None, *, timeout: float = TIMEOUT_SECONDS,
-        start_seconds: float = worker_process.START_SECONDS, idle_seconds: float = IDLE_SECONDS,
-        silent_seconds: float = SILENT_SECONDS,
+        prepare: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         for other in others:
             if other.type != device.type or other.type not in ("cpu", "cuda"):
@@ -85,8 +85,6 @@ class Workers:
                     f"{other} can't decode with {device}: give devices of one kind, GPUs or CPUs"
                 )
         self.device, self.others, self.prepare = device, tuple(others), prepare
-        self.timeout, self.start_seconds = timeout, start_seconds
-        self.idle_seconds, self.silent_seconds = idle_seconds, silent_seconds
         self.failures = 0
         self._lock = threading.Lock()
         self._workers: list[WorkerProcess] = []

@@ -53,7 +53,9 @@ SECONDS = 120.0
 
 
 def made(others: int, **more: Any) -> Workers:
-    return Workers(CPU, [CPU] * others, timeout=SECONDS, **more)
+    which = Workers(CPU, [CPU] * others)
+    vars(which).update(timeout=SECONDS, **more)
+    return which
 
 
 def pids_of(workers: Workers) -> list[int]:
