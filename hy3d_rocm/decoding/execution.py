@@ -17,6 +17,7 @@ from torch._C import DisableTorchFunction
 
 from hy3d_rocm import meter
 from hy3d_rocm.conv.prepared import give_back, stats_now, steady
+from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.decoding import black_box, faults, precision, stages, together
 from hy3d_rocm.decoding.backends.native import NativeBackend
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
@@ -234,8 +235,6 @@ class Execution:
         narrowing = faults.Narrowing(self.job.dtype)
         scope: Any = narrowing if self.job.dtype == torch.float64 else nullcontext()
         if self.plan.strategy == "cpu":
-            from hy3d_rocm.conv.protection import protect
-
             pinned = protect(policy="pin:cpu", cancel=stages.native_flag(self.counter.cancel))
         try:
             with steady(self._most_prepared()), pinned, scope:  # nobody writes to the weights

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from hy3d_rocm import _native
+from hy3d_rocm.decoding.backends.native import growth_bytes
 from hy3d_rocm.decoding.black_box import left_out, own_variants, planned, predicted
 from hy3d_rocm.decoding.checks import check_choice
 from hy3d_rocm.decoding.copies import tensors_of
@@ -365,8 +366,6 @@ class Compiled:
         (HunyuanVideo, 9 frames 160x160, one core, CPU time: 14.9 s with, 12.1 without, and 10.9
         against 10.6 in the next decode). What is there already is used.
         """
-        from hy3d_rocm.decoding.backends.native import growth_bytes
-
         if not self.job.is_native(variant) or variant.parameters.get("engine") == "layers":
             return 0
         kept = zip(self.graph.layers, self.program.prepared(), strict=True)
