@@ -73,9 +73,9 @@ class Execution:
     its variants are chosen here.
 
     job: what is decoded. z: the latents (B, C, T, H, W), where the caller has them; of a rank that
-    rank 0 sends what it needs their shape, on "meta". placing:
-    where the frames go. resume_key: what an earlier run's frames depend on, which goes on here.
-    plan: what is carried out, from run() on.
+    rank 0 sends what it needs their shape, on "meta". placing: where the frames go. resume_key:
+    what an earlier run's frames depend on, which goes on here. plan: what is carried out, from
+    run() on.
     """
 
     plan: Plan
