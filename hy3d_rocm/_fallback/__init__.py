@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 OWN = Path(__file__).resolve().parents[1]
@@ -57,26 +58,10 @@ class Hy3dError(RuntimeError):
         self.name = STATUS_NAMES.get(status, "unknown")
 
 
-class CancelFlag:
+class CancelFlag(Event):
     """A flag that any thread may raise and a long call looks at."""
 
-    __slots__ = ("_requested",)
-
-    def __init__(self) -> None:
-        self._requested = False
-
-    def request(self) -> None:
-        """Asks the calls that look at this flag to stop."""
-        self._requested = True
-
-    def reset(self) -> None:
-        """Takes the request back."""
-        self._requested = False
-
-    @property
-    def requested(self) -> bool:
-        """Whether request() was called since the last reset()."""
-        return self._requested
+    request, reset, requested = Event.set, Event.clear, property(Event.is_set)
 
 
 def _refusing(what: str) -> Callable[..., Any]:

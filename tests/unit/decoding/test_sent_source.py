@@ -52,7 +52,8 @@ def shape_of(source: Any, group: Group) -> Any:
 
 
 class Bytes:
-    """That come to each rank over a group's own messages to it, but for meetings."""
+    """That come to each rank over a group's own messages to it, but for meetings and the words that
+    one without rows is told."""
 
     def __init__(self, ranks: list[Group]) -> None:
         self.come = [0] * len(ranks)
@@ -61,7 +62,7 @@ class Bytes:
 
     def _counted(self, group: Group, post: Any) -> Any:
         def counted(sends: Any, comes: Any, copies: Any = ()) -> Any:
-            self.come[group.rank] += sum(tensor.nbytes for _, tensor in comes)
+            self.come[group.rank] += sum(t.nbytes for _, t in comes if t.dtype != torch.uint8)
             return post(sends, comes, copies)
 
         return counted

@@ -24,7 +24,7 @@ from hy3d_rocm.decoding.executor import (  # noqa: E402
     decode_with_report,
     encode_with_report,
 )
-from hy3d_rocm.decoding.group import Group, group_of  # noqa: E402
+from hy3d_rocm.decoding.group import Group, Meeting, group_of  # noqa: E402
 from hy3d_rocm.decoding.plan import BudgetTooSmallError  # noqa: E402
 from hy3d_rocm.decoding.planning import jobs  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeOptions  # noqa: E402
@@ -114,19 +114,19 @@ def test_ranks_encode_what_one_device_encodes(kind: str, ranks: int, backend: st
 
 
 def test_ranks_meet_four_times_before_they_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, asked, enter = list[str](), Group.ask, SharedRun._enter
+    told, begin, enter = list[str](), Meeting.__init__, SharedRun._enter
 
-    def ask(group: Group, about: str, *given: Any) -> Any:
+    def begun(meeting: Meeting, group: Group, about: str, *given: Any) -> None:
         if not group.rank:
             told.append(about)
-        return asked(group, about, *given)
+        begin(meeting, group, about, *given)
 
     def entered(run: SharedRun, step: Any) -> Any:
         if not run.group.rank:
             told.append("a step")
         return enter(run, step)
 
-    monkeypatch.setattr(Group, "ask", ask)
+    monkeypatch.setattr(Meeting, "__init__", begun)
     monkeypatch.setattr(SharedRun, "_enter", entered)
     source = torch.cat([source_of(family_of("wan", vae_of("wan")), False, 1, 4, 5)] * 2)
     in_ranks(3, lambda group: run("wan", False, source, group=group))
