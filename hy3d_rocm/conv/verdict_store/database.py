@@ -474,9 +474,10 @@ def read_markers(connection: sqlite3.Connection) -> list[Marker]:
     ]
 
 
-def take_dead(connection: sqlite3.Connection) -> tuple[list[Marker], bool]:
-    """Clears the markers of dead processes, with a line in the log for each. Whether there are
-    others of processes that can't be asked for: later, perhaps."""
+def conclude_dead(connection: sqlite3.Connection) -> tuple[bool, bool]:
+    """Makes verdicts of the markers of dead processes, where the shape was not measured since, with
+    a line in the log for each. Whether there were any, and whether there are others of processes
+    that can't be asked for: later, perhaps."""
     me, now = this_process(), time.time()
     is_unclear = False
     found: list[Marker] = []
@@ -487,6 +488,9 @@ def take_dead(connection: sqlite3.Connection) -> tuple[list[Marker], bool]:
             is_unclear |= not gone
         if gone and clear_marker(connection, marker.token):  # else another process has concluded it
             found.append(marker)
+            newer = f'SELECT 1 FROM records WHERE {_MATCH} AND tier = ? AND "when" > ?'
+            if not connection.execute(newer, (*marker.key, marker.tier, marker.when)).fetchone():
+                write_record(connection, marker.key, marker.verdict())
     for marker in found[:_LINES]:
         _log.warning(
             "%s %s, %s: the process that first tried %s for it, at %s, ended during the call;"
@@ -497,7 +501,7 @@ def take_dead(connection: sqlite3.Connection) -> tuple[list[Marker], bool]:
     if len(found) > _LINES:
         left = len(found) - _LINES
         _log.warning("and %d more such shapes: hy3d-rocm db list --verdict hang", left)
-    return found, is_unclear
+    return bool(found), is_unclear
 
 
 def this_process() -> Process:
