@@ -46,7 +46,7 @@ class Server:
     def start(self, _python: str, serve: str, stderr: int, variables: Mapping[str, str]) -> Started:
         from hy3d_rocm.conv.probe import process
 
-        environ = {**process.environment(os.environ), **variables}
+        environ = {**os.environ, process.INSIDE: "1", **variables}
         return self.run(process.CHILD, serve, stderr=stderr, environ=environ)
 
     def run(

@@ -26,7 +26,6 @@ from typing import Any
 
 from hy3d_rocm.conv import errors
 from hy3d_rocm.conv.probe.process import (
-    INSIDE,
     Child,
     EndedError,
     LateError,
@@ -63,7 +62,6 @@ _HEARTBEAT_S = 0.5
 # A child that has been told to go may take this long to do so by itself.
 _GOODBYE_S = 0.3
 
-_IN_A_CHILD = "this is a probe's child process itself"
 _STUCK = (
     "an earlier probe's process can't be ended (it waits in the GPU's driver); the GPU needs a"
     " reset, restart the machine"
@@ -139,9 +137,7 @@ def ask(call: str, *, limit_s: float) -> Any:
     """
     check_limits(limit_s, limit_s, None)
     path, why = interpreter()
-    if os.environ.get(INSIDE):
-        why = _IN_A_CHILD
-    if path is None or why:
+    if path is None:
         raise NoAnswerError(why)
     try:
         child = Child(path, {"call": call})
@@ -181,9 +177,7 @@ def probe(
     check_limits(limit_s, slow_s, case_limit_s)
     run = _Run(list(cases), limit_s, slow_s, case_limit_s, progress, cancel)
     path, why = interpreter(python)
-    if os.environ.get(INSIDE):
-        why = _IN_A_CHILD
-    elif left_behind():
+    if path is not None and left_behind():
         why = _STUCK
     while path is not None and not why and run.has_more():
         why = _serve(run, path)

@@ -72,8 +72,11 @@ def interpreter(python: str | os.PathLike[str] | None = None) -> tuple[str | Non
 
     `python` is the caller's own choice. Else it is this process's interpreter. A program that
     embeds Python, or is frozen, has itself as sys.executable: starting that would start the
-    program a second time, so anything whose file is not named like a Python is refused.
+    program a second time, so anything whose file is not named like a Python is refused. A child
+    starts none of its own.
     """
+    if os.environ.get(INSIDE):
+        return None, "this is a probe's child process itself"
     if python is not None:
         path = os.fspath(python)
         if os.path.isfile(path) and os.access(path, os.X_OK):
@@ -95,11 +98,6 @@ def interpreter(python: str | os.PathLike[str] | None = None) -> tuple[str | Non
     else:
         return path, ""
     return None, f"sys.executable is {path!r}, which {wrong}; pass python=PATH"
-
-
-def environment(base: Mapping[str, str]) -> dict[str, str]:
-    """The host's own (MIOPEN_*, HIP_VISIBLE_DEVICES, HSA_*, cache folders), marked as a child's."""
-    return {**base, INSIDE: "1"}
 
 
 def search_path(path: Sequence[object]) -> list[str]:
@@ -142,7 +140,7 @@ def start(
     return subprocess.Popen(
         [python, "-I", "-B", str(CHILD), *([serve] if serve else [])], bufsize=0,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
-        env=environment(os.environ) | dict(variables or {}),
+        env={**os.environ, INSIDE: "1", **(variables or {})},
         start_new_session=True, creationflags=creation,
     )  # fmt: skip
 
@@ -165,7 +163,6 @@ class Child:
         self._stderr = Tail()
         self._arrived: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._to_write: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._keeper = HAS_KEEPER
         self._is_over: bool | None = None  # what end() said
         self._is_stuck = False  # the keeper says that what it killed does not vanish
         self._has_gone = False  # what the keeper says of the worker, and how
@@ -304,8 +301,8 @@ class Child:
         return self._is_over
 
     def _end(self) -> bool:
-        if self._keeper and not self._is_stuck:
-            self._hang_up()
+        if HAS_KEEPER and not self._is_stuck:
+            self._to_write.put(None)  # closes its stdin: the order to end everything
             self._wait(_KEEPER_S)
         if not self._is_stuck:
             self._kill_group()
@@ -319,14 +316,10 @@ class Child:
                 _left.append(self)
         return is_gone
 
-    def _hang_up(self) -> None:
-        """Closes the child's stdin: for the keeper the order to end everything."""
-        self._to_write.put(None)
-
     def _close(self) -> None:
         """Closes all pipes. A thread that is still in a read keeps its descriptor: closing it under
         the thread could hand its number to another file."""
-        self._hang_up()
+        self._to_write.put(None)
         self._is_closed = True
         self._writer.join(_THREAD_S)
         for stream, thread in zip(self._streams, self._readers, strict=True):
