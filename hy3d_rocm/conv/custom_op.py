@@ -148,10 +148,10 @@ def _shape(
         or (bias is not None and bias.shape[0] != made)
     ):
         with _disable_current_modes():
-            hollow = (None if t is None else _hollow(t) for t in (x, weight, bias))
             return _compute(
-                *hollow, stride, padding, dilation, groups, padding_mode=padding_mode,
-                accuracy=accuracy, threads=threads, workspace_limit=workspace_limit,
+                _hollow(x), _hollow(weight), None if bias is None else _hollow(bias), stride,
+                padding, dilation, groups, padding_mode=padding_mode, accuracy=accuracy,
+                threads=threads, workspace_limit=workspace_limit,
             )  # fmt: skip
     size = (source.shape[0], made, *space)
     result = functional.empty(size, source, x.device)

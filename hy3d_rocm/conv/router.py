@@ -1,11 +1,7 @@
 """The scope that protect() opens: each convolution is computed by the tier that does it best.
 
 The scope is a TorchFunctionMode: PyTorch keeps those per thread, so nothing is patched, no flag
-of the process is flipped, and other threads never notice. It sees torch.conv2d / conv3d as
-nn.Conv*, torch.nn.functional, comfy.ops and diffusers layers call them.
-
-It can't see: convolutions inside TorchScript functions and torch.compile'd code (they do not come
-back to Python), transposed and 1D convolutions, and what other tensor subclasses do inside.
+of the process is flipped, and other threads never notice. What it sees: docs/router.md.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
-"""What the process has learnt: which tier failed for which configuration, and what was said.
-
-What holds beyond the process is in hy3d_rocm.conv.verdict_store.
-
-A back-end that has no algorithm for a shape will have none at the next call: that is remembered
-for the process. Out of memory is different, since the memory may be free later, while each vain
-attempt makes PyTorch empty its whole cache (the slowness that users see after one OOM). So an
-OOM counts for the outermost protect() in which it happened - one decode, whose models stay
-loaded - and within it only until at least the bytes of the output have become free since.
+"""What the process has learnt: which tier failed for which configuration, and what was said; how
+long which failure is remembered: docs/router.md. What holds beyond the process is in
+hy3d_rocm.conv.verdict_store.
 """
 
 from __future__ import annotations

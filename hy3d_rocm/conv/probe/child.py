@@ -9,13 +9,7 @@ in, and what reports. Without one it is the probe's.
 Lines in (fd 0): one header, then one case each; "quit" or end of file ends it. Lines out: the
 run's nonce, a blank, JSON. The out pipe is what was fd 1: it is moved to a descriptor that
 nothing else knows, and fd 1 becomes stderr, so that nothing a library prints can be mistaken for
-an answer; what gets there all the same lacks the nonce.
-
-The keeper stays able to act whatever the GPU does. It adopts every orphan below it
-(PR_SET_CHILD_SUBREAPER, which only concerns itself and not the host), so that it can end and reap
-also what has left the process group, and leaves no zombies where PID 1 does not reap, as in many
-containers. It ends everything when the host closes its pipe, dies, or the worker ends. The worker
-gets PR_SET_PDEATHSIG, so it dies with the keeper.
+an answer; what gets there all the same lacks the nonce. What the keeper is for: docs/probe.md.
 """
 
 from __future__ import annotations

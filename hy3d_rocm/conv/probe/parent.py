@@ -4,12 +4,8 @@
     host <- child                                    : ready, first, done, exit
 
 One child serves the whole list. When a case hangs or kills the child, the child is ended with all
-that it started and a new one goes on with the next case, while time is left.
-
-ask(): the result of one function, where this process could be hung by it.
-
-What an end means, and how much time a case gets, is decided by functions without a child, at the
-end.
+that it started and a new one goes on with the next case, while time is left. What an end means, and
+how much time a case gets, is decided by functions without a child, at the end.
 """
 
 from __future__ import annotations
@@ -85,10 +81,8 @@ class Case:
 class Outcome:
     """What became of a case.
 
-    verdict: "ok"; "slow-find" (the first call took more than slow_s longer than later ones, or
-    finished late and the second did not come back in time); "hang" (nothing came back in
-    `limit_s`); "error" (an exception, or the child's end, with the text that says why); "oom" and
-    "not-run", which are no verdicts.
+    verdict: "ok", "slow-find", "hang" or "error" (docs/probe.md); "oom" and "not-run", which are
+    no verdicts.
     first_seconds: the first call, synchronised. seconds: median of later ones. peak_bytes: what
     the call allocated beyond input, weight, bias and output (torch.cuda.max_memory_allocated, so
     what a library allocates past PyTorch is not in it); None on the CPU. limit_s: how long the
