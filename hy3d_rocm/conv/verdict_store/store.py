@@ -21,7 +21,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
 
@@ -38,6 +38,7 @@ POLL_S = 5.0  # how soon another process's rows are noticed
 
 MOST_ROWS = 20_000  # 12 MB; a video VAE has 60 shapes at each resolution, times tiers
 _EVICT_EVERY = 256
+_BATCH = 256
 _MOST_JOBS = 8192  # a disk that is this far behind has stopped
 # A transaction of ours takes milliseconds. Who holds the lock longer is stopped or stuck.
 _LOCK_PATIENCE_S = 30.0
@@ -280,26 +281,39 @@ class Store:
             self._connection = database.open_for_writing(Path(self.path))
         except Exception as error:  # noqa: BLE001  (whatever it is, the host goes on without a file)
             self._fail(error)
-        while (job := self._jobs.get()) is not None:
-            work, durable, done = job
+        while jobs := self._take():
             try:
                 if self._connection is None:
                     raise database.UnusableError(self.trouble)
-                self._do(self._connection, work, durable)
-            except _JOB_ERRORS as error:
-                done.set_exception(error)
+                errors = self._do(self._connection, jobs)
             except Exception as error:  # noqa: BLE001  (as above)
                 self._close()
                 self._fail(error)
-                done.set_exception(error)
-            else:
-                done.set_result(None)
+                errors = [error] * len(jobs)
+            for (*_, done), failure in zip(jobs, errors, strict=True):
+                done.set_result(None) if failure is None else done.set_exception(failure)
         self._close()
 
-    def _do(self, connection: sqlite3.Connection, work: _Work, durable: bool) -> None:
-        """In one transaction; again while another process holds the lock."""
+    def _take(self) -> list[_Job]:
+        """The next jobs, at least one; none when the thread is to end. Many in one transaction
+        write a tenth of the pages."""
+        jobs: list[_Job] = []
+        while not (jobs and self._jobs.empty()) and len(jobs) < _BATCH:
+            job = self._jobs.get()
+            if job is None:
+                if jobs:
+                    self._jobs.put(None)  # for the next time
+                break
+            jobs.append(job)
+        return jobs
+
+    def _do(
+        self, connection: sqlite3.Connection, jobs: Sequence[_Job]
+    ) -> Sequence[BaseException | None]:
+        """In one transaction, again while another process holds the lock; what a caller got wrong,
+        by job."""
         # NORMAL survives the death of the process, FULL also that of the machine.
-        level = "FULL" if durable else "NORMAL"
+        level = "FULL" if any(durable for _, durable, _ in jobs) else "NORMAL"
         if level != self._synchronous:
             connection.execute(f"PRAGMA synchronous = {level}")
             self._synchronous = level
@@ -308,10 +322,10 @@ class Store:
             try:
                 with database.transaction(connection):
                     database.check_version(connection)
-                    work(connection)
+                    errors = [_attempt(work, connection) for work, *_ in jobs]
                     if self._is_stale and self._jobs.empty():
                         self._load(connection)
-                return
+                return errors
             except sqlite3.OperationalError as error:
                 if not database.is_busy(error) or time.monotonic() > end:
                     raise
@@ -342,6 +356,15 @@ class Store:
     def _conclude_dead(self, connection: sqlite3.Connection) -> None:
         found, self._is_unclear = database.conclude_dead(connection)
         self._is_stale |= found
+
+
+def _attempt(work: _Work, connection: sqlite3.Connection) -> BaseException | None:
+    """Raises what is the file's fault, gives what is the job's."""
+    try:
+        work(connection)
+    except _JOB_ERRORS as error:
+        return error
+    return None
 
 
 def _version_of(connection: sqlite3.Connection) -> int:
