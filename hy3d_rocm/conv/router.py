@@ -496,7 +496,7 @@ class RouterMode(TorchFunctionMode):
         if found is not None and found.kind is Kind.UNSUPPORTED and len({*tensors.values()}) > 1:
             # With cuDNN or MIOpen off, a CPU input and a GPU weight end as "Could not run
             # 'aten::slow_conv3d_forward' with arguments from the 'CUDA' backend".
-            found = errors.Classified(Kind.DEVICE_MISMATCH, found.reason)
+            found = errors.Rule(Kind.DEVICE_MISMATCH, found.reason)
         places = ", ".join(f"{name} on {device}" for name, device in tensors.items())
         try:
             raise (found and fallback.translate(raised, found, entry.what, places)) or raised

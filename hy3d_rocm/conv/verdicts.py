@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hy3d_rocm.conv.errors import Classified, Kind, described, is_compile_error
+from hy3d_rocm.conv.errors import Kind, Rule, described, is_compile_error
 
 # Shapes of a long session: a video VAE has about 60, each resolution brings its own. The oldest
 # is dropped, which costs one more failing attempt.
@@ -149,7 +149,7 @@ _NO_COMPILER = re.compile(r"Failed to find C compiler|ld\.lld.*not found", re.IG
 _OF_A_SHAPE = re.compile(r"MIOpen|CUDNN|size of the kernel's grid", re.IGNORECASE)
 
 
-def breaks_tier(tier: str, config: Hashable, found: Classified, error: BaseException) -> bool:
+def breaks_tier(tier: str, config: Hashable, found: Rule, error: BaseException) -> bool:
     """Whether this failure makes the process give the tier up as a whole; notes it.
 
     So it is where no shape can do better (a module is missing, the compiler can't be run), or where
