@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm import _native
 from hy3d_rocm.conv import tiers
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, dtype_name
-from hy3d_rocm.conv.choice import TIERS, Candidate, Policy, Rates, Setting, Work, choose
+from hy3d_rocm.conv.choice import TIERS, Candidate, Policy, Setting, Work, choose
 from hy3d_rocm.conv.errors import Kind
 from hy3d_rocm.conv.tiers import Limits, Tier, base
 from hy3d_rocm.conv.verdicts import VERDICTS
@@ -72,7 +73,7 @@ class Memory:
 
 _NO_MEMORY = Memory()
 _memories: dict[torch.device, Memory] = {}
-_rates: dict[torch.device, Rates] = {}
+_rates: dict[torch.device, _native.Rates] = {}
 
 
 def memory_for(device: torch.device) -> Memory:
@@ -172,11 +173,12 @@ class Planner:
             current = tuple(tier for tier in self.tiers if tier.name == "current")
             return Plan(current, setting, "current", is_brief=True)
         work = work_of(spec)
-        rates = _rates.setdefault(spec.device, Rates())
+        numbers = work.numbers()
+        rates = _rates.setdefault(spec.device, _native.Rates())
         records = memory_for(spec.device).records(spec)
         for name, record in records.items():
-            if record.seconds is not None and record.verdict == "ok":
-                rates.learn(name, work, record.seconds)
+            if name in TIERS and record.seconds is not None and record.verdict == "ok":
+                rates.learn(TIERS.index(name), numbers, record.seconds)
         has_room = _room(spec, self._limits)
         known: dict[str, Candidate] = {}
         for tier in self.tiers:
@@ -187,7 +189,7 @@ class Planner:
             fits = not lacks if tier.name == "cpu" else has_room(tier, own)
             failed = VERDICTS.failing(tier.name, config)
             known[tier.name] = Candidate(
-                tier.name, refused, own, rates.seconds(tier.name, work), fits,
+                tier.name, refused, own, rates.seconds(TIERS.index(tier.name), numbers), fits,
                 None if failed is None else failed.reason,
                 failed is not None and failed.kind in _MAY_RECOVER,
                 base.workspace_of(tier, spec),
@@ -211,7 +213,8 @@ class Planner:
 
 def expected_seconds(spec: ConvSpec, tier: str) -> float | None:
     """The estimate for a warm call, None where there is none."""
-    return _rates.setdefault(spec.device, Rates()).seconds(tier, work_of(spec))
+    rates = _rates.setdefault(spec.device, _native.Rates())
+    return rates.seconds(TIERS.index(tier), work_of(spec).numbers()) if tier in TIERS else None
 
 
 def _room(spec: ConvSpec, limits: Limits) -> Callable[..., bool]:
