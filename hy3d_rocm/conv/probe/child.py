@@ -208,10 +208,8 @@ class Bench:
         self._torch, self._selfcheck, self._tiers = torch, selfcheck, tiers
         self.loading_s = _LOADING_S if any(name != "cpu" for name in devices) else 0.0
         for name, value in flags.items():
-            try:
+            with contextlib.suppress(AttributeError, RuntimeError):
                 getattr(torch._C, f"_set_{name}")(value)
-            except (AttributeError, RuntimeError):
-                continue
         for name in devices:
             device = torch.device(name)
             torch.zeros(1, device=device).add_(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -110,10 +111,9 @@ def flags() -> dict[str, bool]:
     torch = sys.modules.get("torch")
     found: dict[str, bool] = {}
     for name in FLAGS if torch is not None else ():
-        try:
+        # Not in this version, or set through an interface that this one can't read.
+        with contextlib.suppress(AttributeError, RuntimeError):
             found[name] = bool(getattr(torch._C, f"_get_{name}")())  # type: ignore[union-attr]
-        except (AttributeError, RuntimeError):
-            continue  # not in this version, or set through an interface that this one can't read
     return found
 
 
@@ -204,21 +204,15 @@ class Child:
 
     def _write(self) -> None:
         stdin = cast("IO[bytes]", self._process.stdin)
-        try:
+        with stdin, contextlib.suppress(OSError, ValueError):
             while (data := self._to_write.get()) is not None:
                 while data:
                     data = data[os.write(stdin.fileno(), data) :]
-        except (OSError, ValueError):
-            pass
-        finally:
-            stdin.close()
 
     def _read(self, stream: IO[bytes], feed: Callable[[bytes], None]) -> None:
-        try:
+        with contextlib.suppress(OSError, ValueError):
             while (data := os.read(stream.fileno(), _CHUNK)) and not self._is_closed:
                 feed(data)
-        except (OSError, ValueError):
-            pass
 
     def listen(self, timeout_s: float) -> bool:
         """Moves what has come into the inbox; waits at most `timeout_s` for something. Whether
@@ -337,16 +331,13 @@ class Child:
         if self._job is not None:
             self._job.kill()
         elif sys.platform != "win32":
-            try:
+            # Nobody left; macOS says the second of a group of zombies.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass  # nobody left; macOS says the second of a group of zombies
 
     def _reap(self) -> None:
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.1)
-        except subprocess.TimeoutExpired:
-            pass
         if self._job is not None:
             self._job.close()
 

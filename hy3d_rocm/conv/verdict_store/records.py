@@ -252,10 +252,8 @@ def triton_versions() -> tuple[str, ...]:
     """
     found: list[str] = []
     for name in _TRITONS:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             found.append(f"triton {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return tuple(found)
 
 
