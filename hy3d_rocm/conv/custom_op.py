@@ -161,7 +161,8 @@ def _shape(
 def _hollow(tensor: Any) -> Any:
     """One of that type and size which takes no memory, for the core to refuse in its words. Symbols
     become numbers here, where there is a refusal, and nowhere else."""
-    return torch.empty((), dtype=tensor.dtype).expand([int(size) for size in tensor.shape])
+    one = torch.empty((), dtype=tensor.dtype, device="cpu")
+    return one.expand([int(size) for size in tensor.shape])
 
 
 def _space(
