@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 OWN = Path(__file__).resolve().parents[1]
@@ -58,10 +57,19 @@ class Hy3dError(RuntimeError):
         self.name = STATUS_NAMES.get(status, "unknown")
 
 
-class CancelFlag(Event):
-    """A flag that any thread may raise and a long call looks at."""
+class CancelFlag:
+    """A flag that any thread may raise and a long call looks at. Not a threading.Event: set() of a
+    handler of Ctrl-C would wait for the lock of a set() that it interrupts."""
 
-    request, reset, requested = Event.set, Event.clear, property(Event.is_set)
+    requested = False
+
+    def request(self) -> None:
+        """Asks the calls that look at this flag to stop."""
+        self.requested = True
+
+    def reset(self) -> None:
+        """Takes the request back."""
+        self.requested = False
 
 
 def _refusing(what: str) -> Callable[..., Any]:

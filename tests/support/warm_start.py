@@ -70,7 +70,7 @@ class Server:
     def start(self, _python: str, serve: str, stderr: int, variables: Mapping[str, str]) -> Started:
         from hy3d_rocm.conv.probe import process
 
-        environ = {**process.environment(os.environ), **variables}
+        environ = {**os.environ, process.INSIDE: "1", **variables}
         return self.run(process.CHILD, serve, stderr=stderr, environ=environ)
 
     def run(
@@ -192,7 +192,7 @@ def start(
     return subprocess.Popen(
         [sys.executable, __file__, "--as-python", str(process.CHILD), *([serve] if serve else [])],
         bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
-        env=process.environment(os.environ) | dict(variables or {}), start_new_session=True,
+        env={**os.environ, process.INSIDE: "1", **(variables or {})}, start_new_session=True,
     )  # fmt: skip
 
 
