@@ -81,6 +81,8 @@ def compute(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any, An
         affine=None if affine is None else tuple(part.to(device) for part in affine),
         add=add, moments=case.moments, out=out,
     )  # fmt: skip
+    if not (fused._sound or backend.delegated):
+        raise RuntimeError("the backend did not check its first result")
     if out is not None and result is not out:
         raise RuntimeError("the result is not the tensor that was given for it")
     if whole is not None:

@@ -181,9 +181,9 @@ class TritonBackend(TorchBackend):
     ) -> Moments | None:  # fmt: skip
         """All launches, into `made`. start: what they add to."""
         watch, new = None, set[Any]()
-        if id(known) in self._unchecked:
-            new = _launched(self.device, known.parts) - _sound
-            watch = self._watch(layer, source, frames, known.form, affine, start) if new else None
+        if id(known) in self._unchecked and (new := _launched(self.device, known.parts) - _sound):
+            with selfcheck.safely():
+                watch = self._watch(layer, source, frames, known.form, affine, start)
         every, at = [], 0
         for part in known.parts:
             end = at + part.work.job.out_frames
@@ -192,10 +192,11 @@ class TritonBackend(TorchBackend):
         kept = [m for m in every if m is not None]
         moments = statistics.combine(kept) if kept else None
         if watch is not None:
-            tf32 = self.target().tf32 and source.tensors[0].dtype is torch.float32
-            bias = self.weights.of(layer.module, "bias")
-            watch.check(made, self._weight(layer), bias, tf32, moments)
-            _sound.update(new)
+            with selfcheck.safely():
+                tf32 = self.target().tf32 and source.tensors[0].dtype is torch.float32
+                bias = self.weights.of(layer.module, "bias")
+                watch.check(made, self._weight(layer), bias, tf32, moments)
+                _sound.update(new)
         self._unchecked.discard(id(known))
         return moments
 

@@ -8,18 +8,23 @@ float64. The bound is that of roundings alone (docs/numerics.md), so a sound ker
 
 from __future__ import annotations
 
+import logging
 import math
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from hy3d_rocm.conv.errors import BadResultError
+from hy3d_rocm.conv.errors import BadResultError, described
 from hy3d_rocm.decoding import geometry
 from hy3d_rocm.decoding.backends import torch_ops
 from hy3d_rocm.decoding.backends.statistics import Affine
 from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range
+
+_log = logging.getLogger("hy3d_rocm")
 
 # Of so many frames so many positions, and so many channels of each.
 _FRAMES, _PLACES, _CHANNELS = 3, 8, 2
@@ -35,6 +40,18 @@ _picker = random.Random()
 
 class WrongKernelError(BadResultError):
     """A fused kernel's result is beyond what roundings explain."""
+
+
+@contextmanager
+def safely() -> Iterator[None]:
+    """What goes wrong in a check and is no finding, as memory that is short, ends it and nothing
+    else."""
+    try:
+        yield
+    except WrongKernelError:
+        raise
+    except Exception as error:  # noqa: BLE001
+        _log.debug("[VAE Decode] A kernel's first result was not checked: %s", described(error))
 
 
 class _Frame(NamedTuple):

@@ -103,6 +103,15 @@ def test_an_input_that_is_not_finite_is_no_kernels_fault() -> None:
     watch.check(torch.full_like(result, float("nan")), weight, bias, False, moments)
 
 
+def test_what_goes_wrong_in_a_check_ends_no_decode(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "hy3d_rocm")
+    with selfcheck.safely():
+        raise torch.OutOfMemoryError("HIP out of memory")
+    assert "was not checked: OutOfMemoryError" in caplog.text
+    with pytest.raises(WrongKernelError), selfcheck.safely():
+        raise WrongKernelError("3 of 48 outputs are wrong")
+
+
 def test_a_decode_begins_again_without_the_kernels(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
